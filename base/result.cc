@@ -1,0 +1,42 @@
+#include "base/result.h"
+
+#include <cerrno>
+#include <string>
+
+namespace kv {
+namespace {
+
+class Category final : public boost::system::error_category {
+ public:
+  const char* name() const noexcept override { return "kvstore"; }
+  std::string message(int value) const override {
+    switch (static_cast<Errc>(value)) {
+      case Errc::kOutOfMemory: return "out of memory: nothing evictable is left";
+      case Errc::kStaleLease: return "the lease has ended";
+      case Errc::kCorruptBlock: return "block checksum mismatch";
+      case Errc::kBadFrame: return "malformed frame";
+      case Errc::kBadRequest: return "bad request";
+      case Errc::kUnsupported: return "not supported by the peer";
+      case Errc::kNoNamespace: return "unknown namespace";
+      case Errc::kMismatch: return "the two sides disagree";
+      case Errc::kTooLarge: return "over a limit";
+      case Errc::kBusy: return "busy: a limit is reached";
+      case Errc::kUnavailable: return "node unavailable";
+      case Errc::kNoRegion: return "no such region";
+      case Errc::kQuarantined: return "memory is quarantined";
+      case Errc::kDraining: return "the node is draining";
+    }
+    return "unknown kvstore error " + std::to_string(value);
+  }
+};
+
+}  // namespace
+
+const boost::system::error_category& errc_category() noexcept {
+  static const Category category;
+  return category;
+}
+
+error_code last_errno() noexcept { return {errno, boost::system::system_category()}; }
+
+}  // namespace kv

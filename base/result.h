@@ -1,0 +1,52 @@
+// base/result.h: the one error type, and the one way to return it. Every other folder speaks these.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/system/error_code.hpp>
+#include <boost/system/result.hpp>
+#include <type_traits>
+
+namespace kv {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+/// Failures a caller acts on. A new one needs a caller that would act differently. The values travel on the wire
+/// (docs/wire.md): append, never renumber. A deadline that passed is asio::error::timed_out.
+enum class Errc {
+  kOutOfMemory = 1,   ///< Nothing evictable is left in that tier. Shed load.
+  kStaleLease = 2,    ///< The lease ended before the call. Look the blocks up again.
+  kCorruptBlock = 3,  ///< Checksum mismatch. Drop the block, recompute it.
+  kBadFrame = 4,      ///< The peer's bytes are no frame. The session is over; reconnect.
+  kBadRequest = 5,    ///< A field holds a value that is not allowed. A bug in the caller; do not retry.
+  kUnsupported = 6,   ///< A version, verb or feature that the peer does not speak. Do without it.
+  kNoNamespace = 7,   ///< The namespace handle is unknown to this node. Open the namespace again.
+  kMismatch = 8,      ///< Two sides describe one thing differently (a namespace record, a checksum). Fix the configuration.
+  kTooLarge = 9,      ///< A length or count is over its limit. Split the request.
+  kBusy = 10,         ///< A limit on sessions, leases or queues is reached. Back off, then retry.
+  kUnavailable = 11,  ///< The node cannot be reached, or its circuit breaker is open. Recompute.
+  kNoRegion = 12,     ///< The region is unknown, too small, or its memory cannot be lent. Add it again.
+  kQuarantined = 13,  ///< A timed-out transfer may still touch this memory. Use other memory.
+  kDraining = 14,     ///< The node is shutting down and takes no new work. Recompute.
+};
+
+const boost::system::error_category& errc_category() noexcept;
+inline error_code make_error_code(Errc e) noexcept { return {static_cast<int>(e), errc_category()}; }
+
+/// A value or the error that kept us from finding it out. A miss is a value.
+template <class T>
+struct [[nodiscard]] Result : boost::system::result<T> {
+  using boost::system::result<T>::result;
+};
+template <class T>
+using Async = asio::awaitable<Result<T>>;
+
+/// The last `errno` as an error.
+error_code last_errno() noexcept;
+
+}  // namespace kv
+
+namespace boost::system {
+template <>
+struct is_error_code_enum<kv::Errc> : std::true_type {};
+}  // namespace boost::system

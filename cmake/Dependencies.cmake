@@ -1,0 +1,12 @@
+# Every library comes from the system's packages (deploy/install-dependencies.sh).
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(flatbuffers REQUIRED)
+find_package(prometheus-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+find_program(FLATC flatc REQUIRED)

@@ -1,0 +1,16 @@
+# kv_warnings: flags of our own targets. Warnings are errors; KV_ASSERT stays on in every build.
+add_library(kv_warnings INTERFACE)
+target_compile_options(kv_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+                                             -Wconversion -Wno-sign-conversion -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports these in correct standard library and coroutine code.
+  target_compile_options(kv_warnings INTERFACE -Wno-maybe-uninitialized -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow
+                                               -Wno-stringop-overread -Wno-dangling-pointer -Wno-missing-field-initializers)
+else()
+  target_compile_options(kv_warnings INTERFACE -Wno-missing-field-initializers)
+endif()
+
+if(KV_SANITIZE)
+  add_compile_options(-fsanitize=${KV_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${KV_SANITIZE})
+endif()

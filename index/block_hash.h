@@ -1,0 +1,62 @@
+// index/block_hash.h: what a block is called. A block hash names the block's tokens and, by chaining, its whole prefix.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kv {
+
+/// Hash of a block's tokens chained on the block before it. Equal hash (within one namespace) means equal prefix.
+struct BlockHash {
+  std::array<std::byte, 32> bytes{};
+  friend bool operator==(const BlockHash&, const BlockHash&) = default;
+  friend auto operator<=>(const BlockHash&, const BlockHash&) = default;
+};
+static_assert(sizeof(BlockHash) == 32);
+
+/// First 16 bytes of the SHA-256 of a namespace record.
+struct NamespaceId {
+  std::array<std::byte, 16> bytes{};
+  friend bool operator==(const NamespaceId&, const NamespaceId&) = default;
+  friend auto operator<=>(const NamespaceId&, const NamespaceId&) = default;
+};
+
+/// A block hash is already uniform: its first 8 bytes serve hash tables and rendezvous hashing.
+inline std::uint64_t hash_prefix(const BlockHash& hash) {
+  std::uint64_t value;
+  std::memcpy(&value, hash.bytes.data(), sizeof value);
+  return value;
+}
+
+/// The checksum seed of a block: bytes 8..15 of its hash XOR the first 8 bytes of its namespace id, both little endian.
+/// (Not bytes 0..7: those choose the node, so on one node they are less random.)
+std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block);
+
+std::string to_hex(std::span<const std::byte> bytes);
+Result<BlockHash> block_hash_from_hex(std::string_view hex);  ///< Exactly 64 hex digits; else Errc::kBadRequest.
+
+/// An engine's own block hash of any length, as a BlockHash: 32 bytes are taken as they are, any other length is hashed
+/// with SHA-256. Errors: kBadRequest for zero bytes.
+Result<BlockHash> block_hash_from_engine(std::span<const std::byte> hash);
+
+/// Our own chain: h[i] = SHA256(h[i-1] || le32 token ids of block i || extra), h[-1] = `root` (the SHA-256 of the namespace
+/// record, NamespaceRecord::digest). Full blocks only: tokens.size() / block_size hashes come back.
+/// `extra` (for example a multimodal digest) applies to every block of this call. Requires block_size > 0.
+std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::uint32_t> tokens, std::size_t block_size,
+                                  std::span<const std::byte> extra = {});
+
+}  // namespace kv
+
+template <>
+struct std::hash<kv::BlockHash> {
+  std::size_t operator()(const kv::BlockHash& hash) const noexcept { return kv::hash_prefix(hash); }
+};

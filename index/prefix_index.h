@@ -1,0 +1,109 @@
+// index/prefix_index.h: block hashes -> longest cached prefix, and where each block lies.
+//
+// In: a chain of block hashes. Out: how many of its first blocks are here, and the slot of each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "index/block_hash.h"
+
+namespace kv {
+
+enum class TreeId : std::uint32_t {};   ///< One namespace's tree.
+enum class BlockId : std::uint32_t {};  ///< A block in the index, stable until it is removed; then reused.
+inline constexpr BlockId kNoBlock{0xFFFFFFFF};  ///< As a parent: the root.
+enum class SlotId : std::uint64_t {};   ///< Where the bytes lie in the arena; opaque here.
+inline constexpr SlotId kNoSlot{~std::uint64_t{0}};
+enum class Tick : std::uint64_t {};     ///< Order of use: a larger tick was used later. Not time.
+
+/// Radix trees over block hashes, one per namespace: an edge is a run of blocks, split where prefixes diverge.
+///   1. A block's parent is in the index as long as the block is: only leaf ends (and whole subtrees) are removed.
+///   2. A BlockId stays valid over splits, appends and removals of other blocks.
+///   3. recency(b) of a leaf end is the largest tick given to it or to any block that ever was below it and is gone. So touching
+///      one block, the last of a prefix, keeps its whole prefix recent, in O(1).
+///   4. oldest_leaf_end() never names a pinned block, and names the least recent of the rest.
+/// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block, token ids not counted.
+/// Thread safety: none, the Store's lock covers it.
+class PrefixIndex {
+ public:
+  struct NewBlock {
+    BlockHash hash;
+    SlotId slot;
+    std::uint32_t position;  ///< Of the block in its whole prefix, 0 for the first; a node that owns part of a chain sees gaps.
+    std::span<const std::uint32_t> token_ids = {};  ///< Optional; copied.
+  };
+  struct Prefix {
+    std::size_t block_count = 0;
+    BlockId last = kNoBlock;  ///< The block_count-th block; kNoBlock if block_count is 0.
+  };
+  struct PartialBlock {
+    std::size_t token_count = 0;  ///< Leading tokens that the stored sibling shares; 0 if there is none.
+    BlockId block = kNoBlock;
+  };
+
+  PrefixIndex();
+  ~PrefixIndex();
+  PrefixIndex(PrefixIndex&&) noexcept;
+
+  TreeId add_tree();  ///< An empty tree. Trees are never removed, only emptied.
+
+  /// The longest prefix of `hashes` that is in the tree.
+  Prefix match(TreeId tree, std::span<const BlockHash> hashes) const;
+  /// The blocks of a prefix found by match, first to last, into `blocks` of exactly prefix.block_count elements.
+  void blocks_of(const Prefix& prefix, std::span<BlockId> blocks) const;
+  /// Among the blocks that directly follow `parent` (kNoBlock: the first blocks of the tree) at `position` and that carry token ids, one
+  /// that shares the most leading ids with `token_ids`, at least one. Candidates count only if they directly follow: their position is the parent's
+  /// plus one (0 under the root), since otherwise blocks on other nodes lie between and the prefix might differ. O(log candidates).
+  PartialBlock match_partial(TreeId tree, BlockId parent, std::span<const std::uint32_t> token_ids) const;
+
+  /// The child of `parent` called `hash`, or kNoBlock.
+  BlockId find_child(TreeId tree, BlockId parent, const BlockHash& hash) const;
+  /// Adds `block` below `parent` (kNoBlock: below the root), used at `tick`, not pinned.
+  /// Requires: find_child(tree, parent, block.hash) == kNoBlock, parent is in this tree.
+  BlockId insert(TreeId tree, BlockId parent, const NewBlock& block, Tick tick);
+  /// Removes a block without children. Requires: is_leaf_end(block), no pins.
+  void remove_leaf_end(BlockId block);
+  /// Takes the block and all below it out of the tree; no match finds them again. Each is handed to `removed`, children before parents. A pinned block
+  /// stays known by its BlockId (is_linked() false) until the last unpin; its owner then calls forget().
+  void unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed);
+  void forget(BlockId block);  ///< Requires: !is_linked(block), no pins.
+
+  void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
+  void pin(BlockId block);               ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
+  void unpin(BlockId block);             ///< Requires: pin_count(block) > 0.
+
+  /// The least recently used leaf end that is not pinned, in any tree; kNoBlock if there is none. Amortised O(log leaves).
+  BlockId oldest_leaf_end();
+
+  bool is_leaf_end(BlockId block) const;
+  bool is_linked(BlockId block) const;
+  const BlockHash& hash(BlockId block) const;
+  TreeId tree(BlockId block) const;
+  BlockId parent(BlockId block) const;  ///< kNoBlock for a first block. Requires: is_linked(block).
+  SlotId slot(BlockId block) const;
+  void set_slot(BlockId block, SlotId slot);
+  std::uint32_t position(BlockId block) const;
+  std::uint32_t pin_count(BlockId block) const;
+  Tick recency(BlockId block) const;  ///< Exact for leaf ends (invariant 3); a lower bound for others.
+
+  std::size_t block_count() const;             ///< Linked blocks in all trees.
+  std::size_t block_count(TreeId tree) const;
+  std::size_t memory_bytes() const;            ///< Heap bytes in use by the index, all included.
+
+  /// Every linked block of a tree, parents before children.
+  void for_each(TreeId tree, const std::function<void(BlockId)>& visit) const;
+  /// Checks every invariant; for tests. Returns an empty string or what is broken.
+  std::string check() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kv
