@@ -2,7 +2,7 @@
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED)
 find_package(OpenSSL REQUIRED)
-find_package(flatbuffers REQUIRED)
+find_package(FlatBuffers NAMES FlatBuffers flatbuffers REQUIRED)  # Debian 12 spells it FlatBuffers; used header-only
 find_package(prometheus-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
