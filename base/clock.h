@@ -51,7 +51,7 @@ class VirtualClock final : public Clock {
   std::unique_ptr<Alarm> make_alarm(const asio::any_io_executor& executor) override;
 
   bool has_alarm() const { return !alarms_.empty(); }
-  TimePoint next_alarm() const;  ///< Requires has_alarm().
+  TimePoint next_alarm() const;     ///< Requires has_alarm().
   void advance_to(TimePoint when);  ///< Rings (posts to their executors) all alarms due by then, in order.
   void advance(Duration by) { advance_to(now_ + by); }
 

@@ -11,8 +11,8 @@ namespace kv {
 namespace asio = boost::asio;
 
 /// A flag that can be waited for. set() wakes every waiter and stays set until reset().
-/// Thread safety: none; all calls on the executor given at construction. A wait is ended by Asio cancellation as well, so
-/// the waiter checks its own condition again.
+/// Thread safety: none; all calls on the executor given at construction. A wait is ended by Asio cancellation as well,
+/// so the waiter checks its own condition again.
 class Event {
  public:
   explicit Event(const asio::any_io_executor& executor) : timer_(executor, asio::steady_timer::time_point::max()) {}
@@ -29,7 +29,8 @@ class Event {
   }
 
  private:
-  asio::steady_timer timer_;  ///< Never expires; cancelling it is the wake-up. Needs no real time, so it works in simulation.
+  asio::steady_timer
+      timer_;  ///< Never expires; cancelling it is the wake-up. Needs no real time, so it works in simulation.
   bool is_set_ = false;
 };
 

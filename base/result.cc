@@ -6,6 +6,9 @@
 namespace kv {
 namespace {
 
+// boost::system::error_category is never deleted through its base, so it has no virtual destructor.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class Category final : public boost::system::error_category {
  public:
   const char* name() const noexcept override { return "kvstore"; }
@@ -29,6 +32,7 @@ class Category final : public boost::system::error_category {
     return "unknown kvstore error " + std::to_string(value);
   }
 };
+#pragma GCC diagnostic pop
 
 }  // namespace
 

@@ -21,9 +21,9 @@ enum class Errc {
   kBadRequest = 5,    ///< A field holds a value that is not allowed. A bug in the caller; do not retry.
   kUnsupported = 6,   ///< A version, verb or feature that the peer does not speak. Do without it.
   kNoNamespace = 7,   ///< The namespace handle is unknown to this node. Open the namespace again.
-  kMismatch = 8,      ///< Two sides describe one thing differently (a namespace record, a checksum). Fix the configuration.
-  kTooLarge = 9,      ///< A length or count is over its limit. Split the request.
-  kBusy = 10,         ///< A limit on sessions, leases or queues is reached. Back off, then retry.
+  kMismatch = 8,  ///< Two sides describe one thing differently (a namespace record, a checksum). Fix the configuration.
+  kTooLarge = 9,  ///< A length or count is over its limit. Split the request.
+  kBusy = 10,     ///< A limit on sessions, leases or queues is reached. Back off, then retry.
   kUnavailable = 11,  ///< The node cannot be reached, or its circuit breaker is open. Recompute.
   kNoRegion = 12,     ///< The region is unknown, too small, or its memory cannot be lent. Add it again.
   kQuarantined = 13,  ///< A timed-out transfer may still touch this memory. Use other memory.

@@ -1,0 +1,115 @@
+#include "base/clock.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+/// What an alarm and the handlers it has left in an executor share. A handler that is already queued cannot be called
+/// back; it carries the generation it was armed in and does nothing if that is over.
+struct AlarmState {
+  std::uint64_t generation = 0;
+  std::function<void()> ring;
+
+  std::uint64_t begin(std::function<void()> new_ring) {
+    ring = std::move(new_ring);
+    return ++generation;
+  }
+  void end() {
+    ++generation;
+    ring = nullptr;  // at once, not when the queued handler runs: it may own what the caller is about to destroy
+  }
+};
+
+void ring_if_current(const std::weak_ptr<AlarmState>& weak_state, std::uint64_t generation) {
+  const auto state = weak_state.lock();
+  if (!state || state->generation != generation) return;
+  const auto ring = std::exchange(state->ring, nullptr);  // `ring` may arm the alarm again, or destroy it
+  ++state->generation;
+  if (ring) ring();
+}
+
+class SteadyAlarm final : public Alarm {
+ public:
+  explicit SteadyAlarm(const asio::any_io_executor& executor) : timer_(executor) {}
+  ~SteadyAlarm() override { state_->end(); }
+
+  void arm(TimePoint when, std::function<void()> ring) override {
+    const std::uint64_t generation = state_->begin(std::move(ring));
+    timer_.expires_at(when);  // cancels the earlier wait
+    timer_.async_wait([state = std::weak_ptr(state_), generation](error_code error) {
+      if (!error) ring_if_current(state, generation);
+    });
+  }
+
+  void disarm() override {
+    state_->end();
+    timer_.cancel();
+  }
+
+ private:
+  using error_code = boost::system::error_code;
+  std::shared_ptr<AlarmState> state_ = std::make_shared<AlarmState>();
+  asio::steady_timer timer_;
+};
+
+}  // namespace
+
+std::unique_ptr<Alarm> SteadyClock::make_alarm(const asio::any_io_executor& executor) {
+  return std::make_unique<SteadyAlarm>(executor);
+}
+
+class VirtualClock::VirtualAlarm final : public Alarm {
+ public:
+  VirtualAlarm(VirtualClock& clock, const asio::any_io_executor& executor) : clock_(clock), executor_(executor) {}
+  ~VirtualAlarm() override { disarm(); }
+
+  void arm(TimePoint when, std::function<void()> ring) override {
+    disarm();
+    generation_ = state_->begin(std::move(ring));
+    key_ = {when, ++clock_.sequence_};
+    clock_.alarms_.emplace(key_, this);
+  }
+
+  void disarm() override {
+    clock_.alarms_.erase(key_);  // no-op if not armed: no key is used twice
+    state_->end();
+  }
+
+  void post_ring() {
+    asio::post(executor_,
+               [state = std::weak_ptr(state_), generation = generation_] { ring_if_current(state, generation); });
+  }
+
+ private:
+  VirtualClock& clock_;
+  asio::any_io_executor executor_;
+  std::shared_ptr<AlarmState> state_ = std::make_shared<AlarmState>();
+  std::uint64_t generation_ = 0;
+  Key key_{TimePoint::min(), 0};
+};
+
+std::unique_ptr<Alarm> VirtualClock::make_alarm(const asio::any_io_executor& executor) {
+  return std::make_unique<VirtualAlarm>(*this, executor);
+}
+
+TimePoint VirtualClock::next_alarm() const {
+  KV_ASSERT(has_alarm());
+  return alarms_.begin()->first.first;
+}
+
+void VirtualClock::advance_to(TimePoint when) {
+  while (has_alarm() && next_alarm() <= when) {
+    VirtualAlarm* const alarm = alarms_.begin()->second;
+    now_ = std::max(now_, next_alarm());
+    alarms_.erase(alarms_.begin());
+    alarm->post_ring();
+  }
+  now_ = std::max(now_, when);  // an alarm may be set in the past; time still never goes back
+}
+
+}  // namespace kv

@@ -1,0 +1,1 @@
+#include "index/block_hash.h"

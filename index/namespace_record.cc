@@ -1,0 +1,1 @@
+#include "index/namespace_record.h"

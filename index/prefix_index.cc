@@ -1,0 +1,1 @@
+#include "index/prefix_index.h"
