@@ -1,0 +1,195 @@
+// client/: what serving workers link. Start here.
+//
+//   Client client(executor, {.nodes = {{.endpoint = "unix:///run/kvstore/kvstore.sock"}}});
+//   auto space  = co_await client.open(record, 1s);
+//   auto prefix = co_await client.get(*space, hashes, pages, {.deadline = 2ms});
+//   if (!prefix) co_return prefix.error();   // a bug in the call: nothing was asked
+//   engine.skip(prefix->block_count);        // 0 blocks is a miss, not an error; prefix->why says why it was not more
+//
+// Files, in reading order:
+//   client.h           the whole public C++ interface
+//   get.cc, put.cc     the two long verbs, each one coroutine from call to answer
+//   cluster_map.h      which node owns a block
+//   node_link.h        the sessions with one node: connect, back off, break, match answers to calls
+//   blocking_client.h  the same calls from any thread, with an I/O thread of its own
+//   kvstore.h          the C ABI
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "index/block_hash.h"
+#include "index/namespace_record.h"
+#include "transport/shared_memory.h"
+#include "transport/stream.h"
+
+namespace kv {
+
+struct NodeConfig {
+  std::string endpoint;  ///< tcp://HOST:PORT or unix://PATH.
+  std::string name =
+      {};               ///< Identity for rendezvous hashing; default: the endpoint. Equal on all clients of a cluster.
+  double weight = 1.0;  ///< Share of the blocks, in proportion; for example its capacity in GiB. > 0.
+};
+
+struct ClientConfig {
+  std::vector<NodeConfig> nodes;         ///< A static list; at least one.
+  std::string identity = "client";       ///< For the node's logs and limits.
+  std::size_t connections_per_node = 2;  ///< 1..64. Large transfers and lookups then do not wait for one another.
+  Duration connect_timeout = 1s;         ///< Connect and hello.
+  Duration backoff_min = 50ms, backoff_max = 5s;  ///< Between reconnects; doubled each time, with full jitter.
+  std::size_t breaker_failures = 5;               ///< Consecutive failures (slow counts) that open a node's breaker.
+  Duration breaker_open = 1s;                     ///< Then one call probes.
+  std::size_t calls_max = 1024;                   ///< In flight, per client; more are refused with kBusy.
+  std::size_t region_bytes_max = 8ull << 30;      ///< Memory lent in all.
+  bool verify = true;                             ///< Checksums of what was got. Off only to measure its cost.
+  std::uint64_t seed = 0;                         ///< For jitter; 0: random.
+};
+
+/// An opened namespace. Stays valid over reconnects: the client opens it again on each node by itself.
+enum class Space : std::uint32_t {};
+/// The lease of one match, over all nodes that took part. 0: none.
+enum class Lease : std::uint64_t {};
+
+struct MatchOptions {
+  std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
+  bool lease = false;                  ///< Keep what was found for the nodes' lease duration.
+  bool prefetch = false;               ///< Reserved: start promotion from slower tiers.
+  std::span<const std::uint32_t> token_ids =
+      {};  ///< Of the blocks of `hashes` and of one more: asks for a partial block.
+};
+struct MatchResult {
+  std::size_t block_count = 0;  ///< Leading blocks held by their owners.
+  error_code why;               ///< Why not more: none if it was a plain miss, else for example timed_out.
+  Lease lease{};
+  std::size_t partial_token_count =
+      0;                      ///< Leading tokens of the next block that a stored block shares; single node only.
+  BlockHash partial_block{};  ///< That block: get it as the hash after the matched ones.
+};
+
+/// A progress mark: every block of the prefix has this segment, verified. Called on the client's executor; must not
+/// throw. `block_count` can only shrink from one segment to the next.
+struct SegmentCallback {
+  void (*call)(void* context, std::size_t segment, std::size_t block_count) = nullptr;
+  void* context = nullptr;
+};
+struct GetOptions {
+  std::chrono::microseconds deadline;  ///< From the call to the last verified byte. No default: choose.
+  Lease lease{};                       ///< Of a match before; ended by this get.
+  std::span<const std::uint64_t> segment_ends =
+      {};  ///< Layer ranges as byte offsets in a block, increasing, the last = block_bytes; each but
+           ///< the last is rounded up to a whole stripe (kStripeBytes).
+  SegmentCallback on_segment = {};
+};
+struct GetResult {
+  std::size_t block_count = 0;    ///< Leading blocks landed and verified. Later destinations are unspecified.
+  error_code why;                 ///< Why not more: none for a plain miss; timed_out, kUnavailable, kCorruptBlock, ...
+  std::size_t corrupt_count = 0;  ///< Blocks whose checksum failed here.
+};
+
+struct PutOptions {
+  std::chrono::microseconds deadline;             ///< From the call to the last commit. No default: choose.
+  std::span<const std::uint32_t> token_ids = {};  ///< block_size per hash, kept for partial matches; or none.
+};
+struct PutResult {
+  std::size_t stored = 0, already_stored = 0, refused = 0;  ///< Sum: hashes.size().
+  error_code why;                                           ///< Why some were refused.
+};
+
+struct NodeStatus {
+  std::string name, endpoint, node_id, peer_transport;  ///< peer_transport: "tcp", "unix", "unix+memfd", "sim".
+  bool connected = false, breaker_open = false;
+  std::uint64_t calls = 0, failures = 0, timeouts = 0, reconnects = 0;
+  error_code last_error;
+  std::string last_error_text;
+};
+struct NodeStats {
+  std::string name;
+  error_code error;  ///< If the node did not answer; then the rest is empty.
+  std::vector<std::pair<std::string, double>> values;
+  struct Namespace {
+    std::string record;
+    std::uint64_t block_count, block_bytes;
+  };
+  std::vector<Namespace> namespaces;
+};
+
+// So `{...}` is safe inside co_await (STYLE 8).
+static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_trivially_destructible_v<GetOptions> &&
+              std::is_trivially_destructible_v<PutOptions>);
+
+/// Moves cached blocks between the nodes and this process's memory.
+///   1. Every call completes by its deadline, plus what the executor is late.
+///   2. A block that get reports landed with the checksum bound to its name.
+///   3. Memory in use is bounded: calls_max, and buffers only where the caller gave them.
+/// Spans given to a call stay valid until it completes. Cancelling a call (Asio cancellation) is not supported: use the
+/// deadline. Thread safety: none. Every call, and the destructor, runs on the executor given at construction, which
+/// must be single-threaded. The destructor requires that no call is in progress and closes all sessions.
+class Client {
+ public:
+  /// No I/O; connects on first use. Throws std::invalid_argument for a bad configuration, naming the field.
+  /// `network` and `clock` outlive the client.
+  Client(asio::any_io_executor executor, ClientConfig config, Network& network = socket_network());
+  Client(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock);
+  ~Client();
+
+  /// Opens `record` on every node that answers within `deadline`; needs at least one. The others are opened when they
+  /// come. Errors: kMismatch, kUnavailable, timed_out.
+  Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
+  std::size_t block_bytes(Space space) const;
+
+  /// How many leading blocks of the chain are held.
+  /// Errors (of this and the following calls): kBadRequest for arguments that break the rules below, kBusy at
+  /// calls_max. That a node is dead, slow or full is never an error but a smaller result with its `why`.
+  Async<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
+  /// Ends a match's lease early. Never waits for the nodes.
+  void release(Lease lease);
+
+  /// Copies the longest cached prefix of `hashes` into memory, block i to blocks[i] (block_bytes each, no two
+  /// overlapping). If the destinations lie in memory of allocate(), and the node is on this host, the node writes them
+  /// directly. After a deadline passed on such memory, the node may still write to the destinations of this call until
+  /// it answers or its process ends: until then the memory is quarantined, and calls that name it fail with
+  /// kQuarantined.
+  Async<GetResult> get(Space space, std::span<const BlockHash> hashes, std::span<const std::span<std::byte>> blocks,
+                       GetOptions options);
+  /// Stores the chain's blocks, block i from blocks[i]; each node takes only what it lacks. The bytes must not change
+  /// until completion.
+  Async<PutResult> put(Space space, std::span<const BlockHash> hashes,
+                       std::span<const std::span<const std::byte>> blocks, PutOptions options);
+
+  /// Marks the prefix as used; pins and unpins it against eviction; drops the last block of the chain with all below it
+  /// (no hashes: the namespace). Return blocks touched, pinned, unpinned, dropped, summed over the nodes. Errors: of
+  /// the first node that failed, after all were asked.
+  Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Async<std::size_t> pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Async<std::size_t> unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Async<std::size_t> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+
+  Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
+  /// Round trip to each node, in node order; an error_code in NodeStatus::last_error where it failed.
+  Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
+  std::vector<NodeStatus> nodes() const;
+
+  /// Memory that nodes on this host can fill and drain directly (memfd). Owned by the client, freed by free_memory() or
+  /// the destructor. Errors: kBusy over region_bytes_max, system errors.
+  Result<std::span<std::byte>> allocate(std::size_t bytes);
+  /// Errors: kBadRequest if it is not from allocate(); kQuarantined while a node may still touch it (it is freed then,
+  /// later).
+  Result<void> free_memory(std::span<std::byte> memory);
+  /// Whether some node may still touch a part of `memory` for a call that has ended.
+  bool is_quarantined(std::span<const std::byte> memory) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kv

@@ -1,0 +1,26 @@
+// transport/endpoint.h: addresses as people write them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace kv {
+
+/// `tcp://HOST:PORT` (IPv4, [IPv6] or a name), `unix://PATH` or `sim://NAME`.
+struct Endpoint {
+  enum class Scheme { kTcp, kUnix, kSim };
+  Scheme scheme = Scheme::kTcp;
+  std::string host;  ///< Host, path or name.
+  std::string port;  ///< Decimal; TCP only.
+
+  std::string to_string() const;
+  bool is_loopback() const;  ///< True for Unix and sim; for TCP if the host is in 127.0.0.0/8, ::1 or localhost.
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+/// Errors: kBadRequest; `*why` says what is wrong with `text` and what is allowed.
+Result<Endpoint> parse_endpoint(std::string_view text, std::string* why);
+
+}  // namespace kv

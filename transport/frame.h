@@ -1,0 +1,90 @@
+// transport/frame.h: the fixed header before every message, and what may stand in it.
+//
+//   0        4     5      6       8            16             20         24              32
+//   | magic  | ver | type | flags | request id | table bytes  | checksum | payload bytes | FlatBuffers table | payload
+//   ...
+//     "KVS1"                                                                all little endian
+#pragma once
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace kv {
+
+inline constexpr std::size_t kFrameHeaderBytes = 32;
+inline constexpr std::uint32_t kFrameMagic = 0x3153564B;  ///< "KVS1" in memory order.
+inline constexpr std::uint8_t kWireVersion = 1;  ///< Spoken by this build; a node speaks it and the one before.
+inline constexpr std::uint8_t kWireVersionMin = 1;
+
+/// A verb. The value travels; append only.
+enum class FrameType : std::uint8_t {
+  kHello = 1,
+  kOpen = 2,
+  kMatch = 3,
+  kGet = 4,
+  kPut = 5,
+  kPutData = 6,
+  kCancel = 7,
+  kRelease = 8,
+  kTouch = 9,
+  kPin = 10,
+  kUnpin = 11,
+  kDrop = 12,
+  kRegionAdd = 13,
+  kRegionRemove = 14,
+  kStats = 15,
+  kPing = 16,
+};
+inline constexpr std::uint8_t kFrameTypeMax = 16;
+const char* frame_type_name(FrameType type);  ///< As in metrics: "hello", "put_data", ...
+
+/// Flags of a frame. Unknown bits are an error.
+enum FrameFlags : std::uint16_t {
+  kFrameResponse = 1,  ///< From the node.
+  kFrameMore = 2,      ///< More frames answer the same request.
+  kFrameError = 4,     ///< The table is wire::Error; ends the request.
+};
+inline constexpr std::uint16_t kFrameFlagsAll = 7;
+
+struct FrameHeader {
+  FrameType type{};
+  std::uint8_t version = kWireVersion;
+  std::uint16_t flags = 0;
+  std::uint64_t request_id = 0;
+  std::uint32_t table_bytes = 0;
+  std::uint64_t payload_bytes = 0;
+};
+
+/// What a receiver accepts, checked before it allocates or reads anything further.
+struct FrameLimits {
+  std::uint32_t table_bytes_max = 4 * 1024;  ///< Before hello; raised after.
+  std::uint64_t payload_bytes_max = 0;       ///< Raised after hello; each verb checks the exact length besides.
+};
+
+/// Decodes and checks a header. Errors: kBadFrame (magic, unknown flag), kUnsupported (version, type), kTooLarge;
+/// `*why` names the field, its value and the limit.
+Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes, const FrameLimits& limits,
+                                        std::string* why);
+/// Encodes `header` (table_bytes is taken from `table`) with the checksum: the low 32 bits of XXH3-64 of the table,
+/// seeded with the XXH3-64 of the header whose checksum field is 0.
+void encode_frame_header(const FrameHeader& header, std::span<const std::byte> table,
+                         std::span<std::byte, kFrameHeaderBytes> bytes);
+bool frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table);
+
+/// The table of a frame as `Table` (wire_generated.h), or nullptr if it fails FlatBuffers verification. Valid as long
+/// as the bytes are. Requires the bytes to be 8-byte aligned, as FrameReader has them.
+template <class Table>
+const Table* read_table(std::span<const std::byte> table) {
+  flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(table.data()), table.size(), /*max_depth=*/8,
+                                 /*max_tables=*/100'000);
+  if (!verifier.VerifyBuffer<Table>(nullptr)) return nullptr;
+  return flatbuffers::GetRoot<Table>(table.data());
+}
+
+}  // namespace kv

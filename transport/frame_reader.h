@@ -1,0 +1,74 @@
+// transport/frame_reader.h: stream -> frames. A payload goes straight from the socket to where it belongs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "transport/frame.h"
+#include "transport/stream.h"
+
+namespace kv {
+
+/// Takes payload bytes as they arrive.
+class PayloadSink {
+ public:
+  virtual ~PayloadSink() = default;
+  /// Where the next bytes go: fills `buffers` from the front and returns how many it filled, at least 1, none of them
+  /// empty. Asked again before every read, so a sink may send the rest elsewhere at any time.
+  virtual std::size_t next(std::span<asio::mutable_buffer> buffers) = 0;
+  /// The first `bytes` bytes of what the last next() gave now hold data.
+  virtual void filled(std::size_t bytes) = 0;
+};
+
+/// Reads frames one after the other. Holds at most one table and a read-ahead; starts with 4 KiB, grows within its
+/// limits. Thread safety: none; one coroutine at a time.
+class FrameReader {
+ public:
+  struct Frame {
+    FrameHeader header;
+    std::span<const std::byte> table;  ///< 8-byte aligned; valid until the next call of next().
+  };
+
+  explicit FrameReader(Stream& stream) : stream_(stream) {}
+
+  void set_limits(const FrameLimits& limits) { limits_ = limits; }
+
+  /// The next frame, its checksum checked. Requires the payload of the one before to be read or skipped.
+  /// Errors: of decode_frame_header and Stream; kBadFrame for a bad checksum or an end within a frame; asio::error::eof
+  /// between frames. Then why() has the words, and the session is over.
+  Async<Frame> next();
+  /// Whether a whole header and table lie in the buffer: then next() completes at once. Sessions answer such requests
+  /// together.
+  bool has_frame() const;
+  /// Moves exactly the frame's payload into `sink`, which lives until completion.
+  Async<void> read_payload(PayloadSink& sink);
+  Async<void> skip_payload();
+
+  const std::string& why() const { return why_; }
+  const FrameHeader& last_header() const { return header_; }  ///< Of the frame that next() returned or refused.
+  /// Gives the read-ahead of an idle session back; keeps 4 KiB.
+  void shrink();
+  /// Bytes ever read; a watchdog sees by it whether a partial frame makes progress.
+  std::uint64_t bytes_read() const { return bytes_read_; }
+  /// Whether a frame has begun to arrive and is not complete, payload included.
+  bool in_frame() const { return payload_left_ > 0 || begin_ < end_ || in_table_; }
+
+ private:
+  Async<void> fill(std::size_t want);  ///< Until `want` bytes from begin_ on are buffered.
+  void reserve(std::size_t want);
+
+  Stream& stream_;
+  FrameLimits limits_;
+  FrameHeader header_;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::size_t capacity_ = 0, begin_ = 0, end_ = 0;  ///< Unconsumed bytes of buffer_ are begin_..end_.
+  std::uint64_t payload_left_ = 0;
+  std::uint64_t bytes_read_ = 0;
+  bool in_table_ = false;
+  std::string why_;
+};
+
+}  // namespace kv

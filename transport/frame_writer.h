@@ -1,0 +1,67 @@
+// transport/frame_writer.h: frames -> stream. Payload goes to the socket straight from where it lies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/event.h"
+#include "transport/frame.h"
+#include "transport/stream.h"
+
+namespace kv {
+
+/// A queue of outgoing frames. Small frames are gathered in one buffer, so that many answers leave in one call; large
+/// payloads are borrowed. The owner bounds the queue with wait_below() or queued_bytes(). Thread safety: none.
+class FrameWriter {
+ public:
+  FrameWriter(Stream& stream, const asio::any_io_executor& executor)
+      : stream_(stream), wake_(executor), room_(executor) {}
+
+  /// Queues a frame; table_bytes and payload_bytes of `header` are computed here. `payload` is borrowed until `done` is
+  /// called: done(true) once the stream has taken every byte, done(false) if it broke or close() came first. A payload
+  /// of up to kCopyBytes in all is copied instead, and `done` called before send() returns. `fd` >= 0 goes along with
+  /// the frame's first byte and is borrowed like the payload. Never writes; call flush() after a batch.
+  void send(FrameHeader header, std::span<const std::byte> table,
+            std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool sent)> done = nullptr,
+            int fd = -1);
+
+  /// Writes what the stream takes now; the rest is left to run().
+  void flush();
+  /// Writes what flush() left until close() or the stream breaks, and returns then. Run it as a coroutine beside the
+  /// reader.
+  asio::awaitable<void> run();
+  /// Suspends while more than `bytes` are queued. Returns at once when closed.
+  asio::awaitable<void> wait_below(std::size_t bytes);
+  /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
+  void close();
+
+  std::size_t queued_bytes() const { return queued_bytes_; }
+  std::uint64_t bytes_written() const { return bytes_written_; }
+  bool is_closed() const { return closed_; }
+
+  static constexpr std::size_t kCopyBytes = 16 * 1024;
+
+ private:
+  struct Piece {
+    std::vector<std::byte> owned;         ///< Headers, tables and small payloads; or
+    std::span<const std::byte> borrowed;  ///< a part of a large payload.
+    std::function<void(bool)> done;       ///< On the last piece of a frame that borrows.
+    int fd = -1;
+    std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
+  };
+  bool write_some();  ///< False if nothing is queued, or the stream would block or broke.
+
+  Stream& stream_;
+  Event wake_, room_;
+  std::deque<Piece> pieces_;
+  std::size_t offset_ = 0;  ///< Bytes of the first piece already written.
+  std::size_t queued_bytes_ = 0;
+  std::uint64_t bytes_written_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace kv

@@ -1,0 +1,96 @@
+// transport/: moves bytes between processes. Start here.
+//
+// Knows no block index, no store and no CUDA. Files, in reading order:
+//   endpoint.h        tcp://, unix:// and sim:// addresses
+//   stream.h          a byte stream: TCP, Unix socket (socket_network.cc) or simulated (sim_network.h)
+//   frame.h           the header before every message; wire.fbs has the tables
+//   frame_reader.h    stream -> frames, payload straight to where it belongs
+//   frame_writer.h    frames -> stream, payload straight from where it lies
+//   block_sink.h      lands blocks from a stream, verified stripe by stripe
+//   shared_memory.h   a region of kind memfd, both sides of it
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/buffer.hpp>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "transport/endpoint.h"
+
+namespace kv {
+
+/// An owned file descriptor, closed on destruction.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// A connected byte stream. Reads and writes never block and never suspend: they move what can be moved now, and the
+/// wait calls suspend until it may be worth trying again. So the fast path allocates nothing, and no operation is in
+/// flight on the caller's memory while a coroutine sleeps: buffers may be given up at any suspension point. Thread
+/// safety: none; all calls on one executor. One reader and one writer coroutine may wait at the same time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  /// Bytes moved, at least 1. Errors: asio::error::would_block, asio::error::eof (peer closed), else the stream is
+  /// broken.
+  virtual Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) = 0;
+  virtual Result<std::size_t> try_write(std::span<const asio::const_buffer> from) = 0;
+  /// Complete when try_read / try_write may succeed or fail for another reason than would_block; may be spurious.
+  /// Errors: operation_aborted after close().
+  virtual Async<void> wait_readable() = 0;
+  virtual Async<void> wait_writable() = 0;
+  /// Ends pending waits with operation_aborted. Later calls fail. Idempotent.
+  virtual void close() = 0;
+
+  /// Unix sockets pass descriptors along with the bytes: sent with the first byte of the next try_write. A receiver
+  /// keeps at most one that was not taken yet; more are closed.
+  virtual bool can_pass_descriptors() const { return false; }
+  virtual void send_descriptor(int fd) { (void)fd; }             ///< Borrowed until the next successful try_write.
+  virtual Descriptor take_descriptor() { return Descriptor(); }  ///< Empty if none came.
+
+  virtual std::string peer() const = 0;  ///< For logs.
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  /// The next connection, as a stream on `executor`. Errors: operation_aborted after close(); resource errors (EMFILE),
+  /// after which the caller pauses and tries again.
+  virtual Async<std::unique_ptr<Stream>> accept(asio::any_io_executor executor) = 0;
+  virtual void close() = 0;
+  virtual Endpoint endpoint() const = 0;  ///< With the real port if 0 was asked for.
+};
+
+/// Where streams come from: the operating system, or the simulation. Outlives what it makes.
+class Network {
+ public:
+  virtual ~Network() = default;
+  /// Errors: system errors of bind and listen; kUnsupported for a scheme that this network lacks.
+  virtual Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) = 0;
+  /// A stream on `executor`, on which this runs too. Has no deadline of its own; ends with operation_aborted on
+  /// cancellation by the awaiting coroutine's cancellation slot.
+  virtual Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) = 0;
+};
+
+/// Sockets of this host. Stateless.
+Network& socket_network();
+
+}  // namespace kv
