@@ -42,7 +42,7 @@ class BlockSink final : public PayloadSink {
   std::span<const BlockTarget> targets_;
   std::size_t block_ = 0, offset_ = 0;  ///< Where the next byte goes.
   std::size_t good_count_ = 0;
-  bool block_failed_ = false, failed_ = false, cancelled_ = false;
+  bool failed_ = false, cancelled_ = false;
   std::vector<std::byte> discarded_;
 };
 

@@ -1,0 +1,66 @@
+#include "transport/endpoint.h"
+
+#include <charconv>
+
+namespace kv {
+
+std::string Endpoint::to_string() const {
+  switch (scheme) {
+    case Scheme::kUnix: return "unix://" + host;
+    case Scheme::kSim: return "sim://" + host;
+    case Scheme::kTcp: break;
+  }
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return "tcp://" + (is_v6 ? "[" + host + "]" : host) + ":" + port;
+}
+
+bool Endpoint::is_loopback() const {
+  if (scheme != Scheme::kTcp) return true;
+  if (host == "::1" || host == "localhost") return true;
+  // A name such as 127.example.org must not pass for an address: only digits and dots count.
+  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+Result<Endpoint> parse_endpoint(std::string_view text, std::string* why) {
+  const auto fail = [&](const std::string& what) {
+    *why = "endpoint '" + std::string(text.substr(0, 256)) + "': " + what +
+           " (allowed: tcp://HOST:PORT, tcp://[IPV6]:PORT, unix:///PATH, sim://NAME)";
+    return Result<Endpoint>(error_code(Errc::kBadRequest));
+  };
+  Endpoint endpoint;
+  if (text.starts_with("unix://")) {
+    endpoint.scheme = Endpoint::Scheme::kUnix;
+    endpoint.host = text.substr(7);
+    if (endpoint.host.empty() || endpoint.host.find('\0') != std::string::npos) return fail("the path is empty");
+    if (endpoint.host.size() > 107) return fail("the path is longer than the 107 bytes a Unix socket allows");
+    return endpoint;
+  }
+  if (text.starts_with("sim://")) {
+    endpoint.scheme = Endpoint::Scheme::kSim;
+    endpoint.host = text.substr(6);
+    if (endpoint.host.empty()) return fail("the name is empty");
+    return endpoint;
+  }
+  if (!text.starts_with("tcp://")) return fail("unknown scheme");
+  std::string_view rest = text.substr(6);
+  const std::size_t colon = rest.rfind(':');
+  if (colon == std::string_view::npos) return fail("the port is missing");
+  std::string_view host = rest.substr(0, colon);
+  const std::string_view port = rest.substr(colon + 1);
+  if (host.starts_with('[')) {
+    if (!host.ends_with(']')) return fail("'[' without ']'");
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return fail("an IPv6 address stands in brackets");
+  }
+  if (host.empty() || host.find_first_of(" \t\n/") != std::string_view::npos) return fail("the host is not valid");
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
+  if (error != std::errc() || end != port.data() + port.size() || value > 65535)
+    return fail("the port is not 0..65535");
+  endpoint.host = host;
+  endpoint.port = port;
+  return endpoint;
+}
+
+}  // namespace kv

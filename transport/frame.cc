@@ -1,0 +1,115 @@
+#include "transport/frame.h"
+
+#include <xxhash.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace kv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "frames are little endian and copied as they lie");
+
+constexpr std::size_t kChecksumOffset = 20;
+
+template <class T>
+T load(std::span<const std::byte, kFrameHeaderBytes> bytes, std::size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+template <class T>
+void store(std::span<std::byte, kFrameHeaderBytes> bytes, std::size_t offset, T value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof value);
+}
+
+std::uint32_t checksum(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table) {
+  std::array<std::byte, kFrameHeaderBytes> copy;
+  std::memcpy(copy.data(), header.data(), copy.size());
+  std::memset(copy.data() + kChecksumOffset, 0, 4);
+  const std::uint64_t seed = XXH3_64bits(copy.data(), copy.size());
+  return static_cast<std::uint32_t>(XXH3_64bits_withSeed(table.data(), table.size(), seed));
+}
+
+}  // namespace
+
+const char* frame_type_name(FrameType type) {
+  switch (type) {
+    case FrameType::kHello: return "hello";
+    case FrameType::kOpen: return "open";
+    case FrameType::kMatch: return "match";
+    case FrameType::kGet: return "get";
+    case FrameType::kPut: return "put";
+    case FrameType::kPutData: return "put_data";
+    case FrameType::kCancel: return "cancel";
+    case FrameType::kRelease: return "release";
+    case FrameType::kTouch: return "touch";
+    case FrameType::kPin: return "pin";
+    case FrameType::kUnpin: return "unpin";
+    case FrameType::kDrop: return "drop";
+    case FrameType::kRegionAdd: return "region_add";
+    case FrameType::kRegionRemove: return "region_remove";
+    case FrameType::kStats: return "stats";
+    case FrameType::kPing: return "ping";
+  }
+  return "unknown";
+}
+
+Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes, const FrameLimits& limits,
+                                        std::string* why) {
+  const auto fail = [&](Errc code, std::string what) {
+    *why = std::move(what);
+    return Result<FrameHeader>(error_code(code));
+  };
+  if (load<std::uint32_t>(bytes, 0) != kFrameMagic) {
+    return fail(Errc::kBadFrame, "magic: " + std::to_string(load<std::uint32_t>(bytes, 0)) + ", must be 'KVS1'");
+  }
+  FrameHeader header;
+  header.version = load<std::uint8_t>(bytes, 4);
+  header.flags = load<std::uint16_t>(bytes, 6);
+  header.request_id = load<std::uint64_t>(bytes, 8);
+  header.table_bytes = load<std::uint32_t>(bytes, 16);
+  header.payload_bytes = load<std::uint64_t>(bytes, 24);
+  const auto type = load<std::uint8_t>(bytes, 5);
+  header.type = static_cast<FrameType>(type);
+  if (header.version < kWireVersionMin || header.version > kWireVersion) {
+    return fail(Errc::kUnsupported, "version: " + std::to_string(header.version) + ", spoken here: " +
+                                        std::to_string(kWireVersionMin) + ".." + std::to_string(kWireVersion));
+  }
+  if (type == 0 || type > kFrameTypeMax) {
+    return fail(Errc::kUnsupported,
+                "type: " + std::to_string(type) + ", known here: 1.." + std::to_string(kFrameTypeMax));
+  }
+  if ((header.flags & ~kFrameFlagsAll) != 0) {
+    return fail(Errc::kBadFrame, "flags: " + std::to_string(header.flags) + ", known bits: 7");
+  }
+  if (header.table_bytes > limits.table_bytes_max) {
+    return fail(Errc::kTooLarge, "table_bytes: " + std::to_string(header.table_bytes) + ", at most " +
+                                     std::to_string(limits.table_bytes_max));
+  }
+  if (header.payload_bytes > limits.payload_bytes_max) {
+    return fail(Errc::kTooLarge, "payload_bytes: " + std::to_string(header.payload_bytes) + ", at most " +
+                                     std::to_string(limits.payload_bytes_max));
+  }
+  return header;
+}
+
+void encode_frame_header(const FrameHeader& header, std::span<const std::byte> table,
+                         std::span<std::byte, kFrameHeaderBytes> bytes) {
+  store(bytes, 0, kFrameMagic);
+  store(bytes, 4, header.version);
+  store(bytes, 5, static_cast<std::uint8_t>(header.type));
+  store(bytes, 6, header.flags);
+  store(bytes, 8, header.request_id);
+  store(bytes, 16, static_cast<std::uint32_t>(table.size()));
+  store(bytes, 24, header.payload_bytes);
+  store(bytes, kChecksumOffset, checksum(bytes, table));
+}
+
+bool frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table) {
+  return checksum(header, table) == load<std::uint32_t>(header, kChecksumOffset);
+}
+
+}  // namespace kv

@@ -1,0 +1,182 @@
+#include "transport/frame_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kIdleBytes = 4 * 1024;
+constexpr std::size_t kReadAheadBytes = 64 * 1024;  ///< One read then takes in a batch of small requests.
+
+/// Sends everything to one scratch buffer.
+class DiscardSink final : public PayloadSink {
+ public:
+  std::size_t next(std::span<asio::mutable_buffer> buffers) override {
+    buffers[0] = asio::buffer(scratch_);
+    return 1;
+  }
+  void filled(std::size_t) override {}
+
+ private:
+  std::array<std::byte, 16 * 1024> scratch_;
+};
+
+}  // namespace
+
+void FrameReader::reserve(std::size_t want) {
+  if (begin_ == end_) begin_ = end_ = 0;
+  if (capacity_ - begin_ >= want) return;
+  if (capacity_ < want) {
+    const std::size_t capacity = std::max({want, kIdleBytes, std::min(2 * capacity_, kReadAheadBytes)});
+    auto bigger = std::make_unique_for_overwrite<std::byte[]>(capacity);
+    if (end_ > begin_) std::memcpy(bigger.get(), buffer_.get() + begin_, end_ - begin_);
+    buffer_ = std::move(bigger);
+    capacity_ = capacity;
+  } else {
+    std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
+  }
+  end_ -= begin_;
+  begin_ = 0;
+}
+
+void FrameReader::shrink() {
+  if (begin_ != end_ || capacity_ <= kIdleBytes) return;
+  buffer_.reset();
+  capacity_ = begin_ = end_ = 0;
+}
+
+Async<void> FrameReader::fill(std::size_t want) {
+  reserve(want);
+  while (end_ - begin_ < want) {
+    const asio::mutable_buffer room(buffer_.get() + end_, capacity_ - end_);
+    const auto count = stream_.try_read(std::span(&room, 1));
+    if (count) {
+      end_ += *count;
+      bytes_read_ += *count;
+    } else if (count.error() == asio::error::would_block) {
+      const auto ready = co_await stream_.wait_readable();
+      if (!ready) co_return ready.error();
+    } else {
+      co_return count.error();
+    }
+  }
+  // A full buffer means that the peer sends faster than we read: take more at once from now on.
+  if (end_ == capacity_ && capacity_ < kReadAheadBytes) reserve(std::min(2 * capacity_, kReadAheadBytes));
+  co_return Result<void>();
+}
+
+bool FrameReader::has_frame() const {
+  if (end_ - begin_ < kFrameHeaderBytes) return false;
+  std::uint32_t table_bytes;
+  std::memcpy(&table_bytes, buffer_.get() + begin_ + 16, sizeof table_bytes);
+  return end_ - begin_ - kFrameHeaderBytes >= table_bytes;
+}
+
+Async<FrameReader::Frame> FrameReader::next() {
+  KV_ASSERT(payload_left_ == 0);
+  in_table_ = false;
+  if (!has_frame()) {
+    const auto filled = co_await fill(kFrameHeaderBytes);
+    if (!filled) {
+      if (filled.error() == asio::error::eof && begin_ != end_) {
+        why_ = "the connection ended within a frame header";
+        co_return error_code(Errc::kBadFrame);
+      }
+      why_ = filled.error().message();
+      co_return filled.error();
+    }
+  }
+  in_table_ = true;
+  const std::span<const std::byte, kFrameHeaderBytes> head(buffer_.get() + begin_, kFrameHeaderBytes);
+  std::memcpy(&header_.request_id, head.data() + 8, sizeof header_.request_id);  // so that a refusal can name it
+  const auto header = decode_frame_header(head, limits_, &why_);
+  if (!header) co_return header.error();
+  header_ = *header;
+  const std::size_t frame_bytes = kFrameHeaderBytes + header->table_bytes;
+  if (end_ - begin_ < frame_bytes) {
+    const auto filled = co_await fill(frame_bytes);
+    if (!filled) {
+      why_ = "the connection ended within a frame: " + filled.error().message();
+      co_return filled.error() == asio::error::eof ? error_code(Errc::kBadFrame) : filled.error();
+    }
+  }
+  if (begin_ % 8 != 0) {  // FlatBuffers reads its fields in place, aligned to 8 bytes
+    std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  const std::byte* const frame = buffer_.get() + begin_;
+  const std::span<const std::byte> table(frame + kFrameHeaderBytes, header->table_bytes);
+  if (!frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes>(frame, kFrameHeaderBytes), table)) {
+    why_ = "checksum: header and table do not match it";
+    co_return error_code(Errc::kBadFrame);
+  }
+  begin_ += frame_bytes;
+  payload_left_ = header->payload_bytes;
+  in_table_ = false;
+  co_return Frame{*header, table};
+}
+
+Async<void> FrameReader::read_payload(PayloadSink& sink) {
+  std::array<asio::mutable_buffer, 17> buffers;
+  while (payload_left_ > 0) {
+    std::size_t count = sink.next(std::span(buffers).first(16));
+    KV_ASSERT(count > 0);
+    // Cut the sink's buffers to what is left of this payload.
+    std::size_t room = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t left = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_ - room, SIZE_MAX));
+      if (buffers[i].size() >= left) {
+        buffers[i] = asio::buffer(buffers[i], left);
+        room += left;
+        count = i + 1;
+        break;
+      }
+      room += buffers[i].size();
+    }
+    if (begin_ < end_) {  // read ahead with the table: at most one buffer's worth is copied twice
+      std::size_t taken = 0;
+      for (std::size_t i = 0; i < count && begin_ < end_; ++i) {
+        const std::size_t n = std::min(buffers[i].size(), end_ - begin_);
+        std::memcpy(buffers[i].data(), buffer_.get() + begin_, n);
+        begin_ += n;
+        taken += n;
+      }
+      payload_left_ -= taken;
+      sink.filled(taken);
+      continue;
+    }
+    // The payload's end and the next header often come together: read ahead in the same call, behind the table, which
+    // the caller may still be reading.
+    if (room == payload_left_ && capacity_ > end_) {
+      buffers[count++] = asio::mutable_buffer(buffer_.get() + end_, capacity_ - end_);
+    }
+    const auto got = stream_.try_read(std::span(buffers).first(count));
+    if (!got) {
+      if (got.error() == asio::error::would_block) {
+        const auto ready = co_await stream_.wait_readable();
+        if (!ready) co_return ready.error();
+        continue;
+      }
+      why_ = "the connection ended within a payload: " + got.error().message();
+      co_return got.error() == asio::error::eof ? error_code(Errc::kBadFrame) : got.error();
+    }
+    bytes_read_ += *got;
+    const std::size_t mine = std::min(*got, room);
+    end_ += *got - mine;
+    payload_left_ -= mine;
+    sink.filled(mine);
+  }
+  co_return Result<void>();
+}
+
+Async<void> FrameReader::skip_payload() {
+  DiscardSink sink;
+  co_return co_await read_payload(sink);
+}
+
+}  // namespace kv

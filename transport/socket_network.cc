@@ -1,0 +1,261 @@
+// transport/socket_network.cc: streams over TCP and Unix sockets.
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/stream.h"
+
+namespace kv {
+namespace {
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+using Socket = asio::generic::stream_protocol::socket;
+
+/// Calls sendmsg and recvmsg itself and leaves only the waiting to Asio: whole blocks then move in as few calls as the
+/// socket buffer allows (Asio's composed operations stop at 64 KiB), and descriptors can ride along.
+class SocketStream final : public Stream {
+ public:
+  SocketStream(Socket socket, bool is_unix, std::string peer)
+      : socket_(std::move(socket)), is_unix_(is_unix), peer_(std::move(peer)) {
+    boost::system::error_code ignored;
+    socket_.native_non_blocking(true, ignored);
+    const int on = 1, buffer_bytes = 4 << 20;
+    if (is_unix_) {
+      // Unix sockets do not size their buffers by themselves; the kernel caps this at net.core.wmem_max.
+      ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
+    } else {
+      ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    }
+  }
+
+  Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) override {
+    std::array<iovec, kBuffersMax> vectors;
+    msghdr message = gather(to, vectors);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
+    if (is_unix_) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+    }
+    const ssize_t count =
+        retry([&] { return ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+    if (count < 0) return failure();
+    if (is_unix_) {
+      for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
+        if (received_) {
+          Descriptor surplus(fd);
+        } else {
+          received_ = Descriptor(fd);
+        }
+      }
+    }
+    if (count == 0) return error_code(asio::error::eof);
+    return static_cast<std::size_t>(count);
+  }
+
+  Result<std::size_t> try_write(std::span<const asio::const_buffer> from) override {
+    std::array<iovec, kBuffersMax> vectors;
+    msghdr message = gather(from, vectors);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    if (to_send_ >= 0) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr* const part = CMSG_FIRSTHDR(&message);
+      part->cmsg_level = SOL_SOCKET;
+      part->cmsg_type = SCM_RIGHTS;
+      part->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(part), &to_send_, sizeof to_send_);
+    }
+    const ssize_t count =
+        retry([&] { return ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
+    if (count < 0) return failure();
+    to_send_ = -1;
+    return static_cast<std::size_t>(count);
+  }
+
+  Async<void> wait_readable() override { co_return co_await wait(Socket::wait_read); }
+  Async<void> wait_writable() override { co_return co_await wait(Socket::wait_write); }
+
+  void close() override {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+  }
+
+  bool can_pass_descriptors() const override { return is_unix_; }
+  void send_descriptor(int fd) override { to_send_ = fd; }
+  Descriptor take_descriptor() override { return std::move(received_); }
+  std::string peer() const override { return peer_; }
+
+ private:
+  static constexpr std::size_t kBuffersMax = 64;
+
+  template <class Buffers>
+  static msghdr gather(const Buffers& buffers, std::array<iovec, kBuffersMax>& vectors) {
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    for (const auto& buffer : buffers) {
+      if (message.msg_iovlen == vectors.size()) break;
+      vectors[message.msg_iovlen++] = {const_cast<void*>(static_cast<const void*>(buffer.data())), buffer.size()};
+    }
+    return message;
+  }
+  template <class Call>
+  static ssize_t retry(Call call) {
+    ssize_t count;
+    do {
+      count = call();
+    } while (count < 0 && errno == EINTR);
+    return count;
+  }
+  static error_code failure() {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return asio::error::would_block;
+    return last_errno();
+  }
+  Async<void> wait(Socket::wait_type what) {
+    const auto [error] = co_await socket_.async_wait(what, kAwait);
+    if (error) co_return error;
+    co_return Result<void>();
+  }
+
+  Socket socket_;
+  bool is_unix_;
+  std::string peer_;
+  Descriptor received_;
+  int to_send_ = -1;
+};
+
+Result<asio::generic::stream_protocol::endpoint> resolve_numeric(const Endpoint& endpoint) {
+  using Generic = asio::generic::stream_protocol::endpoint;
+  if (endpoint.scheme == Endpoint::Scheme::kUnix) return Generic(asio::local::stream_protocol::endpoint(endpoint.host));
+  boost::system::error_code error;
+  const auto address = asio::ip::make_address(endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host, error);
+  if (error) return {boost::system::in_place_error, error};  // by name: a generic endpoint claims to take anything
+  return Generic(asio::ip::tcp::endpoint(address, static_cast<unsigned short>(std::stoi(endpoint.port))));
+}
+
+class SocketListener final : public Listener {
+ public:
+  SocketListener(asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor, Endpoint endpoint)
+      : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
+  ~SocketListener() override { close(); }
+
+  Async<std::unique_ptr<Stream>> accept(asio::any_io_executor executor) override {
+    const bool is_unix = endpoint_.scheme == Endpoint::Scheme::kUnix;
+    Socket socket(executor);
+    const auto [error] = co_await acceptor_.async_accept(socket, kAwait);
+    if (error) co_return error;
+    std::string peer = endpoint_.to_string();
+    if (is_unix) {
+      ucred credentials{};
+      socklen_t length = sizeof credentials;
+      if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) {
+        peer = "unix:pid=" + std::to_string(credentials.pid) + ",uid=" + std::to_string(credentials.uid);
+      }
+    } else {
+      boost::system::error_code ignored;
+      const auto remote = socket.remote_endpoint(ignored);
+      if (!ignored) {
+        asio::ip::tcp::endpoint tcp;
+        tcp.resize(remote.size());
+        std::memcpy(tcp.data(), remote.data(), remote.size());
+        peer = "tcp:" + tcp.address().to_string() + ":" + std::to_string(tcp.port());
+      }
+    }
+    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), is_unix, std::move(peer)));
+  }
+
+  void close() override {
+    if (!acceptor_.is_open()) return;
+    boost::system::error_code ignored;
+    acceptor_.close(ignored);
+    if (endpoint_.scheme == Endpoint::Scheme::kUnix) ::unlink(endpoint_.host.c_str());
+  }
+  Endpoint endpoint() const override { return endpoint_; }
+
+ private:
+  asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
+  Endpoint endpoint_;
+};
+
+/// A socket file that a dead process left behind may be taken over; one that answers may not.
+bool is_stale(const std::string& path) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
+  asio::io_context context;
+  asio::local::stream_protocol::socket probe(context);
+  boost::system::error_code error;
+  probe.connect(asio::local::stream_protocol::endpoint(path), error);
+  return error == asio::error::connection_refused;
+}
+
+class SocketNetwork final : public Network {
+ public:
+  Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) override {
+    if (endpoint.scheme == Endpoint::Scheme::kSim) return error_code(Errc::kUnsupported);
+    const auto address = resolve_numeric(endpoint);
+    if (!address) return address.error();
+    const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
+    if (is_unix && is_stale(endpoint.host)) ::unlink(endpoint.host.c_str());
+    boost::system::error_code error;
+    asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor(executor);
+    acceptor.open(address->protocol(), error);
+    if (error) return error;
+    if (!is_unix) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    acceptor.bind(*address, error);
+    if (error) return error;
+    if (is_unix && ::chmod(endpoint.host.c_str(), 0660) != 0) return last_errno();
+    acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error) return error;
+    Endpoint real = endpoint;
+    if (!is_unix) {
+      const auto local = acceptor.local_endpoint(error);
+      if (error) return error;
+      sockaddr_storage storage{};
+      std::memcpy(&storage, local.data(), local.size());
+      real.port =
+          std::to_string(ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
+                                                             : reinterpret_cast<const sockaddr_in&>(storage).sin_port));
+    }
+    return std::unique_ptr<Listener>(std::make_unique<SocketListener>(std::move(acceptor), real));
+  }
+
+  Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) override {
+    if (endpoint.scheme == Endpoint::Scheme::kSim) co_return error_code(Errc::kUnsupported);
+    auto address = resolve_numeric(endpoint);
+    if (!address) {  // a name
+      asio::ip::tcp::resolver resolver(executor);
+      const auto [error, results] = co_await resolver.async_resolve(endpoint.host, endpoint.port, kAwait);
+      if (error) co_return error;
+      address = Result<asio::generic::stream_protocol::endpoint>(results.begin()->endpoint());
+    }
+    Socket socket(executor);
+    const auto [error] = co_await socket.async_connect(*address, kAwait);
+    if (error) co_return error;
+    const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
+    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), is_unix, endpoint.to_string()));
+  }
+};
+
+}  // namespace
+
+Network& socket_network() {
+  static SocketNetwork network;
+  return network;
+}
+
+}  // namespace kv
