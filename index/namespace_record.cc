@@ -1,1 +1,155 @@
 #include "index/namespace_record.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kKeyBytesMax = 64;
+constexpr std::size_t kValueBytesMax = 1024;
+constexpr std::size_t kFieldCountMax = 64;
+constexpr std::size_t kTextBytesMax = 16 * 1024;
+constexpr std::size_t kBlockSizeMax = 1048576;  // tokens
+constexpr std::size_t kBlockBytesMax = std::size_t{1} << 30;
+
+/// docs/namespace-record.md says what each means. Appending one is compatible; renaming or removing one is not.
+constexpr std::array<std::string_view, 15> kKeys = {
+    "block_bytes", "block_size",   "cache_group", "dtype", "head_range", "layer_range", "layout",       "lora",
+    "model",       "quantization", "revision",    "rope",  "salt",       "tenant",      "weights_epoch"};
+static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
+
+using Fields = std::map<std::string, std::string>;
+
+/// For a message: quoted, one line, of bounded length whatever the input was.
+std::string quoted(std::string_view value) {
+  constexpr std::size_t kShown = 80;
+  std::string text = "\"";
+  for (const char c : value.substr(0, kShown)) text += c >= ' ' && c <= '~' ? c : '?';
+  text += '"';
+  if (value.size() > kShown) text += "... (" + std::to_string(value.size()) + " bytes)";
+  return text;
+}
+
+error_code refuse(std::string* why, std::string message) {
+  if (why) *why = "namespace record: " + std::move(message);
+  return Errc::kBadRequest;
+}
+
+bool is_key_char(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.'; }
+
+bool is_known(std::string_view key) {
+  return std::binary_search(kKeys.begin(), kKeys.end(), key) || (key.size() > 2 && key.starts_with("x."));
+}
+
+std::string known_keys() {
+  std::string list;
+  for (const std::string_view key : kKeys) list.append(key).append(", ");
+  return list + "x.*";
+}
+
+/// What is wrong with a field, or an empty string.
+std::string field_problem(std::string_view key, std::string_view value) {
+  if (key.empty() || key.size() > kKeyBytesMax || !std::all_of(key.begin(), key.end(), is_key_char)) {
+    return "key " + quoted(key) + " is not allowed: 1 to 64 of a-z, 0-9, '_' and '.'";
+  }
+  if (!is_known(key)) return "key " + quoted(key) + " is unknown; allowed: " + known_keys();
+  if (value.size() > kValueBytesMax) {
+    return "field " + quoted(key) + ": value " + quoted(value) + " is too long; allowed: at most 1024 bytes";
+  }
+  if (!std::all_of(value.begin(), value.end(), [](char c) { return c >= ' ' && c <= '~'; })) {
+    return "field " + quoted(key) + ": value " + quoted(value) + " holds other bytes than printable ASCII";
+  }
+  return {};
+}
+
+/// The value of a required decimal field, or 0 and `problem` set. One number has one spelling.
+std::size_t parse_count(const Fields& fields, const std::string& key, std::size_t max, std::string& problem) {
+  const auto field = fields.find(key);
+  const std::string allowed = "a decimal number from 1 to " + std::to_string(max) + " without leading zeros";
+  if (field == fields.end()) {
+    problem = "field " + quoted(key) + " is missing; allowed: " + allowed;
+    return 0;
+  }
+  const std::string& value = field->second;
+  std::size_t count = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+  const bool is_number = error == std::errc() && end == value.data() + value.size();
+  if (!is_number || value[0] == '0' || count > max) {
+    problem = "field " + quoted(key) + ": value " + quoted(value) + " is not allowed; allowed: " + allowed;
+    return 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+Result<NamespaceRecord> NamespaceRecord::parse(std::string_view text, std::string* why) {
+  if (text.size() > kTextBytesMax) {
+    return refuse(why, "the text has " + std::to_string(text.size()) + " bytes; allowed: at most 16384");
+  }
+  Fields fields;
+  std::string_view previous;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = rest.find('\n');
+    if (end == rest.npos) return refuse(why, "the last line " + quoted(rest) + " does not end with a newline");
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end + 1);
+
+    const std::size_t equals = line.find('=');
+    if (equals == line.npos) return refuse(why, "line " + quoted(line) + " is not of the form key=value");
+    const std::string_view key = line.substr(0, equals), value = line.substr(equals + 1);
+    if (value.empty()) return refuse(why, "field " + quoted(key) + " has an empty value; leave the line out");
+    if (!fields.empty() && key == previous) return refuse(why, "field " + quoted(key) + " is given twice");
+    if (key < previous) {
+      return refuse(why, "field " + quoted(key) + " comes after " + quoted(previous) + "; lines are sorted by key");
+    }
+    previous = key;
+    fields.emplace(key, value);
+  }
+  return from_fields(std::move(fields), why);
+}
+
+Result<NamespaceRecord> NamespaceRecord::from_fields(Fields fields, std::string* why) {
+  for (const auto& [key, value] : fields) {
+    if (auto problem = field_problem(key, value); !problem.empty()) return refuse(why, std::move(problem));
+  }
+  std::erase_if(fields, [](const auto& field) { return field.second.empty(); });
+  if (fields.size() > kFieldCountMax) {
+    return refuse(why, "there are " + std::to_string(fields.size()) + " fields; allowed: at most 64");
+  }
+  if (!fields.contains("model")) {
+    return refuse(why, "field \"model\" is missing; allowed: 1 to 1024 bytes of printable ASCII");
+  }
+  NamespaceRecord record;
+  std::string problem;
+  record.block_size_ = parse_count(fields, "block_size", kBlockSizeMax, problem);
+  if (problem.empty()) record.block_bytes_ = parse_count(fields, "block_bytes", kBlockBytesMax, problem);
+  if (!problem.empty()) return refuse(why, std::move(problem));
+
+  for (const auto& [key, value] : fields) record.text_.append(key).append("=").append(value).append("\n");
+  if (record.text_.size() > kTextBytesMax) {
+    return refuse(why, "the text has " + std::to_string(record.text_.size()) + " bytes; allowed: at most 16384");
+  }
+  record.fields_ = std::move(fields);
+  record.digest_ = sha256(std::as_bytes(std::span(record.text_)));
+  return record;
+}
+
+NamespaceId NamespaceRecord::id() const {
+  NamespaceId id;
+  std::memcpy(id.bytes.data(), digest_.bytes.data(), id.bytes.size());
+  return id;
+}
+
+std::string_view NamespaceRecord::field(std::string_view key) const {
+  const auto found = fields_.find(std::string(key));
+  return found == fields_.end() ? std::string_view() : std::string_view(found->second);
+}
+
+}  // namespace kv

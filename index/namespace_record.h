@@ -1,4 +1,5 @@
-// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes in two namespaces are two blocks.
+// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes in two namespaces are two
+// blocks.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +12,25 @@
 
 namespace kv {
 
-/// A canonical record: sorted `key=value` lines, each ended by '\n' (docs/namespace-record.md lists the keys). Keys and values are printable
-/// ASCII; keys [a-z0-9_.]{1,64}; values 0..1024 bytes without newline; at most 64 fields, 16 KiB in all.
-/// Required: `model`, `block_size` (tokens, decimal, 1..1048576), `block_bytes` (decimal, 1..1 GiB). All others default to empty and are then
-/// left out of the text. Unknown keys are refused unless they begin with `x.`, which is for callers' own distinctions.
+/// A canonical record: `key=value` lines sorted by key, each ended by '\n' (docs/namespace-record.md lists the keys).
+/// Keys are [a-z0-9_.]{1,64}; values are printable ASCII, 1..1024 bytes; at most 64 fields, 16 KiB in all. Required:
+/// `model`, `block_size` (tokens, 1..1048576), `block_bytes` (1..1 GiB); both decimal without leading zeros, so that
+/// one namespace has one text. A field with an empty value is the same as no field and is left out of the text. Unknown
+/// keys are refused unless they begin with `x.`, which is for callers' own distinctions.
 class NamespaceRecord {
  public:
-  /// Parses and checks a canonical text. Errors: kBadRequest; `*why` then names the field, its value and what is allowed.
+  /// Parses and checks a canonical text. Errors: kBadRequest; `*why` (if given) then names the field, its value and
+  /// what is allowed.
   static Result<NamespaceRecord> parse(std::string_view text, std::string* why);
   /// From fields in any order. Same checks.
   static Result<NamespaceRecord> from_fields(std::map<std::string, std::string> fields, std::string* why);
 
-  const std::string& text() const { return text_; }          ///< Canonical; parse(text()) gives this record again.
-  const BlockHash& digest() const { return digest_; }        ///< SHA-256 of text(): the chain's h[-1].
-  NamespaceId id() const;                                    ///< First 16 bytes of digest().
-  std::string_view field(std::string_view key) const;        ///< Empty if absent.
-  std::size_t block_bytes() const { return block_bytes_; }   ///< Bytes of every block of the namespace.
-  std::size_t block_size() const { return block_size_; }     ///< Tokens of every block of the namespace.
+  const std::string& text() const { return text_; }         ///< Canonical; parse(text()) gives this record again.
+  const BlockHash& digest() const { return digest_; }       ///< SHA-256 of text(): the chain's h[-1].
+  NamespaceId id() const;                                   ///< First 16 bytes of digest().
+  std::string_view field(std::string_view key) const;       ///< Empty if absent.
+  std::size_t block_bytes() const { return block_bytes_; }  ///< Bytes of every block of the namespace.
+  std::size_t block_size() const { return block_size_; }    ///< Tokens of every block of the namespace.
 
  private:
   std::map<std::string, std::string> fields_;

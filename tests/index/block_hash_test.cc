@@ -1,0 +1,111 @@
+#include "index/block_hash.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace kv {
+namespace {
+
+std::vector<std::byte> from_hex(const std::string& hex) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
+    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+std::vector<std::uint32_t> golden_tokens(std::size_t count) {
+  std::vector<std::uint32_t> tokens(count);
+  for (std::size_t i = 0; i < count; ++i) tokens[i] = std::uint32_t((i + 1) * 0x9E3779B97F4A7C15 >> 32);
+  return tokens;
+}
+
+// A block hash is how every other program finds our blocks: these values never change.
+TEST(BlockHashTest, GoldenChainsHold) {
+  struct Golden {
+    const char* root;
+    std::size_t block_size, token_count;
+    const char* extra;
+    std::size_t block_count;
+    const char *first, *last;
+  };
+  const Golden table[] = {
+#include "golden/hash_chains.inc"
+  };
+  for (const Golden& golden : table) {
+    const auto chain = hash_chain(*block_hash_from_hex(golden.root), golden_tokens(golden.token_count),
+                                  golden.block_size, from_hex(golden.extra));
+    ASSERT_EQ(chain.size(), golden.block_count);
+    EXPECT_EQ(to_hex(chain.front().bytes), golden.first) << golden.block_size << " x " << golden.block_count;
+    EXPECT_EQ(to_hex(chain.back().bytes), golden.last) << golden.block_size << " x " << golden.block_count;
+  }
+}
+
+TEST(BlockHashTest, EachBlockIsTheHashOfTheOneBeforeItsTokensAndTheExtra) {
+  const BlockHash root = sha256({});
+  const auto extra = from_hex("c0ffee");
+  for (std::size_t block_size = 1; block_size < 40; ++block_size) {  // every length of padding
+    const auto tokens = golden_tokens(3 * block_size);
+    const auto chain = hash_chain(root, tokens, block_size, extra);
+    BlockHash previous = root;
+    for (std::size_t i = 0; i < 3; ++i) {
+      std::vector<std::byte> message(previous.bytes.begin(), previous.bytes.end());
+      const auto ids = std::as_bytes(std::span(tokens).subspan(i * block_size, block_size));
+      message.insert(message.end(), ids.begin(), ids.end());
+      message.insert(message.end(), extra.begin(), extra.end());
+      previous = sha256(message);
+      EXPECT_EQ(chain[i], previous) << "block size " << block_size << " block " << i;
+    }
+  }
+}
+
+TEST(BlockHashTest, OnlyFullBlocksAreHashed) {
+  const auto tokens = golden_tokens(100);
+  const BlockHash root{};
+  EXPECT_TRUE(hash_chain(root, std::span(tokens).first(15), 16).empty());
+  EXPECT_EQ(hash_chain(root, std::span(tokens).first(16), 16).size(), 1u);
+  EXPECT_EQ(hash_chain(root, std::span(tokens).first(33), 16).size(), 2u);
+  EXPECT_TRUE(hash_chain(root, tokens, std::size_t{1} << 60).empty());
+}
+
+TEST(BlockHashTest, ChangedTokenChangesItsBlockAndAllAfterItAndNoneBefore) {
+  auto tokens = golden_tokens(64);
+  const auto chain = hash_chain({}, tokens, 16);
+  tokens[20] ^= 1;
+  const auto other = hash_chain({}, tokens, 16);
+  EXPECT_EQ(chain[0], other[0]);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_NE(chain[i], other[i]);
+}
+
+TEST(BlockHashTest, ChecksumSeedIsBytes8To15OfTheHashXorTheNamespaceId) {
+  NamespaceId space;
+  BlockHash block;
+  for (std::size_t i = 0; i < 16; ++i) space.bytes[i] = static_cast<std::byte>(i + 1);
+  for (std::size_t i = 0; i < 32; ++i) block.bytes[i] = static_cast<std::byte>(i * 16);
+  EXPECT_EQ(checksum_seed(space, block), 0x0807060504030201 ^ 0xF0E0D0C0B0A09080);
+}
+
+TEST(BlockHashTest, HexGoesBothWaysAndRefusesAnythingElse) {
+  const std::string hex = "00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef";
+  EXPECT_EQ(to_hex(block_hash_from_hex(hex)->bytes), hex);
+  EXPECT_EQ(block_hash_from_hex("AB" + hex.substr(2))->bytes[0], std::byte{0xAB});
+  EXPECT_EQ(block_hash_from_hex(hex.substr(1)).error(), Errc::kBadRequest);
+  EXPECT_EQ(block_hash_from_hex(hex + "0").error(), Errc::kBadRequest);
+  EXPECT_EQ(block_hash_from_hex("g" + hex.substr(1)).error(), Errc::kBadRequest);
+  EXPECT_EQ(block_hash_from_hex("").error(), Errc::kBadRequest);
+}
+
+TEST(BlockHashTest, EngineHashOf32BytesIsTakenAsItIsAndOthersAreHashed) {
+  const auto bytes = from_hex("00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef");
+  EXPECT_EQ(to_hex(block_hash_from_engine(bytes)->bytes), to_hex(bytes));
+  for (const std::size_t size : {std::size_t{1}, std::size_t{8}, std::size_t{31}}) {
+    const auto part = std::span(bytes).first(size);
+    EXPECT_EQ(*block_hash_from_engine(part), sha256(part));
+  }
+  EXPECT_EQ(block_hash_from_engine({}).error(), Errc::kBadRequest);
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,150 @@
+#include "index/namespace_record.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kv {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::map<std::string, std::string> kSmall = {{"model", "m"}, {"block_size", "16"}, {"block_bytes", "4096"}};
+
+// A namespace id is in the name of every stored block: these values never change.
+TEST(NamespaceRecordTest, GoldenRecordsHold) {
+  struct Golden {
+    const char *text, *digest;
+  };
+  const Golden table[] = {
+#include "golden/namespace_records.inc"
+  };
+  for (const Golden& golden : table) {
+    std::string why;
+    const auto record = NamespaceRecord::parse(golden.text, &why);
+    ASSERT_TRUE(record) << why;
+    EXPECT_EQ(record->text(), golden.text);
+    EXPECT_EQ(to_hex(record->digest().bytes), golden.digest);
+    EXPECT_EQ(to_hex(record->id().bytes), std::string(golden.digest).substr(0, 32));
+  }
+}
+
+TEST(NamespaceRecordTest, FieldsInAnyOrderGiveTheSortedText) {
+  const auto record = NamespaceRecord::from_fields(kSmall, nullptr);
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->text(), "block_bytes=4096\nblock_size=16\nmodel=m\n");
+  EXPECT_EQ(record->block_bytes(), 4096u);
+  EXPECT_EQ(record->block_size(), 16u);
+  EXPECT_EQ(record->field("model"), "m");
+  EXPECT_EQ(record->field("tenant"), "");
+}
+
+TEST(NamespaceRecordTest, EmptyValueIsNoField) {
+  auto fields = kSmall;
+  fields["tenant"] = "";
+  EXPECT_EQ(NamespaceRecord::from_fields(fields, nullptr)->id(), NamespaceRecord::from_fields(kSmall, nullptr)->id());
+}
+
+TEST(NamespaceRecordTest, EveryFieldMakesAnotherNamespace) {
+  const auto id = NamespaceRecord::from_fields(kSmall, nullptr)->id();
+  for (const char* key : {"tenant", "model", "revision", "weights_epoch", "dtype", "quantization", "layout",
+                          "head_range", "layer_range", "rope", "lora", "cache_group", "salt", "x.anything"}) {
+    auto fields = kSmall;
+    fields[key] = "other";
+    const auto record = NamespaceRecord::from_fields(fields, nullptr);
+    ASSERT_TRUE(record) << key;
+    EXPECT_NE(record->id(), id) << key;
+  }
+}
+
+struct BadFields {
+  std::string key, value;
+  std::vector<std::string> message;  ///< Must all be in it.
+};
+
+TEST(NamespaceRecordTest, RefusalNamesTheFieldItsValueAndWhatIsAllowed) {
+  const BadFields table[] = {
+      {"model", "", {"\"model\" is missing"}},
+      {"block_size", "", {"\"block_size\" is missing", "from 1 to 1048576"}},
+      {"block_size", "0", {"\"block_size\"", "\"0\"", "from 1 to 1048576"}},
+      {"block_size", "016", {"\"016\"", "without leading zeros"}},
+      {"block_size", "1048577", {"\"1048577\"", "from 1 to 1048576"}},
+      {"block_size", "-1", {"\"-1\""}},
+      {"block_size", "+1", {"\"+1\""}},
+      {"block_size", "16 ", {"\"16 \""}},
+      {"block_size", "0x10", {"\"0x10\""}},
+      {"block_bytes", "", {"\"block_bytes\" is missing"}},
+      {"block_bytes", "1073741825", {"\"1073741825\"", "from 1 to 1073741824"}},
+      {"block_bytes", "99999999999999999999999", {"\"99999999999999999999999\""}},
+      {"dtpye", "bf16", {"\"dtpye\" is unknown", "allowed: block_bytes, block_size, cache_group, dtype", "x.*"}},
+      {"x.", "1", {"\"x.\" is unknown"}},
+      {"x.A", "1", {"\"x.A\" is not allowed", "a-z"}},
+      {"", "1", {"\"\" is not allowed"}},
+      {"x." + std::string(63, 'a'), "1", {"1 to 64"}},
+      {"salt", std::string(1025, 's'), {"\"salt\"", "(1025 bytes)", "at most 1024"}},
+      {"salt", "a\nb", {"\"salt\"", "\"a?b\"", "printable ASCII"}},
+      {"salt", "caf\xC3\xA9", {"\"caf??\"", "printable ASCII"}},
+      {"salt", "\x7F", {"printable ASCII"}},
+  };
+  for (const BadFields& bad : table) {
+    auto fields = kSmall;
+    fields[bad.key] = bad.value;
+    std::string why;
+    const auto record = NamespaceRecord::from_fields(fields, &why);
+    ASSERT_FALSE(record) << bad.key << "=" << bad.value;
+    EXPECT_EQ(record.error(), Errc::kBadRequest);
+    for (const std::string& part : bad.message) EXPECT_THAT(why, HasSubstr(part));
+  }
+}
+
+TEST(NamespaceRecordTest, LimitsAreMetExactly) {
+  auto fields = kSmall;
+  fields["block_size"] = "1048576";
+  fields["block_bytes"] = "1073741824";
+  fields["salt"] = std::string(1024, '~');
+  fields["x." + std::string(62, 'z')] = " ";
+  EXPECT_TRUE(NamespaceRecord::from_fields(fields, nullptr));
+  for (int i = 0; fields.size() < 64; ++i) fields["x.f" + std::to_string(i)] = "1";
+  EXPECT_TRUE(NamespaceRecord::from_fields(fields, nullptr));
+  fields["x.one.more"] = "1";
+  std::string why;
+  EXPECT_FALSE(NamespaceRecord::from_fields(fields, &why));
+  EXPECT_THAT(why, AllOf(HasSubstr("65 fields"), HasSubstr("at most 64")));
+}
+
+TEST(NamespaceRecordTest, TextOverSixteenKibibytesIsRefused) {
+  auto fields = kSmall;
+  for (int i = 0; i < 17; ++i) fields["x.f" + std::to_string(i)] = std::string(1024, 'v');
+  std::string why;
+  EXPECT_FALSE(NamespaceRecord::from_fields(fields, &why));
+  EXPECT_THAT(why, HasSubstr("at most 16384"));
+  EXPECT_FALSE(NamespaceRecord::parse(std::string(16385, '\n'), &why));
+  EXPECT_THAT(why, HasSubstr("at most 16384"));
+}
+
+TEST(NamespaceRecordTest, TextThatIsNotCanonicalIsRefused) {
+  const std::map<std::string, std::string> table = {
+      {"", "is missing"},
+      {"block_bytes=4096\nblock_size=16\nmodel=m", "does not end with a newline"},
+      {"block_bytes=4096\nblock_size=16\nmodel\n", "not of the form key=value"},
+      {"block_bytes=4096\n\nblock_size=16\nmodel=m\n", "not of the form key=value"},
+      {"block_size=16\nblock_bytes=4096\nmodel=m\n", "sorted by key"},
+      {"block_bytes=4096\nblock_bytes=4096\nblock_size=16\nmodel=m\n", "given twice"},
+      {"block_bytes=4096\nblock_size=16\nlora=\nmodel=m\n", "empty value"},
+      {"block_bytes=4096\nblock_size=16\nmodel=m\r\n", "printable ASCII"},
+      {"=v\n", "is not allowed"},
+      {std::string("model=m\0\n", 9), "printable ASCII"},
+  };
+  for (const auto& [text, message] : table) {
+    std::string why;
+    ASSERT_FALSE(NamespaceRecord::parse(text, &why)) << text;
+    EXPECT_THAT(why, HasSubstr(message)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace kv
