@@ -1,0 +1,63 @@
+// client/tools/latency_histogram.h: how long calls took, in bounded memory and to within 1 %.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace kv {
+
+/// Counts durations in buckets that are 1/128 of their power of two wide: any run length costs 58 KiB.
+/// Thread safety: none; one per thread, then add().
+class LatencyHistogram {
+ public:
+  void record(std::chrono::nanoseconds duration) {
+    const auto value = static_cast<std::uint64_t>(std::max<std::int64_t>(duration.count(), 0));
+    ++buckets_[bucket_of(value)];
+    ++count_;
+    max_ = std::max(max_, value);
+  }
+  void add(const LatencyHistogram& other) {
+    for (std::size_t i = 0; i < buckets_.size(); ++i) buckets_[i] += other.buckets_[i];
+    count_ += other.count_;
+    max_ = std::max(max_, other.max_);
+  }
+
+  std::uint64_t count() const { return count_; }
+  std::chrono::nanoseconds max() const { return std::chrono::nanoseconds(max_); }
+  /// The smallest duration that at least `fraction` of the calls did not exceed; 0 without calls.
+  std::chrono::nanoseconds quantile(double fraction) const {
+    const auto rank = static_cast<std::uint64_t>(fraction * static_cast<double>(count_));
+    std::uint64_t seen = 0;
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      seen += buckets_[i];
+      if (seen > rank || (seen == count_ && count_ > 0)) return std::chrono::nanoseconds(std::min(middle_of(i), max_));
+    }
+    return std::chrono::nanoseconds(0);
+  }
+  double quantile_us(double fraction) const { return static_cast<double>(quantile(fraction).count()) / 1000; }
+
+ private:
+  static constexpr unsigned kSubBits = 7;
+
+  // Values under 128 have a bucket each; above, the 7 bits after the leading one choose it.
+  static std::size_t bucket_of(std::uint64_t value) {
+    if (value < (1u << kSubBits)) return value;
+    const unsigned shift = static_cast<unsigned>(std::bit_width(value)) - kSubBits - 1;
+    return ((shift + 1ull) << kSubBits) + ((value >> shift) & ((1u << kSubBits) - 1));
+  }
+  static std::uint64_t middle_of(std::size_t bucket) {
+    if (bucket < (1u << kSubBits)) return bucket;
+    const std::size_t shift = (bucket >> kSubBits) - 1;
+    const std::uint64_t low = ((1ull << kSubBits) + (bucket & ((1u << kSubBits) - 1))) << shift;
+    return low + ((1ull << shift) >> 1);
+  }
+
+  std::array<std::uint64_t, (64 - kSubBits + 1) << kSubBits> buckets_{};
+  std::uint64_t count_ = 0, max_ = 0;
+};
+
+}  // namespace kv

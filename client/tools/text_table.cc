@@ -1,0 +1,127 @@
+#include "client/tools/text_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+namespace kv {
+namespace {
+
+bool looks_like_number(const std::string& cell) {
+  return cell.empty() || cell == "-" || std::isdigit(static_cast<unsigned char>(cell[0])) ||
+         (cell[0] == '-' && cell.size() > 1 && std::isdigit(static_cast<unsigned char>(cell[1])));
+}
+
+/// Splits "1.5GiB" into 1.5 and "gib".
+bool split_number(std::string_view text, double* number, std::string* unit) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  if (error != std::errc() || !std::isfinite(*number) || *number < 0) return false;
+  unit->assign(end, text.data() + text.size());
+  std::erase(*unit, ' ');
+  std::transform(unit->begin(), unit->end(), unit->begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return true;
+}
+
+template <std::size_t n>
+const double* find_unit(const std::array<std::pair<std::string_view, double>, n>& units, std::string_view unit) {
+  const auto found = std::find_if(units.begin(), units.end(), [&](const auto& entry) { return entry.first == unit; });
+  return found == units.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+void TextTable::print(std::ostream& out) const {
+  std::size_t column_count = 0;
+  for (const auto& row : rows_) column_count = std::max(column_count, row.size());
+  std::vector<std::size_t> widths(column_count, 0);
+  std::vector<bool> is_number(column_count, rows_.size() > 1);
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    for (std::size_t c = 0; c < rows_[r].size(); ++c) {
+      widths[c] = std::max(widths[c], rows_[r][c].size());
+      if (r > 0 && !looks_like_number(rows_[r][c])) is_number[c] = false;
+    }
+  }
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      line += (c > 0 ? "  " : "") + (is_number[c] ? padding + row[c] : row[c] + padding);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out << line << '\n';
+  }
+}
+
+std::string format_number(double value, int digits) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
+std::string format_count(std::uint64_t value) {
+  std::string text = std::to_string(value);
+  for (std::size_t i = text.size(); i > 3;) text.insert(i -= 3, ",");
+  return text;
+}
+
+std::string format_bytes(std::uint64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  const bool is_whole = value == std::floor(value);
+  return format_number(value, is_whole ? 0 : value < 10 ? 2 : 1) + " " + kUnits[unit];
+}
+
+std::string format_seconds(double seconds) {
+  if (seconds < 1e-3) return format_number(seconds * 1e6, seconds < 1e-4 ? 1 : 0) + " us";
+  if (seconds < 1) return format_number(seconds * 1e3, seconds < 1e-1 ? 1 : 0) + " ms";
+  if (seconds < 120) return format_number(seconds, seconds < 10 ? 1 : 0) + " s";
+  const auto minutes = static_cast<std::uint64_t>(seconds / 60);
+  if (minutes < 120) return std::to_string(minutes) + " min";
+  if (minutes < 48 * 60) return std::to_string(minutes / 60) + " h " + std::to_string(minutes % 60) + " min";
+  return std::to_string(minutes / (24 * 60)) + " d " + std::to_string(minutes / 60 % 24) + " h";
+}
+
+bool parse_bytes(std::string_view text, std::uint64_t* bytes) {
+  static constexpr std::array<std::pair<std::string_view, double>, 15> kUnits = {{{"", 1},
+                                                                                  {"b", 1},
+                                                                                  {"k", 0x1p10},
+                                                                                  {"kib", 0x1p10},
+                                                                                  {"m", 0x1p20},
+                                                                                  {"mib", 0x1p20},
+                                                                                  {"g", 0x1p30},
+                                                                                  {"gib", 0x1p30},
+                                                                                  {"t", 0x1p40},
+                                                                                  {"tib", 0x1p40},
+                                                                                  {"kb", 1e3},
+                                                                                  {"mb", 1e6},
+                                                                                  {"gb", 1e9},
+                                                                                  {"tb", 1e12},
+                                                                                  {"bytes", 1}}};
+  double number = 0;
+  std::string unit;
+  if (!split_number(text, &number, &unit)) return false;
+  const double* factor = find_unit(kUnits, unit);
+  if (!factor || number * *factor >= 0x1p63) return false;
+  *bytes = static_cast<std::uint64_t>(std::llround(number * *factor));
+  return true;
+}
+
+bool parse_seconds(std::string_view text, double* seconds) {
+  static constexpr std::array<std::pair<std::string_view, double>, 8> kUnits = {
+      {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"min", 60}, {"m", 60}, {"h", 3600}}};
+  std::string unit;
+  if (!split_number(text, seconds, &unit)) return false;
+  const double* factor = find_unit(kUnits, unit);
+  if (!factor) return false;
+  *seconds *= *factor;
+  return true;
+}
+
+}  // namespace kv

@@ -1,0 +1,32 @@
+// client/tools/text_table.h: tables for people: aligned columns, numbers to the right.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kv {
+
+class TextTable {
+ public:
+  explicit TextTable(std::vector<std::string> headings) { rows_.push_back(std::move(headings)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  /// A column is aligned to the right if every cell below its heading begins like a number or is "-".
+  void print(std::ostream& out) const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string format_number(double value, int digits);  ///< Fixed digits after the point.
+std::string format_count(std::uint64_t value);        ///< 1,234,567
+std::string format_bytes(std::uint64_t bytes);        ///< 2 MiB, 1.5 GiB, 700 B
+std::string format_seconds(double seconds);           ///< 950 us, 1.2 s, 3 h 20 min
+/// Sizes as people write them: 4096, 4KiB, 2MiB, 1.5GiB (powers of 1024), 2MB (powers of 1000). False if it is none.
+bool parse_bytes(std::string_view text, std::uint64_t* bytes);
+/// 10us, 5ms, 2s, 1min; a bare number is seconds. False if it is none.
+bool parse_seconds(std::string_view text, double* seconds);
+
+}  // namespace kv
