@@ -1,4 +1,11 @@
 // store/arena.h: the node's block memory, one memfd cut into slabs by size class.
+//
+//   granule   0      1      2      3      4      5      6      7 (shorter)
+//           | 4 KiB| 80 MiB ...                  | free | 4 KiB|
+//           +------+-----------------------------+------+------+
+//             slab   slab: a run of granules              slab
+//
+// Slots of a slab lie one stride apart from the slab's start; what is left at its end is waste.
 #pragma once
 
 #include <cstddef>
@@ -16,38 +23,92 @@
 namespace kv {
 
 struct ArenaConfig {
-  std::size_t capacity_bytes = 0;               ///< Of the whole arena. Not rounded: all of it can hold blocks.
-  std::size_t granule_bytes = 2 * 1024 * 1024;  ///< Slabs are whole runs of granules (the arena's last one may be shorter).
-  bool huge_pages = true;                       ///< Use MFD_HUGETLB when enough huge pages are reserved; else ordinary pages.
-  bool touch = true;                            ///< Write every page at start: first touch is 50 times slower than a copy.
+  std::size_t capacity_bytes = 0;  ///< Of the whole arena. Not rounded: all of it can hold blocks.
+  std::size_t granule_bytes =
+      2 * 1024 * 1024;     ///< Slabs are whole runs of granules (the arena's last one may be shorter).
+  bool huge_pages = true;  ///< Use MFD_HUGETLB when enough huge pages are reserved; else ordinary pages.
+  bool touch = true;       ///< Write every page at start: first touch is 50 times slower than a copy.
   /// Called while touching, with bytes touched so far. Optional.
   std::function<void(std::size_t)> progress = nullptr;
 };
 
-/// Memory for blocks. A size class per block size in use; a slab is the shortest run of granules that wastes at most 3 % on blocks of
-/// its class. A slot's stripe checksums are kept beside it, outside the arena.
+/// Memory for blocks. A size class per block size in use; a slab is the shortest run of granules that wastes at most 3
+/// % on blocks of its class. A slot's stripe checksums are kept beside it, outside the arena.
 ///   1. A slot belongs to at most one owner between allocate() and free().
 ///   2. allocated_bytes() is the sum of block_bytes over allocated slots.
-///   3. Slots of a slab that is empty can be given to any class at once.
-///   4. With capacity_bytes = n * b, granule_bytes = b (b a multiple of 4096), exactly n blocks of b bytes fit.
-/// Thread safety: none for the bookkeeping (the Store's lock); bytes() and checksums() of a slot that the caller owns or pinned may be used
-/// without the lock while others call anything.
+///   3. Slots of a slab that is empty can be given to any class at once: an empty slab is no slab, its granules are
+///   free.
+///   4. With capacity_bytes = n * b, granule_bytes = b (b a multiple of 4096), exactly n blocks of b bytes fit. So they
+///   do with any
+///      granule_bytes that is a multiple of b.
+/// Two exceptions to the 3 %: the one slab that ends at the arena's end may be a shorter run, since its granules would
+/// be of no use to its class otherwise; and blocks under 2 KiB that are no multiple of 64 bytes are padded to one.
+/// Thread safety: none for the bookkeeping (the Store's lock); bytes() and checksums() of a slot that the caller owns
+/// or pinned may be used without the lock while others call anything. Cost: allocate() and free() O(log slabs); a new
+/// slab O(its slots); oldest_window() O(granules).
 class Arena {
  public:
-  /// Errors: system errors of memfd_create, ftruncate, mmap; kBadRequest for a zero capacity.
+  /// Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the memory is not there); kBadRequest for
+  /// a zero capacity, or granules that are not a multiple of 4096 bytes.
   static Result<std::unique_ptr<Arena>> create(const ArenaConfig& config);
   ~Arena();
 
-  /// A free slot of block_bytes bytes, contents unspecified; nullopt if nothing is free (evict and ask again).
+  /// A free slot of block_bytes bytes, contents unspecified; nullopt if nothing is free (evict and ask again). Takes
+  /// free slots at the lowest address first, so that the slabs at high addresses drain and come free for other classes.
   std::optional<SlotId> allocate(std::size_t block_bytes);
   void free(SlotId slot);
 
-  std::span<std::byte> bytes(SlotId slot) const;           ///< block_bytes long, 64-byte aligned.
-  std::span<std::uint64_t> checksums(SlotId slot) const;   ///< stripe_count(block_bytes) elements.
+  std::span<std::byte> bytes(SlotId slot) const;          ///< block_bytes long, 64-byte aligned.
+  std::span<std::uint64_t> checksums(SlotId slot) const;  ///< stripe_count(block_bytes) elements.
+  std::size_t block_bytes(SlotId slot) const;
 
-  // The rest of the interface (size classes, slab statistics, slab reassignment) is the store's own business: see below.
+  std::size_t capacity_bytes() const;
+  std::size_t allocated_bytes() const;       ///< Invariant 2.
+  std::size_t slab_bytes() const;            ///< Of the granules that belong to a slab.
+  bool uses_huge_pages() const;              ///< Whether huge pages were reserved for it.
+  bool fits(std::size_t block_bytes) const;  ///< Whether one such block fits the arena when it is empty.
+
+  struct SizeClass {
+    std::size_t block_bytes;
+    std::size_t stride_bytes;        ///< From slot to slot.
+    std::size_t slab_granule_count;  ///< Of a whole slab.
+    std::size_t slab_count, slot_count, used_count;
+  };
+  std::vector<SizeClass> classes() const;  ///< In order of their first block.
+  std::size_t class_count() const;
+
+  // -- Slab reassignment, for the evictor: which run of granules to clear for a class that needs a slab.
+  void set_owner(SlotId slot, BlockId block);  ///< What lies there; kNoBlock at first. For slots_in().
+  BlockId owner(SlotId slot) const;
+  void use(SlotId slot, Tick tick);  ///< The slab was used at `tick`. Ticks only grow.
+  /// A held slot cannot be cleared, since its block is staged or pinned, so neither can its slab. Counted per slab: one
+  /// hold per slot.
+  void hold(SlotId slot);
+  void end_hold(SlotId slot);
+  /// Shielded slabs cannot be cleared either: some block in them has a pinned block below. All shields end with
+  /// end_shields().
+  void shield(SlotId slot);
+  void end_shields();
+
+  struct Window {
+    std::size_t first_granule, granule_count;
+    Tick last_use;  ///< The latest use of any slab in it.
+  };
+  /// The run of granules, long enough for a slab of the class, whose contents were used longest ago. It has no held or
+  /// shielded slab and no slab of that class itself (whose slots are better evicted one by one). nullopt if there is
+  /// none.
+  std::optional<Window> oldest_window(std::size_t block_bytes) const;
+  /// Allocated slots of all slabs that lie in the window, in part or whole. Freeing them all frees the window.
+  std::vector<SlotId> slots_in(const Window& window) const;
+  /// Allocated slots of all slabs of a class.
+  std::vector<SlotId> slots_of_class(std::size_t block_bytes) const;
+
+  /// Checks every invariant; for tests. Returns an empty string or what is broken.
+  std::string check() const;
+
  private:
   struct Impl;
+  explicit Arena(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -6,7 +6,8 @@
 //   lease_table.h  what was promised to whom, until when
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
-// Follow a block (put): it enters as a hash in offer(), gets a staged slot that a mover fills, and becomes visible in commit().
+// Follow a block (put): it enters as a hash in offer(), gets a staged slot that a mover fills, and becomes visible in
+// commit().
 #pragma once
 
 #include <array>
@@ -23,22 +24,21 @@
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/arena.h"
+#include "store/lease_table.h"
 
 namespace kv {
 
-enum class SpaceId : std::uint32_t {};    ///< Handle of an opened namespace, this node's own; index into its namespaces.
-enum class SessionId : std::uint64_t {};  ///< Who holds leases and puts; never reused.
-enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is no lease.
-enum class PutId : std::uint64_t {};      ///< Never reused.
+enum class SpaceId : std::uint32_t {};  ///< Handle of an opened namespace, this node's own; index into its namespaces.
+enum class PutId : std::uint64_t {};    ///< Never reused.
 
 struct StoreConfig {
   ArenaConfig arena;
   Duration lease_duration = std::chrono::seconds(10);
-  std::size_t lease_count_max = 65536;            ///< In the node.
+  std::size_t lease_count_max = 65536;  ///< In the node.
   std::size_t lease_count_per_session_max = 1024;
   std::size_t namespace_count_max = 1024;
-  double pinned_fraction_max = 0.5;               ///< Of the arena, by pin().
-  std::size_t chain_blocks_max = 65536;           ///< In one request.
+  double pinned_fraction_max = 0.5;      ///< Of the arena, by pin().
+  std::size_t chain_blocks_max = 65536;  ///< In one request.
 };
 
 /// Counters since start and gauges now. Counters only grow.
@@ -50,7 +50,8 @@ struct StoreStats {
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
-  std::array<std::uint64_t, 32> eviction_age_log2_ms{};  ///< [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms).
+  std::array<std::uint64_t, 32>
+      eviction_age_log2_ms{};  ///< [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms).
   struct SizeClass {
     std::uint64_t block_bytes, slot_count, used_count, slab_count;
   };
@@ -69,14 +70,16 @@ struct NamespaceStats {
 ///   3. offer() refuses for lack of memory only if nothing unpinned could be evicted.
 ///   4. Eviction takes leaf ends, least recently used first.
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
-/// Every call does a bounded amount of work (evictions per call are bounded; see OfferPlan::again). Thread safety: none.
+/// Every call does a bounded amount of work (evictions per call are bounded; see OfferPlan::again). Thread safety:
+/// none.
 class Store {
  public:
   static Result<std::unique_ptr<Store>> create(const StoreConfig& config);
   ~Store();
 
   // -- namespaces
-  /// Opens (or finds) the namespace. Errors: kBusy at namespace_count_max; kTooLarge if not even one block fits the arena.
+  /// Opens (or finds) the namespace. Errors: kBusy at namespace_count_max; kTooLarge if not even one block fits the
+  /// arena.
   Result<SpaceId> open(const NamespaceRecord& record);
   /// nullptr for an unknown handle. The record lives as long as the Store.
   const NamespaceRecord* find_namespace(SpaceId space) const;
@@ -85,20 +88,21 @@ class Store {
   // -- match
   struct MatchOptions {
     SessionId session{};
-    bool lease = false;                             ///< Pin what was found until the lease ends.
-    std::span<const std::uint32_t> token_ids = {};  ///< Of the block after the last given hash that matches: see PartialMatch.
-    std::uint32_t first_position = 0;               ///< reserved for callers that match a part of a chain
+    bool lease = false;  ///< Pin what was found until the lease ends.
+    std::span<const std::uint32_t> token_ids =
+        {};                            ///< Of the block after the last given hash that matches: see PartialMatch.
+    std::uint32_t first_position = 0;  ///< reserved for callers that match a part of a chain
   };
   struct Match {
     std::size_t block_count = 0;
-    LeaseId lease{};                       ///< 0 if none was asked for, none could be granted, or nothing was found.
-    Errc lease_error{};                    ///< Why no lease, if one was asked for and blocks were found: kBusy.
-    std::size_t partial_token_count = 0;   ///< Leading token ids shared with a stored block that follows the prefix.
-    BlockHash partial_block{};             ///< That block's hash; valid if partial_token_count > 0.
+    LeaseId lease{};                      ///< 0 if none was asked for, none could be granted, or nothing was found.
+    Errc lease_error{};                   ///< Why no lease, if one was asked for and blocks were found: kBusy.
+    std::size_t partial_token_count = 0;  ///< Leading token ids shared with a stored block that follows the prefix.
+    BlockHash partial_block{};            ///< That block's hash; valid if partial_token_count > 0.
   };
-  /// The longest prefix of `hashes` held, and marks it as used. `token_ids`: ids of all tokens after the tokens of the last matched
-  /// block are wanted; the caller passes the ids of the whole chain's blocks, block_size per block, and the store picks the block that follows.
-  /// Errors: kNoNamespace, kTooLarge (chain_blocks_max).
+  /// The longest prefix of `hashes` held, and marks it as used. `token_ids`: ids of all tokens after the tokens of the
+  /// last matched block are wanted; the caller passes the ids of the whole chain's blocks, block_size per block, and
+  /// the store picks the block that follows. Errors: kNoNamespace, kTooLarge (chain_blocks_max).
   Result<Match> match(SpaceId space, std::span<const BlockHash> hashes, const MatchOptions& options, TimePoint now);
   /// Ends a lease early. Errors: kStaleLease.
   Result<void> release(SessionId session, LeaseId lease);
@@ -106,45 +110,50 @@ class Store {
   // -- get
   struct PinnedBlock {
     BlockId id;
-    std::span<const std::byte> bytes;            ///< In the arena; stable and constant while pinned.
-    std::span<const std::uint64_t> checksums;    ///< Of its stripes.
+    std::span<const std::byte> bytes;          ///< In the arena; stable and constant while pinned.
+    std::span<const std::uint64_t> checksums;  ///< Of its stripes.
   };
   struct PinnedPrefix {
     std::vector<PinnedBlock> blocks;  ///< First to last.
   };
-  /// Pins each block of the longest prefix for a move, and marks it as used. The caller moves the bytes without the lock, then calls unpin exactly once.
-  /// A live `lease` (0: none) is released in the same step; a stale one is ignored (the blocks are looked up afresh).
-  Result<PinnedPrefix> pin_prefix(SpaceId space, std::span<const BlockHash> hashes, SessionId session, LeaseId lease, TimePoint now);
+  /// Pins each block of the longest prefix for a move, and marks it as used. The caller moves the bytes without the
+  /// lock, then calls unpin exactly once. A live `lease` (0: none) is released in the same step; a stale one is ignored
+  /// (the blocks are looked up afresh).
+  Result<PinnedPrefix> pin_prefix(SpaceId space, std::span<const BlockHash> hashes, SessionId session, LeaseId lease,
+                                  TimePoint now);
   void unpin(const PinnedPrefix& prefix);
 
   // -- put
   struct StagedBlock {
-    std::uint32_t index;             ///< In the offered chain.
-    std::span<std::byte> bytes;      ///< To be filled without the lock by the put's owner alone.
-    std::uint64_t seed;              ///< checksum_seed of the block.
+    std::uint32_t index;         ///< In the offered chain.
+    std::span<std::byte> bytes;  ///< To be filled without the lock by the put's owner alone.
+    std::uint64_t seed;          ///< checksum_seed of the block.
   };
   struct OfferPlan {
-    PutId put{};                     ///< 0 when there is nothing to send: then no end_put.
-    std::size_t stored_count = 0;    ///< Leading blocks already here.
-    std::vector<StagedBlock> staged; ///< Wanted now, consecutive in the chain after those already here.
-    std::size_t refused_count = 0;   ///< The rest of the chain; no memory for them now.
-    bool again = false;              ///< Part of the rest was refused only because this call reached its bound on evictions: call offer_more at once.
+    PutId put{};                      ///< 0 when there is nothing to send: then no end_put.
+    std::size_t stored_count = 0;     ///< Leading blocks already here.
+    std::vector<StagedBlock> staged;  ///< Wanted now, consecutive in the chain after those already here.
+    std::size_t refused_count = 0;    ///< The rest of the chain; no memory for them now.
+    bool again = false;  ///< Part of the rest was refused only because this call reached its bound on evictions: call
+                         ///< offer_more at once.
   };
   struct OfferOptions {
     SessionId session{};
     std::span<const std::uint32_t> positions = {};  ///< Per hash, strictly increasing; empty: 0, 1, 2, ...
     std::span<const std::uint32_t> token_ids = {};  ///< hashes.size() * block_size ids, or empty.
   };
-  /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already here stays pinned
-  /// until end_put. Copies what it needs of the spans. Errors: kNoNamespace, kTooLarge, kBadRequest (positions or token_ids do not fit hashes).
+  /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
+  /// here stays pinned until end_put. Copies what it needs of the spans. Errors: kNoNamespace, kTooLarge, kBadRequest
+  /// (positions or token_ids do not fit hashes).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
   /// Tries again to stage blocks that were refused. Appends only the newly staged to the returned plan's `staged`.
   Result<OfferPlan> offer_more(PutId put, TimePoint now);
 
   enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict };
-  /// Makes the next staged block (in chain order) visible. `checksums` were computed by the caller over the staged bytes, after the last write
-  /// to them, and equal what the writer claimed. kAlreadyStored: someone else stored it meanwhile with equal checksums; kConflict: with others,
-  /// and the first is kept. In both cases this put's slot is freed and the chain goes on below the stored block.
+  /// Makes the next staged block (in chain order) visible. `checksums` were computed by the caller over the staged
+  /// bytes, after the last write to them, and equal what the writer claimed. kAlreadyStored: someone else stored it
+  /// meanwhile with equal checksums; kConflict: with others, and the first is kept. In both cases this put's slot is
+  /// freed and the chain goes on below the stored block.
   CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
   /// Frees what was staged and not committed, and ends the put's pins. No move may still write the staged bytes.
   void end_put(PutId put);
@@ -152,12 +161,14 @@ class Store {
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.
   Result<std::size_t> touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
-  /// Keeps the longest prefix until unpin_retained or drop. Returns its block count. Idempotent. Errors: kBusy over pinned_fraction_max.
+  /// Keeps the longest prefix until unpin_retained or drop. Returns its block count. Idempotent. Errors: kBusy over
+  /// pinned_fraction_max.
   Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes);
   /// Takes retention off the blocks of the longest prefix. Returns how many had it.
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);
-  /// Forgets the last of `hashes` (which must all be here) and all blocks below it; with no hashes, the whole namespace. Blocks being moved or leased vanish from
-  /// the index at once; their slots are freed when their last pin ends. Returns how many blocks were dropped.
+  /// Forgets the last of `hashes` (which must all be here) and all blocks below it; with no hashes, the whole
+  /// namespace. Blocks being moved or leased vanish from the index at once; their slots are freed when their last pin
+  /// ends. Returns how many blocks were dropped.
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes);
 
   // -- housekeeping

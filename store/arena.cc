@@ -1,0 +1,467 @@
+#include "store/arena.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
+constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;
+constexpr std::uint32_t kNoSlab = 0xFFFFFFFF;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// Whole pages where that costs under 1 % (from 400 KiB at the latest; all multiples of 4 KiB), else cache lines.
+std::size_t stride_of(std::size_t block_bytes) {
+  const std::size_t paged = round_up(block_bytes, kPageBytes);
+  return (paged - block_bytes) * 100 <= block_bytes ? paged : round_up(block_bytes, 64);
+}
+
+/// Whether a slab of `slab_bytes` bytes is a good one: at most 3 % of it lies idle. Padding cannot be helped, so a slab
+/// with at most 1 % left at its end will do as well; that is under 3 % in all for blocks of 3 KiB and more.
+bool wastes_little(std::size_t slab_bytes, std::size_t block_bytes, std::size_t stride) {
+  const std::size_t slot_count = slab_bytes / stride;
+  return slot_count > 0 && ((slab_bytes - slot_count * block_bytes) * 100 <= slab_bytes * 3 ||
+                            (slab_bytes - slot_count * stride) * 100 <= slab_bytes);
+}
+
+/// Makes the kernel back [data, data + bytes) with pages now. By madvise where the kernel can, since that reports a
+/// lack of memory that writing would turn into SIGBUS.
+error_code touch_pages(std::byte* data, std::size_t bytes, std::size_t page_bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const int populate = MADV_POPULATE_WRITE;
+#else
+  const int populate = 23;  // since Linux 5.14; the C library's headers may be older
+#endif
+  if (madvise(data, bytes, populate) == 0) return {};
+  if (errno != EINVAL) return last_errno();
+  for (std::size_t at = 0; at < bytes; at += page_bytes) *const_cast<volatile std::byte*>(data + at) = std::byte{0};
+  return {};
+}
+
+}  // namespace
+
+struct Arena::Impl {
+  struct Class {
+    std::size_t block_bytes, stride;
+    std::size_t granule_count;          ///< Of a whole slab.
+    std::size_t checksum_count;         ///< Of a slot.
+    std::set<std::uint32_t> with_room;  ///< Slabs (first granules) with a free slot.
+    std::set<std::uint32_t> slabs;
+    std::size_t slot_count = 0, used_count = 0;
+  };
+
+  struct Slab {
+    std::uint32_t class_index;
+    std::uint32_t first_granule, granule_count;
+    std::uint32_t slot_count;
+    std::uint32_t used_count = 0;
+    std::uint32_t held_count = 0;
+    std::uint32_t fresh = 0;         ///< Slots from here on were never used: not in `free_slots`.
+    std::uint64_t shield_round = 0;  ///< Shielded iff this equals the arena's round.
+    Tick last_use{};
+    std::size_t block_bytes, stride, checksum_count;
+    std::vector<std::uint32_t> free_slots;
+    std::vector<bool> is_used, is_held;
+    std::unique_ptr<BlockId[]> owners;
+    std::unique_ptr<std::uint64_t[]> checksums;  ///< Left as it comes: a slot's are written before they are read.
+  };
+
+  std::byte* base = nullptr;
+  std::size_t mapped_bytes = 0;
+  int fd = -1;
+  bool huge_pages = false;
+  std::size_t capacity_bytes = 0, granule_bytes = 0, granule_count = 0;
+  std::size_t allocated_bytes = 0, slab_bytes = 0;
+  std::uint64_t shield_round = 1;
+  std::vector<Class> classes;
+  std::unordered_map<std::size_t, std::uint32_t> class_of_size;
+  std::vector<std::unique_ptr<Slab>> slabs;    ///< By first granule. Never resized: bytes() reads it without the lock.
+  std::vector<std::uint32_t> slab_of_granule;  ///< First granule of the slab that a granule belongs to, or kNoSlab.
+  std::map<std::uint32_t, std::uint32_t> free_runs;  ///< First granule -> length; neighbours are merged.
+
+  ~Impl() {
+    if (base != nullptr) munmap(base, mapped_bytes);
+    if (fd >= 0) close(fd);
+  }
+
+  static std::uint32_t slot_number(SlotId slot) { return static_cast<std::uint32_t>(slot); }
+  Slab& slab_of(SlotId slot) const {
+    Slab* slab = slabs[static_cast<std::uint64_t>(slot) >> 32].get();
+    KV_ASSERT(slab != nullptr && slot_number(slot) < slab->slot_count);
+    return *slab;
+  }
+  SlotId slot_id(const Slab& slab, std::uint32_t number) const {
+    return SlotId{std::uint64_t{slab.first_granule} << 32 | number};
+  }
+  std::size_t run_bytes(std::size_t first, std::size_t count) const {
+    return std::min((first + count) * granule_bytes, capacity_bytes) - first * granule_bytes;
+  }
+  bool is_clearable(const Slab& slab) const { return slab.held_count == 0 && slab.shield_round != shield_round; }
+
+  error_code map(const ArenaConfig& config);
+  std::uint32_t class_index_of(std::size_t block_bytes);
+  Slab* add_slab(std::uint32_t class_index);
+  void remove_slab(Slab& slab);
+  void take_run(std::uint32_t first, std::uint32_t count);
+  void give_run(std::uint32_t first, std::uint32_t count);
+};
+
+error_code Arena::Impl::map(const ArenaConfig& config) {
+  for (const bool huge : {true, false}) {
+    if (huge && !config.huge_pages) continue;
+    const std::size_t page_bytes = huge ? kHugePageBytes : kPageBytes;
+    mapped_bytes = round_up(config.capacity_bytes, page_bytes);
+    fd = memfd_create("kvstore-arena", MFD_CLOEXEC | (huge ? MFD_HUGETLB | (21 << 26) : 0));  // 21: pages of 2 MiB
+    void* mapped = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, static_cast<off_t>(mapped_bytes)) == 0)
+      mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) {  // with huge pages: fewer are reserved than it takes, which mmap finds out
+      const error_code error = last_errno();
+      if (fd >= 0) close(fd);
+      fd = -1;
+      if (!huge) return error;
+      continue;
+    }
+    base = static_cast<std::byte*>(mapped);
+    huge_pages = huge;
+    if (!huge && config.huge_pages) madvise(base, mapped_bytes, MADV_HUGEPAGE);  // helps where shmem may use them
+    madvise(base, mapped_bytes, MADV_DONTDUMP);                                  // no prompts in core files
+    if (config.touch) {
+      for (std::size_t at = 0; at < mapped_bytes; at += kTouchStepBytes) {
+        const std::size_t step = std::min(kTouchStepBytes, mapped_bytes - at);
+        if (const error_code error = touch_pages(base + at, step, page_bytes)) return error;
+        if (config.progress) config.progress(std::min(at + step, config.capacity_bytes));
+      }
+    }
+    return {};
+  }
+  return {};
+}
+
+Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Arena::~Arena() = default;
+
+Result<std::unique_ptr<Arena>> Arena::create(const ArenaConfig& config) {
+  if (config.capacity_bytes == 0 || config.granule_bytes == 0 || config.granule_bytes % kPageBytes != 0)
+    return Errc::kBadRequest;
+  auto impl = std::make_unique<Impl>();
+  if (const error_code error = impl->map(config)) return error;
+  impl->capacity_bytes = config.capacity_bytes;
+  impl->granule_bytes = config.granule_bytes;
+  impl->granule_count = (config.capacity_bytes + config.granule_bytes - 1) / config.granule_bytes;
+  if (impl->granule_count >= kNoSlab) return Errc::kTooLarge;
+  impl->slabs.resize(impl->granule_count);
+  impl->slab_of_granule.assign(impl->granule_count, kNoSlab);
+  impl->free_runs.emplace(0, static_cast<std::uint32_t>(impl->granule_count));
+  return std::unique_ptr<Arena>(new Arena(std::move(impl)));
+}
+
+std::optional<SlotId> Arena::allocate(std::size_t block_bytes) {
+  if (!fits(block_bytes)) return std::nullopt;
+  const std::uint32_t class_index = impl_->class_index_of(block_bytes);
+  Impl::Slab* slab = nullptr;
+  if (const auto& with_room = impl_->classes[class_index].with_room; !with_room.empty()) {
+    slab = impl_->slabs[*with_room.begin()].get();
+  } else {
+    slab = impl_->add_slab(class_index);
+    if (slab == nullptr) return std::nullopt;
+  }
+  std::uint32_t number = slab->fresh;
+  if (slab->free_slots.empty()) {
+    ++slab->fresh;
+  } else {
+    number = slab->free_slots.back();
+    slab->free_slots.pop_back();
+  }
+  KV_ASSERT(number < slab->slot_count && !slab->is_used[number] && !slab->is_held[number]);
+  slab->is_used[number] = true;
+  slab->owners[number] = kNoBlock;
+  Impl::Class& of = impl_->classes[class_index];
+  if (++slab->used_count == slab->slot_count) of.with_room.erase(slab->first_granule);
+  ++of.used_count;
+  impl_->allocated_bytes += block_bytes;
+  return impl_->slot_id(*slab, number);
+}
+
+void Arena::free(SlotId slot) {
+  Impl::Slab& slab = impl_->slab_of(slot);
+  const std::uint32_t number = Impl::slot_number(slot);
+  KV_ASSERT(slab.is_used[number] && !slab.is_held[number]);
+  slab.is_used[number] = false;
+  Impl::Class& of = impl_->classes[slab.class_index];
+  --of.used_count;
+  impl_->allocated_bytes -= of.block_bytes;
+  if (--slab.used_count == 0) return impl_->remove_slab(slab);
+  slab.free_slots.push_back(number);
+  of.with_room.insert(slab.first_granule);
+}
+
+std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
+  const auto [it, is_new] = class_of_size.try_emplace(block_bytes, static_cast<std::uint32_t>(classes.size()));
+  if (is_new) {
+    const std::size_t stride = stride_of(block_bytes);
+    std::size_t count = (stride + granule_bytes - 1) / granule_bytes;
+    while (!wastes_little(count * granule_bytes, block_bytes, stride))
+      ++count;  // ends: the tail is under one stride, so 34 blocks will do
+    classes.push_back({block_bytes, stride, count, stripe_count(block_bytes), {}, {}});
+  }
+  return it->second;
+}
+
+/// The lowest free run that is long enough. Failing that, the free end of the arena, if it holds a block at all: so an
+/// arena smaller than a whole slab is of use, and so are the last granules of any.
+Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index) {
+  Class& of = classes[class_index];
+  auto run = std::find_if(free_runs.begin(), free_runs.end(), [&](const auto& candidate) {
+    return candidate.second >= of.granule_count && run_bytes(candidate.first, of.granule_count) >= of.block_bytes;
+  });
+  if (run == free_runs.end()) {
+    if (free_runs.empty()) return nullptr;
+    run = std::prev(free_runs.end());
+    if (run->first + run->second != granule_count || run_bytes(run->first, run->second) < of.block_bytes)
+      return nullptr;
+  }
+  const std::uint32_t first = run->first;
+  const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(run->second, of.granule_count));
+  take_run(first, count);
+
+  auto slab = std::make_unique<Slab>();
+  slab->class_index = class_index;
+  slab->first_granule = first;
+  slab->granule_count = count;
+  slab->block_bytes = of.block_bytes;
+  slab->stride = of.stride;
+  slab->checksum_count = of.checksum_count;
+  // The last slot needs no padding: an arena of exactly one block of any size holds it.
+  slab->slot_count = static_cast<std::uint32_t>((run_bytes(first, count) - of.block_bytes) / of.stride + 1);
+  slab->is_used.resize(slab->slot_count);
+  slab->is_held.resize(slab->slot_count);
+  slab->owners = std::make_unique_for_overwrite<BlockId[]>(slab->slot_count);
+  slab->checksums = std::make_unique_for_overwrite<std::uint64_t[]>(slab->slot_count * of.checksum_count);
+  for (std::uint32_t granule = first; granule < first + count; ++granule) slab_of_granule[granule] = first;
+  slab_bytes += run_bytes(first, count);
+  of.slot_count += slab->slot_count;
+  of.slabs.insert(first);
+  of.with_room.insert(first);
+  slabs[first] = std::move(slab);
+  return slabs[first].get();
+}
+
+void Arena::Impl::remove_slab(Slab& slab) {
+  KV_ASSERT(slab.used_count == 0 && slab.held_count == 0);
+  Class& of = classes[slab.class_index];
+  of.slot_count -= slab.slot_count;
+  of.slabs.erase(slab.first_granule);
+  of.with_room.erase(slab.first_granule);
+  const std::uint32_t first = slab.first_granule, count = slab.granule_count;
+  slab_bytes -= run_bytes(first, count);
+  for (std::uint32_t granule = first; granule < first + count; ++granule) slab_of_granule[granule] = kNoSlab;
+  slabs[first].reset();
+  give_run(first, count);
+}
+
+void Arena::Impl::take_run(std::uint32_t first, std::uint32_t count) {
+  const auto run = free_runs.find(first);
+  KV_ASSERT(run != free_runs.end() && run->second >= count);
+  const std::uint32_t rest = run->second - count;
+  free_runs.erase(run);
+  if (rest > 0) free_runs.emplace(first + count, rest);
+}
+
+void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
+  auto next = free_runs.lower_bound(first);
+  if (next != free_runs.end() && first + count == next->first) {
+    count += next->second;
+    next = free_runs.erase(next);
+  }
+  if (next != free_runs.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == first) {
+      before->second += count;
+      return;
+    }
+  }
+  free_runs.emplace(first, count);
+}
+
+std::span<std::byte> Arena::bytes(SlotId slot) const {
+  const Impl::Slab& slab = impl_->slab_of(slot);
+  const std::size_t offset = slab.first_granule * impl_->granule_bytes + Impl::slot_number(slot) * slab.stride;
+  return {impl_->base + offset, slab.block_bytes};
+}
+
+std::span<std::uint64_t> Arena::checksums(SlotId slot) const {
+  const Impl::Slab& slab = impl_->slab_of(slot);
+  return {slab.checksums.get() + Impl::slot_number(slot) * slab.checksum_count, slab.checksum_count};
+}
+
+std::size_t Arena::block_bytes(SlotId slot) const { return impl_->slab_of(slot).block_bytes; }
+std::size_t Arena::capacity_bytes() const { return impl_->capacity_bytes; }
+std::size_t Arena::allocated_bytes() const { return impl_->allocated_bytes; }
+std::size_t Arena::slab_bytes() const { return impl_->slab_bytes; }
+bool Arena::uses_huge_pages() const { return impl_->huge_pages; }
+bool Arena::fits(std::size_t block_bytes) const { return block_bytes > 0 && block_bytes <= impl_->capacity_bytes; }
+std::size_t Arena::class_count() const { return impl_->classes.size(); }
+
+std::vector<Arena::SizeClass> Arena::classes() const {
+  std::vector<SizeClass> classes;
+  for (const Impl::Class& of : impl_->classes)
+    classes.push_back({of.block_bytes, of.stride, of.granule_count, of.slabs.size(), of.slot_count, of.used_count});
+  return classes;
+}
+
+void Arena::set_owner(SlotId slot, BlockId block) { impl_->slab_of(slot).owners[Impl::slot_number(slot)] = block; }
+BlockId Arena::owner(SlotId slot) const { return impl_->slab_of(slot).owners[Impl::slot_number(slot)]; }
+
+void Arena::use(SlotId slot, Tick tick) {
+  Impl::Slab& slab = impl_->slab_of(slot);
+  slab.last_use = std::max(slab.last_use, tick);
+}
+
+void Arena::hold(SlotId slot) {
+  Impl::Slab& slab = impl_->slab_of(slot);
+  const std::uint32_t number = Impl::slot_number(slot);
+  KV_ASSERT(slab.is_used[number] && !slab.is_held[number]);
+  slab.is_held[number] = true;
+  ++slab.held_count;
+}
+
+void Arena::end_hold(SlotId slot) {
+  Impl::Slab& slab = impl_->slab_of(slot);
+  const std::uint32_t number = Impl::slot_number(slot);
+  KV_ASSERT(slab.is_held[number]);
+  slab.is_held[number] = false;
+  --slab.held_count;
+}
+
+void Arena::shield(SlotId slot) { impl_->slab_of(slot).shield_round = impl_->shield_round; }
+void Arena::end_shields() { ++impl_->shield_round; }
+
+std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const {
+  if (!fits(block_bytes)) return std::nullopt;
+  const std::uint32_t class_index = impl_->class_index_of(block_bytes);
+  const Impl::Class& of = impl_->classes[class_index];
+  constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  const auto last_use = [&](std::size_t granule) -> std::uint64_t {  // as it counts here
+    const std::uint32_t first = impl_->slab_of_granule[granule];
+    if (first == kNoSlab) return 0;
+    const Impl::Slab& slab = *impl_->slabs[first];
+    return impl_->is_clearable(slab) && slab.class_index != class_index ? static_cast<std::uint64_t>(slab.last_use)
+                                                                        : kNever;
+  };
+
+  // Maximum over a sliding window; `later` holds granules whose last use is above that of all after them. Windows at
+  // the arena's end are shorter, as add_slab() allows.
+  std::optional<Window> best;
+  std::deque<std::pair<std::size_t, std::uint64_t>> later;
+  for (std::size_t first = 0, end = 0; first < impl_->granule_count; ++first) {
+    for (; end < std::min(first + of.granule_count, impl_->granule_count); ++end) {
+      const std::uint64_t use = last_use(end);
+      while (!later.empty() && later.back().second <= use) later.pop_back();
+      later.emplace_back(end, use);
+    }
+    while (later.front().first < first) later.pop_front();
+    const std::size_t count = end - first;
+    if (impl_->run_bytes(first, count) < of.block_bytes) break;
+    const std::uint64_t use = later.front().second;
+    if (use != kNever && (!best || use < static_cast<std::uint64_t>(best->last_use)))
+      best = Window{first, count, Tick{use}};
+  }
+  return best;
+}
+
+std::vector<SlotId> Arena::slots_in(const Window& window) const {
+  std::vector<SlotId> slots;
+  const std::size_t end = window.first_granule + window.granule_count;
+  for (std::size_t granule = window.first_granule; granule < end;) {
+    const std::uint32_t first = impl_->slab_of_granule[granule];
+    if (first == kNoSlab) {
+      ++granule;
+      continue;
+    }
+    const Impl::Slab& slab = *impl_->slabs[first];
+    for (std::uint32_t number = 0; number < slab.fresh; ++number)
+      if (slab.is_used[number]) slots.push_back(impl_->slot_id(slab, number));
+    granule = slab.first_granule + slab.granule_count;
+  }
+  return slots;
+}
+
+std::vector<SlotId> Arena::slots_of_class(std::size_t block_bytes) const {
+  std::vector<SlotId> slots;
+  const auto it = impl_->class_of_size.find(block_bytes);
+  if (it == impl_->class_of_size.end()) return slots;
+  for (const std::uint32_t first : impl_->classes[it->second].slabs) {
+    const Impl::Slab& slab = *impl_->slabs[first];
+    for (std::uint32_t number = 0; number < slab.fresh; ++number)
+      if (slab.is_used[number]) slots.push_back(impl_->slot_id(slab, number));
+  }
+  return slots;
+}
+
+std::string Arena::check() const {
+  std::size_t allocated_bytes = 0, slab_bytes = 0, free_granules = 0;
+  std::vector<std::size_t> slot_counts(class_count()), used_counts(class_count()), slab_counts(class_count());
+  for (std::size_t granule = 0; granule < impl_->granule_count;) {
+    const std::uint32_t first = impl_->slab_of_granule[granule];
+    if (first == kNoSlab) {
+      if (impl_->slabs[granule]) return "arena: a slab starts at a free granule";
+      ++free_granules;
+      ++granule;
+      continue;
+    }
+    if (first != granule || !impl_->slabs[first])
+      return "arena: a granule names a slab that does not start where it says";
+    const Impl::Slab& slab = *impl_->slabs[first];
+    const Impl::Class& of = impl_->classes[slab.class_index];
+    const auto used = static_cast<std::size_t>(std::count(slab.is_used.begin(), slab.is_used.end(), true));
+    const auto held = static_cast<std::size_t>(std::count(slab.is_held.begin(), slab.is_held.end(), true));
+    if (used != slab.used_count || used == 0) return "arena: a slab's used slots are miscounted";
+    if (held != slab.held_count) return "arena: a slab's held slots are miscounted";
+    if (slab.fresh != used + slab.free_slots.size()) return "arena: a slab's free slots are miscounted";
+    if (of.with_room.contains(first) != (used < slab.slot_count))
+      return "arena: a slab with room is not listed as such";
+    if (!of.slabs.contains(first)) return "arena: a slab is unknown to its class";
+    const std::size_t bytes = impl_->run_bytes(first, slab.granule_count);
+    if ((slab.slot_count - 1) * slab.stride + slab.block_bytes > bytes) return "arena: a slab's slots do not fit it";
+    allocated_bytes += used * of.block_bytes;
+    slab_bytes += bytes;
+    used_counts[slab.class_index] += used;
+    slot_counts[slab.class_index] += slab.slot_count;
+    ++slab_counts[slab.class_index];
+    for (std::uint32_t i = 0; i < slab.granule_count; ++i, ++granule)
+      if (impl_->slab_of_granule[granule] != first) return "arena: slabs overlap";
+  }
+  if (allocated_bytes != impl_->allocated_bytes) return "arena: allocated_bytes is wrong";
+  if (slab_bytes != impl_->slab_bytes) return "arena: slab_bytes is wrong";
+  for (std::size_t i = 0; i < class_count(); ++i) {
+    const Impl::Class& of = impl_->classes[i];
+    if (of.slot_count != slot_counts[i] || of.used_count != used_counts[i] || of.slabs.size() != slab_counts[i])
+      return "arena: a class is miscounted";
+  }
+  std::size_t end_before = 0;
+  for (const auto& [first, count] : impl_->free_runs) {
+    if (first < end_before || (first == end_before && first > 0)) return "arena: free runs overlap or are not merged";
+    for (std::uint32_t granule = first; granule < first + count; ++granule)
+      if (impl_->slab_of_granule[granule] != kNoSlab) return "arena: a free run holds a slab";
+    free_granules -= count;
+    end_before = first + count;
+  }
+  if (free_granules != 0) return "arena: free granules are miscounted";
+  return "";
+}
+
+}  // namespace kv

@@ -1,0 +1,119 @@
+#include "store/lease_table.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace kv {
+
+LeaseTable::LeaseTable(const Config& config) : config_(config) {
+  KV_ASSERT(config.duration > Duration::zero());
+  config_.count_max = std::min(config.count_max, std::size_t{1} << kIndexBits);
+}
+
+Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint now) {
+  if (lease_count_ >= config_.count_max || lease_count(session) >= config_.count_per_session_max) return Errc::kBusy;
+  std::uint32_t index = unused_;
+  if (index == kNone) {
+    index = static_cast<std::uint32_t>(entries_.size());
+    entries_.emplace_back();
+  } else {
+    unused_ = entries_[index].by_grant.after;
+  }
+  Entry& entry = entries_[index];
+  entry = {.id = LeaseId{++grant_count_ << kIndexBits | index},
+           .session = session,
+           .block = block,
+           .end = now + config_.duration};
+  // Time never goes back, but a caller's `now` may be read before the lock was had: keep the order all the same
+  // (invariant 2).
+  if (by_grant_.last != kNone) entry.end = std::max(entry.end, entries_[by_grant_.last].end);
+  append(by_grant_, &Entry::by_grant, index);
+  append(sessions_[session], &Entry::by_session, index);
+  ++lease_count_;
+  return entry.id;
+}
+
+Result<BlockId> LeaseTable::release(SessionId session, LeaseId lease) {
+  const auto index =
+      static_cast<std::uint32_t>(static_cast<std::uint64_t>(lease) & ((std::uint64_t{1} << kIndexBits) - 1));
+  if (lease == LeaseId{} || index >= entries_.size()) return Errc::kStaleLease;
+  if (entries_[index].id != lease || entries_[index].session != session) return Errc::kStaleLease;
+  return end(index);
+}
+
+std::size_t LeaseTable::expire(TimePoint now, const std::function<void(BlockId)>& ended) {
+  std::size_t count = 0;
+  for (; by_grant_.first != kNone && entries_[by_grant_.first].end <= now; ++count) ended(end(by_grant_.first));
+  return count;
+}
+
+void LeaseTable::end_session(SessionId session, const std::function<void(BlockId)>& ended) {
+  for (auto it = sessions_.find(session); it != sessions_.end(); it = sessions_.find(session))
+    ended(end(it->second.first));
+}
+
+/// Takes the lease out of all lists and returns its block.
+BlockId LeaseTable::end(std::uint32_t index) {
+  Entry& entry = entries_[index];
+  const auto session = sessions_.find(entry.session);
+  unlink(by_grant_, &Entry::by_grant, index);
+  unlink(session->second, &Entry::by_session, index);
+  if (session->second.count == 0) sessions_.erase(session);
+  entry.id = LeaseId{};
+  entry.by_grant.after = unused_;
+  unused_ = index;
+  --lease_count_;
+  return entry.block;
+}
+
+void LeaseTable::append(List& list, Links Entry::*links, std::uint32_t index) {
+  (entries_[index].*links) = {.before = list.last, .after = kNone};
+  (list.last == kNone ? list.first : (entries_[list.last].*links).after) = index;
+  list.last = index;
+  ++list.count;
+}
+
+void LeaseTable::unlink(List& list, Links Entry::*links, std::uint32_t index) {
+  const Links at = entries_[index].*links;
+  (at.before == kNone ? list.first : (entries_[at.before].*links).after) = at.after;
+  (at.after == kNone ? list.last : (entries_[at.after].*links).before) = at.before;
+  --list.count;
+}
+
+void LeaseTable::for_each(const std::function<void(BlockId)>& visit) const {
+  for (std::uint32_t index = by_grant_.first; index != kNone; index = entries_[index].by_grant.after)
+    visit(entries_[index].block);
+}
+
+std::size_t LeaseTable::lease_count(SessionId session) const {
+  const auto it = sessions_.find(session);
+  return it == sessions_.end() ? 0 : it->second.count;
+}
+
+std::string LeaseTable::check() const {
+  std::size_t count = 0;
+  TimePoint before = TimePoint::min();
+  for (std::uint32_t index = by_grant_.first; index != kNone; index = entries_[index].by_grant.after, ++count) {
+    const Entry& entry = entries_[index];
+    if (entry.id == LeaseId{}) return "leases: an ended lease is listed";
+    if (entry.end < before) return "leases: not in order of expiry";
+    before = entry.end;
+  }
+  if (count != lease_count_ || count != by_grant_.count) return "leases: lease_count is wrong";
+  if (count > config_.count_max) return "leases: over count_max";
+  std::size_t session_count = 0;
+  for (const auto& [session, list] : sessions_) {
+    if (list.count == 0 || list.count > config_.count_per_session_max)
+      return "leases: a session's count is out of bounds";
+    std::size_t listed = 0;
+    for (std::uint32_t index = list.first; index != kNone; index = entries_[index].by_session.after, ++listed)
+      if (entries_[index].session != session) return "leases: a lease is listed under another session";
+    if (listed != list.count) return "leases: a session's count is wrong";
+    session_count += listed;
+  }
+  if (session_count != count) return "leases: a lease is missing from its session";
+  return "";
+}
+
+}  // namespace kv

@@ -1,0 +1,87 @@
+// store/lease_table.h: which prefixes were promised to whom, until when.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "index/prefix_index.h"
+
+namespace kv {
+
+enum class SessionId : std::uint64_t {};  ///< Who holds leases and puts; never reused.
+enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is no lease.
+
+/// Which prefixes a client was promised and has not fetched yet: a scheduler that was told "40 blocks" plans with them.
+/// Until the lease is released or ends, the last block of its prefix is pinned, and eviction takes leaf ends first, so
+/// the whole prefix stays. The table only keeps the promises; its owner pins a lease's block after grant() and unpins
+/// it when the lease is handed back.
+///   1. A lease ends exactly once: by release(), by expire() at `now` >= grant + duration, or by end_session().
+///   2. Leases are kept in grant order, which is expiry order because all have one duration.
+///   3. lease_count() <= count_max, and for each session <= count_per_session_max. At a limit grant() fails; it never
+///   ends a live lease.
+///   4. A lease is live until one of the calls of 1, not until its time has passed: so what is live is pinned.
+/// Thread safety: none, the Store's lock covers it. Time: steady clock, handed in, never going back. Cost: O(1);
+/// expire() and end_session() O(leases ended).
+class LeaseTable {
+ public:
+  struct Config {
+    Duration duration;
+    std::size_t count_max;  ///< At most 2^20.
+    std::size_t count_per_session_max;
+  };
+  explicit LeaseTable(const Config& config);
+
+  /// Errors: kBusy at a limit.
+  Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
+  /// The block it was granted for. Errors: kStaleLease if it has ended, never was, or is another session's.
+  Result<BlockId> release(SessionId session, LeaseId lease);
+  /// Ends all leases that are over at `now`, in grant order, and hands each one's block to `ended`. Returns how many.
+  std::size_t expire(TimePoint now, const std::function<void(BlockId)>& ended);
+  /// Ends all leases of the session; order unspecified.
+  void end_session(SessionId session, const std::function<void(BlockId)>& ended);
+
+  void for_each(const std::function<void(BlockId)>& visit) const;  ///< The block of every live lease, in grant order.
+  std::size_t lease_count() const { return lease_count_; }
+  std::size_t lease_count(SessionId session) const;
+  std::string check() const;  ///< Checks every invariant; for tests. Returns an empty string or what is broken.
+
+ private:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+  static constexpr std::uint64_t kIndexBits =
+      20;  ///< Of a LeaseId, naming the entry; the rest counts grants, so no id comes twice.
+
+  struct Links {
+    std::uint32_t before = kNone, after = kNone;
+  };
+  struct Entry {
+    LeaseId id{};  ///< 0: unused.
+    SessionId session{};
+    BlockId block = kNoBlock;
+    TimePoint end;
+    Links by_grant, by_session;  ///< `by_grant.after` also chains unused entries.
+  };
+  struct List {
+    std::uint32_t first = kNone, last = kNone;
+    std::size_t count = 0;
+  };
+
+  void append(List& list, Links Entry::*links, std::uint32_t index);
+  void unlink(List& list, Links Entry::*links, std::uint32_t index);
+  BlockId end(std::uint32_t index);
+
+  Config config_;
+  std::vector<Entry> entries_;
+  std::uint32_t unused_ = kNone;
+  std::uint64_t grant_count_ = 0;  ///< Ever.
+  std::size_t lease_count_ = 0;
+  List by_grant_;
+  std::unordered_map<SessionId, List> sessions_;  ///< Those with live leases.
+};
+
+}  // namespace kv
