@@ -1,0 +1,18 @@
+# `cmake --install build/release [--prefix DIR]`: programs, libraries, headers, the systemd unit, the default configuration.
+foreach(target kvstore-node kvstorectl kvstore-bench)
+  if(TARGET ${target})
+    install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()
+# A program that links the client needs these libraries and headers; the store's are the daemon's own business.
+foreach(target kv_base kv_index kv_transport kv_client kvstore_c)
+  if(TARGET ${target})
+    install(TARGETS ${target} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+            FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvstore)
+  endif()
+endforeach()
+install(FILES deploy/kvstore-node.toml DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/kvstore)
+configure_file(deploy/systemd/kvstore-node.service.in ${PROJECT_BINARY_DIR}/kvstore-node.service @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/kvstore-node.service DESTINATION ${CMAKE_INSTALL_PREFIX}/lib/systemd/system)
+install(FILES deploy/systemd/kvstore.sysusers DESTINATION ${CMAKE_INSTALL_PREFIX}/lib/sysusers.d RENAME kvstore.conf)
+install(FILES LICENSE NOTICE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,0 +1,12 @@
+# KV_SANITIZE and KV_BUILD_FUZZERS apply to every target, so that all code in one process is built alike.
+if(KV_SANITIZE)
+  add_compile_options(-fsanitize=${KV_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${KV_SANITIZE})
+endif()
+
+if(KV_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "KV_BUILD_FUZZERS needs Clang (libFuzzer); use `cmake --preset fuzz`. This is ${CMAKE_CXX_COMPILER}.")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

@@ -1,0 +1,70 @@
+# How tests are declared. Everything that ctest runs goes through one of these functions.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL] [TIMEOUT seconds]): one GoogleTest binary; every TEST in it is a
+# ctest test of its own. SERIAL: its tests run with nothing beside them (real sockets, a whole machine's memory).
+function(kv_add_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  set(properties TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_SERIAL)
+    list(APPEND properties RUN_SERIAL TRUE)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest_main GTest::gmock kv_warnings)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+  set_property(GLOBAL APPEND PROPERTY KV_TEST_TARGETS ${name})
+endfunction()
+
+# kv_add_fuzzer(NAME SOURCES file... LIBS target... CORPUS directory): a decoder under hostile bytes, as a file that defines
+# LLVMFuzzerTestOneInput. In the fuzz preset it is a libFuzzer program; in every other build a small main replays the seed
+# corpus through it, as one ctest test, so that what fuzzing once found stays fixed under every compiler and sanitizer.
+function(kv_add_fuzzer name)
+  cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;LIBS" ${ARGN})
+  get_filename_component(corpus ${ARG_CORPUS} ABSOLUTE)
+  if(NOT IS_DIRECTORY ${corpus})
+    message(FATAL_ERROR "kv_add_fuzzer(${name}): no corpus at ${corpus}")
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} kv_warnings)
+  if(KV_BUILD_FUZZERS)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    set_property(GLOBAL APPEND PROPERTY KV_FUZZ_LINES "$<TARGET_FILE:${name}> ${corpus}")
+  else()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/replay_corpus.cc)
+    add_test(NAME ${name}.corpus COMMAND ${name} ${corpus})
+    set_tests_properties(${name}.corpus PROPERTIES TIMEOUT 120)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY KV_TEST_TARGETS ${name})
+endfunction()
+
+# kv_add_benchmark(NAME SOURCES file... LIBS target...): one Google Benchmark program; built, never run by ctest.
+function(kv_add_benchmark name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  if(NOT KV_BUILD_BENCHMARKS)
+    return()
+  endif()
+  find_package(benchmark REQUIRED)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} benchmark::benchmark_main kv_warnings)
+endfunction()
+
+# Called once, after all tests are declared: the target `tests`, which builds what ctest runs and nothing else, and in the
+# fuzz preset fuzz_targets.txt (one line per target: program, corpus), which deploy/test.sh reads.
+function(kv_finish_tests)
+  get_property(targets GLOBAL PROPERTY KV_TEST_TARGETS)
+  foreach(program kvstore-node kvstorectl kvstore-bench)  # the end-to-end tests start these
+    if(TARGET ${program})
+      list(APPEND targets ${program})
+    endif()
+  endforeach()
+  add_custom_target(tests DEPENDS ${targets})
+  if(KV_BUILD_FUZZERS)
+    get_property(lines GLOBAL PROPERTY KV_FUZZ_LINES)
+    list(JOIN lines "\n" lines)
+    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/fuzz_targets.txt CONTENT "${lines}\n")
+  endif()
+endfunction()

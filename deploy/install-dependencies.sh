@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Installs what building and running kvstore needs from Debian's own packages (Debian 12 or newer). Safe to run again:
+# with nothing missing it asks dpkg once and is done.
+#
+#   deploy/install-dependencies.sh           what deploy/quickstart.sh needs
+#   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest)
+set -euo pipefail
+
+fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
+
+with_tests=no
+for argument in "$@"; do
+  case $argument in
+    --test) with_tests=yes ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) fail "unknown argument '$argument' (see --help)" ;;
+  esac
+done
+
+command -v dpkg-query > /dev/null && command -v apt-get > /dev/null ||
+  fail "this script knows Debian's packages only; on another system install the list in this file by hand"
+# shellcheck source=/dev/null
+debian=$(. /etc/os-release && echo "${VERSION_ID:-}")
+debian=${debian%%.*}
+
+packages=(build-essential cmake ninja-build pkg-config ccache git ca-certificates
+  flatbuffers-compiler libflatbuffers-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libxxhash-dev libssl-dev
+  zlib1g-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+# Boost 1.81 is the oldest that builds kvstore. Debian 12 has it beside its default 1.74, and the two exclude each other.
+case $debian in
+  12) packages+=(libboost1.81-dev) ;;
+  *) packages+=(libboost-dev) ;;
+esac
+if [ "$with_tests" = yes ]; then
+  case $debian in
+    12) packages+=(clang-16 libclang-rt-16-dev llvm-16) ;;
+    *) packages+=(clang libclang-rt-dev llvm) ;;
+  esac
+fi
+
+is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
+
+missing=()
+for package in "${packages[@]}"; do is_installed "$package" || missing+=("$package"); done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo > /dev/null || fail "packages are missing and this is neither root nor is there sudo. As root, run:
+  apt-get install ${missing[*]}"
+  as_root=(sudo)
+fi
+
+echo "Installing ${#missing[@]} packages: ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" < /dev/null > "$log" 2>&1 ||
+    { tail -n 30 "$log" >&2; return 1; }
+}
+# Lists can be stale or (in a fresh container) absent; a failed refresh is no harm if the packages are still to be had.
+apt update || echo 'install-dependencies: apt-get update failed; going on with the package lists that are here' >&2
+
+# Never take something away that somebody else put here.
+removed=$("${as_root[@]}" apt-get -s install --no-install-recommends "${missing[@]}" 2> /dev/null | awk '/^Remv /{print $2}' | xargs)
+if [ -n "$removed" ]; then
+  fail "installing ${missing[*]} would remove: $removed
+If nothing else here needs those, remove them first (apt-get remove $removed), then run this again."
+fi
+apt install -y --no-install-recommends "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
