@@ -326,6 +326,12 @@ std::vector<Arena::SizeClass> Arena::classes() const {
 void Arena::set_owner(SlotId slot, BlockId block) { impl_->slab_of(slot).owners[Impl::slot_number(slot)] = block; }
 BlockId Arena::owner(SlotId slot) const { return impl_->slab_of(slot).owners[Impl::slot_number(slot)]; }
 
+bool Arena::is_allocated(SlotId slot) const {
+  const auto first = static_cast<std::uint64_t>(slot) >> 32;
+  const Impl::Slab* slab = first < impl_->granule_count ? impl_->slabs[first].get() : nullptr;
+  return slab != nullptr && Impl::slot_number(slot) < slab->slot_count && slab->is_used[Impl::slot_number(slot)];
+}
+
 void Arena::use(SlotId slot, Tick tick) {
   Impl::Slab& slab = impl_->slab_of(slot);
   slab.last_use = std::max(slab.last_use, tick);
@@ -347,6 +353,7 @@ void Arena::end_hold(SlotId slot) {
   --slab.held_count;
 }
 
+bool Arena::is_held(SlotId slot) const { return impl_->slab_of(slot).is_held[Impl::slot_number(slot)]; }
 void Arena::shield(SlotId slot) { impl_->slab_of(slot).shield_round = impl_->shield_round; }
 void Arena::end_shields() { ++impl_->shield_round; }
 

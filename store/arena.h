@@ -80,11 +80,13 @@ class Arena {
   // -- Slab reassignment, for the evictor: which run of granules to clear for a class that needs a slab.
   void set_owner(SlotId slot, BlockId block);  ///< What lies there; kNoBlock at first. For slots_in().
   BlockId owner(SlotId slot) const;
-  void use(SlotId slot, Tick tick);  ///< The slab was used at `tick`. Ticks only grow.
+  bool is_allocated(SlotId slot) const;  ///< Any value may be asked about.
+  void use(SlotId slot, Tick tick);      ///< The slab was used at `tick`. Ticks only grow.
   /// A held slot cannot be cleared, since its block is staged or pinned, so neither can its slab. Counted per slab: one
   /// hold per slot.
   void hold(SlotId slot);
   void end_hold(SlotId slot);
+  bool is_held(SlotId slot) const;
   /// Shielded slabs cannot be cleared either: some block in them has a pinned block below. All shields end with
   /// end_shields().
   void shield(SlotId slot);

@@ -2,6 +2,8 @@
 //
 // Knows no socket, thread, clock or disk: time is handed in, bytes are moved by others. Files, in reading order:
 //   store.h        what a node holds and decides: match, pin, offer, commit, evict
+//   block_pool.h   the blocks that are here: what they are called and where they lie, kept in step
+//   evictor.h      which block goes when a slot is wanted
 //   arena.h        where the bytes lie
 //   lease_table.h  what was promised to whom, until when
 //
@@ -50,8 +52,8 @@ struct StoreStats {
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
-  std::array<std::uint64_t, 32>
-      eviction_age_log2_ms{};  ///< [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms).
+  /// [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms; the last: all longer ago).
+  std::array<std::uint64_t, 32> eviction_age_log2_ms{};
   struct SizeClass {
     std::uint64_t block_bytes, slot_count, used_count, slab_count;
   };
@@ -67,11 +69,16 @@ struct NamespaceStats {
 /// All that a node holds. The daemon reaches it only through LockedStore (store/node/), for microseconds at a time.
 ///   1. A block that match or pin_prefix finds was committed with checksums and has never changed since.
 ///   2. A slot is reused only when nothing pins its block: no lease, no running move, no put below it.
-///   3. offer() refuses for lack of memory only if nothing unpinned could be evicted.
-///   4. Eviction takes leaf ends, least recently used first.
+///   3. offer() refuses for lack of memory only if nothing unpinned could be evicted. (A block with a pinned block
+///   below counts as pinned.
+///      With several block sizes in use: only if no run of granules long enough for a slab of the size is free of
+///      pins.)
+///   4. Eviction takes leaf ends, least recently used first. (Memory that moves from one block size to another goes by
+///   slabs: evictor.h.)
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
-/// Every call does a bounded amount of work (evictions per call are bounded; see OfferPlan::again). Thread safety:
-/// none.
+/// Every call does a bounded amount of work (evictions per call are bounded; see OfferPlan::again), but for drop, which
+/// takes as long as there are blocks to drop. `now` never goes back from call to call by more than the callers' wait
+/// for the lock. Thread safety: none.
 class Store {
  public:
   static Result<std::unique_ptr<Store>> create(const StoreConfig& config);
@@ -89,9 +96,11 @@ class Store {
   struct MatchOptions {
     SessionId session{};
     bool lease = false;  ///< Pin what was found until the lease ends.
-    std::span<const std::uint32_t> token_ids =
-        {};                            ///< Of the block after the last given hash that matches: see PartialMatch.
-    std::uint32_t first_position = 0;  ///< reserved for callers that match a part of a chain
+    /// Ids of the tokens of the blocks `hashes`, block_size each, and of those that follow, in part or whole. Only for
+    /// a chain without gaps (see PrefixIndex::match_partial). May be shorter: then there is no partial match beyond its
+    /// end.
+    std::span<const std::uint32_t> token_ids = {};
+    std::uint32_t first_position = 0;  ///< Reserved for callers that match a part of a chain.
   };
   struct Match {
     std::size_t block_count = 0;
@@ -100,9 +109,9 @@ class Store {
     std::size_t partial_token_count = 0;  ///< Leading token ids shared with a stored block that follows the prefix.
     BlockHash partial_block{};            ///< That block's hash; valid if partial_token_count > 0.
   };
-  /// The longest prefix of `hashes` held, and marks it as used. `token_ids`: ids of all tokens after the tokens of the
-  /// last matched block are wanted; the caller passes the ids of the whole chain's blocks, block_size per block, and
-  /// the store picks the block that follows. Errors: kNoNamespace, kTooLarge (chain_blocks_max).
+  /// The longest prefix of `hashes` held, and marks it as used. With `token_ids`, also the stored block that shares the
+  /// most leading tokens with the block that follows the prefix; it is neither leased nor marked. Errors: kNoNamespace,
+  /// kTooLarge (chain_blocks_max).
   Result<Match> match(SpaceId space, std::span<const BlockHash> hashes, const MatchOptions& options, TimePoint now);
   /// Ends a lease early. Errors: kStaleLease.
   Result<void> release(SessionId session, LeaseId lease);
@@ -117,8 +126,9 @@ class Store {
     std::vector<PinnedBlock> blocks;  ///< First to last.
   };
   /// Pins each block of the longest prefix for a move, and marks it as used. The caller moves the bytes without the
-  /// lock, then calls unpin exactly once. A live `lease` (0: none) is released in the same step; a stale one is ignored
-  /// (the blocks are looked up afresh).
+  /// lock, then calls unpin exactly once (which may be left out for an empty prefix). A live `lease` (0: none) is
+  /// released in the same step; a stale one is ignored (the blocks are looked up afresh). Errors: kNoNamespace,
+  /// kTooLarge (chain_blocks_max); the lease then lives on.
   Result<PinnedPrefix> pin_prefix(SpaceId space, std::span<const BlockHash> hashes, SessionId session, LeaseId lease,
                                   TimePoint now);
   void unpin(const PinnedPrefix& prefix);
@@ -130,12 +140,13 @@ class Store {
     std::uint64_t seed;          ///< checksum_seed of the block.
   };
   struct OfferPlan {
-    PutId put{};                      ///< 0 when there is nothing to send: then no end_put.
-    std::size_t stored_count = 0;     ///< Leading blocks already here.
-    std::vector<StagedBlock> staged;  ///< Wanted now, consecutive in the chain after those already here.
-    std::size_t refused_count = 0;    ///< The rest of the chain; no memory for them now.
-    bool again = false;  ///< Part of the rest was refused only because this call reached its bound on evictions: call
-                         ///< offer_more at once.
+    PutId put{};  ///< 0 when every block is here already: then no end_put. Else end_put must be called.
+    std::size_t stored_count = 0;  ///< Leading blocks already here at the offer.
+    std::vector<StagedBlock>
+        staged;                     ///< Wanted now, consecutive in the chain after those already here or staged before.
+    std::size_t refused_count = 0;  ///< The rest of the chain; no memory for them now.
+    /// Part of the rest was refused only because this call reached its bound on evictions: call offer_more at once.
+    bool again = false;
   };
   struct OfferOptions {
     SessionId session{};
@@ -143,17 +154,20 @@ class Store {
     std::span<const std::uint32_t> token_ids = {};  ///< hashes.size() * block_size ids, or empty.
   };
   /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
-  /// here stays pinned until end_put. Copies what it needs of the spans. Errors: kNoNamespace, kTooLarge, kBadRequest
-  /// (positions or token_ids do not fit hashes).
+  /// here stays pinned until end_put. Copies what it needs of the spans. A plan that stages nothing and refuses
+  /// something still has a put, to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (no
+  /// hashes, or positions or token_ids do not fit them).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
-  /// Tries again to stage blocks that were refused. Appends only the newly staged to the returned plan's `staged`.
+  /// Tries again to stage blocks that were refused. The plan's `staged` has only those staged by this call. Errors:
+  /// kBadRequest for an unknown put.
   Result<OfferPlan> offer_more(PutId put, TimePoint now);
 
-  enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict };
+  enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict, kRefused };
   /// Makes the next staged block (in chain order) visible. `checksums` were computed by the caller over the staged
-  /// bytes, after the last write to them, and equal what the writer claimed. kAlreadyStored: someone else stored it
-  /// meanwhile with equal checksums; kConflict: with others, and the first is kept. In both cases this put's slot is
-  /// freed and the chain goes on below the stored block.
+  /// bytes, after the last write to them, and equal what the writer claimed. Otherwise this put's slot is freed:
+  /// kAlreadyStored when someone else stored the block meanwhile with equal checksums, kConflict with others (the first
+  /// is kept), and in both cases the chain goes on below the stored block; kRefused when the block above was dropped
+  /// meanwhile, and then all that follow are refused as well.
   CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
   /// Frees what was staged and not committed, and ends the put's pins. No move may still write the staged bytes.
   void end_put(PutId put);
@@ -161,14 +175,14 @@ class Store {
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.
   Result<std::size_t> touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
-  /// Keeps the longest prefix until unpin_retained or drop. Returns its block count. Idempotent. Errors: kBusy over
-  /// pinned_fraction_max.
+  /// Keeps the longest prefix until unretain or drop. Returns its block count. Idempotent. Errors: kBusy if more than
+  /// pinned_fraction_max would be kept; then nothing changed.
   Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes);
   /// Takes retention off the blocks of the longest prefix. Returns how many had it.
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);
-  /// Forgets the last of `hashes` (which must all be here) and all blocks below it; with no hashes, the whole
-  /// namespace. Blocks being moved or leased vanish from the index at once; their slots are freed when their last pin
-  /// ends. Returns how many blocks were dropped.
+  /// Forgets the last of `hashes` (unless some are not here: then nothing) and all blocks below it; with no hashes, the
+  /// whole namespace. Blocks being moved or leased vanish from the index at once, retained ones as well; their slots
+  /// are freed when their last pin ends. Returns how many blocks were dropped.
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes);
 
   // -- housekeeping
@@ -183,6 +197,7 @@ class Store {
 
  private:
   struct Impl;
+  explicit Store(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,109 @@
+#include "store/block_pool.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace kv {
+
+Tick BlockPool::tick(TimePoint now) {
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
+  last_tick_ = std::max<std::int64_t>(last_tick_ + 1, nanoseconds);
+  return Tick{static_cast<std::uint64_t>(last_tick_)};
+}
+
+std::vector<BlockId> BlockPool::blocks_of(const PrefixIndex::Prefix& prefix) const {
+  std::vector<BlockId> blocks(prefix.block_count);
+  index_.blocks_of(prefix, blocks);
+  return blocks;
+}
+
+void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
+  if (prefix.block_count == 0) return;
+  index_.touch(prefix.last, tick);
+  if (arena_->class_count() < 2) return;  // slabs are compared only to give them to another class
+  scratch_.resize(prefix.block_count);
+  index_.blocks_of(prefix, scratch_);
+  for (const BlockId block : scratch_) arena_->use(index_.slot(block), tick);
+}
+
+void BlockPool::pin(BlockId block) {
+  if (index_.pin_count(block) == 0) {
+    arena_->hold(index_.slot(block));
+    ++pinned_count_;
+  }
+  index_.pin(block);
+}
+
+void BlockPool::unpin(BlockId block) {
+  index_.unpin(block);
+  if (index_.pin_count(block) > 0) return;
+  const SlotId slot = index_.slot(block);
+  arena_->end_hold(slot);
+  --pinned_count_;
+  if (index_.is_linked(block)) return;
+  KV_ASSERT(unlinked_.erase(block) == 1);
+  index_.forget(block);
+  arena_->free(slot);
+}
+
+void BlockPool::retain(BlockId block) {
+  KV_ASSERT(retained_.insert(block).second);
+  retained_bytes_ += block_bytes(block);
+  pin(block);
+}
+
+bool BlockPool::unretain(BlockId block) {
+  if (retained_.erase(block) == 0) return false;
+  retained_bytes_ -= block_bytes(block);
+  unpin(block);
+  return true;
+}
+
+std::optional<SlotId> BlockPool::stage(std::size_t block_bytes) {
+  const std::optional<SlotId> slot = arena_->allocate(block_bytes);
+  if (!slot) return std::nullopt;
+  arena_->hold(*slot);
+  ++staged_count_;
+  return slot;
+}
+
+void BlockPool::unstage(SlotId slot) {
+  arena_->end_hold(slot);
+  arena_->free(slot);
+  --staged_count_;
+}
+
+BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick) {
+  const BlockId linked = index_.insert(tree, parent, block, tick);
+  arena_->set_owner(block.slot, linked);
+  arena_->use(block.slot, tick);
+  arena_->end_hold(block.slot);
+  --staged_count_;
+  return linked;
+}
+
+void BlockPool::remove_leaf_end(BlockId block) {
+  const SlotId slot = index_.slot(block);
+  index_.remove_leaf_end(block);
+  arena_->free(slot);
+}
+
+std::size_t BlockPool::unlink(BlockId block, const std::function<void(BlockId)>& unlinked) {
+  std::size_t count = 0;
+  std::vector<BlockId> retained;
+  index_.unlink_subtree(block, [&](BlockId below) {
+    ++count;
+    unlinked(below);
+    if (index_.pin_count(below) == 0) {
+      arena_->free(index_.slot(below));
+      return;
+    }
+    unlinked_.insert(below);
+    if (is_retained(below)) retained.push_back(below);
+  });
+  for (const BlockId below : retained) unretain(below);
+  return count;
+}
+
+}  // namespace kv

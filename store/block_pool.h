@@ -1,0 +1,79 @@
+// store/block_pool.h: the blocks that are here: what they are called (index) and where they lie (arena), kept in step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/clock.h"
+#include "index/prefix_index.h"
+#include "store/arena.h"
+
+namespace kv {
+
+/// A block is staged (a slot that a put fills, not in the index), linked (in the index, to be found), or unlinked
+/// (dropped while pinned: its slot goes with its last pin). Everything that changes one of index and arena goes through
+/// here; what only asks may ask either.
+///   1. A slot is held in the arena iff it is staged or its block is pinned. So nothing pinned is cleared for another
+///   size class.
+///   2. A block's slot is freed when it is out of the index and its last pin has ended, not before and not later.
+///   3. A slab's last use is the latest use of any block that lies in it, once there are two size classes (before,
+///   nobody asks).
+///   4. Retained blocks are pinned, and take at most what the Store allows.
+/// Thread safety: none, the Store's lock covers it.
+class BlockPool {
+ public:
+  explicit BlockPool(std::unique_ptr<Arena> arena) : arena_(std::move(arena)) {}
+
+  PrefixIndex& index() { return index_; }
+  const PrefixIndex& index() const { return index_; }
+  Arena& arena() { return *arena_; }
+  const Arena& arena() const { return *arena_; }
+
+  // -- recency
+  /// A tick for a use at `now`: later than all before it, and otherwise the time in nanoseconds, so that time_of() is
+  /// its inverse.
+  Tick tick(TimePoint now);
+  static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
+  void use(const PrefixIndex::Prefix& prefix, Tick tick);  ///< Marks the whole prefix.
+  std::vector<BlockId> blocks_of(const PrefixIndex::Prefix& prefix) const;
+
+  // -- pins
+  void pin(BlockId block);
+  void unpin(BlockId block);
+  bool is_retained(BlockId block) const { return retained_.contains(block); }
+  void retain(BlockId block);    ///< Requires: !is_retained(block).
+  bool unretain(BlockId block);  ///< Whether it was retained.
+
+  // -- life of a block
+  std::optional<SlotId> stage(std::size_t block_bytes);  ///< A held slot, or nullopt: evict first.
+  void unstage(SlotId slot);                             ///< Frees it.
+  BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot is staged.
+  void remove_leaf_end(BlockId block);
+  /// Takes the block and all below it out of the index, ending retention. Each is handed to `unlinked` while it is
+  /// still known (children first). Returns how many.
+  std::size_t unlink(BlockId block, const std::function<void(BlockId)>& unlinked);
+
+  std::size_t block_bytes(BlockId block) const { return arena_->block_bytes(index_.slot(block)); }
+  std::size_t staged_count() const { return staged_count_; }
+  std::size_t pinned_count() const { return pinned_count_; }  ///< Blocks.
+  std::size_t retained_bytes() const { return retained_bytes_; }
+  const std::unordered_set<BlockId>& retained() const { return retained_; }
+  const std::unordered_set<BlockId>& unlinked() const { return unlinked_; }
+
+ private:
+  std::unique_ptr<Arena> arena_;
+  PrefixIndex index_;
+  std::int64_t last_tick_ = 0;
+  std::size_t staged_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0;
+  std::unordered_set<BlockId> retained_;
+  std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
+  std::vector<BlockId> scratch_;
+};
+
+}  // namespace kv

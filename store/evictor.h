@@ -1,0 +1,64 @@
+// store/evictor.h: which block goes when a slot is wanted.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "base/clock.h"
+#include "store/block_pool.h"
+
+namespace kv {
+
+/// Finds a slot of a size, evicting for it. In this order:
+///   1. a free slot of the class, or free granules for a new slab;
+///   2. the least recently used leaf end, if it is of the class: its slot;
+///   3. if it is of another class, memory moves between the classes: the run of granules used longest ago is cleared,
+///   with all blocks below
+///      those that lie in it (which were used no later). A run that holds a staged or pinned block, or one with a
+///      pinned block below, is left;
+///   4. failing that, the least recently used leaf end of the class itself.
+/// With blocks of one size this is exact: a slot is found as long as one block neither is pinned nor has a pinned block
+/// below. With several sizes it is refused when pins are scattered so that no long enough run of granules is without
+/// them. Thread safety: none, the Store's lock covers it. Cost: step 2 O(log leaf ends) a block; step 3 O(granules +
+/// blocks of pinned prefixes + blocks evicted); step 4 O(blocks of the class), which is small where it happens: in
+/// classes whose slabs span many granules.
+class Evictor {
+ public:
+  /// Calls its argument with the last block of each prefix that is pinned as a whole (a lease's, a put's).
+  using PinnedPrefixes = std::function<void(const std::function<void(BlockId)>&)>;
+
+  struct Stats {
+    std::uint64_t evicted_blocks = 0, evicted_bytes = 0, slab_moves = 0;
+    std::array<std::uint64_t, 32> age_log2_ms{};  ///< As StoreStats::eviction_age_log2_ms.
+  };
+
+  struct Found {
+    std::optional<SlotId> slot;  ///< Staged in the pool.
+    bool again = false;          ///< Not found because `*budget` evictions were used up; there is more to evict.
+  };
+
+  Evictor(BlockPool& pool, PinnedPrefixes pinned_prefixes)
+      : pool_(pool), pinned_prefixes_(std::move(pinned_prefixes)) {}
+
+  /// `*budget`: how many blocks may be evicted, counted down. One subtree goes whole, so that the last eviction may
+  /// exceed it. `wanted`: how many slots of this size the caller is about to ask for, this one included.
+  Found find_slot(std::size_t block_bytes, std::size_t wanted, std::size_t* budget, TimePoint now);
+
+  const Stats& stats() const { return stats_; }
+
+ private:
+  void evict_leaf_end(BlockId block, TimePoint now);
+  std::size_t clear_oldest_window(std::size_t block_bytes, std::size_t budget, TimePoint now);
+  std::size_t evict_of_class(std::size_t block_bytes, std::size_t count, TimePoint now);
+  void shield_pinned_prefixes();
+  void count_eviction(BlockId block, TimePoint now);
+
+  BlockPool& pool_;
+  PinnedPrefixes pinned_prefixes_;
+  Stats stats_;
+};
+
+}  // namespace kv
