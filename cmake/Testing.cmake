@@ -32,6 +32,7 @@ function(kv_add_fuzzer name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} kv_warnings)
   if(KV_BUILD_FUZZERS)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    set_property(GLOBAL APPEND PROPERTY KV_FUZZ_TARGETS ${name})
     set_property(GLOBAL APPEND PROPERTY KV_FUZZ_LINES "$<TARGET_FILE:${name}> ${corpus}")
   else()
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/replay_corpus.cc)
@@ -53,7 +54,7 @@ function(kv_add_benchmark name)
 endfunction()
 
 # Called once, after all tests are declared: the target `tests`, which builds what ctest runs and nothing else, and in the
-# fuzz preset fuzz_targets.txt (one line per target: program, corpus), which deploy/test.sh reads.
+# fuzz preset the target `fuzzers` and fuzz_targets.txt (one line per target: program, corpus), which deploy/test.sh reads.
 function(kv_finish_tests)
   get_property(targets GLOBAL PROPERTY KV_TEST_TARGETS)
   foreach(program kvstore-node kvstorectl kvstore-bench)  # the end-to-end tests start these
@@ -63,6 +64,8 @@ function(kv_finish_tests)
   endforeach()
   add_custom_target(tests DEPENDS ${targets})
   if(KV_BUILD_FUZZERS)
+    get_property(fuzzers GLOBAL PROPERTY KV_FUZZ_TARGETS)
+    add_custom_target(fuzzers DEPENDS ${fuzzers})
     get_property(lines GLOBAL PROPERTY KV_FUZZ_LINES)
     list(JOIN lines "\n" lines)
     file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/fuzz_targets.txt CONTENT "${lines}\n")

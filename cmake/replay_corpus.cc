@@ -1,4 +1,5 @@
-// Stands in for libFuzzer where that is absent: runs LLVMFuzzerTestOneInput once over every file of the directories given.
+// Stands in for libFuzzer where that is absent: runs LLVMFuzzerTestOneInput once over every file of the directories
+// given.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

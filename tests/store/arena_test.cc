@@ -22,7 +22,7 @@ std::unique_ptr<Arena> make_arena(std::size_t capacity_bytes, std::size_t granul
   config.capacity_bytes = capacity_bytes;
   config.granule_bytes = granule_bytes;
   config.touch = false;
-  return std::move(Arena::create(config).value());
+  return Arena::create(config).value();
 }
 
 std::vector<SlotId> fill(Arena& arena, std::size_t block_bytes) {
@@ -103,7 +103,7 @@ TEST(ArenaTest, SlabsWasteAtMostThreePercent) {
 TEST(ArenaTest, MixedSizesTogetherWasteAtMostThreePercentOfTheirSlabs) {
   const auto arena = make_arena(1024 * kMiB);
   bool any = true;
-  for (int round = 0; any; ++round) {  // about equal bytes of each, until nothing fits
+  while (any) {  // about equal bytes of each, until nothing fits
     any = false;
     for (const std::size_t block_bytes : kMixedSizes)
       for (std::size_t bytes = 0; bytes < 80 * kMiB; bytes += block_bytes)

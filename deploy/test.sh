@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, runs the tests and counts them. Without arguments: everything that CI runs.
+#
+#   deploy/test.sh               all of the below
+#   deploy/test.sh --quick       release build: all tests, include rules, headers that compile alone, format
+#   deploy/test.sh --asan        the tests under AddressSanitizer and UndefinedBehaviorSanitizer (Clang)
+#   deploy/test.sh --tsan        the tests under ThreadSanitizer (Clang)
+#   deploy/test.sh --fuzz        every decoder under libFuzzer, 10 s each (KV_FUZZ_SECONDS)
+#   deploy/test.sh --planted     plants bugs one by one: the tests must catch each
+#   deploy/test.sh --all         the same as no argument; flags can be combined
+#
+# Logs and JUnit files: build/test-logs/. Exits 0 only if nothing failed. The last line counts it all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+
+steps=()
+for argument in "$@"; do
+  case $argument in
+    --quick) steps+=(release) ;;
+    --asan | --tsan | --fuzz | --planted) steps+=("${argument#--}") ;;
+    --all) steps=() && set -- && break ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
+  esac
+done
+[ ${#steps[@]} -gt 0 ] || steps=(release asan tsan fuzz planted)
+
+"$root/deploy/install-dependencies.sh" --test
+
+jobs=$(nproc)
+logs=$root/build/test-logs
+mkdir -p "$logs"
+# Paths relative to the tree, so that a second clone finds what the first one compiled.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 GTEST_COLOR=no CTEST_OUTPUT_ON_FAILURE=1
+
+# Debian 12's Clang 16 is what the presets name; elsewhere take the default one.
+compilers=()
+if ! command -v clang++-16 > /dev/null; then
+  compilers=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
+fi
+symbolizer=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true)
+common=${symbolizer:+external_symbolizer_path=$symbolizer:}
+export ASAN_OPTIONS=${common}detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1
+export UBSAN_OPTIONS=${common}print_stacktrace=1
+export TSAN_OPTIONS=${common}second_deadlock_stack=1:halt_on_error=1
+
+passed=0 failed=0 skipped=0
+summary=() skips=()
+
+# count STEP PASSED FAILED SKIPPED: adds one line to the summary
+count() {
+  passed=$((passed + $2)) failed=$((failed + $3)) skipped=$((skipped + $4))
+  summary+=("$(printf '%-22s %5d passed, %d failed, %d skipped' "$1" "$2" "$3" "$4")")
+  printf '   %s: %d passed, %d failed, %d skipped (%d s)\n' "$1" "$2" "$3" "$4" $((SECONDS - step_began))
+}
+
+begin() {
+  step_began=$SECONDS
+  printf '\n== %s\n' "$*"
+}
+
+# check NAME COMMAND...: one thing that passes or fails
+check() {
+  local name=$1 log=$logs/${1// /-}.log
+  shift
+  if "$@" > "$log" 2>&1; then
+    count "$name" 1 0 0
+  else
+    tail -n 60 "$log"
+    count "$name" 0 1 0
+  fi
+}
+
+# build PRESET TARGET...: configures and builds; on failure shows the end of the log and counts one failure
+build() {
+  local preset=$1 log=$logs/$1-build.log
+  shift
+  local arguments=()
+  [ "$preset" = release ] || arguments=("${compilers[@]}")
+  if cmake --preset "$preset" "${arguments[@]}" > "$log" 2>&1 &&
+    cmake --build --preset "$preset" -j "$jobs" --target "$@" >> "$log" 2>&1; then
+    printf '   built in %d s\n' $((SECONDS - step_began))
+    return 0
+  fi
+  grep -A 15 -E 'error:|FAILED|CMake Error' "$log" | head -n 80 || tail -n 40 "$log" || true
+  count "$preset build" 0 1 0
+  return 1
+}
+
+# run_tests PRESET [PREFIX...]: runs ctest, prints failures in full, counts
+run_tests() {
+  local preset=$1 log=$logs/$1-tests.log junit=$logs/$1-tests.xml
+  shift
+  rm -f "$junit"
+  "$@" ctest --test-dir "build/$preset" -j "$jobs" --no-tests=error --output-on-failure --output-junit "$junit" \
+    > "$log" 2>&1 || grep -vE '^ *(Start +[0-9]+:|[0-9]+/[0-9]+ Test +#.* Passed )' "$log" | tail -n 400 || true
+  if [ ! -s "$junit" ]; then
+    tail -n 20 "$log"
+    count "$preset" 0 1 0
+    return
+  fi
+  local numbers
+  numbers=$(awk '
+    /<testcase / { ++total; if (/status="fail"/) ++bad; else if (/status="(notrun|disabled)"/) ++skip; else ++good }
+    END { printf "%d %d %d", good, bad, skip }' "$junit")
+  # shellcheck disable=SC2086
+  count "$preset" $numbers
+  while IFS= read -r line; do skips+=("$preset: $line"); done < <(awk '
+    /<testcase / { name = $0; sub(/.*<testcase name="/, "", name); sub(/".*/, "", name); why = ""; is_skip = /status="(notrun|disabled)"/ }
+    is_skip && is_reason && why == "" { why = $0; is_reason = 0 }
+    /: Skipped$/ { is_reason = 1; next }
+    /<\/testcase>/ { if (is_skip) print name ": " (why == "" ? "did not run" : why); is_skip = is_reason = 0 }' "$junit")
+}
+
+step_release() {
+  begin "release: build"
+  build release tests all || return 0
+  begin "release: tests"
+  run_tests release
+  begin "headers compile alone"
+  check headers cmake --build --preset release -j "$jobs" --target all_verify_interface_header_sets
+  begin "format"
+  if command -v clang-format-14 > /dev/null; then
+    check format bash -c "find base index store transport gpu client tests cmake -name '*.h' -o -name '*.cc' -o -name '*.c' 2> /dev/null |
+      xargs clang-format-14 --dry-run -Werror"
+  else
+    skips+=("format: clang-format 14 is not installed")
+    count format 0 0 1
+  fi
+}
+
+step_asan() {
+  begin "asan: build"
+  build asan tests || return 0
+  begin "asan: tests"
+  run_tests asan
+}
+
+step_tsan() {
+  begin "tsan: build"
+  build tsan tests || return 0
+  begin "tsan: tests"
+  # ThreadSanitizer's fixed memory map does not fit every kernel's address randomisation.
+  if setarch -R true 2> /dev/null; then run_tests tsan setarch -R; else run_tests tsan; fi
+}
+
+# fuzz_one PROGRAM CORPUS: new inputs go to a scratch corpus, what breaks the program to build/fuzz/artifacts
+fuzz_one() {
+  local program=$1 corpus=$2 name seconds=${KV_FUZZ_SECONDS:-10}
+  name=$(basename "$program")
+  mkdir -p "build/fuzz/corpus/$name" build/fuzz/artifacts
+  if "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/artifacts/$name-" "build/fuzz/corpus/$name" "$corpus" > "$logs/fuzz-$name.log" 2>&1; then
+    printf '   %s: %s runs, %s inputs kept\n' "$name" "$(awk '/number_of_executed_units/{print $2}' "$logs/fuzz-$name.log")" \
+      "$(find "build/fuzz/corpus/$name" -type f | wc -l)"
+  else
+    tail -n 60 "$logs/fuzz-$name.log"
+    return 1
+  fi
+}
+
+step_fuzz() {
+  begin "fuzz: build"
+  build fuzz fuzzers || return 0
+  begin "fuzz: ${KV_FUZZ_SECONDS:-10} s for each decoder"
+  local program corpus good=0 bad=0 pids=() pid
+  while read -r program corpus; do
+    [ -n "$program" ] || continue
+    fuzz_one "$program" "$corpus" &
+    pids+=($!)
+    if [ ${#pids[@]} -ge "$jobs" ]; then
+      for pid in "${pids[@]}"; do if wait "$pid"; then good=$((good + 1)); else bad=$((bad + 1)); fi; done
+      pids=()
+    fi
+  done < build/fuzz/fuzz_targets.txt
+  for pid in "${pids[@]}"; do if wait "$pid"; then good=$((good + 1)); else bad=$((bad + 1)); fi; done
+  [ $((good + bad)) -gt 0 ] || { echo '   no fuzz target was built'; bad=1; }
+  count fuzz "$good" "$bad" 0
+}
+
+step_planted() {
+  begin "planted bugs"
+  local log=$logs/planted.log
+  tests/planted/run.sh 2>&1 | tee "$log" | sed 's/^/   /' || true
+  local planted caught
+  read -r planted caught < <(awk '/^[0-9]+ planted, [0-9]+ caught$/ { a = $1; b = $3 } END { print a + 0, b + 0 }' "$log")
+  [ "$planted" -gt 0 ] || planted=1  # no closing line: it did not get there
+  count planted "$caught" $((planted - caught)) 0
+}
+
+for step in "${steps[@]}"; do "step_$step"; done
+
+printf '\n== summary (%d min)\n' $((SECONDS / 60))
+printf '   %s\n' "${summary[@]}"
+if [ ${#skips[@]} -gt 0 ]; then
+  printf '\nSkipped, and why:\n'
+  printf '   %s\n' "${skips[@]}"
+fi
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
