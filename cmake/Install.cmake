@@ -1,9 +1,5 @@
-# `cmake --install build/release [--prefix DIR]`: programs, libraries, headers, the systemd unit, the default configuration.
-foreach(target kvstore-node kvstorectl kvstore-bench)
-  if(TARGET ${target})
-    install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  endif()
-endforeach()
+# `cmake --install build/release [--prefix DIR]`: libraries, headers, the systemd unit, the default configuration. Programs
+# install themselves, beside their add_executable().
 # A program that links the client needs these libraries and headers; the store's are the daemon's own business.
 foreach(target kv_base kv_index kv_transport kv_client kvstore_c)
   if(TARGET ${target})
