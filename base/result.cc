@@ -27,6 +27,7 @@ class Category final : public boost::system::error_category {
       case Errc::kUnavailable: return "node unavailable";
       case Errc::kNoRegion: return "no such region";
       case Errc::kQuarantined: return "memory is quarantined";
+      case Errc::kCancelled: return "cancelled";
       case Errc::kDraining: return "the node is draining";
     }
     return "unknown kvstore error " + std::to_string(value);

@@ -28,6 +28,7 @@ enum class Errc {
   kNoRegion = 12,     ///< The region is unknown, too small, or its memory cannot be lent. Add it again.
   kQuarantined = 13,  ///< A timed-out transfer may still touch this memory. Use other memory.
   kDraining = 14,     ///< The node is shutting down and takes no new work. Recompute.
+  kCancelled = 15,    ///< The caller gave the request up; its memory is its own again.
 };
 
 const boost::system::error_category& errc_category() noexcept;

@@ -24,7 +24,7 @@ debian=$(. /etc/os-release && echo "${VERSION_ID:-}")
 debian=${debian%%.*}
 
 packages=(build-essential cmake ninja-build pkg-config ccache git ca-certificates
-  flatbuffers-compiler libflatbuffers-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libxxhash-dev libssl-dev
+  flatbuffers-compiler libflatbuffers-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libxxhash-dev libsystemd-dev libssl-dev
   zlib1g-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
 # Boost 1.81 is the oldest that builds kvstore. Debian 12 has it beside its default 1.74, and the two exclude each other.
 case $debian in

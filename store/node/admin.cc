@@ -1,0 +1,116 @@
+#include "store/node/admin.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <thread>
+
+namespace kv {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+
+namespace {
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::seconds kTimeout(5);
+constexpr int kConnectionsMax = 64;
+}  // namespace
+
+struct AdminServer::Impl {
+  explicit Impl(AdminPages given) : pages(std::move(given)) {}
+
+  http::response<http::string_body> answer(const http::request<http::empty_body>& request) const {
+    http::response<http::string_body> response(http::status::ok, request.version());
+    response.set(http::field::content_type, "text/plain; charset=utf-8");
+    if (request.method() != http::verb::get && request.method() != http::verb::head) {
+      response.result(http::status::method_not_allowed);
+      response.set(http::field::allow, "GET, HEAD");
+      response.body() = "only GET and HEAD\n";
+    } else if (request.target() == "/metrics") {
+      response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
+      response.body() = pages.metrics();
+    } else if (request.target() == "/healthz") {
+      response.body() = "ok\n";
+    } else if (request.target() == "/readyz") {
+      const bool ready = pages.is_ready();
+      if (!ready) response.result(http::status::service_unavailable);
+      response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
+    } else if (request.target() == "/") {
+      response.body() =
+          "kvstore-node\n/metrics  Prometheus metrics\n/healthz  the process runs\n/readyz   it takes work\n";
+    } else {
+      response.result(http::status::not_found);
+      response.body() = "not found; there are /metrics, /healthz and /readyz\n";
+    }
+    response.keep_alive(request.keep_alive());
+    response.prepare_payload();
+    if (request.method() == http::verb::head) response.body().clear();
+    return response;
+  }
+
+  asio::awaitable<void> serve(beast::tcp_stream stream) {
+    beast::flat_buffer buffer(8 * 1024);
+    while (true) {
+      http::request_parser<http::empty_body> parser;
+      parser.header_limit(8 * 1024);
+      stream.expires_after(kTimeout);
+      const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
+      if (read_error) break;
+      const auto response = answer(parser.get());
+      stream.expires_after(kTimeout);
+      const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
+      if (write_error || response.need_eof()) break;
+    }
+    beast::error_code ignored;
+    stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    --connection_count;
+  }
+
+  asio::awaitable<void> accept() {
+    while (true) {
+      auto [error, socket] = co_await acceptor.async_accept(kAwait);
+      if (error == asio::error::operation_aborted) co_return;
+      if (error || connection_count >= kConnectionsMax) continue;
+      ++connection_count;
+      asio::co_spawn(context, serve(beast::tcp_stream(std::move(socket))), asio::detached);
+    }
+  }
+
+  AdminPages pages;
+  asio::io_context context{1};
+  tcp::acceptor acceptor{context};
+  int connection_count = 0;
+  std::thread thread;
+};
+
+AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages) {
+  auto impl = std::make_unique<Impl>(std::move(pages));
+  boost::system::error_code error;
+  const tcp::endpoint endpoint(asio::ip::make_address(host, error), port);
+  if (error) return error;
+  impl->acceptor.open(endpoint.protocol(), error);
+  if (!error) impl->acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) impl->acceptor.bind(endpoint, error);
+  if (!error) impl->acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (error) return error;
+  asio::co_spawn(impl->context, impl->accept(), asio::detached);
+  impl->thread = std::thread([&context = impl->context] { context.run(); });
+  return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
+}
+
+AdminServer::~AdminServer() {
+  impl_->context.stop();
+  impl_->thread.join();
+}
+
+std::uint16_t AdminServer::port() const { return impl_->acceptor.local_endpoint().port(); }
+
+}  // namespace kv

@@ -1,0 +1,165 @@
+#include "store/node/config.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <thread>
+
+namespace kv {
+namespace {
+
+constexpr const char* kAbout =
+    R"(kvstore-node: keeps the KV blocks of LLM prefixes in memory and gives them to workers.
+
+Examples:
+  kvstore-node                                            4 GiB, tcp://127.0.0.1:7400, metrics on 127.0.0.1:7401
+  kvstore-node --capacity 64GiB --listen unix:///run/kvstore/kvstore.sock --listen tcp://127.0.0.1:7400
+  kvstore-node --config /etc/kvstore/kvstore-node.toml --check-config
+  kvstore-node --capacity-blocks 10000 --capacity-block-bytes 2MiB      exactly 10,000 blocks of 2 MiB
+
+Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
+as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
+Signals: SIGTERM and SIGINT drain and exit 0.)";
+
+std::string default_node_id() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "node";
+  return name;
+}
+
+std::string environment_name(const std::string& option) {
+  std::string name = "KVSTORE_";
+  for (const char c : option) name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+}  // namespace
+
+std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code) {
+  NodeOptions options;
+  options.store.arena.capacity_bytes = 4ull << 30;
+  std::vector<std::string> listen = {"tcp://127.0.0.1:7400"};
+  std::string admin = "127.0.0.1:7401";
+  std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, busy_poll_us = 0;
+  double lease_seconds = 10, drain_seconds = 5, hello_seconds = 10, frame_seconds = 5, write_seconds = 30,
+         put_seconds = 30;
+  bool no_huge_pages = false;
+
+  CLI::App app(kAbout, "kvstore-node");
+  app.set_version_flag("--version", "kvstore-node " KV_VERSION);
+  app.set_config("--config", "", "TOML file with any of these options")->envname("KVSTORE_CONFIG");
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return app.add_option(std::string("--") + name, value, help)
+        ->envname(environment_name(name))
+        ->capture_default_str();
+  };
+  const CLI::AsSizeValue size(false);  // 4GiB = 4 * 2^30
+  add("node-id", options.node_id, "Name of this node in logs and answers (default: the host name)");
+  add("listen", listen,
+      "Where clients connect: tcp://HOST:PORT or unix:///PATH; may be repeated. Port 0 picks a free one");
+  add("admin", admin, "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz); 'none' for no server");
+  auto* const capacity =
+      add("capacity", options.store.arena.capacity_bytes, "Memory for blocks, such as 64GiB")->transform(size);
+  add("capacity-blocks", capacity_blocks, "Memory for exactly this many blocks of --capacity-block-bytes instead")
+      ->excludes(capacity);
+  add("capacity-block-bytes", capacity_block_bytes, "Size of those blocks, a multiple of 4096")->transform(size);
+  add("no-huge-pages", no_huge_pages, "Do not use reserved huge pages even if there are enough");
+  add("threads", options.threads, "I/O threads (default: one per core)")->check(CLI::Range(0, 1024));
+  add("busy-poll-us", busy_poll_us, "Spin this long for the next request before sleeping; costs CPU, saves wake-ups")
+      ->check(CLI::Range(0, 1000000));
+  add("session-count-max", options.session_count_max, "Sessions at once; more are refused")
+      ->check(CLI::Range(1, 1000000));
+  add("namespace-count-max", options.store.namespace_count_max, "Namespaces at once")->check(CLI::Range(1, 1000000));
+  add("chain-blocks-max", options.store.chain_blocks_max, "Hashes in one request")->check(CLI::Range(1, 80000));
+  add("lease-count-max", options.store.lease_count_max, "Leases at once")->check(CLI::Range(1, 100000000));
+  add("lease-count-per-session-max", options.store.lease_count_per_session_max, "Leases of one session")
+      ->check(CLI::Range(1, 100000000));
+  add("lease-seconds", lease_seconds, "How long a match may keep its blocks")->check(CLI::Range(0.001, 3600.0));
+  add("pinned-fraction-max", options.store.pinned_fraction_max, "Share of the memory that pin may hold")
+      ->check(CLI::Range(0.0, 1.0));
+  add("requests-max", options.session.requests_max, "Transfers in flight in one session")
+      ->check(CLI::Range(1, 1000000));
+  add("region-bytes-max", options.session.region_bytes_max, "Memory one session may lend")->transform(size);
+  add("queued-bytes-max", options.session.queued_bytes_max, "Answers queued for one session before its requests wait")
+      ->transform(size);
+  add("hello-seconds", hello_seconds, "For a connection to say hello")->check(CLI::Range(0.1, 3600.0));
+  add("frame-seconds", frame_seconds, "For a started request to arrive, and for each further 64 KiB of payload")
+      ->check(CLI::Range(0.1, 3600.0));
+  add("write-seconds", write_seconds, "For a client to take a byte of its answers")->check(CLI::Range(0.1, 3600.0));
+  add("put-seconds", put_seconds, "From offer to last byte of a put")->check(CLI::Range(0.1, 3600.0));
+  add("drain-seconds", drain_seconds, "For running transfers to end after SIGTERM")->check(CLI::Range(0.0, 3600.0));
+  add("log-level", options.log_level, "trace, debug, info, warn or error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  add("log-json", options.log_json, "One JSON object a line instead of text");
+  app.add_flag("--check-config", options.check_only, "Check the options, print the result and exit");
+
+  const auto fail = [&](const std::string& message) -> std::optional<NodeOptions> {
+    std::cerr << "kvstore-node: " << message << "\nRun with --help for more information.\n";
+    *exit_code = 2;
+    return std::nullopt;
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {  // --help, --version
+    *exit_code = app.exit(done);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    return fail(error.what());
+  }
+
+  if (options.node_id.empty()) options.node_id = default_node_id();
+  if (options.node_id.size() > 128) return fail("node-id: longer than 128 bytes");
+  for (const std::string& text : listen) {
+    std::string why;
+    const auto endpoint = parse_endpoint(text, &why);
+    if (!endpoint) return fail("listen: " + why);
+    if (endpoint->scheme == Endpoint::Scheme::kSim) return fail("listen: " + text + ": allowed are tcp:// and unix://");
+    if (!endpoint->is_loopback()) {
+      return fail(
+          "listen: " + text +
+          ": refused, because sessions are neither encrypted nor authenticated yet. "
+          "Allowed until TLS exists: loopback addresses (tcp://127.0.0.1:7400, tcp://[::1]:7400) and unix:// sockets");
+    }
+    options.listen.push_back(*endpoint);
+  }
+  if (options.listen.empty()) return fail("listen: none given, at least one is needed");
+  if (admin == "none") {
+    options.admin_host.clear();
+  } else {
+    std::string why;
+    const auto endpoint = parse_endpoint("tcp://" + admin, &why);
+    if (!endpoint) return fail("admin: " + why);
+    if (!endpoint->is_loopback())
+      return fail("admin: " + admin + ": refused, allowed until TLS exists: loopback addresses such as 127.0.0.1:7401");
+    options.admin_host = endpoint->host == "localhost" ? "127.0.0.1" : endpoint->host;
+    options.admin_port = static_cast<std::uint16_t>(std::stoi(endpoint->port));
+  }
+  if (capacity_blocks > 0) {
+    if (capacity_block_bytes == 0 || capacity_block_bytes % 4096 != 0) {
+      return fail("capacity-block-bytes: " + std::to_string(capacity_block_bytes) + ", must be a multiple of 4096");
+    }
+    if (capacity_blocks > (std::size_t{1} << 46) / capacity_block_bytes)
+      return fail("capacity-blocks: " + std::to_string(capacity_blocks) + ", more than 64 TiB in all");
+    options.store.arena.capacity_bytes = capacity_blocks * capacity_block_bytes;
+    options.store.arena.granule_bytes = capacity_block_bytes;
+  }
+  if (options.store.arena.capacity_bytes < (1 << 20) && capacity_blocks == 0) {
+    return fail("capacity: " + std::to_string(options.store.arena.capacity_bytes) + " bytes, at least 1MiB is needed");
+  }
+  if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
+  const auto duration = [](double seconds) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  };
+  options.busy_poll = std::chrono::microseconds(busy_poll_us);
+  options.store.arena.huge_pages = !no_huge_pages;
+  options.store.lease_duration = duration(lease_seconds);
+  options.drain_timeout = duration(drain_seconds);
+  options.session.hello_timeout = duration(hello_seconds);
+  options.session.frame_timeout = duration(frame_seconds);
+  options.session.write_timeout = duration(write_seconds);
+  options.session.put_timeout = duration(put_seconds);
+  return options;
+}
+
+}  // namespace kv

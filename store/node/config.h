@@ -1,0 +1,37 @@
+// store/node/config.h: every option of kvstore-node, from file, environment and flags.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/node/session.h"
+#include "store/store.h"
+#include "transport/endpoint.h"
+
+namespace kv {
+
+struct NodeOptions {
+  std::string node_id;
+  std::vector<Endpoint> listen;
+  std::string admin_host = "127.0.0.1";  ///< Empty: no admin server.
+  std::uint16_t admin_port = 7401;
+  std::size_t threads = 0;  ///< I/O threads; never 0 after parse_options.
+  std::chrono::microseconds busy_poll{0};
+  std::size_t session_count_max = 4096;
+  Duration drain_timeout = 5s;
+  std::string log_level = "info";
+  bool log_json = false;
+  bool check_only = false;
+  StoreConfig store;
+  SessionLimits session;
+};
+
+/// Parses the command line (which may name a TOML file) and the environment; flags win over environment, that over the
+/// file. Returns nothing and sets `*exit_code` when the process should end instead: after --help or --version, or with
+/// a message on stderr that names option, value and what is allowed.
+std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code);
+
+}  // namespace kv

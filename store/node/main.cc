@@ -1,0 +1,139 @@
+// store/node/main.cc: kvstore-node.
+
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <iostream>
+
+#include "store/node/admin.h"
+#include "store/node/config.h"
+#include "store/node/locked_store.h"
+#include "store/node/metrics.h"
+#include "store/node/server.h"
+
+namespace kv {
+namespace {
+
+/// Sessions are descriptors: ask for as many as the system allows.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+void set_up_log(const NodeOptions& options) {
+  spdlog::set_level(spdlog::level::from_str(options.log_level));
+  spdlog::set_pattern(options.log_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","thread":%t,"message":"%v"})"
+                                       : "%Y-%m-%dT%H:%M:%S.%e%z %l [%t] %v");
+  spdlog::flush_on(spdlog::level::info);
+}
+
+int run(const NodeOptions& options) {
+  set_up_log(options);
+  raise_descriptor_limit();
+  // Signals first, so that one that comes while the memory is being touched is not lost.
+  asio::io_context signals_context{1};
+  asio::signal_set signals(signals_context, SIGTERM, SIGINT);
+
+  NodeMetrics metrics(KV_VERSION);
+  StoreConfig store_config = options.store;
+  const std::size_t capacity = store_config.arena.capacity_bytes;
+  store_config.arena.progress = [capacity, next = std::size_t{0}](std::size_t touched) mutable {
+    if (capacity < (8ull << 30) || touched < next) return;
+    spdlog::info("touching memory: {} of {} MiB", touched >> 20, capacity >> 20);
+    next = touched + capacity / 10;
+  };
+  spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={}", options.node_id, KV_VERSION, capacity,
+               options.threads);
+  auto made = Store::create(store_config);
+  if (!made) {
+    std::cerr << "kvstore-node: cannot get " << capacity << " bytes for blocks: " << made.error().message()
+              << ". Lower --capacity, or free memory.\n";
+    return 1;
+  }
+  LockedStore store(std::move(*made), metrics);
+  SteadyClock clock;
+  NodeContext node{.store = store, .clock = clock, .metrics = metrics, .limits = options.session};
+  node.chain_blocks_max = static_cast<std::uint32_t>(options.store.chain_blocks_max);
+  node.lease_duration = options.store.lease_duration;
+  node.node_id = options.node_id;
+  node.started = clock.now();
+  metrics.watch_store([&store] { return store.with([](Store& each) { return each.stats(); }); });
+
+  std::atomic<bool> ready = false;
+  std::unique_ptr<AdminServer> admin;
+  if (!options.admin_host.empty()) {
+    auto started = AdminServer::start(
+        options.admin_host, options.admin_port,
+        {[&metrics] { return metrics.text(); }, [&ready, &node] { return ready && !node.draining; }});
+    if (!started) {
+      std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
+                << started.error().message() << "\n";
+      return 1;
+    }
+    admin = std::move(*started);
+  }
+  Server server(node, {options.threads, options.busy_poll, options.session_count_max});
+  std::string listening;
+  for (const Endpoint& endpoint : options.listen) {
+    const auto real = server.listen(socket_network(), endpoint);
+    if (!real) {
+      std::cerr << "kvstore-node: listen " << endpoint.to_string() << ": " << real.error().message() << "\n";
+      return 1;
+    }
+    listening += " listen=" + real->to_string();
+  }
+  server.start();
+  ready = true;
+  sd_notify(0, "READY=1");
+  spdlog::info("ready{}{}", listening,
+               admin ? " admin=" + options.admin_host + ":" + std::to_string(admin->port()) : "");
+
+  signals.async_wait([&](const boost::system::error_code& error, int signal) {
+    if (!error) spdlog::info("signal {}: draining", signal);
+  });
+  // Leases end by time even when nobody calls.
+  asio::steady_timer housekeeping(signals_context);
+  std::function<void()> tick = [&] {
+    store.with([&](Store& each) { each.expire_leases(clock.now()); });
+    housekeeping.expires_after(250ms);
+    housekeeping.async_wait([&](const boost::system::error_code& error) {
+      if (!error) tick();
+    });
+  };
+  tick();
+  signals.async_wait([&](const boost::system::error_code&, int) { signals_context.stop(); });
+  signals_context.run();
+
+  sd_notify(0, "STOPPING=1");
+  server.stop(options.drain_timeout);
+  spdlog::info("stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace kv
+
+int main(int argc, char** argv) {
+  int exit_code = 0;
+  const auto options = kv::parse_options(argc, argv, &exit_code);
+  if (!options) return exit_code;
+  if (options->check_only) {
+    std::cout << "configuration is valid: node-id " << options->node_id << ", capacity "
+              << options->store.arena.capacity_bytes << " bytes, " << options->threads << " I/O threads, listening on";
+    for (const auto& endpoint : options->listen) std::cout << " " << endpoint.to_string();
+    std::cout << "\n";
+    return 0;
+  }
+  try {
+    return kv::run(*options);
+  } catch (const std::exception& error) {
+    std::cerr << "kvstore-node: " << error.what() << "\n";
+    return 1;
+  }
+}

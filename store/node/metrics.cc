@@ -1,0 +1,235 @@
+#include "store/node/metrics.h"
+
+#include <prometheus/collectable.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <cmath>
+
+namespace kv {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+
+const Histogram::BucketBoundaries kVerbSeconds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
+                                                  1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5};
+const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6,
+                                                  1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
+
+constexpr std::array kSessionEnds = {"peer_closed", "bad_frame", "hello_timeout", "slow_frame",
+                                     "slow_reader", "broken",    "drained"};
+static_assert(kSessionEnds.size() == kSessionEndCount);
+constexpr std::array kErrcNames = {"none",      "out_of_memory", "stale_lease", "corrupt_block",
+                                   "bad_frame", "bad_request",   "unsupported", "no_namespace",
+                                   "mismatch",  "too_large",     "busy",        "unavailable",
+                                   "no_region", "quarantined",   "draining",    "cancelled"};
+
+double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
+
+prometheus::MetricFamily family(const std::string& name, const std::string& help, prometheus::MetricType type) {
+  prometheus::MetricFamily result;
+  result.name = "kvstore_" + name;
+  result.help = help;
+  result.type = type;
+  return result;
+}
+
+void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
+  prometheus::ClientMetric metric;
+  metric.label = std::move(labels);
+  if (to.type == prometheus::MetricType::Counter) {
+    metric.counter.value = value;
+  } else {
+    metric.gauge.value = value;
+  }
+  to.metric.push_back(std::move(metric));
+}
+
+std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
+  using prometheus::MetricType;
+  std::vector<prometheus::MetricFamily> families;
+  for (const StoreStatName& stat : kStoreStatNames) {
+    const auto type = stat.is_counter ? MetricType::Counter : MetricType::Gauge;
+    add_value(families.emplace_back(family(stat.name + std::string(stat.is_counter ? "_total" : ""), stat.help, type)),
+              static_cast<double>(stats.*stat.value));
+  }
+  auto& ages = families.emplace_back(family("eviction_age_seconds",
+                                            "Time from a block's last use to its eviction: what the cache is worth",
+                                            MetricType::Histogram));
+  prometheus::ClientMetric metric;
+  std::uint64_t total = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < stats.eviction_age_log2_ms.size(); ++i) {
+    const double upper = std::ldexp(1e-3, static_cast<int>(i) + 1);
+    total += stats.eviction_age_log2_ms[i];
+    sum += static_cast<double>(stats.eviction_age_log2_ms[i]) * upper * 0.75;  // the middle of the bucket
+    if (i < 27) metric.histogram.bucket.push_back({total, upper});
+  }
+  metric.histogram.bucket.push_back({total, std::numeric_limits<double>::infinity()});
+  metric.histogram.sample_count = total;
+  metric.histogram.sample_sum = sum;
+  ages.metric.push_back(std::move(metric));
+
+  auto slots = family("slab_slots", "Slots of a size class", MetricType::Gauge);
+  auto used = family("slab_slots_used", "Slots of a size class that hold a block", MetricType::Gauge);
+  auto slabs = family("slabs", "Slabs of a size class", MetricType::Gauge);
+  for (const auto& size_class : stats.classes) {
+    const std::string bytes = std::to_string(size_class.block_bytes);
+    add_value(slots, static_cast<double>(size_class.slot_count), {{"block_bytes", bytes}});
+    add_value(used, static_cast<double>(size_class.used_count), {{"block_bytes", bytes}});
+    add_value(slabs, static_cast<double>(size_class.slab_count), {{"block_bytes", bytes}});
+  }
+  for (auto* each : {&slots, &used, &slabs}) {
+    if (!each->metric.empty()) families.push_back(std::move(*each));
+  }
+  return families;
+}
+
+}  // namespace
+
+struct NodeMetrics::Impl {
+  prometheus::Registry registry;
+  std::array<Histogram*, kFrameTypeMax + 1> verb_seconds{};
+  std::array<Counter*, kFrameTypeMax + 1> verb_failures{};
+  Histogram *lock_waited, *lock_held;
+  std::array<Counter*, 2> bytes_out{}, bytes_in{};
+  Counter *tokens_hit, *tokens_missed;
+  Gauge* sessions;
+  Counter *sessions_opened, *sessions_refused;
+  std::array<Counter*, kSessionEndCount> sessions_closed{};
+  Gauge* region_bytes;
+  Counter *checksum_failures, *deadline_misses;
+  std::array<Counter*, kErrcNames.size()> refusals{};
+  std::function<StoreStats()> stats;
+};
+
+NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Impl>()) {
+  auto& registry = impl_->registry;
+  const auto counter = [&](const char* name, const char* help) -> Counter& {
+    return prometheus::BuildCounter().Name(std::string("kvstore_") + name).Help(help).Register(registry).Add({});
+  };
+  const auto gauge = [&](const char* name, const char* help) -> Gauge& {
+    return prometheus::BuildGauge().Name(std::string("kvstore_") + name).Help(help).Register(registry).Add({});
+  };
+  auto& seconds_family = prometheus::BuildHistogram()
+                             .Name("kvstore_request_seconds")
+                             .Help("From a request's arrival to its last answer, by verb")
+                             .Register(registry);
+  auto& failures_family = prometheus::BuildCounter()
+                              .Name("kvstore_request_failures_total")
+                              .Help("Requests that did not run to their end, by verb")
+                              .Register(registry);
+  for (std::uint8_t type = 1; type <= kFrameTypeMax; ++type) {
+    const std::string verb = frame_type_name(static_cast<FrameType>(type));
+    impl_->verb_seconds[type] = &seconds_family.Add({{"verb", verb}}, kVerbSeconds);
+    impl_->verb_failures[type] = &failures_family.Add({{"verb", verb}});
+  }
+  auto& waited = prometheus::BuildHistogram()
+                     .Name("kvstore_lock_waited_seconds")
+                     .Help("Wait for the store's lock")
+                     .Register(registry);
+  auto& held = prometheus::BuildHistogram()
+                   .Name("kvstore_lock_held_seconds")
+                   .Help("Time the store's lock was held")
+                   .Register(registry);
+  impl_->lock_waited = &waited.Add({}, kLockSeconds);
+  impl_->lock_held = &held.Add({}, kLockSeconds);
+  auto& out = prometheus::BuildCounter()
+                  .Name("kvstore_bytes_out_total")
+                  .Help("Block bytes delivered by get, by path")
+                  .Register(registry);
+  auto& in = prometheus::BuildCounter()
+                 .Name("kvstore_bytes_in_total")
+                 .Help("Block bytes taken by put, by path")
+                 .Register(registry);
+  for (const auto path : {Path::kInline, Path::kMemfd}) {
+    const std::string name = path == Path::kInline ? "inline" : "memfd";
+    impl_->bytes_out[static_cast<std::size_t>(path)] = &out.Add({{"path", name}});
+    impl_->bytes_in[static_cast<std::size_t>(path)] = &in.Add({{"path", name}});
+  }
+  impl_->tokens_hit = &counter("match_hit_tokens_total", "Tokens asked for by match and held");
+  impl_->tokens_missed = &counter("match_miss_tokens_total", "Tokens asked for by match and not held");
+  impl_->sessions = &gauge("sessions", "Open sessions");
+  impl_->sessions_opened = &counter("sessions_opened_total", "Sessions accepted");
+  impl_->sessions_refused = &counter("sessions_refused_total", "Connections refused at the session limit");
+  auto& closed = prometheus::BuildCounter()
+                     .Name("kvstore_sessions_closed_total")
+                     .Help("Sessions that ended, by reason")
+                     .Register(registry);
+  for (std::size_t i = 0; i < kSessionEndCount; ++i)
+    impl_->sessions_closed[i] = &closed.Add({{"reason", kSessionEnds[i]}});
+  impl_->region_bytes = &gauge("region_bytes", "Bytes of client memory lent to this node");
+  impl_->checksum_failures =
+      &counter("checksum_failures_total", "Blocks whose bytes did not match their checksum on arrival");
+  impl_->deadline_misses =
+      &counter("deadline_misses_total", "Puts that ran out of time waiting for memory or for bytes");
+  auto& refusals = prometheus::BuildCounter()
+                       .Name("kvstore_requests_refused_total")
+                       .Help("Requests answered with an error, by reason")
+                       .Register(registry);
+  for (std::size_t i = 1; i < kErrcNames.size(); ++i) impl_->refusals[i] = &refusals.Add({{"reason", kErrcNames[i]}});
+  prometheus::BuildGauge()
+      .Name("kvstore_build_info")
+      .Help("1, labelled with the version")
+      .Register(registry)
+      .Add({{"version", version}})
+      .Set(1);
+}
+
+NodeMetrics::~NodeMetrics() = default;
+
+void NodeMetrics::observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed) {
+  const auto index = static_cast<std::size_t>(verb);
+  if (index == 0 || index > kFrameTypeMax) return;
+  impl_->verb_seconds[index]->Observe(seconds(took));
+  if (failed) impl_->verb_failures[index]->Increment();
+}
+void NodeMetrics::observe_lock(std::chrono::nanoseconds waited, std::chrono::nanoseconds held) {
+  impl_->lock_waited->Observe(seconds(waited));
+  impl_->lock_held->Observe(seconds(held));
+}
+void NodeMetrics::add_bytes_out(Path path, std::uint64_t bytes) {
+  impl_->bytes_out[static_cast<std::size_t>(path)]->Increment(static_cast<double>(bytes));
+}
+void NodeMetrics::add_bytes_in(Path path, std::uint64_t bytes) {
+  impl_->bytes_in[static_cast<std::size_t>(path)]->Increment(static_cast<double>(bytes));
+}
+void NodeMetrics::add_tokens(std::uint64_t hit, std::uint64_t missed) {
+  impl_->tokens_hit->Increment(static_cast<double>(hit));
+  impl_->tokens_missed->Increment(static_cast<double>(missed));
+}
+void NodeMetrics::session_opened() {
+  impl_->sessions_opened->Increment();
+  impl_->sessions->Increment();
+}
+void NodeMetrics::session_closed(SessionEnd why) {
+  impl_->sessions_closed[static_cast<std::size_t>(why)]->Increment();
+  impl_->sessions->Decrement();
+}
+void NodeMetrics::session_refused() { impl_->sessions_refused->Increment(); }
+void NodeMetrics::add_region_bytes(std::int64_t bytes) { impl_->region_bytes->Increment(static_cast<double>(bytes)); }
+void NodeMetrics::checksum_failed() { impl_->checksum_failures->Increment(); }
+void NodeMetrics::deadline_missed() { impl_->deadline_misses->Increment(); }
+void NodeMetrics::request_refused(Errc why) {
+  const auto index = static_cast<std::size_t>(why);
+  if (index > 0 && index < impl_->refusals.size()) impl_->refusals[index]->Increment();
+}
+std::uint64_t NodeMetrics::session_count() const { return static_cast<std::uint64_t>(impl_->sessions->Value()); }
+
+void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats = std::move(stats); }
+
+std::string NodeMetrics::text() const {
+  auto families = impl_->registry.Collect();
+  if (impl_->stats) {
+    for (auto& each : families_of(impl_->stats())) families.push_back(std::move(each));
+  }
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace kv

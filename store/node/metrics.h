@@ -1,0 +1,99 @@
+// store/node/metrics.h: what a node counts, as Prometheus sees it. docs/operating.md says what each means and when to
+// act.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "store/store.h"
+#include "transport/frame.h"
+
+namespace kv {
+
+/// Why a session ended, as a label.
+enum class SessionEnd : std::uint8_t {
+  kPeerClosed,
+  kBadFrame,
+  kHelloTimeout,
+  kSlowFrame,
+  kSlowReader,
+  kBroken,
+  kDrained
+};
+inline constexpr std::size_t kSessionEndCount = 7;
+
+/// How blocks travel, as a label.
+enum class Path : std::uint8_t { kInline, kMemfd };
+
+/// What the Store counts, by name: for the stats verb and for /metrics alike.
+struct StoreStatName {
+  const char* name;
+  std::uint64_t StoreStats::*value;
+  bool is_counter;
+  const char* help;
+};
+inline constexpr StoreStatName kStoreStatNames[] = {
+    {"capacity_bytes", &StoreStats::capacity_bytes, false, "Bytes of the arena"},
+    {"allocated_bytes", &StoreStats::allocated_bytes, false,
+     "Bytes of blocks held: stored, staged, or dropped but still moving"},
+    {"slab_bytes", &StoreStats::slab_bytes, false, "Bytes of the arena given to some size class"},
+    {"blocks", &StoreStats::block_count, false, "Blocks stored"},
+    {"staged_blocks", &StoreStats::staged_count, false, "Blocks being put, not visible yet"},
+    {"pinned_blocks", &StoreStats::pinned_count, false, "Blocks kept by pin"},
+    {"leases", &StoreStats::lease_count, false, "Live leases"},
+    {"namespaces", &StoreStats::namespace_count, false, "Namespaces opened since start"},
+    {"index_bytes", &StoreStats::index_bytes, false, "Memory of the index"},
+    {"match_hit_blocks", &StoreStats::match_hit_blocks, true, "Blocks asked for by match and held"},
+    {"match_miss_blocks", &StoreStats::match_miss_blocks, true, "Blocks asked for by match and not held"},
+    {"get_hit_blocks", &StoreStats::get_hit_blocks, true, "Blocks asked for by get and held"},
+    {"get_miss_blocks", &StoreStats::get_miss_blocks, true, "Blocks asked for by get and not held"},
+    {"stored_blocks", &StoreStats::stored_blocks, true, "Blocks stored by put"},
+    {"already_stored_blocks", &StoreStats::already_stored_blocks, true, "Blocks offered by put that were here already"},
+    {"refused_blocks", &StoreStats::refused_blocks, true, "Blocks refused for lack of evictable memory"},
+    {"put_conflict_blocks", &StoreStats::put_conflict_blocks, true,
+     "Blocks put twice with different bytes; the first was kept"},
+    {"evicted_blocks", &StoreStats::evicted_blocks, true, "Blocks evicted"},
+    {"evicted_bytes", &StoreStats::evicted_bytes, true, "Bytes of blocks evicted"},
+    {"dropped_blocks", &StoreStats::dropped_blocks, true, "Blocks dropped by request"},
+    {"slab_moves", &StoreStats::slab_moves, true, "Slabs taken from one size class for another"},
+    {"leases_granted", &StoreStats::leases_granted, true, "Leases granted"},
+    {"leases_expired", &StoreStats::leases_expired, true, "Leases that ended by time"},
+    {"leases_refused", &StoreStats::leases_refused, true, "Leases refused at a limit"},
+};
+
+/// Counters, gauges and histograms of one node. Hot ones are looked up once, here. Thread safety: all calls from any
+/// thread.
+class NodeMetrics {
+ public:
+  explicit NodeMetrics(const std::string& version);
+  ~NodeMetrics();
+
+  /// From the last byte of a request to the last of its answer being handed over.
+  void observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed);
+  void observe_lock(std::chrono::nanoseconds waited, std::chrono::nanoseconds held);
+  void add_bytes_out(Path path, std::uint64_t bytes);
+  void add_bytes_in(Path path, std::uint64_t bytes);
+  void add_tokens(std::uint64_t hit, std::uint64_t missed);  ///< Of match.
+  void session_opened();
+  void session_closed(SessionEnd why);
+  void session_refused();
+  void add_region_bytes(std::int64_t bytes);
+  void checksum_failed();
+  void deadline_missed();
+  void request_refused(Errc why);
+
+  std::uint64_t session_count() const;
+
+  /// What the Store counts is read at scrape time. `stats` is called from the admin thread.
+  void watch_store(std::function<StoreStats()> stats);
+  std::string text() const;  ///< Prometheus text format 0.0.4.
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kv

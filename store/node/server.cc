@@ -1,0 +1,136 @@
+#include "store/node/server.h"
+
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <set>
+
+#include "transport/wire_generated.h"
+
+namespace kv {
+
+struct Server::Thread {
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
+  std::set<Session*> sessions;  ///< Touched on this thread only.
+  std::thread thread;
+};
+
+Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(config) {
+  for (std::size_t i = 0; i < config_.threads; ++i) threads_.push_back(std::make_unique<Thread>());
+}
+
+Server::~Server() { stop(Duration::zero()); }
+
+Result<Endpoint> Server::listen(Network& network, const Endpoint& endpoint) {
+  Thread& thread = *threads_.front();
+  auto listener = network.listen(endpoint, thread.context.get_executor());
+  if (!listener) return listener.error();
+  const Endpoint real = (*listener)->endpoint();
+  asio::co_spawn(thread.context, accept(**listener, thread), asio::detached);
+  listeners_.push_back(std::move(*listener));
+  return real;
+}
+
+asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
+  constexpr Duration kPause = 100ms;  // after EMFILE and the like: accepting again at once would spin
+  std::size_t next = 0;
+  while (!stopping_) {
+    Thread& thread = *threads_[next++ % threads_.size()];
+    auto stream = co_await listener.accept(thread.context.get_executor());
+    if (!stream) {
+      if (stopping_ || stream.error() == asio::error::operation_aborted) co_return;
+      spdlog::warn("accept on {}: {}", listener.endpoint().to_string(), stream.error().message());
+      Event pause(home.context.get_executor());
+      const auto alarm = node_.clock.make_alarm(home.context.get_executor());
+      alarm->arm(node_.clock.now() + kPause, [&pause] { pause.set(); });
+      co_await pause.wait();
+      continue;
+    }
+    if (session_count_ >= config_.session_count_max) {
+      node_.metrics.session_refused();
+      flatbuffers::FlatBufferBuilder builder;
+      builder.Finish(wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(Errc::kBusy),
+                                             "sessions: the node's limit session-count-max is reached"));
+      FrameWriter writer(**stream, thread.context.get_executor());
+      FrameHeader header;
+      header.type = FrameType::kHello;
+      header.flags = kFrameResponse | kFrameError;
+      writer.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())));
+      writer.flush();
+      continue;
+    }
+    ++session_count_;
+    const SessionId id{++session_last_};
+    asio::post(
+        thread.context, [this, &thread, id, stream = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream))] {
+          const auto session = std::make_shared<Session>(node_, id, std::move(*stream), thread.context.get_executor());
+          thread.sessions.insert(session.get());
+          asio::co_spawn(thread.context, session->run(), [this, &thread, session](std::exception_ptr error) {
+            thread.sessions.erase(session.get());
+            --session_count_;
+            if (error)
+              std::rethrow_exception(error);  // a bug: ends the node rather than one session in an unknown state
+          });
+        });
+  }
+}
+
+void Server::start() {
+  for (auto& thread : threads_) thread->thread = std::thread([this, each = thread.get()] { run_thread(*each); });
+}
+
+void Server::run_thread(Thread& thread) {
+  asio::io_context& context = thread.context;
+  if (config_.busy_poll.count() == 0) {
+    context.run();
+    return;
+  }
+  auto last = std::chrono::steady_clock::now();
+  while (!context.stopped()) {
+    if (context.poll() > 0) {
+      last = std::chrono::steady_clock::now();
+    } else if (std::chrono::steady_clock::now() - last >= config_.busy_poll) {
+      context.run_one();
+      last = std::chrono::steady_clock::now();
+    }
+  }
+}
+
+void Server::stop(Duration timeout) {
+  if (stopping_.exchange(true)) return;
+  node_.draining = true;
+  const bool running = threads_.front()->thread.joinable();
+  for (auto& listener : listeners_) {
+    if (running) {
+      asio::post(threads_.front()->context, [each = listener.get()] { each->close(); });
+    } else {
+      listener->close();
+    }
+  }
+  // Sessions end as soon as they have no transfer in progress; at the timeout, all of them.
+  const auto end_sessions = [&](std::chrono::steady_clock::time_point until, void (*end)(Session&)) {
+    while (running && session_count_ > 0 && std::chrono::steady_clock::now() < until) {
+      for (auto& thread : threads_) {
+        asio::post(thread->context, [each = thread.get(), end] {
+          for (Session* session : each->sessions) end(*session);
+        });
+      }
+      std::this_thread::sleep_for(10ms);
+    }
+  };
+  const auto now = std::chrono::steady_clock::now();
+  end_sessions(now + timeout, [](Session& session) { session.terminate_if_idle(); });
+  end_sessions(now + timeout + 2s, [](Session& session) { session.terminate(SessionEnd::kDrained); });
+  for (auto& thread : threads_) thread->work.reset();
+  for (auto& thread : threads_) {
+    thread->context.stop();
+    if (thread->thread.joinable()) thread->thread.join();
+  }
+}
+
+}  // namespace kv

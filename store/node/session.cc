@@ -1,0 +1,291 @@
+// store/node/session.cc: a session's life: hello, request after request, and an end that leaves nothing behind.
+
+#include "store/node/session.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+
+#include "base/assert.h"
+#include "store/node/session_wire.h"
+
+namespace kv {
+namespace {
+
+constexpr Duration kWatchInterval = 1s;
+constexpr std::uint64_t kProgressBytes = 64 * 1024;
+
+}  // namespace
+
+Session::Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor)
+    : node_(node),
+      id_(id),
+      executor_(executor),
+      stream_(std::move(stream)),
+      reader_(*stream_),
+      writer_(*stream_, executor_),
+      alarm_(node.clock.make_alarm(executor_)),
+      jobs_done_(executor_) {}
+
+Session::~Session() { KV_ASSERT(job_count_ == 0 && sending_count_ == 0 && puts_.empty()); }
+
+asio::awaitable<void> Session::run() {
+  const auto self = shared_from_this();
+  node_.metrics.session_opened();
+  read_progress_.since = write_progress_.since = node_.clock.now();
+  watch();
+  ++job_count_;
+  asio::co_spawn(
+      executor_,
+      [](std::shared_ptr<Session> session) -> asio::awaitable<void> {
+        co_await session->writer_.run();
+        // The writer ends first when the stream breaks while sending: then the reader must not wait for a silent peer.
+        if (!session->ending_) session->terminate(SessionEnd::kBroken);
+        session->job_ended();
+      }(self),
+      asio::detached);
+
+  while (!ending_) {
+    auto frame = co_await reader_.next();
+    if (!frame) {
+      const error_code error = frame.error();
+      if (error.category() == errc_category()) {  // the peer's bytes, not the connection
+        end_ = SessionEnd::kBadFrame;
+        refuse(reader_.last_header().type, reader_.last_header().request_id, error, reader_.why());
+        spdlog::warn("session {} of '{}' ({}): {}", static_cast<std::uint64_t>(id_), identity_, stream_->peer(),
+                     reader_.why());
+      } else if (!ending_) {
+        end_ = error == asio::error::eof ? SessionEnd::kPeerClosed : SessionEnd::kBroken;
+      }
+      break;
+    }
+    if (!co_await handle(*frame)) break;
+    if (!reader_.has_frame()) writer_.flush();  // the answers to requests that came together leave together
+    if (writer_.queued_bytes() > node_.limits.queued_bytes_max) {
+      writer_.flush();
+      co_await writer_.wait_below(node_.limits.queued_bytes_max / 2);
+    }
+  }
+  ending_ = true;
+  writer_.flush();  // a last error, if there is room for it
+  writer_.close();
+  cancel_jobs();
+  while (job_count_ > 0) {
+    jobs_done_.reset();
+    co_await jobs_done_.wait();
+  }
+  for (const auto& [request_id, job] : std::exchange(puts_, {})) finish_put(*job);
+  node_.store.with([&](Store& store) { store.end_session(id_); });
+  node_.metrics.add_region_bytes(-static_cast<std::int64_t>(region_bytes_));
+  regions_.clear();
+  alarm_->disarm();
+  stream_->close();  // invariant 2
+  node_.metrics.session_closed(end_);
+}
+
+void Session::terminate(SessionEnd why) {
+  if (ending_) return;
+  ending_ = true;
+  end_ = why;
+  cancel_jobs();
+  writer_.close();
+  // The reader may sleep in the stream: closing wakes it. While copies run, the last of them closes (invariant 2).
+  if (gets_.empty()) stream_->close();
+}
+
+void Session::terminate_if_idle() {
+  if (gets_.empty() && puts_.empty() && sending_count_ == 0 && writer_.queued_bytes() == 0)
+    terminate(SessionEnd::kDrained);
+}
+
+void Session::cancel_jobs() {
+  for (auto& [request_id, job] : gets_) job->cancelled = true;
+  for (auto& [request_id, job] : puts_) {
+    if (job->sink != nullptr) job->sink->cancel();
+    job->is_over = true;
+  }
+}
+
+void Session::job_ended() {
+  KV_ASSERT(job_count_ > 0);
+  if (ending_ && gets_.empty()) stream_->close();
+  if (--job_count_ == 0) jobs_done_.set();
+}
+
+void Session::watch() {
+  const TimePoint now = node_.clock.now();
+  const SessionLimits& limits = node_.limits;
+  if (!greeted_ && now - read_progress_.since >= limits.hello_timeout) return terminate(SessionEnd::kHelloTimeout);
+
+  if (!reader_.in_frame()) {
+    read_progress_ = {reader_.bytes_read(), greeted_ ? now : read_progress_.since};
+    reader_.shrink();
+  } else if (reader_.bytes_read() >= read_progress_.bytes + kProgressBytes) {
+    read_progress_ = {reader_.bytes_read(), now};
+  } else if (now - read_progress_.since >= limits.frame_timeout &&
+             writer_.queued_bytes() <= limits.queued_bytes_max / 2) {
+    return terminate(SessionEnd::kSlowFrame);  // unless it is us who do not read, waiting for our answers to be taken
+  }
+  if (writer_.queued_bytes() == 0 || writer_.bytes_written() != write_progress_.bytes) {
+    write_progress_ = {writer_.bytes_written(), now};
+  } else if (now - write_progress_.since >= limits.write_timeout) {
+    return terminate(SessionEnd::kSlowReader);
+  }
+  std::vector<std::shared_ptr<PutJob>> late;
+  for (auto& [request_id, job] : puts_) {
+    if (!job->is_waiting && now - job->began >= limits.put_timeout) late.push_back(job);
+  }
+  for (const auto& job : late) {
+    node_.metrics.deadline_missed();
+    fail_put(*job, Errc::kStaleLease, "put: the bytes did not come in time; staged memory is freed");
+  }
+  if (!late.empty()) writer_.flush();
+  alarm_->arm(now + kWatchInterval, [weak = weak_from_this()] {
+    if (const auto session = weak.lock()) session->watch();
+  });
+}
+
+void Session::refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message) {
+  const auto value = code.category() == errc_category() ? code.value() : static_cast<int>(Errc::kBadRequest);
+  node_.metrics.request_refused(static_cast<Errc>(value));
+  reply(type, request_id, kFrameError, [&](FlatBufferBuilder& builder) {
+    return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(value), message.c_str());
+  });
+}
+
+const NamespaceRecord* Session::find_space(const Frame& frame, std::uint32_t space) {
+  const auto* record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
+  if (record == nullptr) {
+    refuse(frame.header.type, frame.header.request_id, Errc::kNoNamespace,
+           "space: " + std::to_string(space) + ", not a handle of this node; open the namespace again");
+  }
+  return record;
+}
+
+asio::awaitable<bool> Session::handle(const Frame& frame) {
+  const FrameType type = frame.header.type;
+  const std::uint64_t id = frame.header.request_id;
+  const TimePoint began = node_.clock.now();
+  if ((frame.header.flags & (kFrameResponse | kFrameError | kFrameMore)) != 0) {
+    refuse(type, id, Errc::kBadFrame, "flags: " + std::to_string(frame.header.flags) + ", a request has none");
+    end_ = SessionEnd::kBadFrame;
+    co_return false;
+  }
+  if (!greeted_) {
+    if (type != FrameType::kHello) {
+      refuse(type, id, Errc::kBadRequest, "the first frame must be hello, not " + std::string(frame_type_name(type)));
+      end_ = SessionEnd::kBadFrame;
+      co_return false;
+    }
+    co_return on_hello(frame);
+  }
+  if (type != FrameType::kPutData && frame.header.payload_bytes != 0) {
+    refuse(type, id, Errc::kBadRequest,
+           count_text("payload_bytes", frame.header.payload_bytes, 0) + " with " + frame_type_name(type));
+    co_return bool(co_await reader_.skip_payload());
+  }
+  if (node_.draining && (type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kPut)) {
+    refuse(type, id, Errc::kDraining, "the node is shutting down");
+    co_return true;
+  }
+  switch (type) {
+    case FrameType::kHello: refuse(type, id, Errc::kBadRequest, "hello: said already"); break;
+    case FrameType::kOpen: on_open(frame); break;
+    case FrameType::kMatch: on_match(frame); break;
+    case FrameType::kGet: on_get(frame); co_return true;  // observed when its last byte is on its way
+    case FrameType::kPut: on_put(frame); co_return true;
+    case FrameType::kPutData: co_return co_await on_put_data(frame);
+    case FrameType::kCancel: on_cancel(frame); break;
+    case FrameType::kRelease: on_release(frame); break;
+    case FrameType::kTouch:
+    case FrameType::kPin:
+    case FrameType::kUnpin:
+    case FrameType::kDrop: on_prefix(frame); break;
+    case FrameType::kRegionAdd: on_region_add(frame); break;
+    case FrameType::kRegionRemove: on_region_remove(frame); break;
+    case FrameType::kStats: on_stats(frame); break;
+    case FrameType::kPing:
+      reply(type, id, 0, [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
+      break;
+  }
+  node_.metrics.observe_verb(type, node_.clock.now() - began, false);
+  co_return true;
+}
+
+bool Session::on_hello(const Frame& frame) {
+  const auto fail = [&](Errc code, const std::string& message) {
+    refuse(FrameType::kHello, frame.header.request_id, code, message);
+    end_ = SessionEnd::kBadFrame;
+    return false;
+  };
+  const auto* request = read_table<wire::HelloRequest>(frame.table);
+  if (request == nullptr) return fail(Errc::kBadRequest, "hello: the table fails verification");
+  const auto* identity = request->identity();
+  if (identity != nullptr && identity->size() > 128) {
+    return fail(Errc::kBadRequest, count_text("hello.identity bytes", identity->size(), 128));
+  }
+  if (request->version_min() > kWireVersion || request->version_max() < kWireVersionMin) {
+    return fail(Errc::kUnsupported, "hello.version: " + std::to_string(request->version_min()) + ".." +
+                                        std::to_string(request->version_max()) + ", spoken here: " +
+                                        std::to_string(kWireVersionMin) + ".." + std::to_string(kWireVersion));
+  }
+  if (identity != nullptr) {
+    for (const char c : *identity) identity_ += c >= ' ' && c < 127 ? c : '?';  // it goes to the log
+  }
+  greeted_ = true;
+  const SessionLimits& limits = node_.limits;
+  reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
+  reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    return wire::CreateHelloResponseDirect(builder, std::min(request->version_max(), kWireVersion),
+                                           node_.node_id.c_str(),
+                                           /*epoch=*/0, /*features=*/0, limits.table_bytes_max, node_.chain_blocks_max,
+                                           limits.requests_max, limits.region_bytes_max);
+  });
+  spdlog::debug("session {} of '{}' ({}) opened", static_cast<std::uint64_t>(id_), identity_, stream_->peer());
+  return true;
+}
+
+bool Session::check_target(const Frame& frame, std::uint32_t region, std::size_t hash_count,
+                           std::span<const std::uint64_t> offsets, std::uint64_t block_bytes) {
+  const auto fail = [&](Errc code, const std::string& message) {
+    refuse(frame.header.type, frame.header.request_id, code, message);
+    return false;
+  };
+  if (region == 0) {
+    return offsets.empty() ||
+           fail(Errc::kBadRequest, "offsets: " + std::to_string(offsets.size()) + ", none without a region");
+  }
+  const auto found = regions_.find(region);
+  if (found == regions_.end() || found->second->removing) {
+    return fail(Errc::kNoRegion, "region: " + std::to_string(region) + ", not lent by this session");
+  }
+  if (offsets.size() != hash_count) {
+    return fail(Errc::kBadRequest, "offsets: " + std::to_string(offsets.size()) + ", one per hash (" +
+                                       std::to_string(hash_count) + ") is due");
+  }
+  const std::uint64_t size = found->second->mapped->bytes().size();
+  for (const std::uint64_t offset : offsets) {
+    if (offset > size || size - offset < block_bytes) {
+      return fail(Errc::kNoRegion, "offsets: " + std::to_string(offset) + " + " + std::to_string(block_bytes) +
+                                       " bytes is past the region's end " + std::to_string(size));
+    }
+  }
+  return true;
+}
+
+void Session::on_cancel(const Frame& frame) {
+  const auto* request = read_table<wire::CancelRequest>(frame.table);
+  if (request == nullptr) {
+    return refuse(FrameType::kCancel, frame.header.request_id, Errc::kBadRequest,
+                  "cancel: the table fails verification");
+  }
+  // No answer of its own: the last frame of the cancelled request is the answer, or was.
+  if (const auto get = gets_.find(request->request_id()); get != gets_.end()) get->second->cancelled = true;
+  if (const auto put = puts_.find(request->request_id()); put != puts_.end()) {
+    fail_put(*put->second, Errc::kCancelled, "put: cancelled");
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,194 @@
+// store/node/session.h: one client's session: reads requests, decides under the Store's lock, moves bytes outside it,
+// answers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "store/node/locked_store.h"
+#include "store/node/metrics.h"
+#include "store/node/session_wire.h"
+#include "store/store.h"
+#include "transport/block_sink.h"
+#include "transport/frame_reader.h"
+#include "transport/frame_writer.h"
+#include "transport/shared_memory.h"
+#include "transport/stream.h"
+
+namespace kv {
+
+/// What one session may ask for. Told to the client at hello, as far as it can act on it.
+struct SessionLimits {
+  std::uint32_t table_bytes_max = 4 << 20;
+  std::uint64_t payload_bytes_max = 1ull << 30;  ///< Of one PutData; and so of a block.
+  std::uint32_t requests_max = 1024;             ///< Gets being moved and puts, in flight.
+  std::uint64_t region_bytes_max = 64ull << 30;  ///< Lent by one session.
+  std::uint32_t region_count_max = 256;
+  std::uint64_t queued_bytes_max = 64 << 20;  ///< Answers not yet taken by the client; then no further request is read.
+  Duration hello_timeout = 10s;
+  Duration frame_timeout = 5s;   ///< For a header and table to arrive, and for each further 64 KiB of payload.
+  Duration write_timeout = 30s;  ///< Without the client taking a byte.
+  Duration put_timeout = 30s;    ///< From offer to last byte; staged memory is freed then.
+  Duration put_wait_max = 5s;    ///< For memory, whatever the client asks for.
+};
+
+/// What all sessions of a node share. Outlives them.
+struct NodeContext {
+  LockedStore& store;
+  Clock& clock;
+  NodeMetrics& metrics;
+  SessionLimits limits;
+  std::uint32_t chain_blocks_max = 65536;
+  Duration lease_duration = 10s;
+  std::string node_id;
+  TimePoint started{};
+  std::atomic<bool> draining{false};
+};
+
+/// Nothing that the peer sends is trusted: each length, count, offset and handle is checked before it is used.
+///   1. A slot stays pinned (get) or staged (put) until no move touches it.
+///   2. The stream is closed only after the last copy into or out of the session's regions: a client that sees the end
+///   of the
+///      stream may reuse the memory it lent.
+///   3. Memory held for a session is bounded by SessionLimits.
+/// Thread safety: none; all calls on the executor.
+class Session final : public std::enable_shared_from_this<Session> {
+ public:
+  Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor);
+  ~Session();
+
+  /// Serves until the peer leaves, breaks a rule or terminate() is called; then everything of the session is released.
+  asio::awaitable<void> run();
+  /// Ends the session as soon as no copy is running.
+  void terminate(SessionEnd why);
+  void terminate_if_idle();  ///< terminate(kDrained), unless a transfer is in progress.
+
+ private:
+  using Frame = FrameReader::Frame;
+
+  /// Memory that the client lent. Lives until removed and no job uses it.
+  struct Lent {
+    std::unique_ptr<MappedRegion> mapped;
+    std::size_t user_count = 0;         ///< Jobs that copy.
+    std::uint64_t removal_request = 0;  ///< Answered when the last user is gone.
+    bool removing = false;
+  };
+
+  struct GetJob {
+    std::uint64_t request_id = 0;
+    TimePoint began;
+    SpaceId space{};
+    std::uint64_t block_bytes = 0;
+    Store::PinnedPrefix prefix;
+    std::vector<std::uint64_t> segment_ends;
+    std::shared_ptr<Lent> region;        ///< Null: inline.
+    std::vector<std::uint64_t> offsets;  ///< In the region, one per block.
+    std::size_t segment = 0, block = 0;  ///< Next to copy.
+    bool cancelled = false;
+  };
+
+  struct PutJob {
+    std::uint64_t request_id = 0;
+    TimePoint began, deadline;
+    std::uint64_t block_bytes = 0;
+    std::size_t hash_count = 0;
+    Store::OfferPlan plan;
+    std::size_t committed = 0;  ///< Staged blocks done with, in order.
+    std::uint32_t stored = 0, already_stored = 0, refused_late = 0;
+    std::shared_ptr<Lent> region;        ///< Null: inline.
+    std::vector<std::uint64_t> offsets;  ///< In the region, one per hash.
+    BlockSink* sink = nullptr;           ///< While a payload is being read into staged slots.
+    bool is_waiting = true;              ///< For memory; PutWant not sent yet.
+    bool is_over = false;
+  };
+
+  asio::awaitable<bool> handle(const Frame& frame);  ///< False: the session is over.
+  bool on_hello(const Frame& frame);
+  void on_open(const Frame& frame);
+  void on_match(const Frame& frame);
+  void on_get(const Frame& frame);
+  void on_put(const Frame& frame);
+  asio::awaitable<bool> on_put_data(const Frame& frame);
+  void on_cancel(const Frame& frame);
+  void on_release(const Frame& frame);
+  void on_prefix(const Frame& frame);  ///< touch, pin, unpin, drop
+  void on_region_add(const Frame& frame);
+  void on_region_remove(const Frame& frame);
+  void on_stats(const Frame& frame);
+
+  void send_inline(const std::shared_ptr<GetJob>& job);
+  static asio::awaitable<void> deliver(std::shared_ptr<Session> self, std::shared_ptr<GetJob> job);
+  bool copy_some(
+      GetJob& job);  ///< Copies up to a mark's worth into the region and sends the mark; false when all is done.
+  void finish_get(GetJob& job);
+
+  static asio::awaitable<void> wait_for_memory(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job);
+  void send_want(PutJob& job);
+  asio::awaitable<bool> drain(std::shared_ptr<PutJob> job, std::uint32_t count, std::vector<std::uint64_t> claimed);
+  void finish_put(PutJob& job);
+  void fail_put(PutJob& job, Errc code, std::string message);
+
+  /// Queues an answer whose table `build` makes with the builder it is given.
+  template <class Build>
+  void reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
+             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr);
+  /// Queues an error as the last answer.
+  void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message);
+  /// The namespace record, or nullptr after refusing the request.
+  const NamespaceRecord* find_space(const Frame& frame, std::uint32_t space);
+  /// Checks what get and put say about a region; false after refusing the request.
+  bool check_target(const Frame& frame, std::uint32_t region, std::size_t hash_count,
+                    std::span<const std::uint64_t> offsets, std::uint64_t block_bytes);
+  void release(const std::shared_ptr<Lent>& region);
+  void job_ended();
+  void watch();  ///< Runs every so often: ends what takes too long.
+  void cancel_jobs();
+
+  NodeContext& node_;
+  SessionId id_;
+  asio::any_io_executor executor_;
+  std::unique_ptr<Stream> stream_;
+  FrameReader reader_;
+  FrameWriter writer_;
+  std::unique_ptr<Alarm> alarm_;
+  Event jobs_done_;
+  std::string identity_;
+  bool greeted_ = false;
+  bool ending_ = false;
+  SessionEnd end_ = SessionEnd::kPeerClosed;
+  std::size_t job_count_ = 0;  ///< Coroutines that still use this session's memory or slots.
+
+  std::unordered_map<std::uint32_t, std::shared_ptr<Lent>> regions_;
+  std::uint32_t region_last_ = 0;
+  std::uint64_t region_bytes_ = 0;
+  std::unordered_map<std::uint64_t, std::shared_ptr<GetJob>> gets_;  ///< By request id; those that copy.
+  std::unordered_map<std::uint64_t, std::shared_ptr<PutJob>> puts_;  ///< By request id.
+  std::uint64_t sending_count_ = 0;                                  ///< Inline gets whose bytes have not all left.
+
+  struct Progress {
+    std::uint64_t bytes = 0;
+    TimePoint since{};
+  } read_progress_, write_progress_;
+};
+
+template <class Build>
+void Session::reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
+                    std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done) {
+  flatbuffers::FlatBufferBuilder& builder = cleared_builder();
+  builder.Finish(build(builder));
+  FrameHeader header;
+  header.type = type;
+  header.flags = static_cast<std::uint16_t>(kFrameResponse | flags);
+  header.request_id = request_id;
+  writer_.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), payload,
+               std::move(done));
+}
+
+}  // namespace kv

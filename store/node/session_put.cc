@@ -1,0 +1,224 @@
+// store/node/session_put.cc: a block enters: its slot is staged under the lock (offer), filled from the socket or the
+// region and verified against what the client claims (drain), and made visible (commit).
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+
+#include "base/checksum.h"
+#include "store/node/session.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kTurnBytes = 4 << 20;  ///< Copied from a region before others get a turn.
+
+}  // namespace
+
+void Session::on_put(const Frame& frame) {
+  const std::uint64_t id = frame.header.request_id;
+  const auto* request = read_table<wire::PutRequest>(frame.table);
+  if (request == nullptr) return refuse(FrameType::kPut, id, Errc::kBadRequest, "put: the table fails verification");
+  const NamespaceRecord* record = find_space(frame, request->space());
+  if (record == nullptr) return;
+  const auto hashes = hashes_of(request->hashes());
+  const auto offsets = numbers_of(request->offsets());
+  if (!check_target(frame, request->region(), hashes.size(), offsets, record->block_bytes())) return;
+  if (puts_.contains(id)) return refuse(FrameType::kPut, id, Errc::kBadRequest, "request_id: in use by another put");
+  if (gets_.size() + sending_count_ + puts_.size() >= node_.limits.requests_max) {
+    return refuse(FrameType::kPut, id, Errc::kBusy,
+                  count_text("requests in flight", node_.limits.requests_max, node_.limits.requests_max));
+  }
+  const auto job = std::make_shared<PutJob>();
+  job->request_id = id;
+  job->began = node_.clock.now();
+  const auto wait_us = std::min<std::uint64_t>(
+      request->deadline_us(),
+      static_cast<std::uint64_t>(
+          std::chrono::duration_cast<std::chrono::microseconds>(node_.limits.put_wait_max).count()));
+  job->deadline = job->began + std::chrono::microseconds(wait_us);
+  job->block_bytes = record->block_bytes();
+  job->hash_count = hashes.size();
+  Store::OfferOptions options;
+  options.session = id_;
+  options.positions = numbers_of(request->positions());
+  options.token_ids = numbers_of(request->token_ids());
+  auto plan = node_.store.with(
+      [&](Store& store) { return store.offer(SpaceId(request->space()), hashes, options, job->began); });
+  if (!plan) {
+    return refuse(FrameType::kPut, id, plan.error(),
+                  "put: " + plan.error().message() + " (hashes: " + std::to_string(hashes.size()) + " of 1.." +
+                      std::to_string(node_.chain_blocks_max) +
+                      ", positions: " + std::to_string(options.positions.size()) +
+                      ", token_ids: " + std::to_string(options.token_ids.size()) + ")");
+  }
+  job->plan = std::move(*plan);
+  if (request->region() != 0) {
+    job->region = regions_.at(request->region());
+    ++job->region->user_count;
+    job->offsets.assign(offsets.begin(), offsets.end());
+  }
+  puts_.emplace(id, job);
+  if (job->plan.refused_count > 0 && (job->plan.again || wait_us > 0) && job->plan.put != PutId{}) {
+    ++job_count_;
+    asio::co_spawn(executor_, wait_for_memory(shared_from_this(), job), asio::detached);
+    return;
+  }
+  send_want(*job);
+}
+
+asio::awaitable<void> Session::wait_for_memory(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job) {
+  constexpr Duration kRetry = 1ms;
+  NodeContext& node = self->node_;
+  Event retry(self->executor_);
+  const auto alarm = node.clock.make_alarm(self->executor_);
+  while (job->plan.refused_count > 0 && !job->is_over && !self->ending_) {
+    const TimePoint now = node.clock.now();
+    if (!job->plan.again && now >= job->deadline) {
+      node.metrics.deadline_missed();
+      break;
+    }
+    if (job->plan.again) {
+      co_await asio::post(self->executor_, asio::use_awaitable);
+    } else {  // pinned blocks become free when moves and leases end; there is no one event for that
+      retry.reset();
+      alarm->arm(now + kRetry, [&retry] { retry.set(); });
+      co_await retry.wait();
+    }
+    if (job->is_over || self->ending_) break;
+    auto more = node.store.with([&](Store& store) { return store.offer_more(job->plan.put, node.clock.now()); });
+    if (!more) break;
+    job->plan.staged.insert(job->plan.staged.end(), more->staged.begin(), more->staged.end());
+    job->plan.refused_count = more->refused_count;
+    job->plan.again = more->again;
+  }
+  if (!job->is_over && !self->ending_) self->send_want(*job);
+  self->writer_.flush();
+  self->job_ended();
+}
+
+void Session::send_want(PutJob& job) {
+  job.is_waiting = false;
+  if (job.plan.staged.empty()) return finish_put(job);
+  reply(FrameType::kPut, job.request_id, kFrameMore, [&](FlatBufferBuilder& builder) {
+    return wire::CreatePutWant(builder, static_cast<std::uint32_t>(job.plan.stored_count),
+                               static_cast<std::uint32_t>(job.plan.staged.size()));
+  });
+}
+
+asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
+  const std::uint64_t id = frame.header.request_id;
+  const auto found = puts_.find(id);
+  if (found == puts_.end() || found->second->is_waiting || found->second->is_over) {
+    // The put may just have failed, with its data still on the way: the client knows already.
+    if (found != puts_.end()) fail_put(*found->second, Errc::kBadRequest, "put_data: before put_want");
+    co_return bool(co_await reader_.skip_payload());
+  }
+  const std::shared_ptr<PutJob> job = found->second;
+  const auto* request = read_table<wire::PutData>(frame.table);
+  const std::uint64_t stripes = stripe_count(job->block_bytes);
+  const std::size_t left = job->plan.staged.size() - job->committed;
+  std::string why;
+  if (request == nullptr) {
+    why = "put_data: the table fails verification";
+  } else if (request->block_count() == 0 || request->block_count() > left) {
+    why =
+        "put_data.block_count: " + std::to_string(request->block_count()) + ", 1.." + std::to_string(left) + " are due";
+  } else if (request->checksums() == nullptr || request->checksums()->size() != request->block_count() * stripes) {
+    why = "put_data.checksums: " + std::to_string(request->checksums() == nullptr ? 0 : request->checksums()->size()) +
+          ", " + std::to_string(request->block_count() * stripes) + " are due";
+  } else if (frame.header.payload_bytes != (job->region ? 0 : request->block_count() * job->block_bytes)) {
+    why = "put_data payload_bytes: " + std::to_string(frame.header.payload_bytes) + ", " +
+          std::to_string(job->region ? 0 : request->block_count() * job->block_bytes) + " are due";
+  }
+  if (!why.empty()) {
+    fail_put(*job, Errc::kBadRequest, why);
+    co_return bool(co_await reader_.skip_payload());
+  }
+  const auto sums = numbers_of(request->checksums());
+  co_return co_await drain(job, request->block_count(), std::vector<std::uint64_t>(sums.begin(), sums.end()));
+}
+
+asio::awaitable<bool> Session::drain(std::shared_ptr<PutJob> job, std::uint32_t count,
+                                     std::vector<std::uint64_t> claimed) {
+  const std::size_t stripes = stripe_count(job->block_bytes);
+  const auto staged = std::span(job->plan.staged).subspan(job->committed, count);
+  std::size_t good = 0;
+  if (!job->region) {
+    std::vector<BlockTarget> targets(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      targets[i] = {staged[i].bytes, staged[i].seed, 0, std::span(claimed).subspan(i * stripes, stripes)};
+    }
+    BlockSink sink(targets);
+    job->sink = &sink;
+    const auto read = co_await reader_.read_payload(sink);
+    job->sink = nullptr;
+    if (!read) co_return false;
+    node_.metrics.add_bytes_in(Path::kInline, count * job->block_bytes);
+    good = sink.good_count();
+  } else {
+    std::vector<std::uint64_t> sums(stripes);
+    std::size_t since_turn = 0;
+    for (; good < count && !job->is_over; ++good) {
+      const std::byte* const from = job->region->mapped->bytes().data() + job->offsets[staged[good].index];
+      // The sums are of what lies in the slot: the client may change its memory at any moment.
+      copy_with_checksums(staged[good].seed, staged[good].bytes, std::span(from, job->block_bytes), sums);
+      if (!std::equal(sums.begin(), sums.end(), claimed.begin() + static_cast<std::ptrdiff_t>(good * stripes))) break;
+      since_turn += job->block_bytes;
+      if (since_turn >= kTurnBytes) {
+        since_turn = 0;
+        co_await asio::post(executor_, asio::use_awaitable);
+      }
+    }
+    node_.metrics.add_bytes_in(Path::kMemfd, good * job->block_bytes);
+  }
+  if (job->is_over) co_return !ending_;  // timed out or cancelled meanwhile; its end was told
+  node_.store.with([&](Store& store) {
+    for (std::size_t i = 0; i < good; ++i) {
+      switch (store.commit(job->plan.put, std::span(claimed).subspan(i * stripes, stripes), node_.clock.now())) {
+        case Store::CommitStatus::kStored: ++job->stored; break;
+        case Store::CommitStatus::kAlreadyStored: ++job->already_stored; break;
+        default: ++job->refused_late; break;
+      }
+    }
+  });
+  job->committed += good;
+  if (good < count) {
+    node_.metrics.checksum_failed();
+    fail_put(*job, Errc::kCorruptBlock,
+             "put_data: block " + std::to_string(job->plan.staged[job->committed].index) +
+                 " of the chain does not match its checksums");
+  } else if (job->committed == job->plan.staged.size()) {
+    finish_put(*job);
+  }
+  co_return true;
+}
+
+void Session::finish_put(PutJob& job) {
+  if (job.plan.put != PutId{}) node_.store.with([&](Store& store) { store.end_put(job.plan.put); });
+  const bool whole = job.committed == job.plan.staged.size();
+  node_.metrics.observe_verb(FrameType::kPut, node_.clock.now() - job.began, !whole);
+  job.is_over = true;
+  if (job.region) release(job.region);
+  if (whole) {
+    const auto refused = static_cast<std::uint32_t>(job.plan.refused_count + job.refused_late);
+    reply(FrameType::kPut, job.request_id, 0, [&](FlatBufferBuilder& builder) {
+      return wire::CreatePutResponse(builder, job.stored,
+                                     static_cast<std::uint32_t>(job.plan.stored_count + job.already_stored), refused,
+                                     refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0});
+    });
+  }
+  puts_.erase(job.request_id);  // last: it may hold the only reference to `job`
+}
+
+void Session::fail_put(PutJob& job, Errc code, std::string message) {
+  if (job.sink != nullptr) job.sink->cancel();  // its slots are freed below
+  refuse(FrameType::kPut, job.request_id, code, message);
+  const std::shared_ptr<PutJob> keep = puts_.at(job.request_id);
+  // A copy from the region into the slots may be waiting for its turn: drain() sees is_over before it touches them
+  // again.
+  finish_put(job);
+}
+
+}  // namespace kv

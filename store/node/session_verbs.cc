@@ -1,0 +1,190 @@
+// store/node/session_verbs.cc: the verbs that move no bytes: open, match, retention, regions, stats.
+
+#include <cstring>
+
+#include "base/assert.h"
+#include "store/node/session.h"
+
+namespace kv {
+void Session::on_open(const Frame& frame) {
+  const std::uint64_t id = frame.header.request_id;
+  const auto* request = read_table<wire::OpenRequest>(frame.table);
+  if (request == nullptr || request->record() == nullptr) {
+    return refuse(FrameType::kOpen, id, Errc::kBadRequest, "open: the table fails verification or lacks `record`");
+  }
+  std::string why;
+  const auto record = NamespaceRecord::parse(request->record()->string_view(), &why);
+  if (!record) return refuse(FrameType::kOpen, id, record.error(), why);
+  const auto space = node_.store.with([&](Store& store) { return store.open(*record); });
+  if (!space) {
+    return refuse(FrameType::kOpen, id, space.error(),
+                  "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
+  }
+  reply(FrameType::kOpen, id, 0, [&](FlatBufferBuilder& builder) {
+    return wire::CreateOpenResponse(builder, static_cast<std::uint32_t>(*space), record->block_bytes());
+  });
+}
+
+void Session::on_match(const Frame& frame) {
+  const std::uint64_t id = frame.header.request_id;
+  const auto* request = read_table<wire::MatchRequest>(frame.table);
+  if (request == nullptr)
+    return refuse(FrameType::kMatch, id, Errc::kBadRequest, "match: the table fails verification");
+  const auto hashes = hashes_of(request->hashes());
+  Store::MatchOptions options;
+  options.session = id_;
+  options.lease = request->lease();
+  options.token_ids = numbers_of(request->token_ids());
+  std::size_t block_size = 0;
+  const auto match = node_.store.with([&](Store& store) {
+    const NamespaceRecord* record = store.find_namespace(SpaceId(request->space()));
+    if (record != nullptr) block_size = record->block_size();
+    return store.match(SpaceId(request->space()), hashes, options, node_.clock.now());
+  });
+  if (!match) {
+    return refuse(FrameType::kMatch, id, match.error(),
+                  "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
+                      count_text("hashes", hashes.size(), node_.chain_blocks_max) + ")");
+  }
+  node_.metrics.add_tokens(match->block_count * block_size, (hashes.size() - match->block_count) * block_size);
+  reply(FrameType::kMatch, id, 0, [&](FlatBufferBuilder& builder) {
+    wire::Hash partial;
+    std::memcpy(&partial, match->partial_block.bytes.data(), sizeof partial);
+    const auto lease_us = std::chrono::duration_cast<std::chrono::microseconds>(node_.lease_duration).count();
+    return wire::CreateMatchResponse(
+        builder, static_cast<std::uint32_t>(match->block_count), 0, static_cast<std::uint64_t>(match->lease),
+        match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
+        static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
+        match->partial_token_count > 0 ? &partial : nullptr);
+  });
+}
+
+void Session::on_release(const Frame& frame) {
+  const auto* request = read_table<wire::ReleaseRequest>(frame.table);
+  if (request == nullptr) {
+    return refuse(FrameType::kRelease, frame.header.request_id, Errc::kBadRequest,
+                  "release: the table fails verification");
+  }
+  const auto released = node_.store.with([&](Store& store) { return store.release(id_, LeaseId(request->lease())); });
+  if (!released) {
+    return refuse(FrameType::kRelease, frame.header.request_id, released.error(),
+                  "lease: " + std::to_string(request->lease()) + ", not a live lease of this session");
+  }
+  reply(FrameType::kRelease, frame.header.request_id, 0,
+        [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
+}
+
+void Session::on_prefix(const Frame& frame) {
+  const FrameType type = frame.header.type;
+  const auto* request = read_table<wire::PrefixRequest>(frame.table);
+  const std::string name = frame_type_name(type);
+  if (request == nullptr)
+    return refuse(type, frame.header.request_id, Errc::kBadRequest, name + ": the table fails verification");
+  if (find_space(frame, request->space()) == nullptr) return;
+  const auto hashes = hashes_of(request->hashes());
+  const SpaceId space{request->space()};
+  const auto count = node_.store.with([&](Store& store) {
+    switch (type) {
+      case FrameType::kTouch: return store.touch(space, hashes, node_.clock.now());
+      case FrameType::kPin: return store.retain(space, hashes);
+      case FrameType::kUnpin: return store.unretain(space, hashes);
+      default: return store.drop(space, hashes);
+    }
+  });
+  if (!count) {
+    return refuse(type, frame.header.request_id, count.error(),
+                  name + ": " + count.error().message() + " (hashes: " + std::to_string(hashes.size()) + ")");
+  }
+  reply(type, frame.header.request_id, 0,
+        [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, *count); });
+}
+
+void Session::on_region_add(const Frame& frame) {
+  const std::uint64_t id = frame.header.request_id;
+  const Descriptor fd = stream_->take_descriptor();
+  const auto* request = read_table<wire::RegionAddRequest>(frame.table);
+  if (request == nullptr)
+    return refuse(FrameType::kRegionAdd, id, Errc::kBadRequest, "region_add: the table fails verification");
+  if (!stream_->can_pass_descriptors()) {
+    return refuse(FrameType::kRegionAdd, id, Errc::kUnsupported,
+                  "region_add: memory can be lent over a Unix socket only");
+  }
+  const SessionLimits& limits = node_.limits;
+  if (regions_.size() >= limits.region_count_max) {
+    return refuse(FrameType::kRegionAdd, id, Errc::kBusy,
+                  count_text("regions", regions_.size() + 1, limits.region_count_max));
+  }
+  if (request->bytes() > limits.region_bytes_max - region_bytes_) {
+    return refuse(FrameType::kRegionAdd, id, Errc::kTooLarge,
+                  count_text("region bytes", request->bytes(), limits.region_bytes_max - region_bytes_));
+  }
+  std::string why;
+  auto mapped = MappedRegion::map(fd, request->bytes(), &why);
+  if (!mapped) return refuse(FrameType::kRegionAdd, id, mapped.error(), why);
+  const auto region = std::make_shared<Lent>();
+  region->mapped = std::move(*mapped);
+  regions_.emplace(++region_last_, region);
+  region_bytes_ += request->bytes();
+  node_.metrics.add_region_bytes(static_cast<std::int64_t>(request->bytes()));
+  reply(FrameType::kRegionAdd, id, 0,
+        [&](FlatBufferBuilder& builder) { return wire::CreateRegionResponse(builder, region_last_); });
+}
+
+void Session::on_region_remove(const Frame& frame) {
+  const std::uint64_t id = frame.header.request_id;
+  const auto* request = read_table<wire::RegionRemoveRequest>(frame.table);
+  if (request == nullptr)
+    return refuse(FrameType::kRegionRemove, id, Errc::kBadRequest, "region_remove: the table fails verification");
+  const auto found = regions_.find(request->region());
+  if (found == regions_.end()) {
+    return refuse(FrameType::kRegionRemove, id, Errc::kNoRegion,
+                  "region: " + std::to_string(request->region()) + ", not lent by this session");
+  }
+  const std::shared_ptr<Lent> region = found->second;
+  regions_.erase(found);
+  region->removing = true;
+  region->removal_request = id;
+  ++region->user_count;  // ourselves
+  for (auto& [request_id, job] : gets_) {
+    if (job->region == region) job->cancelled = true;
+  }
+  release(region);
+}
+
+void Session::release(const std::shared_ptr<Lent>& region) {
+  KV_ASSERT(region->user_count > 0);
+  if (--region->user_count > 0 || !region->removing) return;
+  const std::uint64_t bytes = region->mapped->bytes().size();
+  region->mapped.reset();
+  region_bytes_ -= bytes;
+  node_.metrics.add_region_bytes(-static_cast<std::int64_t>(bytes));
+  reply(FrameType::kRegionRemove, region->removal_request, 0,
+        [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
+}
+
+void Session::on_stats(const Frame& frame) {
+  StoreStats stats;
+  std::vector<NamespaceStats> spaces;
+  node_.store.with([&](Store& store) {
+    stats = store.stats();
+    spaces = store.namespaces();
+  });
+  reply(FrameType::kStats, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    std::vector<flatbuffers::Offset<wire::Stat>> values;
+    const auto add = [&](const char* name, double value) {
+      values.push_back(wire::CreateStatDirect(builder, name, value));
+    };
+    const auto count = [&](const char* name, std::uint64_t value) { add(name, static_cast<double>(value)); };
+    add("uptime_seconds", std::chrono::duration<double>(node_.clock.now() - node_.started).count());
+    count("sessions", node_.metrics.session_count());
+    for (const StoreStatName& stat : kStoreStatNames) count(stat.name, stats.*stat.value);
+    std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
+    for (const NamespaceStats& space : spaces) {
+      namespaces.push_back(
+          wire::CreateNamespaceStatDirect(builder, space.record.c_str(), space.block_count, space.block_bytes));
+    }
+    return wire::CreateStatsResponseDirect(builder, &values, &namespaces);
+  });
+}
+
+}  // namespace kv
