@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/assert.h"
@@ -169,6 +170,11 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaConfig& config) {
   return std::unique_ptr<Arena>(new Arena(std::move(impl)));
 }
 
+void Arena::add_class(std::size_t block_bytes) {
+  KV_ASSERT(fits(block_bytes));
+  impl_->class_index_of(block_bytes);
+}
+
 std::optional<SlotId> Arena::allocate(std::size_t block_bytes) {
   if (!fits(block_bytes)) return std::nullopt;
   const std::uint32_t class_index = impl_->class_index_of(block_bytes);
@@ -221,21 +227,28 @@ std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
   return it->second;
 }
 
-/// The lowest free run that is long enough. Failing that, the free end of the arena, if it holds a block at all: so an
-/// arena smaller than a whole slab is of use, and so are the last granules of any.
+/// The lowest free run that is long enough, from a multiple of its length if there is one: slabs of one class then lie
+/// without gaps too short for another. Failing that, the free end of the arena, if it holds a block at all: so an arena
+/// smaller than a whole slab is of use, and so are the last granules of any.
 Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index) {
   Class& of = classes[class_index];
-  auto run = std::find_if(free_runs.begin(), free_runs.end(), [&](const auto& candidate) {
-    return candidate.second >= of.granule_count && run_bytes(candidate.first, of.granule_count) >= of.block_bytes;
-  });
-  if (run == free_runs.end()) {
-    if (free_runs.empty()) return nullptr;
-    run = std::prev(free_runs.end());
-    if (run->first + run->second != granule_count || run_bytes(run->first, run->second) < of.block_bytes)
-      return nullptr;
+  const auto length = static_cast<std::uint32_t>(std::min(of.granule_count, granule_count));
+  std::uint32_t first = kNoSlab;
+  for (const auto& [run_first, run_count] : free_runs) {
+    if (run_count < length || run_bytes(run_first, length) < of.block_bytes) continue;
+    if (first == kNoSlab) first = run_first;
+    const auto aligned = static_cast<std::uint32_t>(round_up(run_first, length));
+    if (aligned + length > run_first + run_count || run_bytes(aligned, length) < of.block_bytes) continue;
+    first = aligned;
+    break;
   }
-  const std::uint32_t first = run->first;
-  const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(run->second, of.granule_count));
+  std::uint32_t count = length;
+  if (first == kNoSlab) {
+    if (free_runs.empty()) return nullptr;
+    std::tie(first, count) = *free_runs.rbegin();
+    if (first + count != granule_count || run_bytes(first, count) < of.block_bytes) return nullptr;
+    count = std::min(count, length);
+  }
   take_run(first, count);
 
   auto slab = std::make_unique<Slab>();
@@ -274,11 +287,12 @@ void Arena::Impl::remove_slab(Slab& slab) {
 }
 
 void Arena::Impl::take_run(std::uint32_t first, std::uint32_t count) {
-  const auto run = free_runs.find(first);
-  KV_ASSERT(run != free_runs.end() && run->second >= count);
-  const std::uint32_t rest = run->second - count;
-  free_runs.erase(run);
-  if (rest > 0) free_runs.emplace(first + count, rest);
+  const auto run = std::prev(free_runs.upper_bound(first));
+  const std::uint32_t run_end = run->first + run->second;
+  KV_ASSERT(run->first <= first && first + count <= run_end);
+  run->second = first - run->first;
+  if (run->second == 0) free_runs.erase(run);
+  if (first + count < run_end) free_runs.emplace(first + count, run_end - first - count);
 }
 
 void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
@@ -372,7 +386,7 @@ std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const
 
   // Maximum over a sliding window; `later` holds granules whose last use is above that of all after them. Windows at
   // the arena's end are shorter, as add_slab() allows.
-  std::optional<Window> best;
+  std::optional<Window> best, best_aligned;
   std::deque<std::pair<std::size_t, std::uint64_t>> later;
   for (std::size_t first = 0, end = 0; first < impl_->granule_count; ++first) {
     for (; end < std::min(first + of.granule_count, impl_->granule_count); ++end) {
@@ -384,10 +398,13 @@ std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const
     const std::size_t count = end - first;
     if (impl_->run_bytes(first, count) < of.block_bytes) break;
     const std::uint64_t use = later.front().second;
-    if (use != kNever && (!best || use < static_cast<std::uint64_t>(best->last_use)))
-      best = Window{first, count, Tick{use}};
+    if (use == kNever) continue;
+    const Window window{first, count, Tick{use}};
+    if (!best || window.last_use < best->last_use) best = window;
+    const bool is_aligned = count == of.granule_count && first % count == 0;
+    if (is_aligned && (!best_aligned || window.last_use < best_aligned->last_use)) best_aligned = window;
   }
-  return best;
+  return best_aligned ? best_aligned : best;
 }
 
 std::vector<SlotId> Arena::slots_in(const Window& window) const {

@@ -53,6 +53,8 @@ class Arena {
   static Result<std::unique_ptr<Arena>> create(const ArenaConfig& config);
   ~Arena();
 
+  /// Makes a size class known before its first block, for class_count(). Requires: fits(block_bytes).
+  void add_class(std::size_t block_bytes);
   /// A free slot of block_bytes bytes, contents unspecified; nullopt if nothing is free (evict and ask again). Takes
   /// free slots at the lowest address first, so that the slabs at high addresses drain and come free for other classes.
   std::optional<SlotId> allocate(std::size_t block_bytes);
@@ -96,9 +98,9 @@ class Arena {
     std::size_t first_granule, granule_count;
     Tick last_use;  ///< The latest use of any slab in it.
   };
-  /// The run of granules, long enough for a slab of the class, whose contents were used longest ago. It has no held or
-  /// shielded slab and no slab of that class itself (whose slots are better evicted one by one). nullopt if there is
-  /// none.
+  /// The run of granules, long enough for a slab of the class, whose contents were used longest ago; of those that
+  /// begin at a multiple of their length, if one will do (see add_slab). It has no held or shielded slab and no slab of
+  /// that class itself (whose slots are better evicted one by one). nullopt if there is none.
   std::optional<Window> oldest_window(std::size_t block_bytes) const;
   /// Allocated slots of all slabs that lie in the window, in part or whole. Freeing them all frees the window.
   std::vector<SlotId> slots_in(const Window& window) const;

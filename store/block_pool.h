@@ -22,7 +22,7 @@ namespace kv {
 ///   1. A slot is held in the arena iff it is staged or its block is pinned. So nothing pinned is cleared for another
 ///   size class.
 ///   2. A block's slot is freed when it is out of the index and its last pin has ended, not before and not later.
-///   3. A slab's last use is the latest use of any block that lies in it, once there are two size classes (before,
+///   3. A slab's last use is the latest use of any block that lies in it, from when there are two size classes (before,
 ///   nobody asks).
 ///   4. Retained blocks are pinned, and take at most what the Store allows.
 /// Thread safety: none, the Store's lock covers it.

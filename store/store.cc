@@ -102,6 +102,7 @@ Result<SpaceId> Store::open(const NamespaceRecord& record) {
   if (const auto it = impl_->space_of_record.find(record.text()); it != impl_->space_of_record.end()) return it->second;
   if (!impl_->pool.arena().fits(record.block_bytes())) return Errc::kTooLarge;
   if (impl_->spaces.size() >= impl_->config.namespace_count_max) return Errc::kBusy;
+  impl_->pool.arena().add_class(record.block_bytes());
   const auto id = static_cast<SpaceId>(impl_->spaces.size());
   impl_->spaces.push_back(std::make_unique<Space>(Space{id, record, record.id(), impl_->pool.index().add_tree()}));
   impl_->space_of_record.emplace(record.text(), id);
