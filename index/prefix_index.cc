@@ -1,1 +1,680 @@
 #include "index/prefix_index.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/assert.h"
+#include "index/block_run.h"
+#include "index/child_map.h"
+#include "index/leaf_heap.h"
+#include "index/stable_table.h"
+#include "index/token_table.h"
+
+namespace kv {
+namespace {
+
+using NodeId = std::uint32_t;
+constexpr NodeId kNoNode = 0xFFFFFFFF;        // as a block's node: the BlockId is free
+constexpr NodeId kUnlinkedNode = 0xFFFFFFFE;  // as a block's node: pinned, but in no tree any more
+
+// A join moves the blocks of one edge and undoes a split; where prefixes come and go, the two may alternate. These
+// bounds keep a join under some microseconds. A longer edge is left alone: one more hop in hundreds of blocks costs
+// nothing.
+constexpr std::size_t kJoinMovedMax = 256;
+constexpr std::size_t kJoinBlocksMax = 4096;
+
+__extension__ using Wide = unsigned __int128;
+
+constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
+
+/// What is known of a block besides its hash. Half a cache line, read once per request; a match never touches it.
+struct Block {
+  std::uint64_t slot = 0;
+  std::uint64_t recency = 0;
+  std::uint32_t pin_count = 0;
+  std::uint32_t position = 0;
+  NodeId node = kNoNode;
+  std::uint32_t depth = 0;  ///< Blocks above it in its tree: unlike an offset in its run, a split leaves it as it is.
+};
+static_assert(sizeof(Block) == 32);
+
+using Candidates = std::set<BlockId, TokenTable::Order>;
+
+/// An edge of a tree together with what hangs below its last block. A root has an empty run.
+struct alignas(64) Node {
+  BlockRun run;
+  ChildMap children;
+  std::unique_ptr<Candidates> candidates;  ///< Children that match_partial may name, by their first block's token ids.
+  NodeId parent = kNoNode;                 ///< Of a root: kNoNode. Of a free node: the next free one.
+  std::uint32_t tree = 0;
+  std::uint32_t first_depth = 0;  ///< Depth of the run's first block.
+};
+static_assert(sizeof(Node) == 64);
+
+struct Tree {
+  NodeId root;
+  std::size_t block_count = 0;
+};
+
+/// What the run of an unlinked block knew of it.
+struct Orphan {
+  BlockHash hash;
+  TreeId tree;
+};
+
+/// How many leading hashes of `a` and `b` are equal.
+std::size_t common_count(const BlockHash* a, const BlockHash* b, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint64_t x[4], y[4];
+    std::memcpy(x, a + i, sizeof x);
+    std::memcpy(y, b + i, sizeof y);
+    if (((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3])) != 0) return i;
+  }
+  return count;
+}
+
+}  // namespace
+
+struct PrefixIndex::Impl {
+  const std::uint64_t hash_seed;
+  StableTable<Block> blocks;
+  StableTable<Node> nodes;
+  std::vector<Tree> trees;
+  LeafHeap leaves;  ///< Nodes without children; the key is a lower bound of the leaf end's recency.
+  TokenTable tokens;
+  std::unordered_map<std::uint32_t, Orphan> orphans;
+  std::uint32_t free_block = 0xFFFFFFFF;  ///< First of a list through Block::depth.
+  NodeId free_node = kNoNode;
+  std::size_t linked_count = 0;
+  std::size_t heap_bytes = 0;  ///< Of runs and child maps.
+  std::size_t candidate_count = 0;
+
+  explicit Impl(std::uint64_t seed) : hash_seed(seed) {}
+
+  // -- access
+
+  Block& at(BlockId block) {
+    KV_ASSERT(is_known(block));
+    return blocks[to_int(block)];
+  }
+  bool is_known(BlockId block) const { return to_int(block) < blocks.size() && blocks[to_int(block)].node != kNoNode; }
+  bool is_linked(BlockId block) const { return is_known(block) && blocks[to_int(block)].node != kUnlinkedNode; }
+  const Block& linked(BlockId block) const {
+    KV_ASSERT(is_linked(block));
+    return blocks[to_int(block)];
+  }
+  Tree& at(TreeId tree) {
+    KV_ASSERT(static_cast<std::size_t>(tree) < trees.size());
+    return trees[static_cast<std::size_t>(tree)];
+  }
+
+  std::uint32_t offset(const Block& block) const { return block.depth - nodes[block.node].first_depth; }
+  bool is_root(const Node& node) const { return node.parent == kNoNode; }
+  /// The block above the node's first; kNoBlock below a root.
+  BlockId above(const Node& node) const {
+    return is_root(nodes[node.parent]) ? kNoBlock : nodes[node.parent].run.last();
+  }
+
+  /// Mixes all of the hash with the seed, since a caller may choose any 32 bytes as its own block hash.
+  std::uint32_t fingerprint(const BlockHash& hash) const {
+    std::uint64_t word[4];
+    std::memcpy(word, hash.bytes.data(), sizeof word);
+    const auto fold = [](std::uint64_t a, std::uint64_t b) {
+      const auto product = static_cast<Wide>(a) * b;
+      return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+    };
+    const std::uint64_t low = fold(word[0] ^ hash_seed ^ 0x9E3779B97F4A7C15, word[1] ^ 0xD1B54A32D192ED03);
+    const std::uint64_t high = fold(word[2] ^ hash_seed ^ 0x8CB92BA72F3D8DD7, word[3] ^ 0xABC98388FB8FAC03);
+    return static_cast<std::uint32_t>((low ^ high) >> 32 ^ (low ^ high));
+  }
+
+  NodeId find_child_node(const Node& parent, const BlockHash& hash) const {
+    if (parent.children.size() == 0) return kNoNode;
+    return parent.children.find(fingerprint(hash), [&](NodeId child) { return nodes[child].run.hashes()[0] == hash; });
+  }
+
+  /// Where a block called `parent` (or a root) ends and its children begin.
+  struct Place {
+    NodeId node;
+    std::uint32_t count;  ///< Blocks of the node's run up to and with the parent.
+  };
+  Place place(TreeId tree, BlockId parent) {
+    if (parent == kNoBlock) return {at(tree).root, 0};
+    const Block& block = linked(parent);
+    KV_ASSERT(nodes[block.node].tree == static_cast<std::uint32_t>(tree));
+    return {block.node, offset(block) + 1};
+  }
+
+  // -- structure
+
+  NodeId new_node(std::uint32_t tree, NodeId parent, std::uint32_t first_depth) {
+    NodeId id = free_node;
+    if (id != kNoNode) {
+      free_node = nodes[id].parent;
+    } else {
+      id = nodes.add();
+    }
+    Node& node = nodes[id];
+    node.tree = tree;
+    node.parent = parent;
+    node.first_depth = first_depth;
+    return id;
+  }
+
+  void free_empty_node(NodeId id) {
+    Node& node = nodes[id];
+    KV_ASSERT(node.run.empty() && node.children.size() == 0 && !node.candidates && !leaves.contains(id));
+    node.parent = free_node;
+    free_node = id;
+  }
+
+  /// Whether match_partial may name `block` as a follower of `parent`.
+  bool is_candidate(BlockId parent, BlockId block) const {
+    return tokens.has(block) &&
+           blocks[to_int(block)].position == (parent == kNoBlock ? 0 : blocks[to_int(parent)].position + 1);
+  }
+
+  /// Requires: child.parent is `parent`, and its run is not empty.
+  void link_child(NodeId parent, NodeId child) {
+    Node& node = nodes[parent];
+    const BlockRun& run = nodes[child].run;
+    node.children.insert(fingerprint(run.hashes()[0]), child, heap_bytes);
+    if (!is_candidate(above(nodes[child]), run.ids()[0])) return;
+    if (!node.candidates) node.candidates = std::make_unique<Candidates>(TokenTable::Order{&tokens});
+    candidate_count += node.candidates->insert(run.ids()[0]).second;
+  }
+
+  void unlink_child(NodeId parent, NodeId child) {
+    Node& node = nodes[parent];
+    const BlockRun& run = nodes[child].run;
+    node.children.erase(fingerprint(run.hashes()[0]), child, heap_bytes);
+    if (!node.candidates) return;
+    candidate_count -= node.candidates->erase(run.ids()[0]);
+    if (node.candidates->empty()) node.candidates.reset();
+  }
+
+  void move_children(NodeId from, NodeId to) {
+    nodes[to].children = std::move(nodes[from].children);
+    nodes[to].candidates = std::move(nodes[from].candidates);
+    nodes[to].children.for_each([&](NodeId child) { nodes[child].parent = to; });
+  }
+
+  void set_node(const BlockRun& run, NodeId node) {
+    for (std::uint32_t i = 0; i < run.size(); ++i) blocks[to_int(run.ids()[i])].node = node;
+  }
+
+  /// Cuts the node's run after `count` blocks and returns the node that ends there. The cheaper half gets a new node.
+  NodeId split(NodeId id, std::uint32_t count) {
+    Node& node = nodes[id];
+    const std::uint32_t size = node.run.size();
+    KV_ASSERT(count > 0 && count < size);
+    const bool is_upper_new = count < size - count + node.children.size();
+    const NodeId other =
+        new_node(node.tree, is_upper_new ? node.parent : id, node.first_depth + (is_upper_new ? 0 : count));
+    nodes[other].run = is_upper_new ? node.run.copy(0, count, heap_bytes) : node.run.copy(count, size, heap_bytes);
+    set_node(nodes[other].run, other);
+    if (is_upper_new) {
+      nodes[node.parent].children.replace(fingerprint(node.run.hashes()[0]), id, other);
+      replace_run(node, node.run.copy(count, size, heap_bytes));
+      node.first_depth += count;
+      node.parent = other;
+      link_child(other, id);
+      return other;
+    }
+    move_children(id, other);
+    leaves.rename(id, other);
+    replace_run(node, node.run.copy(0, count, heap_bytes));  // exact: an inner run does not grow
+    link_child(id, other);
+    return id;
+  }
+
+  void replace_run(Node& node, BlockRun run) {
+    node.run.clear(heap_bytes);
+    node.run = std::move(run);
+  }
+
+  /// Undoes a split once nothing needs it: a node whose only child is left becomes one with it.
+  void join_only_child(NodeId id) {
+    Node& node = nodes[id];
+    if (is_root(node) || node.children.size() != 1) return;
+    NodeId child_id = kNoNode;
+    node.children.for_each([&](NodeId only) { child_id = only; });
+    Node& child = nodes[child_id];
+    const std::size_t child_moved = child.run.size() + child.children.size(), node_moved = node.run.size();
+    if (std::min(child_moved, node_moved) > kJoinMovedMax) return;
+    if (node.run.size() + child.run.size() > kJoinBlocksMax) return;
+
+    unlink_child(id, child_id);
+    if (child_moved <= node_moved) {
+      set_node(child.run, id);
+      node.run.append(child.run, heap_bytes);
+      move_children(child_id, id);
+      leaves.rename(child_id, id);
+      replace_run(child, {});
+      free_empty_node(child_id);
+    } else {
+      set_node(node.run, child_id);
+      nodes[node.parent].children.replace(fingerprint(node.run.hashes()[0]), id, child_id);
+      child.parent = node.parent;
+      child.first_depth = node.first_depth;
+      BlockRun run = node.run.copy(0, node.run.size(), heap_bytes);
+      run.append(child.run, heap_bytes);
+      replace_run(child, std::move(run));
+      replace_run(node, {});
+      free_empty_node(id);
+    }
+  }
+
+  // -- eviction order
+
+  /// Puts the node where it belongs after its leaf end, or whether it is a leaf, has changed. Pinned leaf ends may stay
+  /// in the heap: oldest_leaf_end() takes them out when it meets them, and unpin() puts them back.
+  void update_leaf(NodeId id) {
+    const Node& node = nodes[id];
+    const bool is_leaf = !node.run.empty() && node.children.size() == 0;
+    if (!is_leaf) {
+      if (leaves.contains(id)) leaves.erase(id);
+      return;
+    }
+    const Block& end = blocks[to_int(node.run.last())];
+    if (!leaves.contains(id)) {
+      if (end.pin_count == 0) leaves.insert(id, end.recency);
+    } else if (leaves.key(id) > end.recency) {
+      leaves.set_key(id, end.recency);  // a larger recency waits: an older key is still a lower bound
+    }
+  }
+
+  /// A removed block leaves its recency to the block above.
+  void inherit(BlockId above, std::uint64_t recency) {
+    if (above != kNoBlock) blocks[to_int(above)].recency = std::max(blocks[to_int(above)].recency, recency);
+  }
+
+  // -- blocks
+
+  BlockId new_block() {
+    std::uint32_t id = free_block;
+    if (id != 0xFFFFFFFF) {
+      free_block = blocks[id].depth;
+    } else {
+      id = blocks.add();
+    }
+    return BlockId{id};
+  }
+
+  void free(BlockId block) {
+    tokens.erase(block);
+    blocks[to_int(block)].node = kNoNode;
+    blocks[to_int(block)].depth = free_block;
+    free_block = to_int(block);
+  }
+
+  void count_removed(std::uint32_t tree) {
+    --linked_count;
+    --trees[tree].block_count;
+  }
+
+  /// Takes out a node that lost its last block, and what that means for its parent.
+  void remove_empty_node(NodeId id, NodeId parent) {
+    free_empty_node(id);
+    update_leaf(parent);
+    join_only_child(parent);
+  }
+
+  std::string check() const;
+  std::string check_tree(std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
+                         std::size_t& candidates) const;
+  std::string check_node(NodeId id) const;
+};
+
+PrefixIndex::PrefixIndex(std::uint64_t hash_seed) : impl_(std::make_unique<Impl>(hash_seed)) {}
+PrefixIndex::~PrefixIndex() = default;
+PrefixIndex::PrefixIndex(PrefixIndex&&) noexcept = default;
+PrefixIndex& PrefixIndex::operator=(PrefixIndex&&) noexcept = default;
+
+TreeId PrefixIndex::add_tree() {
+  const TreeId tree{static_cast<std::uint32_t>(impl_->trees.size())};
+  impl_->trees.push_back({impl_->new_node(static_cast<std::uint32_t>(tree), kNoNode, 0)});
+  return tree;
+}
+
+PrefixIndex::Prefix PrefixIndex::match(TreeId tree, std::span<const BlockHash> hashes) const {
+  const Impl& impl = *impl_;
+  Prefix prefix;
+  for (NodeId id = impl_->at(tree).root; prefix.block_count < hashes.size();) {
+    id = impl.find_child_node(impl.nodes[id], hashes[prefix.block_count]);
+    if (id == kNoNode) break;
+    const BlockRun& run = impl.nodes[id].run;
+    const std::size_t count = std::min<std::size_t>(run.size(), hashes.size() - prefix.block_count);
+    const std::size_t equal = common_count(run.hashes(), &hashes[prefix.block_count], count);
+    prefix.block_count += equal;
+    prefix.last = run.ids()[equal - 1];
+    if (equal < run.size()) break;
+  }
+  return prefix;
+}
+
+void PrefixIndex::blocks_of(const Prefix& prefix, std::span<BlockId> blocks) const {
+  KV_ASSERT(blocks.size() == prefix.block_count);
+  if (blocks.empty()) return;
+  const Block& last = impl_->linked(prefix.last);
+  KV_ASSERT(last.depth + 1 == prefix.block_count);
+  std::size_t left = prefix.block_count;
+  for (NodeId id = last.node; left > 0; id = impl_->nodes[id].parent) {
+    const Node& node = impl_->nodes[id];
+    std::copy_n(node.run.ids(), left - node.first_depth, blocks.begin() + node.first_depth);
+    left = node.first_depth;
+  }
+}
+
+PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent,
+                                                     std::span<const std::uint32_t> token_ids) const {
+  const Impl& impl = *impl_;
+  PartialBlock best;
+  const auto consider = [&](BlockId block) {
+    const std::size_t count = TokenTable::common_count(impl.tokens.of(block), token_ids);
+    if (count > best.token_count) best = {count, block};
+  };
+  const auto [id, count] = impl_->place(tree, parent);
+  const Node& node = impl.nodes[id];
+  if (count < node.run.size()) {
+    if (impl.is_candidate(parent, node.run.ids()[count])) consider(node.run.ids()[count]);
+  } else if (node.candidates) {  // in lexicographic order, the longest common prefix is with a neighbour
+    const auto after = node.candidates->lower_bound(token_ids);
+    if (after != node.candidates->begin()) consider(*std::prev(after));
+    if (after != node.candidates->end()) consider(*after);
+  }
+  return best;
+}
+
+BlockId PrefixIndex::find_child(TreeId tree, BlockId parent, const BlockHash& hash) const {
+  const auto [id, count] = impl_->place(tree, parent);
+  const Node& node = impl_->nodes[id];
+  if (count < node.run.size()) return node.run.hashes()[count] == hash ? node.run.ids()[count] : kNoBlock;
+  const NodeId child = impl_->find_child_node(node, hash);
+  return child == kNoNode ? kNoBlock : impl_->nodes[child].run.ids()[0];
+}
+
+BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, Tick tick) {
+  Impl& impl = *impl_;
+  KV_ASSERT(find_child(tree, parent, block.hash) == kNoBlock);
+  auto [id, count] = impl.place(tree, parent);
+  if (count < impl.nodes[id].run.size()) id = impl.split(id, count);
+
+  const bool is_append = count > 0 && impl.nodes[id].children.size() == 0;
+  const std::uint32_t depth = impl.nodes[id].first_depth + count;
+  const NodeId target = is_append ? id : impl.new_node(static_cast<std::uint32_t>(tree), id, depth);
+  const BlockId added = impl.new_block();
+  impl.blocks[to_int(added)] = {
+      static_cast<std::uint64_t>(block.slot), static_cast<std::uint64_t>(tick), 0, block.position, target, depth};
+  if (!block.token_ids.empty()) impl.tokens.set(added, block.token_ids);
+  impl.nodes[target].run.append(block.hash, added, impl.heap_bytes);
+  if (!is_append) {
+    impl.link_child(id, target);
+    impl.update_leaf(id);
+  }
+  impl.update_leaf(target);
+  ++impl.linked_count;
+  ++impl.at(tree).block_count;
+  return added;
+}
+
+void PrefixIndex::remove_leaf_end(BlockId block) {
+  Impl& impl = *impl_;
+  KV_ASSERT(is_leaf_end(block));
+  KV_ASSERT(pin_count(block) == 0);
+  impl.inherit(parent(block), impl.at(block).recency);
+  const NodeId id = impl.at(block).node;
+  Node& node = impl.nodes[id];
+  impl.count_removed(node.tree);
+  if (node.run.size() > 1) {
+    node.run.truncate(node.run.size() - 1, impl.heap_bytes);
+    impl.update_leaf(id);
+  } else {
+    impl.unlink_child(node.parent, id);
+    node.run.clear(impl.heap_bytes);
+    impl.update_leaf(id);
+    impl.remove_empty_node(id, node.parent);
+  }
+  impl.free(block);
+}
+
+void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed) {
+  Impl& impl = *impl_;
+  const NodeId top = impl.linked(block).node;
+  const NodeId top_parent = impl.nodes[top].parent;
+  const std::uint32_t kept = impl.offset(impl.at(block));
+  const BlockId above = parent(block);
+  const std::uint32_t tree = impl.nodes[top].tree;
+
+  // First the tree is made whole without the blocks, then they are handed out.
+  std::vector<NodeId> node_ids{top};  // parents before children
+  for (std::size_t i = 0; i < node_ids.size(); ++i) {
+    impl.nodes[node_ids[i]].children.for_each([&](NodeId child) { node_ids.push_back(child); });
+  }
+  std::vector<BlockRun> runs;
+  for (const NodeId id : node_ids) {
+    Node& node = impl.nodes[id];
+    if (impl.leaves.contains(id)) impl.leaves.erase(id);
+    if (node.candidates) impl.candidate_count -= node.candidates->size();
+    node.candidates.reset();
+    node.children.clear(impl.heap_bytes);
+    if (id != top) {
+      runs.push_back(std::move(node.run));
+      impl.free_empty_node(id);
+    }
+  }
+  Node& node = impl.nodes[top];
+  if (kept == 0) {
+    impl.unlink_child(top_parent, top);
+    runs.insert(runs.begin(), std::move(node.run));
+  } else {
+    runs.insert(runs.begin(), node.run.copy(kept, node.run.size(), impl.heap_bytes));
+    node.run.truncate(kept, impl.heap_bytes);
+  }
+  std::uint64_t recency = 0;
+  for (const BlockRun& run : runs) {
+    for (std::uint32_t i = 0; i < run.size(); ++i) {
+      Block& gone = impl.at(run.ids()[i]);
+      recency = std::max(recency, gone.recency);
+      gone.node = kUnlinkedNode;
+      impl.count_removed(tree);
+    }
+  }
+  impl.inherit(above, recency);
+  if (kept == 0) {
+    impl.remove_empty_node(top, top_parent);
+  } else {
+    impl.update_leaf(top);
+  }
+
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    for (std::uint32_t i = run->size(); i-- > 0;) {
+      const BlockId gone = run->ids()[i];
+      impl.orphans[to_int(gone)] = {run->hashes()[i], TreeId{tree}};
+      removed(gone);
+      if (impl.at(gone).pin_count == 0) forget(gone);
+    }
+    run->clear(impl.heap_bytes);
+  }
+}
+
+void PrefixIndex::forget(BlockId block) {
+  KV_ASSERT(impl_->at(block).node == kUnlinkedNode);
+  KV_ASSERT(pin_count(block) == 0);
+  impl_->orphans.erase(to_int(block));
+  impl_->free(block);
+}
+
+void PrefixIndex::touch(BlockId block, Tick tick) {
+  std::uint64_t& recency = impl_->at(block).recency;
+  recency = std::max(recency, static_cast<std::uint64_t>(tick));
+}
+
+void PrefixIndex::pin(BlockId block) {
+  std::uint32_t& count = impl_->at(block).pin_count;
+  KV_ASSERT(count < 0xFFFFFFFF);
+  ++count;
+}
+
+void PrefixIndex::unpin(BlockId block) {
+  Block& unpinned = impl_->at(block);
+  KV_ASSERT(unpinned.pin_count > 0);
+  if (--unpinned.pin_count == 0 && is_leaf_end(block)) impl_->update_leaf(unpinned.node);
+}
+
+BlockId PrefixIndex::oldest_leaf_end() {
+  LeafHeap& leaves = impl_->leaves;
+  while (!leaves.empty()) {
+    const auto [key, leaf] = leaves.top();
+    const BlockId end = impl_->nodes[leaf].run.last();
+    const Block& block = impl_->at(end);
+    if (block.pin_count > 0) {
+      leaves.erase(leaf);
+    } else if (block.recency > key) {
+      leaves.set_key(leaf, block.recency);
+    } else {
+      return end;
+    }
+  }
+  return kNoBlock;
+}
+
+bool PrefixIndex::is_leaf_end(BlockId block) const {
+  if (!impl_->is_linked(block)) return false;
+  const Node& node = impl_->nodes[impl_->linked(block).node];
+  return node.run.last() == block && node.children.size() == 0;
+}
+
+bool PrefixIndex::is_linked(BlockId block) const { return impl_->is_linked(block); }
+
+const BlockHash& PrefixIndex::hash(BlockId block) const {
+  const Block& known = impl_->at(block);
+  if (known.node == kUnlinkedNode) return impl_->orphans.at(to_int(block)).hash;
+  return impl_->nodes[known.node].run.hashes()[impl_->offset(known)];
+}
+
+TreeId PrefixIndex::tree(BlockId block) const {
+  const Block& known = impl_->at(block);
+  if (known.node == kUnlinkedNode) return impl_->orphans.at(to_int(block)).tree;
+  return TreeId{impl_->nodes[known.node].tree};
+}
+
+BlockId PrefixIndex::parent(BlockId block) const {
+  const Block& linked = impl_->linked(block);
+  const Node& node = impl_->nodes[linked.node];
+  const std::uint32_t offset = impl_->offset(linked);
+  return offset > 0 ? node.run.ids()[offset - 1] : impl_->above(node);
+}
+
+SlotId PrefixIndex::slot(BlockId block) const { return SlotId{impl_->at(block).slot}; }
+void PrefixIndex::set_slot(BlockId block, SlotId slot) { impl_->at(block).slot = static_cast<std::uint64_t>(slot); }
+std::uint32_t PrefixIndex::position(BlockId block) const { return impl_->at(block).position; }
+std::uint32_t PrefixIndex::pin_count(BlockId block) const { return impl_->at(block).pin_count; }
+Tick PrefixIndex::recency(BlockId block) const { return Tick{impl_->at(block).recency}; }
+std::size_t PrefixIndex::block_count() const { return impl_->linked_count; }
+std::size_t PrefixIndex::block_count(TreeId tree) const { return impl_->at(tree).block_count; }
+
+std::size_t PrefixIndex::memory_bytes() const {
+  constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;  // of the standard library's containers, allocated
+  return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() +
+         impl_->leaves.heap_bytes() + impl_->tokens.heap_bytes() + impl_->heap_bytes +
+         impl_->trees.capacity() * sizeof(Tree) + impl_->orphans.size() * kMapNodeBytes +
+         impl_->candidate_count * kSetNodeBytes;
+}
+
+void PrefixIndex::for_each(TreeId tree, const std::function<void(BlockId)>& visit) const {
+  std::vector<NodeId> todo{impl_->at(tree).root};
+  while (!todo.empty()) {
+    const Node& node = impl_->nodes[todo.back()];
+    todo.pop_back();
+    for (std::uint32_t i = 0; i < node.run.size(); ++i) visit(node.run.ids()[i]);
+    node.children.for_each([&](NodeId child) { todo.push_back(child); });
+  }
+}
+
+std::string PrefixIndex::check() const { return impl_->check(); }
+
+// -- checks, for tests
+
+std::string PrefixIndex::Impl::check() const {
+  std::size_t node_count = 0, bytes = 0, candidates = 0, linked = 0, free_blocks = 0, unlinked = 0, free_nodes = 0;
+  for (std::uint32_t tree = 0; tree < trees.size(); ++tree) {
+    if (auto problem = check_tree(tree, node_count, bytes, candidates); !problem.empty()) return problem;
+    linked += trees[tree].block_count;
+  }
+  for (std::uint32_t i = free_block; i != 0xFFFFFFFF; i = blocks[i].depth) ++free_blocks;
+  for (NodeId i = free_node; i != kNoNode; i = nodes[i].parent) ++free_nodes;
+  for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+    if (tokens.has(BlockId{i}) && blocks[i].node == kNoNode)
+      return "free block " + std::to_string(i) + " has token ids";
+    if (blocks[i].node == kUnlinkedNode) unlinked += orphans.count(i);
+  }
+  if (linked != linked_count) return "linked_count is not the sum over the trees";
+  if (orphans.size() != unlinked) return "orphans are not the unlinked blocks";
+  if (linked + unlinked + free_blocks != blocks.size()) return "a block is neither linked, unlinked nor free";
+  if (node_count + free_nodes != nodes.size()) return "a node is neither in a tree nor free";
+  if (bytes != heap_bytes)
+    return "heap_bytes is " + std::to_string(heap_bytes) + " and should be " + std::to_string(bytes);
+  if (candidates != candidate_count) return "candidate_count is wrong";
+  if (!leaves.check()) return "the leaf heap is out of order";
+  return {};
+}
+
+std::string PrefixIndex::Impl::check_tree(std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
+                                          std::size_t& candidates) const {
+  std::size_t block_count = 0;
+  std::vector<NodeId> todo{trees[tree].root};
+  if (!nodes[trees[tree].root].run.empty() || !is_root(nodes[trees[tree].root])) return "a root is not a root";
+  while (!todo.empty()) {
+    const NodeId id = todo.back();
+    const Node& node = nodes[id];
+    todo.pop_back();
+    const std::string in = "node " + std::to_string(id) + ": ";
+    if (node.tree != tree) return in + "wrong tree";
+    if (auto problem = check_node(id); !problem.empty()) return in + problem;
+    std::size_t children = 0, candidate_children = 0;
+    std::string problem;
+    node.children.for_each([&](NodeId child) {
+      todo.push_back(child);
+      ++children;
+      const BlockRun& run = nodes[child].run;
+      if (nodes[child].parent != id) problem = "a child has another parent";
+      if (nodes[child].first_depth != node.first_depth + node.run.size()) problem = "a child has a wrong depth";
+      if (run.empty() || find_child_node(node, run.hashes()[0]) != child) problem = "a child cannot be found";
+      if (run.empty() || !is_candidate(above(nodes[child]), run.ids()[0])) return;
+      ++candidate_children;
+      if (!node.candidates || !node.candidates->contains(run.ids()[0])) problem = "a candidate is missing";
+    });
+    if (!problem.empty()) return in + problem;
+    if (children != node.children.size()) return in + "wrong count of children";
+    if (candidate_children != (node.candidates ? node.candidates->size() : 0)) return in + "wrong count of candidates";
+    if (node.candidates && node.candidates->empty()) return in + "an empty set of candidates";
+    ++node_count;
+    block_count += node.run.size();
+    bytes += node.run.heap_bytes() + node.children.heap_bytes();
+    candidates += candidate_children;
+  }
+  if (block_count != trees[tree].block_count) return "tree " + std::to_string(tree) + ": wrong count of blocks";
+  return {};
+}
+
+std::string PrefixIndex::Impl::check_node(NodeId id) const {
+  const Node& node = nodes[id];
+  for (std::uint32_t i = 0; i < node.run.size(); ++i) {
+    const std::uint32_t block = to_int(node.run.ids()[i]);
+    if (block >= blocks.size() || blocks[block].node != id) return "a block is of another node";
+    if (blocks[block].depth != node.first_depth + i) return "a block has a wrong depth";
+  }
+  if (is_root(node)) return leaves.contains(id) ? "a root is in the leaf heap" : "";
+  if (node.run.empty()) return "an empty run";
+  if (node.children.size() > 0) return leaves.contains(id) ? "an inner node is in the leaf heap" : "";
+  const Block& end = blocks[to_int(node.run.last())];
+  if (!leaves.contains(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : "";
+  return leaves.key(id) > end.recency ? "a leaf's key is above its recency" : "";
+}
+
+}  // namespace kv
