@@ -370,8 +370,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PrefixIndexModelTest,
                                          Shape{"Bushy", 300, 5, 6, true, true, 500'000, 500},
                                          Shape{"SameHashesEverywhere", 300, 4, 8, false, true, 400'000, 500},
                                          Shape{"WideRoot", 600, 1000, 2, true, false, 200'000, 500},
-                                         Shape{"LongRuns", 6000, 1, 1500, true, false, 20'000, 200},
-                                         Shape{"LongRunsThatBranch", 6000, 2, 700, true, true, 20'000, 200}),
+                                         Shape{"LongRuns", 3000, 1, 600, true, false, 6'000, 100},
+                                         Shape{"LongRunsThatBranch", 3000, 2, 400, true, true, 10'000, 100}),
                          [](const auto& shape) { return std::string(shape.param.name); });
 
 }  // namespace
