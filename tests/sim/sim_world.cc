@@ -236,9 +236,14 @@ class World {
         }
         case 3: {
           const bool pins = chance(0.3), drops = chance(0.3);
-          const auto count = drops  ? co_await client->drop(space, chain, deadline)
-                             : pins ? co_await client->pin(space, chain, deadline)
-                                    : co_await client->unpin(space, chain, deadline);
+          Result<std::size_t> count(std::size_t{0});
+          if (drops) {
+            count = co_await client->drop(space, chain, deadline);
+          } else if (pins) {
+            count = co_await client->pin(space, chain, deadline);
+          } else {
+            count = co_await client->unpin(space, chain, deadline);
+          }
           check_deadline("pin, unpin or drop", began, deadline);
           (void)count;
           break;
