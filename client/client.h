@@ -8,9 +8,12 @@
 //
 // Files, in reading order:
 //   client.h           the whole public C++ interface
-//   get.cc, put.cc     the two long verbs, each one coroutine from call to answer
+//   get.cc, put.cc     the two long verbs, each one coroutine from call to answer; client.cc has the short ones
 //   cluster_map.h      which node owns a block
-//   node_link.h        the sessions with one node: connect, back off, break, match answers to calls
+//   link_session.h     one connection to a node: requests out, frames in, each checked and given to its call
+//   node_link.h        the sessions with one node: connect, back off, break, prepare calls
+//   deadline_queue.h   one alarm for all deadlines
+//   lent_memory.h      memory that nodes on this host fill and drain themselves, and its quarantine
 //   blocking_client.h  the same calls from any thread, with an I/O thread of its own
 //   kvstore.h          the C ABI
 #pragma once
@@ -63,20 +66,20 @@ struct MatchOptions {
   std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
   bool lease = false;                  ///< Keep what was found for the nodes' lease duration.
   bool prefetch = false;               ///< Reserved: start promotion from slower tiers.
-  std::span<const std::uint32_t> token_ids =
-      {};  ///< Of the blocks of `hashes` and of one more: asks for a partial block.
+  /// Of the blocks of `hashes`, and then of up to one more: asks for a partial block. Single node only.
+  std::span<const std::uint32_t> token_ids = {};
 };
 struct MatchResult {
   std::size_t block_count = 0;  ///< Leading blocks held by their owners.
   error_code why;               ///< Why not more: none if it was a plain miss, else for example timed_out.
   Lease lease{};
-  std::size_t partial_token_count =
-      0;                      ///< Leading tokens of the next block that a stored block shares; single node only.
-  BlockHash partial_block{};  ///< That block: get it as the hash after the matched ones.
+  std::size_t partial_token_count = 0;  ///< Leading tokens of the next block that a stored block shares.
+  BlockHash partial_block{};            ///< That block: get it as the hash after the matched ones.
 };
 
-/// A progress mark: every block of the prefix has this segment, verified. Called on the client's executor; must not
-/// throw. `block_count` can only shrink from one segment to the next.
+/// A progress mark: the first `block_count` blocks (at least one) have this segment and those before it, verified.
+/// Called on the client's executor before the get completes; must not throw. `block_count` can only shrink from one
+/// segment to the next.
 struct SegmentCallback {
   void (*call)(void* context, std::size_t segment, std::size_t block_count) = nullptr;
   void* context = nullptr;
@@ -84,15 +87,16 @@ struct SegmentCallback {
 struct GetOptions {
   std::chrono::microseconds deadline;  ///< From the call to the last verified byte. No default: choose.
   Lease lease{};                       ///< Of a match before; ended by this get.
-  std::span<const std::uint64_t> segment_ends =
-      {};  ///< Layer ranges as byte offsets in a block, increasing, the last = block_bytes; each but
-           ///< the last is rounded up to a whole stripe (kStripeBytes).
+  /// Layer ranges as byte offsets in a block, increasing, the last = block_bytes; each but the last is rounded up to a
+  /// whole stripe (kStripeBytes), so that small segments may end together.
+  std::span<const std::uint64_t> segment_ends = {};
   SegmentCallback on_segment = {};
 };
 struct GetResult {
-  std::size_t block_count = 0;    ///< Leading blocks landed and verified. Later destinations are unspecified.
-  error_code why;                 ///< Why not more: none for a plain miss; timed_out, kUnavailable, kCorruptBlock, ...
-  std::size_t corrupt_count = 0;  ///< Blocks whose checksum failed here.
+  std::size_t block_count = 0;  ///< Leading blocks landed and verified. Later destinations are unspecified.
+  error_code why;               ///< Why not more: none for a plain miss; timed_out, kUnavailable, kCorruptBlock, ...
+  std::size_t corrupt_count =
+      0;  ///< Blocks whose checksum failed here; counting ends with the first in a row of blocks.
 };
 
 struct PutOptions {
@@ -155,9 +159,9 @@ class Client {
 
   /// Copies the longest cached prefix of `hashes` into memory, block i to blocks[i] (block_bytes each, no two
   /// overlapping). If the destinations lie in memory of allocate(), and the node is on this host, the node writes them
-  /// directly. After a deadline passed on such memory, the node may still write to the destinations of this call until
-  /// it answers or its process ends: until then the memory is quarantined, and calls that name it fail with
-  /// kQuarantined.
+  /// directly. After a deadline passed on such memory, the node may still write to those destinations of this call that
+  /// were not reported as landed, until it answers or its process ends: until then they are quarantined, and calls that
+  /// name them fail with kQuarantined.
   Async<GetResult> get(Space space, std::span<const BlockHash> hashes, std::span<const std::span<std::byte>> blocks,
                        GetOptions options);
   /// Stores the chain's blocks, block i from blocks[i]; each node takes only what it lacks. The bytes must not change
@@ -167,24 +171,25 @@ class Client {
 
   /// Marks the prefix as used; pins and unpins it against eviction; drops the last block of the chain with all below it
   /// (no hashes: the namespace). Return blocks touched, pinned, unpinned, dropped, summed over the nodes. Errors: of
-  /// the first node that failed, after all were asked.
+  /// the first node that failed, after all were asked. With several nodes drop asks the owner of that last block only:
+  /// what lies below it on others can no longer be reached, and ages out.
   Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Async<std::size_t> pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Async<std::size_t> unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Async<std::size_t> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
 
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
-  /// Round trip to each node, in node order; an error_code in NodeStatus::last_error where it failed.
+  /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;
 
   /// Memory that nodes on this host can fill and drain directly (memfd). Owned by the client, freed by free_memory() or
   /// the destructor. Errors: kBusy over region_bytes_max, system errors.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
-  /// Errors: kBadRequest if it is not from allocate(); kQuarantined while a node may still touch it (it is freed then,
-  /// later).
+  /// Also while it is quarantined: the node may go on writing the memfd's pages, but these addresses are no longer
+  /// them. Errors: kBadRequest if it is not from allocate(), kBusy while a call in progress uses it.
   Result<void> free_memory(std::span<std::byte> memory);
-  /// Whether some node may still touch a part of `memory` for a call that has ended.
+  /// Whether some node may still write a part of `memory` for a get that has ended.
   bool is_quarantined(std::span<const std::byte> memory) const;
 
  private:

@@ -1,6 +1,7 @@
 #include "transport/frame_writer.h"
 
 #include <array>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -96,8 +97,7 @@ asio::awaitable<void> FrameWriter::run() {
       continue;
     }
     if (closed_ || pieces_.empty()) continue;
-    const auto ready = co_await stream_.wait_writable();  // named: GCC 12 miscompiles `if (!co_await ...)` in a loop
-    if (!ready) close();
+    if (!co_await stream_.wait_writable()) close();
   }
 }
 
@@ -106,6 +106,20 @@ asio::awaitable<void> FrameWriter::wait_below(std::size_t bytes) {
     room_.reset();
     co_await room_.wait();
   }
+}
+
+void FrameWriter::own_borrowed() {
+  for (Piece& piece : pieces_) {
+    if (!piece.borrowed.empty()) {
+      piece.owned.assign(piece.borrowed.begin(), piece.borrowed.end());
+      piece.borrowed = {};
+    }
+  }
+  std::vector<std::function<void(bool)>> done;
+  for (Piece& piece : pieces_) {
+    if (piece.done) done.push_back(std::exchange(piece.done, nullptr));
+  }
+  for (const auto& call : done) call(true);
 }
 
 void FrameWriter::close() {

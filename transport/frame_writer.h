@@ -36,6 +36,8 @@ class FrameWriter {
   asio::awaitable<void> run();
   /// Suspends while more than `bytes` are queued. Returns at once when closed.
   asio::awaitable<void> wait_below(std::size_t bytes);
+  /// Copies what is still borrowed, so that its owner may have it back, and calls every pending done(true).
+  void own_borrowed();
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();
 

@@ -1,0 +1,200 @@
+#include "client/blocking_client.h"
+
+#include <atomic>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <semaphore>
+#include <thread>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/// Hands one value from the I/O thread to a waiting caller.
+template <class T>
+class Handover {
+ public:
+  void give(T value) {
+    value_.emplace(std::move(value));
+    ready_.store(true, std::memory_order_release);
+    done_.release();
+  }
+  void fail(std::exception_ptr exception) {
+    exception_ = std::move(exception);
+    ready_.store(true, std::memory_order_release);
+    done_.release();
+  }
+  T take(std::chrono::microseconds spin) {
+    if (spin.count() > 0) {
+      const auto until = std::chrono::steady_clock::now() + spin;
+      while (!ready_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) relax();
+    }
+    done_.acquire();  // also after a successful spin: give() must be through with this object
+    if (exception_) std::rethrow_exception(exception_);
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<T> value_;
+  std::exception_ptr exception_;
+  std::atomic<bool> ready_{false};
+  std::binary_semaphore done_{0};
+};
+
+}  // namespace
+
+struct BlockingClient::Impl {
+  Impl(ClientConfig config, BlockingOptions o)
+      : options(o), client(std::make_unique<Client>(io.get_executor(), std::move(config))), thread([this] { run(); }) {}
+
+  ~Impl() {
+    asio::post(io, [this] { client.reset(); });
+    work.reset();
+    thread.join();  // the coroutines of closed sessions run to their end
+  }
+
+  void run() {
+    for (;;) {
+      try {
+        if (options.busy_poll.count() == 0) {
+          io.run();
+          return;
+        }
+        auto idle_since = std::chrono::steady_clock::now();
+        while (!io.stopped()) {
+          if (io.poll() > 0) {
+            idle_since = std::chrono::steady_clock::now();
+          } else if (std::chrono::steady_clock::now() - idle_since < options.busy_poll) {
+            relax();
+          } else {
+            io.run_one();
+            idle_since = std::chrono::steady_clock::now();
+          }
+        }
+        return;
+      } catch (const std::exception& e) {
+        // A failed assertion in a handler. The calls that were in it end at their deadlines.
+        std::fprintf(stderr, "kvstore: internal error: %s\n", e.what());
+      }
+    }
+  }
+
+  /// Runs `make(client)` (an Async<T>) on the I/O thread and waits for what it returns.
+  template <class T, class Make>
+  Result<T> call(Make make) {
+    KV_ASSERT(std::this_thread::get_id() != thread.get_id());
+    Handover<Result<T>> handover;
+    asio::post(io, [this, &make, &handover] {
+      try {
+        asio::co_spawn(io, make(*client), [&handover](std::exception_ptr exception, Result<T> result) {
+          if (exception) {
+            handover.fail(std::move(exception));
+          } else {
+            handover.give(std::move(result));
+          }
+        });
+      } catch (...) {
+        handover.fail(std::current_exception());
+      }
+    });
+    return handover.take(options.busy_poll);
+  }
+
+  /// The same for a plain function.
+  template <class T, class F>
+  T run_there(F f) {
+    KV_ASSERT(std::this_thread::get_id() != thread.get_id());
+    Handover<T> handover;
+    asio::post(io, [this, &f, &handover] {
+      try {
+        handover.give(f(*client));
+      } catch (...) {
+        handover.fail(std::current_exception());
+      }
+    });
+    return handover.take(options.busy_poll);
+  }
+
+  BlockingOptions options;
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  std::unique_ptr<Client> client;
+  std::thread thread;
+};
+
+BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options)
+    : impl_(std::make_unique<Impl>(std::move(config), options)) {}
+BlockingClient::~BlockingClient() = default;
+
+Result<Space> BlockingClient::open(NamespaceRecord record, std::chrono::microseconds deadline) {
+  return impl_->call<Space>([&](Client& client) { return client.open(std::move(record), deadline); });
+}
+std::size_t BlockingClient::block_bytes(Space space) const {
+  return impl_->run_there<std::size_t>([&](Client& client) { return client.block_bytes(space); });
+}
+Result<MatchResult> BlockingClient::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
+  return impl_->call<MatchResult>([&](Client& client) { return client.match(space, hashes, options); });
+}
+void BlockingClient::release(Lease lease) {
+  impl_->run_there<bool>([&](Client& client) {
+    client.release(lease);
+    return true;
+  });
+}
+Result<GetResult> BlockingClient::get(Space space, std::span<const BlockHash> hashes,
+                                      std::span<const std::span<std::byte>> blocks, GetOptions options) {
+  return impl_->call<GetResult>([&](Client& client) { return client.get(space, hashes, blocks, options); });
+}
+Result<PutResult> BlockingClient::put(Space space, std::span<const BlockHash> hashes,
+                                      std::span<const std::span<const std::byte>> blocks, PutOptions options) {
+  return impl_->call<PutResult>([&](Client& client) { return client.put(space, hashes, blocks, options); });
+}
+Result<std::size_t> BlockingClient::touch(Space space, std::span<const BlockHash> hashes,
+                                          std::chrono::microseconds deadline) {
+  return impl_->call<std::size_t>([&](Client& client) { return client.touch(space, hashes, deadline); });
+}
+Result<std::size_t> BlockingClient::pin(Space space, std::span<const BlockHash> hashes,
+                                        std::chrono::microseconds deadline) {
+  return impl_->call<std::size_t>([&](Client& client) { return client.pin(space, hashes, deadline); });
+}
+Result<std::size_t> BlockingClient::unpin(Space space, std::span<const BlockHash> hashes,
+                                          std::chrono::microseconds deadline) {
+  return impl_->call<std::size_t>([&](Client& client) { return client.unpin(space, hashes, deadline); });
+}
+Result<std::size_t> BlockingClient::drop(Space space, std::span<const BlockHash> hashes,
+                                         std::chrono::microseconds deadline) {
+  return impl_->call<std::size_t>([&](Client& client) { return client.drop(space, hashes, deadline); });
+}
+Result<std::vector<NodeStats>> BlockingClient::stats(std::chrono::microseconds deadline) {
+  return impl_->call<std::vector<NodeStats>>([&](Client& client) { return client.stats(deadline); });
+}
+Result<std::vector<std::chrono::nanoseconds>> BlockingClient::ping(std::chrono::microseconds deadline) {
+  return impl_->call<std::vector<std::chrono::nanoseconds>>([&](Client& client) { return client.ping(deadline); });
+}
+std::vector<NodeStatus> BlockingClient::nodes() const {
+  return impl_->run_there<std::vector<NodeStatus>>([](Client& client) { return client.nodes(); });
+}
+Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
+  return impl_->run_there<Result<std::span<std::byte>>>([&](Client& client) { return client.allocate(bytes); });
+}
+Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {
+  return impl_->run_there<Result<void>>([&](Client& client) { return client.free_memory(memory); });
+}
+bool BlockingClient::is_quarantined(std::span<const std::byte> memory) const {
+  return impl_->run_there<bool>([&](Client& client) { return client.is_quarantined(memory); });
+}
+
+}  // namespace kv

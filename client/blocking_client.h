@@ -1,0 +1,53 @@
+// client/blocking_client.h: the calls of Client from any thread, with an I/O thread of its own.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+
+namespace kv {
+
+struct BlockingOptions {
+  /// How long the I/O thread looks for work before it sleeps, and a caller for its answer. Some tens of microseconds
+  /// save the wake-ups, at the price of a busy core.
+  std::chrono::microseconds busy_poll{0};
+};
+
+/// As Client, each call blocking its thread until it is complete, by its deadline. Thread safety: all calls from any
+/// thread but the I/O thread itself (so not from a segment callback); the destructor requires that no call is in
+/// progress.
+class BlockingClient {
+ public:
+  /// Throws as Client's constructor.
+  explicit BlockingClient(ClientConfig config, BlockingOptions options = {});
+  ~BlockingClient();
+
+  Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
+  std::size_t block_bytes(Space space) const;
+  Result<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
+  void release(Lease lease);
+  /// The segment callback runs on the I/O thread.
+  Result<GetResult> get(Space space, std::span<const BlockHash> hashes, std::span<const std::span<std::byte>> blocks,
+                        GetOptions options);
+  Result<PutResult> put(Space space, std::span<const BlockHash> hashes,
+                        std::span<const std::span<const std::byte>> blocks, PutOptions options);
+  Result<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<std::size_t> pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<std::size_t> unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<std::size_t> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
+  Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
+  std::vector<NodeStatus> nodes() const;
+  Result<std::span<std::byte>> allocate(std::size_t bytes);
+  Result<void> free_memory(std::span<std::byte> memory);
+  bool is_quarantined(std::span<const std::byte> memory) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kv

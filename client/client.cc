@@ -1,0 +1,531 @@
+#include "client/client.h"
+
+#include <algorithm>
+#include <boost/asio/this_coro.hpp>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/client_impl.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kSpacesMax = 65536;
+constexpr std::size_t kLeasesMax = 65536;
+constexpr std::chrono::microseconds kLeaseMax = std::chrono::hours(1);  // What we believe of a node's lease_us.
+
+Clock& steady_clock() {
+  static SteadyClock clock;
+  return clock;
+}
+
+void check(bool ok, const std::string& what) {
+  if (!ok) throw std::invalid_argument(what);
+}
+
+ClientConfig checked(ClientConfig config) {
+  check(!config.nodes.empty(), "nodes: at least one is needed");
+  for (NodeConfig& node : config.nodes) {
+    std::string why;
+    check(parse_endpoint(node.endpoint, &why).has_value(), "nodes: endpoint '" + node.endpoint + "': " + why);
+    if (node.name.empty()) node.name = node.endpoint;
+  }
+  check(config.identity.size() <= 128, "identity: at most 128 bytes");
+  check(config.connections_per_node >= 1 && config.connections_per_node <= 64, "connections_per_node: must be 1..64");
+  check(config.connect_timeout > Duration::zero(), "connect_timeout: must be positive");
+  check(config.backoff_min > Duration::zero() && config.backoff_min <= config.backoff_max,
+        "backoff_min: must be positive and at most backoff_max");
+  check(config.breaker_failures >= 1, "breaker_failures: must be at least 1");
+  check(config.breaker_open >= Duration::zero(), "breaker_open: must not be negative");
+  check(config.calls_max >= 1, "calls_max: must be at least 1");
+  return config;
+}
+
+ClusterMap make_map(const ClientConfig& config) {
+  std::vector<ClusterMap::Node> nodes;
+  for (const NodeConfig& node : config.nodes) nodes.push_back({node.name, node.weight});
+  return ClusterMap(nodes);
+}
+
+/// Ends when the link is connected and the namespace is open on the node.
+class ReadyCall final : public Call {
+ public:
+  ReadyCall() { type = FrameType::kPing; }
+
+ private:
+  error_code send(LinkSession& session) override {
+    auto& builder = session.shared().builder;
+    builder.Clear();
+    builder.Finish(wire::CreatePingRequest(builder));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    return read_table<wire::EmptyResponse>(frame.table) != nullptr ? "" : "ping: malformed";
+  }
+};
+
+class PingCall final : public Call {
+ public:
+  PingCall() { type = FrameType::kPing; }
+  std::chrono::nanoseconds round_trip{-1};
+
+ private:
+  error_code send(LinkSession& session) override {
+    clock_ = &session.shared().clock;
+    sent_ = clock_->now();
+    auto& builder = session.shared().builder;
+    builder.Clear();
+    builder.Finish(wire::CreatePingRequest(builder));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    if (read_table<wire::EmptyResponse>(frame.table) == nullptr) return "ping: malformed";
+    round_trip = clock_->now() - sent_;
+    return {};
+  }
+
+  Clock* clock_ = nullptr;
+  TimePoint sent_{};
+};
+
+class MatchCall final : public Call {
+ public:
+  MatchCall() { type = FrameType::kMatch; }
+  const OwnedChain* chain = nullptr;
+  const MatchOptions* options = nullptr;
+  std::size_t asked = 0;
+  std::size_t block_count = 0, partial_tokens = 0;
+  BlockHash partial_block{};
+  std::uint64_t lease = 0, lease_us = 0;
+  error_code lease_error;
+  std::weak_ptr<LinkSession> answered_by;
+
+  error_code reason() const {
+    if (error) return error;
+    return block_count == asked && asked < chain->hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
+  }
+
+ private:
+  error_code send(LinkSession& session) override {
+    const std::size_t token_bytes = options->token_ids.size() * sizeof(std::uint32_t);
+    const std::size_t room =
+        session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), kTableOverheadBytes + token_bytes);
+    asked = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / sizeof(BlockHash)});
+    if (asked == 0 && !chain->hashes.empty()) return Errc::kTooLarge;
+    auto& builder = session.shared().builder;
+    builder.Clear();
+    const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked);
+    flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
+    if (token_bytes > 0 && asked == chain->hashes.size()) {
+      tokens = builder.CreateVector(options->token_ids.data(), options->token_ids.size());
+    }
+    builder.Finish(
+        wire::CreateMatchRequest(builder, space_handle(), hashes, tokens, options->lease, options->prefetch));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::MatchResponse>(frame.table);
+    if (response == nullptr) return "match: malformed";
+    if (response->host_blocks() > asked) {
+      return "match: host_blocks " + std::to_string(response->host_blocks()) + " of " + std::to_string(asked);
+    }
+    block_count = response->host_blocks();
+    lease = response->lease();
+    lease_us = response->lease_us();
+    if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
+    if (response->partial_tokens() > 0) {
+      if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
+      if (response->partial_tokens() > options->token_ids.size()) return "match: too many partial_tokens";
+      partial_tokens = response->partial_tokens();
+      std::memcpy(partial_block.bytes.data(), response->partial_block(), partial_block.bytes.size());
+    }
+    return {};
+  }
+  void on_end(LinkSession* session) override {
+    if (session != nullptr) answered_by = session->weak_from_this();
+  }
+};
+
+/// touch, pin, unpin, drop.
+class CountCall final : public Call {
+ public:
+  explicit CountCall(FrameType verb) { type = verb; }
+  std::span<const BlockHash> hashes;
+  std::uint64_t count = 0;
+
+ private:
+  error_code send(LinkSession& session) override {
+    if (hashes.size() > session.chain_blocks_max() ||
+        hashes.size() * sizeof(BlockHash) + kTableOverheadBytes > session.table_bytes_max()) {
+      return Errc::kTooLarge;
+    }
+    auto& builder = session.shared().builder;
+    builder.Clear();
+    const auto list = builder.CreateVectorOfStructs(wire_hashes(hashes), hashes.size());
+    builder.Finish(wire::CreatePrefixRequest(builder, space_handle(), list));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::CountResponse>(frame.table);
+    if (response == nullptr) return std::string(frame_type_name(type)) + ": malformed";
+    count = response->count();
+    return {};
+  }
+};
+
+class StatsCall final : public Call {
+ public:
+  StatsCall() { type = FrameType::kStats; }
+  NodeStats stats;
+
+ private:
+  error_code send(LinkSession& session) override {
+    auto& builder = session.shared().builder;
+    builder.Clear();
+    builder.Finish(wire::CreateStatsRequest(builder));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::StatsResponse>(frame.table);
+    if (response == nullptr) return "stats: malformed";
+    if (response->stats() != nullptr) {
+      for (const wire::Stat* stat : *response->stats()) {
+        if (stat->name() == nullptr) return "stats: a value without a name";
+        stats.values.emplace_back(stat->name()->str(), stat->value());
+      }
+    }
+    if (response->namespaces() != nullptr) {
+      for (const wire::NamespaceStat* one : *response->namespaces()) {
+        if (one->record() == nullptr) return "stats: a namespace without a record";
+        stats.namespaces.push_back({one->record()->str(), one->block_count(), one->block_bytes()});
+      }
+    }
+    return {};
+  }
+};
+
+/// Until every call of the group has ended.
+asio::awaitable<void> wait_all(CallGroup& group) {
+  while (group.running > 0) {
+    group.event.reset();
+    co_await group.event.wait();
+  }
+}
+
+}  // namespace
+
+std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain) {
+  std::vector<OwnedChain> owned;
+  if (map.node_count() == 1) {
+    owned.emplace_back().hashes = chain;
+    return owned;
+  }
+  auto positions = map.split(chain);
+  owned.reserve(positions.size());
+  for (std::size_t node = 0; node < positions.size(); ++node) {
+    if (positions[node].empty()) continue;
+    OwnedChain& part = owned.emplace_back();
+    part.node = node;
+    part.own_positions = std::move(positions[node]);
+    part.own_hashes.reserve(part.own_positions.size());
+    for (const std::uint32_t position : part.own_positions) part.own_hashes.push_back(chain[position]);
+    part.hashes = part.own_hashes;
+    part.positions = part.own_positions;
+  }
+  return owned;
+}
+
+// -- Client::Impl
+
+Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock)
+    : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock)),
+      map(make_map(shared->config)) {
+  for (const NodeConfig& node : shared->config.nodes) {
+    std::string why;
+    links.push_back(std::make_shared<NodeLink>(shared, node, parse_endpoint(node.endpoint, &why).value()));
+  }
+}
+
+Client::Impl::~Impl() {
+  for (const auto& link : links) link->close();
+  shared->deadlines.close();
+  shared->idle_gets.clear();
+}
+
+const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
+  const auto index = static_cast<std::size_t>(space);
+  return index < shared->spaces.size() ? shared->spaces[index].get() : nullptr;
+}
+
+error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline) const {
+  if (find_space(space) == nullptr || deadline > kDeadlineMax) return Errc::kBadRequest;
+  if (shared->call_count >= shared->config.calls_max) return Errc::kBusy;
+  return {};
+}
+
+std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
+  const auto found = leases.find(static_cast<std::uint64_t>(lease));
+  if (found == leases.end()) return {};
+  auto parts = std::move(found->second.parts);
+  leases.erase(found);
+  return parts;
+}
+
+// -- Client
+
+Client::Client(asio::any_io_executor executor, ClientConfig config, Network& network)
+    : Client(std::move(executor), std::move(config), network, steady_clock()) {}
+
+Client::Client(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock)
+    : impl_(std::make_unique<Impl>(std::move(executor), std::move(config), network, clock)) {}
+
+Client::~Client() = default;
+
+Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds deadline) {
+  Impl& impl = *impl_;
+  auto& spaces = impl.shared->spaces;
+  std::size_t index = 0;
+  while (index < spaces.size() && spaces[index]->record.text() != record.text()) ++index;
+  if (index == spaces.size()) {
+    if (spaces.size() >= kSpacesMax) co_return error_code(Errc::kBusy);
+    auto info = std::make_unique<ClientShared::SpaceInfo>();
+    info->record = std::move(record);
+    info->id = info->record.id();
+    spaces.push_back(std::move(info));
+  }
+  const Space space{static_cast<std::uint32_t>(index)};
+  if (const error_code refused = impl.refuses(space, deadline)) co_return refused;
+
+  const VerbInProgress verb(impl.shared);
+  const TimePoint until = impl.deadline_after(deadline);
+  CallGroup group(impl.shared->executor);
+  std::vector<ReadyCall> calls(impl.links.size());
+  for (std::size_t node = 0; node < calls.size(); ++node) {
+    calls[node].space = static_cast<std::uint32_t>(index);
+    calls[node].group = &group;
+    impl.links[node]->start(calls[node], until);
+  }
+  co_await wait_all(group);
+  error_code why;
+  for (const ReadyCall& call : calls) {
+    if (!call.error) co_return space;
+    if (!why || why == Errc::kUnavailable) why = call.error;
+  }
+  co_return why;
+}
+
+std::size_t Client::block_bytes(Space space) const {
+  const auto* info = impl_->find_space(space);
+  return info == nullptr ? 0 : info->record.block_bytes();
+}
+
+Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(space, options.deadline)) co_return refused;
+  const std::size_t block_size = impl.find_space(space)->record.block_size();
+  const std::size_t token_count = options.token_ids.size();
+  if (token_count > 0 && (token_count < hashes.size() * block_size || token_count > (hashes.size() + 1) * block_size)) {
+    co_return error_code(Errc::kBadRequest);
+  }
+  if (hashes.empty() && token_count == 0) co_return MatchResult{};
+  if (impl.links.size() > 1) {
+    options.token_ids = {};
+    if (hashes.empty()) co_return MatchResult{};
+  }
+
+  const VerbInProgress verb(impl.shared);
+  const TimePoint until = impl.deadline_after(options.deadline);
+  CallGroup group(impl.shared->executor);
+  const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
+  std::vector<MatchCall> calls(chains.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i].space = static_cast<std::uint32_t>(space);
+    calls[i].group = &group;
+    calls[i].chain = &chains[i];
+    calls[i].options = &options;
+    impl.links[chains[i].node]->start(calls[i], until);
+  }
+  co_await wait_all(group);
+
+  MatchResult result;
+  result.block_count = hashes.size();
+  Impl::LeaseEntry lease{TimePoint::max(), {}};
+  for (const MatchCall& call : calls) {
+    if (call.block_count < call.chain->hashes.size()) {
+      const std::size_t gap = call.chain->position(call.block_count);
+      if (gap < result.block_count) {
+        result.block_count = gap;
+        result.why = call.reason();
+      }
+    }
+    if (call.lease != 0) {
+      const auto granted = std::chrono::microseconds(
+          std::min<std::uint64_t>(call.lease_us, static_cast<std::uint64_t>(kLeaseMax.count())));
+      lease.until = std::min(lease.until, impl.shared->clock.now() + granted);
+      lease.parts.push_back({call.chain->node, call.answered_by, call.lease});
+    }
+  }
+  for (const MatchCall& call : calls) {
+    if (call.lease_error && !result.why) result.why = call.lease_error;
+  }
+  if (calls.size() == 1) {
+    result.partial_token_count = calls[0].partial_tokens;
+    result.partial_block = calls[0].partial_block;
+  }
+  if (!lease.parts.empty()) {
+    // Leases of one client end in about the order in which they were granted.
+    const TimePoint now = impl.shared->clock.now();
+    while (!impl.leases.empty() && (impl.leases.begin()->second.until < now || impl.leases.size() >= kLeasesMax)) {
+      impl.leases.erase(impl.leases.begin());
+    }
+    result.lease = Lease{++impl.last_lease};
+    impl.leases.emplace(impl.last_lease, std::move(lease));
+  }
+  co_return result;
+}
+
+void Client::release(Lease lease) {
+  for (const Impl::LeasePart& part : impl_->take_lease(lease)) {
+    const auto session = part.session.lock();
+    if (!session) continue;
+    auto& builder = impl_->shared->builder;
+    builder.Clear();
+    builder.Finish(wire::CreateReleaseRequest(builder, part.id));
+    session->send_and_forget(FrameType::kRelease, builder);
+  }
+}
+
+// Shared by touch, pin, unpin and drop.
+static Async<std::size_t> count_blocks(std::shared_ptr<ClientShared> shared,
+                                       const std::vector<std::shared_ptr<NodeLink>>& links,
+                                       const std::vector<OwnedChain>& chains, FrameType verb, Space space,
+                                       TimePoint until) {
+  CallGroup group(shared->executor);
+  std::vector<std::unique_ptr<CountCall>> calls;
+  for (const OwnedChain& chain : chains) {
+    auto& call = calls.emplace_back(std::make_unique<CountCall>(verb));
+    call->space = static_cast<std::uint32_t>(space);
+    call->group = &group;
+    call->hashes = chain.hashes;
+    links[chain.node]->start(*call, until);
+  }
+  co_await wait_all(group);
+  std::size_t count = 0;
+  for (const auto& call : calls) {
+    if (call->error) co_return call->error;
+    count += call->count;
+  }
+  co_return count;
+}
+
+Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
+  if (hashes.empty()) co_return std::size_t{0};
+  const VerbInProgress verb(impl_->shared);
+  const auto chains = split_chain(impl_->map, hashes);
+  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kTouch, space,
+                                  impl_->deadline_after(deadline));
+}
+
+Async<std::size_t> Client::pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
+  if (hashes.empty()) co_return std::size_t{0};
+  const VerbInProgress verb(impl_->shared);
+  const auto chains = split_chain(impl_->map, hashes);
+  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kPin, space,
+                                  impl_->deadline_after(deadline));
+}
+
+Async<std::size_t> Client::unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
+  if (hashes.empty()) co_return std::size_t{0};
+  const VerbInProgress verb(impl_->shared);
+  const auto chains = split_chain(impl_->map, hashes);
+  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kUnpin, space,
+                                  impl_->deadline_after(deadline));
+}
+
+Async<std::size_t> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
+  const VerbInProgress verb(impl_->shared);
+  std::vector<OwnedChain> chains;
+  if (hashes.empty()) {  // the whole namespace, everywhere
+    chains.resize(impl_->links.size());
+    for (std::size_t node = 0; node < chains.size(); ++node) chains[node].node = node;
+  } else {
+    chains = split_chain(impl_->map, hashes);
+    const std::size_t owner = impl_->map.owner(hashes.back());
+    std::erase_if(chains, [&](const OwnedChain& chain) { return chain.node != owner; });
+  }
+  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kDrop, space,
+                                  impl_->deadline_after(deadline));
+}
+
+Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline) {
+  Impl& impl = *impl_;
+  if (deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
+  if (impl.shared->call_count >= impl.shared->config.calls_max) co_return error_code(Errc::kBusy);
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor);
+  std::vector<StatsCall> calls(impl.links.size());
+  const TimePoint until = impl.deadline_after(deadline);
+  for (std::size_t node = 0; node < calls.size(); ++node) {
+    calls[node].group = &group;
+    impl.links[node]->start(calls[node], until);
+  }
+  co_await wait_all(group);
+  std::vector<NodeStats> stats;
+  for (std::size_t node = 0; node < calls.size(); ++node) {
+    if (calls[node].error) calls[node].stats = {};
+    stats.push_back(std::move(calls[node].stats));
+    stats.back().name = impl.shared->config.nodes[node].name;
+    stats.back().error = calls[node].error;
+  }
+  co_return stats;
+}
+
+Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseconds deadline) {
+  Impl& impl = *impl_;
+  if (deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
+  if (impl.shared->call_count >= impl.shared->config.calls_max) co_return error_code(Errc::kBusy);
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor);
+  std::vector<PingCall> calls(impl.links.size());
+  const TimePoint until = impl.deadline_after(deadline);
+  for (std::size_t node = 0; node < calls.size(); ++node) {
+    calls[node].group = &group;
+    impl.links[node]->start(calls[node], until);
+  }
+  co_await wait_all(group);
+  std::vector<std::chrono::nanoseconds> round_trips;
+  for (const PingCall& call : calls) round_trips.push_back(call.error ? std::chrono::nanoseconds(-1) : call.round_trip);
+  co_return round_trips;
+}
+
+std::vector<NodeStatus> Client::nodes() const {
+  std::vector<NodeStatus> nodes;
+  for (const auto& link : impl_->links) nodes.push_back(link->status());
+  return nodes;
+}
+
+Result<std::span<std::byte>> Client::allocate(std::size_t bytes) { return impl_->shared->memory.allocate(bytes); }
+
+Result<void> Client::free_memory(std::span<std::byte> memory) {
+  const auto region = impl_->shared->memory.free(memory);
+  if (!region) return region.error();
+  for (const auto& link : impl_->links) link->take_back(**region);
+  return {};
+}
+
+bool Client::is_quarantined(std::span<const std::byte> memory) const {
+  return impl_->shared->memory.is_quarantined(memory);
+}
+
+}  // namespace kv

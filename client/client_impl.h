@@ -1,0 +1,109 @@
+// client/client_impl.h: what the verbs of Client share (client.cc, get.cc, put.cc).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/cluster_map.h"
+#include "client/node_link.h"
+
+namespace kv {
+
+struct Client::Impl {
+  Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock);
+  ~Impl();
+
+  struct LeasePart {
+    std::size_t node;
+    std::weak_ptr<LinkSession> session;  ///< A lease is known only there, and ends with it.
+    std::uint64_t id;
+  };
+  struct LeaseEntry {
+    TimePoint until;
+    std::vector<LeasePart> parts;
+  };
+
+  const ClientShared::SpaceInfo* find_space(Space space) const;
+  /// kBadRequest or kBusy, before a verb begins.
+  error_code refuses(Space space, std::chrono::microseconds deadline) const;
+  TimePoint deadline_after(std::chrono::microseconds deadline) const { return shared->clock.now() + deadline; }
+  /// Takes a lease out of the books.
+  std::vector<LeasePart> take_lease(Lease lease);
+
+  std::shared_ptr<ClientShared> shared;
+  ClusterMap map;
+  std::vector<std::shared_ptr<NodeLink>> links;
+  std::map<std::uint64_t, LeaseEntry> leases;
+  std::uint64_t last_lease = 0;
+};
+
+/// Counts a verb in progress. Holds the shared part, since a coroutine may be destroyed after its client.
+class VerbInProgress {
+ public:
+  explicit VerbInProgress(const std::shared_ptr<ClientShared>& shared) : shared_(shared) { ++shared_->call_count; }
+  ~VerbInProgress() { --shared_->call_count; }
+  VerbInProgress(const VerbInProgress&) = delete;
+  VerbInProgress& operator=(const VerbInProgress&) = delete;
+
+ private:
+  std::shared_ptr<ClientShared> shared_;
+};
+
+/// The part of a chain that one node owns. With one node it is the chain itself, not copied.
+struct OwnedChain {
+  std::size_t node = 0;
+  std::span<const BlockHash> hashes;
+  std::span<const std::uint32_t> positions;  ///< In the whole chain; empty: 0, 1, 2, ...
+  std::size_t position(std::size_t i) const { return positions.empty() ? i : positions[i]; }
+
+  std::vector<BlockHash> own_hashes;
+  std::vector<std::uint32_t> own_positions;
+};
+/// One element per node that owns a part of `chain`; elements must not move afterwards.
+std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain);
+
+/// Keeps a region from being freed while a node works on it for this verb.
+class RegionUse {
+ public:
+  explicit RegionUse(std::shared_ptr<LentMemory::Region> region) : region_(std::move(region)) {
+    if (region_) ++region_->call_count;
+  }
+  ~RegionUse() {
+    if (region_) --region_->call_count;
+  }
+  RegionUse(const RegionUse&) = delete;
+  RegionUse& operator=(const RegionUse&) = delete;
+
+ private:
+  std::shared_ptr<LentMemory::Region> region_;
+};
+
+/// The region that holds all of `blocks`, or nullptr. Requires at least one block.
+template <class Byte>
+std::shared_ptr<LentMemory::Region> find_region(const LentMemory& memory, std::span<const std::span<Byte>> blocks) {
+  if (memory.bytes() == 0) return nullptr;
+  auto region = memory.find(blocks[0]);
+  if (!region) return nullptr;
+  const std::byte* const begin = region->bytes().data();
+  const std::byte* const end = begin + region->bytes().size();
+  for (const std::span<Byte> block : blocks) {
+    if (block.data() < begin || block.data() > end || block.size() > static_cast<std::size_t>(end - block.data())) {
+      return nullptr;
+    }
+  }
+  return region;
+}
+
+inline const wire::Hash* wire_hashes(std::span<const BlockHash> hashes) {
+  static_assert(sizeof(wire::Hash) == sizeof(BlockHash) && alignof(wire::Hash) == alignof(BlockHash));
+  return reinterpret_cast<const wire::Hash*>(hashes.data());
+}
+
+inline constexpr std::chrono::microseconds kDeadlineMax = std::chrono::hours(24);
+/// Of a request's table, besides what grows with the chain.
+inline constexpr std::size_t kTableOverheadBytes = 512;
+
+}  // namespace kv

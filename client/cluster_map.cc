@@ -1,0 +1,58 @@
+#include "client/cluster_map.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace kv {
+
+ClusterMap::ClusterMap(std::span<const Node> nodes) {
+  if (nodes.empty()) throw std::invalid_argument("nodes: at least one is needed");
+  std::vector<std::string> names;
+  for (const Node& node : nodes) {
+    if (node.name.empty()) throw std::invalid_argument("nodes: a node has an empty name");
+    if (!(node.weight > 0) || !std::isfinite(node.weight)) {
+      throw std::invalid_argument("nodes: weight of '" + node.name + "' must be a positive number");
+    }
+    names.push_back(node.name);
+    seeds_.push_back(XXH3_64bits(node.name.data(), node.name.size()));
+    weights_.push_back(node.weight);
+    equal_weights_ = equal_weights_ && node.weight == nodes[0].weight;
+  }
+  std::sort(names.begin(), names.end());
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
+    throw std::invalid_argument("nodes: name '" + *twice + "' is given twice");
+  }
+  for (const Node& node : nodes) {
+    ranks_.push_back(
+        static_cast<std::uint32_t>(std::lower_bound(names.begin(), names.end(), node.name) - names.begin()));
+  }
+}
+
+std::size_t ClusterMap::owner(const BlockHash& block) const {
+  if (seeds_.size() == 1) return 0;
+  std::size_t best = 0;
+  double best_score = -1;
+  for (std::size_t node = 0; node < seeds_.size(); ++node) {
+    const std::uint64_t hash = XXH3_64bits_withSeed(block.bytes.data(), 16, seeds_[node]);
+    const double u = (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;
+    // -1 / ln(u) grows with u: among equal weights u itself gives the same order.
+    const double score = equal_weights_ ? u : -weights_[node] / std::log(u);
+    if (score > best_score || (score == best_score && ranks_[node] < ranks_[best])) {
+      best = node;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+std::vector<std::vector<std::uint32_t>> ClusterMap::split(std::span<const BlockHash> chain) const {
+  std::vector<std::vector<std::uint32_t>> positions(node_count());
+  for (auto& list : positions) list.reserve(chain.size() / node_count() + 8);
+  for (std::size_t i = 0; i < chain.size(); ++i) positions[owner(chain[i])].push_back(static_cast<std::uint32_t>(i));
+  return positions;
+}
+
+}  // namespace kv

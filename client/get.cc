@@ -1,0 +1,371 @@
+// client/get.cc: the whole read. A block enters as a hash and leaves as verified bytes in the caller's memory.
+//
+// get() asks each owner for its part of the chain, all at once. The answers come as parts: some blocks of one segment
+// that follow in the same frame and are verified while they land (inline), or that lie in the lent region already and
+// are verified at the mark (memfd). The result is cut at the first block, over the whole chain, that did not make it.
+#include <algorithm>
+#include <boost/container/small_vector.hpp>
+#include <utility>
+
+#include "base/checksum.h"
+#include "client/client_impl.h"
+
+namespace kv {
+namespace {
+
+/// What all parts of one get have in common.
+struct GetPlan {
+  std::span<const std::span<std::byte>> blocks;  ///< By position in the whole chain.
+  NamespaceId space_id;
+  std::size_t block_bytes = 0;
+  bool verify = true;
+  /// Where each segment of the wire ends: whole stripes but the last, strictly increasing.
+  boost::container::small_vector<std::uint64_t, 8> ends;
+  std::shared_ptr<LentMemory::Region> region;  ///< That holds all destinations, if there is one.
+};
+
+/// The part of a get that one node answers. Parts of the answer come in order: segment by segment, and in each block by
+/// block; what the node says otherwise is a violation.
+class GetCall final : public Call {
+ public:
+  GetCall() { type = FrameType::kGet; }
+
+  const GetPlan* plan = nullptr;
+  const OwnedChain* chain = nullptr;
+  std::uint64_t lease = 0;  ///< Of session_wanted.
+
+  /// Leading blocks of the node's part that have all segments, verified.
+  std::size_t good() const { return good_until(plan->ends.size() - 1); }
+  /// The same for the segments up to this one. Final once the segment is done or the call has ended.
+  std::size_t good_until(std::size_t segment) const {
+    if (segment < segment_) return segment_good_[segment];
+    return segment == segment_ ? good_ : 0;
+  }
+  bool segment_done(std::size_t segment) const { return ended || segment < segment_; }
+  std::size_t corrupt_count() const { return corrupt_count_; }
+  /// Why good() is not the whole part.
+  error_code reason() const {
+    if (corrupt_count_ > 0) return Errc::kCorruptBlock;
+    if (error) return error;
+    return asked_ < chain->hashes.size() && good() == asked_ ? make_error_code(Errc::kTooLarge) : error_code();
+  }
+
+ private:
+  error_code send(LinkSession& session) override;
+  std::string on_more(LinkSession& session, const FrameReader::Frame& frame) override;
+  void on_payload(const BlockSink& sink) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+  std::vector<std::span<const std::byte>> unfinished_destinations() const override;
+
+  std::size_t segment_begin(std::size_t segment) const {
+    return segment == 0 ? 0 : static_cast<std::size_t>(plan->ends[segment - 1]);
+  }
+  std::size_t segment_bytes(std::size_t segment) const {
+    return static_cast<std::size_t>(plan->ends[segment]) - segment_begin(segment);
+  }
+  void next_segment();
+  void landed(std::size_t good, std::size_t count);  ///< Of `count` blocks after next_block_, the first `good` passed.
+
+  std::size_t asked_ = 0;        ///< Blocks in the request: as many as the node takes.
+  std::size_t limit_ = 0;        ///< Blocks that can still come in a segment: asked_, later what the first one had.
+  std::size_t segment_ = 0;      ///< Arriving; ends.size() when there is none left.
+  std::size_t next_block_ = 0;   ///< Of that segment.
+  std::size_t good_ = 0;         ///< Leading blocks that passed in this segment and in all before it.
+  std::size_t part_blocks_ = 0;  ///< Of the part whose payload is arriving.
+  bool row_broken_ = false;      ///< Some block of this segment failed: later ones count no more.
+  std::size_t corrupt_count_ = 0;
+  boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of the segments that are done.
+};
+
+error_code GetCall::send(LinkSession& session) {
+  const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
+  const std::size_t overhead = kTableOverheadBytes + plan->ends.size() * sizeof(std::uint64_t);
+  const std::size_t room = session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), overhead);
+  asked_ = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / per_block});
+  if (asked_ == 0) return Errc::kTooLarge;
+  limit_ = asked_;
+  segment_ = next_block_ = part_blocks_ = corrupt_count_ = 0;
+  good_ = 0;
+  row_broken_ = false;
+  segment_good_.clear();
+
+  auto& builder = session.shared().builder;
+  builder.Clear();
+  const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets, ends;
+  std::uint32_t handle = 0;
+  if (region) {
+    handle = session.region_handle(*region);
+    std::uint64_t* list = nullptr;
+    offsets = builder.CreateUninitializedVector(asked_, &list);
+    for (std::size_t i = 0; i < asked_; ++i) {
+      list[i] = static_cast<std::uint64_t>(plan->blocks[chain->position(i)].data() - region->bytes().data());
+    }
+  }
+  if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
+  const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
+  builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, handle, offsets, ends));
+  session.send_frame(type, request_id(), builder);
+  return {};
+}
+
+std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& frame) {
+  const auto* part = read_table<wire::GetPart>(frame.table);
+  if (part == nullptr || part->block_count() == 0) return "get: a part without blocks";
+  if (part->segment() == segment_ + 1 && part->first_block() == 0 && segment_ == 0 && next_block_ > 0) next_segment();
+  if (part->segment() != segment_ || segment_ >= plan->ends.size() || part->first_block() != next_block_) {
+    return "get: part of segment " + std::to_string(part->segment()) + " block " + std::to_string(part->first_block()) +
+           " out of order";
+  }
+  if (part->block_count() > limit_ - next_block_) {
+    return "get: " + std::to_string(part->block_count()) + " blocks in a part, " +
+           std::to_string(limit_ - next_block_) + " are left";
+  }
+  const std::size_t begin = segment_begin(segment_), bytes = segment_bytes(segment_);
+  const std::size_t stripes = stripe_count(bytes), count = part->block_count();
+  const std::size_t sum_count = part->checksums() == nullptr ? 0 : part->checksums()->size();
+  if (sum_count != count * stripes) {
+    return "get: " + std::to_string(sum_count) + " checksums for " + std::to_string(count * stripes) + " stripes";
+  }
+  const std::span<const std::uint64_t> sums(part->checksums()->data(), sum_count);  // little endian, as this host is
+
+  std::vector<BlockTarget> verify_here;
+  std::vector<BlockTarget>& targets = region ? verify_here : session.land();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t own = next_block_ + i;
+    BlockTarget target;
+    target.bytes = plan->blocks[chain->position(own)].subspan(begin, bytes);
+    target.seed = checksum_seed(plan->space_id, chain->hashes[own]);
+    target.first_stripe = begin / kStripeBytes;
+    if (plan->verify) target.checksums = sums.subspan(i * stripes, stripes);
+    if (!region) {
+      targets.push_back(target);
+      continue;
+    }
+    // The bytes are in the region already: verify while the node copies the next part.
+    bool ok = true;
+    for (std::size_t s = 0; s < target.checksums.size() && ok; ++s) {
+      const std::size_t at = s * kStripeBytes;
+      const auto stripe = target.bytes.subspan(at, std::min(kStripeBytes, bytes - at));
+      ok = stripe_checksum(target.seed, target.first_stripe + s, stripe) == target.checksums[s];
+    }
+    landed(ok ? 1 : 0, 1);
+  }
+  if (!region) part_blocks_ = count;
+  return {};
+}
+
+void GetCall::on_payload(const BlockSink& sink) {
+  const std::size_t count = std::exchange(part_blocks_, 0);
+  // A deadline may come in the middle of a payload: only what has landed by now counts, and nothing of it is corrupt.
+  if (sink.failed() || sink.good_count() == count) {
+    landed(sink.good_count(), count);
+  } else {
+    landed(sink.good_count(), sink.good_count());
+  }
+}
+
+void GetCall::landed(std::size_t good, std::size_t count) {
+  next_block_ += count;
+  if (!row_broken_) {
+    // In later segments a block counts only if it passed in the earlier ones.
+    const std::size_t bound = segment_ == 0 ? limit_ : segment_good_[segment_ - 1];
+    good_ = std::min(good_ + good, bound);
+    row_broken_ = good < count;
+    if (row_broken_) ++corrupt_count_;
+  }
+  if (next_block_ == limit_) next_segment();
+}
+
+void GetCall::next_segment() {
+  if (segment_ == 0) limit_ = next_block_;
+  segment_good_.push_back(good_);
+  ++segment_;
+  next_block_ = 0;
+  if (segment_ < plan->ends.size()) {
+    good_ = 0;
+    row_broken_ = false;
+    if (group != nullptr) group->event.set();
+  }
+}
+
+std::string GetCall::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::GetResponse>(frame.table);
+  if (response == nullptr) return "get: malformed";
+  const std::size_t last = plan->ends.size() - 1;
+  if (last == 0 && segment_ == 0 && next_block_ > 0) next_segment();  // fewer blocks than asked for
+  const std::size_t delivered = segment_ > last ? limit_ : 0;
+  if (response->block_count() > delivered) {
+    return "get: says " + std::to_string(response->block_count()) + " blocks, sent " + std::to_string(delivered);
+  }
+  if (segment_ > last) segment_good_[last] = std::min<std::size_t>(segment_good_[last], response->block_count());
+  return {};
+}
+
+std::vector<std::span<const std::byte>> GetCall::unfinished_destinations() const {
+  std::vector<std::span<const std::byte>> ranges;
+  if (!region || segment_ >= plan->ends.size()) return ranges;
+  const std::size_t first = segment_ + 1 == plan->ends.size() ? next_block_ : 0;
+  for (std::size_t i = first; i < limit_; ++i) {
+    const std::span<const std::byte> block = plan->blocks[chain->position(i)];
+    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == block.data()) {
+      ranges.back() = {ranges.back().data(), ranges.back().size() + block.size()};
+    } else {
+      ranges.push_back(block);
+    }
+  }
+  return ranges;
+}
+
+/// The calls of one get, borrowed from the client's idle ones and given back.
+class GetCalls {
+ public:
+  explicit GetCalls(std::shared_ptr<ClientShared> shared) : shared_(std::move(shared)) {}
+  ~GetCalls() {
+    for (auto& call : calls_) {
+      if (!call->ended) continue;  // the client is being torn down
+      call->region.reset();
+      call->session_wanted.reset();
+      call->group = nullptr;
+      shared_->idle_gets.push_back(std::move(call));
+    }
+  }
+  GetCalls(const GetCalls&) = delete;
+  GetCalls& operator=(const GetCalls&) = delete;
+
+  GetCall& add() {
+    if (shared_->idle_gets.empty()) {
+      calls_.push_back(std::make_unique<GetCall>());
+    } else {
+      calls_.push_back(std::move(shared_->idle_gets.back()));
+      shared_->idle_gets.pop_back();
+    }
+    auto& call = static_cast<GetCall&>(*calls_.back());
+    call.lease = 0;
+    return call;
+  }
+  std::size_t size() const { return calls_.size(); }
+  GetCall& operator[](std::size_t i) const { return static_cast<GetCall&>(*calls_[i]); }
+
+ private:
+  std::shared_ptr<ClientShared> shared_;
+  boost::container::small_vector<std::unique_ptr<Call>, 2> calls_;
+};
+
+/// The first gap over the whole chain, with what each part has for the segments up to `segment`.
+GetResult cut_at_gap(const GetCalls& calls, std::size_t segment, std::size_t block_count) {
+  GetResult result;
+  result.block_count = block_count;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const GetCall& call = calls[i];
+    result.corrupt_count += call.corrupt_count();
+    const std::size_t good = call.good_until(segment);
+    if (good >= call.chain->hashes.size()) continue;
+    const std::size_t gap = call.chain->position(good);
+    if (gap < result.block_count) {
+      result.block_count = gap;
+      result.why = call.reason();
+    }
+  }
+  return result;
+}
+
+/// Tells the caller of each of its segments that all nodes are done with.
+class SegmentReport {
+ public:
+  SegmentReport(const GetPlan& plan, const GetOptions& options, std::size_t block_count)
+      : plan_(plan), options_(options), block_count_(block_count) {}
+
+  void run(const GetCalls& calls) {
+    if (options_.on_segment.call == nullptr) return;
+    for (; next_ < std::max<std::size_t>(1, options_.segment_ends.size()); ++next_) {
+      while (next_ < options_.segment_ends.size() && plan_.ends[wire_segment_] < options_.segment_ends[next_]) {
+        ++wire_segment_;
+      }
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        if (!calls[i].segment_done(wire_segment_)) return;
+      }
+      const GetResult so_far = cut_at_gap(calls, wire_segment_, block_count_);
+      if (so_far.block_count == 0) return;
+      options_.on_segment.call(options_.on_segment.context, next_, so_far.block_count);
+    }
+  }
+
+ private:
+  const GetPlan& plan_;
+  const GetOptions& options_;
+  std::size_t block_count_, next_ = 0, wire_segment_ = 0;
+};
+
+/// Fills plan.ends. Errors: kBadRequest.
+error_code plan_segments(GetPlan& plan, std::span<const std::uint64_t> segment_ends) {
+  std::uint64_t before = 0;
+  for (const std::uint64_t end : segment_ends) {
+    if (end <= before || end > plan.block_bytes) return Errc::kBadRequest;
+    before = end;
+    const std::uint64_t rounded = (end + kStripeBytes - 1) / kStripeBytes * kStripeBytes;
+    const std::uint64_t wire_end = std::min<std::uint64_t>(rounded, plan.block_bytes);
+    if (plan.ends.empty() || plan.ends.back() < wire_end) plan.ends.push_back(wire_end);
+  }
+  if (segment_ends.empty()) plan.ends.push_back(plan.block_bytes);
+  return plan.ends.back() == plan.block_bytes && (segment_ends.empty() || before == plan.block_bytes)
+             ? error_code()
+             : make_error_code(Errc::kBadRequest);
+}
+
+}  // namespace
+
+Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
+                             std::span<const std::span<std::byte>> blocks, GetOptions options) {
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  if (const error_code refused = impl.refuses(space, options.deadline)) co_return refused;
+  const ClientShared::SpaceInfo& info = *impl.find_space(space);
+  GetPlan plan;
+  plan.blocks = blocks;
+  plan.space_id = info.id;
+  plan.block_bytes = info.record.block_bytes();
+  plan.verify = shared->config.verify;
+  if (const error_code bad = plan_segments(plan, options.segment_ends)) co_return bad;
+  if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
+  for (const std::span<std::byte> block : blocks) {
+    if (block.size() != plan.block_bytes) co_return error_code(Errc::kBadRequest);
+    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
+  }
+  if (hashes.empty()) co_return GetResult{};
+  plan.region = find_region(shared->memory, std::span(blocks));
+
+  const VerbInProgress verb(shared);
+  const RegionUse region_use(plan.region);
+  const TimePoint until = impl.deadline_after(options.deadline);
+  const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
+  const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
+  CallGroup group(shared->executor);
+  GetCalls calls(shared);
+  for (const OwnedChain& chain : chains) {
+    GetCall& call = calls.add();
+    call.plan = &plan;
+    call.chain = &chain;
+    call.space = static_cast<std::uint32_t>(space);
+    call.region = plan.region;
+    call.data_bytes = chain.hashes.size() * plan.block_bytes;
+    call.group = &group;
+    for (const Impl::LeasePart& lease : leases) {
+      if (lease.node != chain.node) continue;
+      call.session_wanted = lease.session.lock();
+      call.lease = lease.id;
+    }
+    impl.links[chain.node]->start(call, until);
+  }
+
+  SegmentReport report(plan, options, hashes.size());
+  while (group.running > 0) {
+    group.event.reset();
+    co_await group.event.wait();
+    report.run(calls);
+  }
+  report.run(calls);
+  co_return cut_at_gap(calls, plan.ends.size() - 1, hashes.size());
+}
+
+}  // namespace kv

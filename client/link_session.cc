@@ -1,0 +1,587 @@
+#include "client/link_session.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/node_link.h"
+
+namespace kv {
+namespace {
+
+constexpr std::uint32_t kTableBytesMax = 32 << 20;  // The largest answer: stats of 1024 namespaces of 16 KiB records.
+constexpr std::uint64_t kPayloadBytesMax = 1ull
+                                           << 40;  // Of a swallowed payload; a wanted one is as long as its targets.
+constexpr std::size_t kErrorTextMax = 512;
+constexpr std::size_t kCallLoadBytes = 4096;  // What a call counts besides its data when sessions are compared.
+
+std::uint64_t random_seed() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k)
+    : executor(std::move(e)),
+      config(std::move(c)),
+      network(n),
+      clock(k),
+      deadlines(k, executor),
+      memory(config.region_bytes_max),
+      random(config.seed != 0 ? config.seed : random_seed()) {}
+
+ClientShared::~ClientShared() = default;
+
+// -- Call
+
+Call::~Call() {
+  if (session_ != nullptr) {
+    session_->forget(*this);
+  } else if (!ended && link_ != nullptr) {
+    link_->unqueue(*this);
+  }
+}
+
+std::string Call::on_more(LinkSession&, const FrameReader::Frame& frame) {
+  return std::string("a partial answer to ") + frame_type_name(frame.header.type);
+}
+
+void Call::on_deadline() {
+  if (session_ != nullptr) {
+    LinkSession* const session = session_;
+    session->abandon(*this);
+  } else {
+    end(asio::error::timed_out);
+  }
+}
+
+void Call::end(error_code why) {
+  KV_ASSERT(!ended);
+  LinkSession* const session = std::exchange(session_, nullptr);
+  if (link_ != nullptr && link_->retry(*this, why)) return;
+  if (is_linked()) unlink();  // from the deadlines
+  error = why;
+  ended = true;
+  if (link_ != nullptr) link_->call_ended(*this);
+  if (group != nullptr) {
+    --group->running;
+    group->event.set();
+  }
+  on_end(session);
+}
+
+// -- LinkSession
+
+/// Lends a region to the session's node.
+class LinkSession::RegionAdd final : public Call {
+ public:
+  RegionAdd(LinkSession& session, LentRegion& lent) : session_of_(session), lent_(lent) {
+    type = FrameType::kRegionAdd;
+  }
+
+ private:
+  error_code send(LinkSession& session) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+  void on_end(LinkSession* session) override;
+
+  LinkSession& session_of_;
+  LentRegion& lent_;
+};
+
+struct LinkSession::LentRegion {
+  std::shared_ptr<LentMemory::Region> region;
+  Lent state = Lent::kPending;
+  std::uint32_t handle = 0;
+  bool taken_back = false;  ///< Freed while it was pending.
+  std::unique_ptr<RegionAdd> add;
+};
+
+error_code LinkSession::RegionAdd::send(LinkSession& session) {
+  auto& builder = session.shared().builder;
+  builder.Clear();
+  builder.Finish(wire::CreateRegionAddRequest(builder, lent_.region->bytes().size()));
+  session.send_frame(FrameType::kRegionAdd, request_id(), builder, {}, nullptr, lent_.region->memory->fd());
+  return {};
+}
+
+std::string LinkSession::RegionAdd::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::RegionResponse>(frame.table);
+  if (response == nullptr || response->region() == 0) return "region_add: no region handle";
+  lent_.handle = response->region();
+  return {};
+}
+
+void LinkSession::RegionAdd::on_end(LinkSession* session) {
+  lent_.state = !error && session != nullptr ? Lent::kYes : Lent::kRefused;
+  if (lent_.state == Lent::kYes && lent_.taken_back) session_of_.take_back(*lent_.region);
+  if (session_of_.link_ != nullptr) session_of_.link_->pump();
+}
+
+LinkSession::LinkSession(std::shared_ptr<ClientShared> shared, NodeLink& link, std::unique_ptr<Stream> stream)
+    : shared_(std::move(shared)),
+      link_(&link),
+      stream_(std::move(stream)),
+      reader_(*stream_),
+      writer_(*stream_, shared_->executor) {}
+
+LinkSession::~LinkSession() = default;
+
+void LinkSession::start() {
+  auto& builder = shared_->builder;
+  builder.Clear();
+  builder.Finish(
+      wire::CreateHelloRequest(builder, kWireVersionMin, kWireVersion, builder.CreateString(shared_->config.identity)));
+  send_frame(FrameType::kHello, 1, builder);
+  writer_.flush();
+  // An exception here is a bug (an assertion that throws, see AssertPolicy) or no memory: this session ends, others go
+  // on.
+  const auto failed = [self = shared_from_this()](std::exception_ptr exception) {
+    if (!exception) return;
+    try {
+      std::rethrow_exception(exception);
+    } catch (const std::exception& e) {
+      self->end(Errc::kBadFrame, std::string("internal error: ") + e.what(), /*node_closed=*/false);
+      self->stream_->close();
+    }
+  };
+  asio::co_spawn(shared_->executor, read_loop(shared_from_this()), failed);
+  asio::co_spawn(shared_->executor, write_loop(shared_from_this()), failed);
+}
+
+void LinkSession::close() {
+  link_ = nullptr;
+  end(Errc::kUnavailable, "closed", /*node_closed=*/false);
+  draining_ = false;
+  stream_->close();
+}
+
+asio::awaitable<void> LinkSession::write_loop(std::shared_ptr<LinkSession> self) {
+  // A broken stream is left to the reader to notice: the node's last words may still be there.
+  co_await self->writer_.run();
+}
+
+asio::awaitable<void> LinkSession::read_loop(std::shared_ptr<LinkSession> self) {
+  co_await self->read_frames();
+  if (self->draining_) co_await self->drain_stream();
+}
+
+asio::awaitable<void> LinkSession::read_frames() {
+  while (!ended_) {
+    auto frame = co_await reader_.next();
+    if (ended_) co_return;
+    if (!frame) {
+      const error_code why = frame.error();
+      // A stream that ends within a frame is a node that died, not one that talks nonsense.
+      const bool is_violation = why.category() == errc_category() && !stream_has_ended();
+      end(is_violation ? make_error_code(Errc::kBadFrame) : make_error_code(Errc::kUnavailable),
+          is_violation ? reader_.why() : "connection lost: " + why.message(), !is_violation);
+      co_return;
+    }
+    landing_ = false;
+    if (!dispatch(*frame)) {
+      end(Errc::kBadFrame, violation_, /*node_closed=*/false);
+      co_return;
+    }
+    if (ended_) co_return;
+    if (frame->header.payload_bytes == 0) continue;
+    Result<void> payload;
+    if (landing_) {
+      payload = co_await reader_.read_payload(*sink_);
+    } else {
+      payload = co_await reader_.skip_payload();
+    }
+    if (ended_) co_return;
+    if (!payload) {
+      end(Errc::kUnavailable, "connection lost: " + payload.error().message(), /*node_closed=*/true);
+      co_return;
+    }
+    if (Call* const call = std::exchange(payload_call_, nullptr)) call->on_payload(*sink_);
+  }
+}
+
+bool LinkSession::stream_has_ended() {
+  std::byte byte;
+  const asio::mutable_buffer buffer(&byte, 1);
+  const auto got = stream_->try_read(std::span(&buffer, 1));
+  return !got && got.error() != asio::error::would_block;
+}
+
+/// After a violation, while the node may still copy into lent memory: only the end of the stream is of interest.
+asio::awaitable<void> LinkSession::drain_stream() {
+  std::array<std::byte, 4096> scratch;
+  const std::array<asio::mutable_buffer, 1> buffers{asio::buffer(scratch)};
+  while (draining_) {
+    const auto got = stream_->try_read(buffers);
+    if (got) continue;
+    if (got.error() != asio::error::would_block) break;
+    const auto readable = co_await stream_->wait_readable();
+    if (!readable) break;
+  }
+  if (!draining_) co_return;  // close() came first: the quarantines stay until the memory is freed
+  draining_ = false;
+  for (Slot& slot : slots_) {
+    if (slot.in_use) free_slot(slot);
+  }
+  stream_->close();
+}
+
+bool LinkSession::violation(std::string what) {
+  violation_ = std::move(what);
+  return false;
+}
+
+bool LinkSession::dispatch(const FrameReader::Frame& frame) {
+  const FrameHeader& header = frame.header;
+  if ((header.flags & kFrameResponse) == 0) return violation("a frame that is no response");
+  const bool is_error = (header.flags & kFrameError) != 0, more = (header.flags & kFrameMore) != 0;
+  if (is_error && more) return violation("an error that is not the last frame");
+  if (!more && header.payload_bytes > 0) return violation("a last frame with a payload");
+  Slot* const slot = find_slot(header.request_id);
+  if (is_error) return on_error_frame(frame, slot);
+  if (!is_up_) return on_hello(frame);
+  if (slot == nullptr) return violation("unknown request id " + std::to_string(header.request_id));
+  if (header.type != slot->type) return violation(std::string("an answer of type ") + frame_type_name(header.type));
+
+  if (more) {
+    if (slot->call == nullptr) return true;  // swallowed
+    targets_.clear();
+    std::string what = slot->call->on_more(*this, frame);
+    if (!what.empty()) return violation(std::move(what));
+    std::uint64_t wanted_bytes = 0;
+    for (const BlockTarget& target : targets_) wanted_bytes += target.bytes.size();
+    if (header.payload_bytes != (landing_ ? wanted_bytes : 0)) {
+      return violation("payload of " + std::to_string(header.payload_bytes) + " bytes, not " +
+                       std::to_string(landing_ ? wanted_bytes : 0));
+    }
+    if (landing_ && wanted_bytes > 0) {
+      sink_.emplace(targets_);
+      payload_call_ = slot->call;
+    }
+    return true;
+  }
+
+  Call* const call = slot->call;
+  if (call != nullptr) {
+    std::string what = call->on_last(frame);
+    if (!what.empty()) return violation(std::move(what));
+  }
+  free_slot(*slot);
+  if (call != nullptr) {
+    call->answered_ = true;
+    call->end({});
+  }
+  if (link_ != nullptr) link_->pump();
+  close_if_retired();
+  return true;
+}
+
+bool LinkSession::on_error_frame(const FrameReader::Frame& frame, Slot* slot) {
+  const auto* error = read_table<wire::Error>(frame.table);
+  if (error == nullptr || error->code() == 0) return violation("an error frame without an error");
+  const error_code why = make_error_code(static_cast<Errc>(error->code()));
+  std::string text = error->message() == nullptr ? why.message() : error->message()->str().substr(0, kErrorTextMax);
+  if (slot == nullptr) {  // About the session as a whole; the node closes it now.
+    end(is_up_ ? make_error_code(Errc::kUnavailable) : why, std::move(text), /*node_closed=*/false);
+    return true;
+  }
+  if (frame.header.type != slot->type) return violation("an error of another type");
+  Call* const call = slot->call;
+  free_slot(*slot);
+  if (call != nullptr) {
+    call->error_text = std::move(text);
+    call->answered_ = true;
+    call->end(why);
+  }
+  if (link_ != nullptr) link_->pump();
+  close_if_retired();
+  return true;
+}
+
+bool LinkSession::on_hello(const FrameReader::Frame& frame) {
+  if (frame.header.type != FrameType::kHello || (frame.header.flags & kFrameMore) != 0) {
+    return violation("the first frame is no hello");
+  }
+  const auto* hello = read_table<wire::HelloResponse>(frame.table);
+  if (hello == nullptr) return violation("hello: malformed");
+  if (hello->version() < kWireVersionMin || hello->version() > kWireVersion) {
+    return violation("hello: version " + std::to_string(hello->version()) + " was not offered");
+  }
+  if (hello->node_id() == nullptr || hello->node_id()->size() == 0 || hello->node_id()->size() > 256) {
+    return violation("hello: node_id must be 1 to 256 bytes");
+  }
+  if (hello->table_bytes_max() < 4096 || hello->chain_blocks_max() == 0 || hello->requests_max() == 0) {
+    return violation("hello: a limit is too small");
+  }
+  node_id_ = hello->node_id()->str();
+  table_bytes_max_ = hello->table_bytes_max();
+  chain_blocks_max_ = hello->chain_blocks_max();
+  requests_max_ = std::min<std::uint32_t>(hello->requests_max(), 0xFFFF);
+  region_bytes_max_ = hello->region_bytes_max();
+  reader_.set_limits({.table_bytes_max = kTableBytesMax, .payload_bytes_max = kPayloadBytesMax});
+  is_up_ = true;
+  link_->session_up(*this);
+  return true;
+}
+
+// -- requests
+
+void LinkSession::send_call(Call& call) {
+  KV_ASSERT(can_take_call() && !call.ended && call.session_ == nullptr);
+  call.session_ = this;
+  call.request_id_ = take_slot(call.type, &call, call.data_bytes + kCallLoadBytes);
+  const error_code error = call.send(*this);
+  if (error) {
+    free_slot(*find_slot(call.request_id_));
+    call.session_ = nullptr;
+    call.end(error);
+    return;
+  }
+  flush_soon();
+}
+
+void LinkSession::send_and_forget(FrameType type, flatbuffers::FlatBufferBuilder& builder) {
+  if (!can_take_call()) return;
+  send_frame(type, take_slot(type, nullptr, kCallLoadBytes), builder);
+  flush_soon();
+}
+
+void LinkSession::send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                             std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done,
+                             int fd) {
+  FrameHeader header;
+  header.type = type;
+  header.request_id = request_id;
+  const std::span<const std::byte> table(reinterpret_cast<const std::byte*>(builder.GetBufferPointer()),
+                                         builder.GetSize());
+  writer_.send(header, table, payload, std::move(done), fd);
+}
+
+std::vector<BlockTarget>& LinkSession::land() {
+  landing_ = true;
+  return targets_;
+}
+
+/// One system call for all requests of one turn of the executor; but a request that is alone goes at once.
+void LinkSession::flush_soon() {
+  if (in_flight_ == 1) {
+    writer_.flush();
+  } else if (!flush_posted_) {
+    flush_posted_ = true;
+    asio::post(shared_->executor, [self = shared_from_this()] {
+      self->flush_posted_ = false;
+      self->writer_.flush();
+    });
+  }
+}
+
+void LinkSession::abandon(Call& call) {
+  const std::uint64_t id = call.request_id_;
+  Slot& slot = *find_slot(id);
+  if (payload_call_ == &call) {
+    sink_->cancel();
+    call.on_payload(*sink_);
+    payload_call_ = nullptr;
+  }
+  auto ranges = call.unfinished_destinations();
+  if (!ranges.empty()) {
+    slot.quarantine = shared_->memory.quarantine(std::move(ranges));
+    ++quarantine_count_;
+  }
+  slot.call = nullptr;
+  --active_;
+
+  auto& builder = shared_->builder;
+  builder.Clear();
+  builder.Finish(wire::CreateCancelRequest(builder, id));
+  send_frame(FrameType::kCancel, id, builder);
+  flush_soon();
+
+  const TimePoint now = shared_->clock.now();
+  const bool silent = is_silent(now, shared_->config.connect_timeout);
+  if (reader_.bytes_read() != bytes_seen_) {
+    bytes_seen_ = reader_.bytes_read();
+    quiet_since_ = now;
+  }
+  const auto self = shared_from_this();  // the call's end may close this session
+  call.end(asio::error::timed_out);
+  if (silent && link_ != nullptr) link_->retire(*this);
+  close_if_retired();
+}
+
+void LinkSession::forget(Call& call) {
+  if (payload_call_ == &call) {
+    sink_->cancel();
+    payload_call_ = nullptr;
+  }
+  find_slot(call.request_id_)->call = nullptr;
+  --active_;
+}
+
+std::uint64_t LinkSession::take_slot(FrameType type, Call* call, std::size_t load_bytes) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::uint32_t>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const std::uint32_t index = free_slots_.back();
+  free_slots_.pop_back();
+  Slot& slot = slots_[index];
+  ++slot.generation;
+  slot.in_use = true;
+  slot.type = type;
+  slot.call = call;
+  slot.load_bytes = load_bytes;
+  if (in_flight_++ == 0) {
+    quiet_since_ = shared_->clock.now();
+    bytes_seen_ = reader_.bytes_read();
+  }
+  if (call != nullptr) ++active_;
+  load_bytes_ += load_bytes;
+  return (std::uint64_t{slot.generation} << 32) | index;
+}
+
+LinkSession::Slot* LinkSession::find_slot(std::uint64_t request_id) {
+  const auto index = static_cast<std::uint32_t>(request_id);
+  if (index >= slots_.size()) return nullptr;
+  Slot& slot = slots_[index];
+  if (!slot.in_use || slot.generation != request_id >> 32) return nullptr;
+  return &slot;
+}
+
+void LinkSession::free_slot(Slot& slot) {
+  if (slot.call != nullptr) --active_;
+  if (slot.quarantine) {
+    shared_->memory.end_quarantine(*slot.quarantine);
+    --quarantine_count_;
+  }
+  --in_flight_;
+  load_bytes_ -= slot.load_bytes;
+  slot.call = nullptr;
+  slot.quarantine.reset();
+  slot.in_use = false;
+  free_slots_.push_back(static_cast<std::uint32_t>(&slot - slots_.data()));
+}
+
+bool LinkSession::is_silent(TimePoint now, Duration silence_max) const {
+  return in_flight_ > 0 && reader_.bytes_read() == bytes_seen_ && now - quiet_since_ >= silence_max;
+}
+
+// -- the end
+
+void LinkSession::end(error_code why, std::string text, bool node_closed) {
+  if (ended_) return;
+  const auto self = shared_from_this();
+  ended_ = true;
+  writer_.close();
+  if (payload_call_ != nullptr) {
+    sink_->cancel();
+    payload_call_->on_payload(*sink_);
+    payload_call_ = nullptr;
+  }
+  std::vector<Call*> calls;
+  for (Slot& slot : slots_) {
+    if (!slot.in_use || slot.call == nullptr) continue;
+    if (!node_closed) {
+      auto ranges = slot.call->unfinished_destinations();
+      if (!ranges.empty()) {
+        slot.quarantine = shared_->memory.quarantine(std::move(ranges));
+        ++quarantine_count_;
+      }
+    }
+    calls.push_back(slot.call);
+    slot.call = nullptr;
+    --active_;
+  }
+  if (node_closed) {
+    for (Slot& slot : slots_) {
+      if (slot.in_use) free_slot(slot);
+    }
+  }
+  draining_ = quarantine_count_ > 0;
+  if (!draining_) stream_->close();
+  // The link first, so that no call that is started by the end of another comes here again.
+  if (NodeLink* const link = std::exchange(link_, nullptr)) link->session_ended(*this, why, std::move(text));
+  for (Call* const call : calls) call->end(why);
+}
+
+void LinkSession::retire() {
+  retired_ = true;
+  close_if_retired();
+}
+
+void LinkSession::close_if_retired() {
+  if (retired_ && !ended_ && active_ == 0 && quarantine_count_ == 0) {
+    NodeLink* const link = link_;
+    const auto self = shared_from_this();
+    close();
+    if (link != nullptr) link->retired_ended(*this);
+  }
+}
+
+// -- lent memory
+
+LinkSession::Lent LinkSession::lend(const std::shared_ptr<LentMemory::Region>& region) {
+  if (!stream_->can_pass_descriptors()) return Lent::kRefused;
+  for (const auto& lent : lent_) {
+    if (lent->region == region) return lent->state;
+  }
+  if (!can_take_call()) return Lent::kPending;
+  auto lent = std::make_unique<LentRegion>();
+  lent->region = region;
+  const std::size_t bytes = region->bytes().size();
+  if (bytes > region_bytes_max_ - std::min(lent_bytes_, region_bytes_max_)) {
+    lent->state = Lent::kRefused;
+    lent_.push_back(std::move(lent));
+    return Lent::kRefused;
+  }
+  lent_bytes_ += bytes;
+  lent->add = std::make_unique<RegionAdd>(*this, *lent);
+  RegionAdd& add = *lent->add;
+  lent_.push_back(std::move(lent));
+  add.ended = false;
+  add.link_ = link_;
+  shared_->deadlines.add(add, shared_->clock.now() + shared_->config.connect_timeout);
+  send_call(add);
+  return Lent::kPending;
+}
+
+std::uint32_t LinkSession::region_handle(const LentMemory::Region& region) const {
+  for (const auto& lent : lent_) {
+    if (lent->region.get() == &region && lent->state == Lent::kYes) return lent->handle;
+  }
+  KV_ASSERT(false);
+  return 0;
+}
+
+void LinkSession::take_back(const LentMemory::Region& region) {
+  for (auto it = lent_.begin(); it != lent_.end(); ++it) {
+    LentRegion& lent = **it;
+    if (lent.region.get() != &region) continue;
+    if (lent.state == Lent::kPending) {
+      lent.taken_back = true;
+      return;
+    }
+    if (lent.state == Lent::kYes) {
+      lent_bytes_ -= region.bytes().size();
+      auto& builder = shared_->builder;
+      builder.Clear();
+      builder.Finish(wire::CreateRegionRemoveRequest(builder, lent.handle));
+      send_and_forget(FrameType::kRegionRemove, builder);
+    }
+    if (lent.taken_back) {  // called from its own RegionAdd
+      lent.state = Lent::kRefused;
+      return;
+    }
+    lent_.erase(it);
+    return;
+  }
+}
+
+bool LinkSession::has_lent_memory() const {
+  return std::any_of(lent_.begin(), lent_.end(), [](const auto& lent) { return lent->state == Lent::kYes; });
+}
+
+}  // namespace kv

@@ -1,0 +1,425 @@
+#include "client/node_link.h"
+
+#include <algorithm>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kRetiredMax = 16;  // Sessions kept only for their unfinished business; then no new ones are made.
+
+}  // namespace
+
+/// One of the connections.
+struct NodeLink::Slot final : DeadlineEntry {
+  enum class State { kEmpty, kConnecting, kUp };
+  explicit Slot(NodeLink& l) : link(l) {}
+  void on_deadline() override {  // connect and hello took too long
+    cancel->emit(asio::cancellation_type::terminal);
+    if (session) session->close();
+    link.connect_failed(*this, asio::error::timed_out, "no connection within connect_timeout");
+  }
+
+  NodeLink& link;
+  State state = State::kEmpty;
+  std::shared_ptr<LinkSession> session;               ///< When connecting: waiting for hello.
+  std::uint64_t attempt = 0;                          ///< Tells a late end of an attempt that was given up.
+  std::shared_ptr<asio::cancellation_signal> cancel;  ///< Of this attempt; the coroutine of an earlier one may live on.
+};
+
+/// Opens a namespace on the node.
+class NodeLink::Open final : public Call {
+ public:
+  Open(NodeLink& link, SpaceEntry& entry) : link_of_(link), entry_(entry) { type = FrameType::kOpen; }
+
+ private:
+  error_code send(LinkSession& session) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+  void on_end(LinkSession* session) override { link_of_.open_ended(entry_, session); }
+
+  NodeLink& link_of_;
+  SpaceEntry& entry_;
+};
+
+struct NodeLink::SpaceEntry {
+  enum class State { kClosed, kOpening, kOpen };
+  SpaceEntry(NodeLink& link, std::uint32_t s) : space(s), open(link, *this) {}
+  std::uint32_t space;
+  State state = State::kClosed;
+  std::uint32_t handle = 0;
+  std::uint64_t block_bytes = 0;
+  Open open;
+};
+
+error_code NodeLink::Open::send(LinkSession& session) {
+  const NamespaceRecord& record = session.shared().spaces[entry_.space]->record;
+  auto& builder = session.shared().builder;
+  builder.Clear();
+  builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(record.text())));
+  if (builder.GetSize() > session.table_bytes_max()) return Errc::kTooLarge;
+  session.send_frame(FrameType::kOpen, request_id(), builder);
+  return {};
+}
+
+std::string NodeLink::Open::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::OpenResponse>(frame.table);
+  if (response == nullptr) return "open: malformed";
+  entry_.handle = response->space();
+  entry_.block_bytes = response->block_bytes();
+  return {};
+}
+
+NodeLink::NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endpoint endpoint)
+    : shared_(std::move(shared)), config_(std::move(config)), endpoint_(std::move(endpoint)) {
+  for (std::size_t i = 0; i < shared_->config.connections_per_node; ++i)
+    slots_.push_back(std::make_unique<Slot>(*this));
+}
+
+NodeLink::~NodeLink() = default;
+
+// -- calls
+
+void NodeLink::start(Call& call, TimePoint deadline) {
+  call.link_ = this;
+  call.ended = false;
+  call.answered_ = false;
+  call.retried_ = false;
+  call.error = {};
+  if (!call.error_text.empty()) call.error_text.clear();
+  if (call.group != nullptr) ++call.group->running;
+  ++calls_;
+  if (closed_) return call.end(Errc::kUnavailable);
+  if (breaker_is_open()) {
+    if (probe_ != nullptr || shared_->clock.now() < breaker_until_) return call.end(Errc::kUnavailable);
+    probe_ = &call;
+  }
+  shared_->deadlines.add(call, deadline);
+  LinkSession* session = nullptr;
+  if (waiting_.empty() && !pumping_ && prepare(call, session) == Prepared::kReady) {
+    session->send_call(call);
+  } else {
+    waiting_.push_back(&call);
+    pump();
+  }
+}
+
+void NodeLink::pump() {
+  if (waiting_.empty()) return;
+  if (pumping_) {
+    pump_again_ = true;
+    return;
+  }
+  pumping_ = true;
+  do {
+    pump_again_ = false;
+    for (std::size_t i = 0; i < waiting_.size();) {
+      Call& call = *waiting_[i];
+      LinkSession* session = nullptr;
+      const Prepared prepared = prepare(call, session);
+      if (prepared == Prepared::kNoRoom) break;
+      if (prepared == Prepared::kWait) {
+        ++i;
+        continue;
+      }
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (prepared == Prepared::kReady) {
+        session->send_call(call);
+      } else {
+        call.end(Errc::kUnavailable);
+      }
+    }
+  } while (pump_again_ && !waiting_.empty());
+  pumping_ = false;
+}
+
+NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
+  if (up_count_ < slots_.size()) connect_missing();
+  session = pick(call);
+  if (session == nullptr) {
+    if (call.session_wanted && call.session_wanted->is_up()) return Prepared::kWait;
+    return up_count_ + connecting_count_ > 0 ? Prepared::kNoRoom : Prepared::kFailed;
+  }
+  if (call.space != Call::kNoSpace) {
+    SpaceEntry& entry = space_entry(call.space);
+    if (entry.state == SpaceEntry::State::kClosed) begin_open(entry);
+    if (entry.state != SpaceEntry::State::kOpen) return Prepared::kWait;
+    call.handle_ = entry.handle;
+  }
+  if (call.region) {
+    const LinkSession::Lent lent = session->lend(call.region);
+    if (lent == LinkSession::Lent::kPending) return Prepared::kWait;
+    if (lent != LinkSession::Lent::kYes) call.region.reset();
+    if (!session->can_take_call()) return Prepared::kWait;  // lending took the last place, or failed
+  }
+  return Prepared::kReady;
+}
+
+/// The session with the least data under way: a lookup does not wait behind a transfer.
+LinkSession* NodeLink::pick(const Call& call) const {
+  if (call.session_wanted && call.session_wanted->is_up()) {
+    return call.session_wanted->can_take_call() ? call.session_wanted.get() : nullptr;
+  }
+  LinkSession* best = nullptr;
+  for (const auto& slot : slots_) {
+    if (slot->state != Slot::State::kUp || !slot->session->can_take_call()) continue;
+    if (best == nullptr || slot->session->load_bytes() < best->load_bytes()) best = slot->session.get();
+  }
+  return best;
+}
+
+bool NodeLink::retry(Call& call, error_code why) {
+  if (why != Errc::kNoNamespace || call.retried_ || call.space == Call::kNoSpace || closed_) return false;
+  call.retried_ = true;
+  call.answered_ = false;
+  call.error_text.clear();
+  SpaceEntry& entry = space_entry(call.space);
+  if (entry.state == SpaceEntry::State::kOpen && entry.handle == call.handle_) entry.state = SpaceEntry::State::kClosed;
+  waiting_.push_back(&call);
+  pump();
+  return true;
+}
+
+void NodeLink::call_ended(const Call& call) {
+  unqueue(call);
+  if (call.answered_) {
+    failures_in_row_ = 0;
+    backoff_ = {};
+  } else if (call.error == asio::error::timed_out) {
+    ++timeouts_;
+    last_error_ = call.error;
+    last_error_text_ = std::string(frame_type_name(call.type)) + " missed its deadline";
+    failure();
+  }
+}
+
+void NodeLink::unqueue(const Call& call) {
+  if (probe_ == &call) probe_ = nullptr;
+  if (waiting_.empty()) return;
+  const auto found = std::find(waiting_.begin(), waiting_.end(), &call);
+  if (found == waiting_.end()) return;
+  waiting_.erase(found);
+  if (pumping_) pump_again_ = true;
+}
+
+// -- namespaces
+
+NodeLink::SpaceEntry& NodeLink::space_entry(std::uint32_t space) {
+  if (space >= spaces_.size()) spaces_.resize(shared_->spaces.size());
+  auto& entry = spaces_[space];
+  if (!entry) entry = std::make_unique<SpaceEntry>(*this, space);
+  return *entry;
+}
+
+void NodeLink::begin_open(SpaceEntry& entry) {
+  entry.state = SpaceEntry::State::kOpening;
+  Call& open = entry.open;
+  open.link_ = this;
+  open.ended = false;
+  open.answered_ = false;
+  open.error = {};
+  shared_->deadlines.add(open, shared_->clock.now() + shared_->config.connect_timeout);
+  waiting_.push_back(&open);
+  pump();  // or the pump that runs now
+}
+
+void NodeLink::open_ended(SpaceEntry& entry, LinkSession* session) {
+  error_code why = entry.open.error;
+  if (!why && entry.block_bytes != shared_->spaces[entry.space]->record.block_bytes()) why = Errc::kMismatch;
+  if (!why && (session == nullptr || session->node_id() != node_id_)) {  // an answer of the node's last life
+    entry.state = SpaceEntry::State::kClosed;
+    return pump();
+  }
+  if (!why) {
+    entry.state = SpaceEntry::State::kOpen;
+    return pump();
+  }
+  entry.state = SpaceEntry::State::kClosed;
+  if (entry.open.answered_) {
+    last_error_ = why;
+    last_error_text_ = entry.open.error_text.empty() ? why.message() : entry.open.error_text;
+  }
+  std::vector<Call*> failed;
+  std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(failed),
+               [&](const Call* call) { return call->space == entry.space; });
+  for (Call* const call : failed) {
+    call->error_text = entry.open.error_text;
+    call->end(why);
+  }
+}
+
+// -- connections
+
+void NodeLink::connect_missing() {
+  if (closed_ || up_count_ + connecting_count_ == slots_.size()) return;
+  std::erase_if(retired_, [](const auto& session) { return session->has_ended(); });
+  const TimePoint now = shared_->clock.now();
+  if (now < next_attempt_ || retired_.size() >= kRetiredMax) return;
+  for (const auto& slot : slots_) {
+    if (slot->state != Slot::State::kEmpty) continue;
+    slot->state = Slot::State::kConnecting;
+    ++connecting_count_;
+    const std::uint64_t attempt = ++slot->attempt;
+    shared_->deadlines.add(*slot, now + shared_->config.connect_timeout);
+    slot->cancel = std::make_shared<asio::cancellation_signal>();
+    const auto ended = [self = shared_from_this(), &slot = *slot, attempt,
+                        cancel = slot->cancel](std::exception_ptr exception) {
+      if (exception && slot.attempt == attempt && !slot.session && !self->closed_) {
+        self->connect_failed(slot, asio::error::operation_aborted, "connecting failed");
+      }
+    };
+    asio::co_spawn(shared_->executor, connect(shared_from_this(), *slot, attempt),
+                   asio::bind_cancellation_slot(slot->cancel->slot(), ended));
+  }
+}
+
+asio::awaitable<void> NodeLink::connect(std::shared_ptr<NodeLink> self, Slot& slot, std::uint64_t attempt) {
+  const Endpoint endpoint = self->endpoint_;
+  const asio::any_io_executor executor = self->shared_->executor;
+  auto stream = co_await self->shared_->network.connect(endpoint, executor);
+  if (self->closed_ || slot.attempt != attempt) co_return;
+  if (!stream) {
+    const error_code why = stream.error();
+    self->connect_failed(slot, why, "connect: " + why.message());
+    co_return;
+  }
+  slot.session = std::make_shared<LinkSession>(self->shared_, *self, std::move(*stream));
+  slot.session->start();
+}
+
+void NodeLink::connect_failed(Slot& slot, error_code why, std::string text) {
+  KV_ASSERT(slot.state == Slot::State::kConnecting);
+  shared_->deadlines.remove(slot);
+  slot.state = Slot::State::kEmpty;
+  slot.session.reset();
+  ++slot.attempt;
+  --connecting_count_;
+  last_error_ = why;
+  last_error_text_ = std::move(text);
+  back_off();
+  if (up_count_ == 0) failure();
+  pump();  // what waits has nothing to wait for, perhaps
+}
+
+void NodeLink::session_up(LinkSession& session) {
+  for (const auto& slot : slots_) {
+    if (slot->session.get() != &session) continue;
+    shared_->deadlines.remove(*slot);
+    slot->state = Slot::State::kUp;
+    --connecting_count_;
+    ++up_count_;
+  }
+  ++connects_;
+  if (node_id_ != session.node_id()) {
+    node_id_ = session.node_id();
+    for (const auto& entry : spaces_) {
+      if (entry && entry->state == SpaceEntry::State::kOpen) entry->state = SpaceEntry::State::kClosed;
+    }
+    for (const auto& slot : slots_) {
+      const auto other = slot->session;
+      if (slot->state == Slot::State::kUp && other->node_id() != node_id_) retire(*other);
+    }
+  }
+  pump();
+}
+
+void NodeLink::session_ended(LinkSession& session, error_code why, std::string text) {
+  std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
+  if (!session.has_ended()) retired_.push_back(session.shared_from_this());  // it waits for the node to close
+  for (const auto& slot : slots_) {
+    if (slot->session.get() != &session) continue;
+    if (slot->state == Slot::State::kConnecting) return connect_failed(*slot, why, std::move(text));
+    slot->session.reset();
+    slot->state = Slot::State::kEmpty;
+    --up_count_;
+    last_error_ = why;
+    last_error_text_ = std::move(text);
+    back_off();
+    failure();
+    break;
+  }
+  pump();
+}
+
+void NodeLink::retire(LinkSession& session) {
+  for (const auto& slot : slots_) {
+    if (slot->session.get() != &session || slot->state != Slot::State::kUp) continue;
+    retired_.push_back(std::move(slot->session));
+    slot->session.reset();
+    slot->state = Slot::State::kEmpty;
+    --up_count_;
+    retired_.back()->retire();
+    return;
+  }
+}
+
+void NodeLink::retired_ended(LinkSession& session) {
+  std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
+}
+
+void NodeLink::failure() {
+  ++failures_;
+  ++failures_in_row_;
+  if (breaker_is_open()) breaker_until_ = shared_->clock.now() + shared_->config.breaker_open;
+}
+
+void NodeLink::back_off() {
+  const TimePoint now = shared_->clock.now();
+  if (now < next_attempt_) return;  // several connections failed together: once is enough
+  const ClientConfig& config = shared_->config;
+  backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
+  std::uniform_int_distribution<Duration::rep> jitter(0, backoff_.count());
+  next_attempt_ = now + Duration(jitter(shared_->random));
+}
+
+void NodeLink::close() {
+  closed_ = true;
+  for (const auto& slot : slots_) {
+    shared_->deadlines.remove(*slot);
+    ++slot->attempt;
+    if (slot->cancel) slot->cancel->emit(asio::cancellation_type::terminal);
+    if (const auto session = std::exchange(slot->session, nullptr)) session->close();
+  }
+  for (const auto& session : std::exchange(retired_, {})) session->close();
+  while (!waiting_.empty()) {
+    Call* const call = waiting_.back();
+    waiting_.pop_back();
+    call->end(Errc::kUnavailable);
+  }
+}
+
+void NodeLink::take_back(const LentMemory::Region& region) {
+  for (const auto& slot : slots_) {
+    if (slot->state == Slot::State::kUp) slot->session->take_back(region);
+  }
+}
+
+NodeStatus NodeLink::status() const {
+  NodeStatus status;
+  status.name = config_.name;
+  status.endpoint = config_.endpoint;
+  status.node_id = node_id_;
+  status.connected = up_count_ > 0;
+  status.breaker_open = breaker_is_open();
+  switch (endpoint_.scheme) {
+    case Endpoint::Scheme::kTcp: status.peer_transport = "tcp"; break;
+    case Endpoint::Scheme::kUnix: status.peer_transport = "unix"; break;
+    case Endpoint::Scheme::kSim: status.peer_transport = "sim"; break;
+  }
+  const bool lent = std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) {
+    return slot->state == Slot::State::kUp && slot->session->has_lent_memory();
+  });
+  if (lent) status.peer_transport += "+memfd";
+  status.calls = calls_;
+  status.failures = failures_;
+  status.timeouts = timeouts_;
+  status.reconnects = connects_ > slots_.size() ? connects_ - slots_.size() : 0;
+  status.last_error = last_error_;
+  status.last_error_text = last_error_text_;
+  return status;
+}
+
+}  // namespace kv

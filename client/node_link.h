@@ -1,0 +1,87 @@
+// client/node_link.h: the sessions with one node: connect, back off, break, prepare each call and pick its session.
+#pragma once
+
+#include <boost/asio/cancellation_signal.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/link_session.h"
+
+namespace kv {
+
+/// One node, as the client sees it.
+///   1. start() never waits. The call ends by its deadline, whatever the node does.
+///   2. Connecting is driven by calls: nothing is tried while nobody asks. After a failure nothing is tried for a
+///   random
+///      part of the back-off, which doubles up to backoff_max until the node has answered something.
+///   3. After breaker_failures failures in a row (missed deadlines, failed connects, lost sessions) calls end at once
+///      for breaker_open; then one call goes through as a probe, and what becomes of it closes or opens the breaker.
+///   4. Namespace handles belong to one node id: another id at the same address starts afresh.
+/// Thread safety: none; on the client's executor.
+class NodeLink : public std::enable_shared_from_this<NodeLink> {
+ public:
+  NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endpoint endpoint);
+  ~NodeLink();
+
+  /// Starts `call`, whose preparation (connection, namespace, region) is made first if it is missing. May end the call
+  /// before it returns.
+  void start(Call& call, TimePoint deadline);
+  void close();  ///< Ends everything, now and for ever.
+
+  void take_back(const LentMemory::Region& region);  ///< Before its memory is given up.
+  NodeStatus status() const;
+
+  // From sessions and calls.
+  void session_up(LinkSession& session);
+  void session_ended(LinkSession& session, error_code why, std::string text);
+  void retire(LinkSession& session);
+  void retired_ended(LinkSession& session);
+  void pump();                             ///< Sends what can be sent by now.
+  bool retry(Call& call, error_code why);  ///< True if the call goes on.
+  void call_ended(const Call& call);
+  void unqueue(const Call& call);
+
+ private:
+  struct Slot;
+  class Open;
+  struct SpaceEntry;
+  enum class Prepared { kReady, kWait, kNoRoom, kFailed };
+
+  Prepared prepare(Call& call, LinkSession*& session);
+  LinkSession* pick(const Call& call) const;
+  SpaceEntry& space_entry(std::uint32_t space);
+  void begin_open(SpaceEntry& entry);
+  void open_ended(SpaceEntry& entry, LinkSession* session);
+  void connect_missing();
+  static asio::awaitable<void> connect(std::shared_ptr<NodeLink> self, Slot& slot, std::uint64_t attempt);
+  void connect_failed(Slot& slot, error_code why, std::string text);
+  void failure();
+  void back_off();
+  bool breaker_is_open() const { return failures_in_row_ >= shared_->config.breaker_failures; }
+
+  std::shared_ptr<ClientShared> shared_;
+  const NodeConfig config_;
+  const Endpoint endpoint_;
+  std::vector<std::unique_ptr<Slot>> slots_;           ///< connections_per_node.
+  std::vector<std::shared_ptr<LinkSession>> retired_;  ///< Out of use, with unfinished business.
+  std::vector<std::unique_ptr<SpaceEntry>> spaces_;    ///< By Space; nullptr: not asked for yet.
+  std::vector<Call*> waiting_;                         ///< In order of start.
+  bool pumping_ = false, pump_again_ = false, closed_ = false;
+
+  std::string node_id_;
+  std::size_t up_count_ = 0, connecting_count_ = 0;
+  TimePoint next_attempt_{};
+  Duration backoff_{};
+  std::size_t failures_in_row_ = 0;
+  TimePoint breaker_until_{};
+  const Call* probe_ = nullptr;
+
+  std::uint64_t calls_ = 0, failures_ = 0, timeouts_ = 0, connects_ = 0;
+  error_code last_error_;
+  std::string last_error_text_;
+};
+
+}  // namespace kv

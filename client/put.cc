@@ -1,0 +1,249 @@
+// client/put.cc: the whole write. A block enters as the caller's bytes and leaves stored, refused, or known already.
+//
+// put() offers each owner its part of the chain, all at once. Each answers which blocks it wants; those are sent in
+// batches, their checksums computed just before, while the bytes are on their way through the cache anyway. Of blocks
+// in lent memory only the checksums are sent: the node copies. It verifies, commits and counts.
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/checksum.h"
+#include "client/client_impl.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kBatchBytes = 2 << 20;      // Small enough to be still in the cache when the socket copies it.
+constexpr std::size_t kUnsentBytesMax = 8 << 20;  // Of one call, in the writer.
+constexpr std::size_t kOwnedBytesMax = 16 << 20;  // What the writer may copy of a put that missed its deadline.
+constexpr std::size_t kBytesPerTurn = 4 << 20;    // Then the executor gets a turn.
+
+struct PutPlan {
+  std::span<const std::span<const std::byte>> blocks;  ///< By position in the whole chain.
+  std::span<const std::uint32_t> token_ids;
+  NamespaceId space_id;
+  std::size_t block_bytes = 0, block_size = 0;
+  TimePoint until;
+};
+
+/// The part of a put that one node gets.
+class PutCall final : public Call {
+ public:
+  PutCall() { type = FrameType::kPut; }
+
+  const PutPlan* plan = nullptr;
+  const OwnedChain* chain = nullptr;
+
+  bool has_batch() const { return session() != nullptr && sent_ < wanted_end_ && unsent_bytes_ < kUnsentBytesMax; }
+  std::size_t send_batch();  ///< Returns its bytes. Requires has_batch().
+
+  std::size_t stored() const { return stored_; }
+  std::size_t already_stored() const { return already_stored_; }
+  std::size_t refused() const { return chain->hashes.size() - stored_ - already_stored_; }
+  error_code reason() const {
+    if (error) return error;
+    return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);
+  }
+
+ private:
+  error_code send(LinkSession& session) override;
+  std::string on_more(LinkSession& session, const FrameReader::Frame& frame) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+  void on_end(LinkSession* session) override;
+
+  std::size_t asked_ = 0;
+  bool has_want_ = false;
+  std::size_t sent_ = 0, wanted_end_ = 0;  ///< Of the node's part.
+  std::size_t unsent_bytes_ = 0;           ///< That the writer borrows.
+  std::size_t stored_ = 0, already_stored_ = 0;
+  error_code refused_why_;
+  std::vector<std::uint64_t> sums_;
+  std::vector<std::span<const std::byte>> payload_;
+};
+
+error_code PutCall::send(LinkSession& session) {
+  const bool has_tokens = !plan->token_ids.empty();
+  const std::size_t per_block = sizeof(BlockHash) + (chain->positions.empty() ? 0 : sizeof(std::uint32_t)) +
+                                (region ? sizeof(std::uint64_t) : 0) +
+                                (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0);
+  const std::size_t room =
+      session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), kTableOverheadBytes);
+  asked_ = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / per_block});
+  if (asked_ == 0) return Errc::kTooLarge;
+  has_want_ = false;
+  sent_ = wanted_end_ = 0;
+
+  auto& builder = session.shared().builder;
+  builder.Clear();
+  const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
+  flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> positions, tokens;
+  if (!chain->positions.empty()) positions = builder.CreateVector(chain->positions.data(), asked_);
+  if (has_tokens) {
+    std::uint32_t* list = nullptr;
+    tokens = builder.CreateUninitializedVector(asked_ * plan->block_size, &list);
+    for (std::size_t i = 0; i < asked_; ++i) {
+      const auto ids = plan->token_ids.subspan(chain->position(i) * plan->block_size, plan->block_size);
+      std::copy(ids.begin(), ids.end(), list + i * plan->block_size);
+    }
+  }
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
+  std::uint32_t handle = 0;
+  if (region) {
+    handle = session.region_handle(*region);
+    std::uint64_t* list = nullptr;
+    offsets = builder.CreateUninitializedVector(asked_, &list);
+    for (std::size_t i = 0; i < asked_; ++i) {
+      list[i] = static_cast<std::uint64_t>(plan->blocks[chain->position(i)].data() - region->bytes().data());
+    }
+  }
+  const auto left =
+      std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
+  builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, handle, offsets,
+                                        static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1))));
+  session.send_frame(type, request_id(), builder);
+  return {};
+}
+
+std::string PutCall::on_more(LinkSession&, const FrameReader::Frame& frame) {
+  const auto* want = read_table<wire::PutWant>(frame.table);
+  if (want == nullptr || has_want_) return "put: not one want list";
+  if (want->first_block() > asked_ || want->block_count() > asked_ - want->first_block()) {
+    return "put: wants blocks " + std::to_string(want->first_block()) + " + " + std::to_string(want->block_count()) +
+           " of " + std::to_string(asked_);
+  }
+  has_want_ = true;
+  sent_ = want->first_block();
+  wanted_end_ = sent_ + want->block_count();
+  group->event.set();
+  return {};
+}
+
+std::size_t PutCall::send_batch() {
+  const std::size_t first = sent_;
+  const std::size_t count = std::min(wanted_end_ - first, std::max<std::size_t>(1, kBatchBytes / plan->block_bytes));
+  const std::size_t stripes = stripe_count(plan->block_bytes);
+  const std::size_t bytes = count * plan->block_bytes;
+  sums_.resize(count * stripes);
+  payload_.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::span<const std::byte> block = plan->blocks[chain->position(first + i)];
+    block_checksums(checksum_seed(plan->space_id, chain->hashes[first + i]), block,
+                    std::span(sums_).subspan(i * stripes, stripes));
+    if (!region) payload_.push_back(block);
+  }
+  sent_ += count;
+
+  auto& builder = session()->shared().builder;
+  builder.Clear();
+  const auto sums = builder.CreateVector(sums_);
+  builder.Finish(wire::CreatePutData(builder, static_cast<std::uint32_t>(count), sums));
+  if (region) {
+    session()->send_frame(FrameType::kPutData, request_id(), builder);
+  } else {
+    unsent_bytes_ += bytes;
+    session()->send_frame(FrameType::kPutData, request_id(), builder, payload_, [this, bytes](bool) {
+      unsent_bytes_ -= bytes;
+      group->event.set();
+    });
+  }
+  session()->flush();
+  return bytes;
+}
+
+std::string PutCall::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::PutResponse>(frame.table);
+  if (response == nullptr) return "put: malformed";
+  const std::uint64_t sum = std::uint64_t{response->stored()} + response->already_stored() + response->refused();
+  if (sum != asked_) return "put: counts " + std::to_string(sum) + " blocks of " + std::to_string(asked_);
+  stored_ = response->stored();
+  already_stored_ = response->already_stored();
+  if (response->refused() > 0) {
+    refused_why_ =
+        make_error_code(response->refused_why() != 0 ? static_cast<Errc>(response->refused_why()) : Errc::kOutOfMemory);
+  }
+  return {};
+}
+
+/// The caller gets its memory back now, but a frame that has begun must be completed: the writer copies what is left of
+/// it.
+void PutCall::on_end(LinkSession* session) {
+  wanted_end_ = sent_;
+  if (session == nullptr || unsent_bytes_ == 0) return;
+  if (unsent_bytes_ <= kOwnedBytesMax) {
+    session->writer().own_borrowed();
+  } else {
+    session->give_up("a put ended in the middle of a large payload");
+  }
+}
+
+}  // namespace
+
+Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
+                             std::span<const std::span<const std::byte>> blocks, PutOptions options) {
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  if (const error_code refused = impl.refuses(space, options.deadline)) co_return refused;
+  const ClientShared::SpaceInfo& info = *impl.find_space(space);
+  PutPlan plan;
+  plan.blocks = blocks;
+  plan.token_ids = options.token_ids;
+  plan.space_id = info.id;
+  plan.block_bytes = info.record.block_bytes();
+  plan.block_size = info.record.block_size();
+  plan.until = impl.deadline_after(options.deadline);
+  if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
+  if (!plan.token_ids.empty() && plan.token_ids.size() != hashes.size() * plan.block_size) {
+    co_return error_code(Errc::kBadRequest);
+  }
+  for (const std::span<const std::byte> block : blocks) {
+    if (block.size() != plan.block_bytes) co_return error_code(Errc::kBadRequest);
+    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
+  }
+  if (hashes.empty()) co_return PutResult{};
+
+  const VerbInProgress verb(shared);
+  const auto region = find_region(shared->memory, blocks);
+  const RegionUse region_use(region);
+  const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
+  CallGroup group(shared->executor);
+  std::vector<PutCall> calls(chains.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    PutCall& call = calls[i];
+    call.plan = &plan;
+    call.chain = &chains[i];
+    call.space = static_cast<std::uint32_t>(space);
+    call.region = region;
+    call.data_bytes = chains[i].hashes.size() * plan.block_bytes;
+    call.group = &group;
+    impl.links[chains[i].node]->start(call, plan.until);
+  }
+
+  std::size_t bytes_this_turn = 0;
+  while (group.running > 0) {
+    bool sent = false;
+    for (PutCall& call : calls) {
+      if (!call.has_batch()) continue;
+      bytes_this_turn += call.send_batch();
+      sent = true;
+    }
+    if (sent && bytes_this_turn < kBytesPerTurn) continue;
+    bytes_this_turn = 0;
+    if (sent) {
+      co_await asio::post(shared->executor, asio::use_awaitable);
+    } else {
+      group.event.reset();
+      co_await group.event.wait();
+    }
+  }
+
+  PutResult result;
+  for (const PutCall& call : calls) {
+    result.stored += call.stored();
+    result.already_stored += call.already_stored();
+    result.refused += call.refused();
+    if (call.refused() > 0 && !result.why) result.why = call.reason();
+  }
+  co_return result;
+}
+
+}  // namespace kv
