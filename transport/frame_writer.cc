@@ -97,7 +97,8 @@ asio::awaitable<void> FrameWriter::run() {
       continue;
     }
     if (closed_ || pieces_.empty()) continue;
-    if (!co_await stream_.wait_writable()) close();
+    const auto ready = co_await stream_.wait_writable();  // named: GCC 12 miscompiles `if (!co_await ...)` in a loop
+    if (!ready) close();
   }
 }
 

@@ -49,6 +49,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
   app.set_config("--config", "", "TOML file with any of these options")->envname("KVSTORE_CONFIG");
+  app.allow_config_extras(false);  // a misspelt key is an error, not a default in silence
   const auto add = [&](const char* name, auto& value, const char* help) {
     return app.add_option(std::string("--") + name, value, help)
         ->envname(environment_name(name))

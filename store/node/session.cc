@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 
@@ -61,7 +62,8 @@ asio::awaitable<void> Session::run() {
       }
       break;
     }
-    if (!co_await handle(*frame)) break;
+    const bool goes_on = co_await handle(*frame);  // named: GCC 12 miscompiles `if (!co_await ...)` in a loop
+    if (!goes_on) break;
     if (!reader_.has_frame()) writer_.flush();  // the answers to requests that came together leave together
     if (writer_.queued_bytes() > node_.limits.queued_bytes_max) {
       writer_.flush();
@@ -72,6 +74,7 @@ asio::awaitable<void> Session::run() {
   writer_.flush();  // a last error, if there is room for it
   writer_.close();
   cancel_jobs();
+  if (gets_.empty()) close_stream();  // the writer may sleep in it; while copies run, the last of them closes
   while (job_count_ > 0) {
     jobs_done_.reset();
     co_await jobs_done_.wait();
@@ -81,7 +84,7 @@ asio::awaitable<void> Session::run() {
   node_.metrics.add_region_bytes(-static_cast<std::int64_t>(region_bytes_));
   regions_.clear();
   alarm_->disarm();
-  stream_->close();  // invariant 2
+  close_stream();  // invariant 2
   node_.metrics.session_closed(end_);
 }
 
@@ -92,7 +95,7 @@ void Session::terminate(SessionEnd why) {
   cancel_jobs();
   writer_.close();
   // The reader may sleep in the stream: closing wakes it. While copies run, the last of them closes (invariant 2).
-  if (gets_.empty()) stream_->close();
+  if (gets_.empty()) close_stream();
 }
 
 void Session::terminate_if_idle() {
@@ -108,9 +111,18 @@ void Session::cancel_jobs() {
   }
 }
 
+void Session::close_stream() {
+  // TCP answers unread input with a reset, which would overtake a last error on its way to the client: read some first.
+  std::array<std::byte, 4096> scratch;
+  const asio::mutable_buffer buffer = asio::buffer(scratch);
+  for (int i = 0; i < 256 && stream_->try_read(std::span(&buffer, 1)); ++i) {
+  }
+  stream_->close();
+}
+
 void Session::job_ended() {
   KV_ASSERT(job_count_ > 0);
-  if (ending_ && gets_.empty()) stream_->close();
+  if (ending_ && gets_.empty()) close_stream();
   if (--job_count_ == 0) jobs_done_.set();
 }
 
@@ -184,7 +196,8 @@ asio::awaitable<bool> Session::handle(const Frame& frame) {
   if (type != FrameType::kPutData && frame.header.payload_bytes != 0) {
     refuse(type, id, Errc::kBadRequest,
            count_text("payload_bytes", frame.header.payload_bytes, 0) + " with " + frame_type_name(type));
-    co_return bool(co_await reader_.skip_payload());
+    const auto skipped = co_await reader_.skip_payload();
+    co_return skipped.has_value();
   }
   if (node_.draining && (type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kPut)) {
     refuse(type, id, Errc::kDraining, "the node is shutting down");

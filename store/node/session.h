@@ -148,6 +148,7 @@ class Session final : public std::enable_shared_from_this<Session> {
                     std::span<const std::uint64_t> offsets, std::uint64_t block_bytes);
   void release(const std::shared_ptr<Lent>& region);
   void job_ended();
+  void close_stream();
   void watch();  ///< Runs every so often: ends what takes too long.
   void cancel_jobs();
 

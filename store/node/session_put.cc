@@ -113,7 +113,8 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
   if (found == puts_.end() || found->second->is_waiting || found->second->is_over) {
     // The put may just have failed, with its data still on the way: the client knows already.
     if (found != puts_.end()) fail_put(*found->second, Errc::kBadRequest, "put_data: before put_want");
-    co_return bool(co_await reader_.skip_payload());
+    const auto skipped = co_await reader_.skip_payload();
+    co_return skipped.has_value();
   }
   const std::shared_ptr<PutJob> job = found->second;
   const auto* request = read_table<wire::PutData>(frame.table);
@@ -134,7 +135,8 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
   }
   if (!why.empty()) {
     fail_put(*job, Errc::kBadRequest, why);
-    co_return bool(co_await reader_.skip_payload());
+    const auto skipped = co_await reader_.skip_payload();
+    co_return skipped.has_value();
   }
   const auto sums = numbers_of(request->checksums());
   co_return co_await drain(job, request->block_count(), std::vector<std::uint64_t>(sums.begin(), sums.end()));

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Plants the bugs of tests/planted/*.patch, one at a time, in a copy of the tree; each must make at least one test fail.
+#
+#   tests/planted/run.sh              all of them
+#   tests/planted/run.sh NAME...      only these (a patch's file name without .patch)
+#
+# A patch begins with:
+#   What: the bug, in words
+#   Build: targets that hold the tests which should notice
+#   Tests: regular expression of test names, as for ctest -R
+#
+# The tests are first run without any bug: they must pass there, or their failing would prove nothing. Prints
+# 'N planted, N caught' last; exits 0 only if those are equal. The copy stays in build/planted, so that a second run is quick.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+here=tests/planted
+
+say() { printf '%s\n' "$*"; }
+header() { awk -v key="$2:" '/^(---|diff )/ { exit } index($0, key) == 1 { sub(/^[^:]*: */, ""); print; exit }' "$1"; }
+
+patches=()
+if [ $# -gt 0 ]; then
+  for name in "$@"; do
+    [ -f "$here/${name%.patch}.patch" ] || { echo "run.sh: no $here/${name%.patch}.patch" >&2; exit 2; }
+    patches+=("$root/$here/${name%.patch}.patch")
+  done
+else
+  patches=("$root/$here"/*.patch)
+fi
+for patch in "${patches[@]}"; do
+  for key in What Build Tests; do
+    [ -n "$(header "$patch" "$key")" ] || { echo "run.sh: $patch has no line '$key: ...'" >&2; exit 2; }
+  done
+done
+
+# A copy of the sources as they are now. Unchanged files keep their time, so nothing is built twice.
+tree=$root/build/planted/tree
+mkdir -p "$tree"
+fresh=$(mktemp -d "$root/build/planted/fresh.XXXXXX")
+trap 'rm -rf "$fresh"' EXIT
+tar -c --exclude=./build --exclude=./build-* --exclude=./.git . | tar -x -C "$fresh"
+(cd "$fresh" && find . -type f -print0) | while IFS= read -r -d '' file; do
+  cmp -s "$fresh/$file" "$tree/$file" || { mkdir -p "$tree/$(dirname "$file")" && cp -p "$fresh/$file" "$tree/$file" && touch "$tree/$file"; }
+done
+(cd "$tree" && find . -path ./build -prune -o -type f -print0) | while IFS= read -r -d '' file; do
+  [ -e "$fresh/$file" ] || rm "$tree/$file"
+done
+cd "$tree"
+
+export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 GTEST_COLOR=no
+log=$root/build/planted/log
+mkdir -p "$log"
+build() { cmake --build --preset release -j "$(nproc)" --target "$@"; }
+# A bug may well hang a test: that is noticed too, after a minute.
+run_tests() { timeout 600 ctest --test-dir build/release -j "$(nproc)" --timeout 60 --no-tests=error --output-on-failure -R "$1"; }
+
+targets=() expression=
+for patch in "${patches[@]}"; do
+  read -r -a more <<< "$(header "$patch" Build)"
+  targets+=("${more[@]}")
+  expression+=${expression:+|}$(header "$patch" Tests)
+done
+mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
+if ! cmake --preset release > "$log/sound.log" 2>&1 || ! build "${targets[@]}" >> "$log/sound.log" 2>&1 ||
+  ! run_tests "$expression" >> "$log/sound.log" 2>&1; then
+  tail -n 40 "$log/sound.log"
+  say "run.sh: without any bug, the tests do not pass; planting bugs would prove nothing"
+  exit 1
+fi
+say "sound: $(grep -o '[0-9]* tests passed.*\|100% tests passed.*' "$log/sound.log" | tail -n 1)"
+
+planted=0 caught=0
+for patch in "${patches[@]}"; do
+  name=$(basename "$patch" .patch)
+  planted=$((planted + 1))
+  if ! patch -p1 -s --no-backup-if-mismatch --dry-run < "$patch" > "$log/$name.log" 2>&1; then
+    say "MISSED  $name: the patch does not apply any more; bring it up to date"
+    continue
+  fi
+  patch -p1 -s --no-backup-if-mismatch < "$patch" > /dev/null
+  read -r -a targets <<< "$(header "$patch" Build)"
+  if ! build "${targets[@]}" > "$log/$name.log" 2>&1; then
+    grep -m 3 -E 'error:' "$log/$name.log" || tail -n 5 "$log/$name.log"
+    say "MISSED  $name: it does not compile, which proves nothing; bring it up to date"
+  elif run_tests "$(header "$patch" Tests)" >> "$log/$name.log" 2>&1; then
+    say "MISSED  $name: $(header "$patch" What)"
+  else
+    caught=$((caught + 1))
+    by=$(awk '/The following tests FAILED:/ { listing = 1; next } listing && /- / { sub(/.* - /, ""); sub(/ \(.*/, ""); print; exit }' "$log/$name.log")
+    count=$(awk '/tests failed out of/ { print $4 }' "$log/$name.log")
+    say "caught  $name: $(header "$patch" What) [by ${by:-a time limit}${count:+, $count in all}]"
+  fi
+  patch -p1 -s -R --no-backup-if-mismatch < "$patch" > /dev/null
+done
+
+say "$planted planted, $caught caught"
+[ "$planted" -eq "$caught" ]

@@ -1,0 +1,99 @@
+// tests/sim/sim_node.h: a node without threads: the product's sessions and Store on the simulation's one io_context.
+#pragma once
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "store/node/session.h"
+#include "transport/sim_network.h"
+
+namespace kv::sim {
+
+/// A node that can be killed and restarted (empty, as a process would be), frozen and thawed.
+class SimNode {
+ public:
+  SimNode(asio::io_context& context, SimNetwork& network, VirtualClock& clock, std::string name, StoreConfig config)
+      : context_(context), network_(network), clock_(clock), name_(std::move(name)), config_(std::move(config)) {
+    start();
+  }
+  ~SimNode() { kill(); }
+
+  void start() {
+    network_.revive(name_);
+    life_ = std::make_shared<Life>(*this);
+    auto listener = network_.listen({Endpoint::Scheme::kSim, name_, ""}, context_.get_executor());
+    KV_ASSERT(listener);
+    life_->listener = std::move(*listener);
+    asio::co_spawn(context_, accept(life_), asio::detached);
+  }
+  /// Every connection breaks and all memory is gone at once. Its coroutines unwind later, as nobody can see.
+  void kill() {
+    if (!life_) return;
+    network_.kill(name_);
+    life_->listener->close();
+    for (Session* session : life_->sessions) session->terminate(SessionEnd::kBroken);
+    life_.reset();
+  }
+  bool is_alive() const { return life_ != nullptr; }
+  const std::string& name() const { return name_; }
+
+  /// Empty, or what is broken.
+  std::string check() const {
+    return life_ ? life_->store.with([](Store& store) { return store.check(); }) : std::string();
+  }
+  StoreStats stats() const {
+    return life_ ? life_->store.with([](Store& store) { return store.stats(); }) : StoreStats{};
+  }
+  void expire_leases() {
+    if (life_) life_->store.with([&](Store& store) { store.expire_leases(clock_.now()); });
+  }
+  std::size_t session_count() const { return life_ ? life_->sessions.size() : 0; }
+
+ private:
+  /// From start to kill; outlives the sessions that were open at the kill.
+  struct Life {
+    explicit Life(SimNode& node)
+        : metrics("sim"),
+          store(Store::create(node.config_).value(), metrics),
+          context{store, node.clock_, metrics, {}} {
+      context.lease_duration = node.config_.lease_duration;
+      context.node_id = node.name_ + "#" + std::to_string(++node.life_count_);
+      context.limits.queued_bytes_max = 1 << 20;
+    }
+    NodeMetrics metrics;
+    LockedStore store;
+    NodeContext context;
+    std::unique_ptr<Listener> listener;
+    std::set<Session*> sessions;
+    std::uint64_t session_last = 0;
+  };
+
+  asio::awaitable<void> accept(std::shared_ptr<Life> life) {
+    while (true) {
+      auto stream = co_await life->listener->accept(context_.get_executor());
+      if (!stream) co_return;
+      const auto session = std::make_shared<Session>(life->context, SessionId{++life->session_last}, std::move(*stream),
+                                                     context_.get_executor());
+      life->sessions.insert(session.get());
+      asio::co_spawn(context_, run(life, session), asio::detached);
+    }
+  }
+  static asio::awaitable<void> run(std::shared_ptr<Life> life, std::shared_ptr<Session> session) {
+    co_await session->run();
+    life->sessions.erase(session.get());
+  }
+
+  asio::io_context& context_;
+  SimNetwork& network_;
+  VirtualClock& clock_;
+  std::string name_;
+  StoreConfig config_;
+  std::shared_ptr<Life> life_;
+  int life_count_ = 0;
+};
+
+}  // namespace kv::sim

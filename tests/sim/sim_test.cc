@@ -1,0 +1,60 @@
+// tests/sim/sim_test.cc: many seeds of the simulated world.
+//
+//   KV_SIM_SEEDS=20000 build/release/tests/sim/sim_test     more seeds (default 1,000, from KV_SIM_FIRST on, default 1)
+//   KV_SEED=17 build/release/tests/sim/sim_test             one seed again
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "tests/sim/sim_world.h"
+
+namespace kv::sim {
+namespace {
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
+  std::uint64_t first = number_from("KV_SIM_FIRST", 1), count = number_from("KV_SIM_SEEDS", 1000);
+  if (std::getenv("KV_SEED") != nullptr) first = number_from("KV_SEED", 1), count = 1;
+  WorldOutcome total;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const WorldOutcome outcome = run_world(seed);
+    ASSERT_EQ(outcome.failure, "") << "seed " << seed << "; again: KV_SEED=" << seed << " sim_test";
+    total.calls += outcome.calls;
+    total.hit_blocks += outcome.hit_blocks;
+    total.stored_blocks += outcome.stored_blocks;
+    total.missed_deadlines += outcome.missed_deadlines;
+    total.corrupt_blocks += outcome.corrupt_blocks;
+    total.evicted_blocks += outcome.evicted_blocks;
+    total.kills += outcome.kills;
+    total.freezes += outcome.freezes;
+    total.breaks += outcome.breaks;
+  }
+  std::cout << count << " seeds from " << first << ": " << total.calls << " calls, " << total.hit_blocks
+            << " blocks got, " << total.stored_blocks << " stored, " << total.evicted_blocks << " evicted, "
+            << total.missed_deadlines << " deadlines missed, " << total.corrupt_blocks << " corrupt blocks caught, "
+            << total.kills << " kills, " << total.freezes << " freezes, " << total.breaks << " broken streams\n";
+  if (count >= 200) {  // the faults do happen, and do not drown everything
+    EXPECT_GT(total.hit_blocks, 0u);
+    EXPECT_GT(total.evicted_blocks, 0u);
+    EXPECT_GT(total.missed_deadlines, 0u);
+    EXPECT_GT(total.corrupt_blocks, 0u);
+    EXPECT_GT(total.kills, 0u);
+  }
+}
+
+TEST(SimTest, TheSameSeedGivesTheSameRun) {
+  for (const std::uint64_t seed : {3u, 5u, 8u}) {
+    const WorldOutcome once = run_world(seed), again = run_world(seed);
+    EXPECT_EQ(once.trace_hash, again.trace_hash) << "seed " << seed;
+    EXPECT_EQ(once.calls, again.calls) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace kv::sim

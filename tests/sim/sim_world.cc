@@ -1,0 +1,406 @@
+#include "tests/sim/sim_world.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <cstring>
+
+namespace kv::sim {
+namespace {
+
+std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
+  value += 0x9E3779B97F4A7C15;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
+/// The bytes that a block must have, wherever it turns up.
+void fill_block(const NamespaceId& space, const BlockHash& hash, std::span<std::byte> bytes) {
+  std::uint64_t state = mix(checksum_seed(space, hash) ^ hash_prefix(hash));
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof state) {
+    state = mix(state);
+    std::memcpy(bytes.data() + i, &state, std::min(sizeof state, bytes.size() - i));
+  }
+}
+
+bool block_is_right(const NamespaceId& space, const BlockHash& hash, std::span<const std::byte> bytes) {
+  std::vector<std::byte> right(bytes.size());
+  fill_block(space, hash, right);
+  return std::equal(right.begin(), right.end(), bytes.begin());
+}
+
+class World {
+ public:
+  explicit World(std::uint64_t seed) : random_(seed), network_(clock_, mix(seed)) {
+    // Swarm testing: each seed draws its own mixture of sizes, pressures and faults; many draw none of a kind.
+    node_count_ = pick(1, 4);
+    worker_count_ = pick(1, 4);
+    calm_ = chance(0.15);
+    SimFaults faults;
+    faults.delay_max = Duration(std::chrono::microseconds(pick(20, 3000)));
+    faults.chunk_bytes_max = std::size_t{1} << pick(6, 18);
+    if (!calm_ && chance(0.5)) faults.break_probability = real(0, 0.01);
+    if (!calm_ && chance(0.3)) faults.flip_probability = real(0, 0.02);
+    if (!calm_ && chance(0.4)) faults.stall_probability = real(0, 0.05);
+    network_.set_faults(faults);
+    if (!calm_ && chance(0.6)) event_rate_ = real(0, 0.05);
+
+    constexpr std::size_t kBlockBytes[] = {64, 4096, 5000, 65536, 100'000, 200'000};
+    for (std::size_t i = 0, count = pick(1, 3); i < count; ++i) {
+      std::string why;
+      auto record = NamespaceRecord::from_fields({{"model", "sim"},
+                                                  {"block_size", "4"},
+                                                  {"block_bytes", std::to_string(kBlockBytes[pick(0, 5)])},
+                                                  {"salt", std::to_string(i)}},
+                                                 &why);
+      records_.push_back(record.value());
+    }
+    StoreConfig config;
+    config.arena.capacity_bytes = pick(600'000, 6'000'000);
+    config.arena.granule_bytes = std::size_t{4096} << pick(0, 7);
+    config.arena.huge_pages = false;
+    config.arena.touch = false;
+    config.lease_duration = std::chrono::milliseconds(pick(1, 2000));
+    config.lease_count_per_session_max = pick(1, 8);
+    for (std::size_t i = 0; i < node_count_; ++i) {
+      nodes_.push_back(std::make_unique<SimNode>(context_, network_, clock_, "node" + std::to_string(i), config));
+    }
+    // Chains that share prefixes, some deep: a tree of prompts as conversations make it.
+    for (std::size_t i = 0; i < 40; ++i) {
+      std::vector<std::uint32_t> tokens;
+      if (!prompts_.empty() && chance(0.7)) {
+        const auto& parent = prompts_[pick(0, prompts_.size() - 1)];
+        tokens.assign(parent.begin(), parent.begin() + static_cast<std::ptrdiff_t>(pick(0, parent.size())));
+      }
+      const std::size_t more = pick(1, 60);
+      for (std::size_t j = 0; j < more; ++j) tokens.push_back(static_cast<std::uint32_t>(random_()));
+      prompts_.push_back(std::move(tokens));
+    }
+  }
+
+  WorldOutcome run() {
+    for (std::size_t i = 0; i < worker_count_; ++i) {
+      ++running_;
+      asio::co_spawn(context_, work(i, pick(20, 120)), [this](std::exception_ptr error) { worker_ended(error); });
+    }
+    while (running_ > 0 && step()) {
+      if (event_rate_ > 0 && chance(event_rate_)) cause_event();
+    }
+    if (outcome_.failure.empty()) heal_and_converge();
+    finish();
+    return outcome_;
+  }
+
+ private:
+  std::size_t pick(std::size_t low, std::size_t high) {
+    return std::uniform_int_distribution<std::size_t>(low, high)(random_);
+  }
+  double real(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
+  bool chance(double probability) { return real(0, 1) < probability; }
+  void note(std::uint64_t what) { outcome_.trace_hash = mix(outcome_.trace_hash ^ what); }
+  void fail(const std::string& what) {
+    if (outcome_.failure.empty()) outcome_.failure = what;
+  }
+
+  /// Runs what is ready; when nothing is, moves time to the next alarm. False when stuck or something broke.
+  bool step() {
+    if (!outcome_.failure.empty()) return false;
+    if (context_.poll() == 0) {
+      if (!clock_.has_alarm()) {
+        fail("stuck: calls are in progress, and nothing will ever wake them");
+        return false;
+      }
+      clock_.advance_to(clock_.next_alarm());
+    }
+    if (++steps_ % 64 == 0) check_nodes();
+    if (steps_ > 3'000'000) fail("no end: 3,000,000 steps");
+    return outcome_.failure.empty();
+  }
+
+  void check_nodes() {
+    for (const auto& node : nodes_) {
+      const std::string broken = node->check();
+      if (!broken.empty()) fail(node->name() + ": " + broken);
+    }
+  }
+
+  void cause_event() {
+    SimNode& node = *nodes_[pick(0, nodes_.size() - 1)];
+    switch (pick(0, 5)) {
+      case 0:
+        outcome_.evicted_blocks += node.stats().evicted_blocks;
+        node.kill();
+        ++outcome_.kills;
+        break;
+      case 1:
+      case 2:
+        if (!node.is_alive()) node.start();
+        break;
+      case 3:
+        network_.freeze(node.name());
+        ++outcome_.freezes;
+        break;
+      case 4: network_.thaw(node.name()); break;
+      default:
+        network_.break_one();
+        ++outcome_.breaks;
+        break;
+    }
+    note(steps_);
+  }
+
+  ClientConfig client_config(std::size_t worker) {
+    ClientConfig config;
+    for (const auto& node : nodes_) config.nodes.push_back({.endpoint = "sim://" + node->name()});
+    config.identity = "worker" + std::to_string(worker);
+    config.connections_per_node = pick(1, 3);
+    config.connect_timeout = std::chrono::milliseconds(pick(5, 500));
+    config.backoff_min = 5ms;
+    config.backoff_max = 200ms;
+    config.breaker_open = std::chrono::milliseconds(pick(5, 300));
+    config.seed = random_() | 1;
+    return config;
+  }
+
+  /// A call that began at `began` with this deadline must be over: the executor is never late here.
+  void check_deadline(const char* verb, TimePoint began, std::chrono::microseconds deadline) {
+    ++outcome_.calls;
+    if (clock_.now() > began + deadline) {
+      fail(std::string(verb) + " ended " +
+           std::to_string(
+               std::chrono::duration_cast<std::chrono::microseconds>(clock_.now() - began - deadline).count()) +
+           " us after its deadline");
+    }
+  }
+
+  std::vector<BlockHash> random_chain(const NamespaceRecord& record) {
+    const auto& tokens = prompts_[pick(0, prompts_.size() - 1)];
+    auto chain = hash_chain(record.digest(), tokens, record.block_size());
+    // Few small Stores: keep one chain well below what all of them hold, but let many chains not fit.
+    const std::size_t most = std::max<std::size_t>(1, 400'000 / record.block_bytes());
+    chain.resize(std::min(chain.size(), most));
+    return chain;
+  }
+
+  asio::awaitable<void> work(std::size_t worker, std::size_t call_count) {
+    auto client = std::make_unique<Client>(context_.get_executor(), client_config(worker), network_, clock_);
+    std::vector<Space> spaces(records_.size());
+    std::vector<bool> open(records_.size(), false);
+    std::vector<std::byte> memory;
+    Lease lease{};
+    for (std::size_t i = 0; i < call_count && outcome_.failure.empty(); ++i) {
+      if (chance(0.01)) {  // a worker restarts
+        client.reset();
+        client = std::make_unique<Client>(context_.get_executor(), client_config(worker), network_, clock_);
+        std::fill(open.begin(), open.end(), false);
+        lease = Lease{};
+      }
+      const std::size_t which = pick(0, records_.size() - 1);
+      const NamespaceRecord& record = records_[which];
+      const auto deadline = std::chrono::microseconds(chance(0.3) ? pick(100, 3000) : pick(20'000, 400'000));
+      const TimePoint began = clock_.now();
+      if (!open[which]) {
+        const auto opened = co_await client->open(record, deadline);
+        check_deadline("open", began, deadline);
+        if (!opened) continue;
+        spaces[which] = *opened;
+        open[which] = true;
+        continue;
+      }
+      const Space space = spaces[which];
+      const auto chain = random_chain(record);
+      if (chain.empty()) continue;
+      const std::size_t block_bytes = record.block_bytes();
+      memory.resize(chain.size() * block_bytes);
+      switch (pick(0, 11)) {
+        case 0:
+        case 1: {
+          const bool want_lease = chance(0.5);
+          const auto match = co_await client->match(space, chain, {.deadline = deadline, .lease = want_lease});
+          check_deadline("match", began, deadline);
+          if (!match) break;
+          if (match->block_count > chain.size()) fail("match: more blocks than hashes");
+          if (match->lease != Lease{}) {
+            if (lease != Lease{}) client->release(lease);
+            lease = match->lease;
+          }
+          note(match->block_count);
+          break;
+        }
+        case 2: {
+          const auto touched = co_await client->touch(space, chain, deadline);
+          check_deadline("touch", began, deadline);
+          (void)touched;
+          break;
+        }
+        case 3: {
+          const bool pins = chance(0.3), drops = chance(0.3);
+          Result<std::size_t> count(std::size_t{0});
+          if (drops) {
+            count = co_await client->drop(space, chain, deadline);
+          } else if (pins) {
+            count = co_await client->pin(space, chain, deadline);
+          } else {
+            count = co_await client->unpin(space, chain, deadline);
+          }
+          check_deadline("pin, unpin or drop", began, deadline);
+          (void)count;
+          break;
+        }
+        case 4:
+        case 5:
+        case 6:
+        case 7: {
+          // Memory is scribbled over before and after: a node or client that writes late is seen by the next reader.
+          std::fill(memory.begin(), memory.end(), std::byte{0x5A});
+          std::vector<std::span<std::byte>> blocks;
+          for (std::size_t b = 0; b < chain.size(); ++b)
+            blocks.emplace_back(memory.data() + b * block_bytes, block_bytes);
+          std::vector<std::uint64_t> ends;
+          if (block_bytes > kStripeBytes && chance(0.5)) ends = {kStripeBytes, block_bytes};
+          GetOptions options{.deadline = deadline, .lease = lease, .segment_ends = ends};
+          lease = Lease{};
+          const auto got = co_await client->get(space, chain, blocks, options);
+          check_deadline("get", began, deadline);
+          if (!got) break;
+          if (got->block_count > chain.size()) {
+            fail("get: more blocks than hashes");
+            break;
+          }
+          for (std::size_t b = 0; b < got->block_count; ++b) {
+            if (!block_is_right(record.id(), chain[b], blocks[b])) {
+              fail("get: wrong bytes in block " + std::to_string(b) + " of " + std::to_string(got->block_count));
+            }
+          }
+          outcome_.hit_blocks += got->block_count;
+          outcome_.corrupt_blocks += got->corrupt_count;
+          if (got->why == asio::error::timed_out) ++outcome_.missed_deadlines;
+          note(got->block_count);
+          break;
+        }
+        default: {
+          std::vector<std::span<const std::byte>> blocks;
+          for (std::size_t b = 0; b < chain.size(); ++b) {
+            const std::span<std::byte> block(memory.data() + b * block_bytes, block_bytes);
+            fill_block(record.id(), chain[b], block);
+            blocks.push_back(block);
+          }
+          const auto put = co_await client->put(space, chain, blocks, {.deadline = deadline});
+          check_deadline("put", began, deadline);
+          if (!put) break;
+          if (put->stored + put->already_stored + put->refused != chain.size()) fail("put: counts do not add up");
+          outcome_.stored_blocks += put->stored;
+          note(put->stored);
+          std::fill(memory.begin(), memory.end(), std::byte{0xA5});
+          break;
+        }
+      }
+      if (chance(0.3)) co_await sleep(std::chrono::microseconds(pick(1, 50'000)));
+    }
+  }
+
+  asio::awaitable<void> sleep(Duration duration) {
+    Event over(context_.get_executor());
+    const auto alarm = clock_.make_alarm(context_.get_executor());
+    alarm->arm(clock_.now() + duration, [&over] { over.set(); });
+    co_await over.wait();
+  }
+
+  void worker_ended(std::exception_ptr error) {
+    --running_;
+    if (!error) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& caught) {
+      fail(std::string("exception: ") + caught.what());
+    }
+  }
+
+  /// When faults stop, a fresh client can store a chain and get all of it back.
+  void heal_and_converge() {
+    network_.set_faults({});
+    for (const auto& node : nodes_) {
+      network_.thaw(node->name());
+      if (!node->is_alive()) node->start();
+    }
+    ++running_;
+    asio::co_spawn(context_, converge(), [this](std::exception_ptr error) { worker_ended(error); });
+    while (running_ > 0 && step()) {
+    }
+  }
+
+  asio::awaitable<void> converge() {
+    co_await sleep(60s);  // leases, puts and sessions of the past are over
+    Client client(context_.get_executor(), client_config(99), network_, clock_);
+    const NamespaceRecord& record = records_.front();
+    const auto space = co_await client.open(record, 1s);
+    if (!space) {
+      fail("after healing: open: " + space.error().message());
+      co_return;
+    }
+    // What was pinned may hold up to half of a node.
+    (void)co_await client.drop(*space, {}, 1s);
+    std::vector<std::uint32_t> tokens(4);
+    for (auto& token : tokens) token = static_cast<std::uint32_t>(random_());
+    const auto chain = hash_chain(record.digest(), tokens, 4);
+    std::vector<std::byte> memory(record.block_bytes());
+    fill_block(record.id(), chain[0], memory);
+    const std::span<const std::byte> from(memory);
+    const auto put = co_await client.put(*space, chain, std::span(&from, 1), {.deadline = 5s});
+    if (!put || put->stored != 1) {
+      fail("after healing: put stored nothing: " + (put ? put->why : put.error()).message());
+      co_return;
+    }
+    std::fill(memory.begin(), memory.end(), std::byte{0});
+    const std::span<std::byte> to(memory);
+    const auto got = co_await client.get(*space, chain, std::span(&to, 1), {.deadline = 5s});
+    if (!got || got->block_count != 1 || !block_is_right(record.id(), chain[0], memory)) {
+      fail("after healing: get: " + (got ? got->why : got.error()).message());
+    }
+  }
+
+  /// All clients are gone: within their time-outs, nodes hold no session, no staged block, no lease.
+  void finish() {
+    const TimePoint until = clock_.now() + 120s;
+    while (clock_.now() < until && outcome_.failure.empty()) {
+      if (context_.poll() > 0) continue;
+      if (!clock_.has_alarm() || clock_.next_alarm() > until) break;
+      clock_.advance_to(clock_.next_alarm());
+    }
+    for (const auto& node : nodes_) {
+      node->expire_leases();
+      const StoreStats stats = node->stats();
+      outcome_.evicted_blocks += stats.evicted_blocks;
+      if (outcome_.failure.empty() && node->session_count() > 0)
+        fail(node->name() + ": sessions outlive their clients");
+      if (outcome_.failure.empty() && stats.staged_count > 0) fail(node->name() + ": staged blocks outlive their puts");
+      if (outcome_.failure.empty() && stats.lease_count > 0) fail(node->name() + ": leases outlive their sessions");
+    }
+    check_nodes();
+    for (const auto& node : nodes_) node->kill();
+    while (context_.poll() > 0) {
+    }
+  }
+
+  std::mt19937_64 random_;
+  asio::io_context context_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
+  VirtualClock clock_;
+  SimNetwork network_;
+  std::size_t node_count_ = 1, worker_count_ = 1;
+  bool calm_ = false;
+  double event_rate_ = 0;
+  std::vector<NamespaceRecord> records_;
+  std::vector<std::vector<std::uint32_t>> prompts_;
+  std::vector<std::unique_ptr<SimNode>> nodes_;
+  std::size_t running_ = 0;
+  std::uint64_t steps_ = 0;
+  WorldOutcome outcome_;
+};
+
+}  // namespace
+
+WorldOutcome run_world(std::uint64_t seed) { return World(seed).run(); }
+
+}  // namespace kv::sim
