@@ -87,7 +87,7 @@ for patch in "${patches[@]}"; do
     say "MISSED  $name: $(header "$patch" What)"
   else
     caught=$((caught + 1))
-    by=$(awk '/The following tests FAILED:/ { listing = 1; next } listing && /- / { sub(/.* - /, ""); sub(/ \(.*/, ""); print; exit }' "$log/$name.log")
+    by=$(awk '/The following tests FAILED:/ { listing = 1; next } listing && /- / { sub(/.* - /, ""); sub(/ +(\(|#).*/, ""); print; exit }' "$log/$name.log")
     count=$(awk '/tests failed out of/ { print $4 }' "$log/$name.log")
     say "caught  $name: $(header "$patch" What) [by ${by:-a time limit}${count:+, $count in all}]"
   fi

@@ -425,7 +425,9 @@ TEST_F(StoreTest, OfTwoPutsWithDifferentBytesTheFirstIsKept) {
   EXPECT_EQ(store->stats().put_conflict_blocks, 1u);
   const auto pinned = store->pin_prefix(space, chain(1, 2), kAlice, {}, now).value();
   ASSERT_EQ(pinned.blocks.size(), 2u);
-  EXPECT_TRUE(has_bytes(pinned.blocks[0].bytes, checksum_seed(store->find_namespace(space)->id(), chain(1, 1)[0])));
+  const std::uint64_t seed = checksum_seed(store->find_namespace(space)->id(), chain(1, 1)[0]);
+  EXPECT_TRUE(has_bytes(pinned.blocks[0].bytes, seed));
+  EXPECT_TRUE(verify_block(seed, pinned.blocks[0].bytes, pinned.blocks[0].checksums));
   store->unpin(pinned);
 }
 
