@@ -48,7 +48,7 @@ done
 done
 cd "$tree"
 
-export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 GTEST_COLOR=no
+export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 GTEST_COLOR=no KV_SIM_SEEDS=${KV_SIM_SEEDS:-100}
 log=$root/build/planted/log
 mkdir -p "$log"
 build() { cmake --build --preset release -j "$(nproc)" --target "$@"; }
