@@ -50,8 +50,8 @@ void FrameReader::shrink() {
 }
 
 Async<void> FrameReader::fill(std::size_t want) {
-  reserve(want);
   while (end_ - begin_ < want) {
+    reserve(want);  // each time: an idle reader may have been shrunk while it waited
     const asio::mutable_buffer room(buffer_.get() + end_, capacity_ - end_);
     const auto count = stream_.try_read(std::span(&room, 1));
     if (count) {
@@ -92,7 +92,11 @@ Async<FrameReader::Frame> FrameReader::next() {
   }
   in_table_ = true;
   const std::span<const std::byte, kFrameHeaderBytes> head(buffer_.get() + begin_, kFrameHeaderBytes);
-  std::memcpy(&header_.request_id, head.data() + 8, sizeof header_.request_id);  // so that a refusal can name it
+  // What a refusal needs to be told to the peer: which request, and of what verb if that is known here.
+  header_ = FrameHeader();
+  const auto type = static_cast<std::uint8_t>(head[5]);
+  header_.type = type >= 1 && type <= kFrameTypeMax ? static_cast<FrameType>(type) : FrameType::kHello;
+  std::memcpy(&header_.request_id, head.data() + 8, sizeof header_.request_id);
   const auto header = decode_frame_header(head, limits_, &why_);
   if (!header) co_return header.error();
   header_ = *header;
