@@ -55,12 +55,13 @@ class SocketStream final : public Stream {
     if (is_unix_) {
       for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-        int fd;
-        std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
-        if (received_) {
-          Descriptor surplus(fd);
-        } else {
-          received_ = Descriptor(fd);
+        // The padding of `control` has room for a second one, and the kernel uses it.
+        const std::size_t fd_count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (std::size_t i = 0; i < fd_count; ++i) {
+          int fd;
+          std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+          Descriptor descriptor(fd);
+          if (!received_) received_ = std::move(descriptor);  // more than one untaken: closed
         }
       }
     }
