@@ -93,7 +93,7 @@ class SimNetwork::SimStream final : public Stream {
       while (room > 0 && !link_->is_frozen() && !pipe.chunks.empty() &&
              pipe.chunks.front().arrives <= link_->network.clock_.now()) {
         Pipe::Chunk& chunk = pipe.chunks.front();
-        if (chunk.fd && pipe.offset == 0) received_ = std::move(chunk.fd);
+        if (chunk.fd && pipe.offset == 0 && !received_) received_ = std::move(chunk.fd);
         const std::size_t n = std::min(room, chunk.bytes.size() - pipe.offset);
         std::memcpy(target, chunk.bytes.data() + pipe.offset, n);
         target += n;
@@ -119,7 +119,7 @@ class SimNetwork::SimStream final : public Stream {
     if (closed_) return error_code(asio::error::operation_aborted);
     SimNetwork& network = link_->network;
     if (!link_->broken && network.chance(network.faults_.break_probability)) link_->break_now();
-    if (link_->broken) return error_code(asio::error::connection_reset);
+    if (link_->broken || in().ended) return error_code(asio::error::connection_reset);  // ended: the peer closed
     Pipe& pipe = out();
     if (pipe.bytes >= Pipe::kCapacityBytes) return error_code(asio::error::would_block);
     Pipe::Chunk chunk;
@@ -162,7 +162,9 @@ class SimNetwork::SimStream final : public Stream {
   Async<void> wait_writable() override {
     Pipe& pipe = out();
     pipe.writable.reset();
-    if (!closed_ && !link_->broken && pipe.bytes >= Pipe::kCapacityBytes) co_await pipe.writable.wait();
+    if (!closed_ && !link_->broken && !in().ended && pipe.bytes >= Pipe::kCapacityBytes) {
+      co_await pipe.writable.wait();
+    }
     if (closed_) co_return error_code(asio::error::operation_aborted);
     co_return Result<void>();
   }
@@ -176,7 +178,7 @@ class SimNetwork::SimStream final : public Stream {
     link_->schedule(out());
     // The peer's writes fail from now on, as after a reset; what it was sent can still be read.
     in().chunks.clear();
-    in().bytes = 0;
+    in().offset = in().bytes = 0;
     in().writable.set();
   }
 
@@ -253,6 +255,7 @@ Async<std::unique_ptr<Stream>> SimNetwork::connect(Endpoint endpoint, asio::any_
   const auto alarm = clock_.make_alarm(executor);
   alarm->arm(clock_.now() + 2 * random_delay(), [&] { arrived.set(); });
   co_await arrived.wait();
+  if (!arrived.is_set()) co_return error_code(asio::error::operation_aborted);
   while (frozen_.contains(endpoint.host)) {  // a SYN into a black hole; the caller's deadline ends it
     arrived.reset();
     alarm->arm(clock_.now() + 100ms, [&] { arrived.set(); });
