@@ -1,0 +1,94 @@
+#include "transport/endpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace kv {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(EndpointTest, EveryFormParsesAndPrintsAsItWasWritten) {
+  for (const std::string text :
+       {"tcp://127.0.0.1:7400", "tcp://[::1]:7400", "tcp://node-7.example.org:0", "tcp://localhost:65535",
+        "unix:///run/kvstore/kvstore.sock", "unix://relative.sock", "sim://node7"}) {
+    std::string why;
+    const auto endpoint = parse_endpoint(text, &why);
+    ASSERT_TRUE(endpoint) << text << ": " << why;
+    EXPECT_EQ(endpoint->to_string(), text);
+    EXPECT_EQ(parse_endpoint(endpoint->to_string(), &why).value(), *endpoint);
+  }
+}
+
+TEST(EndpointTest, PartsAreWhatTheySay) {
+  std::string why;
+  const auto tcp = parse_endpoint("tcp://[fe80::1]:17", &why).value();
+  EXPECT_EQ(tcp.scheme, Endpoint::Scheme::kTcp);
+  EXPECT_EQ(tcp.host, "fe80::1");
+  EXPECT_EQ(tcp.port, "17");
+  EXPECT_EQ(parse_endpoint("unix:///a b", &why)->host, "/a b");
+  EXPECT_EQ(parse_endpoint("sim://x", &why)->scheme, Endpoint::Scheme::kSim);
+}
+
+TEST(EndpointTest, EveryBadTextIsRefusedWithWhatIsWrongAndWhatIsAllowed) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "unknown scheme"},
+      {"127.0.0.1:7400", "unknown scheme"},
+      {"http://127.0.0.1:80", "unknown scheme"},
+      {"TCP://127.0.0.1:7400", "unknown scheme"},
+      {"tcp://", "port is missing"},
+      {"tcp://127.0.0.1", "port is missing"},
+      {"tcp://127.0.0.1:", "port is not"},
+      {"tcp://127.0.0.1:65536", "port is not"},
+      {"tcp://127.0.0.1:-1", "port is not"},
+      {"tcp://127.0.0.1:7400x", "port is not"},
+      {"tcp://127.0.0.1:99999999999999999999", "port is not"},
+      {"tcp://::1:7400", "brackets"},
+      {"tcp://[::1:7400", "'[' without ']'"},
+      {"tcp://[]:7400", "host is not valid"},
+      {"tcp://:7400", "host is not valid"},
+      {"tcp://a b:7400", "host is not valid"},
+      {"tcp://a/b:7400", "host is not valid"},
+      {"unix://", "path is empty"},
+      {"unix://" + std::string(108, 'x'), "107 bytes"},
+      {std::string("unix://a\0b", 10), "path"},
+      {"sim://", "name is empty"},
+  };
+  for (const auto& [text, reason] : cases) {
+    std::string why;
+    const auto endpoint = parse_endpoint(text, &why);
+    ASSERT_FALSE(endpoint) << text;
+    EXPECT_EQ(endpoint.error(), Errc::kBadRequest);
+    EXPECT_THAT(why, HasSubstr(reason)) << text;
+    EXPECT_THAT(why, HasSubstr("tcp://HOST:PORT")) << text;
+  }
+}
+
+TEST(EndpointTest, UnixPathOf107BytesIsTheLongest) {
+  std::string why;
+  EXPECT_TRUE(parse_endpoint("unix://" + std::string(107, 'x'), &why));
+}
+
+TEST(EndpointTest, AHugeTextIsQuotedInPartOnly) {
+  std::string why;
+  EXPECT_FALSE(parse_endpoint(std::string(1 << 20, 'x'), &why));
+  EXPECT_LT(why.size(), 600u);
+}
+
+TEST(EndpointTest, LoopbackIsRecognisedByAddressAndNotByLook) {
+  const auto is_loopback = [](const std::string& text) {
+    std::string why;
+    return parse_endpoint(text, &why).value().is_loopback();
+  };
+  for (const char* text :
+       {"tcp://127.0.0.1:1", "tcp://127.9.9.9:1", "tcp://[::1]:1", "tcp://localhost:1", "unix:///tmp/x", "sim://x"}) {
+    EXPECT_TRUE(is_loopback(text)) << text;
+  }
+  for (const char* text : {"tcp://0.0.0.0:1", "tcp://10.0.0.1:1", "tcp://[::]:1", "tcp://[::ffff:10.0.0.1]:1",
+                           "tcp://127.example.org:1", "tcp://1270.0.0.1:1", "tcp://localhost.example.org:1"}) {
+    EXPECT_FALSE(is_loopback(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace kv

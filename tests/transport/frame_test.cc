@@ -1,0 +1,529 @@
+#include "transport/frame.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+
+#include "transport/wire_generated.h"
+
+namespace kv {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using testing::HasSubstr;
+
+using Head = std::array<std::byte, kFrameHeaderBytes>;
+
+std::vector<std::byte> some_table() {
+  std::vector<std::byte> table(57);
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::byte>(i * 7);
+  return table;
+}
+
+FrameHeader some_header() {
+  FrameHeader header;
+  header.type = FrameType::kPutData;
+  header.flags = kFrameResponse | kFrameMore;
+  header.request_id = 0x0123456789ABCDEF;
+  header.table_bytes = 57;
+  header.payload_bytes = 0x1122334455;
+  return header;
+}
+
+Head encoded(const FrameHeader& header, std::span<const std::byte> table) {
+  Head bytes{};
+  encode_frame_header(header, table, bytes);
+  return bytes;
+}
+
+constexpr FrameLimits kWide = {.table_bytes_max = UINT32_MAX, .payload_bytes_max = UINT64_MAX};
+
+template <class T>
+void put(Head& bytes, std::size_t offset, T value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof value);
+}
+
+TEST(FrameTest, WhatIsEncodedIsDecoded) {
+  const auto table = some_table();
+  std::string why;
+  const auto decoded = decode_frame_header(encoded(some_header(), table), kWide, &why);
+  ASSERT_TRUE(decoded) << why;
+  EXPECT_EQ(decoded->type, FrameType::kPutData);
+  EXPECT_EQ(decoded->version, kWireVersion);
+  EXPECT_EQ(decoded->flags, kFrameResponse | kFrameMore);
+  EXPECT_EQ(decoded->request_id, 0x0123456789ABCDEFu);
+  EXPECT_EQ(decoded->table_bytes, 57u);
+  EXPECT_EQ(decoded->payload_bytes, 0x1122334455u);
+}
+
+TEST(FrameTest, FieldsLieWhereTheyAreDocumented) {
+  const Head bytes = encoded(some_header(), some_table());
+  EXPECT_EQ(std::memcmp(bytes.data(), "KVS1", 4), 0);
+  EXPECT_EQ(bytes[4], std::byte{1});
+  EXPECT_EQ(bytes[5], std::byte{6});
+  EXPECT_EQ(bytes[6], std::byte{3});
+  EXPECT_EQ(bytes[8], std::byte{0xEF});
+  EXPECT_EQ(bytes[15], std::byte{0x01});
+  EXPECT_EQ(bytes[16], std::byte{57});
+  EXPECT_EQ(bytes[24], std::byte{0x55});
+  EXPECT_EQ(bytes[28], std::byte{0x11});
+}
+
+TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
+  struct Case {
+    const char* name;
+    std::function<void(Head&)> spoil;
+    Errc code;
+    std::vector<std::string> words;
+  };
+  const Case cases[] = {
+      {"magic", [](Head& h) { put<std::uint32_t>(h, 0, 0x20544547); }, Errc::kBadFrame, {"magic", "542393671", "KVS1"}},
+      {"version 0", [](Head& h) { put<std::uint8_t>(h, 4, 0); }, Errc::kUnsupported, {"version: 0", "1..1"}},
+      {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "1..1"}},
+      {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
+      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..16"}},
+      {"type 17", [](Head& h) { put<std::uint8_t>(h, 5, 17); }, Errc::kUnsupported, {"type: 17", "1..16"}},
+      {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
+      {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
+      {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
+      {"table", [](Head& h) { put<std::uint32_t>(h, 16, 4097); }, Errc::kTooLarge, {"table_bytes: 4097", "4096"}},
+      {"table 2^32-1",
+       [](Head& h) { put<std::uint32_t>(h, 16, UINT32_MAX); },
+       Errc::kTooLarge,
+       {"table_bytes: 4294967295", "4096"}},
+      {"payload", [](Head& h) { put<std::uint64_t>(h, 24, 101); }, Errc::kTooLarge, {"payload_bytes: 101", "100"}},
+      {"payload 2^63",
+       [](Head& h) { put<std::uint64_t>(h, 24, 1ull << 63); },
+       Errc::kTooLarge,
+       {"payload_bytes: 9223372036854775808"}},
+      {"payload 2^64-1",
+       [](Head& h) { put<std::uint64_t>(h, 24, UINT64_MAX); },
+       Errc::kTooLarge,
+       {"payload_bytes: 18446744073709551615", "100"}},
+  };
+  const FrameLimits limits{.table_bytes_max = 4096, .payload_bytes_max = 100};
+  FrameHeader header = some_header();
+  header.payload_bytes = 100;
+  for (const Case& each : cases) {
+    Head bytes = encoded(header, some_table());
+    each.spoil(bytes);
+    std::string why;
+    const auto decoded = decode_frame_header(bytes, limits, &why);
+    ASSERT_FALSE(decoded) << each.name;
+    EXPECT_EQ(decoded.error(), each.code) << each.name;
+    for (const auto& word : each.words) EXPECT_THAT(why, HasSubstr(word)) << each.name;
+  }
+}
+
+TEST(FrameTest, LimitsAreInclusive) {
+  Head bytes = encoded(some_header(), some_table());
+  put<std::uint32_t>(bytes, 16, 4096);
+  put<std::uint64_t>(bytes, 24, 100);
+  std::string why;
+  EXPECT_TRUE(decode_frame_header(bytes, {.table_bytes_max = 4096, .payload_bytes_max = 100}, &why)) << why;
+}
+
+TEST(FrameTest, EveryFlippedBitOfHeaderOrTableIsSeen) {
+  const auto good = some_table();
+  const Head head = encoded(some_header(), good);
+  EXPECT_TRUE(frame_checksum_ok(head, good));
+  for (std::size_t bit = 0; bit < 8 * head.size(); ++bit) {
+    Head bytes = head;
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_FALSE(frame_checksum_ok(bytes, good)) << "header bit " << bit;
+  }
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    auto table = good;
+    table[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_FALSE(frame_checksum_ok(head, table)) << "table bit " << bit;
+  }
+}
+
+TEST(FrameTest, TableThatPointsOutsideItselfFailsVerification) {
+  FlatBufferBuilder builder;
+  const std::vector<wire::Hash> hashes(3);
+  builder.Finish(wire::CreateMatchRequestDirect(builder, 1, &hashes));
+  std::vector<std::byte> table(builder.GetSize());
+  std::memcpy(table.data(), builder.GetBufferPointer(), table.size());
+  ASSERT_NE(read_table<wire::MatchRequest>(table), nullptr);
+  EXPECT_EQ(read_table<wire::MatchRequest>({}), nullptr);
+  for (std::size_t cut = 0; cut < table.size(); ++cut) {
+    EXPECT_EQ(read_table<wire::MatchRequest>(std::span(table).first(cut)), nullptr) << "cut at " << cut;
+  }
+  auto root_outside = table;
+  std::memset(root_outside.data(), 0xFF, 4);
+  EXPECT_EQ(read_table<wire::MatchRequest>(root_outside), nullptr);
+}
+
+TEST(FrameTest, EveryVerbHasAName) {
+  for (int type = 1; type <= kFrameTypeMax; ++type) {
+    EXPECT_STRNE(frame_type_name(static_cast<FrameType>(type)), "unknown") << type;
+  }
+  EXPECT_STREQ(frame_type_name(static_cast<FrameType>(0)), "unknown");
+  EXPECT_STREQ(frame_type_name(static_cast<FrameType>(kFrameTypeMax + 1)), "unknown");
+}
+
+// -- golden frames: one of every verb, request and answer, as hex text in golden/. Their bytes never change: a peer of
+// an older version must read them. KV_WRITE_GOLDEN=1 writes the files that are missing.
+
+wire::Hash hash_of(std::uint8_t first) {
+  std::array<std::uint8_t, 32> bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(first + i);
+  wire::Hash hash;
+  std::memcpy(&hash, bytes.data(), sizeof hash);
+  return hash;
+}
+
+const std::string kRecord = "block_bytes=131072\nblock_size=16\nmodel=m\n";
+
+struct GoldenFrame {
+  FrameType type;
+  std::uint16_t flags;
+  std::uint64_t request_id;
+  std::string payload;
+  std::function<void(FlatBufferBuilder&)> build;
+  std::function<void(std::span<const std::byte>)> check;  ///< The decoded table says what was built.
+};
+
+template <class Table, class Check>
+std::function<void(std::span<const std::byte>)> checker(Check check) {
+  return [check](std::span<const std::byte> bytes) {
+    const auto* table = read_table<Table>(bytes);
+    ASSERT_NE(table, nullptr);
+    check(*table);
+  };
+}
+
+std::map<std::string, GoldenFrame> golden_frames() {
+  const std::vector<wire::Hash> hashes = {hash_of(1), hash_of(101)};
+  const std::vector<std::uint32_t> tokens = {7, 8, 0xFFFFFFFF};
+  const std::vector<std::uint32_t> positions = {3, 9};
+  const std::vector<std::uint64_t> offsets = {0, 131072}, ends = {65536, 131072};
+  const std::vector<std::uint64_t> sums = {0x1111111111111111, 0x2222222222222222, 3, 4};
+  constexpr std::uint16_t kAnswer = kFrameResponse, kPart = kFrameResponse | kFrameMore;
+  std::map<std::string, GoldenFrame> frames;
+  frames["hello.request"] = {FrameType::kHello,
+                             0,
+                             1,
+                             "",
+                             [](auto& b) { b.Finish(wire::CreateHelloRequestDirect(b, 1, 1, "worker-3")); },
+                             checker<wire::HelloRequest>([](const auto& t) {
+                               EXPECT_EQ(t.version_min(), 1);
+                               EXPECT_EQ(t.version_max(), 1);
+                               EXPECT_EQ(t.identity()->str(), "worker-3");
+                             })};
+  frames["hello.answer"] = {
+      FrameType::kHello,
+      kAnswer,
+      1,
+      "",
+      [](auto& b) {
+        b.Finish(wire::CreateHelloResponseDirect(b, 1, "node-7", 5, 0, 4 << 20, 65536, 1024, 64ull << 30));
+      },
+      checker<wire::HelloResponse>([](const auto& t) {
+        EXPECT_EQ(t.version(), 1);
+        EXPECT_EQ(t.node_id()->str(), "node-7");
+        EXPECT_EQ(t.epoch(), 5u);
+        EXPECT_EQ(t.table_bytes_max(), 4u << 20);
+        EXPECT_EQ(t.chain_blocks_max(), 65536u);
+        EXPECT_EQ(t.requests_max(), 1024u);
+        EXPECT_EQ(t.region_bytes_max(), 64ull << 30);
+      })};
+  frames["open.request"] = {FrameType::kOpen,
+                            0,
+                            2,
+                            "",
+                            [](auto& b) { b.Finish(wire::CreateOpenRequestDirect(b, kRecord.c_str())); },
+                            checker<wire::OpenRequest>([](const auto& t) { EXPECT_EQ(t.record()->str(), kRecord); })};
+  frames["open.answer"] = {FrameType::kOpen,
+                           kAnswer,
+                           2,
+                           "",
+                           [](auto& b) { b.Finish(wire::CreateOpenResponse(b, 1, 131072)); },
+                           checker<wire::OpenResponse>([](const auto& t) {
+                             EXPECT_EQ(t.space(), 1u);
+                             EXPECT_EQ(t.block_bytes(), 131072u);
+                           })};
+  frames["match.request"] = {
+      FrameType::kMatch,
+      0,
+      3,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, true, true)); },
+      checker<wire::MatchRequest>([=](const auto& t) {
+        EXPECT_EQ(t.space(), 1u);
+        EXPECT_EQ(t.hashes()->size(), 2u);
+        EXPECT_EQ(std::memcmp(t.hashes()->Get(1), &hashes[1], 32), 0);
+        EXPECT_EQ(t.token_ids()->Get(2), 0xFFFFFFFFu);
+        EXPECT_TRUE(t.lease());
+        EXPECT_TRUE(t.prefetch());
+      })};
+  frames["match.answer"] = {
+      FrameType::kMatch,
+      kAnswer,
+      3,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateMatchResponse(b, 2, 0, 77, 10'000'000, 0, 5, &hashes[1])); },
+      checker<wire::MatchResponse>([](const auto& t) {
+        EXPECT_EQ(t.host_blocks(), 2u);
+        EXPECT_EQ(t.lease(), 77u);
+        EXPECT_EQ(t.lease_us(), 10'000'000u);
+        EXPECT_EQ(t.partial_tokens(), 5u);
+        EXPECT_NE(t.partial_block(), nullptr);
+      })};
+  frames["get.request"] = {
+      FrameType::kGet,
+      0,
+      4,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateGetRequestDirect(b, 1, &hashes, 77, 2, &offsets, &ends)); },
+      checker<wire::GetRequest>([](const auto& t) {
+        EXPECT_EQ(t.lease(), 77u);
+        EXPECT_EQ(t.region(), 2u);
+        EXPECT_EQ(t.offsets()->Get(1), 131072u);
+        EXPECT_EQ(t.segment_ends()->Get(0), 65536u);
+      })};
+  frames["get.part"] = {FrameType::kGet,
+                        kPart,
+                        4,
+                        "block bytes",
+                        [=](auto& b) { b.Finish(wire::CreateGetPartDirect(b, 1, 0, 2, &sums)); },
+                        checker<wire::GetPart>([](const auto& t) {
+                          EXPECT_EQ(t.segment(), 1u);
+                          EXPECT_EQ(t.first_block(), 0u);
+                          EXPECT_EQ(t.block_count(), 2u);
+                          EXPECT_EQ(t.checksums()->Get(1), 0x2222222222222222u);
+                        })};
+  frames["get.answer"] = {FrameType::kGet,
+                          kAnswer,
+                          4,
+                          "",
+                          [](auto& b) { b.Finish(wire::CreateGetResponse(b, 2)); },
+                          checker<wire::GetResponse>([](const auto& t) { EXPECT_EQ(t.block_count(), 2u); })};
+  frames["put.request"] = {
+      FrameType::kPut,
+      0,
+      5,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, &positions, &tokens, 2, &offsets, 250'000));
+      },
+      checker<wire::PutRequest>([](const auto& t) {
+        EXPECT_EQ(t.positions()->Get(1), 9u);
+        EXPECT_EQ(t.region(), 2u);
+        EXPECT_EQ(t.deadline_us(), 250'000u);
+      })};
+  frames["put.want"] = {FrameType::kPut,
+                        kPart,
+                        5,
+                        "",
+                        [](auto& b) { b.Finish(wire::CreatePutWant(b, 0, 2)); },
+                        checker<wire::PutWant>([](const auto& t) { EXPECT_EQ(t.block_count(), 2u); })};
+  frames["put_data.request"] = {FrameType::kPutData,
+                                0,
+                                5,
+                                "block bytes",
+                                [=](auto& b) { b.Finish(wire::CreatePutDataDirect(b, 2, &sums)); },
+                                checker<wire::PutData>([](const auto& t) {
+                                  EXPECT_EQ(t.block_count(), 2u);
+                                  EXPECT_EQ(t.checksums()->size(), 4u);
+                                })};
+  frames["put.answer"] = {FrameType::kPut,
+                          kAnswer,
+                          5,
+                          "",
+                          [](auto& b) { b.Finish(wire::CreatePutResponse(b, 1, 1, 1, 1)); },
+                          checker<wire::PutResponse>([](const auto& t) {
+                            EXPECT_EQ(t.stored(), 1u);
+                            EXPECT_EQ(t.already_stored(), 1u);
+                            EXPECT_EQ(t.refused(), 1u);
+                            EXPECT_EQ(t.refused_why(), 1u);
+                          })};
+  frames["cancel.request"] = {FrameType::kCancel,
+                              0,
+                              6,
+                              "",
+                              [](auto& b) { b.Finish(wire::CreateCancelRequest(b, 5)); },
+                              checker<wire::CancelRequest>([](const auto& t) { EXPECT_EQ(t.request_id(), 5u); })};
+  frames["put.cancelled"] = {FrameType::kPut,
+                             kAnswer | kFrameError,
+                             5,
+                             "",
+                             [](auto& b) { b.Finish(wire::CreateErrorDirect(b, 15, "put: cancelled")); },
+                             checker<wire::Error>([](const auto& t) {
+                               EXPECT_EQ(t.code(), 15u);
+                               EXPECT_EQ(t.message()->str(), "put: cancelled");
+                             })};
+  frames["release.request"] = {FrameType::kRelease,
+                               0,
+                               7,
+                               "",
+                               [](auto& b) { b.Finish(wire::CreateReleaseRequest(b, 77)); },
+                               checker<wire::ReleaseRequest>([](const auto& t) { EXPECT_EQ(t.lease(), 77u); })};
+  const auto empty = [](auto& b) { b.Finish(wire::CreateEmptyResponse(b)); };
+  const auto empty_check = checker<wire::EmptyResponse>([](const auto&) {});
+  frames["release.answer"] = {FrameType::kRelease, kAnswer, 7, "", empty, empty_check};
+  std::uint64_t id = 8;
+  for (const auto type : {FrameType::kTouch, FrameType::kPin, FrameType::kUnpin, FrameType::kDrop}) {
+    const std::string name = frame_type_name(type);
+    frames[name + ".request"] = {
+        type,
+        0,
+        id,
+        "",
+        [=](auto& b) { b.Finish(wire::CreatePrefixRequestDirect(b, 1, &hashes)); },
+        checker<wire::PrefixRequest>([](const auto& t) { EXPECT_EQ(t.hashes()->size(), 2u); })};
+    frames[name + ".answer"] = {type,
+                                kAnswer,
+                                id,
+                                "",
+                                [](auto& b) { b.Finish(wire::CreateCountResponse(b, 2)); },
+                                checker<wire::CountResponse>([](const auto& t) { EXPECT_EQ(t.count(), 2u); })};
+    ++id;
+  }
+  frames["region_add.request"] = {
+      FrameType::kRegionAdd,
+      0,
+      12,
+      "",
+      [](auto& b) { b.Finish(wire::CreateRegionAddRequest(b, 1ull << 30)); },
+      checker<wire::RegionAddRequest>([](const auto& t) { EXPECT_EQ(t.bytes(), 1ull << 30); })};
+  frames["region_add.answer"] = {FrameType::kRegionAdd,
+                                 kAnswer,
+                                 12,
+                                 "",
+                                 [](auto& b) { b.Finish(wire::CreateRegionResponse(b, 2)); },
+                                 checker<wire::RegionResponse>([](const auto& t) { EXPECT_EQ(t.region(), 2u); })};
+  frames["region_remove.request"] = {
+      FrameType::kRegionRemove,
+      0,
+      13,
+      "",
+      [](auto& b) { b.Finish(wire::CreateRegionRemoveRequest(b, 2)); },
+      checker<wire::RegionRemoveRequest>([](const auto& t) { EXPECT_EQ(t.region(), 2u); })};
+  frames["region_remove.answer"] = {FrameType::kRegionRemove, kAnswer, 13, "", empty, empty_check};
+  frames["stats.request"] = {FrameType::kStats,
+                             0,
+                             14,
+                             "",
+                             [](auto& b) { b.Finish(wire::CreateStatsRequest(b)); },
+                             checker<wire::StatsRequest>([](const auto&) {})};
+  frames["stats.answer"] = {
+      FrameType::kStats,
+      kAnswer,
+      14,
+      "",
+      [](auto& b) {
+        const std::vector<flatbuffers::Offset<wire::Stat>> stats = {wire::CreateStatDirect(b, "blocks", 2)};
+        const std::vector<flatbuffers::Offset<wire::NamespaceStat>> spaces = {
+            wire::CreateNamespaceStatDirect(b, kRecord.c_str(), 2, 131072)};
+        b.Finish(wire::CreateStatsResponseDirect(b, &stats, &spaces));
+      },
+      checker<wire::StatsResponse>([](const auto& t) {
+        EXPECT_EQ(t.stats()->Get(0)->name()->str(), "blocks");
+        EXPECT_EQ(t.stats()->Get(0)->value(), 2.0);
+        EXPECT_EQ(t.namespaces()->Get(0)->block_count(), 2u);
+      })};
+  frames["ping.request"] = {FrameType::kPing,
+                            0,
+                            15,
+                            "",
+                            [](auto& b) { b.Finish(wire::CreatePingRequest(b)); },
+                            checker<wire::PingRequest>([](const auto&) {})};
+  frames["ping.answer"] = {FrameType::kPing, kAnswer, 15, "", empty, empty_check};
+  return frames;
+}
+
+std::string to_text(std::span<const std::byte> bytes) {
+  std::string text;
+  char pair[4];
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::snprintf(pair, sizeof pair, "%02x%s", static_cast<unsigned>(bytes[i]), i % 16 == 15 ? "\n" : " ");
+    text += pair;
+  }
+  if (bytes.size() % 16 != 0) text.back() = '\n';
+  return text;
+}
+
+std::vector<std::byte> from_text(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::byte> bytes;
+  unsigned value;
+  while (in >> std::hex >> value) bytes.push_back(static_cast<std::byte>(value));
+  return bytes;
+}
+
+TEST(GoldenFrameTest, EveryVerbHasARequestAndAnAnswer) {
+  const auto frames = golden_frames();
+  for (int type = 1; type <= kFrameTypeMax; ++type) {
+    const std::string name = frame_type_name(static_cast<FrameType>(type));
+    EXPECT_TRUE(frames.contains(name + ".request")) << name;
+    // put_data is answered by put's last frame, cancel by the last frame of what it cancels.
+    if (name != "put_data" && name != "cancel") {
+      EXPECT_TRUE(frames.contains(name + ".answer")) << name;
+    }
+  }
+}
+
+TEST(GoldenFrameTest, BytesNeverChange) {
+  for (const auto& [name, frame] : golden_frames()) {
+    SCOPED_TRACE(name);
+    FlatBufferBuilder builder;
+    frame.build(builder);
+    const auto table = std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
+    FrameHeader header;
+    header.type = frame.type;
+    header.flags = frame.flags;
+    header.request_id = frame.request_id;
+    header.payload_bytes = frame.payload.size();
+    std::vector<std::byte> bytes(kFrameHeaderBytes);
+    encode_frame_header(header, table, std::span<std::byte, kFrameHeaderBytes>(bytes.data(), kFrameHeaderBytes));
+    bytes.insert(bytes.end(), table.begin(), table.end());
+    const auto payload = std::as_bytes(std::span(frame.payload));
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+
+    const std::string path = std::string(KV_GOLDEN_DIR) + "/" + name + ".hex";
+    std::ifstream file(path);
+    if (!file && std::getenv("KV_WRITE_GOLDEN") != nullptr) {
+      std::ofstream(path) << to_text(bytes);
+      continue;
+    }
+    ASSERT_TRUE(file) << path << " is missing; KV_WRITE_GOLDEN=1 writes it";
+    std::stringstream text;
+    text << file.rdbuf();
+    EXPECT_EQ(to_text(bytes), text.str());
+  }
+}
+
+TEST(GoldenFrameTest, WhatOlderPeersSendIsStillUnderstood) {
+  for (const auto& [name, frame] : golden_frames()) {
+    SCOPED_TRACE(name);
+    std::ifstream file(std::string(KV_GOLDEN_DIR) + "/" + name + ".hex");
+    std::stringstream text;
+    text << file.rdbuf();
+    const auto bytes = from_text(text.str());
+    ASSERT_GE(bytes.size(), kFrameHeaderBytes);
+    const std::span<const std::byte, kFrameHeaderBytes> head(bytes.data(), kFrameHeaderBytes);
+    std::string why;
+    const auto header = decode_frame_header(head, kWide, &why);
+    ASSERT_TRUE(header) << why;
+    EXPECT_EQ(header->type, frame.type);
+    EXPECT_EQ(header->flags, frame.flags);
+    EXPECT_EQ(header->request_id, frame.request_id);
+    EXPECT_EQ(header->payload_bytes, frame.payload.size());
+    ASSERT_EQ(bytes.size(), kFrameHeaderBytes + header->table_bytes + header->payload_bytes);
+    const auto table = std::span(bytes).subspan(kFrameHeaderBytes, header->table_bytes);
+    EXPECT_TRUE(frame_checksum_ok(head, table));
+    frame.check(table);
+  }
+}
+
+}  // namespace
+}  // namespace kv
