@@ -57,6 +57,7 @@ static_assert(sizeof(Node) == 64);
 
 struct Tree {
   NodeId root;
+  std::uint32_t group;
   std::size_t block_count = 0;
 };
 
@@ -89,7 +90,8 @@ struct PrefixIndex::Impl {
   StableTable<Block> blocks;
   StableTable<Node> nodes;
   std::vector<Tree> trees;
-  LeafHeap leaves;  ///< Nodes without children; the key is a lower bound of the leaf end's recency.
+  std::vector<LeafHeap>
+      leaves;  ///< By group: nodes without children; the key is a lower bound of the leaf end's recency.
   TokenTable tokens;
   std::unordered_map<std::uint32_t, Orphan> orphans;
   std::uint32_t free_block = 0xFFFFFFFF;  ///< First of a list through Block::depth.
@@ -116,6 +118,9 @@ struct PrefixIndex::Impl {
     KV_ASSERT(static_cast<std::size_t>(tree) < trees.size());
     return trees[static_cast<std::size_t>(tree)];
   }
+
+  LeafHeap& leaves_of(NodeId node) { return leaves[trees[nodes[node].tree].group]; }
+  const LeafHeap& leaves_of(NodeId node) const { return leaves[trees[nodes[node].tree].group]; }
 
   std::uint32_t offset(const Block& block) const { return block.depth - nodes[block.node].first_depth; }
   bool is_root(const Node& node) const { return node.parent == kNoNode; }
@@ -172,7 +177,7 @@ struct PrefixIndex::Impl {
 
   void free_empty_node(NodeId id) {
     Node& node = nodes[id];
-    KV_ASSERT(node.run.empty() && node.children.size() == 0 && !node.candidates && !leaves.contains(id));
+    KV_ASSERT(node.run.empty() && node.children.size() == 0 && !node.candidates && !leaves_of(id).contains(id));
     node.parent = free_node;
     free_node = id;
   }
@@ -231,7 +236,7 @@ struct PrefixIndex::Impl {
       return other;
     }
     move_children(id, other);
-    leaves.rename(id, other);
+    leaves_of(id).rename(id, other);
     replace_run(node, node.run.copy(0, count, heap_bytes));  // exact: an inner run does not grow
     link_child(id, other);
     return id;
@@ -258,7 +263,7 @@ struct PrefixIndex::Impl {
       set_node(child.run, id);
       node.run.append(child.run, heap_bytes);
       move_children(child_id, id);
-      leaves.rename(child_id, id);
+      leaves_of(id).rename(child_id, id);
       replace_run(child, {});
       free_empty_node(child_id);
     } else {
@@ -280,16 +285,17 @@ struct PrefixIndex::Impl {
   /// in the heap: oldest_leaf_end() takes them out when it meets them, and unpin() puts them back.
   void update_leaf(NodeId id) {
     const Node& node = nodes[id];
+    LeafHeap& heap = leaves_of(id);
     const bool is_leaf = !node.run.empty() && node.children.size() == 0;
     if (!is_leaf) {
-      if (leaves.contains(id)) leaves.erase(id);
+      if (heap.contains(id)) heap.erase(id);
       return;
     }
     const Block& end = blocks[to_int(node.run.last())];
-    if (!leaves.contains(id)) {
-      if (end.pin_count == 0) leaves.insert(id, end.recency);
-    } else if (leaves.key(id) > end.recency) {
-      leaves.set_key(id, end.recency);  // a larger recency waits: an older key is still a lower bound
+    if (!heap.contains(id)) {
+      if (end.pin_count == 0) heap.insert(id, end.recency);
+    } else if (heap.key(id) > end.recency) {
+      heap.set_key(id, end.recency);  // a larger recency waits: an older key is still a lower bound
     }
   }
 
@@ -340,9 +346,11 @@ PrefixIndex::~PrefixIndex() = default;
 PrefixIndex::PrefixIndex(PrefixIndex&&) noexcept = default;
 PrefixIndex& PrefixIndex::operator=(PrefixIndex&&) noexcept = default;
 
-TreeId PrefixIndex::add_tree() {
+TreeId PrefixIndex::add_tree(std::uint32_t group) {
   const TreeId tree{static_cast<std::uint32_t>(impl_->trees.size())};
-  impl_->trees.push_back({impl_->new_node(static_cast<std::uint32_t>(tree), kNoNode, 0)});
+  if (group >= impl_->leaves.size()) impl_->leaves.resize(group + 1);
+  impl_->trees.push_back({kNoNode, group});
+  impl_->trees.back().root = impl_->new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
   return tree;
 }
 
@@ -463,7 +471,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
   std::vector<BlockRun> runs;
   for (const NodeId id : node_ids) {
     Node& node = impl.nodes[id];
-    if (impl.leaves.contains(id)) impl.leaves.erase(id);
+    if (LeafHeap& heap = impl.leaves_of(id); heap.contains(id)) heap.erase(id);
     if (node.candidates) impl.candidate_count -= node.candidates->size();
     node.candidates.reset();
     node.children.clear(impl.heap_bytes);
@@ -532,7 +540,17 @@ void PrefixIndex::unpin(BlockId block) {
 }
 
 BlockId PrefixIndex::oldest_leaf_end() {
-  LeafHeap& leaves = impl_->leaves;
+  BlockId oldest = kNoBlock;
+  for (std::uint32_t group = 0; group < impl_->leaves.size(); ++group) {
+    const BlockId end = oldest_leaf_end(group);
+    if (end != kNoBlock && (oldest == kNoBlock || recency(end) < recency(oldest))) oldest = end;
+  }
+  return oldest;
+}
+
+BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group) {
+  if (group >= impl_->leaves.size()) return kNoBlock;
+  LeafHeap& leaves = impl_->leaves[group];
   while (!leaves.empty()) {
     const auto [key, leaf] = leaves.top();
     const BlockId end = impl_->nodes[leaf].run.last();
@@ -585,10 +603,11 @@ std::size_t PrefixIndex::block_count(TreeId tree) const { return impl_->at(tree)
 
 std::size_t PrefixIndex::memory_bytes() const {
   constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;  // of the standard library's containers, allocated
-  return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() +
-         impl_->leaves.heap_bytes() + impl_->tokens.heap_bytes() + impl_->heap_bytes +
-         impl_->trees.capacity() * sizeof(Tree) + impl_->orphans.size() * kMapNodeBytes +
-         impl_->candidate_count * kSetNodeBytes;
+  std::size_t leaves_bytes = impl_->leaves.capacity() * sizeof(LeafHeap);
+  for (const LeafHeap& heap : impl_->leaves) leaves_bytes += heap.heap_bytes();
+  return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() + leaves_bytes +
+         impl_->tokens.heap_bytes() + impl_->heap_bytes + impl_->trees.capacity() * sizeof(Tree) +
+         impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
 }
 
 void PrefixIndex::for_each(TreeId tree, const std::function<void(BlockId)>& visit) const {
@@ -625,7 +644,8 @@ std::string PrefixIndex::Impl::check() const {
   if (bytes != heap_bytes)
     return "heap_bytes is " + std::to_string(heap_bytes) + " and should be " + std::to_string(bytes);
   if (candidates != candidate_count) return "candidate_count is wrong";
-  if (!leaves.check()) return "the leaf heap is out of order";
+  for (const LeafHeap& heap : leaves)
+    if (!heap.check()) return "a leaf heap is out of order";
   return {};
 }
 
@@ -669,17 +689,18 @@ std::string PrefixIndex::Impl::check_tree(std::uint32_t tree, std::size_t& node_
 
 std::string PrefixIndex::Impl::check_node(NodeId id) const {
   const Node& node = nodes[id];
+  const LeafHeap& heap = leaves_of(id);
   for (std::uint32_t i = 0; i < node.run.size(); ++i) {
     const std::uint32_t block = to_int(node.run.ids()[i]);
     if (block >= blocks.size() || blocks[block].node != id) return "a block is of another node";
     if (blocks[block].depth != node.first_depth + i) return "a block has a wrong depth";
   }
-  if (is_root(node)) return leaves.contains(id) ? "a root is in the leaf heap" : "";
+  if (is_root(node)) return heap.contains(id) ? "a root is in the leaf heap" : "";
   if (node.run.empty()) return "an empty run";
-  if (node.children.size() > 0) return leaves.contains(id) ? "an inner node is in the leaf heap" : "";
+  if (node.children.size() > 0) return heap.contains(id) ? "an inner node is in the leaf heap" : "";
   const Block& end = blocks[to_int(node.run.last())];
-  if (!leaves.contains(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : "";
-  return leaves.key(id) > end.recency ? "a leaf's key is above its recency" : "";
+  if (!heap.contains(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : "";
+  return heap.key(id) > end.recency ? "a leaf's key is above its recency" : "";
 }
 
 }  // namespace kv

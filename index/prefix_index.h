@@ -55,7 +55,8 @@ class PrefixIndex {
   PrefixIndex(PrefixIndex&&) noexcept;
   PrefixIndex& operator=(PrefixIndex&&) noexcept;
 
-  TreeId add_tree();  ///< An empty tree. Trees are never removed, only emptied.
+  /// An empty tree. Trees are never removed, only emptied. `group`, a small number: see oldest_leaf_end(group).
+  TreeId add_tree(std::uint32_t group = 0);
 
   /// The longest prefix of `hashes` that is in the tree.
   Prefix match(TreeId tree, std::span<const BlockHash> hashes) const;
@@ -88,6 +89,7 @@ class PrefixIndex {
   /// The least recently used leaf end that is not pinned, in any tree; kNoBlock if there is none.
   /// Cost: amortised O(log leaves).
   BlockId oldest_leaf_end();
+  BlockId oldest_leaf_end(std::uint32_t group);  ///< The same among the trees of a group (blocks of one size, say).
 
   bool is_leaf_end(BlockId block) const;
   bool is_linked(BlockId block) const;

@@ -114,7 +114,7 @@ struct Arena::Impl {
 
   error_code map(const ArenaConfig& config);
   std::uint32_t class_index_of(std::size_t block_bytes);
-  Slab* add_slab(std::uint32_t class_index);
+  Slab* add_slab(std::uint32_t class_index, Place place);
   void remove_slab(Slab& slab);
   void take_run(std::uint32_t first, std::uint32_t count);
   void give_run(std::uint32_t first, std::uint32_t count);
@@ -170,19 +170,19 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaConfig& config) {
   return std::unique_ptr<Arena>(new Arena(std::move(impl)));
 }
 
-void Arena::add_class(std::size_t block_bytes) {
+std::uint32_t Arena::add_class(std::size_t block_bytes) {
   KV_ASSERT(fits(block_bytes));
-  impl_->class_index_of(block_bytes);
+  return impl_->class_index_of(block_bytes);
 }
 
-std::optional<SlotId> Arena::allocate(std::size_t block_bytes) {
+std::optional<SlotId> Arena::allocate(std::size_t block_bytes, Place place) {
   if (!fits(block_bytes)) return std::nullopt;
   const std::uint32_t class_index = impl_->class_index_of(block_bytes);
   Impl::Slab* slab = nullptr;
   if (const auto& with_room = impl_->classes[class_index].with_room; !with_room.empty()) {
     slab = impl_->slabs[*with_room.begin()].get();
   } else {
-    slab = impl_->add_slab(class_index);
+    slab = impl_->add_slab(class_index, place);
     if (slab == nullptr) return std::nullopt;
   }
   std::uint32_t number = slab->fresh;
@@ -227,20 +227,24 @@ std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
   return it->second;
 }
 
-/// The lowest free run that is long enough, from a multiple of its length if there is one: slabs of one class then lie
-/// without gaps too short for another. Failing that, the free end of the arena, if it holds a block at all: so an arena
-/// smaller than a whole slab is of use, and so are the last granules of any.
-Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index) {
+/// The lowest free run that is long enough, from a multiple of its length if there is one. Failing that, and if any
+/// place will do, one from anywhere, or the free end of the arena, if it holds a block at all: so an arena smaller than
+/// a whole slab is of use, and so are the last granules of any.
+Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index, Place place) {
   Class& of = classes[class_index];
   const auto length = static_cast<std::uint32_t>(std::min(of.granule_count, granule_count));
-  std::uint32_t first = kNoSlab;
+  std::uint32_t first = kNoSlab, anywhere = kNoSlab;
   for (const auto& [run_first, run_count] : free_runs) {
     if (run_count < length || run_bytes(run_first, length) < of.block_bytes) continue;
-    if (first == kNoSlab) first = run_first;
+    if (anywhere == kNoSlab) anywhere = run_first;
     const auto aligned = static_cast<std::uint32_t>(round_up(run_first, length));
     if (aligned + length > run_first + run_count || run_bytes(aligned, length) < of.block_bytes) continue;
     first = aligned;
     break;
+  }
+  if (first == kNoSlab) {
+    if (place == Place::kAligned) return nullptr;
+    first = anywhere;
   }
   std::uint32_t count = length;
   if (first == kNoSlab) {
@@ -420,18 +424,6 @@ std::vector<SlotId> Arena::slots_in(const Window& window) const {
     for (std::uint32_t number = 0; number < slab.fresh; ++number)
       if (slab.is_used[number]) slots.push_back(impl_->slot_id(slab, number));
     granule = slab.first_granule + slab.granule_count;
-  }
-  return slots;
-}
-
-std::vector<SlotId> Arena::slots_of_class(std::size_t block_bytes) const {
-  std::vector<SlotId> slots;
-  const auto it = impl_->class_of_size.find(block_bytes);
-  if (it == impl_->class_of_size.end()) return slots;
-  for (const std::uint32_t first : impl_->classes[it->second].slabs) {
-    const Impl::Slab& slab = *impl_->slabs[first];
-    for (std::uint32_t number = 0; number < slab.fresh; ++number)
-      if (slab.is_used[number]) slots.push_back(impl_->slot_id(slab, number));
   }
   return slots;
 }

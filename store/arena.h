@@ -53,11 +53,15 @@ class Arena {
   static Result<std::unique_ptr<Arena>> create(const ArenaConfig& config);
   ~Arena();
 
-  /// Makes a size class known before its first block, for class_count(). Requires: fits(block_bytes).
-  void add_class(std::size_t block_bytes);
+  /// The number of the size class, from 0 in the order they were asked for; makes it known to class_count(). Requires:
+  /// fits(block_bytes).
+  std::uint32_t add_class(std::size_t block_bytes);
+  /// Where a new slab may begin: at multiples of its length, so that slabs of one class leave no gaps that are too
+  /// short for another; or anywhere.
+  enum class Place : std::uint8_t { kAligned, kAny };
   /// A free slot of block_bytes bytes, contents unspecified; nullopt if nothing is free (evict and ask again). Takes
   /// free slots at the lowest address first, so that the slabs at high addresses drain and come free for other classes.
-  std::optional<SlotId> allocate(std::size_t block_bytes);
+  std::optional<SlotId> allocate(std::size_t block_bytes, Place place = Place::kAny);
   void free(SlotId slot);
 
   std::span<std::byte> bytes(SlotId slot) const;          ///< block_bytes long, 64-byte aligned.
@@ -104,8 +108,6 @@ class Arena {
   std::optional<Window> oldest_window(std::size_t block_bytes) const;
   /// Allocated slots of all slabs that lie in the window, in part or whole. Freeing them all frees the window.
   std::vector<SlotId> slots_in(const Window& window) const;
-  /// Allocated slots of all slabs of a class.
-  std::vector<SlotId> slots_of_class(std::size_t block_bytes) const;
 
   /// Checks every invariant; for tests. Returns an empty string or what is broken.
   std::string check() const;

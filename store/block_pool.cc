@@ -60,8 +60,8 @@ bool BlockPool::unretain(BlockId block) {
   return true;
 }
 
-std::optional<SlotId> BlockPool::stage(std::size_t block_bytes) {
-  const std::optional<SlotId> slot = arena_->allocate(block_bytes);
+std::optional<SlotId> BlockPool::stage(std::size_t block_bytes, Arena::Place place) {
+  const std::optional<SlotId> slot = arena_->allocate(block_bytes, place);
   if (!slot) return std::nullopt;
   arena_->hold(*slot);
   ++staged_count_;

@@ -39,6 +39,7 @@ class BlockPool {
   /// A tick for a use at `now`: later than all before it, and otherwise the time in nanoseconds, so that time_of() is
   /// its inverse.
   Tick tick(TimePoint now);
+  Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
   void use(const PrefixIndex::Prefix& prefix, Tick tick);  ///< Marks the whole prefix.
   std::vector<BlockId> blocks_of(const PrefixIndex::Prefix& prefix) const;
@@ -51,8 +52,8 @@ class BlockPool {
   bool unretain(BlockId block);  ///< Whether it was retained.
 
   // -- life of a block
-  std::optional<SlotId> stage(std::size_t block_bytes);  ///< A held slot, or nullopt: evict first.
-  void unstage(SlotId slot);                             ///< Frees it.
+  std::optional<SlotId> stage(std::size_t block_bytes, Arena::Place place);  ///< A held slot, or nullopt: evict first.
+  void unstage(SlotId slot);                                                 ///< Frees it.
   BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot is staged.
   void remove_leaf_end(BlockId block);
   /// Takes the block and all below it out of the index, ending retention. Each is handed to `unlinked` while it is

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <queue>
 #include <unordered_set>
 #include <vector>
 
@@ -10,22 +9,32 @@
 
 namespace kv {
 
-Evictor::Found Evictor::find_slot(std::size_t block_bytes, std::size_t wanted, std::size_t* budget, TimePoint now) {
+Evictor::Found Evictor::find_slot(std::size_t block_bytes, std::size_t* budget, TimePoint now) {
   for (;;) {
-    if (const auto slot = pool_.stage(block_bytes)) return {.slot = slot};
+    if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
     const BlockId oldest = pool_.index().oldest_leaf_end();
-    if (oldest == kNoBlock) return {};
-    if (*budget == 0) return {.again = true};
-    std::size_t evicted = 1;
-    if (pool_.block_bytes(oldest) == block_bytes) {
-      evict_leaf_end(oldest, now);
-    } else {
+    const BlockId own = pool_.index().oldest_leaf_end(pool_.arena().add_class(block_bytes));
+    if (oldest != kNoBlock && *budget == 0) return {.again = true};
+    std::size_t evicted = 0;
+    if (oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own)))
       evicted = clear_oldest_window(block_bytes, *budget, now);
-      if (evicted == 0) evicted = evict_of_class(block_bytes, std::min(wanted, *budget), now);
-      if (evicted == 0) return {};
+    if (evicted == 0) {
+      // Free granules that lie across two places for a slab: not before, since what is cleared in several calls for a
+      // whole slab would be taken for this as soon as enough of it is free, and then leave room for one slab, not two.
+      if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
+      if (own == kNoBlock) return {};
+      evict_leaf_end(own, now);
+      evicted = 1;
     }
     *budget -= std::min(evicted, *budget);
   }
+}
+
+bool Evictor::is_much_older(BlockId block, BlockId than) const {
+  const auto age = [&](BlockId of) {
+    return static_cast<std::uint64_t>(pool_.last_tick()) - static_cast<std::uint64_t>(pool_.index().recency(of));
+  };
+  return age(block) / kAgeRatio > age(than);
 }
 
 void Evictor::evict_leaf_end(BlockId block, TimePoint now) {
@@ -63,29 +72,6 @@ void Evictor::shield_pinned_prefixes() {
     for (; block != kNoBlock && seen.insert(block).second; block = pool_.index().parent(block))
       pool_.arena().shield(pool_.index().slot(block));
   });
-}
-
-/// Evicts the `count` least recent leaf ends of the class, or as many as there are.
-std::size_t Evictor::evict_of_class(std::size_t block_bytes, std::size_t count, TimePoint now) {
-  PrefixIndex& index = pool_.index();
-  using Candidate = std::pair<Tick, BlockId>;
-  std::vector<Candidate> leaf_ends;
-  const auto can_go = [&](BlockId block) { return index.is_leaf_end(block) && index.pin_count(block) == 0; };
-  for (const SlotId slot : pool_.arena().slots_of_class(block_bytes)) {
-    const BlockId block = pool_.arena().owner(slot);
-    if (block != kNoBlock && index.is_linked(block) && can_go(block))
-      leaf_ends.emplace_back(index.recency(block), block);
-  }
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> oldest(std::greater<>{}, std::move(leaf_ends));
-  std::size_t evicted = 0;
-  for (; evicted < count && !oldest.empty(); ++evicted) {
-    const BlockId block = oldest.top().second;
-    oldest.pop();
-    const BlockId parent = index.parent(block);
-    evict_leaf_end(block, now);
-    if (parent != kNoBlock && can_go(parent)) oldest.emplace(index.recency(parent), parent);
-  }
-  return evicted;
 }
 
 void Evictor::count_eviction(BlockId block, TimePoint now) {

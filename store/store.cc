@@ -102,9 +102,10 @@ Result<SpaceId> Store::open(const NamespaceRecord& record) {
   if (const auto it = impl_->space_of_record.find(record.text()); it != impl_->space_of_record.end()) return it->second;
   if (!impl_->pool.arena().fits(record.block_bytes())) return Errc::kTooLarge;
   if (impl_->spaces.size() >= impl_->config.namespace_count_max) return Errc::kBusy;
-  impl_->pool.arena().add_class(record.block_bytes());
+  // Trees are grouped by size class, so that the evictor can ask for the oldest leaf end of a class.
+  const TreeId tree = impl_->pool.index().add_tree(impl_->pool.arena().add_class(record.block_bytes()));
   const auto id = static_cast<SpaceId>(impl_->spaces.size());
-  impl_->spaces.push_back(std::make_unique<Space>(Space{id, record, record.id(), impl_->pool.index().add_tree()}));
+  impl_->spaces.push_back(std::make_unique<Space>(Space{id, record, record.id(), tree}));
   impl_->space_of_record.emplace(record.text(), id);
   return id;
 }
@@ -251,7 +252,7 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, TimePoint now) {
   std::size_t budget = kEvictionsPerCall;
   while (put.slots.size() < put.hashes.size()) {
     const std::size_t i = put.slots.size();
-    const Evictor::Found found = evictor.find_slot(block_bytes, put.hashes.size() - i, &budget, now);
+    const Evictor::Found found = evictor.find_slot(block_bytes, &budget, now);
     plan.again = found.again;
     if (!found.slot) break;
     put.slots.push_back(*found.slot);

@@ -73,8 +73,8 @@ struct NamespaceStats {
 ///   below counts as pinned.
 ///      With several block sizes in use: only if no run of granules long enough for a slab of the size is free of
 ///      pins.)
-///   4. Eviction takes leaf ends, least recently used first. (Memory that moves from one block size to another goes by
-///   slabs: evictor.h.)
+///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. (Between sizes memory moves by
+///      slabs, when the ages of what would go are far apart: evictor.h.)
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
 /// Every call does a bounded amount of work (evictions per call are bounded; see OfferPlan::again), but for drop, which
 /// takes as long as there are blocks to drop. `now` never goes back from call to call by more than the callers' wait

@@ -295,6 +295,30 @@ TEST_F(MixedSizesTest, TheSizeItselfGivesWayWhenNoSlabCanBeCleared) {
   EXPECT_EQ(store->stats().slab_moves, 0u);
 }
 
+TEST_F(MixedSizesTest, SizesInEqualUseShareTheMemoryWithoutMovingIt) {
+  create(2000 * (4 + 12) * kKiB, 256 * kKiB);
+  const SpaceId small = open(4 * kKiB, "small"), large = open(12 * kKiB, "large");
+  std::mt19937_64 random(test_seed());
+  for (int i = 0; i < 4000; ++i) {
+    const std::uint64_t name = random() % 1000;
+    put_empty(small, name, 5);
+    put_empty(large, name, 5);
+  }
+  const StoreStats stats = store->stats();
+  EXPECT_GT(stats.evicted_blocks, 4000u);
+  EXPECT_LT(stats.slab_moves, 5u);
+}
+
+TEST_F(MixedSizesTest, MemoryMovesToTheSizeThatIsInUse) {
+  create(64 * 64 * kKiB, 64 * kKiB);
+  const SpaceId small = open(4 * kKiB, "small"), large = open(32 * kKiB, "large");
+  for (std::uint64_t name = 0; name < 100; ++name) put_empty(small, name, 8), put_empty(large, name, 2);
+  for (std::uint64_t name = 100; name < 400; ++name) put_empty(large, name, 2);
+  EXPECT_GE(store->stats().classes[1].used_count, 120u);  // of 128 there is room for
+  for (std::uint64_t name = 400; name < 1400; ++name) put_empty(small, name, 8);
+  EXPECT_GE(store->stats().classes[0].used_count, 960u);  // of 1024
+}
+
 TEST_F(MixedSizesTest, RandomUseOfMixedSizesKeepsEveryPromise) {
   std::mt19937_64 random(test_seed());
   const std::size_t sizes[] = {64, 192, 4096, 20000, 70000, 300000};
