@@ -1,17 +1,29 @@
 // kvstore-bench: how fast a node is, next to what the machine allows, and whether every byte is right.
 //
-//   limit.h      what this machine allows
+// Files, in reading order:
+//   limit.h        what this machine allows
+//   run.h          one verb in one shape
+//   replay.h       recorded requests
+//   chat.h         conversations that grow
+//   prompt.h       what a worker does for one prompt, in replay and chat
+//   tool_client.h  a client on the calling thread, in every tool
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 
+#include "client/tools/chat.h"
 #include "client/tools/limit.h"
+#include "client/tools/replay.h"
+#include "client/tools/run.h"
 
 int main(int argc, char** argv) {
   CLI::App app("kvstore-bench: how fast a node is, next to what this machine allows, and whether every byte is right");
   app.require_subcommand(1);
   app.get_formatter()->column_width(36);
+  kv::add_run_command(app);
   kv::add_limit_command(app);
+  kv::add_replay_command(app);
+  kv::add_chat_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,127 @@
+#include "client/tools/tool_client.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "client/tools/options.h"
+
+namespace kv {
+namespace {
+
+constexpr const char* kDefaultUnix = "unix:///run/kvstore/kvstore.sock";
+constexpr const char* kDefaultTcp = "tcp://127.0.0.1:7400";
+
+bool is_unix(const std::string& endpoint) { return endpoint.starts_with("unix://"); }
+
+bool default_socket_exists() {
+  struct stat status {};
+  return ::stat(kDefaultUnix + 7, &status) == 0 && S_ISSOCK(status.st_mode);
+}
+
+}  // namespace
+
+const char* transport_name(Transport transport) {
+  switch (transport) {
+    case Transport::kTcp: return "tcp";
+    case Transport::kUnix: return "unix";
+    case Transport::kShm: return "shm";
+  }
+  return "?";
+}
+
+void add_node_options(CLI::App& app, NodeOptions& options, bool with_transport) {
+  app.add_option("-e,--endpoint", options.endpoints,
+                 "A node: tcp://HOST:PORT or unix://PATH; repeat or separate by commas for several. Default: " +
+                     std::string(kDefaultUnix) + " if it is there, else " + kDefaultTcp)
+      ->delimiter(',')
+      ->envname("KVSTORE_ENDPOINTS")
+      ->type_name("URL");
+  add_duration_option(app, "--deadline", options.deadline, "Of each call");
+  if (with_transport) {
+    app.add_option(
+           "--transport", options.transport,
+           "tcp or unix: bytes in the socket; shm: the node copies into memory lent to it over the Unix socket. "
+           "Default: shm for a Unix endpoint, else tcp")
+        ->check(CLI::IsMember({"tcp", "unix", "shm"}))
+        ->type_name("NAME");
+  }
+}
+
+Transport complete(NodeOptions& options) {
+  if (options.endpoints.empty()) {
+    const bool want_unix = options.transport.empty() ? default_socket_exists() : options.transport != "tcp";
+    options.endpoints.push_back(want_unix ? kDefaultUnix : kDefaultTcp);
+  }
+  for (const std::string& endpoint : options.endpoints) {
+    std::string why;
+    if (!parse_endpoint(endpoint, &why)) throw CLI::ValidationError("--endpoint", why);
+    if (!options.transport.empty() && is_unix(endpoint) != (options.transport != "tcp")) {
+      throw CLI::ValidationError("--transport", options.transport + " does not go with the endpoint " + endpoint +
+                                                    "; tcp needs tcp://, unix and shm need unix://");
+    }
+  }
+  if (options.deadline <= std::chrono::microseconds(0)) throw CLI::ValidationError("--deadline", "must be more than 0");
+  if (options.transport == "tcp") return Transport::kTcp;
+  if (options.transport == "unix") return Transport::kUnix;
+  if (options.transport == "shm") return Transport::kShm;
+  const bool all_unix = std::all_of(options.endpoints.begin(), options.endpoints.end(), is_unix);
+  return all_unix ? Transport::kShm : Transport::kTcp;
+}
+
+ClientConfig client_config(const NodeOptions& options, std::string identity) {
+  ClientConfig config;
+  for (const std::string& endpoint : options.endpoints) {
+    NodeConfig node;
+    node.endpoint = endpoint;
+    config.nodes.push_back(std::move(node));
+  }
+  config.identity = std::move(identity);
+  return config;
+}
+
+std::string describe(const error_code& error) {
+  if (!error) return "none";
+  if (error == asio::error::timed_out) return "the deadline passed";
+  return error.message();
+}
+
+ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
+    : busy_poll_(busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {}
+
+ToolClient::~ToolClient() {
+  client_.reset();
+  // The sessions' coroutines end now; what they still post must run while they exist.
+  for (int i = 0; i < 100 && context_.poll() > 0; ++i) {
+  }
+}
+
+void ToolClient::run_all(std::vector<asio::awaitable<void>> tasks) {
+  std::exception_ptr failure;
+  std::size_t running = tasks.size();
+  for (auto& task : tasks) {
+    asio::co_spawn(context_, std::move(task), [&](std::exception_ptr thrown) {
+      if (thrown && !failure) failure = thrown;
+      --running;
+    });
+  }
+  run_until_zero(running);
+  if (failure) std::rethrow_exception(failure);
+}
+
+void ToolClient::run_until_zero(const std::size_t& running) {
+  TimePoint busy_since = std::chrono::steady_clock::now();
+  while (running > 0) {
+    if (busy_poll_ > Duration(0)) {
+      const std::size_t handled = context_.poll();
+      const TimePoint now = std::chrono::steady_clock::now();
+      if (handled > 0) busy_since = now;
+      if (handled > 0 || now - busy_since < busy_poll_) continue;
+    }
+    context_.run_one();
+    busy_since = std::chrono::steady_clock::now();
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,78 @@
+// client/tools/tool_client.h: a Client on a thread of the caller's own, as every tool uses it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/client.h"
+
+namespace kv {
+
+/// How bytes travel: in the sockets, or (kShm) by the node's own copy into memory lent over a Unix socket.
+enum class Transport { kTcp, kUnix, kShm };
+const char* transport_name(Transport transport);
+
+struct NodeOptions {
+  std::vector<std::string> endpoints;       ///< After parsing at least one.
+  std::string transport;                    ///< "tcp", "unix", "shm" or empty: from the endpoints.
+  std::chrono::microseconds deadline = 5s;  ///< Of each call.
+};
+
+/// --endpoint (environment KVSTORE_ENDPOINTS) and --deadline; with `with_transport` also --transport.
+void add_node_options(CLI::App& app, NodeOptions& options, bool with_transport);
+/// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.
+Transport complete(NodeOptions& options);
+ClientConfig client_config(const NodeOptions& options, std::string identity);
+
+/// "10 ms passed" is more use than "Connection timed out": an error as a sentence part, with the code's name.
+std::string describe(const error_code& error);
+
+/// Owns an io_context and a Client on it. Calls run on the calling thread: no hop to another thread adds to a latency.
+/// Thread safety: none; made, used and destroyed on one thread.
+class ToolClient {
+ public:
+  /// With `busy_poll` > 0 the thread asks for events without sleeping until that long nothing came.
+  explicit ToolClient(ClientConfig config, Duration busy_poll = Duration(0));
+  ~ToolClient();
+
+  Client* operator->() { return client_.get(); }
+  Client& operator*() { return *client_; }
+
+  /// Runs one call to its end.
+  template <class T>
+  Result<T> run(Async<T> call);
+  /// Runs coroutines side by side to their ends. Rethrows the first exception.
+  void run_all(std::vector<asio::awaitable<void>> tasks);
+
+ private:
+  void run_until_zero(const std::size_t& running);
+
+  asio::io_context context_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
+  Duration busy_poll_;
+  std::unique_ptr<Client> client_;
+};
+
+template <class T>
+Result<T> ToolClient::run(Async<T> call) {
+  std::optional<Result<T>> result;
+  std::exception_ptr failure;
+  std::size_t running = 1;
+  asio::co_spawn(context_, std::move(call), [&](std::exception_ptr thrown, Result<T> value) {
+    failure = thrown;
+    result.emplace(std::move(value));
+    running = 0;
+  });
+  run_until_zero(running);
+  if (failure) std::rethrow_exception(failure);
+  return *std::move(result);
+}
+
+}  // namespace kv
