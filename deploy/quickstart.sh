@@ -86,10 +86,10 @@ done
 echo "ready: pid $node_pid, metrics on http://127.0.0.1:$admin_port/metrics"
 
 say "A multi-turn chat: every turn sends the whole conversation so far, and gets its cached prefix back"
-"$bench" chat --node "tcp://127.0.0.1:$port"
+"$bench" chat --endpoint "tcp://127.0.0.1:$port"
 
 say "kvstorectl status"
-"$ctl" --node "tcp://127.0.0.1:$port" status
+"$ctl" status --endpoint "tcp://127.0.0.1:$port"
 
 say "Stopping the node (SIGTERM)"
 kill -TERM "$node_pid"
