@@ -16,7 +16,7 @@ namespace kv {
 namespace {
 
 struct ChatOptions {
-  NodeOptions node;
+  ConnectionOptions node;
   std::size_t session_count = 8, turn_count = 6;
   std::size_t block_bytes = 2u << 20;
   std::size_t block_size = 16;

@@ -28,7 +28,7 @@ struct ToolFailed : std::runtime_error {
 };
 
 struct CtlOptions {
-  NodeOptions node{.endpoints = {}, .transport = {}, .deadline = 2s};
+  ConnectionOptions node{.endpoints = {}, .transport = {}, .deadline = 2s};
   bool json = false;
 };
 
@@ -43,7 +43,7 @@ CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::str
 }
 
 /// One connection, and quick retries: a person waits.
-ClientConfig ctl_config(NodeOptions& node);
+ClientConfig ctl_config(ConnectionOptions& node);
 
 /// A value of a node, or `otherwise` if this node does not tell it.
 double stat(const NodeStats& stats, std::string_view name, double otherwise = 0);

@@ -13,7 +13,7 @@
 
 namespace kv {
 
-ClientConfig ctl_config(NodeOptions& node) {
+ClientConfig ctl_config(ConnectionOptions& node) {
   complete(node);
   ClientConfig config = client_config(node, "kvstorectl");
   config.connections_per_node = 1;
@@ -49,7 +49,7 @@ std::string hit_rate_cell(const NodeStats& stats) {
   return fraction_cell(hits, hits + stat(stats, "get_miss_blocks"));
 }
 
-std::vector<NodeStats> fetch_stats(ToolClient& client, const NodeOptions& node) {
+std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& node) {
   auto stats = client.run(client->stats(node.deadline));
   if (!stats) throw ToolFailed(describe(stats.error()));
   return *std::move(stats);
@@ -98,9 +98,9 @@ void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeSta
     const double used = stat(node, "allocated_bytes"), capacity = stat(node, "capacity_bytes");
     table.add({node.name, stat(node, "draining") != 0 ? "draining" : "serving", status ? status->peer_transport : "-",
                has_stat(node, "uptime_seconds") ? format_seconds(stat(node, "uptime_seconds")) : "-",
-               count_cell(node, "block_count"), format_bytes(static_cast<std::uint64_t>(used)),
+               count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
                format_bytes(static_cast<std::uint64_t>(capacity)), fraction_cell(used, capacity), hit_rate_cell(node),
-               count_cell(node, "evicted_blocks"), count_cell(node, "lease_count"), count_cell(node, "sessions")});
+               count_cell(node, "evicted_blocks"), count_cell(node, "leases"), count_cell(node, "sessions")});
   }
   table.print(std::cout);
 }
@@ -208,7 +208,7 @@ nlohmann::json top_json(const TopSample& before, const TopSample& now) {
     const NodeStats& node = now.stats[i];
     nlohmann::json entry = {{"name", node.name},
                             {"answers", !node.error},
-                            {"block_count", stat(node, "block_count")},
+                            {"block_count", stat(node, "blocks")},
                             {"allocated_bytes", stat(node, "allocated_bytes")},
                             {"sessions", stat(node, "sessions")}};
     for (const std::string_view name : kTopRates) {
@@ -232,11 +232,10 @@ void print_top(const TopSample& before, const TopSample& now, std::ostream& out)
     const auto rate = [&](std::string_view name) { return rate_of(before.stats[i], node, name, seconds); };
     const double hits = rate("get_hit_blocks"), misses = rate("get_miss_blocks");
     const double used = stat(node, "allocated_bytes");
-    table.add({node.name, count_cell(node, "block_count"), format_bytes(static_cast<std::uint64_t>(used)),
+    table.add({node.name, count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
                fraction_cell(used, stat(node, "capacity_bytes")), format_number(hits, 0), format_number(misses, 0),
                fraction_cell(hits, hits + misses), format_number(rate("stored_blocks"), 0),
-               format_number(rate("evicted_blocks"), 0), count_cell(node, "lease_count"),
-               count_cell(node, "sessions")});
+               format_number(rate("evicted_blocks"), 0), count_cell(node, "leases"), count_cell(node, "sessions")});
   }
   table.print(out);
 }

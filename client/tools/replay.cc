@@ -19,7 +19,7 @@ namespace kv {
 namespace {
 
 struct ReplayOptions {
-  NodeOptions node;
+  ConnectionOptions node;
   std::string trace;
   std::string salt = "0";
   std::size_t block_bytes = 4096;

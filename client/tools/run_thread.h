@@ -18,7 +18,7 @@ namespace kv {
 enum class RunVerb { kGet, kPut, kMatch };
 
 struct RunOptions {
-  NodeOptions node;
+  ConnectionOptions node;
   std::string op = "get";
   RunVerb verb = RunVerb::kGet;           ///< Of `op`.
   Transport transport = Transport::kTcp;  ///< Of `node`.

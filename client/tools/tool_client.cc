@@ -31,7 +31,7 @@ const char* transport_name(Transport transport) {
   return "?";
 }
 
-void add_node_options(CLI::App& app, NodeOptions& options, bool with_transport) {
+void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport) {
   app.add_option("-e,--endpoint", options.endpoints,
                  "A node: tcp://HOST:PORT or unix://PATH; repeat or separate by commas for several. Default: " +
                      std::string(kDefaultUnix) + " if it is there, else " + kDefaultTcp)
@@ -49,7 +49,7 @@ void add_node_options(CLI::App& app, NodeOptions& options, bool with_transport) 
   }
 }
 
-Transport complete(NodeOptions& options) {
+Transport complete(ConnectionOptions& options) {
   if (options.endpoints.empty()) {
     const bool want_unix = options.transport.empty() ? default_socket_exists() : options.transport != "tcp";
     options.endpoints.push_back(want_unix ? kDefaultUnix : kDefaultTcp);
@@ -70,7 +70,7 @@ Transport complete(NodeOptions& options) {
   return all_unix ? Transport::kShm : Transport::kTcp;
 }
 
-ClientConfig client_config(const NodeOptions& options, std::string identity) {
+ClientConfig client_config(const ConnectionOptions& options, std::string identity) {
   ClientConfig config;
   for (const std::string& endpoint : options.endpoints) {
     NodeConfig node;

@@ -19,17 +19,17 @@ namespace kv {
 enum class Transport { kTcp, kUnix, kShm };
 const char* transport_name(Transport transport);
 
-struct NodeOptions {
+struct ConnectionOptions {
   std::vector<std::string> endpoints;       ///< After parsing at least one.
   std::string transport;                    ///< "tcp", "unix", "shm" or empty: from the endpoints.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
 };
 
 /// --endpoint (environment KVSTORE_ENDPOINTS) and --deadline; with `with_transport` also --transport.
-void add_node_options(CLI::App& app, NodeOptions& options, bool with_transport);
+void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport);
 /// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.
-Transport complete(NodeOptions& options);
-ClientConfig client_config(const NodeOptions& options, std::string identity);
+Transport complete(ConnectionOptions& options);
+ClientConfig client_config(const ConnectionOptions& options, std::string identity);
 
 /// "10 ms passed" is more use than "Connection timed out": an error as a sentence part, with the code's name.
 std::string describe(const error_code& error);
