@@ -129,10 +129,11 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
   }
   const std::span<const std::uint64_t> sums(part->checksums()->data(), sum_count);  // little endian, as this host is
 
+  const std::size_t first = next_block_;  // landed() moves it on
   std::vector<BlockTarget> verify_here;
   std::vector<BlockTarget>& targets = region ? verify_here : session.land();
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t own = next_block_ + i;
+    const std::size_t own = first + i;
     BlockTarget target;
     target.bytes = plan->blocks[chain->position(own)].subspan(begin, bytes);
     target.seed = checksum_seed(plan->space_id, chain->hashes[own]);
