@@ -133,12 +133,14 @@ void run_namespaces(CtlOptions options) {
         other += (other.empty() ? "" : " ") + line;
       }
       table.add({node.name, id, record ? std::string(record->field("model")) : "?",
-                 record ? std::to_string(record->block_size()) : "?", format_bytes(space.block_bytes),
-                 format_count(space.block_count), format_bytes(space.block_count * space.block_bytes), other});
+                 record ? std::to_string(record->block_size()) : "?",
+                 record ? format_bytes(record->block_bytes()) : "?", format_count(space.block_count),
+                 format_bytes(space.block_bytes), other});
       document["namespaces"].push_back({{"node", node.name},
                                         {"id", id},
                                         {"record", space.record},
-                                        {"block_bytes", space.block_bytes},
+                                        {"block_bytes", record ? record->block_bytes() : 0},
+                                        {"bytes", space.block_bytes},
                                         {"block_count", space.block_count}});
     }
     if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';

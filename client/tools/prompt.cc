@@ -9,8 +9,14 @@
 namespace kv {
 namespace {
 
-void count_reason(PromptTotals& totals, const char* verb, const error_code& why) {
-  if (why) ++totals.reasons[std::string(verb) + ": " + describe(why)];
+/// The node's own words go along: they name the limit, the field or the connection.
+void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
+  if (!why) return;
+  std::string reason = std::string(verb) + ": " + describe(why);
+  for (const NodeStatus& node : client.nodes()) {
+    if (!node.last_error_text.empty()) reason += " (" + node.name + ": " + node.last_error_text + ")";
+  }
+  ++totals.reasons[reason];
 }
 
 }  // namespace
@@ -29,7 +35,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
   auto match = co_await context.client.match(context.space, chain, match_options);
   totals.match_latency.record(now() - start);
   if (!match) co_return match.error();
-  count_reason(totals, "match", match->why);
+  count_reason(totals, context.client, "match", match->why);
 
   std::size_t hit_count = 0;
   if (match->block_count > 0) {
@@ -45,7 +51,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     if (!got) co_return got.error();
     totals.get_latency.record(took);
     totals.get_time += took;
-    count_reason(totals, "get", got->why);
+    count_reason(totals, context.client, "get", got->why);
     hit_count = got->block_count;
     totals.promised_not_got += match->block_count - hit_count;
     // After a deadline the node may still write there: this prompt is over for the store, its worker computes it.
@@ -76,7 +82,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
   totals.stored += put->stored;
   totals.already_stored += put->already_stored;
   totals.refused += put->refused;
-  count_reason(totals, "put", put->why);
+  count_reason(totals, context.client, "put", put->why);
   co_return Result<void>();
 }
 

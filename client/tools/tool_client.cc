@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cstdlib>
 
 #include "client/tools/options.h"
@@ -91,9 +92,9 @@ ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
     : busy_poll_(busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {}
 
 ToolClient::~ToolClient() {
-  client_.reset();
-  // The sessions' coroutines end now; what they still post must run while they exist.
-  for (int i = 0; i < 100 && context_.poll() > 0; ++i) {
+  // On the executor, as the client asks; then its sessions' coroutines end, while what they post to still exists.
+  asio::post(context_, [this] { client_.reset(); });
+  for (int i = 0; i < 1000 && context_.poll() > 0; ++i) {
   }
 }
 
