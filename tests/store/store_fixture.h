@@ -80,7 +80,7 @@ class StoreFixture : public testing::Test {
     config.arena.capacity_bytes = capacity_bytes;
     config.arena.granule_bytes = granule_bytes;
     config.arena.touch = false;
-    store = std::move(Store::create(config).value());
+    store = Store::create(config).value();
   }
   SpaceId open(std::size_t block_bytes, const std::string& model = "m") {
     return store->open(make_record(model, block_bytes)).value();

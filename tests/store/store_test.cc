@@ -499,7 +499,7 @@ TEST(StoreBoundsTest, OneCallEvictsAtMost1024Blocks) {
   StoreConfig config;
   config.arena.capacity_bytes = 3000 * 64;
   config.arena.touch = false;
-  const auto store = std::move(Store::create(config).value());
+  const auto store = Store::create(config).value();
   const SpaceId space = store->open(make_record("m", 64)).value();
   const TimePoint now{1s};
   const auto put = [&](std::uint64_t name) {
