@@ -168,8 +168,13 @@ void Session::refuse(FrameType type, std::uint64_t request_id, error_code code, 
 }
 
 const NamespaceRecord* Session::find_space(const Frame& frame, std::uint32_t space) {
+  // Namespaces live as long as the Store: those seen once need no lock again.
+  if (space < spaces_.size() && spaces_[space] != nullptr) return spaces_[space];
   const auto* record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
-  if (record == nullptr) {
+  if (record != nullptr) {
+    if (space >= spaces_.size()) spaces_.resize(space + 1);
+    spaces_[space] = record;
+  } else {
     refuse(frame.header.type, frame.header.request_id, Errc::kNoNamespace,
            "space: " + std::to_string(space) + ", not a handle of this node; open the namespace again");
   }

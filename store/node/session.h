@@ -166,6 +166,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   SessionEnd end_ = SessionEnd::kPeerClosed;
   std::size_t job_count_ = 0;  ///< Coroutines that still use this session's memory or slots.
 
+  std::vector<const NamespaceRecord*> spaces_;  ///< By handle; null where not used yet.
   std::unordered_map<std::uint32_t, std::shared_ptr<Lent>> regions_;
   std::uint32_t region_last_ = 0;
   std::uint64_t region_bytes_ = 0;
