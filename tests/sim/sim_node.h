@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "base/assert.h"
 #include "store/node/session.h"
 #include "transport/sim_network.h"
 
