@@ -270,7 +270,9 @@ class World {
           }
           for (std::size_t b = 0; b < got->block_count; ++b) {
             if (!block_is_right(record.id(), chain[b], blocks[b])) {
-              fail("get: wrong bytes in block " + std::to_string(b) + " of " + std::to_string(got->block_count));
+              fail("get: wrong bytes in block " + std::to_string(b) + " of " + std::to_string(got->block_count) + " (" +
+                   std::to_string(block_bytes) + " bytes, the first now " +
+                   to_hex(blocks[b].first(std::min<std::size_t>(16, block_bytes))) + ")");
             }
           }
           outcome_.hit_blocks += got->block_count;
