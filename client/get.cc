@@ -34,6 +34,13 @@ class GetCall final : public Call {
   const OwnedChain* chain = nullptr;
   std::uint64_t lease = 0;  ///< Of session_wanted.
 
+  /// Nothing has landed yet. Before each get, since the object served another one, and before each time it is sent.
+  void forget_answer() {
+    asked_ = limit_ = segment_ = next_block_ = good_ = part_blocks_ = corrupt_count_ = 0;
+    row_broken_ = false;
+    segment_good_.clear();
+  }
+
   /// Leading blocks of the node's part that have all segments, verified.
   std::size_t good() const { return good_until(plan->ends.size() - 1); }
   /// The same for the segments up to this one. Final once the segment is done or the call has ended.
@@ -78,16 +85,13 @@ class GetCall final : public Call {
 };
 
 error_code GetCall::send(LinkSession& session) {
+  forget_answer();
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
   const std::size_t overhead = kTableOverheadBytes + plan->ends.size() * sizeof(std::uint64_t);
   const std::size_t room = session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), overhead);
   asked_ = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / per_block});
   if (asked_ == 0) return Errc::kTooLarge;
   limit_ = asked_;
-  segment_ = next_block_ = part_blocks_ = corrupt_count_ = 0;
-  good_ = 0;
-  row_broken_ = false;
-  segment_good_.clear();
 
   auto& builder = session.shared().builder;
   builder.Clear();
@@ -243,6 +247,7 @@ class GetCalls {
     }
     auto& call = static_cast<GetCall&>(*calls_.back());
     call.lease = 0;
+    call.forget_answer();  // a call that ends before it is sent must not answer for the get before
     return call;
   }
   std::size_t size() const { return calls_.size(); }
