@@ -66,8 +66,9 @@ for each in "$port" "$admin_port"; do
   fi
 done
 
-say "Starting a node: deploy/kvstore-node.toml, tcp://127.0.0.1:$port"
-"$node" --config deploy/kvstore-node.toml --listen "tcp://127.0.0.1:$port" --admin "127.0.0.1:$admin_port" > "$scratch/node.log" 2>&1 &
+say "Starting a node: deploy/kvstore-node.toml, tcp://127.0.0.1:$port and a Unix socket"
+socket=$scratch/kvstore.sock
+"$node" --config deploy/kvstore-node.toml --listen "tcp://127.0.0.1:$port" --listen "unix://$socket" --admin "127.0.0.1:$admin_port" > "$scratch/node.log" 2>&1 &
 node_pid=$!
 # Ready means: all its memory is touched and it takes work. /readyz says so; asked by bash itself, since curl may be absent.
 is_ready() {
@@ -85,8 +86,11 @@ until is_ready 2> /dev/null; do
 done
 echo "ready: pid $node_pid, metrics on http://127.0.0.1:$admin_port/metrics"
 
-say "A multi-turn chat: every turn sends the whole conversation so far, and gets its cached prefix back"
+say "A multi-turn chat over TCP: each turn sends the conversation so far, gets its cached prefix, stores the rest"
 "$bench" chat --endpoint "tcp://127.0.0.1:$port"
+
+say "The same through shared memory"
+"$bench" chat --endpoint "unix://$socket"
 
 say "kvstorectl status"
 "$ctl" status --endpoint "tcp://127.0.0.1:$port"
