@@ -44,7 +44,9 @@ void Session::on_get(const Frame& frame) {
     return refuse(FrameType::kGet, id, Errc::kBusy,
                   count_text("requests in flight", node_.limits.requests_max, node_.limits.requests_max));
   }
-  if (gets_.contains(id)) return refuse(FrameType::kGet, id, Errc::kBadRequest, "request_id: in use");
+  if (gets_.contains(id) || puts_.contains(id)) {
+    return refuse(FrameType::kGet, id, Errc::kBadRequest, "request_id: " + std::to_string(id) + ", in use");
+  }
 
   const auto job = std::make_shared<GetJob>();
   job->request_id = id;

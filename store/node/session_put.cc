@@ -25,7 +25,9 @@ void Session::on_put(const Frame& frame) {
   const auto hashes = hashes_of(request->hashes());
   const auto offsets = numbers_of(request->offsets());
   if (!check_target(frame, request->region(), hashes.size(), offsets, record->block_bytes())) return;
-  if (puts_.contains(id)) return refuse(FrameType::kPut, id, Errc::kBadRequest, "request_id: in use by another put");
+  if (gets_.contains(id) || puts_.contains(id)) {
+    return refuse(FrameType::kPut, id, Errc::kBadRequest, "request_id: " + std::to_string(id) + ", in use");
+  }
   if (gets_.size() + sending_count_ + puts_.size() >= node_.limits.requests_max) {
     return refuse(FrameType::kPut, id, Errc::kBusy,
                   count_text("requests in flight", node_.limits.requests_max, node_.limits.requests_max));
