@@ -1,0 +1,349 @@
+// Every verb's good path, over a simulated network and a real Store.
+#include <gmock/gmock.h>
+
+#include "tests/node/node_world.h"
+
+namespace kv {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class SessionTest : public NodeTest {};
+
+TEST_F(SessionTest, HelloTellsTheLimits) {
+  const auto client = connect();
+  const auto answer = client->ask(FrameType::kHello, 77, hello_request(1, 9));
+  EXPECT_EQ(answer.header.request_id, 77u);
+  EXPECT_EQ(answer.header.flags, kFrameResponse);
+  const auto& hello = answer.as<wire::HelloResponse>();
+  EXPECT_EQ(hello.version(), kWireVersion) << "the highest that both speak";
+  EXPECT_EQ(hello.node_id()->str(), "node-7");
+  EXPECT_EQ(hello.table_bytes_max(), node->limits.table_bytes_max);
+  EXPECT_EQ(hello.chain_blocks_max(), 1000u);
+  EXPECT_EQ(hello.requests_max(), node->limits.requests_max);
+  EXPECT_EQ(hello.region_bytes_max(), node->limits.region_bytes_max);
+}
+
+TEST_F(SessionTest, OpeningTheSameRecordTwiceGivesOneHandle) {
+  const auto client = greet(), other = greet();
+  EXPECT_EQ(open(*client, record), open(*other, record));
+  EXPECT_NE(open(*client, make_record("n", kBlockBytes)), open(*client, record));
+  EXPECT_EQ(client
+                ->ask(FrameType::kOpen, 3,
+                      [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, record.text().c_str()); })
+                .as<wire::OpenResponse>()
+                .block_bytes(),
+            kBlockBytes);
+}
+
+TEST_F(SessionTest, WhatWasPutIsMatchedAndGotWithItsChecksums) {
+  const auto client = greet();
+  const auto hashes = chain(1, 5);
+  EXPECT_EQ(matched(*client, hashes), 0u);
+  EXPECT_EQ(get(*client, hashes).block_count, 0u);
+  EXPECT_EQ(put(*client, hashes), 5u);
+  EXPECT_EQ(matched(*client, hashes), 5u);
+  const auto other = greet();
+  const Got got = get(*other, hashes);
+  EXPECT_EQ(got.block_count, 5u);
+  EXPECT_TRUE(got.bytes == blocks(hashes));
+  EXPECT_EQ(got.checksums, sums(hashes));
+  const auto longer = chain(1, 9);
+  EXPECT_EQ(matched(*client, longer), 5u);
+  EXPECT_EQ(get(*client, longer).block_count, 5u);
+  EXPECT_EQ(matched(*client, chain(2, 5)), 0u);
+  EXPECT_EQ(matched(*client, {}), 0u);
+}
+
+TEST_F(SessionTest, APutIsTakenInAsManyPartsAsTheClientLikes) {
+  const auto client = greet();
+  const auto hashes = chain(1, 7);
+  const auto want = client->ask(FrameType::kPut, 9, put_request(hashes));
+  EXPECT_EQ(want.header.flags, kFrameResponse | kFrameMore);
+  EXPECT_EQ(want.as<wire::PutWant>().first_block(), 0u);
+  EXPECT_EQ(want.as<wire::PutWant>().block_count(), 7u);
+  EXPECT_EQ(stats().staged_count, 7u);
+  const std::span<const BlockHash> all(hashes);
+  client->send(FrameType::kPutData, 9, put_data(1, sums(all.first(1))), blocks(all.first(1)));
+  client->send(FrameType::kPutData, 9, put_data(4, sums(all.subspan(1, 4))), blocks(all.subspan(1, 4)));
+  EXPECT_EQ(matched(*greet(), hashes), 5u) << "each part is visible once it is verified";
+  const auto last = client->ask(FrameType::kPutData, 9, put_data(2, sums(all.subspan(5))), blocks(all.subspan(5)));
+  EXPECT_EQ(last.header.type, FrameType::kPut);
+  EXPECT_EQ(last.header.request_id, 9u);
+  EXPECT_EQ(last.as<wire::PutResponse>().stored(), 7u);
+  EXPECT_TRUE(get(*client, hashes).bytes == blocks(hashes));
+}
+
+TEST_F(SessionTest, OnlyWhatIsNewIsWanted) {
+  const auto client = greet();
+  const auto hashes = chain(1, 6);
+  const std::span<const BlockHash> all(hashes);
+  put(*client, all.first(4));
+  const auto want = client->ask(FrameType::kPut, 9, put_request(hashes));
+  EXPECT_EQ(want.as<wire::PutWant>().first_block(), 4u);
+  EXPECT_EQ(want.as<wire::PutWant>().block_count(), 2u);
+  const auto done = client->ask(FrameType::kPutData, 9, put_data(2, sums(all.subspan(4))), blocks(all.subspan(4)));
+  EXPECT_EQ(done.as<wire::PutResponse>().stored(), 2u);
+  EXPECT_EQ(done.as<wire::PutResponse>().already_stored(), 4u);
+  const auto again = client->ask(FrameType::kPut, 10, put_request(hashes));
+  EXPECT_TRUE(again.is_last()) << "nothing is wanted";
+  EXPECT_EQ(again.as<wire::PutResponse>().already_stored(), 6u);
+}
+
+TEST_F(SessionTest, TwoPutsOfTheSameBlocksStoreThemOnce) {
+  const auto one = greet(), two = greet();
+  const auto hashes = chain(1, 3);
+  ASSERT_FALSE(one->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
+  ASSERT_FALSE(two->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
+  const auto first = one->ask(FrameType::kPutData, 9, put_data(3, sums(hashes)), blocks(hashes));
+  const auto second = two->ask(FrameType::kPutData, 9, put_data(3, sums(hashes)), blocks(hashes));
+  EXPECT_EQ(first.as<wire::PutResponse>().stored(), 3u);
+  EXPECT_EQ(second.as<wire::PutResponse>().stored(), 0u);
+  EXPECT_EQ(second.as<wire::PutResponse>().already_stored(), 3u);
+  EXPECT_EQ(stats().block_count, 3u);
+}
+
+TEST_F(SessionTest, AGetInlineComesSegmentBySegment) {
+  const auto client = greet();
+  const auto hashes = chain(1, 3);
+  put(*client, hashes);
+  const std::vector<std::uint64_t> ends = {kStripeBytes, 2 * kStripeBytes, kBlockBytes};
+  client->send(FrameType::kGet, 5, get_request(hashes, 0, {}, ends));
+  const auto all_sums = sums(hashes);
+  std::uint64_t begin = 0;
+  for (std::uint32_t segment = 0; segment < 3; begin = ends[segment++]) {
+    const auto answer = client->answer();
+    const auto& part = answer.as<wire::GetPart>();
+    EXPECT_EQ(part.segment(), segment);
+    EXPECT_EQ(part.first_block(), 0u);
+    EXPECT_EQ(part.block_count(), 3u);
+    Bytes expected;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Bytes one = block(hashes[i]);
+      expected.insert(expected.end(), one.begin() + static_cast<std::ptrdiff_t>(begin),
+                      one.begin() + static_cast<std::ptrdiff_t>(ends[segment]));
+      EXPECT_EQ(part.checksums()->Get(static_cast<std::uint32_t>(i)), all_sums[3 * i + segment]);
+    }
+    EXPECT_TRUE(answer.payload == expected) << "segment " << segment;
+  }
+  EXPECT_EQ(client->answer().as<wire::GetResponse>().block_count(), 3u);
+}
+
+TEST_F(SessionTest, PutAndGetMoveThroughALentRegion) {
+  start(80);
+  const auto client = greet();
+  const std::size_t count = 40;  // more than one turn's worth
+  const auto hashes = chain(1, count);
+  const auto memory = SharedMemory::create(count * kBlockBytes + 123).value();
+  const std::uint32_t region = lend(*client, *memory);
+  std::vector<std::uint64_t> offsets;  // backwards, and not aligned to anything
+  for (std::size_t i = 0; i < count; ++i) offsets.push_back((count - 1 - i) * kBlockBytes + 123);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Bytes one = block(hashes[i]);
+    std::memcpy(memory->bytes().data() + offsets[i], one.data(), one.size());
+  }
+  const auto want = client->ask(FrameType::kPut, 9, put_request(hashes, region, offsets));
+  ASSERT_EQ(want.as<wire::PutWant>().block_count(), count);
+  const auto done = client->ask(FrameType::kPutData, 9, put_data(count, sums(hashes)));
+  ASSERT_FALSE(done.is_error()) << done.message();
+  EXPECT_EQ(done.as<wire::PutResponse>().stored(), count);
+
+  std::memset(memory->bytes().data(), 0, memory->bytes().size());
+  const std::vector<std::uint64_t> ends = {kStripeBytes, kBlockBytes};
+  client->send(FrameType::kGet, 10, get_request(hashes, region, offsets, ends));
+  std::vector<std::uint32_t> landed(2);
+  while (true) {
+    const auto answer = client->answer();
+    ASSERT_FALSE(answer.is_error()) << answer.message();
+    EXPECT_TRUE(answer.payload.empty());
+    if (answer.is_last()) {
+      EXPECT_EQ(answer.as<wire::GetResponse>().block_count(), count);
+      break;
+    }
+    const auto& part = answer.as<wire::GetPart>();
+    EXPECT_EQ(part.first_block(), landed[part.segment()]) << "in order";
+    EXPECT_EQ(part.checksums()->size(), part.block_count() * (part.segment() == 0 ? 1 : 2));
+    landed[part.segment()] += part.block_count();
+    if (part.segment() == 1) {
+      EXPECT_EQ(landed[0], count) << "segments in order";
+    }
+  }
+  EXPECT_THAT(landed, ElementsAre(count, count));
+  for (std::size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(std::memcmp(memory->bytes().data() + offsets[i], block(hashes[i]).data(), kBlockBytes), 0) << i;
+  }
+  EXPECT_FALSE(client->ask(FrameType::kRegionRemove, 11, region_remove(region)).is_error());
+  EXPECT_EQ(metric("kvstore_region_bytes"), 0);
+}
+
+TEST_F(SessionTest, ALeaseKeepsItsBlocksUntilReleaseOrEnd) {
+  const auto client = greet();
+  const auto kept = chain(1, 8);
+  put(*client, kept);
+  const auto answer = client->ask(FrameType::kMatch, 5, match_request(kept, true));
+  const auto& match = answer.as<wire::MatchResponse>();
+  ASSERT_NE(match.lease(), 0u);
+  EXPECT_EQ(match.lease_us(), 10'000'000u);
+  EXPECT_EQ(match.lease_error(), 0u);
+  for (std::uint32_t salt = 10; salt < 20; ++salt) put(*client, chain(salt, 8));
+  EXPECT_EQ(matched(*client, kept), 8u) << "80 blocks went through 32 slots, the leased ones stayed";
+  const auto release = [&](std::uint64_t lease) {
+    return client->ask(FrameType::kRelease, 6,
+                       [=](FlatBufferBuilder& b) { return wire::CreateReleaseRequest(b, lease); });
+  };
+  EXPECT_FALSE(release(match.lease()).is_error());
+  const auto stale = release(match.lease());
+  EXPECT_EQ(stale.error(), Errc::kStaleLease);
+  EXPECT_THAT(stale.message(), HasSubstr("lease: " + std::to_string(match.lease())));
+}
+
+TEST_F(SessionTest, AGetEndsItsLease) {
+  const auto client = greet();
+  const auto hashes = chain(1, 2);
+  put(*client, hashes);
+  const auto answer = client->ask(FrameType::kMatch, 5, match_request(hashes, true));
+  EXPECT_EQ(stats().lease_count, 1u);
+  client->send(FrameType::kGet, 6, get_request(hashes, 0, {}, {}, answer.as<wire::MatchResponse>().lease()));
+  while (!client->answer().is_last()) {
+  }
+  EXPECT_EQ(stats().lease_count, 0u);
+}
+
+TEST_F(SessionTest, APartialBlockIsFoundByItsTokens) {
+  const auto client = greet();
+  const std::vector<std::uint32_t> stored = {1, 2, 3, 4, 5, 6, 7, 8}, asked = {1, 2, 3, 4, 5, 6, 9, 9};
+  const auto hashes = hash_chain(BlockHash(), stored, kBlockSize);
+  Answer answer = client->ask(FrameType::kPut, 9, put_request(hashes, 0, {}, 0, stored));
+  answer = client->ask(FrameType::kPutData, 9, put_data(2, sums(hashes)), blocks(hashes));
+  ASSERT_FALSE(answer.is_error()) << answer.message();
+  answer = client->ask(FrameType::kMatch, 5, match_request(hash_chain(BlockHash(), asked, kBlockSize), false, asked));
+  const auto& match = answer.as<wire::MatchResponse>();
+  EXPECT_EQ(match.host_blocks(), 1u);
+  EXPECT_EQ(match.partial_tokens(), 2u);
+  ASSERT_NE(match.partial_block(), nullptr);
+  EXPECT_EQ(std::memcmp(match.partial_block(), &hashes[1], 32), 0);
+}
+
+TEST_F(SessionTest, APutIsRefusedWhenNothingCanGoAndSaysWhy) {
+  const auto client = greet();
+  const auto kept = chain(1, 30);
+  put(*client, kept);
+  client->ask(FrameType::kMatch, 5, match_request(kept, true));
+  const auto hashes = chain(2, 5);
+  const auto want = client->ask(FrameType::kPut, 9, put_request(hashes));
+  ASSERT_FALSE(want.is_last());
+  EXPECT_EQ(want.as<wire::PutWant>().block_count(), 2u);
+  const std::span<const BlockHash> two = std::span(hashes).first(2);
+  const auto done = client->ask(FrameType::kPutData, 9, put_data(2, sums(two)), blocks(two));
+  EXPECT_EQ(done.as<wire::PutResponse>().stored(), 2u);
+  EXPECT_EQ(done.as<wire::PutResponse>().refused(), 3u);
+  EXPECT_EQ(done.as<wire::PutResponse>().refused_why(), static_cast<std::uint16_t>(Errc::kOutOfMemory));
+}
+
+TEST_F(SessionTest, APutWaitsForMemoryUpToItsDeadline) {
+  const auto client = greet();
+  const auto kept = chain(1, 32);
+  put(*client, kept);
+  const auto lease = client->ask(FrameType::kMatch, 5, match_request(kept, true)).as<wire::MatchResponse>().lease();
+  const auto hashes = chain(2, 3);
+  const TimePoint began = world.clock.now();
+  const auto refused = client->ask(FrameType::kPut, 9, put_request(hashes, 0, {}, 2'000'000));
+  EXPECT_EQ(refused.as<wire::PutResponse>().refused(), 3u);
+  EXPECT_GE(world.clock.now() - began, 2s);
+  EXPECT_LT(world.clock.now() - began, 2100ms);
+
+  client->send(FrameType::kPut, 10, put_request(hashes, 0, {}, UINT64_MAX));
+  world.run_for(1s);
+  client->send(FrameType::kRelease, 11, [=](FlatBufferBuilder& b) { return wire::CreateReleaseRequest(b, lease); });
+  EXPECT_EQ(client->answer().header.type, FrameType::kRelease);
+  const auto want = client->answer();
+  EXPECT_EQ(want.header.request_id, 10u);
+  EXPECT_EQ(want.as<wire::PutWant>().block_count(), 3u) << "memory came free in time";
+  EXPECT_FALSE(client->ask(FrameType::kPutData, 10, put_data(3, sums(hashes)), blocks(hashes)).is_error());
+}
+
+TEST_F(SessionTest, TouchPinUnpinAndDropCountTheirBlocks) {
+  const auto client = greet();
+  const auto hashes = chain(1, 4);
+  put(*client, hashes);
+  const auto count = [&](FrameType type, std::span<const BlockHash> of) {
+    const auto answer = client->ask(type, 5, prefix_request(of));
+    EXPECT_FALSE(answer.is_error());
+    EXPECT_EQ(answer.header.type, type);
+    return answer.as<wire::CountResponse>().count();
+  };
+  EXPECT_EQ(count(FrameType::kTouch, chain(1, 6)), 4u);
+  EXPECT_EQ(count(FrameType::kPin, hashes), 4u);
+  EXPECT_EQ(stats().pinned_count, 4u);
+  EXPECT_EQ(count(FrameType::kUnpin, hashes), 4u);
+  EXPECT_EQ(stats().pinned_count, 0u);
+  EXPECT_EQ(count(FrameType::kDrop, std::span(hashes).first(3)), 2u) << "the third and the one below it";
+  EXPECT_EQ(matched(*client, hashes), 2u);
+  EXPECT_EQ(count(FrameType::kDrop, {}), 2u) << "no hashes: the whole namespace";
+  EXPECT_EQ(stats().block_count, 0u);
+}
+
+TEST_F(SessionTest, PinBeyondTheLimitIsRefused) {
+  const auto client = greet();
+  const auto hashes = chain(1, 20);
+  put(*client, hashes);
+  const auto answer = client->ask(FrameType::kPin, 5, prefix_request(hashes));
+  EXPECT_EQ(answer.error(), Errc::kBusy);
+  EXPECT_EQ(stats().pinned_count, 0u);
+}
+
+TEST_F(SessionTest, StatsNameWhatTheStoreCountsAndItsNamespaces) {
+  const auto client = greet();
+  put(*client, chain(1, 3));
+  const auto answer =
+      client->ask(FrameType::kStats, 5, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); });
+  const auto& response = answer.as<wire::StatsResponse>();
+  std::map<std::string, double> values;
+  for (const auto* stat : *response.stats()) values[stat->name()->str()] = stat->value();
+  EXPECT_EQ(values.at("blocks"), 3);
+  EXPECT_EQ(values.at("stored_blocks"), 3);
+  EXPECT_EQ(values.at("sessions"), 1);
+  EXPECT_EQ(values.at("capacity_bytes"), 32.0 * kBlockBytes);
+  EXPECT_GE(values.at("uptime_seconds"), 0);
+  ASSERT_EQ(response.namespaces()->size(), 1u);
+  EXPECT_EQ(response.namespaces()->Get(0)->record()->str(), record.text());
+  EXPECT_EQ(response.namespaces()->Get(0)->block_count(), 3u);
+  EXPECT_EQ(response.namespaces()->Get(0)->block_bytes(), 3 * kBlockBytes) << "of all its blocks";
+}
+
+TEST_F(SessionTest, RequestsThatComeTogetherAreAllAnsweredInOrder) {
+  const auto client = greet();
+  put(*client, chain(1, 3));
+  Bytes all;
+  for (std::uint64_t id = 1000; id < 1300; ++id) {
+    const Bytes one = id % 2 == 0 ? frame_bytes(FrameType::kPing, id, ping())
+                                  : frame_bytes(FrameType::kMatch, id, match_request(chain(1, 3)));
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  ASSERT_TRUE(client->send_bytes(all));
+  for (std::uint64_t id = 1000; id < 1300; ++id) {
+    const auto answer = client->answer();
+    ASSERT_EQ(answer.header.request_id, id);
+    ASSERT_FALSE(answer.is_error());
+  }
+}
+
+TEST_F(SessionTest, EveryVerbShowsInTheMetrics) {
+  const auto client = greet();
+  put(*client, chain(1, 2));
+  get(*client, chain(1, 2));
+  matched(*client, chain(1, 3));
+  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"open\"}"), 1);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"put\"}"), 1);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"get\"}"), 1);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"match\"}"), 1);
+  EXPECT_EQ(metric("kvstore_bytes_in_total{path=\"inline\"}"), 2.0 * kBlockBytes);
+  EXPECT_EQ(metric("kvstore_bytes_out_total{path=\"inline\"}"), 2.0 * kBlockBytes);
+  EXPECT_EQ(metric("kvstore_match_hit_tokens_total"), 2.0 * kBlockSize);
+  EXPECT_EQ(metric("kvstore_match_miss_tokens_total"), 1.0 * kBlockSize);
+  EXPECT_EQ(metric("kvstore_sessions"), 1);
+}
+
+}  // namespace
+}  // namespace kv
