@@ -7,8 +7,10 @@
 #include <boost/asio/post.hpp>
 #include <cstdio>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <semaphore>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -23,114 +25,136 @@ inline void relax() {
 #endif
 }
 
-/// Hands one value from the I/O thread to a waiting caller.
+/// A call that waits on another thread.
+class Waiting {
+ public:
+  virtual ~Waiting() = default;
+  virtual void fail() = 0;  ///< There will be no answer.
+};
+
+/// Hands one value from the I/O thread to a waiting caller. Empty: the client is disabled.
 template <class T>
-class Handover {
+class Handover final : public Waiting {
  public:
   void give(T value) {
     value_.emplace(std::move(value));
+    fail();
+  }
+  void fail() override {
     ready_.store(true, std::memory_order_release);
     done_.release();
   }
-  void fail(std::exception_ptr exception) {
-    exception_ = std::move(exception);
-    ready_.store(true, std::memory_order_release);
-    done_.release();
-  }
-  T take(std::chrono::microseconds spin) {
+  std::optional<T> take(std::chrono::microseconds spin) {
     if (spin.count() > 0) {
       const auto until = std::chrono::steady_clock::now() + spin;
       while (!ready_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) relax();
     }
     done_.acquire();  // also after a successful spin: give() must be through with this object
-    if (exception_) std::rethrow_exception(exception_);
-    return std::move(*value_);
+    return std::move(value_);
   }
 
  private:
   std::optional<T> value_;
-  std::exception_ptr exception_;
   std::atomic<bool> ready_{false};
   std::binary_semaphore done_{0};
 };
 
 }  // namespace
 
+/// An exception on the I/O thread is a bug or the end of memory: nothing is known of the client's state any more. The
+/// thread ends there and then, so that nothing moves bytes into anyone's memory, and all calls, waiting and new, fail.
 struct BlockingClient::Impl {
   Impl(ClientConfig config, BlockingOptions o)
-      : options(o), client(std::make_unique<Client>(io.get_executor(), std::move(config))), thread([this] { run(); }) {}
+      : options(o),
+        client(std::make_unique<Client>(io->get_executor(), std::move(config))),
+        thread([this] { run(); }) {}
 
   ~Impl() {
-    asio::post(io, [this] { client.reset(); });
+    asio::post(*io, [this] { client.reset(); });
     work.reset();
-    thread.join();  // the coroutines of closed sessions run to their end
+    thread.join();      // the coroutines of closed sessions run to their end
+    if (is_disabled) {  // what is left cannot be trusted to destroy itself
+      (void)client.release();
+      (void)io.release();
+    }
   }
 
   void run() {
-    for (;;) {
-      try {
-        if (options.busy_poll.count() == 0) {
-          io.run();
-          return;
-        }
-        auto idle_since = std::chrono::steady_clock::now();
-        while (!io.stopped()) {
-          if (io.poll() > 0) {
-            idle_since = std::chrono::steady_clock::now();
-          } else if (std::chrono::steady_clock::now() - idle_since < options.busy_poll) {
-            relax();
-          } else {
-            io.run_one();
-            idle_since = std::chrono::steady_clock::now();
-          }
-        }
+    try {
+      if (options.busy_poll.count() == 0) {
+        io->run();
         return;
-      } catch (const std::exception& e) {
-        // A failed assertion in a handler. The calls that were in it end at their deadlines.
-        std::fprintf(stderr, "kvstore: internal error: %s\n", e.what());
       }
+      auto idle_since = std::chrono::steady_clock::now();
+      while (!io->stopped()) {
+        if (io->poll() > 0) {
+          idle_since = std::chrono::steady_clock::now();
+        } else if (std::chrono::steady_clock::now() - idle_since < options.busy_poll) {
+          relax();
+        } else {
+          io->run_one();
+          idle_since = std::chrono::steady_clock::now();
+        }
+      }
+      return;
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "kvstore: client disabled: %s\n", e.what());
+    } catch (...) {
+      std::fprintf(stderr, "kvstore: client disabled\n");
     }
+    const std::lock_guard lock(mutex);
+    is_disabled = true;
+    for (Waiting* each : waiting) each->fail();
+    waiting.clear();
+  }
+
+  /// False if the client is disabled.
+  bool enter(Waiting& call) {
+    KV_ASSERT(std::this_thread::get_id() != thread.get_id());
+    const std::lock_guard lock(mutex);
+    if (!is_disabled) waiting.insert(&call);
+    return !is_disabled;
+  }
+  /// True if the call is still to be answered; then its answer may be given.
+  bool leave(Waiting& call) {
+    const std::lock_guard lock(mutex);
+    return waiting.erase(&call) > 0;
   }
 
   /// Runs `make(client)` (an Async<T>) on the I/O thread and waits for what it returns.
   template <class T, class Make>
   Result<T> call(Make make) {
-    KV_ASSERT(std::this_thread::get_id() != thread.get_id());
     Handover<Result<T>> handover;
-    asio::post(io, [this, &make, &handover] {
-      try {
-        asio::co_spawn(io, make(*client), [&handover](std::exception_ptr exception, Result<T> result) {
-          if (exception) {
-            handover.fail(std::move(exception));
-          } else {
-            handover.give(std::move(result));
-          }
-        });
-      } catch (...) {
-        handover.fail(std::current_exception());
-      }
+    if (!enter(handover)) return error_code(Errc::kUnavailable);
+    asio::post(*io, [this, &make, &handover] {
+      asio::co_spawn(*io, make(*client), [this, &handover](std::exception_ptr exception, Result<T> result) {
+        if (exception) std::rethrow_exception(exception);
+        if (leave(handover)) handover.give(std::move(result));
+      });
     });
-    return handover.take(options.busy_poll);
+    auto result = handover.take(options.busy_poll);
+    return result ? std::move(*result) : Result<T>(error_code(Errc::kUnavailable));
   }
 
-  /// The same for a plain function.
+  /// The same for a plain function; `otherwise` if the client is disabled.
   template <class T, class F>
-  T run_there(F f) {
-    KV_ASSERT(std::this_thread::get_id() != thread.get_id());
+  T run_there(T otherwise, F f) {
     Handover<T> handover;
-    asio::post(io, [this, &f, &handover] {
-      try {
-        handover.give(f(*client));
-      } catch (...) {
-        handover.fail(std::current_exception());
-      }
+    if (!enter(handover)) return otherwise;
+    asio::post(*io, [this, &f, &handover] {
+      T value = f(*client);
+      if (leave(handover)) handover.give(std::move(value));
     });
-    return handover.take(options.busy_poll);
+    auto result = handover.take(options.busy_poll);
+    return result ? std::move(*result) : std::move(otherwise);
   }
 
   BlockingOptions options;
-  asio::io_context io{1};
-  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  std::mutex mutex;
+  std::set<Waiting*> waiting;
+  bool is_disabled = false;
+  std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
+  asio::executor_work_guard<asio::io_context::executor_type> work{io->get_executor()};
   std::unique_ptr<Client> client;
   std::thread thread;
 };
@@ -143,13 +167,13 @@ Result<Space> BlockingClient::open(NamespaceRecord record, std::chrono::microsec
   return impl_->call<Space>([&](Client& client) { return client.open(std::move(record), deadline); });
 }
 std::size_t BlockingClient::block_bytes(Space space) const {
-  return impl_->run_there<std::size_t>([&](Client& client) { return client.block_bytes(space); });
+  return impl_->run_there<std::size_t>(0, [&](Client& client) { return client.block_bytes(space); });
 }
 Result<MatchResult> BlockingClient::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
   return impl_->call<MatchResult>([&](Client& client) { return client.match(space, hashes, options); });
 }
 void BlockingClient::release(Lease lease) {
-  impl_->run_there<bool>([&](Client& client) {
+  impl_->run_there<bool>(false, [&](Client& client) {
     client.release(lease);
     return true;
   });
@@ -185,16 +209,23 @@ Result<std::vector<std::chrono::nanoseconds>> BlockingClient::ping(std::chrono::
   return impl_->call<std::vector<std::chrono::nanoseconds>>([&](Client& client) { return client.ping(deadline); });
 }
 std::vector<NodeStatus> BlockingClient::nodes() const {
-  return impl_->run_there<std::vector<NodeStatus>>([](Client& client) { return client.nodes(); });
+  return impl_->run_there<std::vector<NodeStatus>>({}, [](Client& client) { return client.nodes(); });
 }
 Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
-  return impl_->run_there<Result<std::span<std::byte>>>([&](Client& client) { return client.allocate(bytes); });
+  return impl_->run_there<Result<std::span<std::byte>>>(error_code(Errc::kUnavailable),
+                                                        [&](Client& client) { return client.allocate(bytes); });
 }
 Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {
-  return impl_->run_there<Result<void>>([&](Client& client) { return client.free_memory(memory); });
+  return impl_->run_there<Result<void>>(error_code(Errc::kUnavailable),
+                                        [&](Client& client) { return client.free_memory(memory); });
 }
 bool BlockingClient::is_quarantined(std::span<const std::byte> memory) const {
-  return impl_->run_there<bool>([&](Client& client) { return client.is_quarantined(memory); });
+  return impl_->run_there<bool>(false, [&](Client& client) { return client.is_quarantined(memory); });
+}
+
+bool BlockingClient::is_disabled() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->is_disabled;
 }
 
 }  // namespace kv

@@ -44,6 +44,8 @@ class BlockingClient {
   Result<std::span<std::byte>> allocate(std::size_t bytes);
   Result<void> free_memory(std::span<std::byte> memory);
   bool is_quarantined(std::span<const std::byte> memory) const;
+  /// Whether an internal error has ended the I/O thread. Then every call fails with kUnavailable at once.
+  bool is_disabled() const;
 
  private:
   struct Impl;

@@ -403,7 +403,7 @@ void Client::release(Lease lease) {
 }
 
 // Shared by touch, pin, unpin and drop.
-static Async<std::size_t> count_blocks(std::shared_ptr<ClientShared> shared,
+static Async<std::size_t> count_blocks(const std::shared_ptr<ClientShared>& shared,
                                        const std::vector<std::shared_ptr<NodeLink>>& links,
                                        const std::vector<OwnedChain>& chains, FrameType verb, Space space,
                                        TimePoint until) {
@@ -430,8 +430,9 @@ Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes,
   if (hashes.empty()) co_return std::size_t{0};
   const VerbInProgress verb(impl_->shared);
   const auto chains = split_chain(impl_->map, hashes);
-  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kTouch, space,
-                                  impl_->deadline_after(deadline));
+  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kTouch, space,
+                                           impl_->deadline_after(deadline));
+  co_return count;
 }
 
 Async<std::size_t> Client::pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
@@ -439,8 +440,9 @@ Async<std::size_t> Client::pin(Space space, std::span<const BlockHash> hashes, s
   if (hashes.empty()) co_return std::size_t{0};
   const VerbInProgress verb(impl_->shared);
   const auto chains = split_chain(impl_->map, hashes);
-  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kPin, space,
-                                  impl_->deadline_after(deadline));
+  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kPin, space,
+                                           impl_->deadline_after(deadline));
+  co_return count;
 }
 
 Async<std::size_t> Client::unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
@@ -448,8 +450,9 @@ Async<std::size_t> Client::unpin(Space space, std::span<const BlockHash> hashes,
   if (hashes.empty()) co_return std::size_t{0};
   const VerbInProgress verb(impl_->shared);
   const auto chains = split_chain(impl_->map, hashes);
-  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kUnpin, space,
-                                  impl_->deadline_after(deadline));
+  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kUnpin, space,
+                                           impl_->deadline_after(deadline));
+  co_return count;
 }
 
 Async<std::size_t> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
@@ -464,8 +467,9 @@ Async<std::size_t> Client::drop(Space space, std::span<const BlockHash> hashes, 
     const std::size_t owner = impl_->map.owner(hashes.back());
     std::erase_if(chains, [&](const OwnedChain& chain) { return chain.node != owner; });
   }
-  co_return co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kDrop, space,
-                                  impl_->deadline_after(deadline));
+  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kDrop, space,
+                                           impl_->deadline_after(deadline));
+  co_return count;
 }
 
 Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "base/assert.h"
@@ -19,9 +20,16 @@ struct NodeLink::Slot final : DeadlineEntry {
   enum class State { kEmpty, kConnecting, kUp };
   explicit Slot(NodeLink& l) : link(l) {}
   void on_deadline() override {  // connect and hello took too long
-    cancel->emit(asio::cancellation_type::terminal);
+    give_up();
     if (session) session->close();
     link.connect_failed(*this, asio::error::timed_out, "no connection within connect_timeout");
+  }
+
+  /// Ends the coroutine that connects. Posted: emit() acts at once only on the executor, and the signal must live that
+  /// long.
+  void give_up() {
+    if (state != State::kConnecting || session) return;
+    asio::post(link.shared_->executor, [signal = cancel] { signal->emit(asio::cancellation_type::terminal); });
   }
 
   NodeLink& link;
@@ -125,7 +133,7 @@ void NodeLink::pump() {
         ++i;
         continue;
       }
-      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (std::erase(waiting_, &call) == 0) continue;  // it has ended meanwhile
       if (prepared == Prepared::kReady) {
         session->send_call(call);
       } else {
@@ -380,7 +388,7 @@ void NodeLink::close() {
   for (const auto& slot : slots_) {
     shared_->deadlines.remove(*slot);
     ++slot->attempt;
-    if (slot->cancel) slot->cancel->emit(asio::cancellation_type::terminal);
+    slot->give_up();
     if (const auto session = std::exchange(slot->session, nullptr)) session->close();
   }
   for (const auto& session : std::exchange(retired_, {})) session->close();
