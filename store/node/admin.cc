@@ -5,6 +5,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -76,7 +77,12 @@ struct AdminServer::Impl {
     while (true) {
       auto [error, socket] = co_await acceptor.async_accept(kAwait);
       if (error == asio::error::operation_aborted) co_return;
-      if (error || connection_count >= kConnectionsMax) continue;
+      if (error) {  // no descriptors left, for example: accepting again at once would spin
+        asio::steady_timer pause(context, std::chrono::milliseconds(100));
+        co_await pause.async_wait(kAwait);
+        continue;
+      }
+      if (connection_count >= kConnectionsMax) continue;
       ++connection_count;
       asio::co_spawn(context, serve(beast::tcp_stream(std::move(socket))), asio::detached);
     }

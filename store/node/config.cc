@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <thread>
 
@@ -48,23 +50,29 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
 
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
-  app.set_config("--config", "", "TOML file with any of these options")->envname("KVSTORE_CONFIG");
+  app.set_config("--config", "", "TOML file with any of these options");
   app.allow_config_extras(false);  // a misspelt key is an error, not a default in silence
+  std::vector<std::string> names = {"config"};
   const auto add = [&](const char* name, auto& value, const char* help) {
+    names.push_back(name);
     return app.add_option(std::string("--") + name, value, help)
         ->envname(environment_name(name))
         ->capture_default_str();
   };
-  const CLI::AsSizeValue size(false);  // 4GiB = 4 * 2^30
+  const CLI::AsSizeValue size(false);                                                     // 4GiB = 4 * 2^30
+  const CLI::Range size_range(std::size_t{1}, std::size_t{1} << 46, "1 byte to 64 TiB");  // "-1" would be 2^64 - 1
   add("node-id", options.node_id, "Name of this node in logs and answers (default: the host name)");
   add("listen", listen,
       "Where clients connect: tcp://HOST:PORT or unix:///PATH; may be repeated. Port 0 picks a free one");
   add("admin", admin, "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz); 'none' for no server");
-  auto* const capacity =
-      add("capacity", options.store.arena.capacity_bytes, "Memory for blocks, such as 64GiB")->transform(size);
+  auto* const capacity = add("capacity", options.store.arena.capacity_bytes, "Memory for blocks, such as 64GiB")
+                             ->transform(size)
+                             ->check(size_range);
   add("capacity-blocks", capacity_blocks, "Memory for exactly this many blocks of --capacity-block-bytes instead")
       ->excludes(capacity);
-  add("capacity-block-bytes", capacity_block_bytes, "Size of those blocks, a multiple of 4096")->transform(size);
+  add("capacity-block-bytes", capacity_block_bytes, "Size of those blocks, a multiple of 4096")
+      ->transform(size)
+      ->check(size_range);
   add("no-huge-pages", no_huge_pages, "Do not use reserved huge pages even if there are enough");
   add("threads", options.threads, "I/O threads (default: one per core)")->check(CLI::Range(0, 1024));
   add("busy-poll-us", busy_poll_us, "Spin this long for the next request before sleeping; costs CPU, saves wake-ups")
@@ -81,9 +89,12 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->check(CLI::Range(0.0, 1.0));
   add("requests-max", options.session.requests_max, "Transfers in flight in one session")
       ->check(CLI::Range(1, 1000000));
-  add("region-bytes-max", options.session.region_bytes_max, "Memory one session may lend")->transform(size);
+  add("region-bytes-max", options.session.region_bytes_max, "Memory one session may lend")
+      ->transform(size)
+      ->check(size_range);
   add("queued-bytes-max", options.session.queued_bytes_max, "Answers queued for one session before its requests wait")
-      ->transform(size);
+      ->transform(size)
+      ->check(size_range);
   add("hello-seconds", hello_seconds, "For a connection to say hello")->check(CLI::Range(0.1, 3600.0));
   add("frame-seconds", frame_seconds, "For a started request to arrive, and for each further 64 KiB of payload")
       ->check(CLI::Range(0.1, 3600.0));
@@ -100,8 +111,19 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
     *exit_code = 2;
     return std::nullopt;
   };
+  // CLI11 asks the environment after the file, so that the file would win: hand it over as flags instead.
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto is_given = [&](const std::string& flag) {
+    return std::any_of(argv + 1, argv + argc,
+                       [&](const std::string& each) { return each == flag || each.starts_with(flag + "="); });
+  };
+  for (const std::string& name : names) {
+    const char* const value = std::getenv(environment_name(name).c_str());
+    if (value != nullptr && !is_given("--" + name)) arguments.push_back("--" + name + "=" + value);
+  }
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants a vector
   try {
-    app.parse(argc, argv);
+    app.parse(arguments);
   } catch (const CLI::Success& done) {  // --help, --version
     *exit_code = app.exit(done);
     return std::nullopt;
