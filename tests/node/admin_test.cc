@@ -1,0 +1,111 @@
+#include "store/node/admin.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+namespace kv {
+namespace {
+
+using asio::ip::tcp;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class AdminServerTest : public testing::Test {
+ protected:
+  std::atomic<bool> ready = true;
+  std::unique_ptr<AdminServer> server =
+      AdminServer::start("127.0.0.1", 0,
+                         {[] { return std::string("kvstore_up 1\n"); }, [this] { return ready.load(); }})
+          .value();
+  asio::io_context io;
+
+  tcp::socket connect() {
+    tcp::socket socket(io);
+    socket.connect({asio::ip::make_address("127.0.0.1"), server->port()});
+    return socket;
+  }
+  /// Sends `request` as it is; all that comes back until the server closes.
+  std::string exchange(const std::string& request) {
+    tcp::socket socket = connect();
+    boost::system::error_code ignored;
+    asio::write(socket, asio::buffer(request), ignored);
+    std::string answer;
+    asio::read(socket, asio::dynamic_buffer(answer), ignored);
+    return answer;
+  }
+  std::string get(const std::string& target, const std::string& method = "GET") {
+    return exchange(method + " " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  }
+};
+
+TEST_F(AdminServerTest, PagesAreServed) {
+  EXPECT_THAT(get("/metrics"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(get("/metrics"), HasSubstr("text/plain; version=0.0.4"));
+  EXPECT_THAT(get("/metrics"), HasSubstr("kvstore_up 1\n"));
+  EXPECT_THAT(get("/healthz"), HasSubstr("ok\n"));
+  EXPECT_THAT(get("/"), HasSubstr("/metrics"));
+}
+
+TEST_F(AdminServerTest, ReadinessFollowsTheNode) {
+  EXPECT_THAT(get("/readyz"), StartsWith("HTTP/1.1 200"));
+  ready = false;
+  EXPECT_THAT(get("/readyz"), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(get("/healthz"), StartsWith("HTTP/1.1 200")) << "a draining node is alive";
+}
+
+TEST_F(AdminServerTest, OtherPathsAndMethodsAreRefused) {
+  EXPECT_THAT(get("/etc/passwd"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get("/metrics/"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get("/metrics", "DELETE"), StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(get("/metrics", "DELETE"), HasSubstr("Allow: GET, HEAD"));
+}
+
+TEST_F(AdminServerTest, HeadHasNoBody) {
+  const std::string answer = get("/healthz", "HEAD");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+  EXPECT_TRUE(answer.ends_with("\r\n\r\n")) << answer;
+}
+
+TEST_F(AdminServerTest, AConnectionIsUsedAgain) {
+  tcp::socket socket = connect();
+  for (int i = 0; i < 3; ++i) {
+    asio::write(socket, asio::buffer(std::string("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")));
+    std::string answer;
+    while (!answer.ends_with("ok\n")) {
+      char part[256];
+      answer.append(part, socket.read_some(asio::buffer(part)));
+    }
+  }
+}
+
+TEST_F(AdminServerTest, NonsenseIsNotAnswered) {
+  EXPECT_EQ(exchange("KVS1 this is no HTTP at all\r\n\r\n").find("200"), std::string::npos);
+  EXPECT_EQ(exchange("GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n").find("200"), std::string::npos);
+  EXPECT_EQ(exchange("GET /healthz HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + std::string(10'000, 'x')).find("200"),
+            std::string::npos);
+  EXPECT_THAT(get("/healthz"), HasSubstr("ok")) << "and the server serves on";
+}
+
+TEST_F(AdminServerTest, ItEndsWhileConnectionsAreOpen) {
+  tcp::socket idle = connect();
+  tcp::socket half = connect();
+  asio::write(half, asio::buffer(std::string("GET /met")));
+  server.reset();
+  boost::system::error_code error;
+  char byte;
+  idle.read_some(asio::buffer(&byte, 1), error);
+  EXPECT_TRUE(error);
+}
+
+TEST_F(AdminServerTest, APortInUseIsAnError) {
+  EXPECT_FALSE(AdminServer::start("127.0.0.1", server->port(), {[] { return std::string(); }, [] { return true; }}));
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,245 @@
+#include "store/node/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace kv {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigTest : public testing::Test {
+ protected:
+  ~ConfigTest() override {
+    for (const auto& name : environment_) ::unsetenv(name.c_str());
+    if (!file_.empty()) std::filesystem::remove(file_);
+  }
+  void set_environment(const std::string& name, const std::string& value) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+    environment_.push_back(name);
+  }
+  std::string file_with(const std::string& text) {
+    file_ = "/tmp/kvstore-config-test-" + std::to_string(::getpid()) + ".toml";
+    std::ofstream(file_) << text;
+    return file_;
+  }
+  std::optional<NodeOptions> parse(std::vector<std::string> arguments) {
+    std::vector<const char*> argv = {"kvstore-node"};
+    for (const auto& each : arguments) argv.push_back(each.c_str());
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    exit_code = -1;
+    auto options = parse_options(static_cast<int>(argv.size()), argv.data(), &exit_code);
+    out = testing::internal::GetCapturedStdout();
+    error = testing::internal::GetCapturedStderr();
+    return options;
+  }
+  NodeOptions good(std::vector<std::string> arguments) {
+    const auto options = parse(std::move(arguments));
+    if (!options) throw std::runtime_error(error);
+    EXPECT_EQ(error, "");
+    return *options;
+  }
+  void expect_refused(std::vector<std::string> arguments, std::vector<std::string> words) {
+    EXPECT_FALSE(parse(arguments)) << arguments[0];
+    EXPECT_NE(exit_code, 0);
+    EXPECT_NE(exit_code, -1);
+    for (const auto& word : words) EXPECT_THAT(error, HasSubstr(word)) << arguments[0];
+  }
+
+  int exit_code = -1;
+  std::string out, error;
+
+ private:
+  std::vector<std::string> environment_;
+  std::string file_;
+};
+
+TEST_F(ConfigTest, WithoutOptionsTheNodeIsOnLoopbackWithFourGiB) {
+  const NodeOptions options = good({});
+  ASSERT_EQ(options.listen.size(), 1u);
+  EXPECT_EQ(options.listen[0].to_string(), "tcp://127.0.0.1:7400");
+  EXPECT_EQ(options.admin_host, "127.0.0.1");
+  EXPECT_EQ(options.admin_port, 7401);
+  EXPECT_EQ(options.store.arena.capacity_bytes, 4ull << 30);
+  EXPECT_TRUE(options.store.arena.huge_pages);
+  EXPECT_GE(options.threads, 1u);
+  EXPECT_FALSE(options.node_id.empty());
+  EXPECT_FALSE(options.check_only);
+  EXPECT_EQ(options.store.lease_duration, 10s);
+  EXPECT_EQ(options.session.hello_timeout, 10s);
+}
+
+TEST_F(ConfigTest, FlagsSetWhatTheySay) {
+  const NodeOptions options = good({"--node-id",
+                                    "n7",
+                                    "--listen",
+                                    "unix:///tmp/a.sock",
+                                    "--listen",
+                                    "tcp://[::1]:0",
+                                    "--admin",
+                                    "none",
+                                    "--capacity",
+                                    "64MiB",
+                                    "--threads",
+                                    "3",
+                                    "--busy-poll-us",
+                                    "50",
+                                    "--session-count-max",
+                                    "77",
+                                    "--chain-blocks-max",
+                                    "100",
+                                    "--lease-seconds",
+                                    "2.5",
+                                    "--pinned-fraction-max",
+                                    "0.25",
+                                    "--requests-max",
+                                    "9",
+                                    "--region-bytes-max",
+                                    "1GiB",
+                                    "--queued-bytes-max",
+                                    "1MiB",
+                                    "--hello-seconds",
+                                    "1",
+                                    "--frame-seconds",
+                                    "2",
+                                    "--write-seconds",
+                                    "3",
+                                    "--put-seconds",
+                                    "4",
+                                    "--drain-seconds",
+                                    "0.5",
+                                    "--log-level",
+                                    "debug",
+                                    "--no-huge-pages",
+                                    "true",
+                                    "--check-config"});
+  EXPECT_EQ(options.node_id, "n7");
+  ASSERT_EQ(options.listen.size(), 2u);
+  EXPECT_EQ(options.listen[0].to_string(), "unix:///tmp/a.sock");
+  EXPECT_EQ(options.listen[1].to_string(), "tcp://[::1]:0");
+  EXPECT_TRUE(options.admin_host.empty());
+  EXPECT_EQ(options.store.arena.capacity_bytes, 64u << 20);
+  EXPECT_FALSE(options.store.arena.huge_pages);
+  EXPECT_EQ(options.threads, 3u);
+  EXPECT_EQ(options.busy_poll.count(), 50);
+  EXPECT_EQ(options.session_count_max, 77u);
+  EXPECT_EQ(options.store.chain_blocks_max, 100u);
+  EXPECT_EQ(options.store.lease_duration, 2500ms);
+  EXPECT_EQ(options.store.pinned_fraction_max, 0.25);
+  EXPECT_EQ(options.session.requests_max, 9u);
+  EXPECT_EQ(options.session.region_bytes_max, 1u << 30);
+  EXPECT_EQ(options.session.queued_bytes_max, 1u << 20);
+  EXPECT_EQ(options.session.hello_timeout, 1s);
+  EXPECT_EQ(options.session.frame_timeout, 2s);
+  EXPECT_EQ(options.session.write_timeout, 3s);
+  EXPECT_EQ(options.session.put_timeout, 4s);
+  EXPECT_EQ(options.drain_timeout, 500ms);
+  EXPECT_EQ(options.log_level, "debug");
+  EXPECT_TRUE(options.check_only);
+}
+
+TEST_F(ConfigTest, CapacityInBlocksIsExact) {
+  const NodeOptions options = good({"--capacity-blocks", "10000", "--capacity-block-bytes", "2MiB"});
+  EXPECT_EQ(options.store.arena.capacity_bytes, 10000ull * (2 << 20));
+  EXPECT_EQ(options.store.arena.granule_bytes, 2u << 20);
+  EXPECT_EQ(good({"--capacity-blocks", "3", "--capacity-block-bytes", "4096"}).store.arena.capacity_bytes, 3u * 4096);
+}
+
+TEST_F(ConfigTest, AddressesBeyondLoopbackAreRefusedWithTheReason) {
+  for (const char* address : {"tcp://0.0.0.0:7400", "tcp://10.1.2.3:7400", "tcp://[::]:7400", "tcp://example.org:7400",
+                              "tcp://127.example.org:7400"}) {
+    expect_refused({"--listen", address}, {address, "loopback", "TLS", "unix://"});
+  }
+  expect_refused({"--admin", "0.0.0.0:7401"}, {"admin", "0.0.0.0:7401", "loopback"});
+}
+
+TEST_F(ConfigTest, BadValuesAreRefusedWithOptionAndReason) {
+  expect_refused({"--listen", "7400"}, {"listen", "7400", "tcp://HOST:PORT"});
+  expect_refused({"--listen", "sim://x"}, {"listen", "sim://x"});
+  expect_refused({"--admin", "nowhere"}, {"admin"});
+  expect_refused({"--capacity", "lots"}, {"capacity", "lots"});
+  expect_refused({"--capacity", "-1"}, {"capacity"});
+  expect_refused({"--region-bytes-max", "-5"}, {"region-bytes-max"});
+  expect_refused({"--capacity", "4096"}, {"capacity", "4096", "1MiB"});
+  expect_refused({"--capacity", "1GiB", "--capacity-blocks", "7"}, {"capacity"});
+  expect_refused({"--capacity-blocks", "7", "--capacity-block-bytes", "5000"},
+                 {"capacity-block-bytes", "5000", "4096"});
+  expect_refused({"--capacity-blocks", "99999999999999999", "--capacity-block-bytes", "4096"}, {"capacity-blocks"});
+  expect_refused({"--threads", "5000"}, {"threads"});
+  expect_refused({"--threads", "some"}, {"threads", "some"});
+  expect_refused({"--chain-blocks-max", "80001"}, {"chain-blocks-max"});
+  expect_refused({"--lease-seconds", "0"}, {"lease-seconds"});
+  expect_refused({"--pinned-fraction-max", "1.5"}, {"pinned-fraction-max"});
+  expect_refused({"--log-level", "loud"}, {"log-level", "loud"});
+  expect_refused({"--node-id", std::string(129, 'x')}, {"node-id", "128"});
+  expect_refused({"--no-such-option", "1"}, {"no-such-option"});
+  expect_refused({"stray"}, {"stray"});
+}
+
+TEST_F(ConfigTest, AFileSetsEverythingUnderItsLongName) {
+  const std::string file = file_with(
+      "# a comment\n"
+      "node-id = \"from-file\"\n"
+      "listen = [\"unix:///tmp/b.sock\", \"tcp://127.0.0.1:0\"]\n"
+      "capacity = \"32MiB\"\n"
+      "lease-seconds = 7\n"
+      "log-json = true\n");
+  const NodeOptions options = good({"--config", file});
+  EXPECT_EQ(options.node_id, "from-file");
+  ASSERT_EQ(options.listen.size(), 2u);
+  EXPECT_EQ(options.listen[0].to_string(), "unix:///tmp/b.sock");
+  EXPECT_EQ(options.store.arena.capacity_bytes, 32u << 20);
+  EXPECT_EQ(options.store.lease_duration, 7s);
+  EXPECT_TRUE(options.log_json);
+}
+
+TEST_F(ConfigTest, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
+  const std::string file = file_with("node-id = \"file\"\nlease-seconds = 1\nput-seconds = 1\n");
+  set_environment("KVSTORE_LEASE_SECONDS", "2");
+  set_environment("KVSTORE_PUT_SECONDS", "2");
+  const NodeOptions options = good({"--config", file, "--put-seconds", "3"});
+  EXPECT_EQ(options.node_id, "file");
+  EXPECT_EQ(options.store.lease_duration, 2s);
+  EXPECT_EQ(options.session.put_timeout, 3s);
+}
+
+TEST_F(ConfigTest, TheEnvironmentNamesTheFileAndTheListeners) {
+  set_environment("KVSTORE_CONFIG", file_with("node-id = \"by-env\"\n"));
+  set_environment("KVSTORE_CAPACITY", "16MiB");
+  set_environment("KVSTORE_LISTEN", "tcp://127.0.0.1:9");
+  const NodeOptions options = good({});
+  EXPECT_EQ(options.node_id, "by-env");
+  EXPECT_EQ(options.store.arena.capacity_bytes, 16u << 20);
+  ASSERT_EQ(options.listen.size(), 1u);
+  EXPECT_EQ(options.listen[0].to_string(), "tcp://127.0.0.1:9");
+}
+
+TEST_F(ConfigTest, FilesThatAreMissingMisspeltOrBrokenAreRefused) {
+  expect_refused({"--config", "/no/such/file.toml"}, {"/no/such/file.toml"});
+  expect_refused({"--config", file_with("capacitty = \"1GiB\"\n")}, {"capacitty"});
+  expect_refused({"--config", file_with("lease-seconds = \"soon\"\n")}, {"lease-seconds"});
+  expect_refused({"--config", file_with("listen = [\"tcp://0.0.0.0:1\"]\n")}, {"tcp://0.0.0.0:1", "loopback"});
+}
+
+TEST_F(ConfigTest, HelpTeachesAndEndsWithSuccess) {
+  EXPECT_FALSE(parse({"--help"}));
+  EXPECT_EQ(exit_code, 0);
+  for (const char* word : {"Examples", "--capacity", "--listen", "KVSTORE_CAPACITY", "SIGTERM", "--config"}) {
+    EXPECT_THAT(out, HasSubstr(word));
+  }
+}
+
+TEST_F(ConfigTest, VersionEndsWithSuccess) {
+  EXPECT_FALSE(parse({"--version"}));
+  EXPECT_EQ(exit_code, 0);
+  EXPECT_THAT(out, HasSubstr("kvstore-node "));
+}
+
+}  // namespace
+}  // namespace kv
