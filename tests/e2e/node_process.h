@@ -1,0 +1,72 @@
+// tests/e2e/node_process.h: the real daemon, and other programs, as children of a test.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace kv::e2e {
+
+/// A directory that goes with its owner.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct Finished {
+  int status = -1;  ///< Exit status, or 128 + signal.
+  std::string out, err;
+};
+/// Runs a program to its end. `environment`: NAME=VALUE, in addition to this process's own.
+Finished run_program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+
+/// Looks again and again until `condition` holds; false if it does not within a minute. For what another process does.
+bool eventually(const std::function<bool()>& condition);
+
+/// kvstore-node on free ports of the loopback and on a Unix socket, serving when the constructor returns.
+class NodeProcess {
+ public:
+  /// `options` in addition; with `socket`, the Unix socket lies there, else in a directory of its own.
+  /// Throws std::runtime_error with the log's text if it does not come up.
+  explicit NodeProcess(const std::vector<std::string>& options = {}, const std::string& socket = "");
+  ~NodeProcess();  ///< Kills it if it still runs.
+  NodeProcess(const NodeProcess&) = delete;
+  NodeProcess& operator=(const NodeProcess&) = delete;
+
+  const std::string& tcp() const { return tcp_; }           ///< tcp://127.0.0.1:PORT
+  const std::string& unix_socket() const { return unix_; }  ///< unix://PATH
+  const std::string& admin() const { return admin_; }       ///< 127.0.0.1:PORT
+
+  void signal(int number) const;
+  int wait();  ///< Until it ends; its exit status, or 128 + signal.
+  std::string log() const;
+
+  struct Page {
+    int status = 0;
+    std::string body;
+  };
+  Page http_get(const std::string& path) const;
+  /// The value of a sample of /metrics, by its name with labels; -1 if it is not there.
+  double metric(const std::string& name) const;
+
+ private:
+  TempDir directory_;
+  std::string tcp_, unix_, admin_;
+  pid_t pid_ = -1;
+};
+
+std::string node_program();
+std::string ctl_program();
+std::string bench_program();
+
+}  // namespace kv::e2e

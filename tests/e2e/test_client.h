@@ -1,0 +1,45 @@
+// tests/e2e/test_client.h: a client whose blocks are known by their names.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/blocking_client.h"
+#include "client/tools/tool_client.h"
+
+namespace kv::e2e {
+
+inline constexpr std::chrono::microseconds kDeadline = 20s;  ///< Of calls that are meant to succeed, on a busy machine.
+
+NamespaceRecord make_record(std::size_t block_bytes, const std::string& salt = "e2e");
+std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count);
+
+/// A BlockingClient on one node and one transport, with buffers for `block_count` blocks and the namespace opened.
+class TestClient {
+ public:
+  TestClient(const std::string& endpoint, Transport transport, std::size_t block_bytes, std::size_t block_count,
+             ClientConfig config = {});
+
+  BlockingClient& operator*() { return client_; }
+  BlockingClient* operator->() { return &client_; }
+  Space space() const { return space_; }
+  const NamespaceRecord& record() const { return record_; }
+  std::span<std::byte> memory() const { return memory_; }
+  std::vector<std::span<std::byte>> blocks(std::size_t count) const;
+
+  /// Fills the buffers with the chain's bytes and puts them.
+  PutResult put(std::span<const BlockHash> chain, std::chrono::microseconds deadline = kDeadline);
+  /// Wipes the buffers and gets the chain; wrong_bytes() then counts.
+  GetResult get(std::span<const BlockHash> chain, std::chrono::microseconds deadline = kDeadline);
+  /// Bytes among the first `count` blocks in the buffers that differ from what the names say.
+  std::size_t wrong_bytes(std::span<const BlockHash> chain, std::size_t count) const;
+
+ private:
+  NamespaceRecord record_;
+  BlockingClient client_;
+  Space space_;
+  std::vector<std::byte> own_memory_;
+  std::span<std::byte> memory_;
+};
+
+}  // namespace kv::e2e

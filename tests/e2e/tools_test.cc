@@ -1,0 +1,244 @@
+// kvstorectl and kvstore-bench against a running node, as people and scripts call them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "index/block_hash.h"
+#include "tests/e2e/node_process.h"
+#include "tests/e2e/test_client.h"
+
+namespace kv::e2e {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+Finished ctl(std::vector<std::string> arguments, const std::vector<std::string>& environment = {}) {
+  arguments.insert(arguments.begin(), ctl_program());
+  return run_program(arguments, environment);
+}
+
+Finished bench(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), bench_program());
+  return run_program(arguments);
+}
+
+/// The JSON document that a program printed; a failed test if it is none.
+json parsed(const Finished& finished) {
+  const json document = json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+  EXPECT_FALSE(document.is_discarded()) << finished.out << finished.err;
+  return document;
+}
+
+TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
+  for (const char* verb : {"status", "top", "match", "pin", "unpin", "drop", "ping", "doctor"}) {
+    const Finished help = ctl({verb, "--help"});
+    EXPECT_EQ(help.status, 0) << verb;
+    EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
+    EXPECT_THAT(help.out, HasSubstr("--endpoint")) << verb;
+  }
+  for (const char* verb : {"run", "limit", "replay", "chat"}) {
+    const Finished help = bench({verb, "--help"});
+    EXPECT_EQ(help.status, 0) << verb;
+    EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
+  }
+  EXPECT_EQ(ctl({"--help"}).status, 0);
+  EXPECT_EQ(bench({"--help"}).status, 0);
+  EXPECT_EQ(run_program({node_program(), "--help"}).status, 0);
+}
+
+TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
+  EXPECT_EQ(ctl({}).status, 2);
+  EXPECT_EQ(ctl({"no-such-verb"}).status, 2);
+  EXPECT_EQ(ctl({"status", "--endpoint", "nonsense"}).status, 2);
+  EXPECT_EQ(ctl({"match", "--space", "x", "not-hex"}).status, 2);
+  EXPECT_EQ(ctl({"drop", "--space", "x"}).status, 2) << "a drop without hashes must be asked for by --all";
+  EXPECT_EQ(bench({"run", "--op", "dance"}).status, 2);
+  EXPECT_EQ(bench({"run", "--transport", "shm", "--endpoint", "tcp://127.0.0.1:1"}).status, 2);
+  EXPECT_EQ(bench({"replay"}).status, 2);
+}
+
+TEST(E2eToolsTest, ANodeThatIsNotThereEndsWithOneAndAReason) {
+  const Finished ping = ctl({"ping", "--endpoint", "tcp://127.0.0.1:1", "--deadline", "500ms"});
+  EXPECT_EQ(ping.status, 1);
+  EXPECT_THAT(ping.out + ping.err, HasSubstr("refused"));
+  const Finished doctor =
+      ctl({"doctor", "--endpoint", "unix:///no/such/socket", "--admin", "none", "--deadline", "500ms"});
+  EXPECT_EQ(doctor.status, 1);
+  EXPECT_THAT(doctor.out, HasSubstr("FAILED"));
+  EXPECT_THAT(doctor.out, HasSubstr("is the node running"));
+  EXPECT_EQ(bench({"chat", "--endpoint", "tcp://127.0.0.1:1", "--deadline", "500ms"}).status, 1);
+}
+
+TEST(E2eToolsTest, CtlSeesAndChangesWhatANodeHolds) {
+  const NodeProcess node({"--capacity", "64MiB"});
+  TestClient client(node.tcp(), Transport::kTcp, 65536, 8);
+  const auto chain = make_chain(1, 8);
+  ASSERT_EQ(client.put(chain).stored, 8u);
+  const std::vector<std::string> environment = {"KVSTORE_ENDPOINTS=" + node.tcp()};
+  const TempDir directory;
+  const std::string hashes = directory.path() + "/hashes";
+  {
+    std::ofstream file(hashes);
+    for (const BlockHash& hash : chain) file << to_hex(hash.bytes) << '\n';
+  }
+  const auto blocks_of = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--space", "e2e", "--json"});
+    const Finished finished = ctl(arguments, environment);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return parsed(finished).value("blocks", -1);
+  };
+  EXPECT_EQ(blocks_of({"match", "--hashes", hashes}), 8);
+  EXPECT_EQ(blocks_of({"pin", "--hashes", hashes}), 8);
+  EXPECT_EQ(node.metric("kvstore_pinned_blocks"), 8);
+  EXPECT_EQ(blocks_of({"unpin", "--hashes", hashes}), 8);
+  EXPECT_EQ(blocks_of({"drop", "--hashes", hashes}), 1);
+  EXPECT_EQ(blocks_of({"match", to_hex(chain[0].bytes), to_hex(chain[1].bytes)}), 2);
+  EXPECT_EQ(blocks_of({"drop", "--all"}), 7);
+  EXPECT_EQ(node.metric("kvstore_blocks"), 0);
+
+  const json spaces = parsed(ctl({"namespaces", "--json"}, environment));
+  ASSERT_EQ(spaces["namespaces"].size(), 1u);
+  EXPECT_EQ(spaces["namespaces"][0]["block_bytes"], 65536);
+}
+
+TEST(E2eToolsTest, JsonOutputParsesAndTablesNameTheNode) {
+  const NodeProcess node({"--capacity", "64MiB"});
+  const std::vector<std::string> environment = {"KVSTORE_ENDPOINTS=" + node.tcp() + "," + node.unix_socket()};
+  const json status = parsed(ctl({"status", "--json"}, environment));
+  ASSERT_EQ(status["nodes"].size(), 2u);
+  EXPECT_EQ(status["nodes"][0]["stats"]["capacity_bytes"], 64 << 20);
+  EXPECT_EQ(parsed(ctl({"ping", "--count", "3", "--wait", "30s", "--json"}, environment))["nodes"][1]["answers"], 3);
+  EXPECT_EQ(parsed(ctl({"top", "--once", "--interval", "10ms", "--json"}, environment))["nodes"].size(), 2u);
+  const Finished doctor = ctl({"doctor", "--admin", node.admin(), "--json"}, environment);
+  EXPECT_EQ(doctor.status, 0) << doctor.out;
+  EXPECT_TRUE(parsed(doctor)["ok"].get<bool>());
+  for (const char* verb : {"status", "ping", "doctor", "namespaces"}) {
+    const Finished table = ctl({verb}, environment);
+    EXPECT_EQ(table.status, 0) << verb << table.err;
+    EXPECT_FALSE(table.out.empty());
+  }
+  EXPECT_THAT(ctl({"status"}, environment).out, HasSubstr(node.tcp()));
+}
+
+TEST(E2eToolsTest, BenchMeasuresEveryVerbOnEveryTransportWithRightBytes) {
+  const NodeProcess node({"--capacity", "128MiB"});
+  for (const std::string transport : {"tcp", "unix", "shm"}) {
+    for (const std::string op : {"get", "put", "match"}) {
+      const json run = parsed(bench({"run",
+                                     "--op",
+                                     op,
+                                     "--transport",
+                                     transport,
+                                     "--endpoint",
+                                     transport == "tcp" ? node.tcp() : node.unix_socket(),
+                                     "--block-bytes",
+                                     "64KiB",
+                                     "--batch",
+                                     "8",
+                                     "--blocks",
+                                     "256",
+                                     "--memory",
+                                     "8MiB",
+                                     "--duration",
+                                     "50ms",
+                                     "--warm-up",
+                                     "10ms",
+                                     "--concurrency",
+                                     "3",
+                                     "--threads",
+                                     "2",
+                                     "--check",
+                                     "--json"}));
+      EXPECT_GT(run["calls"], 0) << op << " " << transport;
+      EXPECT_EQ(run["wrong_bytes"], 0) << op << " " << transport;
+      EXPECT_EQ(run["missing_blocks"], 0) << op << " " << transport << run.dump();
+    }
+  }
+  const json limit = parsed(bench({"limit", "--rounds", "1", "--duration", "5ms", "--memory", "8MiB", "--json"}));
+  EXPECT_GT(limit["cases"]["memcpy"]["bytes_per_second"]["median"], 0);
+  EXPECT_GT(limit["cases"]["tcp_stream_4"]["bytes_per_second"]["median"], 0);
+  const json chat = parsed(bench({"chat", "--endpoint", node.tcp(), "--block-bytes", "64KiB", "--json"}));
+  EXPECT_EQ(chat["wrong_bytes"], 0);
+  EXPECT_GT(chat["turns"][5]["hit_rate"], 0.85);
+}
+
+/// A trace of three requests: 4 blocks, the same 4 and one more, one that shares 2.
+void write_trace(const std::string& path, bool compressed) {
+  const std::string text =
+      "{\"timestamp\": 0, \"input_length\": 2000, \"output_length\": 5, \"hash_ids\": [1, 2, 3, 4]}\n"
+      "{\"timestamp\": 3000, \"input_length\": 2500, \"output_length\": 5, \"hash_ids\": [1, 2, 3, 4, 5]}\n"
+      "{\"timestamp\": 6000, \"input_length\": 2000, \"output_length\": 5, \"hash_ids\": [1, 2, "
+      "18446744073709551615]}\n";
+  if (!compressed) {
+    std::ofstream(path) << text;
+    return;
+  }
+  const gzFile file = gzopen(path.c_str(), "wb");
+  gzputs(file, text.c_str());
+  gzclose(file);
+}
+
+TEST(E2eToolsTest, ReplayCountsHitsExactlyFromPlainAndCompressedTraces) {
+  const NodeProcess node({"--capacity-blocks", "100", "--capacity-block-bytes", "4096"});
+  const TempDir directory;
+  for (const bool compressed : {false, true}) {
+    const std::string trace = directory.path() + (compressed ? "/trace.gz" : "/trace.jsonl");
+    write_trace(trace, compressed);
+    const json replay = parsed(bench(
+        {"replay", "--trace", trace, "--endpoint", node.tcp(), "--json", "--salt", compressed ? "gzip" : "plain"}));
+    EXPECT_EQ(replay["requests"], 3);
+    EXPECT_EQ(replay["references"], 12);
+    EXPECT_EQ(replay["hits"], 6);
+    EXPECT_EQ(replay["stored"], 6);
+    EXPECT_EQ(replay["wrong_bytes"], 0);
+  }
+  std::ofstream(directory.path() + "/bad") << "{\"timestamp\": 0, \"input_length\": 1}\n";
+  const Finished bad = bench({"replay", "--trace", directory.path() + "/bad", "--endpoint", node.tcp()});
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_THAT(bad.err, HasSubstr("line 1"));
+  EXPECT_THAT(bad.err, HasSubstr("output_length"));
+}
+
+struct TraceCase {
+  std::size_t block_count;
+  double hit_rate;  ///< Of a simulated LRU that evicts leaf ends first.
+};
+
+class E2eTraceTest : public testing::TestWithParam<std::tuple<Transport, TraceCase>> {};
+
+INSTANTIATE_TEST_SUITE_P(Conversation, E2eTraceTest,
+                         testing::Combine(testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm),
+                                          testing::Values(TraceCase{10'000, 0.2116}, TraceCase{30'000, 0.3257})),
+                         [](const auto& one) {
+                           return std::string(transport_name(std::get<0>(one.param))) + "_" +
+                                  std::to_string(std::get<1>(one.param).block_count);
+                         });
+
+TEST_P(E2eTraceTest, TheRealTraceHitsAsTheModelSaysTwiceTheSame) {
+  const char* folder = std::getenv("KV_TRACES");
+  if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";
+  const auto [transport, expected] = GetParam();
+  std::vector<std::uint64_t> hits;
+  for (int round = 0; round < 2; ++round) {
+    const NodeProcess node(
+        {"--capacity-blocks", std::to_string(expected.block_count), "--capacity-block-bytes", "4096"});
+    const json replay = parsed(bench({"replay", "--trace", std::string(folder) + "/conversation_trace.jsonl.gz",
+                                      "--endpoint", transport == Transport::kTcp ? node.tcp() : node.unix_socket(),
+                                      "--transport", transport_name(transport), "--json"}));
+    EXPECT_EQ(replay["requests"], 12'031);
+    EXPECT_EQ(replay["references"], 288'500);
+    EXPECT_EQ(replay["wrong_bytes"], 0);
+    EXPECT_NEAR(replay["hit_rate"].get<double>(), expected.hit_rate, 0.002);
+    EXPECT_EQ(node.metric("kvstore_capacity_bytes"), static_cast<double>(expected.block_count * 4096));
+    hits.push_back(replay["hits"]);
+  }
+  EXPECT_EQ(hits[0], hits[1]);
+}
+
+}  // namespace
+}  // namespace kv::e2e
