@@ -1,0 +1,168 @@
+/* libkvstore from C, against a real node: c_api_test ENDPOINT. Exits 0 if everything is as it must be. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/kvstore.h"
+
+#define BLOCKS 8
+#define BLOCK_BYTES 131072
+
+#define CHECK(condition)                                                                            \
+  do {                                                                                              \
+    if (!(condition)) {                                                                             \
+      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, kvs_last_error()); \
+      exit(1);                                                                                      \
+    }                                                                                               \
+  } while (0)
+
+static size_t segments_seen;
+static void on_segment(void *context, size_t segment, size_t block_count) {
+  CHECK(context == &segments_seen);
+  CHECK(segment == segments_seen);
+  CHECK(block_count == BLOCKS);
+  ++segments_seen;
+}
+
+static void verbs(kvs_client *client, unsigned char *memory) {
+  const char *record = "model=c\nblock_size=16\nblock_bytes=131072\n"; /* any order of lines */
+  kvs_space space;
+  CHECK(kvs_open(client, record, 5000000, &space) == KVS_OK);
+  uint64_t block_bytes = 0;
+  CHECK(kvs_block_bytes(client, space, &block_bytes) == KVS_OK && block_bytes == BLOCK_BYTES);
+  CHECK(kvs_block_bytes(client, space + 9, &block_bytes) == KVS_BAD_REQUEST);
+
+  uint32_t tokens[16 * BLOCKS];
+  for (size_t i = 0; i < 16 * BLOCKS; ++i) tokens[i] = (uint32_t)i;
+  kvs_hash hashes[BLOCKS];
+  size_t count = 0;
+  CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS - 1, &count) == KVS_TOO_LARGE);
+  CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS, &count) == KVS_OK && count == BLOCKS);
+
+  const void *from[BLOCKS];
+  void *to[BLOCKS];
+  for (size_t i = 0; i < BLOCKS; ++i) {
+    memset(memory + i * BLOCK_BYTES, (int)(i + 1), BLOCK_BYTES);
+    from[i] = to[i] = memory + i * BLOCK_BYTES;
+  }
+  kvs_put_options put = KVS_PUT_OPTIONS_INIT;
+  kvs_put_result stored = KVS_PUT_RESULT_INIT;
+  put.deadline_us = 5000000;
+  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK);
+  CHECK(stored.stored + stored.already_stored == BLOCKS && stored.refused == 0 && stored.why == KVS_OK);
+
+  kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
+  kvs_match_result matched = KVS_MATCH_RESULT_INIT;
+  match.deadline_us = 5000000;
+  match.lease = 1;
+  CHECK(kvs_match(client, space, hashes, BLOCKS, &match, &matched) == KVS_OK);
+  CHECK(matched.block_count == BLOCKS && matched.lease != 0);
+  CHECK(kvs_release(client, matched.lease) == KVS_OK);
+
+  memset(memory, 0, BLOCKS * BLOCK_BYTES);
+  const uint64_t ends[2] = {65536, BLOCK_BYTES};
+  kvs_get_options get = KVS_GET_OPTIONS_INIT;
+  kvs_get_result got = KVS_GET_RESULT_INIT;
+  get.deadline_us = 5000000;
+  get.segment_ends = ends;
+  get.segment_count = 2;
+  get.on_segment = &on_segment;
+  get.context = &segments_seen;
+  segments_seen = 0;
+  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_OK);
+  CHECK(got.block_count == BLOCKS && got.why == KVS_OK && got.corrupt_count == 0 && segments_seen == 2);
+  for (size_t i = 0; i < BLOCKS; ++i) {
+    for (size_t j = 0; j < BLOCK_BYTES; ++j) CHECK(memory[i * BLOCK_BYTES + j] == i + 1);
+  }
+
+  uint64_t blocks = 0;
+  CHECK(kvs_touch(client, space, hashes, BLOCKS, 5000000, &blocks) == KVS_OK && blocks == BLOCKS);
+  CHECK(kvs_pin(client, space, hashes, BLOCKS, 5000000, &blocks) == KVS_OK && blocks == BLOCKS);
+  CHECK(kvs_unpin(client, space, hashes, BLOCKS, 5000000, NULL) == KVS_OK);
+
+  size_t length = 0;
+  CHECK(kvs_stats(client, 5000000, NULL, 0, &length) == KVS_TOO_LARGE && length > 0);
+  char *json = malloc(length + 4096);
+  CHECK(json != NULL);
+  CHECK(kvs_stats(client, 5000000, json, length + 4096, &length) == KVS_OK && strlen(json) == length);
+  CHECK(strncmp(json, "{\"nodes\":[{\"name\":", 18) == 0 && strstr(json, "\"capacity_bytes\":") != NULL);
+  free(json);
+  CHECK(kvs_drop(client, space, hashes, BLOCKS, 5000000, &blocks) == KVS_OK && blocks == 1);
+}
+
+/* A caller that was compiled with a newer and one with an older header. */
+static void other_versions(kvs_client *client) {
+  kvs_space space;
+  CHECK(kvs_open(client, "block_bytes=131072\nblock_size=16\nmodel=c\n", 5000000, &space) == KVS_OK);
+  struct {
+    kvs_match_options known;
+    uint64_t later;
+  } newer = {KVS_MATCH_OPTIONS_INIT, 0};
+  newer.known.struct_size = sizeof newer;
+  newer.known.deadline_us = 5000000;
+  kvs_hash hash;
+  memset(&hash, 7, sizeof hash);
+  kvs_match_result result = KVS_MATCH_RESULT_INIT;
+  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_OK && result.block_count == 0);
+  newer.later = 1;
+  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_UNSUPPORTED);
+
+  newer.known.struct_size = offsetof(kvs_match_options, lease);
+  newer.known.lease = 1; /* an older caller has something else there */
+  result.struct_size = offsetof(kvs_match_result, lease);
+  result.lease = 0x5555;
+  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_OK && result.lease == 0x5555);
+  newer.known.struct_size = 0;
+  CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_BAD_REQUEST);
+}
+
+static void mistakes(kvs_client *client) {
+  kvs_client *none = NULL;
+  kvs_options options = KVS_OPTIONS_INIT;
+  CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && none == NULL);
+  CHECK(strncmp(kvs_last_error(), "nodes", 5) == 0);
+  kvs_node node = {"carrier-pigeon://x", NULL, 0};
+  options.nodes = &node;
+  options.node_count = 1;
+  CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST);
+  kvs_space space;
+  CHECK(kvs_open(client, "model=c\nblock_size=0\nblock_bytes=5\n", 1000, &space) == KVS_BAD_REQUEST);
+  CHECK(strstr(kvs_last_error(), "block_size") != NULL);
+  CHECK(kvs_open(client, NULL, 1000, &space) == KVS_BAD_REQUEST);
+  CHECK(kvs_open(NULL, "", 1000, &space) == KVS_BAD_REQUEST);
+  kvs_get_options get = KVS_GET_OPTIONS_INIT;
+  kvs_get_result got = KVS_GET_RESULT_INIT;
+  CHECK(kvs_get(client, 99, NULL, 1, NULL, &get, &got) == KVS_BAD_REQUEST);
+  CHECK(kvs_free(client, &space, 4) == KVS_BAD_REQUEST);
+  kvs_client_close(NULL);
+
+  node.endpoint = "unix:///nonexistent/kvstore.sock"; /* nobody there: an error of open, in time */
+  CHECK(kvs_client_open(&options, &none) == KVS_OK);
+  CHECK(kvs_open(none, "model=c\nblock_size=1\nblock_bytes=5\n", 1000000, &space) == KVS_UNAVAILABLE);
+  kvs_client_close(none);
+}
+
+int main(int argc, char **argv) {
+  CHECK(argc == 2);
+  CHECK(kvs_abi_version() == KVS_ABI_VERSION);
+  kvs_node node = {argv[1], NULL, 0};
+  kvs_options options = KVS_OPTIONS_INIT;
+  options.nodes = &node;
+  options.node_count = 1;
+  kvs_client *client = NULL;
+  CHECK(kvs_client_open(&options, &client) == KVS_OK);
+
+  unsigned char *memory = malloc(BLOCKS * BLOCK_BYTES);
+  CHECK(memory != NULL);
+  verbs(client, memory);
+  free(memory);
+  void *lent = NULL;
+  CHECK(kvs_allocate(client, BLOCKS * BLOCK_BYTES, &lent) == KVS_OK);
+  verbs(client, lent);
+  CHECK(kvs_free(client, lent, BLOCKS * BLOCK_BYTES) == KVS_OK);
+  other_versions(client);
+  mistakes(client);
+  kvs_client_close(client);
+  puts("c_api_test: all well");
+  return 0;
+}

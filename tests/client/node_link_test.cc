@@ -1,0 +1,502 @@
+// What a client does with nodes that lie, stall, vanish or come back as somebody else; on virtual time.
+#include "client/node_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/fake_node.h"
+
+namespace kv {
+namespace {
+
+class NodeLinkTest : public testing::Test {
+ protected:
+  NodeLinkTest() {
+    node.clock = &clock;
+    config.nodes.push_back({.endpoint = "sim://fake"});
+    config.connections_per_node = 1;
+    config.seed = 7;
+    make_client();
+  }
+  ~NodeLinkTest() override {
+    client.reset();
+    node.close_all();
+    loop.drain();
+  }
+  void make_client() {
+    client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+    space = loop.run(client->open(record, 5s)).value();
+  }
+  GetResult get(Blocks& memory, std::chrono::microseconds deadline = 100ms) {
+    const auto hashes = std::span(chain).first(memory.to.size());
+    return loop.run(client->get(space, hashes, memory.to, {.deadline = deadline})).value();
+  }
+  /// Answers gets as an honest node that holds `count` blocks of the chain.
+  FakeNode::Handler honest(std::size_t count, bool is_inline = true) {
+    return [this, count, is_inline](FakeNode::Session& session, const FrameReader::Frame& frame) {
+      if (frame.header.type != FrameType::kGet) return false;
+      if (count > 0) session.part(frame.header, record, chain, 0, count, is_inline);
+      session.get_response(frame.header, count);
+      return true;
+    };
+  }
+  FakeNode::Handler on_get(std::function<void(FakeNode::Session&, const FrameHeader&)> answer) {
+    return [answer](FakeNode::Session& session, const FrameReader::Frame& frame) {
+      if (frame.header.type == FrameType::kGet) answer(session, frame.header);
+      return frame.header.type == FrameType::kGet;
+    };
+  }
+
+  VirtualClock clock;
+  SimNetwork network{clock, 1};
+  Loop loop{&clock};
+  FakeNode node{loop.context(), network, "fake"};
+  NamespaceRecord record = test_record(100'000);
+  std::vector<BlockHash> chain = test_chain(record, 4);
+  ClientConfig config;
+  std::unique_ptr<Client> client;
+  Space space{};
+};
+
+TEST_F(NodeLinkTest, AnHonestAnswerLands) {
+  node.handler = honest(3);
+  Blocks memory(4, record.block_bytes());
+  const GetResult got = get(memory);
+  EXPECT_EQ(got.block_count, 3u);
+  EXPECT_FALSE(got.why);
+  EXPECT_EQ(memory.right(chain), 3u);
+}
+
+TEST_F(NodeLinkTest, AWrongChecksumCutsThePrefixAndTheSessionGoesOn) {
+  node.handler = on_get([&](FakeNode::Session& session, const FrameHeader& to) {
+    session.part(to, record, chain, 0, 3, true, /*wrong_block=*/1);
+    session.get_response(to, 3);
+  });
+  Blocks memory(3, record.block_bytes());
+  const GetResult got = get(memory);
+  EXPECT_EQ(got.block_count, 1u);
+  EXPECT_EQ(got.why, Errc::kCorruptBlock);
+  EXPECT_EQ(got.corrupt_count, 1u);
+  node.handler = honest(3);
+  EXPECT_EQ(get(memory).block_count, 3u);
+  EXPECT_EQ(node.sessions.size(), 1u);
+}
+
+TEST_F(NodeLinkTest, EveryAnswerThatBreaksTheProtocolEndsTheSessionAndNotTheClient) {
+  using Session = FakeNode::Session;
+  const auto part_table = [&](std::uint32_t segment, std::uint32_t first, std::uint32_t count, std::size_t sum_count) {
+    return [=](flatbuffers::FlatBufferBuilder& builder) {
+      const std::vector<std::uint64_t> sums(sum_count);
+      return wire::CreateGetPartDirect(builder, segment, first, count, &sums);
+    };
+  };
+  const std::size_t stripes = stripe_count(record.block_bytes());
+  const std::vector<std::byte> block(record.block_bytes()), shorter(record.block_bytes() - 1);
+  constexpr int kMore = kFrameResponse | kFrameMore;
+  const std::vector<std::pair<const char*, std::function<void(Session&, const FrameHeader&)>>> lies{
+      {"a part of more blocks than asked for",
+       [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(0, 0, 5, 5 * stripes), block); }},
+      {"a part of 2^32-1 blocks",
+       [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(0, 0, 0xFFFFFFFF, stripes), block); }},
+      {"a part of no block", [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(0, 0, 0, 0)); }},
+      {"too few checksums",
+       [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(0, 0, 1, stripes - 1), block); }},
+      {"a payload that is too short",
+       [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(0, 0, 1, stripes), shorter); }},
+      {"no payload", [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(0, 0, 1, stripes)); }},
+      {"a block that is not the next",
+       [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(0, 1, 1, stripes), block); }},
+      {"a segment that does not exist",
+       [&](Session& s, const FrameHeader& to) { s.reply(to, kMore, part_table(1, 0, 1, stripes), block); }},
+      {"an end that claims more than was sent", [&](Session& s, const FrameHeader& to) { s.get_response(to, 1); }},
+      {"an unknown request id",
+       [&](Session& s, FrameHeader to) {
+         to.request_id += 1;
+         s.get_response(to, 0);
+       }},
+      {"an answer that was given already",
+       [&](Session& s, FrameHeader to) {
+         to.request_id -= std::uint64_t{1} << 32;
+         s.get_response(to, 0);
+       }},
+      {"an answer of another type",
+       [&](Session& s, FrameHeader to) {
+         to.type = FrameType::kMatch;
+         s.get_response(to, 0);
+       }},
+      {"a request instead of a response",
+       [&](Session& s, const FrameHeader& to) {
+         s.reply(to, 0, [](auto& builder) { return wire::CreatePingRequest(builder); });
+       }},
+      {"an error of code 0", [&](Session& s, const FrameHeader& to) { s.error(to, Errc{}); }},
+      {"an error with more to come",
+       [&](Session& s, const FrameHeader& to) {
+         s.reply(to, kMore | kFrameError, [](auto& builder) { return wire::CreateErrorDirect(builder, 5, ""); });
+       }},
+      {"a last frame with a payload",
+       [&](Session& s, const FrameHeader& to) {
+         s.reply(
+             to, kFrameResponse, [](auto& builder) { return wire::CreateGetResponse(builder, 0); }, block);
+       }},
+      {"bytes that are no frame",
+       [&](Session& s, const FrameHeader&) {
+         const asio::const_buffer garbage(block.data(), 64);
+         (void)s.stream->try_write(std::span(&garbage, 1));
+       }},
+  };
+  for (const auto& [name, lie] : lies) {
+    SCOPED_TRACE(name);
+    node.handler = on_get(lie);
+    Blocks memory(4, record.block_bytes());
+    const GetResult got = get(memory);
+    EXPECT_EQ(got.block_count, 0u);
+    EXPECT_EQ(got.why, Errc::kBadFrame) << got.why.message();
+    EXPECT_FALSE(client->nodes()[0].connected);
+    EXPECT_FALSE(client->nodes()[0].last_error_text.empty());
+    loop.run_for(10s);  // back-off, breaker
+    node.handler = honest(4);
+    EXPECT_EQ(get(memory).block_count, 4u);
+  }
+}
+
+TEST_F(NodeLinkTest, ASilentNodeCostsExactlyTheDeadlineAndIsToldOfIt) {
+  Blocks memory(2, record.block_bytes());
+  const TimePoint began = clock.now();
+  const GetResult got = get(memory, 30ms);
+  EXPECT_EQ(clock.now(), began + 30ms);
+  EXPECT_EQ(got.block_count, 0u);
+  EXPECT_EQ(got.why, asio::error::timed_out);
+  loop.run_for(1ms);
+  EXPECT_EQ(node.seen[FrameType::kCancel], 1);
+}
+
+TEST_F(NodeLinkTest, WhatComesAfterTheDeadlineIsSwallowed) {
+  FakeNode::Session* session = nullptr;
+  FrameHeader late;
+  node.handler = on_get([&](FakeNode::Session& s, const FrameHeader& to) {
+    s.part(to, record, chain, 0, 1);  // one block comes in time
+    session = &s;
+    late = to;
+  });
+  Blocks memory(3, record.block_bytes());
+  memory.clear();
+  const GetResult got = get(memory, 20ms);
+  EXPECT_EQ(got.block_count, 1u);
+  EXPECT_EQ(got.why, asio::error::timed_out);
+  EXPECT_EQ(memory.right(chain), 1u);
+  const std::vector<std::byte> before(memory.memory.begin(), memory.memory.end());
+  session->part(late, record, chain, 1, 2);
+  session->get_response(late, 3);
+  loop.run_for(50ms);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), memory.memory.begin()));
+  node.handler = honest(3);
+  EXPECT_EQ(get(memory).block_count, 3u);
+  EXPECT_EQ(node.sessions.size(), 1u) << "the same session serves on";
+}
+
+TEST_F(NodeLinkTest, ADeadlineInTheMiddleOfAPayloadLeavesTheRestAlone) {
+  SimFaults slow;
+  slow.chunk_bytes_max = 4096;
+  slow.delay_min = slow.delay_max = 1ms;
+  network.set_faults(slow);
+  node.handler = on_get([&](FakeNode::Session& s, const FrameHeader& to) {
+    s.part(to, record, chain, 0, 4);
+    s.get_response(to, 4);
+    network.freeze("fake");  // some of it has arrived at the client's end at most
+  });
+  Blocks memory(4, record.block_bytes());
+  memory.clear();
+  const GetResult got = get(memory, 20ms);
+  EXPECT_EQ(got.why, asio::error::timed_out);
+  const std::vector<std::byte> before(memory.memory.begin(), memory.memory.end());
+  network.thaw("fake");
+  loop.run_for(100ms);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), memory.memory.begin()));
+  network.set_faults({});
+  node.handler = honest(4);
+  EXPECT_EQ(get(memory).block_count, 4u);
+}
+
+TEST_F(NodeLinkTest, APutThatMissesItsDeadlineGivesItsMemoryBackAtOnce) {
+  std::vector<std::byte> received;
+  node.handler = [&](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (frame.header.type != FrameType::kPut) return false;
+    s.reply(frame.header, kFrameResponse | kFrameMore,
+            [](auto& builder) { return wire::CreatePutWant(builder, 0, 4); });
+    network.freeze("fake");  // takes a part of the data at most
+    return true;
+  };
+  NamespaceRecord large = test_record(1 << 20);
+  const auto large_chain = test_chain(large, 4);
+  const Space large_space = loop.run(client->open(large, 1s)).value();
+  auto memory = std::make_unique<Blocks>(4, 1 << 20);
+  memory->fill(large_chain);
+  // The want list arrives although the host is frozen at once: thaw for a moment.
+  network.thaw("fake");
+  const PutResult put = loop.run(client->put(large_space, large_chain, memory->from, {.deadline = 50ms})).value();
+  EXPECT_EQ(put.refused, 4u);
+  EXPECT_EQ(put.why, asio::error::timed_out);
+  memory.reset();  // a sanitizer would see a writer that still borrows it
+  network.thaw("fake");
+  loop.run_for(100ms);
+  node.handler = honest(4);
+  Blocks small(4, record.block_bytes());
+  EXPECT_EQ(get(small).block_count, 4u);
+}
+
+// -- lent memory
+
+class QuarantineTest : public NodeLinkTest {
+ protected:
+  QuarantineTest() : lent(client->allocate(4 * record.block_bytes()).value()), memory(lent, 4, record.block_bytes()) {}
+
+  /// A get whose first `landed` blocks are marked in time, and no more.
+  GetResult get_that_times_out(std::size_t landed) {
+    memory.fill(chain);  // as the node would have copied them
+    node.handler = on_get([this, landed](FakeNode::Session& s, const FrameHeader& to) {
+      if (landed > 0) s.part(to, record, chain, 0, landed, /*is_inline=*/false);
+      session = &s;
+      request = to;
+    });
+    return get(memory, 20ms);
+  }
+
+  std::span<std::byte> lent;
+  Blocks memory;
+  FakeNode::Session* session = nullptr;
+  FrameHeader request;
+};
+
+TEST_F(QuarantineTest, MarkedBlocksAreVerifiedWhereTheyLie) {
+  memory.fill(chain);
+  memory.to[2][5] ^= std::byte{1};  // the node copied something else
+  node.handler = honest(4, /*is_inline=*/false);
+  const GetResult got = get(memory);
+  EXPECT_EQ(got.block_count, 2u);
+  EXPECT_EQ(got.why, Errc::kCorruptBlock);
+  EXPECT_EQ(node.seen[FrameType::kRegionAdd], 1);
+  EXPECT_FALSE(client->is_quarantined(lent));
+}
+
+TEST_F(QuarantineTest, BlocksThatWereNotMarkedAreQuarantinedUntilTheLastFrame) {
+  const GetResult got = get_that_times_out(1);
+  EXPECT_EQ(got.block_count, 1u);
+  EXPECT_EQ(got.why, asio::error::timed_out);
+  EXPECT_FALSE(client->is_quarantined(memory.to[0]));
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_TRUE(client->is_quarantined(memory.to[i])) << i;
+  EXPECT_EQ(loop.run(client->get(space, chain, memory.to, {.deadline = 1s})).error(), Errc::kQuarantined);
+  EXPECT_EQ(loop.run(client->put(space, chain, memory.from, {.deadline = 1s})).error(), Errc::kQuarantined);
+
+  session->part(request, record, chain, 1, 1, false);  // a mark is not the last word
+  loop.run_for(10ms);
+  EXPECT_TRUE(client->is_quarantined(lent));
+  session->error(request, Errc::kCancelled);
+  loop.run_for(10ms);
+  EXPECT_FALSE(client->is_quarantined(lent));
+  node.handler = honest(4, false);
+  EXPECT_EQ(get(memory).block_count, 4u);
+}
+
+TEST_F(QuarantineTest, TheEndOfTheConnectionEndsTheQuarantine) {
+  get_that_times_out(0);
+  EXPECT_TRUE(client->is_quarantined(lent));
+  node.close_all();
+  loop.run_for(10ms);
+  EXPECT_FALSE(client->is_quarantined(lent));
+}
+
+TEST_F(QuarantineTest, AStoppedNodeKeepsItQuarantinedAndOthersMayGoOn) {
+  get_that_times_out(0);
+  network.freeze("fake");
+  loop.run_for(60s);
+  EXPECT_TRUE(client->is_quarantined(lent));
+  Blocks other(4, record.block_bytes());
+  EXPECT_EQ(get(other).why, asio::error::timed_out);
+  EXPECT_TRUE(client->is_quarantined(lent));
+}
+
+TEST_F(QuarantineTest, AViolationQuarantinesWhatIsUnderWayUntilTheNodeCloses) {
+  memory.fill(chain);
+  node.handler = on_get([this](FakeNode::Session& s, const FrameHeader& to) {
+    s.part(to, record, chain, 0, 1, false);
+    s.part(to, record, chain, 3, 1, false);  // out of order
+  });
+  const GetResult got = get(memory);
+  EXPECT_EQ(got.block_count, 1u);
+  EXPECT_EQ(got.why, Errc::kBadFrame);
+  EXPECT_TRUE(client->is_quarantined(memory.to[1]));
+  loop.run_for(10s);
+  EXPECT_TRUE(client->is_quarantined(memory.to[1])) << "the node may still copy";
+  node.close_all();
+  loop.run_for(10ms);
+  EXPECT_FALSE(client->is_quarantined(lent));
+}
+
+TEST_F(QuarantineTest, QuarantinedMemoryMayBeFreed) {
+  get_that_times_out(0);
+  EXPECT_TRUE(client->free_memory(lent));
+  const auto again = client->allocate(4 * record.block_bytes()).value();
+  EXPECT_FALSE(client->is_quarantined(again));
+}
+
+// -- failures
+
+TEST_F(NodeLinkTest, TheBreakerOpensAfterEnoughFailuresAndOneProbeClosesIt) {
+  config.breaker_failures = 3;
+  config.breaker_open = 500ms;
+  config.connect_timeout = 10s;  // no session is given up for its silence here
+  make_client();
+  Blocks memory(1, record.block_bytes());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(get(memory, 10ms).why, asio::error::timed_out) << i;
+  EXPECT_TRUE(client->nodes()[0].breaker_open);
+  const int asked = node.seen[FrameType::kGet];
+  const TimePoint opened = clock.now();
+  EXPECT_EQ(get(memory, 10ms).why, Errc::kUnavailable);
+  EXPECT_EQ(clock.now(), opened) << "at once";
+  EXPECT_EQ(node.seen[FrameType::kGet], asked);
+
+  loop.run_for(500ms - 1ns);
+  EXPECT_EQ(get(memory, 10ms).why, Errc::kUnavailable) << "one tick before";
+  loop.run_for(1ns);
+  EXPECT_EQ(get(memory, 10ms).why, asio::error::timed_out) << "the probe fails";
+  EXPECT_EQ(get(memory, 10ms).why, Errc::kUnavailable) << "open again";
+  loop.run_for(500ms);
+  node.handler = honest(1);
+  EXPECT_EQ(get(memory, 10ms).block_count, 1u);
+  EXPECT_FALSE(client->nodes()[0].breaker_open);
+}
+
+TEST_F(NodeLinkTest, OnlyOneCallProbes) {
+  config.breaker_failures = 1;
+  config.connect_timeout = 10s;
+  make_client();
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory, 10ms).why, asio::error::timed_out);
+  loop.run_for(2s);
+  std::vector<error_code> whys;
+  for (int i = 0; i < 3; ++i) {
+    asio::co_spawn(
+        loop.context(),
+        client->get(space, std::span(chain).first(1), memory.to, {.deadline = std::chrono::milliseconds(10)}),
+        [&](std::exception_ptr, Result<GetResult> got) { whys.push_back(got->why); });
+  }
+  loop.run_until([&] { return whys.size() == 3; });
+  EXPECT_EQ(std::count(whys.begin(), whys.end(), make_error_code(Errc::kUnavailable)), 2);
+}
+
+TEST_F(NodeLinkTest, ReconnectsBackOffUpToTheMaximum) {
+  config.breaker_failures = 1'000'000;
+  make_client();
+  node.close_all();
+  node.refuses = true;
+  node.accepted.clear();
+  Blocks memory(1, record.block_bytes());
+  const TimePoint began = clock.now();
+  while (clock.now() < began + 120s) {
+    EXPECT_EQ(get(memory, 10ms).why, Errc::kUnavailable);
+    loop.run_for(1ms);
+  }
+  // With full jitter the mean wait at the maximum is half of backoff_max = 5 s: about 48 attempts in 120 s, plus the
+  // first.
+  EXPECT_GT(node.accepted.size(), 24u);
+  EXPECT_LT(node.accepted.size(), 100u);
+  for (std::size_t i = 1; i < node.accepted.size(); ++i) {
+    EXPECT_LT(node.accepted[i] - node.accepted[i - 1], 5s + 20ms);
+  }
+  node.refuses = false;
+  loop.run_for(5s);
+  node.handler = honest(1);
+  EXPECT_EQ(get(memory).block_count, 1u);
+}
+
+TEST_F(NodeLinkTest, ASessionThatIsSilentForTooLongIsReplaced) {
+  config.breaker_failures = 1'000'000;
+  make_client();
+  FakeNode::Session* const deaf = node.sessions.back().get();
+  node.handler = [&, answer = honest(1)](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    return &s == deaf || answer(s, frame);
+  };
+  Blocks memory(1, record.block_bytes());
+  const TimePoint began = clock.now();
+  std::size_t block_count = 0;
+  while (block_count == 0 && clock.now() < began + 10s) {
+    block_count = get(memory, 50ms).block_count;
+    loop.run_for(50ms);
+  }
+  EXPECT_EQ(block_count, 1u);
+  EXPECT_GE(clock.now(), began + config.connect_timeout) << "not at the first missed deadline";
+  EXPECT_LT(clock.now(), began + 2 * config.connect_timeout);
+}
+
+TEST_F(NodeLinkTest, ANodeThatCameBackAsAnotherIsOpenedAgain) {
+  node.handler = honest(1);
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory).block_count, 1u);
+  EXPECT_EQ(node.seen[FrameType::kOpen], 1);
+  node.node_id = "fake#2";
+  node.close_all();
+  loop.run_for(1s);
+  EXPECT_EQ(get(memory).block_count, 1u);
+  EXPECT_EQ(node.seen[FrameType::kOpen], 2);
+  EXPECT_EQ(client->nodes()[0].node_id, "fake#2");
+}
+
+TEST_F(NodeLinkTest, AForgottenNamespaceIsOpenedAgainOnce) {
+  int refused = 0;
+  node.handler = [&, answer = honest(1)](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (frame.header.type == FrameType::kGet && refused-- > 0) {
+      s.error(frame.header, Errc::kNoNamespace);
+      return true;
+    }
+    return answer(s, frame);
+  };
+  Blocks memory(1, record.block_bytes());
+  refused = 1;
+  EXPECT_EQ(get(memory).block_count, 1u);
+  EXPECT_EQ(node.seen[FrameType::kOpen], 2);
+  refused = 2;
+  EXPECT_EQ(get(memory).why, Errc::kNoNamespace);
+}
+
+TEST_F(NodeLinkTest, AnErrorOfTheNodeIsTheReasonAndNoFailure) {
+  node.handler = on_get([&](FakeNode::Session& s, const FrameHeader& to) { s.error(to, Errc::kDraining); });
+  Blocks memory(1, record.block_bytes());
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(get(memory).why, Errc::kDraining);
+  EXPECT_FALSE(client->nodes()[0].breaker_open);
+  EXPECT_EQ(client->nodes()[0].failures, 0u);
+}
+
+TEST_F(NodeLinkTest, MoreCallsThanCallsMaxAreRefused) {
+  config.calls_max = 2;
+  make_client();
+  Blocks memory(1, record.block_bytes());
+  std::vector<error_code> ends;
+  for (int i = 0; i < 3; ++i) {
+    asio::co_spawn(
+        loop.context(),
+        client->get(space, std::span(chain).first(1), memory.to, {.deadline = std::chrono::milliseconds(10)}),
+        [&](std::exception_ptr, Result<GetResult> got) { ends.push_back(got ? got->why : got.error()); });
+  }
+  loop.run_until([&] { return ends.size() == 3; });
+  EXPECT_EQ(std::count(ends.begin(), ends.end(), make_error_code(Errc::kBusy)), 1);
+}
+
+TEST_F(NodeLinkTest, MoreCallsThanTheNodeTakesWaitForTheirTurn) {
+  node.handler = honest(1);
+  std::vector<Blocks> memories;
+  for (int i = 0; i < 200; ++i) memories.emplace_back(1, record.block_bytes());
+  std::size_t done = 0, hits = 0;
+  for (Blocks& memory : memories) {  // the node takes 64 at a time
+    asio::co_spawn(loop.context(),
+                   client->get(space, std::span(chain).first(1), memory.to, {.deadline = std::chrono::seconds(5)}),
+                   [&](std::exception_ptr, Result<GetResult> got) {
+                     ++done;
+                     hits += got->block_count;
+                   });
+  }
+  loop.run_until([&] { return done == 200; });
+  EXPECT_EQ(hits, 200u);
+}
+
+}  // namespace
+}  // namespace kv
