@@ -75,9 +75,12 @@ void print_table(const LimitOptions& options, const std::vector<LimitCase>& case
   table.print(std::cout);
 }
 
-bool is_wanted(const LimitOptions& options, const std::string& name) {
-  return options.only.empty() || std::any_of(options.only.begin(), options.only.end(), [&](const std::string& part) {
-           return name.find(part) != std::string::npos;
+/// A whole name asks for that case alone, a part of one for all that have it.
+bool is_wanted(const std::vector<LimitCase>& cases, const std::vector<std::string>& only, const std::string& name) {
+  return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& part) {
+           const bool is_whole =
+               std::any_of(cases.begin(), cases.end(), [&](const auto& one) { return one.name == part; });
+           return is_whole ? name == part : name.find(part) != std::string::npos;
          });
 }
 
@@ -86,7 +89,10 @@ void run_limit(const LimitOptions& options) {
   std::vector<LimitCase> cases = memory_limits(options.shape);
   std::vector<LimitCase> socket_cases = socket_limits(options.shape);
   std::move(socket_cases.begin(), socket_cases.end(), std::back_inserter(cases));
-  std::erase_if(cases, [&](const LimitCase& one) { return !is_wanted(options, one.name); });
+  std::vector<LimitCase> wanted;
+  std::copy_if(cases.begin(), cases.end(), std::back_inserter(wanted),
+               [&](const LimitCase& one) { return is_wanted(cases, options.only, one.name); });
+  cases = std::move(wanted);
   if (cases.empty()) throw CLI::ValidationError("--only", "no case has that in its name");
 
   std::vector<CaseResult> results(cases.size());
@@ -130,7 +136,9 @@ void add_limit_command(CLI::App& app) {
   command->add_option("--rounds", options->round_count, "How often each case is measured; medians are shown")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  command->add_option("--only", options->only, "Only cases with one of these in their name, for example memcpy,tcp")
+  command
+      ->add_option("--only", options->only,
+                   "Only these cases, or those with this in their name, for example memcpy,tcp_ping")
       ->delimiter(',');
   command->add_flag("--json", options->json, "One JSON document, for scripts");
   command->footer(
