@@ -7,13 +7,14 @@
  *   kvs_client *client;
  *   if (kvs_client_open(&options, &client) != KVS_OK) puts(kvs_last_error());
  *
- * Every call returns a status; only KVS_OK fills the results. That a node is dead, slow or full is no failure of match, get
- * and put but a smaller result, and its `why` tells the reason. All calls block until their deadline at the latest, and may
- * be made from any thread, but not from a progress callback. No call throws, aborts the process or installs a signal handler.
- * After an internal error the client is disabled: its calls fail with KVS_INTERNAL, and the process goes on.
+ * Every call returns a status; only KVS_OK fills the results. That a node is dead, slow or full is no failure of match,
+ * get and put but a smaller result, and its `why` tells the reason. All calls block until their deadline at the latest,
+ * and may be made from any thread, but not from a progress callback. No call throws, aborts the process or installs a
+ * signal handler. After an internal error the client is disabled: its calls fail with KVS_INTERNAL, and the process
+ * goes on.
  *
- * Structs grow at their end only. `struct_size` is the size that the caller was compiled with: set it (the _INIT macros do),
- * and zero what you do not use. Zero always means the default. */
+ * Structs grow at their end only. `struct_size` is the size that the caller was compiled with: set it (the _INIT macros
+ * do), and zero what you do not use. Zero always means the default. */
 #ifndef KVSTORE_H
 #define KVSTORE_H
 
@@ -34,24 +35,24 @@ extern "C" {
 
 enum {
   KVS_OK = 0,
-  KVS_OUT_OF_MEMORY = 1,   /* nothing evictable is left in the node */
-  KVS_STALE_LEASE = 2,     /* the lease has ended */
-  KVS_CORRUPT_BLOCK = 3,   /* a checksum did not match */
-  KVS_BAD_FRAME = 4,       /* the node's bytes made no sense; it will be connected anew */
-  KVS_BAD_REQUEST = 5,     /* an argument breaks the rules: a bug in the caller */
-  KVS_UNSUPPORTED = 6,     /* this library or the node does not know it */
-  KVS_NO_NAMESPACE = 7,    /* unknown namespace */
-  KVS_MISMATCH = 8,        /* two sides describe one thing differently */
-  KVS_TOO_LARGE = 9,       /* over a limit of the node: split the request */
-  KVS_BUSY = 10,           /* a limit is reached: back off */
-  KVS_UNAVAILABLE = 11,    /* the node cannot be reached */
-  KVS_NO_REGION = 12,      /* memory cannot be lent */
-  KVS_QUARANTINED = 13,    /* a timed-out get may still write this memory */
-  KVS_DRAINING = 14,       /* the node is shutting down */
-  KVS_CANCELLED = 15,      /* given up */
-  KVS_TIMED_OUT = 1000,    /* the deadline has passed */
-  KVS_SYSTEM = 1001,       /* an error of the operating system; kvs_last_error() names it */
-  KVS_INTERNAL = 1002      /* a bug in this library; the client is disabled */
+  KVS_OUT_OF_MEMORY = 1, /* nothing evictable is left in the node */
+  KVS_STALE_LEASE = 2,   /* the lease has ended */
+  KVS_CORRUPT_BLOCK = 3, /* a checksum did not match */
+  KVS_BAD_FRAME = 4,     /* the node's bytes made no sense; it will be connected anew */
+  KVS_BAD_REQUEST = 5,   /* an argument breaks the rules: a bug in the caller */
+  KVS_UNSUPPORTED = 6,   /* this library or the node does not know it */
+  KVS_NO_NAMESPACE = 7,  /* unknown namespace */
+  KVS_MISMATCH = 8,      /* two sides describe one thing differently */
+  KVS_TOO_LARGE = 9,     /* over a limit of the node: split the request */
+  KVS_BUSY = 10,         /* a limit is reached: back off */
+  KVS_UNAVAILABLE = 11,  /* the node cannot be reached */
+  KVS_NO_REGION = 12,    /* memory cannot be lent */
+  KVS_QUARANTINED = 13,  /* a timed-out get may still write this memory */
+  KVS_DRAINING = 14,     /* the node is shutting down */
+  KVS_CANCELLED = 15,    /* given up */
+  KVS_TIMED_OUT = 1000,  /* the deadline has passed */
+  KVS_SYSTEM = 1001,     /* an error of the operating system; kvs_last_error() names it */
+  KVS_INTERNAL = 1002    /* a bug in this library; the client is disabled */
 };
 
 typedef struct kvs_client kvs_client;
@@ -62,33 +63,35 @@ typedef struct kvs_hash {
 } kvs_hash;
 
 typedef struct kvs_node { /* does not grow */
-  const char *endpoint;   /* "tcp://HOST:PORT" or "unix://PATH" */
-  const char *name;       /* NULL: the endpoint */
+  const char* endpoint;   /* "tcp://HOST:PORT" or "unix://PATH" */
+  const char* name;       /* NULL: the endpoint */
   double weight;          /* 0: 1.0 */
 } kvs_node;
 
 typedef struct kvs_options {
   size_t struct_size;
-  const kvs_node *nodes;
+  const kvs_node* nodes;
   size_t node_count;
-  const char *identity;          /* NULL: "client" */
+  const char* identity;          /* NULL: "client" */
   uint32_t connections_per_node; /* 0: 2 */
   uint32_t calls_max;            /* 0: 1024 */
   uint64_t connect_timeout_us;   /* 0: one second */
   uint64_t region_bytes_max;     /* 0: 8 GiB */
   uint64_t busy_poll_us;         /* spin this long before sleeping; 0: never */
 } kvs_options;
-#define KVS_OPTIONS_INIT {sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0}
+#define KVS_OPTIONS_INIT \
+  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0 }
 
 typedef struct kvs_match_options {
   size_t struct_size;
   uint64_t deadline_us;
-  const uint32_t *token_ids; /* of the blocks, then of up to one more; NULL: none */
+  const uint32_t* token_ids; /* of the blocks, then of up to one more; NULL: none */
   size_t token_count;
   int lease;    /* not 0: keep what was found for a while */
   int prefetch; /* reserved */
 } kvs_match_options;
-#define KVS_MATCH_OPTIONS_INIT {sizeof(kvs_match_options), 0, NULL, 0, 0, 0}
+#define KVS_MATCH_OPTIONS_INIT \
+  { sizeof(kvs_match_options), 0, NULL, 0, 0, 0 }
 typedef struct kvs_match_result {
   size_t struct_size;
   size_t block_count;
@@ -97,87 +100,96 @@ typedef struct kvs_match_result {
   size_t partial_token_count;
   kvs_hash partial_block;
 } kvs_match_result;
-#define KVS_MATCH_RESULT_INIT {sizeof(kvs_match_result), 0, 0, 0, 0, {{0}}}
+#define KVS_MATCH_RESULT_INIT               \
+  {                                         \
+    sizeof(kvs_match_result), 0, 0, 0, 0, { \
+      { 0 }                                 \
+    }                                       \
+  }
 
 /* The first block_count blocks have this segment and all before it. Runs on the client's own thread. */
-typedef void (*kvs_on_segment)(void *context, size_t segment, size_t block_count);
+typedef void (*kvs_on_segment)(void* context, size_t segment, size_t block_count);
 typedef struct kvs_get_options {
   size_t struct_size;
   uint64_t deadline_us;
   kvs_lease lease;
-  const uint64_t *segment_ends; /* byte offsets in a block, increasing, the last the block's size; NULL: one segment */
+  const uint64_t* segment_ends; /* byte offsets in a block, increasing, the last the block's size; NULL: one segment */
   size_t segment_count;
   kvs_on_segment on_segment;
-  void *context;
+  void* context;
 } kvs_get_options;
-#define KVS_GET_OPTIONS_INIT {sizeof(kvs_get_options), 0, 0, NULL, 0, NULL, NULL}
+#define KVS_GET_OPTIONS_INIT \
+  { sizeof(kvs_get_options), 0, 0, NULL, 0, NULL, NULL }
 typedef struct kvs_get_result {
   size_t struct_size;
   size_t block_count; /* leading blocks landed and verified; what follows is unspecified */
   int why;
   size_t corrupt_count;
 } kvs_get_result;
-#define KVS_GET_RESULT_INIT {sizeof(kvs_get_result), 0, 0, 0}
+#define KVS_GET_RESULT_INIT \
+  { sizeof(kvs_get_result), 0, 0, 0 }
 
 typedef struct kvs_put_options {
   size_t struct_size;
   uint64_t deadline_us;
-  const uint32_t *token_ids; /* block_size per block; NULL: none */
+  const uint32_t* token_ids; /* block_size per block; NULL: none */
   size_t token_count;
 } kvs_put_options;
-#define KVS_PUT_OPTIONS_INIT {sizeof(kvs_put_options), 0, NULL, 0}
+#define KVS_PUT_OPTIONS_INIT \
+  { sizeof(kvs_put_options), 0, NULL, 0 }
 typedef struct kvs_put_result {
   size_t struct_size;
   size_t stored, already_stored, refused;
   int why; /* why some were refused */
 } kvs_put_result;
-#define KVS_PUT_RESULT_INIT {sizeof(kvs_put_result), 0, 0, 0, 0}
+#define KVS_PUT_RESULT_INIT \
+  { sizeof(kvs_put_result), 0, 0, 0, 0 }
 
 KVS_API uint32_t kvs_abi_version(void);
-KVS_API const char *kvs_status_text(int status);
+KVS_API const char* kvs_status_text(int status);
 /* What went wrong in the last call of this thread that did not return KVS_OK. Valid until its next call. */
-KVS_API const char *kvs_last_error(void);
+KVS_API const char* kvs_last_error(void);
 
 /* Connects on first use. The options are copied. */
-KVS_API int kvs_client_open(const kvs_options *options, kvs_client **client);
+KVS_API int kvs_client_open(const kvs_options* options, kvs_client** client);
 /* Requires that no call is in progress. NULL is allowed. */
-KVS_API void kvs_client_close(kvs_client *client);
+KVS_API void kvs_client_close(kvs_client* client);
 
 /* The block hashes of a namespace's tokens: token_count / block_size of them, at most `capacity`. */
-KVS_API int kvs_hash_chain(const char *record, const uint32_t *tokens, size_t token_count, kvs_hash *hashes,
-                           size_t capacity, size_t *count);
+KVS_API int kvs_hash_chain(const char* record, const uint32_t* tokens, size_t token_count, kvs_hash* hashes,
+                           size_t capacity, size_t* count);
 
 /* Opens a namespace: `record` is its canonical text, or its "key=value" lines in any order. */
-KVS_API int kvs_open(kvs_client *client, const char *record, uint64_t deadline_us, kvs_space *space);
-KVS_API int kvs_block_bytes(kvs_client *client, kvs_space space, uint64_t *bytes);
+KVS_API int kvs_open(kvs_client* client, const char* record, uint64_t deadline_us, kvs_space* space);
+KVS_API int kvs_block_bytes(kvs_client* client, kvs_space space, uint64_t* bytes);
 
-KVS_API int kvs_match(kvs_client *client, kvs_space space, const kvs_hash *hashes, size_t count,
-                      const kvs_match_options *options, kvs_match_result *result);
-KVS_API int kvs_release(kvs_client *client, kvs_lease lease);
+KVS_API int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,
+                      const kvs_match_options* options, kvs_match_result* result);
+KVS_API int kvs_release(kvs_client* client, kvs_lease lease);
 /* blocks[i] takes block i: block_bytes each, no two overlapping. */
-KVS_API int kvs_get(kvs_client *client, kvs_space space, const kvs_hash *hashes, size_t count, void *const *blocks,
-                    const kvs_get_options *options, kvs_get_result *result);
-KVS_API int kvs_put(kvs_client *client, kvs_space space, const kvs_hash *hashes, size_t count,
-                    const void *const *blocks, const kvs_put_options *options, kvs_put_result *result);
+KVS_API int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
+                    const kvs_get_options* options, kvs_get_result* result);
+KVS_API int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,
+                    const void* const* blocks, const kvs_put_options* options, kvs_put_result* result);
 
 /* *blocks: how many, over all nodes. NULL is allowed. */
-KVS_API int kvs_touch(kvs_client *client, kvs_space space, const kvs_hash *hashes, size_t count, uint64_t deadline_us,
-                      uint64_t *blocks);
-KVS_API int kvs_pin(kvs_client *client, kvs_space space, const kvs_hash *hashes, size_t count, uint64_t deadline_us,
-                    uint64_t *blocks);
-KVS_API int kvs_unpin(kvs_client *client, kvs_space space, const kvs_hash *hashes, size_t count, uint64_t deadline_us,
-                      uint64_t *blocks);
+KVS_API int kvs_touch(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                      uint64_t* blocks);
+KVS_API int kvs_pin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                    uint64_t* blocks);
+KVS_API int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                      uint64_t* blocks);
 /* Drops the chain's last block and all below it; count 0: the whole namespace. */
-KVS_API int kvs_drop(kvs_client *client, kvs_space space, const kvs_hash *hashes, size_t count, uint64_t deadline_us,
-                     uint64_t *blocks);
+KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                     uint64_t* blocks);
 
-/* Statistics of all nodes as JSON, ended by a zero byte. *length: without it. KVS_TOO_LARGE if length + 1 > capacity; then
- * *length says how much is needed. */
-KVS_API int kvs_stats(kvs_client *client, uint64_t deadline_us, char *json, size_t capacity, size_t *length);
+/* Statistics of all nodes as JSON, ended by a zero byte. *length: without it. KVS_TOO_LARGE if length + 1 > capacity;
+ * then *length says how much is needed. */
+KVS_API int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length);
 
 /* Memory that nodes on this host fill and drain themselves. Freed by kvs_free or with the client. */
-KVS_API int kvs_allocate(kvs_client *client, size_t bytes, void **memory);
-KVS_API int kvs_free(kvs_client *client, void *memory, size_t bytes);
+KVS_API int kvs_allocate(kvs_client* client, size_t bytes, void** memory);
+KVS_API int kvs_free(kvs_client* client, void* memory, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -8,24 +8,24 @@
 #define BLOCKS 8
 #define BLOCK_BYTES 131072
 
-#define CHECK(condition)                                                                            \
-  do {                                                                                              \
-    if (!(condition)) {                                                                             \
+#define CHECK(condition)                                                                                \
+  do {                                                                                                  \
+    if (!(condition)) {                                                                                 \
       fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, kvs_last_error()); \
-      exit(1);                                                                                      \
-    }                                                                                               \
+      exit(1);                                                                                          \
+    }                                                                                                   \
   } while (0)
 
 static size_t segments_seen;
-static void on_segment(void *context, size_t segment, size_t block_count) {
+static void on_segment(void* context, size_t segment, size_t block_count) {
   CHECK(context == &segments_seen);
   CHECK(segment == segments_seen);
   CHECK(block_count == BLOCKS);
   ++segments_seen;
 }
 
-static void verbs(kvs_client *client, unsigned char *memory) {
-  const char *record = "model=c\nblock_size=16\nblock_bytes=131072\n"; /* any order of lines */
+static void verbs(kvs_client* client, unsigned char* memory) {
+  const char* record = "model=c\nblock_size=16\nblock_bytes=131072\n"; /* any order of lines */
   kvs_space space;
   CHECK(kvs_open(client, record, 5000000, &space) == KVS_OK);
   uint64_t block_bytes = 0;
@@ -39,8 +39,8 @@ static void verbs(kvs_client *client, unsigned char *memory) {
   CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS - 1, &count) == KVS_TOO_LARGE);
   CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS, &count) == KVS_OK && count == BLOCKS);
 
-  const void *from[BLOCKS];
-  void *to[BLOCKS];
+  const void* from[BLOCKS];
+  void* to[BLOCKS];
   for (size_t i = 0; i < BLOCKS; ++i) {
     memset(memory + i * BLOCK_BYTES, (int)(i + 1), BLOCK_BYTES);
     from[i] = to[i] = memory + i * BLOCK_BYTES;
@@ -82,7 +82,7 @@ static void verbs(kvs_client *client, unsigned char *memory) {
 
   size_t length = 0;
   CHECK(kvs_stats(client, 5000000, NULL, 0, &length) == KVS_TOO_LARGE && length > 0);
-  char *json = malloc(length + 4096);
+  char* json = malloc(length + 4096);
   CHECK(json != NULL);
   CHECK(kvs_stats(client, 5000000, json, length + 4096, &length) == KVS_OK && strlen(json) == length);
   CHECK(strncmp(json, "{\"nodes\":[{\"name\":", 18) == 0 && strstr(json, "\"capacity_bytes\":") != NULL);
@@ -91,7 +91,7 @@ static void verbs(kvs_client *client, unsigned char *memory) {
 }
 
 /* A caller that was compiled with a newer and one with an older header. */
-static void other_versions(kvs_client *client) {
+static void other_versions(kvs_client* client) {
   kvs_space space;
   CHECK(kvs_open(client, "block_bytes=131072\nblock_size=16\nmodel=c\n", 5000000, &space) == KVS_OK);
   struct {
@@ -116,8 +116,8 @@ static void other_versions(kvs_client *client) {
   CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_BAD_REQUEST);
 }
 
-static void mistakes(kvs_client *client) {
-  kvs_client *none = NULL;
+static void mistakes(kvs_client* client) {
+  kvs_client* none = NULL;
   kvs_options options = KVS_OPTIONS_INIT;
   CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && none == NULL);
   CHECK(strncmp(kvs_last_error(), "nodes", 5) == 0);
@@ -142,21 +142,21 @@ static void mistakes(kvs_client *client) {
   kvs_client_close(none);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   CHECK(argc == 2);
   CHECK(kvs_abi_version() == KVS_ABI_VERSION);
   kvs_node node = {argv[1], NULL, 0};
   kvs_options options = KVS_OPTIONS_INIT;
   options.nodes = &node;
   options.node_count = 1;
-  kvs_client *client = NULL;
+  kvs_client* client = NULL;
   CHECK(kvs_client_open(&options, &client) == KVS_OK);
 
-  unsigned char *memory = malloc(BLOCKS * BLOCK_BYTES);
+  unsigned char* memory = malloc(BLOCKS * BLOCK_BYTES);
   CHECK(memory != NULL);
   verbs(client, memory);
   free(memory);
-  void *lent = NULL;
+  void* lent = NULL;
   CHECK(kvs_allocate(client, BLOCKS * BLOCK_BYTES, &lent) == KVS_OK);
   verbs(client, lent);
   CHECK(kvs_free(client, lent, BLOCKS * BLOCK_BYTES) == KVS_OK);

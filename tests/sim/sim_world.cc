@@ -388,7 +388,8 @@ class World {
   std::mt19937_64 random_;
   VirtualClock clock_;
   SimNetwork network_;
-  asio::io_context context_{1};  // its end destroys coroutines that still hold alarms and streams: before clock and network
+  asio::io_context context_{
+      1};  // its end destroys coroutines that still hold alarms and streams: before clock and network
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
   std::size_t node_count_ = 1, worker_count_ = 1;
   bool calm_ = false;
