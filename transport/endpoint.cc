@@ -50,6 +50,7 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::string* why) {
   if (host.starts_with('[')) {
     if (!host.ends_with(']')) return fail("'[' without ']'");
     host = host.substr(1, host.size() - 2);
+    if (host.find(':') == std::string_view::npos) return fail("only an IPv6 address stands in brackets");
   } else if (host.find(':') != std::string_view::npos) {
     return fail("an IPv6 address stands in brackets");
   }

@@ -77,14 +77,28 @@ void encode_frame_header(const FrameHeader& header, std::span<const std::byte> t
                          std::span<std::byte, kFrameHeaderBytes> bytes);
 bool frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table);
 
-/// The table of a frame as `Table` (wire_generated.h), or nullptr if it fails FlatBuffers verification. Valid as long
+/// FlatBuffers verifies that a vector lies inside the table, but not that elements of 8 bytes lie at multiples of 8.
+template <class Table>
+bool vectors_are_aligned(const Table& table) {
+  const auto is_aligned = [](const auto* vector) {
+    return vector == nullptr || reinterpret_cast<std::uintptr_t>(vector->data()) % 8 == 0;
+  };
+  bool aligned = true;
+  if constexpr (requires { table.offsets(); }) aligned = aligned && is_aligned(table.offsets());
+  if constexpr (requires { table.segment_ends(); }) aligned = aligned && is_aligned(table.segment_ends());
+  if constexpr (requires { table.checksums(); }) aligned = aligned && is_aligned(table.checksums());
+  return aligned;  // those are all that wire.fbs has
+}
+
+/// The table of a frame as `Table` (wire_generated.h), or nullptr if it fails verification. Valid as long
 /// as the bytes are. Requires the bytes to be 8-byte aligned, as FrameReader has them.
 template <class Table>
 const Table* read_table(std::span<const std::byte> table) {
   flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(table.data()), table.size(), /*max_depth=*/8,
                                  /*max_tables=*/100'000);
   if (!verifier.VerifyBuffer<Table>(nullptr)) return nullptr;
-  return flatbuffers::GetRoot<Table>(table.data());
+  const Table* const root = flatbuffers::GetRoot<Table>(table.data());
+  return vectors_are_aligned(*root) ? root : nullptr;
 }
 
 }  // namespace kv

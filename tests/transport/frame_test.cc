@@ -162,6 +162,25 @@ TEST(FrameTest, TableThatPointsOutsideItselfFailsVerification) {
   EXPECT_EQ(read_table<wire::MatchRequest>(root_outside), nullptr);
 }
 
+TEST(FrameTest, NumbersOfEightBytesThatLieCrookedFailVerification) {
+  FlatBufferBuilder builder;
+  const std::vector<std::uint64_t> sums = {1, 2};
+  builder.Finish(wire::CreatePutDataDirect(builder, 2, &sums));
+  for (const std::size_t place : {128, 132, 136, 140}) {  // of a vector's length, which its elements follow
+    std::vector<std::byte> table(256);
+    std::memcpy(table.data(), builder.GetBufferPointer(), builder.GetSize());
+    auto* const data = reinterpret_cast<std::uint8_t*>(table.data());
+    auto* const field =
+        const_cast<std::uint8_t*>(reinterpret_cast<const flatbuffers::Table*>(flatbuffers::GetRoot<wire::PutData>(data))
+                                      ->GetAddressOf(wire::PutData::VT_CHECKSUMS));
+    const auto offset = static_cast<std::uint32_t>(data + place - field);
+    std::memcpy(field, &offset, sizeof offset);
+    table[place] = std::byte{2};
+    const auto* read = read_table<wire::PutData>(table);
+    EXPECT_EQ(read != nullptr, (place + 4) % 8 == 0) << place;
+  }
+}
+
 TEST(FrameTest, EveryVerbHasAName) {
   for (int type = 1; type <= kFrameTypeMax; ++type) {
     EXPECT_STRNE(frame_type_name(static_cast<FrameType>(type)), "unknown") << type;

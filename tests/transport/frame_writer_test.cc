@@ -205,10 +205,8 @@ TEST_F(FrameWriterTest, WaitBelowReturnsWhenTheQueueIsShortOrClosed) {
 }
 
 TEST_F(FrameWriterTest, ADescriptorGoesWithTheFirstByteOfItsFrame) {
-  std::size_t begin = 0;
   for (std::uint64_t i = 0; i < 4; ++i) {
     send(10 * i, pattern(20, i));
-    begin += kFrameHeaderBytes + 20;
     send(10 * i + 1, pattern(8, i), {}, nullptr, static_cast<int>(1000 + i));
     send(10 * i + 2, pattern(9, i));
   }
