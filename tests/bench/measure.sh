@@ -75,7 +75,7 @@ measure_round() {
   for connections in 1 4; do
     name="get 2 MiB x 16, TCP, $connections connection(s)"
     wanted "$name" && row "$name" GB/s 1e9 "$(limit "tcp_stream_$connections" bytes_per_second --connections "$connections")" \
-      "$(ours bytes_per_second --op get --endpoint "$plain_tcp" --connections "$connections" --concurrency "$connections")"
+      "$(ours bytes_per_second --op get --endpoint "$plain_tcp" --threads "$connections" --connections 1)"
   done
   name="get 2 MiB x 16, shm, not verified"
   wanted "$name" && row "$name" GB/s 1e9 "$(limit memcpy bytes_per_second)" \
