@@ -29,6 +29,11 @@ pid_t start_program(const std::vector<std::string>& arguments, const std::vector
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  // All memory before the fork: other threads of the test may hold the allocator's lock at that moment.
+  std::vector<char*> settings;
+  for (const std::string& setting : environment) settings.push_back(const_cast<char*>(setting.c_str()));
+  for (char** inherited = environ; *inherited != nullptr; ++inherited) settings.push_back(*inherited);
+  settings.push_back(nullptr);
   const pid_t pid = ::fork();
   if (pid < 0) throw std::runtime_error("fork failed");
   if (pid > 0) return pid;
@@ -39,8 +44,7 @@ pid_t start_program(const std::vector<std::string>& arguments, const std::vector
   ::dup2(null_fd, 0);
   ::dup2(out_fd, 1);
   ::dup2(err_fd, 2);
-  for (const std::string& setting : environment) ::putenv(const_cast<char*>(setting.c_str()));
-  ::execv(argv[0], argv.data());
+  ::execve(argv[0], argv.data(), settings.data());
   ::_exit(127);
 }
 
