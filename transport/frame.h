@@ -81,7 +81,7 @@ bool frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes> header, std
 template <class Table>
 bool vectors_are_aligned(const Table& table) {
   const auto is_aligned = [](const auto* vector) {
-    return vector == nullptr || reinterpret_cast<std::uintptr_t>(vector->data()) % 8 == 0;
+    return vector == nullptr || vector->size() == 0 || reinterpret_cast<std::uintptr_t>(vector->data()) % 8 == 0;
   };
   bool aligned = true;
   if constexpr (requires { table.offsets(); }) aligned = aligned && is_aligned(table.offsets());
