@@ -34,7 +34,8 @@ struct Bench {
 LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connection_count) {
   const LimitShape& shape = bench.shape;
   // Each thread has places of its own: two that receive into one place would be a race, and share its cache lines.
-  const std::size_t place_count = std::max<std::size_t>(1, bench.memory_bytes / shape.block_bytes / connection_count);
+  const std::size_t place_count_all = bench.memory_bytes / shape.block_bytes;
+  const std::size_t place_count = std::max<std::size_t>(1, place_count_all / connection_count);
   struct Result {
     std::size_t batches = 0;
     LatencyHistogram latency;
@@ -51,7 +52,7 @@ LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connecti
     for (SteadyTime asked = start; asked - start < shape.duration && result.ok;) {
       result.ok = send_all(fds[thread], &request, sizeof request, false);
       for (std::size_t i = 0; i < shape.batch && result.ok; ++i) {
-        const std::size_t place = thread * place_count + random.below(place_count);
+        const std::size_t place = (thread * place_count + random.below(place_count)) % place_count_all;
         std::byte* to = bench.memory.bytes().data() + place * shape.block_bytes;
         result.ok = receive_all(fds[thread], to, shape.block_bytes, false);
       }
