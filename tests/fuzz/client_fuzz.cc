@@ -1,0 +1,321 @@
+// A node whose answers are what the bytes say: right ones, nearly right ones, frames of anything, silence, an end.
+// Every call of the client ends by its deadline, and no byte that fails its checksum is called good.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "client/client.h"
+#include "tests/fuzz/input.h"
+#include "tests/transport/sim_world.h"
+#include "transport/frame_reader.h"
+#include "transport/frame_writer.h"
+#include "transport/wire_generated.h"
+
+namespace kv {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::size_t kBlockBytes = kStripeBytes + 4096;  // two segments are possible
+constexpr std::size_t kCount = 3;
+
+/// What calls and nodes share. Outlives both.
+struct Scene {
+  Scene(SimWorld& w, Input& i) : world(w), input(i) {}
+  SimWorld& world;
+  Input& input;
+  NamespaceRecord record = [] {
+    std::string why;
+    return NamespaceRecord::from_fields(
+               {{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(kBlockBytes)}}, &why)
+        .value();
+  }();
+  std::vector<BlockHash> hashes = std::vector<BlockHash>(kCount);
+  Bytes block = Bytes(kBlockBytes, std::byte{0x42});  ///< The bytes of every block.
+};
+
+/// One connection of the node.
+struct Connection {
+  Connection(Scene& s, std::unique_ptr<Stream> from) : scene(s), stream(std::move(from)), reader(*stream) {
+    reader.set_limits({1 << 20, 1 << 30});
+  }
+  Scene& scene;
+  std::unique_ptr<Stream> stream;
+  FrameReader reader;
+  bool over = false;
+
+  void write(const Bytes& bytes) {
+    // What the stream does not take is lost: the client sees a frame that never ends, which is one more bad answer.
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+      const asio::const_buffer rest = asio::buffer(bytes.data() + at, bytes.size() - at);
+      const auto count = stream->try_write(std::span(&rest, 1));
+      if (!count) break;
+      at += *count;
+    }
+  }
+  template <class Build>
+  void answer(FrameType type, std::uint64_t id, std::uint16_t flags, Build build,
+              std::span<const std::byte> payload = {}) {
+    Input& input = scene.input;
+    FlatBufferBuilder builder;
+    builder.Finish(build(builder));
+    Bytes table(builder.GetSize());
+    std::memcpy(table.data(), builder.GetBufferPointer(), table.size());
+    FrameHeader header;
+    header.type = type;
+    header.request_id = id;
+    header.flags = static_cast<std::uint16_t>(flags | kFrameResponse);
+    header.payload_bytes = payload.size();
+    Bytes body(payload.begin(), payload.end());
+    switch (input.below(24)) {
+      case 1:
+      case 2:
+      case 3:  // some field holds something else
+        for (std::size_t changes = 1 + input.below(3); changes > 0 && !table.empty(); --changes) {
+          const std::size_t width = std::min(table.size(), std::size_t{1} << input.below(4));
+          const std::uint64_t value = input.flag() ? input.number(width) : input.below(4) - 1;
+          std::memcpy(table.data() + input.below(table.size() - width + 1), &value, width);
+        }
+        break;
+      case 4: header.type = static_cast<FrameType>(input.byte()); break;
+      case 5: header.flags = static_cast<std::uint16_t>(input.number(2)); break;
+      case 6: header.request_id = input.flag() ? id + input.below(3) - 1 : input.number(8); break;
+      case 7: table.resize(8 * (input.below(300) / 8)); break;
+      case 8: {
+        const auto given = input.bytes(input.below(200));
+        table.assign(given.begin(), given.end());
+        break;
+      }
+      case 9:
+        if (!body.empty()) body[input.below(body.size())] ^= std::byte{1};
+        break;
+      case 10: body.resize(input.below(2000)); break;
+      case 11: header.payload_bytes = input.number(8); break;
+      case 12: return;  // silence
+      case 13: over = true; return;
+      case 14: {
+        const auto given = input.bytes(input.below(200));
+        return write(Bytes(given.begin(), given.end()));
+      }
+      case 15:
+        write_frame(header, table, body);  // twice
+        break;
+      default: break;
+    }
+    write_frame(header, table, body);
+  }
+  void write_frame(FrameHeader header, const Bytes& table, const Bytes& body) {
+    if (header.payload_bytes == 0 || scene.input.below(8) != 0) {
+      header.payload_bytes = header.payload_bytes > (1 << 20) ? header.payload_bytes : body.size();
+    }
+    Bytes bytes(kFrameHeaderBytes);
+    encode_frame_header(header, table, std::span<std::byte, kFrameHeaderBytes>(bytes.data(), kFrameHeaderBytes));
+    bytes.insert(bytes.end(), table.begin(), table.end());
+    bytes.insert(bytes.end(), body.begin(), body.end());
+    write(bytes);
+  }
+  std::vector<std::uint64_t> sums(std::size_t count, std::size_t first_stripe, std::size_t stripes) const {
+    std::vector<std::uint64_t> all;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::vector<std::uint64_t> each(stripe_count(kBlockBytes));
+      block_checksums(checksum_seed(scene.record.id(), scene.hashes[i]), scene.block, each);
+      all.insert(all.end(), each.begin() + static_cast<std::ptrdiff_t>(first_stripe),
+                 each.begin() + static_cast<std::ptrdiff_t>(first_stripe + stripes));
+    }
+    return all;
+  }
+
+  void respond(const FrameReader::Frame& frame) {
+    const std::uint64_t id = frame.header.request_id;
+    const FrameType type = frame.header.type;
+    Input& input = scene.input;
+    if (input.below(16) == 15) {
+      return answer(type, id, kFrameError, [&](FlatBufferBuilder& b) {
+        return wire::CreateErrorDirect(b, static_cast<std::uint16_t>(input.below(20)), "no");
+      });
+    }
+    switch (type) {
+      case FrameType::kHello:
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) {
+          return wire::CreateHelloResponseDirect(b, 1, "n", 0, 0, 1 << 20, 1000, 16, 1 << 20);
+        });
+      case FrameType::kOpen:
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateOpenResponse(b, 0, kBlockBytes); });
+      case FrameType::kMatch:
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) {
+          return wire::CreateMatchResponse(b, static_cast<std::uint32_t>(input.below(kCount + 1)), 0, 1, 1000);
+        });
+      case FrameType::kGet: {
+        const auto* request = read_table<wire::GetRequest>(frame.table);
+        KV_ASSERT(request != nullptr);  // the client's own frames are always good
+        const bool is_inline = request->region() == 0;
+        const std::size_t segments = request->segment_ends() == nullptr || request->segment_ends()->size() < 2 ? 1 : 2;
+        for (std::uint32_t segment = 0; segment < segments; ++segment) {
+          const std::size_t begin = segment * kStripeBytes;
+          const std::size_t end = segment + 1 == segments ? kBlockBytes : kStripeBytes;
+          const std::size_t count = kCount - (input.below(8) == 7);
+          Bytes payload;
+          for (std::size_t i = 0; i < count && is_inline; ++i) {
+            payload.insert(payload.end(), scene.block.begin() + static_cast<std::ptrdiff_t>(begin),
+                           scene.block.begin() + static_cast<std::ptrdiff_t>(end));
+          }
+          const auto checksums = sums(count, begin / kStripeBytes, stripe_count(end - begin));
+          answer(
+              type, id, kFrameMore,
+              [&](FlatBufferBuilder& b) {
+                return wire::CreateGetPartDirect(b, segment, 0, static_cast<std::uint32_t>(count), &checksums);
+              },
+              payload);
+        }
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateGetResponse(b, kCount); });
+      }
+      case FrameType::kPut:
+        return answer(type, id, kFrameMore, [&](FlatBufferBuilder& b) { return wire::CreatePutWant(b, 0, kCount); });
+      case FrameType::kPutData:
+        return answer(FrameType::kPut, id, 0, [&](FlatBufferBuilder& b) { return wire::CreatePutResponse(b, kCount); });
+      case FrameType::kTouch:
+      case FrameType::kPin:
+      case FrameType::kUnpin:
+      case FrameType::kDrop:
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateCountResponse(b, 2); });
+      case FrameType::kRegionAdd:
+        (void)stream->take_descriptor();
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateRegionResponse(b, 1); });
+      case FrameType::kStats:
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) {
+          const std::vector<flatbuffers::Offset<wire::Stat>> stats = {wire::CreateStatDirect(b, "blocks", 1)};
+          const std::vector<flatbuffers::Offset<wire::NamespaceStat>> spaces = {
+              wire::CreateNamespaceStatDirect(b, "r", 1, 1)};
+          return wire::CreateStatsResponseDirect(b, &stats, &spaces);
+        });
+      case FrameType::kCancel: return;
+      default: return answer(type, id, 0, [](FlatBufferBuilder& b) { return wire::CreateEmptyResponse(b); });
+    }
+  }
+  static asio::awaitable<void> serve(std::shared_ptr<Connection> self) {
+    while (!self->over) {
+      const auto frame = co_await self->reader.next();
+      if (!frame) break;
+      self->respond(*frame);
+      const auto skipped = co_await self->reader.skip_payload();
+      if (!skipped) break;
+    }
+    self->stream->close();
+  }
+};
+
+asio::awaitable<void> accept_all(Scene& scene, Listener& listener) {
+  while (true) {
+    auto stream = co_await listener.accept(scene.world.io.get_executor());
+    if (!stream) co_return;
+    const auto connection = std::make_shared<Connection>(scene, std::move(*stream));
+    asio::co_spawn(scene.world.io, Connection::serve(connection), asio::detached);
+  }
+}
+
+asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> lent, bool& done) {
+  constexpr std::chrono::microseconds kDeadline(50'000);
+  Input& input = scene.input;
+  const TimePoint before_open = scene.world.clock.now();
+  auto space = co_await client.open(scene.record, kDeadline);
+  KV_ASSERT(scene.world.clock.now() - before_open <= kDeadline + 1ms);
+  if (!space) {
+    done = true;
+    co_return;
+  }
+  Bytes own(kCount * kBlockBytes);
+  for (int i = 0; i < 8 && !input.empty(); ++i) {
+    const TimePoint before = scene.world.clock.now();
+    const bool in_lent = input.flag();
+    const std::span<std::byte> memory = in_lent ? lent : std::span<std::byte>(own);
+    std::vector<std::span<std::byte>> blocks;
+    std::vector<std::span<const std::byte>> sources;
+    for (std::size_t k = 0; k < kCount; ++k) {
+      blocks.push_back(memory.subspan(k * kBlockBytes, kBlockBytes));
+      sources.push_back(memory.subspan(k * kBlockBytes, kBlockBytes));
+    }
+    const std::uint64_t ends[] = {kStripeBytes, kBlockBytes};
+    switch (input.below(7)) {
+      case 0: {
+        const MatchOptions options{.deadline = kDeadline, .lease = true};
+        const auto match = co_await client.match(*space, scene.hashes, options);
+        KV_ASSERT(!match || match->block_count <= kCount);
+        if (match) client.release(match->lease);
+        break;
+      }
+      case 1:
+      case 2:
+      case 3: {
+        std::fill(own.begin(), own.end(), std::byte{0});
+        GetOptions options{.deadline = kDeadline};
+        if (input.flag()) options.segment_ends = ends;
+        const auto got = co_await client.get(*space, scene.hashes, blocks, options);
+        KV_ASSERT(!got || got->block_count <= kCount);
+        for (std::size_t k = 0; got && !in_lent && k < got->block_count; ++k) {
+          KV_ASSERT(std::equal(blocks[k].begin(), blocks[k].end(), scene.block.begin()));
+        }
+        break;
+      }
+      case 4: {
+        const PutOptions options{.deadline = kDeadline};
+        const auto put = co_await client.put(*space, scene.hashes, sources, options);
+        KV_ASSERT(!put || put->stored + put->already_stored + put->refused == kCount);
+        break;
+      }
+      case 5: {
+        const auto stats = co_await client.stats(kDeadline);
+        (void)stats;
+        break;
+      }
+      default: {
+        const auto count = co_await client.drop(*space, scene.hashes, kDeadline);
+        (void)count;
+        break;
+      }
+    }
+    KV_ASSERT(scene.world.clock.now() - before <= kDeadline + 1ms);
+  }
+  done = true;
+}
+
+}  // namespace
+}  // namespace kv
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kv;
+  Input input(data, std::min<std::size_t>(size, 1024));
+  SimWorld world;
+  SimFaults faults;
+  faults.chunk_bytes_max = 1 << 20;
+  world.network.set_faults(faults);
+  Scene scene(world, input);
+  for (std::size_t i = 0; i < kCount; ++i) std::memset(scene.hashes[i].bytes.data(), static_cast<int>(i + 1), 32);
+  const Endpoint endpoint{Endpoint::Scheme::kSim, "node", ""};
+  const auto listener = world.network.listen(endpoint, world.io.get_executor()).value();
+  asio::co_spawn(world.io, accept_all(scene, *listener), asio::detached);
+  {
+    ClientConfig config;
+    config.nodes = {{.endpoint = "sim://node"}};
+    config.connections_per_node = 1 + input.below(2);
+    config.backoff_min = 1ms;
+    config.backoff_max = 2ms;
+    config.breaker_open = 5ms;
+    config.seed = 1;
+    Client client(world.io.get_executor(), config, world.network, world.clock);
+    const auto lent = client.allocate(kCount * kBlockBytes).value();
+    bool done = false;
+    asio::co_spawn(world.io, use(scene, client, lent, done), [](std::exception_ptr error) { KV_ASSERT(!error); });
+    world.run_until([&] { return done; }, 100s);
+    KV_ASSERT(done);
+  }
+  listener->close();
+  world.run_for(100s);
+  KV_ASSERT(world.network.stream_count() == 0);
+  return 0;
+}

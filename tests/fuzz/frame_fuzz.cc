@@ -1,0 +1,98 @@
+// Any 32 bytes as a header, and what follows as the table of every verb.
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/assert.h"
+#include "tests/fuzz/input.h"
+#include "transport/frame.h"
+#include "transport/wire_generated.h"
+
+namespace kv {
+namespace {
+
+std::uint64_t sum;  // keeps the reads below from being optimised away
+
+void use(std::uint64_t value) { sum += value; }
+template <class T>
+void use(const flatbuffers::Vector<T>* numbers) {
+  if (numbers == nullptr) return;
+  for (std::uint32_t i = 0; i < numbers->size(); ++i) use(numbers->Get(i));
+}
+void use(const flatbuffers::Vector<const wire::Hash*>* hashes) {
+  if (hashes == nullptr) return;
+  for (const wire::Hash* hash : *hashes) use(hash->bytes()->Get(31));
+}
+void use(const flatbuffers::String* text) {
+  if (text != nullptr) use(text->str().size());
+}
+
+template <class Table, class... Get>
+void read(std::span<const std::byte> bytes, Get... get) {
+  const Table* const table = read_table<Table>(bytes);
+  if (table != nullptr) (use((table->*get)()), ...);
+}
+
+void read_as_everything(std::span<const std::byte> bytes) {
+  using namespace wire;
+  read<HelloRequest>(bytes, &HelloRequest::version_max, &HelloRequest::identity);
+  read<HelloResponse>(bytes, &HelloResponse::node_id, &HelloResponse::requests_max, &HelloResponse::region_bytes_max);
+  read<OpenRequest>(bytes, &OpenRequest::record);
+  read<OpenResponse>(bytes, &OpenResponse::block_bytes);
+  read<MatchRequest>(bytes, &MatchRequest::hashes, &MatchRequest::token_ids);
+  read<MatchResponse>(bytes, &MatchResponse::lease, &MatchResponse::host_blocks);
+  read<GetRequest>(bytes, &GetRequest::hashes, &GetRequest::offsets, &GetRequest::segment_ends);
+  read<GetPart>(bytes, &GetPart::checksums, &GetPart::first_block);
+  read<PutRequest>(bytes, &PutRequest::hashes, &PutRequest::positions, &PutRequest::token_ids, &PutRequest::offsets);
+  read<PutWant>(bytes, &PutWant::first_block, &PutWant::block_count);
+  read<PutData>(bytes, &PutData::checksums, &PutData::block_count);
+  read<PutResponse>(bytes, &PutResponse::stored, &PutResponse::refused_why);
+  read<CancelRequest>(bytes, &CancelRequest::request_id);
+  read<PrefixRequest>(bytes, &PrefixRequest::hashes);
+  read<RegionAddRequest>(bytes, &RegionAddRequest::bytes);
+  read<Error>(bytes, &Error::code, &Error::message);
+  if (const auto* stats = read_table<StatsResponse>(bytes)) {
+    if (stats->stats() != nullptr) {
+      for (const Stat* stat : *stats->stats()) use(stat->name());
+    }
+    if (stats->namespaces() != nullptr) {
+      for (const NamespaceStat* each : *stats->namespaces()) use(each->record());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kv
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kv;
+  Input input(data, size);
+  const FrameLimits limits{.table_bytes_max = 4096, .payload_bytes_max = input.number(2)};
+  std::array<std::byte, kFrameHeaderBytes> head{};
+  const auto given = input.bytes(head.size());
+  std::copy(given.begin(), given.end(), head.begin());
+  std::string why;
+  const auto header = decode_frame_header(head, limits, &why);
+  if (header) {
+    KV_ASSERT(header->table_bytes <= limits.table_bytes_max && header->payload_bytes <= limits.payload_bytes_max);
+    KV_ASSERT(header->version >= kWireVersionMin && header->version <= kWireVersion);
+    KV_ASSERT((header->flags & ~kFrameFlagsAll) == 0);
+  } else {
+    KV_ASSERT(!why.empty());
+  }
+  const auto rest = input.bytes(4096);
+  alignas(8) static std::byte table[4096];
+  std::copy(rest.begin(), rest.end(), table);
+  const std::span<const std::byte> aligned(table, rest.size());
+  (void)frame_checksum_ok(head, aligned);
+  read_as_everything(aligned);
+  if (header) {  // what is encoded again is decoded again, and its checksum is right
+    std::array<std::byte, kFrameHeaderBytes> again{};
+    encode_frame_header(*header, aligned, again);
+    KV_ASSERT(frame_checksum_ok(again, aligned));
+    const auto second = decode_frame_header(again, {.table_bytes_max = 4096, .payload_bytes_max = UINT64_MAX}, &why);
+    KV_ASSERT(second && second->type == header->type && second->request_id == header->request_id);
+  }
+  return 0;
+}

@@ -1,0 +1,201 @@
+// Bytes as operations on a PrefixIndex and on a model of maps that answers by looking at everything.
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "base/assert.h"
+#include "index/prefix_index.h"
+#include "tests/fuzz/input.h"
+
+namespace kv {
+namespace {
+
+struct ModelBlock {
+  BlockId parent;
+  BlockHash hash;
+  std::uint64_t recency;
+  std::uint32_t pins = 0;
+  bool linked = true;
+};
+
+class Model {
+ public:
+  explicit Model(Input& input) : input_(input) {}
+
+  void step() {
+    switch (input_.below(10)) {
+      case 0:
+      case 1:
+      case 2: return insert();
+      case 3: return match();
+      case 4: return remove_leaf();
+      case 5: return touch();
+      case 6: return pin();
+      case 7: return unpin();
+      case 8: return evict();
+      default: return unlink();
+    }
+  }
+  void check() {
+    KV_ASSERT(index_.check().empty());
+    std::size_t linked = 0;
+    for (const auto& [id, block] : blocks_) linked += block.linked;
+    KV_ASSERT(index_.block_count() == linked);
+  }
+
+ private:
+  static BlockHash hash_of(std::uint8_t letter) {
+    BlockHash hash;
+    std::memset(hash.bytes.data(), letter * 37 + 1, hash.bytes.size());
+    return hash;
+  }
+  BlockId any(bool linked_only) {
+    if (blocks_.empty()) return kNoBlock;
+    auto at = std::next(blocks_.begin(), static_cast<std::ptrdiff_t>(input_.below(blocks_.size())));
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (!linked_only || at->second.linked) return at->first;
+      if (++at == blocks_.end()) at = blocks_.begin();
+    }
+    return kNoBlock;
+  }
+  BlockId child(BlockId parent, const BlockHash& hash) const {
+    for (const auto& [id, block] : blocks_) {
+      if (block.linked && block.parent == parent && block.hash == hash) return id;
+    }
+    return kNoBlock;
+  }
+  bool is_leaf(BlockId of) const {
+    for (const auto& [id, block] : blocks_) {
+      if (block.linked && block.parent == of) return false;
+    }
+    return true;
+  }
+  void forget_if_unpinned(BlockId id) {
+    if (blocks_.at(id).pins > 0) return;
+    if (!blocks_.at(id).linked) index_.forget(id);
+    blocks_.erase(id);
+  }
+
+  void insert() {
+    BlockId parent = input_.flag() ? any(true) : kNoBlock;
+    ++tick_;
+    std::uint32_t position = parent == kNoBlock ? 0 : index_.position(parent) + 1;
+    for (std::size_t left = 1 + input_.below(6); left > 0; --left, ++position) {
+      const BlockHash hash = hash_of(static_cast<std::uint8_t>(input_.below(5)));
+      const BlockId found = index_.find_child(tree_, parent, hash);
+      KV_ASSERT(found == child(parent, hash));
+      if (found != kNoBlock) {
+        parent = found;
+        continue;
+      }
+      const BlockId id = index_.insert(tree_, parent, {hash, SlotId{tick_}, position}, Tick{tick_});
+      KV_ASSERT(blocks_.emplace(id, ModelBlock{parent, hash, tick_}).second);
+      parent = id;
+    }
+  }
+  void match() {
+    std::vector<BlockHash> hashes;
+    for (std::size_t left = input_.below(8); left > 0; --left) {
+      hashes.push_back(hash_of(static_cast<std::uint8_t>(input_.below(5))));
+    }
+    const auto prefix = index_.match(tree_, hashes);
+    BlockId last = kNoBlock;
+    std::vector<BlockId> expected;
+    for (const BlockHash& hash : hashes) {
+      const BlockId next = child(last, hash);
+      if (next == kNoBlock) break;
+      expected.push_back(last = next);
+    }
+    KV_ASSERT(prefix.block_count == expected.size() && prefix.last == last);
+    std::vector<BlockId> blocks(prefix.block_count);
+    index_.blocks_of(prefix, blocks);
+    KV_ASSERT(blocks == expected);
+  }
+  void remove_leaf() {
+    const BlockId id = any(true);
+    if (id == kNoBlock) return;
+    KV_ASSERT(index_.is_leaf_end(id) == is_leaf(id));
+    if (!is_leaf(id) || blocks_.at(id).pins > 0) return;
+    remove(id);
+  }
+  void remove(BlockId id) {
+    const ModelBlock block = blocks_.at(id);
+    index_.remove_leaf_end(id);
+    blocks_.erase(id);
+    if (block.parent != kNoBlock) {
+      auto& parent = blocks_.at(block.parent);
+      parent.recency = std::max(parent.recency, block.recency);
+    }
+  }
+  void touch() {
+    const BlockId id = any(true);
+    if (id == kNoBlock) return;
+    ++tick_;
+    index_.touch(id, Tick{tick_});
+    blocks_.at(id).recency = tick_;
+  }
+  void pin() {
+    const BlockId id = any(true);
+    if (id == kNoBlock) return;
+    index_.pin(id);
+    ++blocks_.at(id).pins;
+  }
+  void unpin() {
+    const BlockId id = any(false);
+    if (id == kNoBlock || blocks_.at(id).pins == 0) return;
+    index_.unpin(id);
+    if (--blocks_.at(id).pins == 0 && !blocks_.at(id).linked) forget_if_unpinned(id);
+  }
+  void evict() {
+    const BlockId oldest = index_.oldest_leaf_end();
+    std::uint64_t least = UINT64_MAX;
+    for (const auto& [id, block] : blocks_) {
+      if (block.linked && block.pins == 0 && is_leaf(id)) least = std::min(least, block.recency);
+    }
+    if (least == UINT64_MAX) {
+      KV_ASSERT(oldest == kNoBlock);
+      return;
+    }
+    const ModelBlock& block = blocks_.at(oldest);
+    KV_ASSERT(block.linked && block.pins == 0 && is_leaf(oldest) && block.recency == least);
+    KV_ASSERT(index_.recency(oldest) == Tick{least});
+    remove(oldest);
+  }
+  void unlink() {
+    const BlockId id = any(true);
+    if (id == kNoBlock) return;
+    const BlockId parent = blocks_.at(id).parent;
+    std::uint64_t recency = 0;
+    std::vector<BlockId> gone;
+    index_.unlink_subtree(id, [&](BlockId each) { gone.push_back(each); });
+    for (const BlockId each : gone) {
+      ModelBlock& block = blocks_.at(each);
+      KV_ASSERT(block.linked && is_leaf(each));  // children before parents
+      recency = std::max(recency, block.recency);
+      block.linked = false;
+      if (block.pins == 0) blocks_.erase(each);
+    }
+    KV_ASSERT(!gone.empty() && gone.back() == id);
+    if (parent != kNoBlock) blocks_.at(parent).recency = std::max(blocks_.at(parent).recency, recency);
+  }
+
+  Input& input_;
+  PrefixIndex index_;
+  TreeId tree_ = index_.add_tree();
+  std::map<BlockId, ModelBlock> blocks_;
+  std::uint64_t tick_ = 0;
+};
+
+}  // namespace
+}  // namespace kv
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  kv::Input input(data, std::min<std::size_t>(size, 2048));
+  kv::Model model(input);
+  for (int i = 0; !input.empty(); ++i) {
+    model.step();
+    if (i % 64 == 0) model.check();
+  }
+  model.check();
+  return 0;
+}

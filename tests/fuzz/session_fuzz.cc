@@ -1,0 +1,317 @@
+// A client that has said hello and then does as its bytes say: any table for any verb behind a right checksum, raw
+// bytes, requests that are nearly right, in any order and at any time. Afterwards nothing is left of it.
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "store/node/session.h"
+#include "tests/fuzz/input.h"
+#include "tests/transport/sim_world.h"
+#include "transport/shared_memory.h"
+
+namespace kv {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::size_t kBlockBytes = 4096;
+
+/// What lives longer than one input: the metrics are costly to make, and the memory to lend costs system calls.
+struct Lasting {
+  NodeMetrics metrics{"fuzz"};
+  std::unique_ptr<SharedMemory> memory = SharedMemory::create(16 * kBlockBytes).value();
+  NamespaceRecord record = [] {
+    std::string why;
+    return NamespaceRecord::from_fields({{"model", "m"}, {"block_size", "2"}, {"block_bytes", "4096"}}, &why).value();
+  }();
+};
+Lasting& lasting() {
+  spdlog::set_level(spdlog::level::off);
+  static Lasting instance;
+  return instance;
+}
+
+class HostileClient {
+ public:
+  HostileClient(SimWorld& world, Stream& stream, Input& input) : world_(world), stream_(stream), input_(input) {}
+
+  void run() {
+    frame(FrameType::kHello, [](FlatBufferBuilder& b) { return wire::CreateHelloRequest(b, 1, 1); });
+    open(lasting().record.text());
+    while (!input_.empty()) step();
+    flush();
+  }
+  /// Reads and forgets what the node says.
+  void read_some() {
+    std::byte scratch[4096];
+    const asio::mutable_buffer buffer = asio::buffer(scratch);
+    while (stream_.try_read(std::span(&buffer, 1))) {
+    }
+  }
+
+ private:
+  static BlockHash name(std::size_t chain, std::size_t index) {
+    BlockHash hash;
+    std::memset(hash.bytes.data(), static_cast<int>(1 + chain * 40 + index), hash.bytes.size());
+    return hash;
+  }
+  std::vector<BlockHash> chain() {
+    const std::size_t which = input_.below(3), shared = input_.below(8), count = input_.below(9);
+    std::vector<BlockHash> hashes;
+    for (std::size_t i = 0; i < count; ++i) hashes.push_back(name(i < shared ? 0 : which, i));
+    return hashes;
+  }
+  static std::vector<wire::Hash> to_wire(const std::vector<BlockHash>& hashes) {
+    std::vector<wire::Hash> all(hashes.size());
+    if (!hashes.empty()) std::memcpy(static_cast<void*>(all.data()), hashes.data(), 32 * hashes.size());
+    return all;
+  }
+  std::vector<std::uint32_t> small_numbers(std::size_t count_max) {
+    std::vector<std::uint32_t> all(input_.below(count_max + 1));
+    for (auto& each : all) each = static_cast<std::uint32_t>(input_.below(4));
+    return all;
+  }
+  std::vector<std::uint64_t> offsets(std::size_t count) {
+    std::vector<std::uint64_t> all(input_.below(8) == 0 ? input_.below(9) : count);
+    for (auto& each : all) each = input_.below(16) == 0 ? input_.number(8) : input_.below(64) * 1024;
+    return all;
+  }
+  std::uint32_t space() { return input_.below(8) == 0 ? static_cast<std::uint32_t>(input_.number(4)) : 0; }
+  std::uint32_t region() { return input_.flag() ? 0 : static_cast<std::uint32_t>(input_.below(4)); }
+  std::uint64_t id() { return input_.below(6); }
+
+  void raw(FrameType type, std::uint16_t flags, std::uint64_t request_id, std::span<const std::byte> table,
+           std::size_t payload_bytes) {
+    FrameHeader header;
+    header.type = type;
+    header.flags = flags;
+    header.request_id = request_id;
+    header.payload_bytes = payload_bytes;
+    Bytes head(kFrameHeaderBytes);
+    encode_frame_header(header, table, std::span<std::byte, kFrameHeaderBytes>(head.data(), kFrameHeaderBytes));
+    out_.insert(out_.end(), head.begin(), head.end());
+    out_.insert(out_.end(), table.begin(), table.end());
+  }
+  template <class Build>
+  void frame(FrameType type, Build build, std::uint64_t request_id = 0, std::span<const std::byte> payload = {}) {
+    FlatBufferBuilder builder;
+    builder.Finish(build(builder));
+    raw(type, 0, request_id, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), payload.size());
+    out_.insert(out_.end(), payload.begin(), payload.end());
+  }
+  void open(const std::string& record) {
+    frame(FrameType::kOpen, [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, record.c_str()); });
+  }
+  void flush() {
+    const asio::const_buffer rest = asio::buffer(out_);
+    std::size_t at = 0;
+    for (int i = 0; i < 64 && at < out_.size(); ++i) {
+      const asio::const_buffer part = rest + at;
+      const auto count = stream_.try_write(std::span(&part, 1));
+      if (count) at += *count;
+      if (!count && count.error() != asio::error::would_block) break;
+      world_.run_for(1ms);
+      if (reads_) read_some();
+    }
+    out_.clear();
+  }
+
+  void step() {
+    if (out_.size() > 100'000) flush();
+    switch (input_.below(20)) {
+      case 0: {
+        const auto type = static_cast<FrameType>(input_.byte());
+        const auto flags = static_cast<std::uint16_t>(input_.below(8) == 0 ? input_.number(2) : 0);
+        const std::uint64_t request_id = id();
+        Bytes table(8 * ((input_.below(400) + 7) / 8));
+        const auto given = input_.bytes(table.size());
+        std::copy(given.begin(), given.end(), table.begin());
+        const std::size_t payload = input_.below(8) == 0 ? input_.below(9000) : 0;
+        raw(type, flags, request_id, table, payload);
+        out_.resize(out_.size() + payload);
+        return;
+      }
+      case 1: {
+        if (input_.below(8) != 0) return;  // it ends the session
+        const auto bytes = input_.bytes(input_.below(100));
+        out_.insert(out_.end(), bytes.begin(), bytes.end());
+        return;
+      }
+      case 2:
+      case 3: {
+        flush();
+        return world_.run_for(input_.below(8) == 0 ? input_.below(40) * 1s : input_.below(100) * 100us);
+      }
+      case 4: {
+        const auto hashes = to_wire(chain());
+        const auto tokens = small_numbers(20);
+        return frame(
+            FrameType::kMatch,
+            [&](FlatBufferBuilder& b) {
+              return wire::CreateMatchRequestDirect(b, space(), &hashes, &tokens, input_.flag());
+            },
+            id());
+      }
+      case 5:
+      case 6: {
+        const auto hashes = to_wire(chain());
+        const auto where = offsets(hashes.size());
+        const std::uint32_t to = region();
+        const std::vector<std::uint64_t> ends(input_.below(8) == 0 ? 1 : 0, input_.below(2) == 0 ? kBlockBytes : 777);
+        return frame(
+            FrameType::kGet,
+            [&](FlatBufferBuilder& b) {
+              return wire::CreateGetRequestDirect(b, space(), &hashes, input_.below(5), to, to == 0 ? nullptr : &where,
+                                                  &ends);
+            },
+            id());
+      }
+      case 7:
+      case 8: {
+        const auto hashes = to_wire(chain());
+        const auto where = offsets(hashes.size());
+        const auto positions = input_.below(8) == 0 ? small_numbers(9) : std::vector<std::uint32_t>();
+        const auto tokens = input_.below(4) == 0 ? small_numbers(18) : std::vector<std::uint32_t>();
+        const std::uint32_t from = region();
+        const std::uint64_t deadline_us = input_.below(4) == 0 ? input_.number(4) : 0;
+        return frame(
+            FrameType::kPut,
+            [&](FlatBufferBuilder& b) {
+              return wire::CreatePutRequestDirect(b, space(), &hashes, &positions, &tokens, from,
+                                                  from == 0 ? nullptr : &where, deadline_us);
+            },
+            id());
+      }
+      case 9:
+      case 10:
+      case 11: return put_data();
+      case 12: {
+        const std::uint64_t which = id();
+        return frame(
+            FrameType::kCancel, [&](FlatBufferBuilder& b) { return wire::CreateCancelRequest(b, which); }, 99);
+      }
+      case 13: {
+        const std::uint64_t lease = input_.below(5);
+        return frame(
+            FrameType::kRelease, [&](FlatBufferBuilder& b) { return wire::CreateReleaseRequest(b, lease); }, id());
+      }
+      case 14: {
+        constexpr FrameType kTypes[] = {FrameType::kTouch, FrameType::kPin, FrameType::kUnpin, FrameType::kDrop};
+        const auto hashes = to_wire(chain());
+        return frame(
+            kTypes[input_.below(4)],
+            [&](FlatBufferBuilder& b) { return wire::CreatePrefixRequestDirect(b, space(), &hashes); }, id());
+      }
+      case 15: {
+        flush();
+        if (input_.below(4) != 0) stream_.send_descriptor(lasting().memory->fd());
+        const std::uint64_t bytes = input_.below(8) == 0 ? input_.number(8) : 16 * kBlockBytes;
+        frame(
+            FrameType::kRegionAdd, [&](FlatBufferBuilder& b) { return wire::CreateRegionAddRequest(b, bytes); }, id());
+        return flush();
+      }
+      case 16: {
+        const auto which = static_cast<std::uint32_t>(input_.below(4));
+        return frame(
+            FrameType::kRegionRemove, [&](FlatBufferBuilder& b) { return wire::CreateRegionRemoveRequest(b, which); },
+            id());
+      }
+      case 17: {
+        const auto text = input_.take(input_.below(100));
+        return open(input_.flag() ? lasting().record.text() + "x.a=b\n"
+                                  : std::string(reinterpret_cast<const char*>(text.data()), text.size()));
+      }
+      case 18:
+        return frame(
+            FrameType::kStats, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); }, id());
+      default: reads_ = !reads_;
+    }
+  }
+  void put_data() {
+    const auto hashes = chain();  // often what was offered
+    const std::uint64_t which = id();
+    Bytes payload;
+    std::vector<std::uint64_t> sums;
+    for (const BlockHash& hash : hashes) {
+      Bytes block(kBlockBytes, hash.bytes[0]);
+      sums.push_back(stripe_checksum(checksum_seed(lasting().record.id(), hash), 0, block));
+      payload.insert(payload.end(), block.begin(), block.end());
+      std::memcpy(lasting().memory->bytes().data() + (sums.size() - 1) * kBlockBytes, block.data(), kBlockBytes);
+    }
+    switch (input_.below(8)) {
+      case 0: sums.push_back(7); break;
+      case 1:
+        if (!payload.empty()) payload[input_.below(payload.size())] ^= std::byte{1};
+        break;
+      case 2: payload.resize(input_.below(9000)); break;
+      case 3: payload.clear(); break;  // from a region
+      default: break;
+    }
+    frame(
+        FrameType::kPutData,
+        [&](FlatBufferBuilder& b) {
+          return wire::CreatePutDataDirect(b, static_cast<std::uint32_t>(hashes.size()), &sums);
+        },
+        which, payload);
+  }
+
+  SimWorld& world_;
+  Stream& stream_;
+  Input& input_;
+  Bytes out_;
+  bool reads_ = true;
+};
+
+}  // namespace
+}  // namespace kv
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kv;
+  Input input(data, std::min<std::size_t>(size, 1024));
+  NodeMetrics& metrics = lasting().metrics;
+  SimWorld world;
+  StoreConfig config;
+  config.arena.capacity_bytes = 20 * kBlockBytes;
+  config.arena.granule_bytes = kBlockBytes;
+  config.arena.huge_pages = false;
+  config.arena.touch = false;
+  config.chain_blocks_max = 8;
+  LockedStore store(Store::create(config).value(), metrics);
+  NodeContext node{.store = store, .clock = world.clock, .metrics = metrics, .limits = {}};
+  node.chain_blocks_max = 8;
+  node.limits.requests_max = 4;
+  node.limits.region_count_max = 3;
+  const auto listener = world.network.listen({Endpoint::Scheme::kSim, "node", ""}, world.io.get_executor()).value();
+  auto stream = world.await(world.network.connect(listener->endpoint(), world.io.get_executor())).value().value();
+  auto accepted = world.await(listener->accept(world.io.get_executor())).value().value();
+  auto session = std::make_shared<Session>(node, SessionId{1}, std::move(accepted), world.io.get_executor());
+  bool ended = false;
+  asio::co_spawn(world.io, session->run(), [&](std::exception_ptr error) {
+    KV_ASSERT(!error);
+    ended = true;
+  });
+  HostileClient client(world, *stream, input);
+  client.run();
+  stream->close();
+  world.run_until([&] { return ended; }, 100s);
+  KV_ASSERT(ended);
+  world.run_for(10s);
+  KV_ASSERT(session.use_count() == 1);
+  session.reset();
+  store.with([](Store& each) {
+    KV_ASSERT(each.check().empty());
+    const StoreStats stats = each.stats();
+    KV_ASSERT(stats.staged_count == 0 && stats.lease_count == 0);
+    for (const auto& space : each.namespaces()) KV_ASSERT(each.drop(space.id, {}));
+    KV_ASSERT(each.stats().allocated_bytes == 0);
+  });
+  KV_ASSERT(metrics.session_count() == 0);
+  return 0;
+}

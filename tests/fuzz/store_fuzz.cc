@@ -1,0 +1,242 @@
+// Bytes as operations on a Store with several block sizes. Every stored byte is a function of its block's name.
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "store/store.h"
+#include "tests/fuzz/input.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kSizes[] = {4096, 8192, 69'632};
+constexpr std::size_t kChains = 3, kBlocks = 10;
+
+BlockHash name(std::size_t chain, std::size_t index) {
+  BlockHash hash;
+  std::memset(hash.bytes.data(), static_cast<int>(1 + chain * 40 + index), hash.bytes.size());
+  return hash;
+}
+std::byte byte_of(const BlockHash& hash, std::size_t space) {
+  return hash.bytes[0] ^ static_cast<std::byte>(space * 85);
+}
+
+class Operations {
+ public:
+  explicit Operations(Input& input) : input_(input) {
+    StoreConfig config;
+    config.arena.capacity_bytes = 4096 * (20 + input_.below(60));
+    config.arena.granule_bytes = 4096;
+    config.arena.huge_pages = false;
+    config.arena.touch = false;
+    config.lease_count_per_session_max = 4;
+    config.chain_blocks_max = 16;
+    config.namespace_count_max = 3;
+    store_ = Store::create(config).value();
+    for (const std::size_t bytes : kSizes) {
+      std::string why;
+      const auto record = NamespaceRecord::from_fields(
+          {{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(bytes)}}, &why);
+      const auto space = store_->open(*record);
+      if (space) spaces_.push_back({*space, record->id(), bytes});
+    }
+  }
+
+  void run() {
+    for (int i = 0; !input_.empty(); ++i) {
+      step();
+      if (i % 16 == 0) KV_ASSERT(store_->check().empty());
+    }
+    KV_ASSERT(store_->check().empty());
+    for (const auto& prefix : pinned_) unpin(prefix);
+    for (std::uint64_t session = 0; session < 3; ++session) store_->end_session(SessionId{session});
+    for (const auto& space : spaces_) KV_ASSERT(store_->drop(space.id, {}));
+    KV_ASSERT(store_->check().empty());
+    const StoreStats stats = store_->stats();
+    KV_ASSERT(stats.allocated_bytes == 0 && stats.block_count == 0 && stats.staged_count == 0 &&
+              stats.lease_count == 0);
+  }
+
+ private:
+  struct Space {
+    SpaceId id;
+    NamespaceId name;
+    std::size_t block_bytes;
+  };
+  struct Put {
+    std::size_t space;
+    std::uint64_t session;
+    std::vector<BlockHash> hashes;
+    std::vector<Store::StagedBlock> staged;
+    std::size_t done = 0;
+  };
+  struct Pinned {
+    Store::PinnedPrefix prefix;
+    std::vector<BlockHash> hashes;
+    std::size_t space;
+  };
+
+  std::vector<BlockHash> chain() {
+    const std::size_t which = input_.below(kChains), shared = input_.below(kBlocks), count = input_.below(kBlocks + 1);
+    std::vector<BlockHash> hashes;
+    for (std::size_t i = 0; i < count; ++i) hashes.push_back(name(i < shared ? 0 : which, i));
+    return hashes;
+  }
+  std::vector<std::uint32_t> tokens(std::size_t block_count) {
+    std::vector<std::uint32_t> ids(2 * block_count);
+    for (auto& id : ids) id = static_cast<std::uint32_t>(input_.below(3));
+    return ids;
+  }
+  SessionId session() { return SessionId{input_.below(3)}; }
+
+  void step() {
+    if (spaces_.empty()) return void(input_.byte());
+    now_ += std::chrono::milliseconds(input_.below(20));
+    const std::size_t which = input_.below(spaces_.size());
+    const SpaceId space = spaces_[which].id;
+    switch (input_.below(16)) {
+      case 0:
+      case 1:
+      case 2: return offer(which);
+      case 3:
+      case 4:
+      case 5: return commit();
+      case 6: return end_put();
+      case 7: {
+        const auto hashes = chain();
+        const auto ids = tokens(input_.below(8));
+        Store::MatchOptions options;
+        options.session = session();
+        options.lease = input_.flag();
+        options.token_ids = ids;
+        const auto match = store_->match(space, hashes, options, now_);
+        KV_ASSERT(match && match->block_count <= hashes.size());
+        if (match->lease != LeaseId{}) leases_.emplace_back(options.session, match->lease);
+        return;
+      }
+      case 8: return pin(which);
+      case 9: {
+        if (pinned_.empty()) return;
+        const std::size_t at = input_.below(pinned_.size());
+        unpin(pinned_[at]);
+        pinned_.erase(pinned_.begin() + static_cast<std::ptrdiff_t>(at));
+        return;
+      }
+      case 10: {
+        if (leases_.empty()) return;
+        const auto [owner, lease] = leases_[input_.below(leases_.size())];
+        (void)store_->release(input_.flag() ? owner : session(), lease);
+        return;
+      }
+      case 11: {
+        (void)store_->touch(space, chain(), now_);
+        return;
+      }
+      case 12: {
+        (void)(input_.flag() ? store_->retain(space, chain()) : store_->unretain(space, chain()));
+        return;
+      }
+      case 13: {
+        const auto hashes = chain();
+        (void)store_->drop(space, hashes);
+        return;
+      }
+      case 14: {
+        now_ += std::chrono::seconds(input_.below(20));
+        store_->expire_leases(now_);
+        return;
+      }
+      default: {
+        const SessionId ending = session();
+        std::erase_if(puts_, [&](const auto& put) { return SessionId{put.second.session} == ending; });
+        return store_->end_session(ending);
+      }
+    }
+  }
+
+  void offer(std::size_t which) {
+    const auto hashes = chain();
+    std::vector<std::uint32_t> positions;
+    for (std::uint32_t i = 0; i < hashes.size() && input_.below(8) == 0; ++i) positions.push_back(i * 2);
+    const auto ids = input_.flag() ? tokens(hashes.size()) : std::vector<std::uint32_t>();
+    Store::OfferOptions options;
+    options.session = session();
+    options.positions = positions;
+    options.token_ids = ids;
+    auto plan = store_->offer(spaces_[which].id, hashes, options, now_);
+    if (!plan) return;
+    KV_ASSERT(plan->stored_count + plan->staged.size() + plan->refused_count == hashes.size());
+    if (plan->put == PutId{}) return;
+    Put put{which, static_cast<std::uint64_t>(options.session), hashes, plan->staged};
+    if (plan->again) {
+      const auto more = store_->offer_more(plan->put, now_);
+      KV_ASSERT(more);
+      put.staged.insert(put.staged.end(), more->staged.begin(), more->staged.end());
+    }
+    for (const auto& staged : put.staged) {
+      KV_ASSERT(staged.bytes.size() == spaces_[which].block_bytes);
+      KV_ASSERT(staged.seed == checksum_seed(spaces_[which].name, hashes[staged.index]));
+      std::memset(staged.bytes.data(), static_cast<int>(byte_of(hashes[staged.index], which)), staged.bytes.size());
+    }
+    puts_.emplace(plan->put, std::move(put));
+  }
+  void commit() {
+    if (puts_.empty()) return;
+    const auto at = std::next(puts_.begin(), static_cast<std::ptrdiff_t>(input_.below(puts_.size())));
+    Put& put = at->second;
+    if (put.done == put.staged.size()) return;
+    const auto& staged = put.staged[put.done++];
+    for (const std::byte each : staged.bytes) {
+      KV_ASSERT(each == byte_of(put.hashes[staged.index], put.space));  // nobody else was given this slot
+    }
+    std::vector<std::uint64_t> sums(stripe_count(staged.bytes.size()));
+    block_checksums(staged.seed, staged.bytes, sums);
+    (void)store_->commit(at->first, sums, now_);
+  }
+  void end_put() {
+    if (puts_.empty()) return;
+    const auto at = std::next(puts_.begin(), static_cast<std::ptrdiff_t>(input_.below(puts_.size())));
+    store_->end_put(at->first);
+    puts_.erase(at);
+  }
+  void pin(std::size_t which) {
+    const auto hashes = chain();
+    const LeaseId lease = leases_.empty() || input_.flag() ? LeaseId{} : leases_[input_.below(leases_.size())].second;
+    auto prefix = store_->pin_prefix(spaces_[which].id, hashes, session(), lease, now_);
+    KV_ASSERT(prefix && prefix->blocks.size() <= hashes.size());
+    pinned_.push_back({std::move(*prefix), hashes, which});
+    expect_intact(pinned_.back());
+  }
+  void expect_intact(const Pinned& pinned) const {
+    for (std::size_t i = 0; i < pinned.prefix.blocks.size(); ++i) {
+      const auto& block = pinned.prefix.blocks[i];
+      KV_ASSERT(block.bytes.size() == spaces_[pinned.space].block_bytes);
+      for (const std::byte each : block.bytes) KV_ASSERT(each == byte_of(pinned.hashes[i], pinned.space));
+      KV_ASSERT(
+          verify_block(checksum_seed(spaces_[pinned.space].name, pinned.hashes[i]), block.bytes, block.checksums));
+    }
+  }
+  void unpin(const Pinned& pinned) {
+    expect_intact(pinned);  // constant while pinned
+    store_->unpin(pinned.prefix);
+  }
+
+  Input& input_;
+  std::unique_ptr<Store> store_;
+  std::vector<Space> spaces_;
+  std::map<PutId, Put> puts_;
+  std::vector<Pinned> pinned_;
+  std::vector<std::pair<SessionId, LeaseId>> leases_;
+  TimePoint now_{std::chrono::seconds(1)};
+};
+
+}  // namespace
+}  // namespace kv
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  kv::Input input(data, std::min<std::size_t>(size, 1024));
+  kv::Operations(input).run();
+  return 0;
+}
