@@ -180,7 +180,7 @@ class HostileClient {
         const auto positions = input_.below(8) == 0 ? small_numbers(9) : std::vector<std::uint32_t>();
         const auto tokens = input_.below(4) == 0 ? small_numbers(18) : std::vector<std::uint32_t>();
         const std::uint32_t from = region();
-        const std::uint64_t deadline_us = input_.below(4) == 0 ? input_.number(4) : 0;
+        const std::uint64_t deadline_us = input_.below(4) == 0 ? input_.below(100) * 1000 : 0;
         return frame(
             FrameType::kPut,
             [&](FlatBufferBuilder& b) {
