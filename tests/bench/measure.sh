@@ -32,7 +32,7 @@ start() {
   shift
   "$node" --listen tcp://127.0.0.1:0 --listen "unix://$scratch/$name" --admin none "$@" > "$scratch/$name.log" 2>&1 &
   pids+=($!)
-  until grep -q ' ready ' "$scratch/$name.log"; do
+  until grep -q ' ready ' "$scratch/$name.log" 2> /dev/null; do
     kill -0 $! 2> /dev/null || { cat "$scratch/$name.log" >&2; exit 1; }
     sleep 0.1
   done
@@ -67,7 +67,13 @@ small="--block-bytes 4KiB --batch 1"
 match="--op match --block-bytes 4KiB --batch 256 --connections 1"
 
 # row NAME UNIT DIVISOR LIMIT_VALUE OUR_VALUE: keeps one measurement
-row() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >> "$scratch/results"; }
+row() {
+  if [ -z "$4" ] || [ -z "$5" ]; then
+    echo "measure.sh: no figure for '$1' this round" >&2
+    return 0
+  fi
+  printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >> "$scratch/results"
+}
 wanted() { [[ $1 =~ $rows ]]; }
 
 measure_round() {
@@ -110,7 +116,6 @@ measure_round() {
   return 0
 }
 
-busy_before=$(awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat)
 for round in $(seq "$rounds"); do
   [ -t 2 ] && printf '\rround %d of %d' "$round" "$rounds" >&2
   measure_round
