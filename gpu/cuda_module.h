@@ -1,0 +1,55 @@
+// gpu/cuda_module.h: permute() on an NVIDIA device, from a module that is loaded when first asked for. A process
+// without CUDA, or without a device, gets an error here and goes on with the host's version.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "gpu/compress.h"
+#include "gpu/permute.h"
+
+namespace kv {
+
+struct DevicePlan;
+
+/// libkvstore_cuda.so, held open. Thread safety: calls may come from any thread.
+class CudaModule {
+ public:
+  /// Loads the file that the environment names in KV_CUDA_MODULE, else libkvstore_cuda.so as the loader finds it.
+  /// Errors: kUnavailable: no such module, another version's, or no device; `why`, if given, is told which.
+  static Result<std::shared_ptr<const CudaModule>> load(std::string* why = nullptr);
+  ~CudaModule();
+
+  /// permute() enqueued on `stream` (a cudaStream_t), one launch for each kind of body, at most `block_count_max`
+  /// blocks for each component and layer. The memory behind the layouts, the ids of the rows, frequencies and deltas
+  /// are the device's or page-locked, and stay until the stream has passed. Nothing is allocated on the device and
+  /// nothing waited for. A slot beyond the cache is skipped: only the device knows it. Errors: kMismatch as permute()
+  /// has it; CUDA's own, if the launch failed.
+  Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
+                       std::int64_t row_count, const Operation& operation, void* stream,
+                       int block_count_max = kBlockCountMax) const;
+  static constexpr int kBlockCountMax = 1 << 16;
+
+  /// scatter_kept() enqueued on `stream`. `rows` is the device's or page-locked; a row that is not within is skipped.
+  /// Errors: kMismatch as scatter_kept() has it; CUDA's own.
+  Result<void> scatter_kept(const BoundLayout& cache, std::span<const KeepRow> rows, const BoundLayout& source,
+                            void* stream, int block_count_max = kBlockCountMax) const;
+
+  void* allocate(std::size_t bytes) const;  ///< Device memory, or null. The caller frees it.
+  void free(void* memory) const;
+  Result<void> copy(void* to, const void* from, std::size_t bytes) const;  ///< Between any two memories; waits.
+  Result<void> synchronise(void* stream) const;
+
+ private:
+  struct Functions;
+  explicit CudaModule(std::unique_ptr<Functions> functions);
+  Result<void> check(int error) const;
+
+  std::unique_ptr<Functions> functions_;
+};
+
+}  // namespace kv

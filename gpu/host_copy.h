@@ -1,0 +1,52 @@
+// gpu/host_copy.h: the copying body of permute() on the host: one component's bytes, for a run of tokens at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/permute_plan.h"
+
+namespace kv {
+
+/// The loops that copy `token_count` consecutive tokens of one component: what is contiguous on both sides has become
+/// part of the run, the rest are loops, the target's smallest step innermost.
+struct CopyNest {
+  struct Loop {
+    std::int64_t extent = 1;
+    std::int64_t to_stride = 0;
+    std::int64_t from_stride = 0;
+  };
+  static constexpr std::int64_t kPrefetchBytes = 4096;
+  static constexpr int kLoopsMax = 9;  // three axes of two digits a side, which cut each other into three
+
+  std::int64_t run_bytes = 0;
+  int loop_count = 0;
+  Loop loops[kLoopsMax];
+
+  /// `is_streaming`: past the caches, and asking for the source kPrefetchBytes ahead.
+  void copy(std::byte* to, const std::byte* from, bool is_streaming) const;
+  /// Asks for what copy() will read first: the next run's, while this one is copied.
+  void prefetch(const std::byte* from) const;
+  std::int64_t source_bytes() const;  ///< From the first byte read to the last.
+};
+
+/// Makes streaming copies visible in order before whatever the caller does next: they are not ordered by a release.
+void finish_streaming();
+
+/// Whether the two axes' digits cut one another evenly, so that loops can express the pair.
+bool is_expressible(const Axis& to, const Axis& from);
+
+/// Requires is_expressible() for token, head and feature axes. The tokens lie within one low digit on either side, or
+/// are all of both blocks (`is_whole_block`).
+CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whole_block);
+
+/// How many rows from `row` on can be copied as one nest, at least 1; 0 if the row is skipped.
+struct TokenRun {
+  std::int64_t count = 0;
+  std::int64_t to_slot = 0;
+  std::int64_t from_slot = 0;
+  bool is_whole_block = false;
+};
+TokenRun find_token_run(const PermutePlan& plan, std::int64_t row);
+
+}  // namespace kv

@@ -1,0 +1,197 @@
+#include "gpu/permute.h"
+
+#include <utility>
+
+#include "base/assert.h"
+#include "gpu/host_copy.h"
+#include "gpu/host_rows.h"
+
+namespace kv {
+namespace {
+
+using Kind = Operation::Kind;
+
+/// Calls that move more than the caches hold write past them.
+constexpr std::int64_t kStreamingBytes = 4 << 20;
+
+bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_count) {
+  if (row_count == 0) return false;
+  if (rows.kind == Rows::Kind::kRange) return rows.first < 0 || rows.first > slot_count - row_count;
+  const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
+  const std::int64_t step = is_blocks ? rows.block_tokens : 1;
+  for (std::int64_t row = 0; row < row_count; row += step) {
+    if (rows.slot(row) + (is_blocks ? step - 1 : 0) >= slot_count) return true;
+  }
+  return false;
+}
+
+std::int64_t part_bytes(const Part& part) {
+  return part.heads * part.to.feature.extent() * element_bytes(part.to.element);
+}
+
+/// The host body: rows outermost, so that slots are looked up once and one turn table serves all layers.
+void run(const PermutePlan& plan) {
+  std::int64_t total_bytes = 0;
+  bool has_copies = false;
+  bool has_computed = false;
+  for (int i = 0; i < plan.part_count; ++i) {
+    total_bytes += part_bytes(plan.parts[i]) * plan.row_count * plan.layer_count;
+    (plan.parts[i].kind == Kind::kCopy ? has_copies : has_computed) = true;
+  }
+  const HostStores stores = plan.operation.host_stores;
+  const bool is_streaming =
+      stores == HostStores::kAuto ? total_bytes >= kStreamingBytes : stores == HostStores::kStreaming;
+  CopyNest nests[kRoleCount];
+  std::int64_t nest_tokens = 0;  // what the nests are for
+  bool nest_is_whole = false;
+  TurnTable turn;
+  for (std::int64_t row = 0; row < plan.row_count;) {
+    const TokenRun run = find_token_run(plan, row);
+    if (run.count == 0) {
+      ++row;
+      continue;
+    }
+    if (has_copies && (run.count != nest_tokens || run.is_whole_block != nest_is_whole)) {
+      for (int i = 0; i < plan.part_count; ++i) {
+        if (plan.parts[i].kind == Kind::kCopy) nests[i] = make_copy_nest(plan.parts[i], run.count, run.is_whole_block);
+      }
+      nest_tokens = run.count;
+      nest_is_whole = run.is_whole_block;
+    }
+    const std::int64_t next_row = row + run.count;
+    const std::int64_t next_slot = is_streaming && next_row < plan.row_count ? plan.from_rows.slot(next_row) : -1;
+    for (std::int64_t layer = 0; has_copies && layer < plan.layer_count; ++layer) {
+      for (int i = 0; i < plan.part_count; ++i) {
+        const Part& part = plan.parts[i];
+        if (part.kind != Kind::kCopy) continue;
+        if (next_slot >= 0) {
+          nests[i].prefetch(plan.from.base(layer, part.from.component) +
+                            part.from.row_offset(next_slot, plan.from.block_tokens));
+        }
+        nests[i].copy(
+            plan.to.base(layer, part.to.component) + part.to.row_offset(run.to_slot, plan.to.block_tokens),
+            plan.from.base(layer, part.from.component) + part.from.row_offset(run.from_slot, plan.from.block_tokens),
+            is_streaming);
+      }
+    }
+    for (std::int64_t i = 0; has_computed && i < run.count; ++i) {
+      if (plan.operation.kind == Kind::kRotate) fill_turn_table(turn, plan.operation.rotation, row + i);
+      for (std::int64_t layer = 0; layer < plan.layer_count; ++layer) {
+        for (int j = 0; j < plan.part_count; ++j) {
+          const Part& part = plan.parts[j];
+          if (part.kind == Kind::kCopy) continue;
+          const auto at = [&](const Bases& side, const Place& place, std::int64_t slot) -> std::byte* {
+            return side.base(layer, place.component) + place.row_offset(slot + i, side.block_tokens);
+          };
+          compute_row(part, plan.operation, turn, at(plan.to, part.to, run.to_slot),
+                      at(plan.from, part.from, run.from_slot),
+                      part.kind == Kind::kQuantise ? at(plan.to, part.scales, run.to_slot) : nullptr,
+                      part.kind == Kind::kDequantise ? at(plan.from, part.scales, run.from_slot) : nullptr);
+        }
+      }
+    }
+    row += run.count;
+  }
+  if (is_streaming) finish_streaming();
+}
+
+std::optional<Flaw> find_uneven_axis(const PermutePlan& plan) {
+  for (int i = 0; i < plan.part_count; ++i) {
+    const Part& part = plan.parts[i];
+    if (part.kind != Kind::kCopy) continue;
+    const auto flaw = [&](const char* axis) {
+      return Flaw{std::string(role_name(part.role)) + ": " + axis +
+                  " axis: the two sides' digits do not divide one another"};
+    };
+    if (!is_expressible(part.to.feature, part.from.feature)) return flaw("feature");
+    if (!is_expressible(part.to.head, part.from.head)) return flaw("head");
+    if (plan.to.block_tokens == plan.from.block_tokens && !is_expressible(part.to.token, part.from.token)) {
+      return flaw("token");
+    }
+  }
+  return std::nullopt;
+}
+
+Result<void> check(const PermutePlan& plan) {
+  if (find_uneven_axis(plan)) return Errc::kMismatch;
+  if (plan.row_count < 0 || has_row_beyond(plan.to_rows, plan.row_count, plan.to.slot_count) ||
+      has_row_beyond(plan.from_rows, plan.row_count, plan.from.slot_count)) {
+    return Errc::kBadRequest;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
+                           std::int64_t row_count, const Operation& operation) {
+  const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
+  if (!plan) return Errc::kMismatch;
+  return check(*plan);
+}
+
+Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
+                     std::int64_t row_count, const Operation& operation) {
+  const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
+  if (!plan) return Errc::kMismatch;
+  const auto checked = check(*plan);
+  if (!checked) return checked.error();
+  run(*plan);
+  return {};
+}
+
+Result<void> scatter(const BoundLayout& cache, const Rows& rows, const BoundLayout& source, std::int64_t row_count,
+                     const Operation& operation) {
+  return permute(cache, rows, source, Rows::range(), row_count, operation);
+}
+
+Result<void> gather(const BoundLayout& target, const BoundLayout& cache, const Rows& rows, std::int64_t row_count,
+                    const Operation& operation) {
+  return permute(target, Rows::range(), cache, rows, row_count, operation);
+}
+
+Result<void> relayout(const BoundLayout& to, std::span<const std::int64_t> to_blocks, const BoundLayout& from,
+                      std::span<const std::int64_t> from_blocks, const Operation& operation) {
+  KV_ASSERT(to_blocks.size() == from_blocks.size());
+  const std::int64_t tokens = to.layout.block_tokens;
+  if (from.layout.block_tokens != tokens) return Errc::kMismatch;
+  return permute(to, Rows::blocks(to_blocks.data(), tokens), from, Rows::blocks(from_blocks.data(), tokens),
+                 static_cast<std::int64_t>(to_blocks.size()) * tokens, operation);
+}
+
+Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> pairs) {
+  KV_ASSERT(pairs.size() % 2 == 0);
+  if (pairs.empty()) return {};
+  const std::int64_t tokens = cache.layout.block_tokens;
+  return permute(cache, Rows::blocks(pairs.data() + 1, tokens, 2), cache, Rows::blocks(pairs.data(), tokens, 2),
+                 static_cast<std::int64_t>(pairs.size() / 2) * tokens);
+}
+
+Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> sources,
+                         std::span<const std::int64_t> targets, std::span<const std::int64_t> ends) {
+  KV_ASSERT(sources.size() == ends.size());
+  std::int64_t last = 0;
+  for (const std::int64_t end : ends) {
+    if (end < last || end > static_cast<std::int64_t>(targets.size())) return Errc::kBadRequest;
+    last = end;
+  }
+  const std::int64_t tokens = cache.layout.block_tokens;
+  std::int64_t start = 0;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const auto copied = permute(cache, Rows::blocks(targets.data() + start, tokens), cache,
+                                Rows::blocks(&sources[i], tokens, 0), (ends[i] - start) * tokens);
+    if (!copied) return copied.error();
+    start = ends[i];
+  }
+  return {};
+}
+
+std::optional<Flaw> explain_mismatch(const Layout& to, const Layout& from, const Operation& operation) {
+  auto plan = plan_parts(to, from, operation);
+  if (!plan) return plan.error();
+  plan->to.block_tokens = to.block_tokens;
+  plan->from.block_tokens = from.block_tokens;
+  return find_uneven_axis(*plan);
+}
+
+}  // namespace kv

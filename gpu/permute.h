@@ -1,0 +1,70 @@
+// gpu/permute.h: moving KV between any two layouts. Loading a prefix is scatter, storing one is gather, and copy on
+// write, relayout, tensor-parallel re-slicing, swap and quantisation are the same call with other layouts, rows or
+// operations.
+//
+//     scatter(pages, Rows::slots(slot_mapping), blocks, token_count)   blocks in prefix order -> the engine's pages
+//     gather(blocks, pages, Rows::slots(slot_mapping), token_count)    and back
+//
+// These run on the host, at once: the fallback where there is no device, and what the kernels of gpu/cuda are tested
+// against. All components of all layers move in one call, nothing is allocated.
+//
+// The folder knows no network and no store; CUDA is in gpu/cuda alone. To read, in order:
+//     layout.h, named_layouts.h   where an element lies; every engine's layout by name
+//     rows.h, row_plan.h          which slots; slots from block tables and page tables
+//     operation.h, row_math.h     casts, scales, rotation; their arithmetic, one for host and device
+//     permute_plan.h              a call, checked and flat
+//     host_copy.h, host_rows.h    the host's bodies: bytes, and rows through float
+//     device_plan.h, device_body.h, cuda/permute.cu, cuda_module.h   the device's
+//     verified.h                  the store's blocks with their checksums
+//     compress.h                  caches that keep less than all tokens of a head
+//     paged_cache.h               pages, prefix hits and plans inside an engine (docs/paged-cache.md)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "gpu/layout.h"
+#include "gpu/operation.h"
+#include "gpu/permute_plan.h"
+#include "gpu/rows.h"
+
+namespace kv {
+
+/// Moves row r of `from_rows` to row r of `to_rows`, for r in [0, row_count): each component that `to` has and
+/// operation.roles names, in each layer. A row whose slot is negative on either side is skipped. Bytes outside the rows
+/// are untouched. If two rows have one target slot, either may win; targets must not overlap sources.
+/// Errors, before anything is written: kMismatch (explain_mismatch() says which component and axis), kBadRequest (a
+/// slot beyond the cache).
+Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
+                     std::int64_t row_count, const Operation& operation = Operation());
+
+/// The errors that permute() would give, without moving anything: for callers that move in several calls.
+Result<void> check_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
+                           std::int64_t row_count, const Operation& operation = Operation());
+
+/// Row r of `source` to slot(r) of `cache`.
+Result<void> scatter(const BoundLayout& cache, const Rows& rows, const BoundLayout& source, std::int64_t row_count,
+                     const Operation& operation = Operation());
+/// slot(r) of `cache` to row r of `target`.
+Result<void> gather(const BoundLayout& target, const BoundLayout& cache, const Rows& rows, std::int64_t row_count,
+                    const Operation& operation = Operation());
+
+/// Block from_blocks[i] of `from` to block to_blocks[i] of `to`, of one block size. Also swap: `to` and `from` are the
+/// same layout in two memories. Requires: spans of one length.
+Result<void> relayout(const BoundLayout& to, std::span<const std::int64_t> to_blocks, const BoundLayout& from,
+                      std::span<const std::int64_t> from_blocks, const Operation& operation = Operation());
+
+/// Copy on write: pairs [n][2] of source and target block, in every layer and component. No block is in both columns.
+Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> pairs);
+/// Block sources[i] to blocks targets[ends[i-1]] .. targets[ends[i] - 1], with ends[-1] = 0. Errors: kBadRequest for
+/// ends that fall or pass the targets.
+Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> sources,
+                         std::span<const std::int64_t> targets, std::span<const std::int64_t> ends);
+
+/// Why the two layouts cannot exchange rows under this operation: a sentence with component and axis. Nothing if they
+/// can.
+std::optional<Flaw> explain_mismatch(const Layout& to, const Layout& from, const Operation& operation);
+
+}  // namespace kv

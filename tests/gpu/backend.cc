@@ -1,0 +1,244 @@
+#include "tests/gpu/backend.h"
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "gpu/cuda_module.h"
+#include "gpu/device_body.h"
+#include "gpu/device_plan.h"
+
+namespace kv {
+namespace {
+
+/// Ids that `rows` reads for `row_count` rows.
+std::size_t id_bytes(const Rows& rows, std::int64_t row_count) {
+  if (rows.kind == Rows::Kind::kRange || row_count == 0) return 0;
+  const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
+  const std::int64_t last = is_blocks ? (row_count - 1) / rows.block_tokens : row_count - 1;
+  const bool is_32 = rows.kind == Rows::Kind::kSlots32 || rows.kind == Rows::Kind::kBlocks32;
+  return static_cast<std::size_t>((last * rows.id_step + 1) * (is_32 ? 4 : 8));
+}
+
+class HostBackend final : public Backend {
+ public:
+  std::string name() const override { return "Host"; }
+  std::string absence() const override { return ""; }
+  bool refuses_slots() const override { return true; }
+  Result<void> permute(TestCache& to, const Rows& to_rows, TestCache& from, const Rows& from_rows,
+                       std::int64_t row_count, const Operation& operation) override {
+    return kv::permute(to.bound(), to_rows, from.bound(), from_rows, row_count, operation);
+  }
+  Result<void> scatter_kept(TestCache& cache, std::span<const KeepRow> rows, TestCache& source) override {
+    return kv::scatter_kept(cache.bound(), rows, source.bound());
+  }
+};
+
+/// The kernels' bodies on the host, one thread after another: the device's arithmetic, where there is no device.
+class EmulatedBackend final : public Backend {
+ public:
+  EmulatedBackend(std::string name, int thread_count, std::int64_t block_count, int vec_bytes_max)
+      : name_(std::move(name)), threads_(thread_count), blocks_(block_count), vec_bytes_max_(vec_bytes_max) {}
+  std::string name() const override { return name_; }
+  std::string absence() const override { return ""; }
+  bool refuses_slots() const override { return false; }
+
+  Result<void> permute(TestCache& to, const Rows& to_rows, TestCache& from, const Rows& from_rows,
+                       std::int64_t row_count, const Operation& operation) override {
+    const auto plan = make_plan(to.bound(), to_rows, from.bound(), from_rows, row_count, operation);
+    if (!plan) return Errc::kMismatch;
+    for (const DevicePlan& launch : make_device_plans(*plan, vec_bytes_max_)) {
+      for (int i = 0; i < launch.part_count; ++i) {
+        for (std::int64_t layer = 0; layer < launch.layer_count; ++layer) run(launch, launch.parts[i], layer);
+      }
+    }
+    return {};
+  }
+
+  Result<void> scatter_kept(TestCache& cache, std::span<const KeepRow> rows, TestCache& source) override {
+    const auto plan = make_keep_plan(cache.bound(), source.bound());
+    if (!plan) return plan.error();
+    for (const DevicePlan& launch : make_device_plans(*plan, vec_bytes_max_)) {
+      for (int i = 0; i < launch.part_count; ++i) {
+        for (std::int64_t layer = 0; layer < launch.layer_count; ++layer) {
+          for (std::int64_t block = 0; block < blocks_; ++block) {
+            for_each_thread(block, [&](const device::Worker& worker) {
+              device::keep_rows(launch, launch.parts[i].part, layer, rows.data(),
+                                static_cast<std::int64_t>(rows.size()), worker);
+            });
+          }
+        }
+      }
+    }
+    return {};
+  }
+
+ private:
+  void run(const DevicePlan& plan, const DevicePart& part, std::int64_t layer) {
+    switch (part.body) {
+      case DeviceBody::kWideCopy: return run_threads<DeviceBody::kWideCopy>(plan, part, layer);
+      case DeviceBody::kCopy: return run_threads<DeviceBody::kCopy>(plan, part, layer);
+      case DeviceBody::kCast: return run_threads<DeviceBody::kCast>(plan, part, layer);
+      case DeviceBody::kRotate: return run_threads<DeviceBody::kRotate>(plan, part, layer);
+      case DeviceBody::kQuantise: return run_threads<DeviceBody::kQuantise>(plan, part, layer);
+      case DeviceBody::kSimpleTranspose: return run_transposition<true>(plan, part.part, layer);
+      case DeviceBody::kTranspose: return run_transposition<false>(plan, part.part, layer);
+    }
+  }
+
+  template <bool kIsSimple>
+  void run_transposition(const DevicePlan& plan, const Part& part, std::int64_t layer) {
+    switch (element_bytes(part.to.element)) {
+      case 1: return run_tiles<std::uint8_t, kIsSimple>(plan, part, layer);
+      case 2: return run_tiles<std::uint16_t, kIsSimple>(plan, part, layer);
+      default: return run_tiles<std::uint32_t, kIsSimple>(plan, part, layer);
+    }
+  }
+
+  template <class Visit>
+  void for_each_thread(std::int64_t block, Visit visit) const {
+    for (int thread = 0; thread < threads_; ++thread) visit(device::Worker{thread, threads_, block, blocks_});
+  }
+
+  template <DeviceBody body>
+  void run_threads(const DevicePlan& plan, const DevicePart& part, std::int64_t layer) {
+    for (std::int64_t block = 0; block < blocks_; ++block) {
+      for_each_thread(block, [&](const device::Worker& worker) { device::move_rows<body>(plan, part, layer, worker); });
+    }
+  }
+
+  template <class T, bool kIsSimple>
+  void run_tiles(const DevicePlan& plan, const Part& part, std::int64_t layer) {
+    std::vector<T> elements(device::kTileElements);
+    for (std::int64_t row = 0; row < plan.row_count; row += device::kTileTokens) {
+      for (std::int64_t head = 0; head < part.heads; ++head) {
+        for (std::int64_t feature = 0; feature < part.values; feature += device::kTileFeatures) {
+          const device::Tile tile{row, head, feature};
+          for_each_thread(0, [&](const device::Worker& worker) {
+            device::move_tile<T, false, kIsSimple>(plan, part, layer, tile, elements.data(), worker);
+          });
+          for_each_thread(0, [&](const device::Worker& worker) {
+            device::move_tile<T, true, kIsSimple>(plan, part, layer, tile, elements.data(), worker);
+          });
+        }
+      }
+    }
+  }
+
+  std::string name_;
+  int threads_;
+  std::int64_t blocks_;
+  int vec_bytes_max_;
+};
+
+/// What a call needs, copied to device memory; what it wrote, copied back.
+class Mirrors {
+ public:
+  explicit Mirrors(const CudaModule& module) : module_(module) {}
+  ~Mirrors() {
+    for (const Mirror& each : mirrors_) module_.free(each.device);
+  }
+  Mirrors(const Mirrors&) = delete;
+
+  template <class T>
+  const T* add(const T* host, std::size_t bytes) {
+    if (!host) return nullptr;
+    mirrors_.push_back({const_cast<T*>(host), module_.allocate(bytes + 1), bytes});
+    EXPECT_TRUE(mirrors_.back().device != nullptr && module_.copy(mirrors_.back().device, host, bytes));
+    return static_cast<const T*>(mirrors_.back().device);
+  }
+  Rows add(Rows rows, std::int64_t row_count) {
+    rows.ids = add(static_cast<const std::byte*>(rows.ids), id_bytes(rows, row_count));
+    return rows;
+  }
+  BoundLayout add(TestCache& cache) {
+    BoundLayout bound = cache.bound();
+    for (Bytes& tensor : cache.memory()) {
+      auto* device = const_cast<std::byte*>(add(static_cast<const std::byte*>(tensor.data()), tensor.size()));
+      for (std::size_t i = 0; i < bound.bases.size(); ++i) {
+        const std::ptrdiff_t offset = cache.bound().bases[i] - tensor.data();
+        if (offset >= 0 && offset < static_cast<std::ptrdiff_t>(tensor.size())) bound.bases[i] = device + offset;
+      }
+    }
+    return bound;
+  }
+  /// Everything as the device has it now.
+  Result<void> copy_back(TestCache& cache) {
+    const auto finished = module_.synchronise(nullptr);
+    if (!finished) return finished.error();
+    for (Bytes& tensor : cache.memory()) {
+      for (const Mirror& each : mirrors_) {
+        if (each.host != tensor.data()) continue;
+        const auto copied = module_.copy(tensor.data(), each.device, tensor.size());
+        if (!copied) return copied.error();
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Mirror {
+    const void* host;
+    void* device;
+    std::size_t bytes;
+  };
+  const CudaModule& module_;
+  std::vector<Mirror> mirrors_;
+};
+
+/// Real kernels on a real device, on copies of the caches.
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend() {
+#ifdef KV_CUDA_MODULE
+    setenv("KV_CUDA_MODULE", KV_CUDA_MODULE, /*overwrite=*/0);  // the one that was just built
+#endif
+    if (auto module = CudaModule::load(&absence_)) module_ = *module;
+  }
+  std::string name() const override { return "Cuda"; }
+  std::string absence() const override { return absence_; }
+  bool refuses_slots() const override { return false; }
+
+  Result<void> permute(TestCache& to, const Rows& to_rows, TestCache& from, const Rows& from_rows,
+                       std::int64_t row_count, const Operation& operation) override {
+    Mirrors mirrors(*module_);
+    Operation mirrored = operation;
+    Rotation& rotation = mirrored.rotation;
+    const std::int64_t pairs = rotation.rotary_size > 0 ? rotation.rotary_size / 2 : 0;
+    rotation.frequencies = mirrors.add(rotation.frequencies, static_cast<std::size_t>(pairs) * sizeof(double));
+    rotation.deltas = mirrors.add(rotation.deltas, static_cast<std::size_t>(row_count) * sizeof(std::int64_t));
+    const BoundLayout to_bound = mirrors.add(to);
+    const BoundLayout from_bound = mirrors.add(from);
+    const auto moved = module_->permute(to_bound, mirrors.add(to_rows, row_count), from_bound,
+                                        mirrors.add(from_rows, row_count), row_count, mirrored, nullptr);
+    if (!moved) return moved.error();
+    return mirrors.copy_back(to);
+  }
+
+  Result<void> scatter_kept(TestCache& cache, std::span<const KeepRow> rows, TestCache& source) override {
+    Mirrors mirrors(*module_);
+    const BoundLayout cache_bound = mirrors.add(cache);
+    const BoundLayout source_bound = mirrors.add(source);
+    const KeepRow* device_rows = mirrors.add(rows.data(), rows.size_bytes());
+    const auto kept = module_->scatter_kept(cache_bound, {device_rows, rows.size()}, source_bound, nullptr);
+    if (!kept) return kept.error();
+    return mirrors.copy_back(cache);
+  }
+
+ private:
+  std::string absence_;
+  std::shared_ptr<const CudaModule> module_;
+};
+
+}  // namespace
+
+std::vector<Backend*> all_backends() {
+  static HostBackend host;
+  static EmulatedBackend wide("Emulated", 64, 3, 16);
+  static EmulatedBackend narrow("EmulatedNarrow", 24, 2,
+                                4);  // fewer threads than items, narrower vectors: the same bytes
+  static CudaBackend cuda;
+  return {&host, &wide, &narrow, &cuda};
+}
+
+}  // namespace kv

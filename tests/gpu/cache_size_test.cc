@@ -1,0 +1,124 @@
+#include "gpu/cache_size.h"
+
+#include <gtest/gtest.h>
+
+namespace kv {
+namespace {
+
+constexpr ModelShape kLlama2_7B{.layer_count = 32,
+                                .kv_head_count = 32,
+                                .head_size = 128,
+                                .query_head_count = 32,
+                                .hidden_size = 4096,
+                                .ffn_size = 11008,
+                                .vocabulary_size = 32000};
+constexpr ModelShape kLlama3_8B{.layer_count = 32,
+                                .kv_head_count = 8,
+                                .head_size = 128,
+                                .query_head_count = 32,
+                                .hidden_size = 4096,
+                                .ffn_size = 14336,
+                                .vocabulary_size = 128256};
+constexpr ModelShape kLlama3_70B{.layer_count = 80, .kv_head_count = 8, .head_size = 128};
+constexpr ModelShape kDeepSeekV3{
+    .layer_count = 61, .kv_head_count = 1, .head_size = 192, .latent_size = 512, .rope_size = 64};
+constexpr ModelShape kGpt3{.layer_count = 96,
+                           .kv_head_count = 96,
+                           .head_size = 128,
+                           .query_head_count = 96,
+                           .hidden_size = 12288,
+                           .ffn_size = 4 * 12288,
+                           .has_gated_ffn = false};
+
+std::uint64_t bytes(const ModelShape& shape, CacheFormat format) {
+  return cache_bytes_per_token(shape, format).value();
+}
+
+TEST(CacheSizeTest, KnownModelsHaveKnownSizes) {
+  EXPECT_EQ(bytes(kLlama2_7B, CacheFormat::kFp16), 524'288u);
+  EXPECT_EQ(bytes(kLlama3_8B, CacheFormat::kFp16), 131'072u);
+  EXPECT_EQ(bytes(kLlama3_70B, CacheFormat::kFp16), 327'680u);
+  EXPECT_EQ(bytes(kGpt3, CacheFormat::kFp16), 4'718'592u);
+  EXPECT_EQ(64u * (512 + 32) * bytes(kGpt3, CacheFormat::kFp16), 164'282'499'072u);
+  EXPECT_EQ(bytes({.layer_count = 24, .kv_head_count = 2, .head_size = 128}, CacheFormat::kFp16), 24'576u);
+  EXPECT_EQ(bytes({.layer_count = 24, .kv_head_count = 2, .head_size = 64}, CacheFormat::kFp16), 12'288u);
+  EXPECT_EQ(bytes(kDeepSeekV3, CacheFormat::kFp16), 70'272u);
+}
+
+TEST(CacheSizeTest, QuantisedFormatsCountTheirScales) {
+  EXPECT_EQ(bytes(kLlama3_8B, CacheFormat::kFp32), 262'144u);
+  EXPECT_EQ(bytes(kLlama3_8B, CacheFormat::kFp8), 65'536u);
+  EXPECT_EQ(bytes(kLlama3_8B, CacheFormat::kInt8PerTokenHead), 67'584u);
+  EXPECT_EQ(bytes(kLlama3_8B, CacheFormat::kNvFp4), 36'864u);
+  EXPECT_EQ(bytes(kDeepSeekV3, CacheFormat::kFp8DsMla), 40'016u);
+  ModelShape sparse = kDeepSeekV3;
+  sparse.has_sparse_index = true;
+  EXPECT_EQ(bytes(sparse, CacheFormat::kFp8DsMla), 40'016u + 8'052u);
+}
+
+TEST(CacheSizeTest, AFormatThatDoesNotFitIsRefused) {
+  EXPECT_EQ(cache_bytes_per_token(kLlama3_8B, CacheFormat::kFp8DsMla).error(), Errc::kUnsupported);
+  EXPECT_EQ(cache_bytes_per_token(kDeepSeekV3, CacheFormat::kNvFp4).error(), Errc::kUnsupported);
+  EXPECT_EQ(cache_bytes_per_token(kDeepSeekV3, CacheFormat::kInt8PerTokenHead).error(), Errc::kUnsupported);
+  EXPECT_EQ(cache_bytes_per_token({.layer_count = 2, .kv_head_count = 1, .head_size = 72}, CacheFormat::kNvFp4).error(),
+            Errc::kUnsupported);
+  ModelShape other = kDeepSeekV3;
+  other.rope_size = 32;
+  EXPECT_EQ(cache_bytes_per_token(other, CacheFormat::kFp8DsMla).error(), Errc::kUnsupported);
+}
+
+TEST(CacheSizeTest, AShapeThatCannotBeIsRefused) {
+  EXPECT_EQ(check_shape({}).error(), Errc::kBadRequest);
+  EXPECT_EQ(check_shape({.layer_count = 1, .kv_head_count = 1}).error(), Errc::kBadRequest);
+  EXPECT_EQ(check_shape({.layer_count = 1, .head_size = 1}).error(), Errc::kBadRequest);
+  EXPECT_EQ(check_shape({.kv_head_count = 1, .head_size = 1}).error(), Errc::kBadRequest);
+  EXPECT_EQ(check_shape({.layer_count = 1 << 24, .kv_head_count = 1 << 24, .head_size = 1}).error(), Errc::kBadRequest);
+  EXPECT_EQ(check_shape({.layer_count = (1 << 24) + 1, .kv_head_count = 1, .head_size = 1}).error(), Errc::kBadRequest);
+  EXPECT_EQ(check_shape({.layer_count = 1 << 24, .latent_size = 1 << 24}).error(), Errc::kBadRequest);
+  EXPECT_TRUE(check_shape({.layer_count = 1, .latent_size = 512}));
+  EXPECT_TRUE(check_shape(kGpt3));
+}
+
+TEST(CacheSizeTest, FormatNamesAreReadBack) {
+  for (const CacheFormat format : kCacheFormats) EXPECT_EQ(cache_format_from_name(cache_format_name(format)), format);
+  EXPECT_EQ(cache_format_from_name("bf16"), CacheFormat::kFp16);
+  EXPECT_EQ(cache_format_from_name("int3"), std::nullopt);
+}
+
+TEST(CacheSizeTest, WithoutACacheATokenCostsAsMuchAsTheWholeSequence) {
+  const double cached = textbook_cached_flops(64, 12288, 543), uncached = textbook_uncached_flops(64, 12288, 544);
+  EXPECT_EQ(cached, 233'639'510'016.0);
+  EXPECT_EQ(uncached, 127'099'893'448'704.0);
+  EXPECT_EQ(uncached, 544 * cached);
+  EXPECT_NEAR(96 * cached / 1e12, 22.43, 0.005);
+  EXPECT_NEAR(96 * uncached / 1e12, 12'201.59, 0.005);
+}
+
+TEST(CacheSizeTest, TheGeneralFormIsTheTextbooksForATextbookModel) {
+  for (const double cached : {0.0, 1.0, 543.0, 100'000.0}) {
+    EXPECT_EQ(decode_flops(kGpt3, cached), 96 * textbook_cached_flops(1, 12288, cached));
+  }
+}
+
+TEST(CacheSizeTest, PrefillIsTheSumOfItsTokens) {
+  double sum = 0;
+  for (int i = 0; i < 100; ++i) sum += decode_flops(kLlama3_8B, 1000 + i);
+  EXPECT_DOUBLE_EQ(prefill_flops(kLlama3_8B, 100, 1000), sum);
+  EXPECT_EQ(prefill_flops(kLlama3_8B, 0, 1000), 0);
+}
+
+TEST(CacheSizeTest, WeightsAreThoseOfTheLayers) {
+  // Llama 3 8B: 8,030,261,248 with embeddings and logits, 128256 * 4096 each, and 65 norms of 4096.
+  EXPECT_EQ(layer_parameter_count(kLlama3_8B), 8'030'261'248.0 - 2 * 128256.0 * 4096 - 65 * 4096);
+  EXPECT_EQ(logit_flops(kLlama3_8B, 3), 2.0 * 3 * 4096 * 128256);
+}
+
+TEST(CacheSizeTest, FetchingWinsAboveTheBreakEvenBandwidth) {
+  const BreakEven even = break_even(131'072, 2 * 8e9, 1e15);
+  EXPECT_DOUBLE_EQ(even.recompute_seconds, 16e-6);
+  EXPECT_DOUBLE_EQ(even.bandwidth, 131'072 / 16e-6);
+  EXPECT_NEAR(even.fetch_speedup(50e9), 6.1, 0.01);  // 2.6 us against 16 us
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,95 @@
+// Which kernel moves what: the widest accesses that the two layouts allow.
+#include "gpu/device_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "gpu/named_layouts.h"
+#include "tests/gpu/matrix.h"
+
+namespace kv {
+namespace {
+
+class DevicePlanTest : public testing::Test {
+ protected:
+  static std::vector<DevicePlan> plans(const TestCache& to, const TestCache& from, const Rows& rows, std::int64_t count,
+                                       const Operation& operation = Operation()) {
+    return make_device_plans(make_plan(to.bound(), rows, from.bound(), Rows::range(), count, operation).value());
+  }
+  static CacheShape shape(std::int64_t block_tokens = 16) {
+    return {.block_count = 4, .block_tokens = block_tokens, .heads = 2, .key_size = 64};
+  }
+  const std::vector<std::int64_t> slots_ = std::vector<std::int64_t>(32, 0);
+};
+
+TEST_F(DevicePlanTest, RowLayoutsMoveInSixteenBytes) {
+  for (const NamedMaker& maker : copy_layouts()) {
+    const std::string name = maker.name;
+    if (name == "L9 x-packed" || name == "tiled by four" || name.find("MLA") != std::string::npos) continue;
+    SCOPED_TRACE(name);
+    const TestCache cache(maker.make(shape()).value());
+    const TestCache rows(dense_rows(cache.layout(), 32));
+    const DevicePlan plan = plans(cache, rows, Rows::slots(slots_.data()), 32).at(0);
+    for (int i = 0; i < plan.part_count; ++i) {
+      EXPECT_EQ(plan.parts[i].body, DeviceBody::kWideCopy);
+      EXPECT_EQ(plan.parts[i].vec_bytes, 16);
+    }
+  }
+}
+
+TEST_F(DevicePlanTest, PackedKeysMoveInVectorsAndTransposedValuesThroughTiles) {
+  const TestCache cache(layouts::x_packed(shape()).value());
+  const TestCache rows(dense_rows(cache.layout(), 32));
+  const DevicePlan plan = plans(cache, rows, Rows::slots(slots_.data()), 32).at(0);
+  EXPECT_EQ(plan.parts[0].body, DeviceBody::kWideCopy);
+  EXPECT_EQ(plan.parts[1].body, DeviceBody::kSimpleTranspose);
+  const TestCache fours(tiled_by_four(shape()).value());
+  EXPECT_EQ(plans(fours, rows, Rows::slots(slots_.data()), 32).at(0).parts[0].body, DeviceBody::kTranspose);
+  const TestCache odd(layouts::x_packed(shape(17)).value());
+  const DevicePlan divided = plans(odd, rows, Rows::slots(slots_.data()), 32).at(0);
+  EXPECT_EQ(divided.parts[0].body, DeviceBody::kCopy);  // 17 tokens a block: slots need a division
+  EXPECT_EQ(divided.parts[0].vec_bytes, 16);
+  EXPECT_EQ(divided.parts[1].body, DeviceBody::kTranspose);
+}
+
+TEST_F(DevicePlanTest, AccessesAreAsNarrowAsTheBasesAreMisaligned) {
+  for (const int misalign : {2, 4, 8}) {
+    const TestCache cache(layouts::nhd(shape()).value(), misalign);
+    const TestCache rows(dense_rows(cache.layout(), 32));
+    const DevicePlan plan = plans(cache, rows, Rows::slots(slots_.data()), 32).at(0);
+    EXPECT_EQ(plan.parts[0].body, DeviceBody::kCopy);
+    EXPECT_EQ(plan.parts[0].vec_bytes, misalign);
+  }
+}
+
+TEST_F(DevicePlanTest, WholeBlocksBetweenEqualLayoutsAreBytes) {
+  const TestCache cache(layouts::x_packed(shape()).value());
+  const TestCache other(cache.layout());
+  const std::vector<std::int64_t> blocks = {2, 0};
+  const Rows rows = Rows::blocks(blocks.data(), 16);
+  const auto plan =
+      make_device_plans(make_plan(cache.bound(), rows, other.bound(), rows, 32, Operation()).value()).at(0);
+  EXPECT_EQ(plan.row_count, 2);
+  EXPECT_EQ(plan.to_slot_count, 4);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(plan.parts[i].body, DeviceBody::kWideCopy);
+    EXPECT_EQ(plan.parts[i].part.values, 16 * 2 * 64 * 2);
+  }
+}
+
+TEST_F(DevicePlanTest, LayersBeyondTheParametersRoomAreLaterLaunches) {
+  CacheShape deep = shape();
+  deep.layer_count = 300;  // 2 components on 2 sides: 1,200 pointers
+  deep.key_size = 16;
+  const TestCache cache(layouts::nhd(deep).value());
+  const TestCache rows(dense_rows(cache.layout(), 1));
+  const auto launches = plans(cache, rows, Rows::range(), 1);
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(launches[0].layer_count, 256);
+  EXPECT_EQ(launches[1].layer_count, 44);
+  EXPECT_EQ(launches[1].to_base(43, 1), cache.bound().base(299, 1));
+  EXPECT_EQ(launches[1].from_base(0, 0), rows.bound().base(256, 0));
+  EXPECT_LE(sizeof(DevicePlan), 32764u);  // what a kernel takes as parameters
+}
+
+}  // namespace
+}  // namespace kv
