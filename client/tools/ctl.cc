@@ -6,6 +6,7 @@
 //   ctl_blocks.cc   match, pin, unpin, drop
 //   ctl_ping.cc     ping
 //   ctl_doctor.cc   doctor
+//   ctl_size.cc     size
 #include "client/tools/ctl.h"
 
 #include <cstdio>
@@ -22,11 +23,13 @@ int main(int argc, char** argv) {
       "  kvstorectl doctor                                is everything all right?\n"
       "  kvstorectl status -e tcp://127.0.0.1:7400        what a node holds\n"
       "  kvstorectl top                                   what it does, every second\n"
-      "  kvstorectl ping --wait 30s                       wait until a node serves\n");
+      "  kvstorectl ping --wait 30s                       wait until a node serves\n"
+      "  kvstorectl size --config config.json             how large a model's cache is\n");
   kv::add_status_commands(app);
   kv::add_block_commands(app);
   kv::add_ping_command(app);
   kv::add_doctor_command(app);
+  kv::add_size_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -62,6 +62,27 @@ TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(bench({"replay"}).status, 2);
 }
 
+TEST(E2eToolsTest, CtlSizesACacheWithoutANode) {
+  const std::vector<std::string> model = {"size", "--layers", "32", "--kv-heads", "8", "--parameters", "8e9"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), model.begin(), model.end());
+    return more;
+  };
+  const json sizes = parsed(ctl(with({"--flops", "1e15", "--bandwidth", "50GB", "--json"})));
+  const json& fp16 = sizes["formats"][1];
+  EXPECT_EQ(fp16["format"], "fp16");
+  EXPECT_EQ(fp16["bytes_per_token"], 131'072);
+  EXPECT_EQ(fp16["tokens_per_gib"], 8192);
+  EXPECT_EQ(fp16["block_bytes"], 16 * 131'072);
+  EXPECT_NEAR(fp16["fetch_speedup"].get<double>(), 6.1, 0.01);
+  EXPECT_NEAR(fp16["break_even_bandwidth"].get<double>(), 131'072 / 16e-6, 1);
+  EXPECT_THAT(ctl(model).out, HasSubstr("131,072"));
+  EXPECT_THAT(ctl({"size", "--help"}).out, HasSubstr("Example"));
+  EXPECT_EQ(ctl({"size"}).status, 2) << "no model";
+  EXPECT_EQ(ctl(with({"--format", "fp8_ds_mla"})).status, 2) << "a format of another model";
+  EXPECT_EQ(ctl({"size", "--config", "/no/such/file"}).status, 1);
+}
+
 TEST(E2eToolsTest, ANodeThatIsNotThereEndsWithOneAndAReason) {
   const Finished ping = ctl({"ping", "--endpoint", "tcp://127.0.0.1:1", "--deadline", "500ms"});
   EXPECT_EQ(ping.status, 1);

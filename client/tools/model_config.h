@@ -1,0 +1,15 @@
+// client/tools/model_config.h: a model's shape from the config.json that lies beside its weights.
+#pragma once
+
+#include <istream>
+
+#include "gpu/cache_size.h"
+
+namespace kv {
+
+/// Reads the names that Hugging Face models use (and GPT-2's), in "text_config" if the model is multimodal. Of a
+/// mixture of experts the FFN of the experts that one token visits. Layers that read a window only count as full ones.
+/// Throws std::runtime_error that says what is missing or wrong.
+ModelShape read_model_config(std::istream& json);
+
+}  // namespace kv
