@@ -28,6 +28,8 @@ class Category final : public boost::system::error_category {
       case Errc::kNoRegion: return "no such region";
       case Errc::kQuarantined: return "memory is quarantined";
       case Errc::kCancelled: return "cancelled";
+      case Errc::kNotFound: return "not found";
+      case Errc::kDiskFailed: return "the disk failed";
       case Errc::kDraining: return "the node is draining";
     }
     return "unknown kvstore error " + std::to_string(value);

@@ -29,6 +29,8 @@ enum class Errc {
   kQuarantined = 13,  ///< A timed-out transfer may still touch this memory. Use other memory.
   kDraining = 14,     ///< The node is shutting down and takes no new work. Recompute.
   kCancelled = 15,    ///< The caller gave the request up; its memory is its own again.
+  kNotFound = 16,     ///< Nothing is (any more) under that key of the disk tier. A miss: recompute.
+  kDiskFailed = 17,   ///< The disk tier could not be read or written. Recompute; look at the disk.
 };
 
 const boost::system::error_category& errc_category() noexcept;

@@ -157,7 +157,7 @@ std::string stats_json(const std::vector<NodeStats>& nodes) {
       out += "{\"record\":";
       append_json(out, space.record);
       out += ",\"block_count\":" + std::to_string(space.block_count) +
-             ",\"block_bytes\":" + std::to_string(space.block_bytes) + '}';
+             ",\"total_bytes\":" + std::to_string(space.total_bytes) + '}';
     }
     out += "]}";
   }
@@ -204,6 +204,8 @@ const char* kvs_status_text(int status) {
     case KVS_QUARANTINED: return "memory is quarantined";
     case KVS_DRAINING: return "the node is draining";
     case KVS_CANCELLED: return "cancelled";
+    case KVS_NOT_FOUND: return "not found";
+    case KVS_DISK_FAILED: return "the disk failed";
     case KVS_TIMED_OUT: return "the deadline has passed";
     case KVS_SYSTEM: return "system error";
     case KVS_INTERNAL: return "internal error; the client is disabled";
@@ -315,6 +317,8 @@ int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
     out.why = status_of(match->why);
     out.lease = static_cast<kvs_lease>(match->lease);
     out.partial_token_count = match->partial_token_count;
+    out.disk_block_count = match->disk_block_count;
+    out.disk_us = static_cast<std::uint64_t>(match->disk_time.count());
     std::memcpy(&out.partial_block, &match->partial_block, sizeof out.partial_block);
     return write_struct(out, result);
   });
@@ -347,6 +351,7 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     get_options.lease = Lease{options.lease};
     get_options.segment_ends = {options.segment_ends, options.segment_count};
     get_options.on_segment = {options.on_segment, options.context};
+    get_options.memory_only = options.memory_only != 0;
     const auto got = blocking.get(Space{space}, hashes_of(hashes, count), to, get_options);
     if (!got) return fail(got.error());
     kvs_get_result out = KVS_GET_RESULT_INIT;

@@ -98,7 +98,8 @@ class MatchCall final : public Call {
   const OwnedChain* chain = nullptr;
   const MatchOptions* options = nullptr;
   std::size_t asked = 0;
-  std::size_t block_count = 0, partial_tokens = 0;
+  std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
+  std::uint64_t disk_us = 0;
   BlockHash partial_block{};
   std::uint64_t lease = 0, lease_us = 0;
   error_code lease_error;
@@ -131,10 +132,13 @@ class MatchCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::MatchResponse>(frame.table);
     if (response == nullptr) return "match: malformed";
-    if (response->host_blocks() > asked) {
-      return "match: host_blocks " + std::to_string(response->host_blocks()) + " of " + std::to_string(asked);
+    if (response->host_blocks() > asked || response->disk_blocks() > asked - response->host_blocks()) {
+      return "match: host_blocks " + std::to_string(response->host_blocks()) + " and disk_blocks " +
+             std::to_string(response->disk_blocks()) + " of " + std::to_string(asked);
     }
-    block_count = response->host_blocks();
+    disk_block_count = response->disk_blocks();
+    block_count = response->host_blocks() + disk_block_count;
+    disk_us = response->disk_us();
     lease = response->lease();
     lease_us = response->lease_us();
     if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
@@ -204,7 +208,7 @@ class StatsCall final : public Call {
     if (response->namespaces() != nullptr) {
       for (const wire::NamespaceStat* one : *response->namespaces()) {
         if (one->record() == nullptr) return "stats: a namespace without a record";
-        stats.namespaces.push_back({one->record()->str(), one->block_count(), one->block_bytes()});
+        stats.namespaces.push_back({one->record()->str(), one->block_count(), one->total_bytes()});
       }
     }
     return {};
@@ -374,6 +378,12 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   }
   for (const MatchCall& call : calls) {
     if (call.lease_error && !result.why) result.why = call.lease_error;
+    std::size_t on_disk = 0;
+    for (std::size_t i = call.block_count - call.disk_block_count; i < call.block_count; ++i)
+      on_disk += call.chain->position(i) < result.block_count;
+    result.disk_block_count += on_disk;
+    const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, 3'600'000'000));
+    if (on_disk > 0) result.disk_time = std::max(result.disk_time, time);
   }
   if (calls.size() == 1) {
     result.partial_token_count = calls[0].partial_tokens;

@@ -65,13 +65,15 @@ enum class Lease : std::uint64_t {};
 struct MatchOptions {
   std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
   bool lease = false;                  ///< Keep what was found for the nodes' lease duration.
-  bool prefetch = false;               ///< Reserved: start promotion from slower tiers.
+  bool prefetch = false;               ///< Bring what lies on disk to memory, for a get to come.
   /// Of the blocks of `hashes`, and then of up to one more: asks for a partial block. Single node only.
   std::span<const std::uint32_t> token_ids = {};
 };
 struct MatchResult {
-  std::size_t block_count = 0;  ///< Leading blocks held by their owners.
-  error_code why;               ///< Why not more: none if it was a plain miss, else for example timed_out.
+  std::size_t block_count = 0;             ///< Leading blocks held by their owners, in memory or on disk.
+  std::size_t disk_block_count = 0;        ///< Of them: on disk. A lease does not cover these.
+  std::chrono::microseconds disk_time{0};  ///< About how long reading those takes: against recomputing them.
+  error_code why;                          ///< Why not more: none if it was a plain miss, else for example timed_out.
   Lease lease{};
   std::size_t partial_token_count = 0;  ///< Leading tokens of the next block that a stored block shares.
   BlockHash partial_block{};            ///< That block: get it as the hash after the matched ones.
@@ -91,6 +93,7 @@ struct GetOptions {
   /// whole stripe (kStripeBytes), so that small segments may end together.
   std::span<const std::uint64_t> segment_ends = {};
   SegmentCallback on_segment = {};
+  bool memory_only = false;  ///< Stop where the nodes would have to read from disk.
 };
 struct GetResult {
   std::size_t block_count = 0;  ///< Leading blocks landed and verified. Later destinations are unspecified.
@@ -121,7 +124,7 @@ struct NodeStats {
   std::vector<std::pair<std::string, double>> values;
   struct Namespace {
     std::string record;
-    std::uint64_t block_count, block_bytes;
+    std::uint64_t block_count, total_bytes;  ///< Of all its blocks on that node.
   };
   std::vector<Namespace> namespaces;
 };

@@ -13,12 +13,16 @@
 namespace kv {
 namespace {
 
+constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< Of the wire.
+
 /// What all parts of one get have in common.
 struct GetPlan {
   std::span<const std::span<std::byte>> blocks;  ///< By position in the whole chain.
   NamespaceId space_id;
   std::size_t block_bytes = 0;
   bool verify = true;
+  bool memory_only = false;
+  TimePoint until;
   /// Where each segment of the wire ends: whole stripes but the last, strictly increasing.
   boost::container::small_vector<std::uint64_t, 8> ends;
   std::shared_ptr<LentMemory::Region> region;  ///< That holds all destinations, if there is one.
@@ -108,7 +112,11 @@ error_code GetCall::send(LinkSession& session) {
   }
   if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
-  builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, handle, offsets, ends));
+  const auto left =
+      std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
+  builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, handle, offsets, ends,
+                                        plan->memory_only ? kTierMemory : kTierDisk,
+                                        static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1))));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -332,6 +340,8 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   plan.space_id = info.id;
   plan.block_bytes = info.record.block_bytes();
   plan.verify = shared->config.verify;
+  plan.memory_only = options.memory_only;
+  plan.until = impl.deadline_after(options.deadline);
   if (const error_code bad = plan_segments(plan, options.segment_ends)) co_return bad;
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
   for (const std::span<std::byte> block : blocks) {
@@ -343,7 +353,6 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
 
   const VerbInProgress verb(shared);
   const RegionUse region_use(plan.region);
-  const TimePoint until = impl.deadline_after(options.deadline);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
   CallGroup group(shared->executor);
@@ -361,7 +370,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
       call.session_wanted = lease.session.lock();
       call.lease = lease.id;
     }
-    impl.links[chain.node]->start(call, until);
+    impl.links[chain.node]->start(call, plan.until);
   }
 
   SegmentReport report(plan, options, hashes.size());

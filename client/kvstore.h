@@ -50,6 +50,8 @@ enum {
   KVS_QUARANTINED = 13,  /* a timed-out get may still write this memory */
   KVS_DRAINING = 14,     /* the node is shutting down */
   KVS_CANCELLED = 15,    /* given up */
+  KVS_NOT_FOUND = 16,    /* nothing under that key of the disk tier */
+  KVS_DISK_FAILED = 17,  /* the disk tier failed */
   KVS_TIMED_OUT = 1000,  /* the deadline has passed */
   KVS_SYSTEM = 1001,     /* an error of the operating system; kvs_last_error() names it */
   KVS_INTERNAL = 1002    /* a bug in this library; the client is disabled */
@@ -88,7 +90,7 @@ typedef struct kvs_match_options {
   const uint32_t* token_ids; /* of the blocks, then of up to one more; NULL: none */
   size_t token_count;
   int lease;    /* not 0: keep what was found for a while */
-  int prefetch; /* reserved */
+  int prefetch; /* not 0: bring what lies on disk to memory, for a get to come */
 } kvs_match_options;
 #define KVS_MATCH_OPTIONS_INIT \
   { sizeof(kvs_match_options), 0, NULL, 0, 0, 0 }
@@ -99,13 +101,11 @@ typedef struct kvs_match_result {
   kvs_lease lease;
   size_t partial_token_count;
   kvs_hash partial_block;
+  size_t disk_block_count; /* of block_count: on disk */
+  uint64_t disk_us;        /* about how long reading those takes */
 } kvs_match_result;
-#define KVS_MATCH_RESULT_INIT               \
-  {                                         \
-    sizeof(kvs_match_result), 0, 0, 0, 0, { \
-      { 0 }                                 \
-    }                                       \
-  }
+#define KVS_MATCH_RESULT_INIT \
+  { sizeof(kvs_match_result), 0, 0, 0, 0, {{0}}, 0, 0 }
 
 /* The first block_count blocks have this segment and all before it. Runs on the client's own thread. */
 typedef void (*kvs_on_segment)(void* context, size_t segment, size_t block_count);
@@ -117,9 +117,10 @@ typedef struct kvs_get_options {
   size_t segment_count;
   kvs_on_segment on_segment;
   void* context;
+  int memory_only; /* not 0: stop where the nodes would have to read from disk */
 } kvs_get_options;
 #define KVS_GET_OPTIONS_INIT \
-  { sizeof(kvs_get_options), 0, 0, NULL, 0, NULL, NULL }
+  { sizeof(kvs_get_options), 0, 0, NULL, 0, NULL, NULL, 0 }
 typedef struct kvs_get_result {
   size_t struct_size;
   size_t block_count; /* leading blocks landed and verified; what follows is unspecified */

@@ -35,6 +35,8 @@ class PutCall final : public Call {
   const OwnedChain* chain = nullptr;
 
   bool has_batch() const { return session() != nullptr && sent_ < wanted_end_ && unsent_bytes_ < kUnsentBytesMax; }
+  /// Computes the checksums of the first blocks while the offer travels: a put seldom offers what it knows is stored.
+  void prepare_batch();
   std::size_t send_batch();  ///< Returns its bytes. Requires has_batch().
 
   std::size_t stored() const { return stored_; }
@@ -51,7 +53,11 @@ class PutCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override;
   void on_end(LinkSession* session) override;
 
+  std::size_t batch_blocks() const { return std::max<std::size_t>(1, kBatchBytes / plan->block_bytes); }
+  void compute_sums(std::size_t first, std::size_t count);
+
   std::size_t asked_ = 0;
+  std::size_t prepared_ = 0;  ///< Leading blocks whose checksums sums_ holds already.
   bool has_want_ = false;
   std::size_t sent_ = 0, wanted_end_ = 0;  ///< Of the node's part.
   std::size_t unsent_bytes_ = 0;           ///< That the writer borrows.
@@ -71,7 +77,7 @@ error_code PutCall::send(LinkSession& session) {
   asked_ = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / per_block});
   if (asked_ == 0) return Errc::kTooLarge;
   has_want_ = false;
-  sent_ = wanted_end_ = 0;
+  sent_ = wanted_end_ = prepared_ = 0;
 
   auto& builder = session.shared().builder;
   builder.Clear();
@@ -118,18 +124,29 @@ std::string PutCall::on_more(LinkSession&, const FrameReader::Frame& frame) {
   return {};
 }
 
+void PutCall::prepare_batch() {
+  if (session() == nullptr || has_want_) return;
+  prepared_ = std::min(asked_, batch_blocks());
+  compute_sums(0, prepared_);
+}
+
+void PutCall::compute_sums(std::size_t first, std::size_t count) {
+  const std::size_t stripes = stripe_count(plan->block_bytes);
+  sums_.resize(count * stripes);
+  for (std::size_t i = 0; i < count; ++i) {
+    block_checksums(checksum_seed(plan->space_id, chain->hashes[first + i]), plan->blocks[chain->position(first + i)],
+                    std::span(sums_).subspan(i * stripes, stripes));
+  }
+}
+
 std::size_t PutCall::send_batch() {
   const std::size_t first = sent_;
-  const std::size_t count = std::min(wanted_end_ - first, std::max<std::size_t>(1, kBatchBytes / plan->block_bytes));
-  const std::size_t stripes = stripe_count(plan->block_bytes);
+  const std::size_t count = std::min(wanted_end_ - first, batch_blocks());
   const std::size_t bytes = count * plan->block_bytes;
-  sums_.resize(count * stripes);
+  if (first > 0 || count != prepared_) compute_sums(first, count);
   payload_.clear();
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::span<const std::byte> block = plan->blocks[chain->position(first + i)];
-    block_checksums(checksum_seed(plan->space_id, chain->hashes[first + i]), block,
-                    std::span(sums_).subspan(i * stripes, stripes));
-    if (!region) payload_.push_back(block);
+  if (!region) {
+    for (std::size_t i = 0; i < count; ++i) payload_.push_back(plan->blocks[chain->position(first + i)]);
   }
   sent_ += count;
 
@@ -218,6 +235,8 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
     impl.links[chains[i].node]->start(call, plan.until);
   }
 
+  co_await asio::post(shared->executor, asio::use_awaitable);  // lets the offers leave
+  for (PutCall& call : calls) call.prepare_batch();
   std::size_t bytes_this_turn = 0;
   while (group.running > 0) {
     bool sent = false;

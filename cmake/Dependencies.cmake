@@ -9,5 +9,6 @@ find_package(spdlog REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(rocksdb REQUIRED IMPORTED_TARGET rocksdb>=7.8)
 pkg_check_modules(systemd REQUIRED IMPORTED_TARGET libsystemd)  # sd_notify
 find_program(FLATC flatc REQUIRED)

@@ -25,7 +25,7 @@ debian=${debian%%.*}
 
 packages=(build-essential cmake ninja-build pkg-config ccache git ca-certificates
   flatbuffers-compiler libflatbuffers-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libxxhash-dev libsystemd-dev libssl-dev
-  zlib1g-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  librocksdb-dev zlib1g-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
 # Boost 1.81 is the oldest that builds kvstore. Debian 12 has it beside its default 1.74, and the two exclude each other.
 case $debian in
   12) packages+=(libboost1.81-dev) ;;

@@ -85,6 +85,7 @@ BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock
 
 void BlockPool::remove_leaf_end(BlockId block) {
   const SlotId slot = index_.slot(block);
+  if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
   index_.remove_leaf_end(block);
   arena_->free(slot);
 }
@@ -95,6 +96,7 @@ std::size_t BlockPool::unlink(BlockId block, const std::function<void(BlockId)>&
   index_.unlink_subtree(block, [&](BlockId below) {
     ++count;
     unlinked(below);
+    if (disk_ != nullptr) disk_->remove_copy(below, index_.recency(below));
     if (index_.pin_count(below) == 0) {
       arena_->free(index_.slot(below));
       return;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "index/prefix_index.h"
 #include "store/arena.h"
+#include "store/disk_tier.h"
 
 namespace kv {
 
@@ -28,7 +29,9 @@ namespace kv {
 /// Thread safety: none, the Store's lock covers it.
 class BlockPool {
  public:
-  explicit BlockPool(std::unique_ptr<Arena> arena) : arena_(std::move(arena)) {}
+  /// `disk`: told when a block leaves memory; may be nullptr.
+  explicit BlockPool(std::unique_ptr<Arena> arena, DiskTier* disk = nullptr, std::uint64_t hash_seed = 0)
+      : arena_(std::move(arena)), disk_(disk), index_(hash_seed) {}
 
   PrefixIndex& index() { return index_; }
   const PrefixIndex& index() const { return index_; }
@@ -60,6 +63,7 @@ class BlockPool {
   /// still known (children first). Returns how many.
   std::size_t unlink(BlockId block, const std::function<void(BlockId)>& unlinked);
 
+  bool is_on_disk(BlockId block) const { return disk_ != nullptr && disk_->copy_on_disk(block) != kNoBlock; }
   std::size_t block_bytes(BlockId block) const { return arena_->block_bytes(index_.slot(block)); }
   std::size_t staged_count() const { return staged_count_; }
   std::size_t pinned_count() const { return pinned_count_; }  ///< Blocks.
@@ -69,6 +73,7 @@ class BlockPool {
 
  private:
   std::unique_ptr<Arena> arena_;
+  DiskTier* disk_;
   PrefixIndex index_;
   std::int64_t last_tick_ = 0;
   std::size_t staged_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0;

@@ -9,21 +9,22 @@
 
 namespace kv {
 
-Evictor::Found Evictor::find_slot(std::size_t block_bytes, std::size_t* budget, TimePoint now) {
+Evictor::Found Evictor::find_slot(std::size_t block_bytes, std::size_t* budget, TimePoint now, bool may_lose) {
   for (;;) {
     if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
     const BlockId oldest = pool_.index().oldest_leaf_end();
     const BlockId own = pool_.index().oldest_leaf_end(pool_.arena().add_class(block_bytes));
+    if (!may_lose && (own == kNoBlock || !pool_.is_on_disk(own))) return {};
     if (oldest != kNoBlock && *budget == 0) return {.again = true};
     std::size_t evicted = 0;
-    if (oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own)))
+    if (may_lose && oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own)))
       evicted = clear_oldest_window(block_bytes, *budget, now);
     if (evicted == 0) {
       // Free granules that lie across two places for a slab: not before, since what is cleared in several calls for a
       // whole slab would be taken for this as soon as enough of it is free, and then leave room for one slab, not two.
       if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
       if (own == kNoBlock) return {};
-      evict_leaf_end(own, now);
+      evict(own, now);
       evicted = 1;
     }
     *budget -= std::min(evicted, *budget);
@@ -37,7 +38,7 @@ bool Evictor::is_much_older(BlockId block, BlockId than) const {
   return age(block) / kAgeRatio > age(than);
 }
 
-void Evictor::evict_leaf_end(BlockId block, TimePoint now) {
+void Evictor::evict(BlockId block, TimePoint now) {
   count_eviction(block, now);
   pool_.remove_leaf_end(block);
 }
@@ -63,8 +64,8 @@ std::size_t Evictor::clear_oldest_window(std::size_t block_bytes, std::size_t bu
   return evicted;
 }
 
-/// Shields the slabs of all blocks above a pinned one. Moves and retention pin each block of their prefix, so those
-/// slabs are held anyway.
+/// Shields the slabs of all blocks above a pinned one. Moves, and retention while none of it was taken back, pin each
+/// block of their prefix, so those slabs are held anyway.
 void Evictor::shield_pinned_prefixes() {
   std::unordered_set<BlockId> seen;
   pinned_prefixes_([&](BlockId block) {
@@ -76,6 +77,7 @@ void Evictor::shield_pinned_prefixes() {
 
 void Evictor::count_eviction(BlockId block, TimePoint now) {
   ++stats_.evicted_blocks;
+  stats_.unspilled_blocks += !pool_.is_on_disk(block);
   stats_.evicted_bytes += pool_.block_bytes(block);
   const auto age =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - BlockPool::time_of(pool_.index().recency(block)));

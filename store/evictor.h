@@ -28,13 +28,15 @@ namespace kv {
 /// leased prefixes + blocks evicted).
 class Evictor {
  public:
-  /// Calls its argument with the last block of each prefix that is pinned as a whole (a lease's, a put's).
+  /// Calls its argument with the last block of each prefix that is pinned as a whole (a lease's, a put's, one being
+  /// spilled).
   using PinnedPrefixes = std::function<void(const std::function<void(BlockId)>&)>;
 
   static constexpr std::uint64_t kAgeRatio = 2;
 
   struct Stats {
     std::uint64_t evicted_blocks = 0, evicted_bytes = 0, slab_moves = 0;
+    std::uint64_t unspilled_blocks = 0;           ///< Of them: not on disk.
     std::array<std::uint64_t, 32> age_log2_ms{};  ///< As StoreStats::eviction_age_log2_ms.
   };
 
@@ -48,12 +50,13 @@ class Evictor {
 
   /// `*budget`: how many blocks may be evicted, counted down. One subtree goes whole, so that the last eviction may
   /// exceed it. `wanted`: how many slots of this size the caller is about to ask for, this one included.
-  Found find_slot(std::size_t block_bytes, std::size_t* budget, TimePoint now);
+  /// `may_lose`: whether a block that is not on disk may go; if not, only 1, and 2 for a block that is.
+  Found find_slot(std::size_t block_bytes, std::size_t* budget, TimePoint now, bool may_lose = true);
 
+  void evict(BlockId leaf_end, TimePoint now);  ///< Requires: no pins.
   const Stats& stats() const { return stats_; }
 
  private:
-  void evict_leaf_end(BlockId block, TimePoint now);
   std::size_t clear_oldest_window(std::size_t block_bytes, std::size_t budget, TimePoint now);
   bool is_much_older(BlockId block, BlockId than) const;
   void shield_pinned_prefixes();

@@ -1,11 +1,14 @@
 // store/: blocks, slots, leases, eviction. Start here.
 //
 // Knows no socket, thread, clock or disk: time is handed in, bytes are moved by others. Files, in reading order:
-//   store.h        what a node holds and decides: match, pin, offer, commit, evict
+//   store.h        what a node holds and decides: match, pin, offer, commit, evict, spill
 //   block_pool.h   the blocks that are here: what they are called and where they lie, kept in step
 //   evictor.h      which block goes when a slot is wanted
 //   arena.h        where the bytes lie
 //   lease_table.h  what was promised to whom, until when
+//   spiller.h      what goes to disk next
+//   disk_tier.h    which blocks lie on disk, and which of them go
+//   disk.h         what is needed of a disk
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
 // Follow a block (put): it enters as a hash in offer(), gets a staged slot that a mover fills, and becomes visible in
@@ -26,7 +29,9 @@
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/arena.h"
+#include "store/disk_tier.h"
 #include "store/lease_table.h"
+#include "store/spiller.h"
 
 namespace kv {
 
@@ -41,6 +46,9 @@ struct StoreConfig {
   std::size_t namespace_count_max = 1024;
   double pinned_fraction_max = 0.5;      ///< Of the arena, by pin().
   std::size_t chain_blocks_max = 65536;  ///< In one request.
+  std::uint64_t hash_seed = 0;           ///< As PrefixIndex.
+  DiskTierConfig disk;                   ///< No capacity: no disk tier.
+  SpillerConfig spill;
 };
 
 /// Counters since start and gauges now. Counters only grow.
@@ -48,7 +56,9 @@ struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules given to some class.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
   std::uint64_t index_bytes = 0;
-  std::uint64_t match_hit_blocks = 0, match_miss_blocks = 0, get_hit_blocks = 0, get_miss_blocks = 0;
+  /// Hits in memory, hits on disk, misses.
+  std::uint64_t match_hit_blocks = 0, match_disk_blocks = 0, match_miss_blocks = 0;
+  std::uint64_t get_hit_blocks = 0, get_disk_blocks = 0, get_miss_blocks = 0;
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
@@ -58,12 +68,20 @@ struct StoreStats {
     std::uint64_t block_bytes, slot_count, used_count, slab_count;
   };
   std::vector<SizeClass> classes;
+  // Disk tier.
+  std::uint64_t disk_block_count = 0;  ///< With those that are in memory too.
+  std::uint64_t disk_only_bytes = 0;   ///< Of blocks that are nowhere else: what the capacity is for.
+  std::uint64_t disk_log_bytes = 0;    ///< Of all blocks written and not given back, dead ones too.
+  std::uint64_t spilled_blocks = 0, disk_evicted_blocks = 0, rewritten_blocks = 0;
+  std::uint64_t spill_skipped_blocks = 0;   ///< Evicted without a write, since they were never used again.
+  std::uint64_t lost_unspilled_blocks = 0;  ///< The same, since the disk was too slow or off.
+  std::uint64_t lost_blocks = 0;            ///< On disk, but not to be read again.
 };
 
 struct NamespaceStats {
   SpaceId id;
-  std::string record;  ///< Canonical text.
-  std::uint64_t block_count, block_bytes;
+  std::string record;                      ///< Canonical text.
+  std::uint64_t block_count, total_bytes;  ///< Of all its blocks.
 };
 
 /// All that a node holds. The daemon reaches it only through LockedStore (store/node/), for microseconds at a time.
@@ -103,7 +121,8 @@ class Store {
     std::uint32_t first_position = 0;  ///< Reserved for callers that match a part of a chain.
   };
   struct Match {
-    std::size_t block_count = 0;
+    std::size_t block_count = 0;          ///< In memory; a lease is for these.
+    std::size_t disk_block_count = 0;     ///< That follow, on disk.
     LeaseId lease{};                      ///< 0 if none was asked for, none could be granted, or nothing was found.
     Errc lease_error{};                   ///< Why no lease, if one was asked for and blocks were found: kBusy.
     std::size_t partial_token_count = 0;  ///< Leading token ids shared with a stored block that follows the prefix.
@@ -122,14 +141,25 @@ class Store {
     std::span<const std::byte> bytes;          ///< In the arena; stable and constant while pinned.
     std::span<const std::uint64_t> checksums;  ///< Of its stripes.
   };
+  struct SpilledBlock {
+    BlockId id;
+    DiskKey key;
+    std::uint64_t seed;  ///< checksum_seed of the block.
+    bool promote;        ///< Should be in memory: put it there (offer, commit) once it is read.
+  };
   struct PinnedPrefix {
-    std::vector<PinnedBlock> blocks;  ///< First to last.
+    std::vector<PinnedBlock> blocks;    ///< First to last.
+    std::vector<SpilledBlock> spilled;  ///< Those that follow, on disk.
+  };
+  struct GetOptions {
+    SessionId session{};
+    LeaseId lease{};    ///< Released in the same step if it lives; else ignored: the blocks are looked up afresh.
+    bool disk = false;  ///< Also what lies on disk.
   };
   /// Pins each block of the longest prefix for a move, and marks it as used. The caller moves the bytes without the
-  /// lock, then calls unpin exactly once (which may be left out for an empty prefix). A live `lease` (0: none) is
-  /// released in the same step; a stale one is ignored (the blocks are looked up afresh). Errors: kNoNamespace,
-  /// kTooLarge (chain_blocks_max); the lease then lives on.
-  Result<PinnedPrefix> pin_prefix(SpaceId space, std::span<const BlockHash> hashes, SessionId session, LeaseId lease,
+  /// lock, then calls unpin exactly once (which may be left out for an empty prefix). Errors: kNoNamespace, kTooLarge
+  /// (chain_blocks_max); the lease then lives on.
+  Result<PinnedPrefix> pin_prefix(SpaceId space, std::span<const BlockHash> hashes, const GetOptions& options,
                                   TimePoint now);
   void unpin(const PinnedPrefix& prefix);
 
@@ -152,6 +182,9 @@ class Store {
     SessionId session{};
     std::span<const std::uint32_t> positions = {};  ///< Per hash, strictly increasing; empty: 0, 1, 2, ...
     std::span<const std::uint32_t> token_ids = {};  ///< hashes.size() * block_size ids, or empty.
+    /// Whether blocks that are not on disk may be evicted. If not, room that only they could make is refused: try again
+    /// when the disk has caught up.
+    bool may_lose = true;
   };
   /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
   /// here stays pinned until end_put. Copies what it needs of the spans. A plan that stages nothing and refuses
@@ -160,7 +193,7 @@ class Store {
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
   /// Tries again to stage blocks that were refused. The plan's `staged` has only those staged by this call. Errors:
   /// kBadRequest for an unknown put.
-  Result<OfferPlan> offer_more(PutId put, TimePoint now);
+  Result<OfferPlan> offer_more(PutId put, TimePoint now, bool may_lose = true);
 
   enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict, kRefused };
   /// Makes the next staged block (in chain order) visible. `checksums` were computed by the caller over the staged
@@ -185,6 +218,24 @@ class Store {
   /// are freed when their last pin ends. Returns how many blocks were dropped.
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes);
 
+  // -- disk tier
+  bool wants_spill() const;  ///< Whether memory is short, so that spill_work() has something to do.
+  /// What to do on disk now; then finish_spill() has to follow. As Spiller::next.
+  SpillWork spill_work(std::uint64_t bytes_max, TimePoint now, bool everything = false);
+  void finish_spill(const SpillWork& work, const SpillOutcome& outcome);
+  /// A spilled block, pinned by pin_prefix(), could not be read under `key`, or was damaged. Returns where it lies if
+  /// it was moved meanwhile; otherwise 0, and it is forgotten with all blocks below it.
+  DiskKey read_failed(BlockId block, DiskKey key);
+
+  /// Puts what a disk holds into the index, while the node serves. First begin_load(), with its namespaces opened; then
+  /// the records newest first, some hundred a call, until load_spilled() returns false (no room for older ones) or
+  /// there are no more; then end_load().
+  void begin_load(TimePoint now);
+  bool load_spilled(std::span<const DiskRecord> records);
+  /// `is_whole`: the load saw everything, or as much as there is room for; what it did not see is dropped. Otherwise,
+  /// after an error or a stop, it stays for the next start. Returns how many blocks came back.
+  std::uint64_t end_load(bool is_whole);
+
   // -- housekeeping
   /// Ends leases that are over. Call every so often; match and offer do it too.
   void expire_leases(TimePoint now);
@@ -196,6 +247,8 @@ class Store {
   std::string check() const;
 
  private:
+  struct Space;
+  struct Put;
   struct Impl;
   explicit Store(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -7,6 +7,7 @@
 //   ctl_ping.cc     ping
 //   ctl_doctor.cc   doctor
 //   ctl_size.cc     size
+//   ctl_spill.cc    spill
 #include "client/tools/ctl.h"
 
 #include <cstdio>
@@ -30,6 +31,7 @@ int main(int argc, char** argv) {
   kv::add_ping_command(app);
   kv::add_doctor_command(app);
   kv::add_size_command(app);
+  kv::add_spill_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -16,6 +16,7 @@ void add_block_commands(CLI::App& app);
 void add_ping_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
+void add_spill_command(CLI::App& app);
 
 /// The exit status shall be 1. `is_said`: the output tells why already.
 struct ToolFailed : std::runtime_error {

@@ -91,6 +91,7 @@ void run_verb(const std::string& verb, BlockOptions options) {
     if (!match) throw ToolFailed(describe(match.error()));
     why = match->why;
     document["blocks"] = match->block_count;
+    document["disk_blocks"] = match->disk_block_count;
     document["tokens"] = match->block_count * record.block_size();
     document["bytes"] = match->block_count * record.block_bytes();
     sentence = format_count(match->block_count) + " of " + format_count(hashes.size()) +

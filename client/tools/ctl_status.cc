@@ -85,6 +85,29 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   return document;
 }
 
+/// One line for each node with a disk tier; nothing if there is none.
+void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
+  TextTable table({"disk of", "state", "blocks", "on disk only", "files", "hits", "lost unwritten", "lost damaged"});
+  bool has_any = false;
+  for (const NodeStats& node : stats) {
+    if (node.error || !has_stat(node, "disk_is_on")) continue;
+    has_any = true;
+    const auto bytes_cell = [&](const char* name) {
+      return format_bytes(static_cast<std::uint64_t>(stat(node, name)));
+    };
+    table.add({node.name,
+               stat(node, "disk_is_on") == 0        ? "off"
+               : stat(node, "disk_is_loading") != 0 ? "loading"
+                                                    : "on",
+               count_cell(node, "disk_blocks"), bytes_cell("disk_only_bytes"), bytes_cell("disk_file_bytes"),
+               count_cell(node, "get_disk_blocks"), count_cell(node, "lost_unspilled_blocks"),
+               count_cell(node, "lost_blocks")});
+  }
+  if (!has_any) return;
+  out << '\n';
+  table.print(out);
+}
+
 void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeStatus>& nodes) {
   TextTable table(
       {"node", "state", "over", "up", "blocks", "used", "of", "full", "hit rate", "evicted", "leases", "sessions"});
@@ -103,6 +126,7 @@ void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeSta
                count_cell(node, "evicted_blocks"), count_cell(node, "leases"), count_cell(node, "sessions")});
   }
   table.print(std::cout);
+  print_disks(stats, std::cout);
 }
 
 void run_status(CtlOptions options) {
@@ -135,12 +159,12 @@ void run_namespaces(CtlOptions options) {
       table.add({node.name, id, record ? std::string(record->field("model")) : "?",
                  record ? std::to_string(record->block_size()) : "?",
                  record ? format_bytes(record->block_bytes()) : "?", format_count(space.block_count),
-                 format_bytes(space.block_bytes), other});
+                 format_bytes(space.total_bytes), other});
       document["namespaces"].push_back({{"node", node.name},
                                         {"id", id},
                                         {"record", space.record},
                                         {"block_bytes", record ? record->block_bytes() : 0},
-                                        {"bytes", space.block_bytes},
+                                        {"bytes", space.total_bytes},
                                         {"block_count", space.block_count}});
     }
     if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';

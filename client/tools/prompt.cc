@@ -1,5 +1,6 @@
 #include "client/tools/prompt.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/assert.h"
@@ -54,6 +55,8 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     count_reason(totals, context.client, "get", got->why);
     hit_count = got->block_count;
     totals.promised_not_got += match->block_count - hit_count;
+    const std::size_t in_memory = match->block_count - match->disk_block_count;
+    totals.disk_hits += std::max(hit_count, in_memory) - in_memory;
     // After a deadline the node may still write there: this prompt is over for the store, its worker computes it.
     if (context.client.is_quarantined(memory)) co_return Result<void>();
   }

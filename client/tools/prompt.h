@@ -18,6 +18,7 @@ struct PromptTotals {
   std::uint64_t prompts = 0;
   std::uint64_t references = 0;  ///< Blocks of all prompts.
   std::uint64_t hits = 0;        ///< Blocks got, verified by checksum here.
+  std::uint64_t disk_hits = 0;   ///< Of them: lay on disk.
   std::uint64_t stored = 0, already_stored = 0, refused = 0;
   std::uint64_t promised_not_got = 0;            ///< Blocks matched under a lease that get then did not deliver.
   std::uint64_t wrong_bytes = 0;                 ///< Delivered as good and not what the block's name says.

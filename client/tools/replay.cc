@@ -67,6 +67,8 @@ void print_json(const ReplayOptions& options, Transport transport, const PromptT
                                    {"requests", totals.prompts},
                                    {"references", totals.references},
                                    {"hits", totals.hits},
+                                   {"memory_hits", totals.hits - totals.disk_hits},
+                                   {"disk_hits", totals.disk_hits},
                                    {"hit_rate", totals.hit_rate()},
                                    {"stored", totals.stored},
                                    {"already_stored", totals.already_stored},
@@ -87,7 +89,9 @@ void print_table(const ReplayOptions& options, Transport transport, const Prompt
   std::cout << format_count(totals.prompts) << " requests, " << format_count(totals.references)
             << " block references of " << format_bytes(options.block_bytes) << ", over " << transport_name(transport)
             << " in " << format_seconds(seconds) << "\n"
-            << format_count(totals.hits) << " hits, hit rate " << format_number(totals.hit_rate(), 4) << "\n"
+            << format_count(totals.hits) << " hits, hit rate " << format_number(totals.hit_rate(), 4) << "; "
+            << format_count(totals.hits - totals.disk_hits) << " from memory, " << format_count(totals.disk_hits)
+            << " from disk\n"
             << format_count(totals.stored) << " blocks stored, " << format_count(totals.refused) << " refused, "
             << format_count(totals.promised_not_got) << " promised and not delivered\n\n";
   TextTable table({"call", "count", "p50 us", "p99 us", "GB/s"});

@@ -47,6 +47,9 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   double lease_seconds = 10, drain_seconds = 5, hello_seconds = 10, frame_seconds = 5, write_seconds = 30,
          put_seconds = 30;
   bool no_huge_pages = false;
+  std::size_t spill_capacity_blocks = 0, promote_reads = 2;
+  std::string spill_policy = "eviction";
+  double spill_wait_seconds = 0.05;
 
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
@@ -74,6 +77,42 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->transform(size)
       ->check(size_range);
   add("no-huge-pages", no_huge_pages, "Do not use reserved huge pages even if there are enough");
+  add("spill-path", options.spill_path, "Directory of the disk tier, one node's own; none: memory only")
+      ->group("Disk tier");
+  auto* const spill_capacity =
+      add("spill-capacity", options.store.disk.capacity_bytes,
+          "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + capacity)")
+          ->transform(size)
+          ->check(size_range)
+          ->group("Disk tier");
+  add("spill-capacity-blocks", spill_capacity_blocks, "Exactly this many blocks of --capacity-block-bytes instead")
+      ->excludes(spill_capacity)
+      ->group("Disk tier");
+  add("spill-policy", spill_policy,
+      "When a block is written: eviction (its memory is wanted soon), write-through (it was stored)")
+      ->check(CLI::IsMember({"eviction", "write-through"}))
+      ->group("Disk tier");
+  add("spill-reserve", options.store.spill.reserve, "Share of memory kept free by writing ahead of puts")
+      ->check(CLI::Range(0.001, 0.5))
+      ->group("Disk tier");
+  add("spill-put-wait-seconds", spill_wait_seconds,
+      "A put waits so long for the disk before blocks that are not on it are evicted; 0: never")
+      ->check(CLI::Range(0.0, 5.0))
+      ->group("Disk tier");
+  add("spill-skip-unused", options.store.spill.skip_unused, "Evict blocks that were never used again unwritten")
+      ->group("Disk tier");
+  add("spill-write-rate", options.spill.write_bytes_per_second,
+      "Bytes a second written at most, such as 500MiB; 0: no limit")
+      ->transform(size)
+      ->group("Disk tier");
+  add("spill-promote-reads", promote_reads, "A block goes back to memory with its n-th read from disk")
+      ->check(CLI::Range(1, 255))
+      ->group("Disk tier");
+  add("spill-read-threads", options.spill.read_threads, "Threads that wait for reads")
+      ->check(CLI::Range(1, 256))
+      ->group("Disk tier");
+  add("spill-save", options.spill_save, "At a clean stop, write what is in memory, for the next start")
+      ->group("Disk tier");
   add("threads", options.threads, "I/O threads (default: one per core)")->check(CLI::Range(0, 1024));
   add("busy-poll-us", busy_poll_us, "Spin this long for the next request before sleeping; costs CPU, saves wake-ups")
       ->check(CLI::Range(0, 1000000));
@@ -170,6 +209,15 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   if (options.store.arena.capacity_bytes < (1 << 20) && capacity_blocks == 0) {
     return fail("capacity: " + std::to_string(options.store.arena.capacity_bytes) + " bytes, at least 1MiB is needed");
   }
+  if (spill_capacity_blocks > 0) options.store.disk.capacity_bytes = spill_capacity_blocks * capacity_block_bytes;
+  if (options.spill_path.empty() != (options.store.disk.capacity_bytes == 0)) {
+    return fail(options.spill_path.empty() ? "spill-path: not given, needed with spill-capacity"
+                                           : "spill-capacity: not given, needed with spill-path (for example 100GiB)");
+  }
+  if (spill_capacity_blocks > (std::size_t{1} << 46) / std::max<std::size_t>(capacity_block_bytes, 1))
+    return fail("spill-capacity-blocks: " + std::to_string(spill_capacity_blocks) + ", more than 64 TiB in all");
+  options.store.spill.write_through = spill_policy == "write-through";
+  options.store.disk.promote_reads = static_cast<std::uint8_t>(promote_reads);
   if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
   const auto duration = [](double seconds) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
@@ -182,6 +230,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   options.session.frame_timeout = duration(frame_seconds);
   options.session.write_timeout = duration(write_seconds);
   options.session.put_timeout = duration(put_seconds);
+  options.session.spill_wait = duration(spill_wait_seconds);
   return options;
 }
 

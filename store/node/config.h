@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "store/node/session.h"
+#include "store/node/spill_driver.h"
 #include "store/store.h"
 #include "transport/endpoint.h"
 
@@ -27,6 +28,9 @@ struct NodeOptions {
   bool check_only = false;
   StoreConfig store;
   SessionLimits session;
+  std::string spill_path;  ///< Empty: no disk tier.
+  bool spill_save = true;  ///< Write what is in memory at a clean stop.
+  SpillDriverConfig spill;
 };
 
 /// Parses the command line (which may name a TOML file) and the environment; flags win over environment, that over the

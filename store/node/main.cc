@@ -7,12 +7,16 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <iostream>
+#include <random>
+#include <string_view>
 
 #include "store/node/admin.h"
 #include "store/node/config.h"
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
+#include "store/node/rocks_disk.h"
 #include "store/node/server.h"
+#include "store/node/spill_tool.h"
 
 namespace kv {
 namespace {
@@ -43,6 +47,8 @@ int run(const NodeOptions& options) {
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
   const std::size_t capacity = store_config.arena.capacity_bytes;
+  store_config.hash_seed = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
+  store_config.disk.hash_seed = store_config.hash_seed;
   store_config.arena.progress = [capacity, next = std::size_t{0}](std::size_t touched) mutable {
     if (capacity < (8ull << 30) || touched < next) return;
     spdlog::info("touching memory: {} of {} MiB", touched >> 20, capacity >> 20);
@@ -50,6 +56,19 @@ int run(const NodeOptions& options) {
   };
   spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={}", options.node_id, KV_VERSION, capacity,
                options.threads);
+  std::unique_ptr<Disk> disk;
+  if (!options.spill_path.empty()) {
+    DiskOpening opening;
+    auto opened = RocksDisk::open({.path = options.spill_path}, &opening);
+    if (!opened) {
+      std::cerr << "kvstore-node: spill-path " << options.spill_path << ": " << opening.text << "\n";
+      return 1;
+    }
+    disk = std::move(*opened);
+    store_config.disk.epoch = disk->epoch();
+    spdlog::info("spill: path={} capacity_bytes={} epoch={}{}", options.spill_path, store_config.disk.capacity_bytes,
+                 disk->epoch(), opening.text.empty() ? "" : ", " + opening.text);
+  }
   auto made = Store::create(store_config);
   if (!made) {
     std::cerr << "kvstore-node: cannot get " << capacity << " bytes for blocks: " << made.error().message()
@@ -63,6 +82,12 @@ int run(const NodeOptions& options) {
   node.lease_duration = options.store.lease_duration;
   node.node_id = options.node_id;
   node.started = clock.now();
+  std::unique_ptr<SpillDriver> spill;
+  if (disk) {
+    spill = std::make_unique<SpillDriver>(store, std::move(disk), clock, options.spill);
+    node.spill = spill.get();
+    metrics.watch_spill([&spill] { return spill->stats(); });
+  }
   metrics.watch_store([&store] { return store.with([](Store& each) { return each.stats(); }); });
 
   std::atomic<bool> ready = false;
@@ -89,6 +114,7 @@ int run(const NodeOptions& options) {
     listening += " listen=" + real->to_string();
   }
   server.start();
+  if (spill) spill->start();
   ready = true;
   sd_notify(0, "READY=1");
   spdlog::info("ready{}{}", listening,
@@ -112,6 +138,7 @@ int run(const NodeOptions& options) {
 
   sd_notify(0, "STOPPING=1");
   server.stop(options.drain_timeout);
+  if (spill) spill->stop(options.spill_save);
   spdlog::info("stopped");
   return 0;
 }
@@ -120,6 +147,8 @@ int run(const NodeOptions& options) {
 }  // namespace kv
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "spill")
+    return kv::run_spill_tool(argc - 1, argv + 1, std::cout, std::cerr);
   int exit_code = 0;
   const auto options = kv::parse_options(argc, argv, &exit_code);
   if (!options) return exit_code;

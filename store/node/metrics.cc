@@ -107,6 +107,7 @@ struct NodeMetrics::Impl {
   Counter *checksum_failures, *deadline_misses;
   std::array<Counter*, kErrcNames.size()> refusals{};
   std::function<StoreStats()> stats;
+  std::function<std::vector<Value>()> spill;
 };
 
 NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Impl>()) {
@@ -224,8 +225,16 @@ std::uint64_t NodeMetrics::session_count() const { return static_cast<std::uint6
 
 void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats = std::move(stats); }
 
+void NodeMetrics::watch_spill(std::function<std::vector<Value>()> values) { impl_->spill = std::move(values); }
+
 std::string NodeMetrics::text() const {
   auto families = impl_->registry.Collect();
+  for (const Value& each : impl_->spill ? impl_->spill() : std::vector<Value>()) {
+    auto& own = families.emplace_back(
+        family(each.is_counter ? std::string(each.name) + "_total" : each.name, each.help,
+               each.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge));
+    add_value(own, each.value);
+  }
   if (impl_->stats) {
     for (auto& each : families_of(impl_->stats())) families.push_back(std::move(each));
   }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "store/store.h"
 #include "transport/frame.h"
@@ -59,6 +60,19 @@ inline constexpr StoreStatName kStoreStatNames[] = {
     {"evicted_bytes", &StoreStats::evicted_bytes, true, "Bytes of blocks evicted"},
     {"dropped_blocks", &StoreStats::dropped_blocks, true, "Blocks dropped by request"},
     {"slab_moves", &StoreStats::slab_moves, true, "Slabs taken from one size class for another"},
+    {"match_disk_blocks", &StoreStats::match_disk_blocks, true, "Blocks asked for by match and on disk"},
+    {"get_disk_blocks", &StoreStats::get_disk_blocks, true, "Blocks asked for by get and on disk"},
+    {"disk_blocks", &StoreStats::disk_block_count, false, "Blocks on disk, those in memory too included"},
+    {"disk_only_bytes", &StoreStats::disk_only_bytes, false, "Bytes of blocks on disk and nowhere else"},
+    {"disk_log_bytes", &StoreStats::disk_log_bytes, false, "Bytes of blocks on disk, dead ones included"},
+    {"spilled_blocks", &StoreStats::spilled_blocks, true, "Blocks written to disk"},
+    {"disk_evicted_blocks", &StoreStats::disk_evicted_blocks, true, "Blocks evicted from disk"},
+    {"rewritten_blocks", &StoreStats::rewritten_blocks, true,
+     "Blocks written again since their segment was given back"},
+    {"spill_skipped_blocks", &StoreStats::spill_skipped_blocks, true, "Blocks evicted unwritten: never used again"},
+    {"lost_unspilled_blocks", &StoreStats::lost_unspilled_blocks, true,
+     "Blocks evicted unwritten: the disk was too slow or off"},
+    {"lost_blocks", &StoreStats::lost_blocks, true, "Blocks on disk that could not be read or were damaged"},
     {"leases_granted", &StoreStats::leases_granted, true, "Leases granted"},
     {"leases_expired", &StoreStats::leases_expired, true, "Leases that ended by time"},
     {"leases_refused", &StoreStats::leases_refused, true, "Leases refused at a limit"},
@@ -89,6 +103,14 @@ class NodeMetrics {
 
   /// What the Store counts is read at scrape time. `stats` is called from the admin thread.
   void watch_store(std::function<StoreStats()> stats);
+  /// The same for the disk tier's threads.
+  struct Value {
+    const char* name;
+    double value;
+    bool is_counter;
+    const char* help;
+  };
+  void watch_spill(std::function<std::vector<Value>()> values);
   std::string text() const;  ///< Prometheus text format 0.0.4.
 
  private:

@@ -104,7 +104,8 @@ void Session::terminate_if_idle() {
 }
 
 void Session::cancel_jobs() {
-  for (auto& [request_id, job] : gets_) job->cancelled = true;
+  for (auto& [request_id, job] : gets_) cancel(*job);
+  for (const auto& job : prefetches_) cancel(*job);
   for (auto& [request_id, job] : puts_) {
     if (job->sink != nullptr) job->sink->cancel();
     job->is_over = true;
@@ -300,7 +301,7 @@ void Session::on_cancel(const Frame& frame) {
                   "cancel: the table fails verification");
   }
   // No answer of its own: the last frame of the cancelled request is the answer, or was.
-  if (const auto get = gets_.find(request->request_id()); get != gets_.end()) get->second->cancelled = true;
+  if (const auto get = gets_.find(request->request_id()); get != gets_.end()) cancel(*get->second);
   if (const auto put = puts_.find(request->request_id()); put != puts_.end()) {
     fail_put(*put->second, Errc::kCancelled, "put: cancelled");
   }

@@ -15,6 +15,7 @@
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
 #include "store/node/session_wire.h"
+#include "store/node/spill.h"
 #include "store/store.h"
 #include "transport/block_sink.h"
 #include "transport/frame_reader.h"
@@ -37,6 +38,8 @@ struct SessionLimits {
   Duration write_timeout = 30s;  ///< Without the client taking a byte.
   Duration put_timeout = 30s;    ///< From offer to last byte; staged memory is freed then.
   Duration put_wait_max = 5s;    ///< For memory, whatever the client asks for.
+  Duration spill_wait = 50ms;    ///< A put waits so long for the disk before blocks are lost for it.
+  Duration disk_timeout = 2s;    ///< For each block of a get that is on disk; then the answer ends before it.
 };
 
 /// What all sessions of a node share. Outlives them.
@@ -50,6 +53,7 @@ struct NodeContext {
   std::string node_id;
   TimePoint started{};
   std::atomic<bool> draining{false};
+  Spill* spill = nullptr;  ///< nullptr: no disk tier.
 };
 
 /// Nothing that the peer sends is trusted: each length, count, offset and handle is checked before it is used.
@@ -81,22 +85,39 @@ class Session final : public std::enable_shared_from_this<Session> {
     bool removing = false;
   };
 
+  /// A block of a get, ready to go: in the arena, or read from disk.
+  struct ReadyBlock {
+    std::span<const std::byte> bytes;
+    std::span<const std::uint64_t> checksums;
+    std::shared_ptr<const void> owner;  ///< Of what was read from disk.
+  };
+
   struct GetJob {
     std::uint64_t request_id = 0;
     TimePoint began;
     SpaceId space{};
     std::uint64_t block_bytes = 0;
+    TimePoint deadline = TimePoint::max();  ///< Of the client: for what is on disk.
+    std::vector<BlockHash> hashes;          ///< Only if some blocks are on disk.
     Store::PinnedPrefix prefix;
+    std::shared_ptr<void> pins;      ///< The prefix is unpinned when all who move its bytes have let this go.
+    std::vector<ReadyBlock> blocks;  ///< In order, as far as they are ready.
+    bool is_complete = true;         ///< No more will be.
+    bool is_prefetch = false;        ///< Only brings blocks from disk to memory.
     std::vector<std::uint64_t> segment_ends;
     std::shared_ptr<Lent> region;        ///< Null: inline.
     std::vector<std::uint64_t> offsets;  ///< In the region, one per block.
-    std::size_t segment = 0, block = 0;  ///< Next to copy.
+    std::size_t segment = 0, block = 0;  ///< Next to deliver.
     bool cancelled = false;
+    bool failed = false;    ///< Some of it did not leave.
+    Event* wake = nullptr;  ///< While it waits for the disk.
   };
+  struct DiskReads;
 
   struct PutJob {
     std::uint64_t request_id = 0;
     TimePoint began, deadline;
+    TimePoint spill_deadline{};  ///< From then on blocks that the disk does not have yet may be evicted.
     std::uint64_t block_bytes = 0;
     std::size_t hash_count = 0;
     Store::OfferPlan plan;
@@ -123,11 +144,18 @@ class Session final : public std::enable_shared_from_this<Session> {
   void on_region_remove(const Frame& frame);
   void on_stats(const Frame& frame);
 
-  void send_inline(const std::shared_ptr<GetJob>& job);
+  /// Pins the longest prefix for `job`. False after refusing the request.
+  bool pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::span<const BlockHash> hashes,
+           const Store::GetOptions& options);
+  /// Delivers up to a mark's worth of what is ready; false when nothing more is.
+  bool deliver_some(const std::shared_ptr<GetJob>& job);
   static asio::awaitable<void> deliver(std::shared_ptr<Session> self, std::shared_ptr<GetJob> job);
-  bool copy_some(
-      GetJob& job);  ///< Copies up to a mark's worth into the region and sends the mark; false when all is done.
-  void finish_get(GetJob& job);
+  asio::awaitable<void> read_from_disk(const std::shared_ptr<GetJob>& job);
+  void start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& job, std::size_t i);
+  void promote(const GetJob& job, std::size_t block_count, const DiskBlock& last);
+  void prefetch(const Frame& frame, std::uint32_t space, std::span<const BlockHash> hashes);
+  static void cancel(GetJob& job);
+  void finish_get(const std::shared_ptr<GetJob>& job);
 
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job);
   void send_want(PutJob& job);
@@ -172,7 +200,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::uint64_t region_bytes_ = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<GetJob>> gets_;  ///< By request id; those that copy.
   std::unordered_map<std::uint64_t, std::shared_ptr<PutJob>> puts_;  ///< By request id.
-  std::uint64_t sending_count_ = 0;                                  ///< Inline gets whose bytes have not all left.
+  std::vector<std::shared_ptr<GetJob>> prefetches_;
+  std::uint64_t sending_count_ = 0;  ///< Gets whose bytes have not all left.
 
   struct Progress {
     std::uint64_t bytes = 0;

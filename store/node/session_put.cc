@@ -28,7 +28,7 @@ void Session::on_put(const Frame& frame) {
   if (gets_.contains(id) || puts_.contains(id)) {
     return refuse(FrameType::kPut, id, Errc::kBadRequest, "request_id: " + std::to_string(id) + ", in use");
   }
-  if (gets_.size() + sending_count_ + puts_.size() >= node_.limits.requests_max) {
+  if (sending_count_ + puts_.size() >= node_.limits.requests_max) {
     return refuse(FrameType::kPut, id, Errc::kBusy,
                   count_text("requests in flight", node_.limits.requests_max, node_.limits.requests_max));
   }
@@ -46,8 +46,16 @@ void Session::on_put(const Frame& frame) {
   options.session = id_;
   options.positions = numbers_of(request->positions());
   options.token_ids = numbers_of(request->token_ids());
-  auto plan = node_.store.with(
-      [&](Store& store) { return store.offer(SpaceId(request->space()), hashes, options, job->began); });
+  bool is_short = false;
+  options.may_lose =
+      node_.spill == nullptr || wait_us == 0 || node_.limits.spill_wait == Duration::zero() || !node_.spill->keeps_up();
+  if (!options.may_lose) job->spill_deadline = job->began + node_.limits.spill_wait;
+  auto plan = node_.store.with([&](Store& store) {
+    auto offered = store.offer(SpaceId(request->space()), hashes, options, job->began);
+    is_short = store.wants_spill();
+    return offered;
+  });
+  if (is_short && node_.spill != nullptr) node_.spill->notify();
   if (!plan) {
     return refuse(FrameType::kPut, id, plan.error(),
                   "put: " + plan.error().message() + " (hashes: " + std::to_string(hashes.size()) + " of 1.." +
@@ -89,11 +97,18 @@ asio::awaitable<void> Session::wait_for_memory(std::shared_ptr<Session> self, st
       co_await retry.wait();
     }
     if (job->is_over || self->ending_) break;
-    auto more = node.store.with([&](Store& store) { return store.offer_more(job->plan.put, node.clock.now()); });
+    const bool may_lose = node.clock.now() >= job->spill_deadline;
+    if (node.spill != nullptr) node.spill->notify();
+    auto more =
+        node.store.with([&](Store& store) { return store.offer_more(job->plan.put, node.clock.now(), may_lose); });
     if (!more) break;
     job->plan.staged.insert(job->plan.staged.end(), more->staged.begin(), more->staged.end());
     job->plan.refused_count = more->refused_count;
     job->plan.again = more->again;
+    if (may_lose && job->spill_deadline != TimePoint{} && !more->staged.empty()) {
+      node.spill->fell_behind(4 * node.limits.spill_wait);  // so that puts do not all wait for nothing
+      job->spill_deadline = {};
+    }
   }
   if (!job->is_over && !self->ending_) self->send_want(*job);
   self->writer_.flush();

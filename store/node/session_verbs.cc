@@ -61,10 +61,11 @@ void Session::on_match(const Frame& frame) {
   options.session = id_;
   options.lease = request->lease();
   options.token_ids = numbers_of(request->token_ids());
-  std::size_t block_size = 0;
-  const auto match = node_.store.with([&](Store& store) {
+  std::size_t block_size = 0, block_bytes = 0;
+  auto match = node_.store.with([&](Store& store) {
     const NamespaceRecord* record = store.find_namespace(SpaceId(request->space()));
     if (record != nullptr) block_size = record->block_size();
+    if (record != nullptr) block_bytes = record->block_bytes();
     return store.match(SpaceId(request->space()), hashes, options, node_.clock.now());
   });
   if (!match) {
@@ -72,17 +73,22 @@ void Session::on_match(const Frame& frame) {
                   "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
                       count_text("hashes", hashes.size(), node_.chain_blocks_max) + ")");
   }
-  node_.metrics.add_tokens(match->block_count * block_size, (hashes.size() - match->block_count) * block_size);
+  if (node_.spill == nullptr || !node_.spill->can_read()) match->disk_block_count = 0;
+  const std::size_t hit_count = match->block_count + match->disk_block_count;
+  node_.metrics.add_tokens(hit_count * block_size, (hashes.size() - hit_count) * block_size);
+  const auto disk_time = match->disk_block_count > 0 ? node_.spill->estimate_read(match->disk_block_count * block_bytes)
+                                                     : std::chrono::microseconds(0);
   reply(FrameType::kMatch, id, 0, [&](FlatBufferBuilder& builder) {
     wire::Hash partial;
     std::memcpy(&partial, match->partial_block.bytes.data(), sizeof partial);
     const auto lease_us = std::chrono::duration_cast<std::chrono::microseconds>(node_.lease_duration).count();
     return wire::CreateMatchResponse(
-        builder, static_cast<std::uint32_t>(match->block_count), 0, static_cast<std::uint64_t>(match->lease),
-        match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
+        builder, static_cast<std::uint32_t>(match->block_count), static_cast<std::uint32_t>(match->disk_block_count),
+        static_cast<std::uint64_t>(match->lease), match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
         static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
-        match->partial_token_count > 0 ? &partial : nullptr);
+        match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()));
   });
+  if (request->prefetch() && match->disk_block_count > 0) prefetch(frame, request->space(), hashes);
 }
 
 void Session::on_release(const Frame& frame) {
@@ -172,7 +178,7 @@ void Session::on_region_remove(const Frame& frame) {
   region->removal_request = id;
   ++region->user_count;  // ourselves
   for (auto& [request_id, job] : gets_) {
-    if (job->region == region) job->cancelled = true;
+    if (job->region == region) cancel(*job);
   }
   release(region);
 }
@@ -206,10 +212,13 @@ void Session::on_stats(const Frame& frame) {
     count("sessions", node_.metrics.session_count());
     add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
     for (const StoreStatName& stat : kStoreStatNames) count(stat.name, stats.*stat.value);
+    if (node_.spill != nullptr) {
+      for (const NodeMetrics::Value& stat : node_.spill->stats()) add(stat.name, stat.value);
+    }
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {
       namespaces.push_back(
-          wire::CreateNamespaceStatDirect(builder, space.record.c_str(), space.block_count, space.block_bytes));
+          wire::CreateNamespaceStatDirect(builder, space.record.c_str(), space.block_count, space.total_bytes));
     }
     return wire::CreateStatsResponseDirect(builder, &values, &namespaces);
   });

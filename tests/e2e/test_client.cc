@@ -35,7 +35,8 @@ NamespaceRecord make_record(std::size_t block_bytes, const std::string& salt) {
 
 std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
   std::vector<BlockHash> chain(block_count);
-  fill_pattern(seed * 0x9E3779B97F4A7C15, std::as_writable_bytes(std::span(chain)));
+  fill_pattern(seed * 0xD1342543DE82EF95,  // not the pattern's own step: no block is in two chains
+               std::as_writable_bytes(std::span(chain)));
   return chain;
 }
 

@@ -204,7 +204,7 @@ class Operations {
   void pin(std::size_t which) {
     const auto hashes = chain();
     const LeaseId lease = leases_.empty() || input_.flag() ? LeaseId{} : leases_[input_.below(leases_.size())].second;
-    auto prefix = store_->pin_prefix(spaces_[which].id, hashes, session(), lease, now_);
+    auto prefix = store_->pin_prefix(spaces_[which].id, hashes, {.session = session(), .lease = lease}, now_);
     KV_ASSERT(prefix && prefix->blocks.size() <= hashes.size());
     pinned_.push_back({std::move(*prefix), hashes, which});
     expect_intact(pinned_.back());

@@ -309,7 +309,7 @@ TEST_F(SessionTest, StatsNameWhatTheStoreCountsAndItsNamespaces) {
   ASSERT_EQ(response.namespaces()->size(), 1u);
   EXPECT_EQ(response.namespaces()->Get(0)->record()->str(), record.text());
   EXPECT_EQ(response.namespaces()->Get(0)->block_count(), 3u);
-  EXPECT_EQ(response.namespaces()->Get(0)->block_bytes(), 3 * kBlockBytes) << "of all its blocks";
+  EXPECT_EQ(response.namespaces()->Get(0)->total_bytes(), 3 * kBlockBytes);
 }
 
 TEST_F(SessionTest, RequestsThatComeTogetherAreAllAnsweredInOrder) {

@@ -10,21 +10,31 @@
 
 #include "base/assert.h"
 #include "store/node/session.h"
+#include "tests/sim/sim_spill.h"
 #include "transport/sim_network.h"
 
 namespace kv::sim {
 
-/// A node that can be killed and restarted (empty, as a process would be), frozen and thawed.
+/// A node that can be killed and restarted (with what is on its disk, as a process would be), frozen and thawed.
 class SimNode {
  public:
-  SimNode(asio::io_context& context, SimNetwork& network, VirtualClock& clock, std::string name, StoreConfig config)
-      : context_(context), network_(network), clock_(clock), name_(std::move(name)), config_(std::move(config)) {
+  /// With a disk tier if `config` has one.
+  SimNode(asio::io_context& context, SimNetwork& network, VirtualClock& clock, std::string name, StoreConfig config,
+          DiskFaults disk_faults = {}, std::uint64_t seed = 0)
+      : context_(context),
+        network_(network),
+        clock_(clock),
+        name_(std::move(name)),
+        config_(std::move(config)),
+        disk_faults_(disk_faults),
+        random_(seed) {
     start();
   }
   ~SimNode() { kill(); }
 
   void start() {
     network_.revive(name_);
+    config_.disk.epoch = disk_.epoch();
     life_ = std::make_shared<Life>(*this);
     auto listener = network_.listen({Endpoint::Scheme::kSim, name_, ""}, context_.get_executor());
     KV_ASSERT(listener);
@@ -37,6 +47,12 @@ class SimNode {
     network_.kill(name_);
     life_->listener->close();
     for (Session* session : life_->sessions) session->terminate(SessionEnd::kBroken);
+    if (life_->spill) {  // what was being written is gone, and some of what was
+      const std::size_t lost =
+          std::min<std::size_t>(random_() % (disk_faults_.lost_at_kill_max + 1), disk_.block_count());
+      disk_.crash(disk_.block_count() - lost);
+      life_->spill->die();
+    }
     life_.reset();
   }
   bool is_alive() const { return life_ != nullptr; }
@@ -64,10 +80,15 @@ class SimNode {
       context.lease_duration = node.config_.lease_duration;
       context.node_id = node.name_ + "#" + std::to_string(++node.life_count_);
       context.limits.queued_bytes_max = 1 << 20;
+      if (node.config_.disk.capacity_bytes == 0) return;
+      spill = std::make_unique<SimSpill>(store, node.disk_, node.clock_, node.context_.get_executor(),
+                                         node.disk_faults_, node.random_());
+      context.spill = spill.get();
     }
     NodeMetrics metrics;
     LockedStore store;
     NodeContext context;
+    std::unique_ptr<SimSpill> spill;
     std::unique_ptr<Listener> listener;
     std::set<Session*> sessions;
     std::uint64_t session_last = 0;
@@ -93,6 +114,9 @@ class SimNode {
   VirtualClock& clock_;
   std::string name_;
   StoreConfig config_;
+  DiskFaults disk_faults_;
+  MemoryDisk disk_;  ///< Survives kills.
+  std::mt19937_64 random_;
   std::shared_ptr<Life> life_;
   int life_count_ = 0;
 };

@@ -63,8 +63,23 @@ class World {
     config.arena.touch = false;
     config.lease_duration = std::chrono::milliseconds(pick(1, 2000));
     config.lease_count_per_session_max = pick(1, 8);
+    DiskFaults disk;
+    if (chance(0.5)) {
+      config.disk.capacity_bytes = pick(300'000, 8'000'000);
+      config.disk.segment_bytes = pick(20'000, 400'000);
+      config.disk.promote_reads = static_cast<std::uint8_t>(pick(1, 3));
+      config.spill.reserve = real(0.01, 0.5);
+      config.spill.write_through = chance(0.3);
+      config.spill.skip_unused = chance(0.2);
+      disk.delay_max = Duration(std::chrono::microseconds(pick(50, 20'000)));
+      if (!calm_ && chance(0.4)) disk.failure_probability = real(0, 0.1);
+      if (!calm_ && chance(0.3)) disk.stall_probability = real(0, 0.02);
+      if (!calm_ && chance(0.3)) disk.flip_probability = real(0, 0.05);
+      if (!calm_ && chance(0.5)) disk.lost_at_kill_max = pick(0, 100);
+    }
     for (std::size_t i = 0; i < node_count_; ++i) {
-      nodes_.push_back(std::make_unique<SimNode>(context_, network_, clock_, "node" + std::to_string(i), config));
+      nodes_.push_back(std::make_unique<SimNode>(context_, network_, clock_, "node" + std::to_string(i), config, disk,
+                                                 mix(seed + i)));
     }
     // Chains that share prefixes, some deep: a tree of prompts as conversations make it.
     for (std::size_t i = 0; i < 40; ++i) {
@@ -341,8 +356,11 @@ class World {
       fail("after healing: open: " + space.error().message());
       co_return;
     }
-    // What was pinned may hold up to half of a node.
-    (void)co_await client.drop(*space, {}, 1s);
+    // What was pinned may hold up to half of a node, and one pinned block the only slab of a small one.
+    for (const NamespaceRecord& each : records_) {
+      const auto other = co_await client.open(each, 1s);
+      if (other) (void)co_await client.drop(*other, {}, 1s);
+    }
     std::vector<std::uint32_t> tokens(4);
     for (auto& token : tokens) token = static_cast<std::uint32_t>(random_());
     const auto chain = hash_chain(record.digest(), tokens, 4);
@@ -364,16 +382,13 @@ class World {
 
   /// All clients are gone: within their time-outs, nodes hold no session, no staged block, no lease.
   void finish() {
-    const TimePoint until = clock_.now() + 120s;
-    while (clock_.now() < until && outcome_.failure.empty()) {
-      if (context_.poll() > 0) continue;
-      if (!clock_.has_alarm() || clock_.next_alarm() > until) break;
-      clock_.advance_to(clock_.next_alarm());
-    }
+    run_for(outcome_.failure.empty() ? 120s : 0s);
     for (const auto& node : nodes_) {
       node->expire_leases();
       const StoreStats stats = node->stats();
       outcome_.evicted_blocks += stats.evicted_blocks;
+      outcome_.spilled_blocks += stats.spilled_blocks;
+      outcome_.disk_blocks_got += stats.get_disk_blocks;
       if (outcome_.failure.empty() && node->session_count() > 0)
         fail(node->name() + ": sessions outlive their clients");
       if (outcome_.failure.empty() && stats.staged_count > 0) fail(node->name() + ": staged blocks outlive their puts");
@@ -381,7 +396,15 @@ class World {
     }
     check_nodes();
     for (const auto& node : nodes_) node->kill();
-    while (context_.poll() > 0) {
+    run_for(10s);  // whatever failed: every session comes to its end
+  }
+
+  void run_for(Duration time) {
+    const TimePoint until = clock_.now() + time;
+    while (clock_.now() <= until) {
+      if (context_.poll() > 0) continue;
+      if (!clock_.has_alarm() || clock_.next_alarm() > until) break;
+      clock_.advance_to(clock_.next_alarm());
     }
   }
 

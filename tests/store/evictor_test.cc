@@ -2,13 +2,12 @@
 #include "store/evictor.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
-
 #include <cmath>
 #include <set>
 #include <unordered_map>
 
 #include "store_fixture.h"
+#include "trace.h"
 
 namespace kv {
 namespace {
@@ -139,29 +138,11 @@ TEST(LruExactnessTest, HitsEqualThoseOfABruteForceSimulationOfLeafEndsFirst) {
 }
 
 TEST(LruExactnessTest, HitRatesOnTheConversationTraceAreThoseOfLruLeafEndsFirst) {
-  const char* folder = std::getenv("KV_TRACES");
-  if (folder == nullptr) GTEST_SKIP() << "KV_TRACES names no folder with conversation_trace.jsonl.gz";
-  const std::string path = std::string(folder) + "/conversation_trace.jsonl.gz";
-  const gzFile file = gzopen(path.c_str(), "rb");
-  ASSERT_NE(file, nullptr) << path;
-  std::string text;
-  char buffer[65536];
-  for (int got = 0; (got = gzread(file, buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<std::size_t>(got));
-  gzclose(file);
-  std::vector<std::vector<std::uint64_t>> requests;
+  const auto trace = conversation_trace();
+  if (!trace) GTEST_SKIP() << kNoTrace;
+  const auto& requests = *trace;
   std::size_t reference_count = 0;
-  for (std::size_t at = text.find("\"hash_ids\""); at != std::string::npos; at = text.find("\"hash_ids\"", at)) {
-    at = text.find('[', at) + 1;
-    auto& ids = requests.emplace_back();
-    while (text[at] != ']') {
-      char* end = nullptr;
-      ids.push_back(std::strtoull(text.data() + at, &end, 10));
-      at = static_cast<std::size_t>(end - text.data());
-      while (text[at] == ',' || text[at] == ' ') ++at;
-    }
-    reference_count += ids.size();
-  }
+  for (const auto& ids : requests) reference_count += ids.size();
   ASSERT_EQ(requests.size(), 12031u);
   ASSERT_EQ(reference_count, 288500u);
   const std::pair<std::size_t, double> rows[] = {{1000, 0.0445}, {10000, 0.2116}, {30000, 0.3257}};
@@ -202,6 +183,19 @@ class MixedSizesTest : public StoreFixture {
   }
   std::uint64_t name_ = 1000;
 };
+
+TEST_F(MixedSizesTest, ABlockThatStaysPinnedKeepsThoseAboveItThoughTheyWereUnpinned) {
+  create(8 * kMiB, 64 * 1024);
+  const SpaceId small = open(64 * 1024, "small"), large = open(kMiB, "large");
+  put(small, chain(1, 1));
+  put(small, chain(2, 60));  // what follows lies elsewhere
+  put(small, chain(1, 3));
+  ASSERT_EQ(store->retain(small, chain(1, 3)).value(), 3u);
+  ASSERT_EQ(store->unretain(small, chain(1, 1)).value(), 1u);
+  put(small, chain(3, 60));
+  for (std::uint64_t name = 10; name < 40; ++name) put_empty(large, name, 4);
+  EXPECT_EQ(match(small, chain(1, 3)), 3u);
+}
 
 TEST_F(MixedSizesTest, EverySizeIsStoredInAnArenaFullOfAnyOther) {
   create(160 * kMiB);
@@ -266,7 +260,7 @@ TEST_F(MixedSizesTest, SlabsWithStagedRetainedOrMovingBlocksAreLeft) {
   put(small, chain(0, 16));
   put(small, chain(1, 16));
   ASSERT_TRUE(store->retain(small, chain(0, 1)));
-  const auto pinned = store->pin_prefix(small, chain(1, 1), kAlice, {}, now).value();
+  const auto pinned = store->pin_prefix(small, chain(1, 1), {.session = kAlice}, now).value();
   const auto staged = store->offer(small, chain(2, 1), {}, now).value();
   EXPECT_EQ(put(large, chain(100, 2)).stored, 1u);
   EXPECT_EQ(match(small, chain(0, 16)), 16u);
@@ -381,7 +375,7 @@ TEST_F(MixedSizesTest, RandomUseOfMixedSizesKeepsEveryPromise) {
       }
       case 5:
       case 6: {
-        moves.push_back({space, store->pin_prefix(space, hashes, kAlice, {}, now).value(), hashes});
+        moves.push_back({space, store->pin_prefix(space, hashes, {.session = kAlice}, now).value(), hashes});
         check_bytes(moves.back());
         if (moves.size() > 4) {
           const auto it = moves.begin() + random() % moves.size();

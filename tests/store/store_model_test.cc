@@ -185,7 +185,10 @@ class StoreModelTest : public StoreFixture {
         if (!model_leases.empty() && below(2) == 0) lease = std::next(model_leases.begin(), below(model_leases.size()));
         const bool is_live = lease != model_leases.end();
         move.pinned =
-            store->pin_prefix(space, hashes, is_live ? lease->session : kAlice, is_live ? lease->id : LeaseId{}, now)
+            store
+                ->pin_prefix(space, hashes,
+                             {.session = is_live ? lease->session : kAlice, .lease = is_live ? lease->id : LeaseId{}},
+                             now)
                 .value();
         move.nodes = found;
         use(last);

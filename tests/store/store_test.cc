@@ -53,14 +53,14 @@ TEST_F(StoreTest, EveryCallRefusesUnknownNamespacesAndLongChains) {
   const auto long_chain = chain(1, 101);
   const SpaceId unknown{7};
   EXPECT_EQ(store->match(unknown, one, {}, now).error(), Errc::kNoNamespace);
-  EXPECT_EQ(store->pin_prefix(unknown, one, kAlice, {}, now).error(), Errc::kNoNamespace);
+  EXPECT_EQ(store->pin_prefix(unknown, one, {.session = kAlice}, now).error(), Errc::kNoNamespace);
   EXPECT_EQ(store->offer(unknown, one, {}, now).error(), Errc::kNoNamespace);
   EXPECT_EQ(store->touch(unknown, one, now).error(), Errc::kNoNamespace);
   EXPECT_EQ(store->retain(unknown, one).error(), Errc::kNoNamespace);
   EXPECT_EQ(store->unretain(unknown, one).error(), Errc::kNoNamespace);
   EXPECT_EQ(store->drop(unknown, one).error(), Errc::kNoNamespace);
   EXPECT_EQ(store->match(space, long_chain, {}, now).error(), Errc::kTooLarge);
-  EXPECT_EQ(store->pin_prefix(space, long_chain, kAlice, {}, now).error(), Errc::kTooLarge);
+  EXPECT_EQ(store->pin_prefix(space, long_chain, {.session = kAlice}, now).error(), Errc::kTooLarge);
   EXPECT_EQ(store->offer(space, long_chain, {}, now).error(), Errc::kTooLarge);
   EXPECT_EQ(store->touch(space, long_chain, now).error(), Errc::kTooLarge);
   EXPECT_EQ(store->retain(space, long_chain).error(), Errc::kTooLarge);
@@ -83,7 +83,7 @@ TEST_F(StoreTest, MatchesTheLongestPrefixAndCounts) {
   const auto namespaces = store->namespaces();
   ASSERT_EQ(namespaces.size(), 1u);
   EXPECT_EQ(namespaces[0].block_count, 5u);
-  EXPECT_EQ(namespaces[0].block_bytes, 5 * kBytes);
+  EXPECT_EQ(namespaces[0].total_bytes, 5 * kBytes);
 }
 
 TEST_F(StoreTest, EqualHashesInTwoNamespacesAreTwoBlocks) {
@@ -119,7 +119,7 @@ TEST_F(StoreTest, FindsAPartialBlockByItsTokenIds) {
 
 TEST_F(StoreTest, PinnedPrefixHasTheCommittedBytesAndChecksums) {  // invariant 1
   put(space, chain(1, 3));
-  const auto pinned = store->pin_prefix(space, chain(1, 5), kAlice, {}, now).value();
+  const auto pinned = store->pin_prefix(space, chain(1, 5), {.session = kAlice}, now).value();
   ASSERT_EQ(pinned.blocks.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) {
     const std::uint64_t seed = checksum_seed(store->find_namespace(space)->id(), chain(1, 3)[i]);
@@ -134,10 +134,10 @@ TEST_F(StoreTest, PinnedPrefixHasTheCommittedBytesAndChecksums) {  // invariant 
 }
 
 TEST_F(StoreTest, PinningNothingIsAMissAndNoError) {
-  const auto pinned = store->pin_prefix(space, chain(1, 5), kAlice, {}, now).value();
+  const auto pinned = store->pin_prefix(space, chain(1, 5), {.session = kAlice}, now).value();
   EXPECT_TRUE(pinned.blocks.empty());
   store->unpin(pinned);
-  EXPECT_TRUE(store->pin_prefix(space, {}, kAlice, {}, now)->blocks.empty());
+  EXPECT_TRUE(store->pin_prefix(space, {}, {.session = kAlice}, now)->blocks.empty());
 }
 
 TEST_F(StoreTest, PutNeverFailsWhileSomethingIsUnpinned) {  // invariant 3
@@ -259,15 +259,15 @@ TEST_F(StoreTest, NoLeaseIsGrantedForNothingOrOverALimit) {
 TEST_F(StoreTest, PinPrefixEndsTheLeaseItIsGiven) {
   put(space, chain(1, 4));
   const LeaseId held = lease(space, chain(1, 4));
-  const auto pinned = store->pin_prefix(space, chain(1, 4), kAlice, held, now).value();
+  const auto pinned = store->pin_prefix(space, chain(1, 4), {.session = kAlice, .lease = held}, now).value();
   EXPECT_EQ(store->stats().lease_count, 0u);
   EXPECT_EQ(pinned.blocks.size(), 4u);
   store->unpin(pinned);
-  const auto stale = store->pin_prefix(space, chain(1, 4), kAlice, held, now).value();  // ignored
+  const auto stale = store->pin_prefix(space, chain(1, 4), {.session = kAlice, .lease = held}, now).value();  // ignored
   EXPECT_EQ(stale.blocks.size(), 4u);
   store->unpin(stale);
   const LeaseId others = lease(space, chain(1, 4), kBob);
-  store->unpin(store->pin_prefix(space, chain(1, 4), kAlice, others, now).value());
+  store->unpin(store->pin_prefix(space, chain(1, 4), {.session = kAlice, .lease = others}, now).value());
   EXPECT_EQ(store->stats().lease_count, 1u);  // not hers to end
 }
 
@@ -290,7 +290,7 @@ TEST_F(StoreTest, EndOfASessionEndsItsLeasesAndPuts) {
 
 TEST_F(StoreTest, PinnedSlotsAreNotReused) {  // invariant 2
   put(space, chain(1, 5));
-  const auto pinned = store->pin_prefix(space, chain(1, 5), kAlice, {}, now).value();
+  const auto pinned = store->pin_prefix(space, chain(1, 5), {.session = kAlice}, now).value();
   for (std::uint64_t name = 2; name < 20; ++name) EXPECT_EQ(put(space, chain(name, 8)).stored, 3u);
   for (std::size_t i = 0; i < 5; ++i)
     EXPECT_TRUE(has_bytes(pinned.blocks[i].bytes, checksum_seed(store->find_namespace(space)->id(), chain(1, 5)[i])));
@@ -300,8 +300,8 @@ TEST_F(StoreTest, PinnedSlotsAreNotReused) {  // invariant 2
 
 TEST_F(StoreTest, DroppedBlocksVanishAtOnceAndTheirSlotsGoWithTheLastPin) {  // invariants 2 and 5
   put(space, chain(1, 6));
-  const auto first = store->pin_prefix(space, chain(1, 4), kAlice, {}, now).value();
-  const auto second = store->pin_prefix(space, chain(1, 4), kBob, {}, now).value();
+  const auto first = store->pin_prefix(space, chain(1, 4), {.session = kAlice}, now).value();
+  const auto second = store->pin_prefix(space, chain(1, 4), {.session = kBob}, now).value();
   EXPECT_EQ(store->drop(space, chain(1, 3)).value(), 4u);
   EXPECT_EQ(match(space, chain(1, 6)), 2u);
   EXPECT_EQ(store->stats().block_count, 2u);
@@ -423,7 +423,7 @@ TEST_F(StoreTest, OfTwoPutsWithDifferentBytesTheFirstIsKept) {
   store->end_put(first.put);
   store->end_put(second.put);
   EXPECT_EQ(store->stats().put_conflict_blocks, 1u);
-  const auto pinned = store->pin_prefix(space, chain(1, 2), kAlice, {}, now).value();
+  const auto pinned = store->pin_prefix(space, chain(1, 2), {.session = kAlice}, now).value();
   ASSERT_EQ(pinned.blocks.size(), 2u);
   const std::uint64_t seed = checksum_seed(store->find_namespace(space)->id(), chain(1, 1)[0]);
   EXPECT_TRUE(has_bytes(pinned.blocks[0].bytes, seed));
@@ -548,7 +548,7 @@ TEST_F(StoreTest, RetentionIsBoundedAndFailsWhole) {
 TEST_F(StoreTest, DropEndsRetention) {
   put(space, chain(1, 4));
   ASSERT_TRUE(store->retain(space, chain(1, 4)));
-  const auto pinned = store->pin_prefix(space, chain(1, 2), kAlice, {}, now).value();
+  const auto pinned = store->pin_prefix(space, chain(1, 2), {.session = kAlice}, now).value();
   EXPECT_EQ(store->drop(space, chain(1, 2)).value(), 3u);
   EXPECT_EQ(store->stats().allocated_bytes, 2 * kBytes);  // block 0 is linked; 1 is being moved
   EXPECT_EQ(store->check(), "");

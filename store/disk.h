@@ -1,0 +1,84 @@
+// store/disk.h: what the disk tier needs of a disk. The daemon's is RocksDB (store/node/rocks_disk.h), the simulation's
+// forgets, fails and flips bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "index/block_hash.h"
+
+namespace kv {
+
+/// Where a block lies on disk: `epoch << 40 | sequence`. The epoch grows with every start of the node, the sequence
+/// with every block: a key is never used twice, and a larger key was written later.
+enum class DiskKey : std::uint64_t {};
+
+/// What a restart has to know of a block to find its place in the tree again.
+struct DiskRecord {
+  DiskKey key{};
+  NamespaceId space;
+  BlockHash hash;
+  BlockHash parent;            ///< Of the block above, on this node; all zero for a first block.
+  std::uint32_t position = 0;  ///< In its whole prefix.
+  std::uint32_t block_bytes = 0;
+};
+
+struct DiskWrite {
+  DiskRecord record;
+  std::span<const std::byte> bytes;          ///< record.block_bytes of them.
+  std::span<const std::uint64_t> checksums;  ///< Of its stripes, name-bound.
+};
+
+/// A block that was read. Owns its memory. Nothing in it is verified: the reader compares bytes with checksums, and
+/// those are bound to the block's name.
+struct DiskBlock {
+  std::shared_ptr<const void> owner;  ///< Of what the spans show.
+  std::span<const std::byte> bytes;
+  std::span<const std::uint64_t> checksums;
+};
+
+struct DiskStats {
+  std::uint64_t file_bytes = 0;            ///< On the device, all files.
+  std::uint64_t written_bytes = 0;         ///< By write(), since open: blocks and their checksums.
+  std::uint64_t device_written_bytes = 0;  ///< What that became: write amplification is the ratio.
+  std::uint64_t read_bytes = 0;
+};
+
+/// Blocks under ever-growing keys, on something that may fail, stall, fill up or lie. All calls block: only spill
+/// threads make them. What is written is not synced: after kill -9 or a power cut the newest writes may be gone, but
+/// load() never names a block that read() then does not find (bar damage). Thread safety: read() from any thread at any
+/// time; the other calls from one thread at a time.
+class Disk {
+ public:
+  virtual ~Disk() = default;
+
+  /// Stores the blocks; their keys grow from call to call and within. After an error none of them is there.
+  virtual error_code write(std::span<const DiskWrite> blocks) = 0;
+  /// Errors: kNotFound when there is nothing (any more) under the key, kCorruptBlock when the disk itself sees damage,
+  /// kDiskFailed otherwise.
+  virtual Result<DiskBlock> read(DiskKey key) const = 0;
+  /// Forgets single blocks: load() will not name them again. Their bytes go with drop_before().
+  virtual error_code erase(std::span<const DiskKey> keys) = 0;
+  /// Forgets all blocks with smaller keys and gives their files back; a file that also holds larger keys stays for now.
+  virtual error_code drop_before(DiskKey end) = 0;
+
+  /// Keeps the canonical record of a namespace. Idempotent.
+  virtual error_code add_namespace(const NamespaceId& id, const std::string& record) = 0;
+  /// The namespaces kept, then every block, newest key first, until `block` returns false. Skips entries it cannot
+  /// read.
+  virtual error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
+                          const std::function<bool(const DiskRecord& block)>& block) const = 0;
+  virtual std::uint32_t epoch() const = 0;  ///< Of this start: larger than of all before.
+
+  /// Writes out what is buffered, for a clean stop.
+  virtual error_code flush() = 0;
+  virtual DiskStats stats() const = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,246 @@
+#include "store/disk_tier.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kEntriesPerCall = 4096;  ///< Looked at under the lock.
+constexpr std::uint64_t kSegmentBytesMin = 64 << 20, kSegmentBytesMax = 1 << 30;
+
+constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
+
+/// The element for `block`, made if it is the first time that this id comes up.
+template <class T>
+T& side(StableTable<T>& table, BlockId block) {
+  while (table.size() <= to_int(block)) table.add();
+  return table[to_int(block)];
+}
+
+}  // namespace
+
+DiskTier::DiskTier(const DiskTierConfig& config)
+    : config_(config), index_(config.hash_seed), next_key_((std::uint64_t{config.epoch} << 40) + 1) {
+  if (config_.segment_bytes == 0) {
+    config_.segment_bytes = std::clamp(config_.capacity_bytes / 64, kSegmentBytesMin, kSegmentBytesMax);
+  }
+}
+
+TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes) {
+  trees_.push_back({name, block_bytes});
+  return index_.add_tree();
+}
+
+// -- blocks
+
+BlockId DiskTier::insert(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key,
+                         Tick tick) {
+  const BlockId block =
+      index_.insert(tree, parent, {hash, SlotId{static_cast<std::uint64_t>(key)}, position, {}}, tick);
+  side(disk_sides_, block) = DiskSide{};
+  live_bytes_ += block_bytes(block);
+  only_bytes_ += block_bytes(block);
+  return block;
+}
+
+void DiskTier::append(DiskKey key, BlockId block) {
+  if (segments_.empty() || segments_.back().bytes >= config_.segment_bytes) segments_.push_back({.first_key = key});
+  segments_.back().entries.push_back({key, block});
+  segments_.back().bytes += block_bytes(block);
+  log_bytes_ += block_bytes(block);
+}
+
+BlockId DiskTier::add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key,
+                      Tick tick) {
+  const BlockId block = insert(tree, parent, hash, position, key, tick);
+  append(key, block);
+  const double credit = config_.rewrite_share * static_cast<double>(block_bytes(block));
+  rewrite_credit_ = std::min(rewrite_credit_ + credit, static_cast<double>(config_.segment_bytes));
+  ++counters_.spilled_blocks;
+  return block;
+}
+
+void DiskTier::move(BlockId block, DiskKey key) {
+  index_.set_slot(block, SlotId{static_cast<std::uint64_t>(key)});
+  append(key, block);
+  rewrite_credit_ -= static_cast<double>(block_bytes(block));
+  ++counters_.rewritten_blocks;
+  counters_.rewritten_bytes += block_bytes(block);
+}
+
+void DiskTier::load_key(DiskKey key, std::uint64_t bytes) {
+  if (segments_.empty() || segments_.front().bytes >= config_.segment_bytes) segments_.push_front({.first_key = key});
+  segments_.front().first_key = key;
+  segments_.front().bytes += bytes;
+  log_bytes_ += bytes;
+}
+
+BlockId DiskTier::load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key,
+                       Tick tick) {
+  const BlockId block = insert(tree, parent, hash, position, key, tick);
+  segments_.front().entries.push_back({key, block});
+  return block;
+}
+
+void DiskTier::count_removal(BlockId block) {
+  live_bytes_ -= block_bytes(block);
+  if (copy_in_memory(block) == kNoBlock) only_bytes_ -= block_bytes(block);
+}
+
+std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys) {
+  const std::size_t before = keys.size();
+  index_.unlink_subtree(block, [&](BlockId below) {
+    keys.push_back(key(below));
+    count_removal(below);
+    const BlockId memory = copy_in_memory(below);
+    if (memory == kNoBlock) return;
+    memory_sides_[to_int(memory)].disk = kNoBlock;
+    disk_sides_[to_int(below)].memory = kNoBlock;
+    index_.unpin(below);
+  });
+  return keys.size() - before;
+}
+
+void DiskTier::evict(BlockId block) {
+  count_removal(block);
+  index_.remove_leaf_end(block);
+  ++counters_.evicted_blocks;
+}
+
+void DiskTier::trim() {
+  while (only_bytes_ > config_.capacity_bytes) {
+    const BlockId oldest = index_.oldest_leaf_end();
+    if (oldest == kNoBlock) return;  // all of it is being read
+    evict(oldest);
+  }
+}
+
+void DiskTier::unpin(BlockId block) {
+  index_.unpin(block);
+  if (index_.pin_count(block) == 0 && !index_.is_linked(block)) index_.forget(block);
+}
+
+bool DiskTier::count_read(BlockId block) {
+  std::uint8_t& reads = disk_sides_[to_int(block)].reads;
+  if (reads < 255) ++reads;
+  return reads >= config_.promote_reads;
+}
+
+// -- copies in memory
+
+BlockId DiskTier::copy_on_disk(BlockId memory) const {
+  return to_int(memory) < memory_sides_.size() ? memory_sides_[to_int(memory)].disk : kNoBlock;
+}
+
+BlockId DiskTier::copy_in_memory(BlockId disk) const { return disk_sides_[to_int(disk)].memory; }
+
+void DiskTier::add_copy(BlockId memory, BlockId disk) {
+  BlockId& own = side(memory_sides_, memory).disk;
+  BlockId& other = disk_sides_[to_int(disk)].memory;
+  KV_ASSERT(own == kNoBlock && other == kNoBlock);
+  own = disk;
+  other = memory;
+  disk_sides_[to_int(disk)].reads = 0;
+  only_bytes_ -= block_bytes(disk);
+  index_.pin(disk);
+}
+
+void DiskTier::remove_copy(BlockId memory, Tick recency) {
+  const BlockId disk = copy_on_disk(memory);
+  if (disk == kNoBlock) return;
+  memory_sides_[to_int(memory)].disk = kNoBlock;
+  disk_sides_[to_int(disk)].memory = kNoBlock;
+  only_bytes_ += block_bytes(disk);
+  index_.touch(disk, recency);
+  unpin(disk);
+  trim();
+}
+
+// -- the log
+
+bool DiskTier::is_log_full() const {
+  if (segments_.size() < 2) return false;
+  // Copies need room besides the capacity: they are what memory can let go without a write.
+  const auto alive_max = static_cast<double>(config_.capacity_bytes + (live_bytes_ - only_bytes_));
+  return static_cast<double>(log_bytes_) >
+         config_.log_factor * alive_max + 2 * static_cast<double>(config_.segment_bytes);
+}
+
+std::vector<BlockId> DiskTier::live_in_oldest(std::uint64_t bytes_max) {
+  std::vector<BlockId> live;
+  std::uint64_t bytes = 0;
+  const Segment& oldest = segments_.front();
+  const std::size_t end = std::min(oldest.entries.size(), dead_entries_ + kEntriesPerCall);
+  for (std::size_t i = dead_entries_; i < end; ++i) {
+    const Entry& entry = oldest.entries[i];
+    if (is_live(entry)) {
+      const BlockId block = entry.block;
+      const bool may_go = index_.is_leaf_end(block) && index_.pin_count(block) == 0;
+      if (!may_go || rewrite_credit_ - static_cast<double>(bytes) > 0) {
+        if (!live.empty() && bytes + block_bytes(block) > bytes_max) break;
+        live.push_back(block);
+        bytes += block_bytes(block);
+        continue;
+      }
+      evict(block);
+    }
+    if (live.empty()) dead_entries_ = i + 1;
+  }
+  return live;
+}
+
+DiskKey DiskTier::end_segment() {
+  KV_ASSERT(segments_.size() >= 2 && is_oldest_dead());
+  log_bytes_ -= segments_.front().bytes;
+  segments_.pop_front();
+  dead_entries_ = 0;
+  return segments_.front().first_key;
+}
+
+DiskTier::Stats DiskTier::stats() const {
+  Stats stats = counters_;
+  stats.block_count = index_.block_count();
+  stats.only_bytes = only_bytes_;
+  stats.log_bytes = log_bytes_;
+  stats.live_bytes = live_bytes_;
+  stats.index_bytes = index_.memory_bytes() + disk_sides_.heap_bytes() + memory_sides_.heap_bytes();
+  for (const Segment& segment : segments_) stats.index_bytes += segment.entries.capacity() * sizeof(Entry);
+  return stats;
+}
+
+std::string DiskTier::check() const {
+  if (std::string broken = index_.check(); !broken.empty()) return broken;
+  std::uint64_t live = 0, only = 0, entries = 0, log = 0, copies = 0;
+  std::string broken;
+  for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
+    index_.for_each(TreeId{static_cast<std::uint32_t>(tree)}, [&](BlockId block) {
+      live += block_bytes(block);
+      const BlockId memory = copy_in_memory(block);
+      if (memory == kNoBlock) {
+        only += block_bytes(block);
+      } else {
+        ++copies;
+        if (index_.pin_count(block) == 0) broken = "disk tier: a block with a copy in memory is not pinned";
+        if (copy_on_disk(memory) != block) broken = "disk tier: copies do not know each other";
+      }
+    });
+  }
+  for (std::uint32_t i = 0; i < memory_sides_.size(); ++i) copies -= memory_sides_[i].disk != kNoBlock;
+  if (!broken.empty()) return broken;
+  if (copies != 0) return "disk tier: a block in memory has a copy that is gone";
+  for (const Segment& segment : segments_) {
+    log += segment.bytes;
+    for (const Entry& entry : segment.entries) entries += is_live(entry);
+    for (const Entry& entry : segment.entries) {
+      if (&segment == &segments_.front() && &entry < segment.entries.data() + dead_entries_ && is_live(entry))
+        return "disk tier: an entry taken for dead is alive";
+    }
+  }
+  if (live != live_bytes_ || only != only_bytes_ || log != log_bytes_) return "disk tier: a sum of bytes is wrong";
+  if (entries != index_.block_count()) return "disk tier: not every block is in the log once";  // invariant 4
+  return "";
+}
+
+}  // namespace kv

@@ -1,0 +1,147 @@
+// store/disk_tier.h: which blocks lie on disk, under which key, and which of them go when it is full.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "index/prefix_index.h"
+#include "index/stable_table.h"
+#include "store/disk.h"
+
+namespace kv {
+
+struct DiskTierConfig {
+  std::uint64_t capacity_bytes = 0;  ///< Of blocks that lie on disk and nowhere else. 0: no disk tier.
+  /// What is dropped at once. 0: a 64th of the capacity, 64 MiB to 1 GiB.
+  std::uint64_t segment_bytes = 0;
+  /// The log may hold this many times what is alive in it before its oldest segment is given back.
+  double log_factor = 1.25;
+  /// Of the bytes spilled, how many may be written again because their segment goes.
+  double rewrite_share = 0.08;
+  std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
+  std::uint32_t epoch = 1;         ///< Of the keys: larger than of all that is on disk already.
+  std::uint64_t hash_seed = 0;     ///< As PrefixIndex.
+};
+
+/// The second tier's index. On disk the blocks are a log, cut into segments of consecutive keys; a block that is
+/// evicted only becomes dead in it, and the oldest segment is given back as a whole once the log is too long:
+///
+///     | segment 0: dead live dead | segment 1 ... | segment n: live live live <- next key |
+///       next to go: what still lives there is written again at the end, or evicted
+///
+/// A block may lie in memory and on disk: then both know each other as *copies*, and memory can let it go without a
+/// write.
+///   1. With a block, all blocks above it are on disk, so that a restart can find it.
+///   2. A block whose copy is in memory is pinned here, so neither it nor what is above it is evicted.
+///   3. only_bytes() counts the blocks without a copy in memory; trim() keeps it within the capacity by evicting leaf
+///   ends, least recently used first.
+///   4. A key is alive iff its block's slot is that key.
+/// Thread safety: none, the Store's lock covers it. Memory: at most 100 bytes a block (see PrefixIndex).
+class DiskTier {
+ public:
+  explicit DiskTier(const DiskTierConfig& config);
+
+  /// The namespace's tree. Call in the order of memory's trees: both have the same TreeId.
+  TreeId add_tree(const NamespaceId& name, std::size_t block_bytes);
+  const NamespaceId& name(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].name; }
+  const PrefixIndex& index() const { return index_; }
+  std::size_t block_bytes(BlockId block) const {
+    return trees_[static_cast<std::size_t>(index_.tree(block))].block_bytes;
+  }
+  std::size_t block_bytes(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].block_bytes; }
+  DiskKey key(BlockId block) const { return DiskKey{static_cast<std::uint64_t>(index_.slot(block))}; }
+
+  // -- blocks
+  DiskKey new_key() { return DiskKey{next_key_++}; }
+  /// The block was written under `key`, larger than all before. Requires: not in the index; `parent` is (or is
+  /// kNoBlock: a first block).
+  BlockId add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
+  void move(BlockId block, DiskKey key);  ///< Was written again, under `key`.
+  /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay.
+  std::size_t remove(BlockId block, std::vector<DiskKey>& keys);
+  /// Evicts until only_bytes() is within the capacity.
+  void trim();
+
+  // -- after a restart
+  bool is_full() const { return only_bytes_ >= config_.capacity_bytes; }
+  void load_key(DiskKey key, std::uint64_t bytes);  ///< A key that is on disk. Call with ever smaller keys.
+  /// As add, for the key that load_key() was last called with, or for one before.
+  BlockId load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
+
+  void touch(BlockId block, Tick tick) { index_.touch(block, tick); }
+  void pin(BlockId block) { index_.pin(block); }
+  void unpin(BlockId block);
+  bool count_read(BlockId block);  ///< Whether it has been read often enough to go back to memory.
+
+  // -- copies in memory
+  BlockId copy_on_disk(BlockId memory) const;  ///< kNoBlock if there is none.
+  BlockId copy_in_memory(BlockId disk) const;
+  void add_copy(BlockId memory, BlockId disk);     ///< Requires: neither has one.
+  void remove_copy(BlockId memory, Tick recency);  ///< The block leaves memory, last used then. No copy: does nothing.
+
+  // -- the log
+  /// Whether the oldest segment should go.
+  bool is_log_full() const;
+  /// Blocks of the oldest segment that have to be written again before it can go, at most `bytes_max` (and one) of
+  /// them. Those that are not worth it are evicted. Looks at some thousand keys a call: ask until is_oldest_dead().
+  std::vector<BlockId> live_in_oldest(std::uint64_t bytes_max);
+  bool is_oldest_dead() const { return dead_entries_ == segments_.front().entries.size(); }
+  DiskKey oldest_key() const { return segments_.empty() ? DiskKey{next_key_} : segments_.front().first_key; }
+  /// Forgets the oldest segment. Returns the key before which nothing lives. Requires: is_oldest_dead().
+  DiskKey end_segment();
+
+  struct Stats {
+    std::uint64_t block_count = 0, only_bytes = 0, log_bytes = 0, live_bytes = 0, index_bytes = 0;
+    std::uint64_t spilled_blocks = 0, evicted_blocks = 0, rewritten_blocks = 0, rewritten_bytes = 0;
+  };
+  Stats stats() const;
+  std::uint64_t only_bytes() const { return only_bytes_; }
+  std::string check() const;  ///< Every invariant; for tests. Empty, or what is broken.
+
+ private:
+  struct Entry {
+    DiskKey key;
+    BlockId block;
+  };
+  struct Segment {
+    DiskKey first_key;
+    std::uint64_t bytes = 0;     ///< Written, dead ones too.
+    std::vector<Entry> entries;  ///< Dead ones stay.
+  };
+  struct Tree {
+    NamespaceId name;
+    std::size_t block_bytes;
+  };
+  struct DiskSide {
+    BlockId memory = kNoBlock;
+    std::uint8_t reads = 0;
+  };
+  struct MemorySide {
+    BlockId disk = kNoBlock;
+  };
+
+  bool is_live(const Entry& entry) const { return index_.is_linked(entry.block) && key(entry.block) == entry.key; }
+  BlockId insert(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
+  void append(DiskKey key, BlockId block);
+  void count_removal(BlockId block);
+  void evict(BlockId block);
+
+  DiskTierConfig config_;
+  PrefixIndex index_;
+  std::vector<Tree> trees_;
+  StableTable<DiskSide> disk_sides_;      ///< By BlockId on disk.
+  StableTable<MemorySide> memory_sides_;  ///< By BlockId in memory.
+  std::deque<Segment> segments_;
+  std::size_t dead_entries_ = 0;  ///< Leading entries of the oldest segment that are known to be dead.
+  std::uint64_t next_key_;
+  std::uint64_t only_bytes_ = 0, live_bytes_ = 0, log_bytes_ = 0;
+  double rewrite_credit_ = 0;
+  Stats counters_;
+};
+
+}  // namespace kv

@@ -1,0 +1,84 @@
+// store/node/rocks_disk.h: the daemon's disk. Blocks enter with their records, lie in RocksDB under growing keys, and
+// come back unverified (the reader compares them with their name-bound checksums).
+//
+// Reading order of what it is made of:
+//   spill_format.h      the bytes: keys, records, checksums, the FORMAT file (docs/spill-format.md)
+//   spill_directory.h   the directory: ours or not, locked, writable
+//   rocks_options.h     how RocksDB is set up, and why
+//   rocks_scan.h        a walk over small entries that steps over damage
+//   rocks_open.h        from a directory in any state to an open database
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "store/disk.h"
+#include "store/node/rocks_open.h"
+#include "store/node/spill_directory.h"
+
+namespace kv {
+
+/// kv::Disk on one directory. How it is made exact:
+///   1. A block and its record are one write without WAL, and all column families are flushed together (atomic_flush):
+///      after kill -9 either both are there or neither, and what is there is a prefix of what was written.
+///   2. load() names a record only if a live file of the block family covers its key. Files are never merged, only
+///      moved and dropped whole, so that covering means holding.
+///   3. After a failed write the next one opens the database anew if RocksDB cannot go on by itself; what was in
+///   memtables
+///      is then gone with its records, as in 1.
+///   4. Erasures, namespaces and epochs go through the WAL; the epoch is synced before open() returns.
+/// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
+/// when memtable_count memtables are full; a read is one pread of the block and two copies.
+class RocksDisk final : public Disk {
+ public:
+  /// Succeeds on every directory that is ours, or can become ours, whatever damage it has; `opening` (may be null) says
+  /// what had to be given up. Errors: those of SpillDirectory::open, and a disk that cannot be used at all; then
+  /// `opening->text` says what is wrong and what to do.
+  static Result<std::unique_ptr<RocksDisk>> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr);
+  ~RocksDisk() override;  ///< Without flush() before, what is in memtables is lost, as after kill -9.
+
+  error_code write(std::span<const DiskWrite> blocks) override;
+  Result<DiskBlock> read(DiskKey key) const override;
+  error_code erase(std::span<const DiskKey> keys) override;
+  error_code drop_before(DiskKey end) override;
+  error_code add_namespace(const NamespaceId& id, const std::string& record) override;
+  error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
+                  const std::function<bool(const DiskRecord& block)>& block) const override;
+  std::uint32_t epoch() const override { return epoch_; }
+  error_code flush() override;
+  DiskStats stats() const override;
+
+  /// The files that hold blocks, smallest keys first; what is still in memtables is in none of them. For tools and
+  /// tests.
+  std::vector<BlockFile> block_files() const;
+  /// Gives whole files back that lie in [first, last]. Requires that no block in there is named any more.
+  error_code drop_files(DiskKey first, DiskKey last);
+
+ private:
+  RocksDisk(RocksDiskConfig config, SpillDirectory directory, RocksHandles rocks)
+      : config_(std::move(config)), directory_(std::move(directory)), rocks_(std::move(rocks)) {}
+  error_code start_epoch(bool read_only);
+  error_code heal();
+  bool is_in_a_file(DiskKey key) const;
+  error_code report(const rocksdb::Status& status, const char* doing);
+
+  const RocksDiskConfig config_;
+  SpillDirectory directory_;             // its lock is given back last
+  mutable std::shared_mutex reopening_;  // shared by whoever may run beside heal(): read() and stats()
+  RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
+  std::uint32_t epoch_ = 0;
+  std::vector<BlockFile> files_at_open_;      // sorted, disjoint
+  std::atomic<std::uint64_t> first_key_ = 0;  // smaller ones were dropped
+  std::uint64_t next_key_ = 0;                // the smallest that write() accepts
+  bool has_failed_ = false;                   // RocksDB refuses writes until heal()
+  rocksdb::WriteBatch batch_;                 // kept for its memory
+  std::atomic<std::uint64_t> written_bytes_ = 0;
+  std::uint64_t earlier_device_bytes_ = 0;  // of databases closed by heal()
+  mutable std::atomic<std::uint64_t> read_bytes_ = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,124 @@
+// store/node/session_disk.cc: blocks that lie on disk: read ahead of their turn on spill threads, verified there,
+// handed to the get in order; and put back into memory when they are used often enough, or were asked for in advance.
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <cstring>
+#include <optional>
+
+#include "store/node/session.h"
+
+namespace kv {
+namespace {
+
+constexpr std::uint64_t kReadAheadBytes = 64 << 20;  ///< Of one get, read and not delivered.
+/// With several segments every block is needed until the last segment: a get has at most so much from disk, and the
+/// answer ends there.
+constexpr std::uint64_t kSegmentedBytesMax = 256 << 20;
+
+constexpr std::size_t kPrefetchesMax = 16;  ///< Of a session; more are forgotten: a get still reads the blocks.
+
+}  // namespace
+
+struct Session::DiskReads {
+  DiskReads(const asio::any_io_executor& executor, std::size_t count) : results(count), progress(executor) {}
+  std::vector<std::optional<Result<DiskBlock>>> results;
+  Event progress;
+};
+
+void Session::start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& job, std::size_t i) {
+  const Store::SpilledBlock& block = job.prefix.spilled[i];
+  node_.spill->read(block.key, block.seed, job.block_bytes, [reads, i, executor = executor_](Result<DiskBlock> read) {
+    asio::post(executor, [reads, i, read = std::move(read)]() mutable {
+      reads->results[i] = std::move(read);
+      reads->progress.set();
+    });
+  });
+}
+
+/// Appends what can be read to job->blocks; with one segment it is delivered as it comes.
+asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job) {
+  auto& spilled = job->prefix.spilled;
+  const std::size_t window = std::max<std::uint64_t>(1, kReadAheadBytes / job->block_bytes);
+  const bool is_streamed = job->segment_ends.size() == 1;
+  const std::size_t count =
+      is_streamed
+          ? spilled.size()
+          : std::min<std::size_t>(spilled.size(), std::max<std::uint64_t>(1, kSegmentedBytesMax / job->block_bytes));
+  const auto reads = std::make_shared<DiskReads>(executor_, count);
+  const auto alarm = node_.clock.make_alarm(executor_);
+  job->wake = &reads->progress;
+  std::size_t started = 0;
+  bool is_retry = false;
+  for (std::size_t i = 0; i < count && !job->cancelled;) {
+    for (; started < std::min(count, i + window); ++started) start_read(reads, *job, started);
+    if (is_streamed) {
+      while (deliver_some(job)) {
+      }
+      writer_.flush();
+      co_await writer_.wait_below(kReadAheadBytes);
+    }
+    const TimePoint until = std::min(node_.clock.now() + node_.limits.disk_timeout, job->deadline);
+    alarm->arm(until, [reads] { reads->progress.set(); });
+    while (!reads->results[i] && !job->cancelled && node_.clock.now() < until) {
+      reads->progress.reset();
+      co_await reads->progress.wait();
+    }
+    if (!reads->results[i] || job->cancelled) break;
+    const Result<DiskBlock> block = std::move(*reads->results[i]);
+    reads->results[i].reset();
+    if (!block) {
+      // Moved within the log since it was pinned, or lost; a disk that fails now may give it later.
+      if (is_retry || (block.error() != Errc::kNotFound && block.error() != Errc::kCorruptBlock)) break;
+      const DiskKey now_at =
+          node_.store.with([&](Store& store) { return store.read_failed(spilled[i].id, spilled[i].key); });
+      if (now_at == DiskKey{}) break;
+      spilled[i].key = now_at;
+      is_retry = true;
+      start_read(reads, *job, i);
+      continue;
+    }
+    is_retry = false;
+    job->blocks.push_back({block->bytes, block->checksums, block->owner});
+    if (spilled[i].promote || job->is_prefetch) promote(*job, job->blocks.size(), *block);
+    if (job->is_prefetch) job->blocks.back() = {};
+    ++i;
+  }
+  job->wake = nullptr;
+  alarm->disarm();
+}
+
+/// Stores the `block_count`-th block of the chain in memory, if there is room and all blocks above it are there.
+void Session::promote(const GetJob& job, std::size_t block_count, const DiskBlock& last) {
+  const auto hashes = std::span(job.hashes).first(block_count);
+  Store::OfferOptions options{.session = id_};
+  options.may_lose = false;  // not at the price of blocks that are nowhere else
+  auto plan =
+      node_.store.with([&](Store& store) { return store.offer(job.space, hashes, options, node_.clock.now()); });
+  if (!plan || plan->put == PutId{}) return;
+  const bool fits = plan->staged.size() == 1 && plan->staged[0].index == block_count - 1;
+  if (fits) std::memcpy(plan->staged[0].bytes.data(), last.bytes.data(), last.bytes.size());
+  node_.store.with([&](Store& store) {
+    if (fits) static_cast<void>(store.commit(plan->put, last.checksums, node_.clock.now()));
+    store.end_put(plan->put);
+  });
+}
+
+void Session::prefetch(const Frame& frame, std::uint32_t space, std::span<const BlockHash> hashes) {
+  if (!node_.spill->can_read() || prefetches_.size() >= kPrefetchesMax) return;
+  const auto job = std::make_shared<GetJob>();
+  job->request_id = frame.header.request_id;
+  job->space = SpaceId(space);
+  job->is_prefetch = true;
+  const NamespaceRecord* record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
+  job->block_bytes = record->block_bytes();
+  job->segment_ends = {job->block_bytes};
+  if (!pin(frame, job, hashes, {.session = id_, .disk = true})) return;
+  if (job->is_complete) return finish_get(job);
+  ++job_count_;
+  prefetches_.push_back(job);  // its request has been answered: the id may serve the next
+  asio::co_spawn(executor_, deliver(shared_from_this(), job), asio::detached);
+}
+
+}  // namespace kv

@@ -1,0 +1,40 @@
+// store/node/spill.h: the disk tier as sessions see it: somebody who reads blocks for them, and writes when told that
+// memory is short. The daemon's has threads (spill_driver.h), the simulation's has none.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/disk.h"
+#include "store/node/metrics.h"
+
+namespace kv {
+
+/// Thread safety: all calls from any thread.
+class Spill {
+ public:
+  virtual ~Spill() = default;
+
+  /// Whether blocks on disk can be had now. (One that does not take writes may well give what it has.)
+  virtual bool can_read() const = 0;
+  /// Reads and verifies a block. `done` is called once, on some thread, perhaps before this returns.
+  /// Errors: of Disk::read; kCorruptBlock also if the bytes are not those of the name; kBusy when too much is being
+  /// read.
+  using ReadDone = std::function<void(Result<DiskBlock>)>;
+  virtual void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) = 0;
+  /// How long reading `bytes` takes about, from what it took lately.
+  virtual std::chrono::microseconds estimate_read(std::uint64_t bytes) const = 0;
+
+  virtual void notify() = 0;  ///< Memory was taken: there may be something to write.
+  /// Whether a put should rather wait a moment for the disk than evict blocks that are not on it yet. Not when that was
+  /// tried just now and took too long.
+  virtual bool keeps_up() const = 0;
+  virtual void fell_behind(Duration pause) = 0;
+
+  virtual std::vector<NodeMetrics::Value> stats() const = 0;
+};
+
+}  // namespace kv

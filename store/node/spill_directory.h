@@ -1,0 +1,45 @@
+// store/node/spill_directory.h: the directory given by --spill-path, before RocksDB sees it: whether it is ours,
+// whether somebody else uses it, whether it can be written.
+//
+//     FORMAT             two lines of text: which format this is
+//     LOCK               held (flock) by the process that uses the directory; its number is in it
+//     db/                RocksDB
+//     damaged-<time>/    at most one: what the last repair took out of use; may be deleted at any time
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/result.h"
+
+namespace kv {
+
+/// Owns the lock. Thread safety: none.
+class SpillDirectory {
+ public:
+  /// Takes the directory, making it if need be; `read_only` changes nothing in it, and requires that it is there.
+  /// Errors, each with `*why` for the operator and the directory left as it was: kUnsupported (newer format), kMismatch
+  /// (not a spill directory), kBusy (another process has it), kDiskFailed or what the system said (cannot be used).
+  static Result<SpillDirectory> open(const std::filesystem::path& path, bool read_only, std::string* why);
+  SpillDirectory(SpillDirectory&& other) noexcept;
+  SpillDirectory& operator=(SpillDirectory&&) = delete;
+  ~SpillDirectory();
+
+  std::filesystem::path database() const { return path_ / "db"; }
+  /// Whether files here can be read and written past the page cache. Tries it with a file of its own.
+  bool allows_direct_io() const;
+  /// Moves `what` (below the directory) to damaged-<time>/, in place of what was there before. Errors: the system's.
+  error_code set_aside(const std::filesystem::path& what) const;
+
+ private:
+  SpillDirectory(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
+
+  std::filesystem::path path_;
+  int lock_ = -1;
+};
+
+/// Replaces a small file by another text, durably: it is the old or the new one after a power cut.
+error_code replace_file(const std::filesystem::path& file, const std::string& text);
+std::string read_small_file(const std::filesystem::path& file);  ///< At most 4 KiB of it; empty if it cannot be read.
+
+}  // namespace kv

@@ -1,0 +1,203 @@
+#include "store/spiller.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kFreshMax = 4096;  ///< Blocks that wait to be written through; more are only spilled.
+constexpr std::size_t kEvictionsPerCall = 1024;
+
+constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
+
+}  // namespace
+
+SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
+  SpillOutcome outcome{.is_written = std::vector<bool>(work.writes.size(), false), .error = {}};
+  for (const auto& [id, record] : work.spaces) {
+    if (outcome.error = disk.add_namespace(id, record); outcome.error) return outcome;
+  }
+  std::vector<DiskBlock> moved;
+  std::vector<DiskWrite> writes;
+  std::vector<std::size_t> written;
+  for (std::size_t i = 0; i < work.writes.size(); ++i) {
+    DiskWrite write = work.writes[i];
+    if (work.sources[i] != DiskKey{}) {
+      auto block = disk.read(work.sources[i]);
+      if (!block && block.error() != Errc::kNotFound && block.error() != Errc::kCorruptBlock) {
+        outcome.error = block.error();
+        return outcome;
+      }
+      if (!block || block->bytes.size() != write.record.block_bytes ||
+          !verify_block(checksum_seed(write.record.space, write.record.hash), block->bytes, block->checksums)) {
+        ++outcome.lost_count;
+        continue;
+      }
+      write.bytes = block->bytes;
+      write.checksums = block->checksums;
+      moved.push_back(std::move(*block));
+    }
+    writes.push_back(write);
+    written.push_back(i);
+  }
+  if (!writes.empty()) outcome.error = disk.write(writes);
+  if (outcome.error) return outcome;
+  for (const std::size_t i : written) outcome.is_written[i] = true;
+  if (!work.erased.empty()) outcome.error = disk.erase(work.erased);
+  if (!outcome.error && work.drop_before != DiskKey{}) outcome.error = disk.drop_before(work.drop_before);
+  return outcome;
+}
+
+SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything) {
+  SpillWork work;
+  work.erased = std::exchange(erased_, {});
+  work.spaces = std::exchange(spaces_, {});
+  if (std::exchange(drop_unknown_, false)) work.drop_before = tier_.oldest_key();
+  if (!keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
+  while (!fresh_.empty() && work.write_bytes < bytes_max) {
+    const BlockId block = fresh_.back();
+    if (pool_.index().is_linked(block) && !add_chain(work, block, bytes_max)) break;
+    fresh_.pop_back();
+  }
+  const auto capacity = static_cast<double>(pool_.arena().capacity_bytes());
+  write_oldest(work, bytes_max, static_cast<std::uint64_t>(everything ? capacity : capacity * config_.reserve), now);
+  return work;
+}
+
+bool Spiller::is_memory_short() const {
+  const Arena& arena = pool_.arena();
+  return static_cast<double>(arena.capacity_bytes() - arena.allocated_bytes()) <
+         config_.reserve * static_cast<double>(arena.capacity_bytes());
+}
+
+/// What still lives in the oldest segment goes to the end of the log; then the segment is dropped.
+void Spiller::move_live(SpillWork& work, std::uint64_t bytes_max) {
+  for (const BlockId disk : tier_.live_in_oldest(bytes_max)) add(work, tier_.copy_in_memory(disk), disk);
+  if (work.writes.empty() && tier_.is_oldest_dead()) work.drop_before = tier_.end_segment();
+}
+
+void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, std::uint64_t free_wanted, TimePoint now) {
+  const Arena& arena = pool_.arena();
+  for (std::size_t evicted = 0; evicted < kEvictionsPerCall && work.write_bytes < bytes_max;) {
+    if (arena.capacity_bytes() - arena.allocated_bytes() >= free_wanted) return;
+    const BlockId oldest = pool_.index().oldest_leaf_end();
+    if (oldest == kNoBlock) return;
+    const bool is_lost = tier_.copy_on_disk(oldest) == kNoBlock && config_.skip_unused && is_unused(oldest);
+    if (is_lost || tier_.copy_on_disk(oldest) != kNoBlock) {
+      skipped_count_ += is_lost;
+      const BlockId above = is_lost ? pool_.index().parent(oldest) : kNoBlock;
+      const Tick stored = is_lost ? stored_at_[to_int(oldest)].tick : Tick{};
+      const bool is_above_unused = above != kNoBlock && is_unused(above);
+      evictor_.evict(oldest, now);
+      if (is_above_unused) stored_at_[to_int(above)].tick = stored;  // an end takes over the recency of what was below
+      ++evicted;
+    } else if (!add_chain(work, oldest, bytes_max)) {
+      return;
+    }
+  }
+}
+
+bool Spiller::is_unused(BlockId block) const { return pool_.index().recency(block) <= stored_at_[to_int(block)].tick; }
+
+/// Adds the block and those above it that are not on disk, first ones first. False if not all of them had room.
+bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max) {
+  std::vector<BlockId> chain;
+  for (; block != kNoBlock && tier_.copy_on_disk(block) == kNoBlock && !taken_.contains(block);
+       block = pool_.index().parent(block))
+    chain.push_back(block);
+  for (; !chain.empty(); chain.pop_back()) {
+    if (work.write_bytes >= bytes_max) return false;
+    add(work, chain.back(), kNoBlock);
+  }
+  return true;
+}
+
+void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
+  const PrefixIndex& index = memory != kNoBlock ? pool_.index() : tier_.index();
+  const BlockId block = memory != kNoBlock ? memory : disk;
+  const BlockId parent = index.parent(block);
+  DiskWrite write;
+  write.record = {.key = tier_.new_key(),
+                  .space = tier_.name(index.tree(block)),
+                  .hash = index.hash(block),
+                  .parent = parent == kNoBlock ? BlockHash{} : index.hash(parent),
+                  .position = index.position(block)};
+  DiskKey source{};
+  if (memory != kNoBlock) {
+    const SlotId slot = pool_.index().slot(memory);
+    write.bytes = pool_.arena().bytes(slot);
+    write.checksums = pool_.arena().checksums(slot);
+    pool_.pin(memory);
+    taken_.insert(memory);
+  } else {
+    source = tier_.key(disk);
+  }
+  if (disk != kNoBlock) tier_.pin(disk);
+  write.record.block_bytes =
+      static_cast<std::uint32_t>(memory != kNoBlock ? write.bytes.size() : tier_.block_bytes(disk));
+  work.write_bytes += write.record.block_bytes;
+  work.writes.push_back(write);
+  work.sources.push_back(source);
+  work.items.push_back({memory, disk});
+}
+
+void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
+  KV_ASSERT(outcome.is_written.size() == work.writes.size());
+  taken_.clear();
+  if (outcome.error) {
+    erase_later(work.erased);
+    spaces_.insert(spaces_.end(), work.spaces.begin(), work.spaces.end());
+  }
+  for (std::size_t i = 0; i < work.items.size(); ++i) {
+    const SpillWork::Item& item = work.items[i];
+    if (outcome.is_written[i]) {
+      finish_write(item, work.writes[i].record.key);
+    } else if (!outcome.error && tier_.index().is_linked(item.disk)) {  // or it would keep its segment for ever
+      remove(item.disk);
+      ++lost_count_;
+    }
+    if (item.memory != kNoBlock) pool_.unpin(item.memory);
+    if (item.disk != kNoBlock) tier_.unpin(item.disk);
+  }
+  tier_.trim();
+}
+
+/// The block lies under `key` now, unless it is not wanted any more.
+void Spiller::finish_write(const SpillWork::Item& item, DiskKey key) {
+  PrefixIndex& index = pool_.index();
+  if (item.disk != kNoBlock) {
+    if (tier_.index().is_linked(item.disk)) return tier_.move(item.disk, key);
+    erased_.push_back(key);  // dropped meanwhile
+    return;
+  }
+  const BlockId parent = index.is_linked(item.memory) ? index.parent(item.memory) : kNoBlock;
+  const BlockId above = parent == kNoBlock ? kNoBlock : tier_.copy_on_disk(parent);
+  if (!index.is_linked(item.memory) || (parent != kNoBlock && above == kNoBlock)) {
+    erased_.push_back(key);  // it, or what was above it on disk, was dropped meanwhile
+    return;
+  }
+  const TreeId tree = index.tree(item.memory);
+  BlockId disk = tier_.index().find_child(tree, above, index.hash(item.memory));
+  if (disk == kNoBlock) {
+    disk =
+        tier_.add(tree, above, index.hash(item.memory), index.position(item.memory), key, index.recency(item.memory));
+  } else {  // a restart's load found it meanwhile
+    tier_.move(disk, key);
+  }
+  if (tier_.copy_on_disk(item.memory) == kNoBlock) tier_.add_copy(item.memory, disk);
+}
+
+void Spiller::stored(BlockId block, Tick tick) {
+  if (config_.skip_unused) {
+    while (stored_at_.size() <= to_int(block)) stored_at_.add();
+    stored_at_[to_int(block)].tick = tick;
+  }
+  if (!config_.write_through || fresh_.size() >= kFreshMax) return;
+  fresh_.push_back(block);
+}
+
+}  // namespace kv

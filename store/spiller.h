@@ -1,0 +1,114 @@
+// store/spiller.h: what goes to disk next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/block_pool.h"
+#include "store/disk.h"
+#include "store/disk_tier.h"
+#include "store/evictor.h"
+
+namespace kv {
+
+struct SpillerConfig {
+  /// Of the memory, kept free by spilling ahead, so that a put finds room without waiting for the disk. When puts are
+  /// faster than the disk, it runs out and blocks are evicted without having been spilled.
+  double reserve = 1.0 / 32;
+  bool write_through = false;  ///< Write each block once it is stored, not when its memory is wanted.
+  bool skip_unused = false;    ///< Evict blocks that were never used again instead of writing them.
+};
+
+/// What a spill thread does next, outside the lock: reads what has to be moved, writes, erases, drops.
+struct SpillWork {
+  std::vector<DiskWrite> writes;  ///< Keys grow. The spans show memory that stays until finish(), but see sources.
+  std::vector<DiskKey>
+      sources;  ///< One per write: 0, or where the block lies now. Then it has to be read (and verified) first.
+  std::vector<std::pair<NamespaceId, std::string>> spaces;  ///< To be kept before the blocks.
+  std::vector<DiskKey> erased;                              ///< Must not come back with a restart.
+  DiskKey drop_before{};                                    ///< 0: nothing.
+  std::uint64_t write_bytes = 0;
+
+  bool empty() const { return writes.empty() && spaces.empty() && erased.empty() && drop_before == DiskKey{}; }
+
+ private:
+  friend class Spiller;
+  struct Item {
+    BlockId memory, disk;  ///< One or both; pinned.
+  };
+  std::vector<Item> items;  ///< One per write.
+};
+
+struct SpillOutcome {
+  std::vector<bool> is_written;  ///< One per write.
+  error_code error;              ///< The disk failed, perhaps in the middle: what is not written is done again.
+  std::size_t lost_count = 0;  ///< Blocks that were to be moved and cannot be read: left out, though there is no error.
+};
+/// Does `work` on the disk: namespaces, reads of what is to be moved (verified), writes, erasures, drops. Takes as long
+/// as the disk does; never under the Store's lock.
+SpillOutcome carry_out(const SpillWork& work, Disk& disk);
+
+/// Writes blocks that are about to be evicted, oldest first, each after all blocks above it that are not on disk yet:
+/// so a prefix lies on disk in its order, and a restart finds no block without those above it. What is on disk already
+/// is evicted at once. Also moves blocks out of the oldest segment of the log. Thread safety: none, the Store's lock
+/// covers it. At most one SpillWork at a time.
+class Spiller {
+ public:
+  Spiller(const SpillerConfig& config, BlockPool& pool, Evictor& evictor, DiskTier& tier)
+      : config_(config), pool_(pool), evictor_(evictor), tier_(tier) {}
+
+  /// About `bytes_max` of writes, or one block. Empty: nothing to do until more is stored. `everything`: whatever is in
+  /// memory shall go to disk and leave, as before a stop.
+  SpillWork next(std::uint64_t bytes_max, TimePoint now, bool everything = false);
+  /// Takes what was written into the index, and what was lost out of it.
+  void finish(const SpillWork& work, const SpillOutcome& outcome);
+
+  bool is_memory_short() const;
+  void stored(BlockId block, Tick tick);  ///< A block was linked in memory.
+  /// Takes the block and all below it off the disk, for good.
+  void remove(BlockId disk) { tier_.remove(disk, erased_); }
+  void erase_later(std::vector<DiskKey> keys) { erased_.insert(erased_.end(), keys.begin(), keys.end()); }
+  void add_namespace(const NamespaceId& id, const std::string& record) { spaces_.emplace_back(id, record); }
+  /// While a load is adding to the log's old end, that end is not cut off.
+  void keep_log() { keep_log_ = true; }
+  /// The load is over. `is_whole`: it saw all that there was room for, so what is older may be dropped.
+  void end_keep_log(bool is_whole) {
+    keep_log_ = false;
+    drop_unknown_ = is_whole;
+  }
+  /// In memory, pinned for the SpillWork under way.
+  const std::unordered_set<BlockId>& taken() const { return taken_; }
+  std::uint64_t skipped_count() const { return skipped_count_; }
+  std::uint64_t lost_count() const { return lost_count_; }
+
+ private:
+  struct StoredAt {
+    Tick tick{};
+  };
+
+  void move_live(SpillWork& work, std::uint64_t bytes_max);
+  void write_oldest(SpillWork& work, std::uint64_t bytes_max, std::uint64_t free_wanted, TimePoint now);
+  bool is_unused(BlockId block) const;  ///< In memory; since it was stored.
+  bool add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max);
+  void add(SpillWork& work, BlockId memory, BlockId disk);
+  void finish_write(const SpillWork::Item& item, DiskKey key);
+
+  SpillerConfig config_;
+  BlockPool& pool_;
+  Evictor& evictor_;
+  DiskTier& tier_;
+  std::vector<DiskKey> erased_;
+  std::vector<std::pair<NamespaceId, std::string>> spaces_;
+  bool keep_log_ = false, drop_unknown_ = false;
+  std::vector<BlockId> fresh_;  ///< Stored, to be written through. Not pinned: one may be gone, or another by now.
+  std::unordered_set<BlockId> taken_;  ///< In memory, of the SpillWork under way.
+  StableTable<StoredAt> stored_at_;    ///< By BlockId in memory; only for skip_unused.
+  std::uint64_t skipped_count_ = 0, lost_count_ = 0;
+};
+
+}  // namespace kv

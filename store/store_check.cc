@@ -1,0 +1,114 @@
+// store/store_check.cc: what Store tells of itself: figures, and whether its invariants hold.
+
+#include <unordered_set>
+
+#include "store/store_impl.h"
+
+namespace kv {
+
+StoreStats Store::stats() const {
+  const BlockPool& pool = impl_->pool;
+  const Evictor::Stats& evictions = impl_->evictor.stats();
+  StoreStats stats = impl_->counters;
+  stats.capacity_bytes = pool.arena().capacity_bytes();
+  stats.allocated_bytes = pool.arena().allocated_bytes();
+  stats.slab_bytes = pool.arena().slab_bytes();
+  stats.block_count = pool.index().block_count();
+  stats.staged_count = pool.staged_count();
+  stats.pinned_count = pool.pinned_count();
+  stats.lease_count = impl_->leases.lease_count();
+  stats.namespace_count = impl_->spaces.size();
+  stats.index_bytes = pool.index().memory_bytes();
+  stats.evicted_blocks = evictions.evicted_blocks;
+  stats.evicted_bytes = evictions.evicted_bytes;
+  stats.slab_moves = evictions.slab_moves;
+  stats.eviction_age_log2_ms = evictions.age_log2_ms;
+  if (impl_->tier) {
+    const DiskTier::Stats disk = impl_->tier->stats();
+    stats.index_bytes += disk.index_bytes;
+    stats.disk_block_count = disk.block_count;
+    stats.disk_only_bytes = disk.only_bytes;
+    stats.disk_log_bytes = disk.log_bytes;
+    stats.spilled_blocks = disk.spilled_blocks;
+    stats.disk_evicted_blocks = disk.evicted_blocks;
+    stats.rewritten_blocks = disk.rewritten_blocks;
+    stats.spill_skipped_blocks = impl_->spiller->skipped_count();
+    stats.lost_blocks += impl_->spiller->lost_count();
+    stats.lost_unspilled_blocks = evictions.unspilled_blocks - stats.spill_skipped_blocks;
+  }
+  for (const Arena::SizeClass& of : pool.arena().classes())
+    stats.classes.push_back({of.block_bytes, of.slot_count, of.used_count, of.slab_count});
+  return stats;
+}
+
+std::string Store::check() const {
+  const BlockPool& pool = impl_->pool;
+  const PrefixIndex& index = pool.index();
+  const Arena& arena = pool.arena();
+  for (const std::string& broken : {index.check(), arena.check(), impl_->leases.check()})
+    if (!broken.empty()) return broken;
+
+  // What should be pinned, and how often, moves apart: those are in their callers' hands.
+  std::unordered_map<BlockId, std::uint64_t> pins;
+  impl_->leases.for_each([&](BlockId block) { ++pins[block]; });
+  for (const BlockId block : pool.retained()) ++pins[block];
+  std::size_t bytes = 0, pinned_count = 0, pin_count = 0, retained_bytes = 0;
+  if (std::string broken = impl_->check_puts(&bytes, &pins); !broken.empty()) return broken;
+
+  if (impl_->tier) {
+    if (std::string broken = impl_->tier->check(); !broken.empty()) return broken;
+    for (const BlockId block : impl_->spiller->taken()) ++pins[block];
+  }
+
+  std::string broken;
+  const auto check_block = [&](BlockId block, std::size_t block_bytes) {
+    const SlotId slot = index.slot(block);
+    if (!arena.is_allocated(slot) || arena.owner(slot) != block) {  // so no two blocks have one slot
+      broken = "store: a block's slot is not its own";
+      return;
+    }
+    if (arena.block_bytes(slot) != block_bytes) broken = "store: a block lies in a slot of another size";
+    if (arena.is_held(slot) != (index.pin_count(block) > 0))
+      broken = "store: held slots are not those of pinned blocks";
+    if (const auto it = pins.find(block); it != pins.end() && it->second > index.pin_count(block))
+      broken = "store: a block lacks a pin";
+    bytes += block_bytes;
+    pin_count += index.pin_count(block);
+    pinned_count += index.pin_count(block) > 0;
+    if (pool.is_retained(block)) retained_bytes += block_bytes;
+  };
+  for (const auto& space : impl_->spaces)
+    index.for_each(space->tree, [&](BlockId block) { check_block(block, space->record.block_bytes()); });
+  for (const BlockId block : pool.unlinked()) {
+    if (index.is_linked(block) || index.pin_count(block) == 0)
+      return "store: an unlinked block is linked or not pinned";
+    check_block(block, pool.block_bytes(block));
+  }
+  if (!broken.empty()) return broken;
+  if (bytes != arena.allocated_bytes()) return "store: allocated_bytes is not the sum of its blocks";  // invariant 5
+  if (pinned_count != pool.pinned_count()) return "store: pinned_count is wrong";
+  if (retained_bytes != pool.retained_bytes()) return "store: retained_bytes is wrong";
+  for (const auto& [block, count] : pins) pin_count -= count;
+  if (pin_count != impl_->move_pin_count) return "store: a pin has no owner";
+  return "";
+}
+
+/// Adds the puts' staged bytes and pins to those given.
+std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const {
+  std::unordered_set<SlotId> staged;
+  for (const auto& [id, put] : puts) {
+    if (put.tail != kNoBlock) ++(*pins)[put.tail];
+    for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) {
+      const SlotId slot = put.slots[i];
+      if (!pool.arena().is_allocated(slot) || !pool.arena().is_held(slot) || pool.arena().owner(slot) != kNoBlock)
+        return "store: a staged slot is not the put's own";
+      if (pool.arena().block_bytes(slot) != put.space->record.block_bytes())
+        return "store: a staged slot is of another size";
+      if (!staged.insert(slot).second) return "store: a slot is staged twice";
+      *staged_bytes += pool.arena().block_bytes(slot);
+    }
+  }
+  return staged.size() == pool.staged_count() ? "" : "store: staged_count is wrong";
+}
+
+}  // namespace kv

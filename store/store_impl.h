@@ -1,0 +1,120 @@
+// store/store_impl.h: what the parts of Store share: store.cc, store_put.cc, store_spill.cc, store_check.cc.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "store/block_pool.h"
+#include "store/disk_tier.h"
+#include "store/evictor.h"
+#include "store/spill_loader.h"
+#include "store/spiller.h"
+#include "store/store.h"
+
+namespace kv {
+
+struct Store::Space {
+  SpaceId id;
+  NamespaceRecord record;
+  NamespaceId name;
+  TreeId tree;
+};
+
+/// A put under way. Its chain from the first block that was not here at the offer:
+///     | committed | staged        | refused so far |
+///     0           committed_count  slots.size()     hashes.size()
+struct Store::Put {
+  SessionId session;
+  const Space* space;
+  std::size_t stored_count;  ///< Blocks of the offered chain before hashes[0].
+  BlockId tail;  ///< The last block of the chain that is here; pinned, so all above stay. kNoBlock: the root.
+  std::vector<BlockHash> hashes;
+  std::vector<std::uint32_t> positions;
+  std::vector<std::uint32_t> token_ids;  ///< Empty, or block_size per hash.
+  std::vector<SlotId> slots;
+  std::size_t committed_count = 0;  ///< Or freed by commit for want of need.
+};
+
+struct Store::Impl {
+  Impl(const StoreConfig& store_config, std::unique_ptr<Arena> arena)
+      : config(store_config),
+        tier(store_config.disk.capacity_bytes > 0 ? std::make_unique<DiskTier>(store_config.disk) : nullptr),
+        pool(std::move(arena), tier.get(), store_config.hash_seed),
+        leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
+        evictor(pool,
+                [this](const std::function<void(BlockId)>& visit) {
+                  leases.for_each(visit);
+                  for (const auto& [id, put] : puts)
+                    if (put.tail != kNoBlock) visit(put.tail);
+                  if (retention_has_gaps) {
+                    for (const BlockId block : pool.retained()) visit(block);
+                  }
+                  if (spiller) {
+                    for (const BlockId block : spiller->taken()) visit(block);
+                  }
+                }),
+        spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr) {}
+
+  StoreConfig config;
+  std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
+  BlockPool pool;
+  LeaseTable leases;
+  std::map<PutId, Put> puts;
+  Evictor evictor;
+  std::unique_ptr<Spiller> spiller;            ///< With `tier`.
+  std::unique_ptr<SpillLoader> loader;         ///< During a load.
+  std::map<NamespaceId, TreeId> trees;         ///< By name; with `tier`.
+  std::vector<std::unique_ptr<Space>> spaces;  ///< By SpaceId. Never removed.
+  std::unordered_map<std::string, SpaceId> space_of_record;
+  std::uint64_t put_count = 0;       ///< Ever: the last PutId.
+  std::uint64_t move_pin_count = 0;  ///< Pins of pin_prefix that wait for their unpin.
+  bool retention_has_gaps = false;   ///< A retained block may have one above it that is not.
+  StoreStats counters;               ///< The counters only; gauges are asked for.
+
+  const Space* find_space(SpaceId id) const {
+    const auto index = static_cast<std::size_t>(id);
+    return index < spaces.size() ? spaces[index].get() : nullptr;
+  }
+  void expire_leases(TimePoint now) {
+    counters.leases_expired += leases.expire(now, [this](BlockId block) { pool.unpin(block); });
+  }
+
+  /// What every call with a chain begins with.
+  struct Found {
+    const Space* space;
+    PrefixIndex::Prefix prefix;
+    PrefixIndex::Prefix disk = {};  ///< On disk, from the first block on; empty when memory has it all.
+
+    std::size_t disk_block_count() const { return std::max(disk.block_count, prefix.block_count) - prefix.block_count; }
+  };
+  Result<Found> find(SpaceId id, std::span<const BlockHash> hashes) const {
+    const Space* space = find_space(id);
+    if (space == nullptr) return Errc::kNoNamespace;
+    if (hashes.size() > config.chain_blocks_max) return Errc::kTooLarge;
+    Found found{space, pool.index().match(space->tree, hashes)};
+    if (tier && found.prefix.block_count < hashes.size()) found.disk = tier->index().match(space->tree, hashes);
+    return found;
+  }
+
+  /// Marks all that was found as used at `now`.
+  void use(const Found& found, TimePoint now) {
+    const Tick tick = pool.tick(now);
+    pool.use(found.prefix, tick);
+    if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
+  }
+  /// What a drop of `hashes` takes away, each with all below it: the last of them, or with none every first block.
+  static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);
+  void add_copy(TreeId tree, BlockId block, BlockId parent);
+  void pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned);
+  std::size_t drop_spilled(TreeId tree, std::span<const BlockHash> hashes);
+
+  void stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now);
+  void end(Put& put);
+  std::string check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const;
+};
+}  // namespace kv

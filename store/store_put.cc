@@ -1,0 +1,135 @@
+// store/store_put.cc: a block enters: offered by its hash, staged in a slot, committed.
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "store/store_impl.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kEvictionsPerCall = 1024;  ///< At some 100 ns each.
+
+}  // namespace
+
+Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options,
+                                      TimePoint now) {
+  impl_->expire_leases(now);
+  const auto found = impl_->find(space, hashes);
+  if (!found) return found.error();
+  const std::size_t block_size = found->space->record.block_size();
+  if (hashes.empty()) return Errc::kBadRequest;
+  if (!options.positions.empty() && options.positions.size() != hashes.size()) return Errc::kBadRequest;
+  if (std::adjacent_find(options.positions.begin(), options.positions.end(), std::greater_equal<>{}) !=
+      options.positions.end())
+    return Errc::kBadRequest;
+  if (!options.token_ids.empty() && options.token_ids.size() != hashes.size() * block_size) return Errc::kBadRequest;
+
+  BlockPool& pool = impl_->pool;
+  const PrefixIndex::Prefix& prefix = found->prefix;
+  const std::size_t stored_count = prefix.block_count;
+  impl_->use(*found, now);
+  impl_->counters.already_stored_blocks += stored_count;
+  OfferPlan plan{.stored_count = stored_count};
+  if (stored_count == hashes.size()) return plan;
+
+  plan.put = PutId{++impl_->put_count};
+  Put& put = impl_->puts[plan.put];
+  put.session = options.session;
+  put.space = found->space;
+  put.stored_count = stored_count;
+  put.tail = prefix.last;
+  if (put.tail != kNoBlock) pool.pin(put.tail);
+  put.hashes.assign(hashes.begin() + stored_count, hashes.end());
+  for (std::size_t i = stored_count; i < hashes.size(); ++i)
+    put.positions.push_back(options.positions.empty() ? static_cast<std::uint32_t>(i) : options.positions[i]);
+  if (!options.token_ids.empty())
+    put.token_ids.assign(options.token_ids.begin() + stored_count * block_size, options.token_ids.end());
+  impl_->stage(put, plan, options.may_lose, now);
+  return plan;
+}
+
+Result<Store::OfferPlan> Store::offer_more(PutId id, TimePoint now, bool may_lose) {
+  impl_->expire_leases(now);
+  const auto it = impl_->puts.find(id);
+  if (it == impl_->puts.end()) return Errc::kBadRequest;
+  OfferPlan plan{.put = id, .stored_count = it->second.stored_count};
+  impl_->stage(it->second, plan, may_lose, now);
+  return plan;
+}
+
+/// Stages as many more blocks of the chain as there is memory for, into `plan`.
+void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now) {
+  const std::size_t block_bytes = put.space->record.block_bytes();
+  std::size_t budget = kEvictionsPerCall;
+  while (put.slots.size() < put.hashes.size()) {
+    const std::size_t i = put.slots.size();
+    const Evictor::Found found = evictor.find_slot(block_bytes, &budget, now, may_lose || !tier);
+    plan.again = found.again;
+    if (!found.slot) break;
+    put.slots.push_back(*found.slot);
+    plan.staged.push_back({.index = static_cast<std::uint32_t>(put.stored_count + i),
+                           .bytes = pool.arena().bytes(*found.slot),
+                           .seed = checksum_seed(put.space->name, put.hashes[i])});
+  }
+  plan.refused_count = put.hashes.size() - put.slots.size();
+}
+
+Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> checksums, TimePoint now) {
+  const auto it = impl_->puts.find(id);
+  KV_ASSERT(it != impl_->puts.end());
+  Put& put = it->second;
+  BlockPool& pool = impl_->pool;
+  PrefixIndex& index = pool.index();
+  KV_ASSERT(put.committed_count < put.slots.size());
+  const std::size_t i = put.committed_count++;
+  const SlotId slot = put.slots[i];
+  const auto sums = pool.arena().checksums(slot);
+  KV_ASSERT(checksums.size() == sums.size());
+
+  if (put.tail != kNoBlock && !index.is_linked(put.tail)) {
+    pool.unstage(slot);
+    ++impl_->counters.refused_blocks;
+    return CommitStatus::kRefused;
+  }
+  const TreeId tree = put.space->tree;
+  const Tick tick = pool.tick(now);
+  CommitStatus status = CommitStatus::kStored;
+  BlockId block = index.find_child(tree, put.tail, put.hashes[i]);
+  if (block == kNoBlock) {
+    std::copy(checksums.begin(), checksums.end(), sums.begin());
+    const std::size_t block_size = put.space->record.block_size();
+    const auto token_ids = put.token_ids.empty() ? std::span<const std::uint32_t>{}
+                                                 : std::span(put.token_ids).subspan(i * block_size, block_size);
+    block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids}, tick);
+    ++impl_->counters.stored_blocks;
+    if (impl_->tier) impl_->add_copy(tree, block, put.tail);
+    if (impl_->tier) impl_->spiller->stored(block, tick);
+  } else {
+    const auto stored = pool.arena().checksums(index.slot(block));
+    status = std::equal(stored.begin(), stored.end(), checksums.begin()) ? CommitStatus::kAlreadyStored
+                                                                         : CommitStatus::kConflict;
+    ++(status == CommitStatus::kConflict ? impl_->counters.put_conflict_blocks : impl_->counters.already_stored_blocks);
+    pool.unstage(slot);
+    index.touch(block, tick);
+    pool.arena().use(index.slot(block), tick);
+  }
+  pool.pin(block);  // before the block above is let go
+  if (put.tail != kNoBlock) pool.unpin(put.tail);
+  put.tail = block;
+  return status;
+}
+
+void Store::end_put(PutId id) {
+  const auto it = impl_->puts.find(id);
+  KV_ASSERT(it != impl_->puts.end());
+  impl_->end(it->second);
+  impl_->puts.erase(it);
+}
+
+void Store::Impl::end(Put& put) {
+  for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) pool.unstage(put.slots[i]);
+  if (put.tail != kNoBlock) pool.unpin(put.tail);
+  counters.refused_blocks += put.hashes.size() - put.slots.size();
+}
+
+}  // namespace kv

@@ -1,0 +1,79 @@
+// store/store_spill.cc: the disk tier's part of Store: what is found there, what goes there, what comes back.
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "store/store_impl.h"
+
+namespace kv {
+
+/// Adds the blocks that follow `pinned` on disk to it.
+void Store::Impl::pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned) {
+  std::vector<BlockId> blocks(found.disk.block_count);
+  tier->index().blocks_of(found.disk, blocks);
+  bool promote = true;  // a block only with all above it
+  for (std::size_t i = pinned.blocks.size(); i < blocks.size(); ++i) {
+    tier->pin(blocks[i]);
+    promote = tier->count_read(blocks[i]) && promote;
+    pinned.spilled.push_back({.id = blocks[i],
+                              .key = tier->key(blocks[i]),
+                              .seed = checksum_seed(found.space->name, hashes[i]),
+                              .promote = promote});
+  }
+}
+
+/// `block` was just linked in memory: it may lie on disk as well.
+void Store::Impl::add_copy(TreeId tree, BlockId block, BlockId parent) {
+  const BlockId above = parent == kNoBlock ? kNoBlock : tier->copy_on_disk(parent);
+  if (parent != kNoBlock && above == kNoBlock) return;
+  const BlockId disk = tier->index().find_child(tree, above, pool.index().hash(block));
+  if (disk != kNoBlock && tier->copy_in_memory(disk) == kNoBlock) tier->add_copy(block, disk);
+}
+
+/// As Store::drop, of what is on disk. Returns how many blocks were nowhere else.
+std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> hashes) {
+  const std::uint64_t before = tier->only_bytes();
+  const std::size_t block_bytes = spaces[static_cast<std::size_t>(tree)]->record.block_bytes();
+  for (const BlockId top : tops_of(tier->index(), tree, hashes)) spiller->remove(top);
+  return static_cast<std::size_t>((before - tier->only_bytes()) / block_bytes);
+}
+
+bool Store::wants_spill() const { return impl_->tier && impl_->spiller->is_memory_short(); }
+
+SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everything) {
+  return impl_->tier ? impl_->spiller->next(bytes_max, now, everything) : SpillWork{};
+}
+
+void Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) { impl_->spiller->finish(work, outcome); }
+
+void Store::begin_load(TimePoint now) {
+  impl_->loader = std::make_unique<SpillLoader>(*impl_->tier, impl_->pool, impl_->pool.tick(now));
+  impl_->spiller->keep_log();
+}
+
+bool Store::load_spilled(std::span<const DiskRecord> records) {
+  for (const DiskRecord& record : records) {
+    const auto tree = impl_->trees.find(record.space);
+    if (tree != impl_->trees.end() && !impl_->loader->add(tree->second, record)) return false;
+  }
+  return true;
+}
+
+std::uint64_t Store::end_load(bool is_whole) {
+  const std::uint64_t count = impl_->loader->loaded_count();
+  if (is_whole) impl_->spiller->erase_later(impl_->loader->orphans());
+  impl_->spiller->end_keep_log(is_whole);
+  impl_->loader.reset();
+  impl_->tier->trim();
+  return count;
+}
+
+DiskKey Store::read_failed(BlockId block, DiskKey key) {
+  DiskTier& tier = *impl_->tier;
+  if (!tier.index().is_linked(block)) return {};
+  if (tier.key(block) != key) return tier.key(block);
+  impl_->spiller->remove(block);
+  ++impl_->counters.lost_blocks;
+  return {};
+}
+
+}  // namespace kv

@@ -1,0 +1,252 @@
+// The disk tier of the real daemon: what does not fit in memory is got all the same, over every transport, and again
+// after a stop, after kill -9, and when files were damaged.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "tests/e2e/node_process.h"
+#include "tests/e2e/test_client.h"
+
+namespace kv::e2e {
+namespace {
+
+constexpr std::size_t kBlockBytes = 64 << 10;
+constexpr std::size_t kChainBlocks = 16;
+
+class E2eSpillTest : public testing::TestWithParam<Transport> {
+ protected:
+  std::unique_ptr<NodeProcess> start(std::vector<std::string> more = {}) {
+    std::vector<std::string> options = {
+        "--capacity-blocks", "64",     "--capacity-block-bytes",   "64KiB", "--spill-path", spill.path(),
+        "--spill-capacity",  "256MiB", "--spill-put-wait-seconds", "5"};
+    options.insert(options.end(), more.begin(), more.end());
+    return std::make_unique<NodeProcess>(options);
+  }
+  static std::unique_ptr<TestClient> connect(const NodeProcess& node, Transport transport = Transport::kUnix) {
+    return std::make_unique<TestClient>(transport == Transport::kTcp ? node.tcp() : node.unix_socket(), transport,
+                                        kBlockBytes, kChainBlocks);
+  }
+  /// Puts chains 1..count, each as large as a quarter of the memory, and lets the disk keep up.
+  static void fill(const NodeProcess& node, TestClient& client, std::uint64_t count) {
+    for (std::uint64_t name = 1; name <= count; ++name) {
+      EXPECT_EQ(client.put(make_chain(name, kChainBlocks)).stored, kChainBlocks);
+      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_allocated_bytes") <= 62 * kBlockBytes; }));
+    }
+  }
+  /// How many blocks of the chain come back. Wrong bytes fail the test.
+  static std::size_t got(TestClient& client, std::uint64_t name) {
+    const auto chain = make_chain(name, kChainBlocks);
+    const std::size_t count = client.get(chain).block_count;
+    EXPECT_EQ(client.wrong_bytes(chain, count), 0u) << name;
+    return count;
+  }
+
+  TempDir spill;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, E2eSpillTest, testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm),
+                         [](const auto& one) { return std::string(transport_name(one.param)); });
+
+TEST_P(E2eSpillTest, WhatDoesNotFitInMemoryComesBackFromDisk) {
+  const auto node = start();
+  const auto client = connect(*node, GetParam());
+  fill(*node, *client, 20);
+  for (int round = 0; round < 3; ++round) {  // from the second on blocks go back to memory, and others leave it
+    for (std::uint64_t name = 1; name <= 20; ++name) EXPECT_EQ(got(*client, name), kChainBlocks) << name;
+  }
+  EXPECT_GT(node->metric("kvstore_get_disk_blocks_total"), 0);
+  EXPECT_EQ(node->metric("kvstore_lost_unspilled_blocks_total"), 0);
+  EXPECT_EQ(node->metric("kvstore_disk_is_on"), 1);
+  const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
+  EXPECT_EQ(status.status, 0);
+  EXPECT_NE(status.out.find("on disk only"), std::string::npos) << status.out;
+}
+
+TEST_P(E2eSpillTest, SegmentsOfBlocksOnDiskArriveInOrder) {
+  const auto node = start();
+  const TestClient big(GetParam() == Transport::kTcp ? node->tcp() : node->unix_socket(), GetParam(), 256 << 10, 8);
+  auto& client = const_cast<TestClient&>(big);
+  for (std::uint64_t name = 1; name <= 6; ++name) {
+    EXPECT_EQ(client.put(make_chain(name, 8)).stored, 8u);
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_allocated_bytes") <= (4 << 20) - (256 << 10); }));
+  }
+  const std::uint64_t ends[] = {64 << 10, 128 << 10, 256 << 10};
+  for (std::uint64_t name = 1; name <= 6; ++name) {
+    std::vector<std::size_t> marks;
+    GetOptions options{.deadline = kDeadline, .segment_ends = ends};
+    options.on_segment = {[](void* context, std::size_t segment, std::size_t count) {
+                            EXPECT_EQ(count, 8u);
+                            static_cast<std::vector<std::size_t>*>(context)->push_back(segment);
+                          },
+                          &marks};
+    const auto chain = make_chain(name, 8);
+    const auto result = client->get(client.space(), chain, client.blocks(8), options);
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->block_count, 8u) << name;
+    EXPECT_EQ(client.wrong_bytes(chain, 8), 0u);
+    EXPECT_EQ(marks, (std::vector<std::size_t>{0, 1, 2}));
+  }
+}
+
+class E2eSpillNodeTest : public E2eSpillTest {};
+INSTANTIATE_TEST_SUITE_P(Once, E2eSpillNodeTest, testing::Values(Transport::kUnix));
+
+TEST_P(E2eSpillNodeTest, MatchTellsTheTiersAndPrefetchBringsBlocksToMemory) {
+  const auto node = start();
+  const auto client = connect(*node);
+  fill(*node, *client, 8);
+  const auto chain = make_chain(1, kChainBlocks);
+  MatchOptions options{.deadline = kDeadline};
+  auto match = (*client)->match(client->space(), chain, options);
+  ASSERT_TRUE(match);
+  EXPECT_EQ(match->block_count, kChainBlocks);
+  EXPECT_GT(match->disk_block_count, 0u);
+  EXPECT_GT(match->disk_time.count(), 0);
+  GetOptions memory_only{.deadline = kDeadline};
+  memory_only.memory_only = true;
+  EXPECT_EQ((*client)->get(client->space(), chain, client->blocks(kChainBlocks), memory_only)->block_count,
+            kChainBlocks - match->disk_block_count);
+  options.prefetch = true;
+  ASSERT_TRUE((*client)->match(client->space(), chain, options));
+  options.prefetch = false;
+  EXPECT_TRUE(
+      eventually([&] { return (*client)->match(client->space(), chain, options).value().disk_block_count == 0; }));
+  EXPECT_EQ((*client)->get(client->space(), chain, client->blocks(kChainBlocks), memory_only)->block_count,
+            kChainBlocks);
+}
+
+TEST_P(E2eSpillNodeTest, ACleanStopKeepsEverythingForTheNextStart) {
+  auto node = start();
+  {
+    const auto client = connect(*node);
+    fill(*node, *client, 12);
+  }
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0);
+  node = start();
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  const auto client = connect(*node);
+  for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(got(*client, name), kChainBlocks) << name;
+  if (HasFailure()) std::printf("%s\n", node->log().c_str());
+}
+
+/// Killed at a random moment under load, again and again on one directory: the node starts, and whatever it says it has
+/// it has. KV_KILL_ROUNDS=300 for the long run.
+TEST_P(E2eSpillNodeTest, AfterKillNineWhatTheNodeClaimsItHas) {
+  constexpr std::uint64_t kNames = 400;
+  const char* given = std::getenv("KV_KILL_ROUNDS");
+  const int rounds = given != nullptr ? std::atoi(given) : 6;
+  const char* seed_given = std::getenv("KV_SEED");
+  const std::uint64_t seed = seed_given != nullptr ? std::stoull(seed_given) : std::random_device()();
+  std::printf("KV_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  std::size_t found = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const auto node = start();
+    ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; })) << node->log();
+    const auto client = connect(*node);
+    for (std::uint64_t name = 1; name <= kNames; ++name) {
+      const auto claimed = (*client)->match(client->space(), make_chain(name, kChainBlocks), {.deadline = kDeadline});
+      ASSERT_TRUE(claimed);
+      EXPECT_EQ(got(*client, name), claimed->block_count) << "round " << round << ", chain " << name;
+      found += claimed->block_count;
+    }
+    std::atomic<std::uint64_t> puts = 0;
+    std::atomic<bool> is_killed = false;
+    std::thread load([&, first = random() % kNames] {
+      for (std::uint64_t i = 0; !is_killed; ++i) {
+        client->put(make_chain(1 + (first + i) % kNames, kChainBlocks), 1s);  // refused while the disk is too slow
+        ++puts;
+      }
+    });
+    const std::uint64_t kill_at = 1 + random() % kNames;
+    const auto latest = std::chrono::steady_clock::now() + 10s;
+    while (puts < kill_at && std::chrono::steady_clock::now() < latest) std::this_thread::sleep_for(1ms);
+    node->signal(SIGKILL);
+    is_killed = true;
+    load.join();
+  }
+  std::printf("%d kills, %zu blocks were there after them\n", rounds, found);
+  EXPECT_GT(found, 0u) << "write buffers are written out after some 64 MiB";
+}
+
+TEST_P(E2eSpillNodeTest, ASecondNodeOnTheSameDirectoryIsRefused) {
+  const auto node = start();
+  const Finished second = run_program({node_program(), "--listen", "tcp://127.0.0.1:0", "--admin", "none", "--capacity",
+                                       "16MiB", "--spill-path", spill.path(), "--spill-capacity", "64MiB"});
+  EXPECT_EQ(second.status, 1);
+  EXPECT_NE(second.err.find(spill.path()), std::string::npos) << second.err;
+}
+
+TEST_P(E2eSpillNodeTest, ADiskTierNeedsBothAPathAndACapacity) {
+  for (const auto& [option, value, missing] : {std::tuple("--spill-path", "/tmp/nowhere", "spill-capacity"),
+                                               std::tuple("--spill-capacity", "1GiB", "spill-path")}) {
+    const Finished node = run_program({node_program(), option, value, "--check-config"});
+    EXPECT_NE(node.status, 0);
+    EXPECT_NE(node.err.find(missing), std::string::npos) << node.err;
+  }
+}
+
+TEST_P(E2eSpillNodeTest, DamagedFilesCostBlocksAndNothingElse) {
+  std::mt19937_64 random(7);
+  auto node = start();
+  {
+    const auto client = connect(*node);
+    fill(*node, *client, 12);
+  }
+  node->signal(SIGTERM);
+  ASSERT_EQ(node->wait(), 0);
+  for (const auto& file : std::filesystem::recursive_directory_iterator(spill.path())) {
+    if (!file.is_regular_file() || file.path().extension() != ".sst") continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (int i = 0; i < 3; ++i) {
+      bytes.seekp(static_cast<std::streamoff>(random() % file.file_size()));
+      bytes.put('\x5a');
+    }
+  }
+  node = start();
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  const auto client = connect(*node);
+  for (std::uint64_t name = 1; name <= 12; ++name) got(*client, name);
+  fill(*node, *client, 4);
+  EXPECT_EQ(got(*client, 4), kChainBlocks);
+}
+
+/// The real trace through two tiers: as good as one LRU of both.
+class E2eSpillTraceTest : public testing::TestWithParam<std::tuple<std::size_t, double>> {};
+INSTANTIATE_TEST_SUITE_P(Conversation, E2eSpillTraceTest,
+                         testing::Values(std::tuple(24'000, 0.3257), std::tuple(94'000, 0.3637)),
+                         [](const auto& one) { return std::to_string(std::get<0>(one.param)); });
+
+TEST_P(E2eSpillTraceTest, TheRealTraceHitsAsOneCacheOfBothTiersWould) {
+  const char* folder = std::getenv("KV_TRACES");
+  if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";
+  const auto [on_disk, expected] = GetParam();
+  TempDir spill;
+  const NodeProcess node({"--capacity-blocks", "6000", "--capacity-block-bytes", "4096", "--spill-path", spill.path(),
+                          "--spill-capacity-blocks", std::to_string(on_disk), "--spill-put-wait-seconds", "5"});
+  const Finished bench =
+      run_program({bench_program(), "replay", "--trace", std::string(folder) + "/conversation_trace.jsonl.gz",
+                   "--endpoint", node.unix_socket(), "--json"});
+  ASSERT_EQ(bench.status, 0) << bench.err;
+  const auto replay = nlohmann::json::parse(bench.out);
+  EXPECT_EQ(replay["requests"], 12'031);
+  EXPECT_EQ(replay["references"], 288'500);
+  EXPECT_EQ(replay["wrong_bytes"], 0);
+  EXPECT_GT(replay["disk_hits"], 0);
+  EXPECT_NEAR(replay["hit_rate"].get<double>(), expected, 0.003);
+  std::printf("hit rate %.4f, %d from memory, %d from disk, %.0f blocks lost unspilled\n",
+              replay["hit_rate"].get<double>(), replay["memory_hits"].get<int>(), replay["disk_hits"].get<int>(),
+              node.metric("kvstore_lost_unspilled_blocks_total"));
+}
+
+}  // namespace
+}  // namespace kv::e2e

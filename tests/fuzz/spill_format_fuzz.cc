@@ -1,0 +1,61 @@
+// What a spill directory holds besides RocksDB's own bytes: the first byte chooses the decoder, the rest is its input.
+#include <string_view>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "store/node/spill_format.h"
+
+namespace {
+
+using namespace kv;
+
+void fuzz_record(std::string_view value) {
+  const auto record = decode_record(DiskKey{7}, value);
+  if (!record) {
+    KV_ASSERT(record.error() == Errc::kCorruptBlock || record.error() == Errc::kUnsupported);
+    return;
+  }
+  KV_ASSERT(record->key == DiskKey{7} && record->block_bytes > 0);
+  KV_ASSERT(encode_record(*record) == value);  // one record has one value
+}
+
+void fuzz_format(std::string_view text) {
+  const auto format = parse_format_text(text);
+  if (!format) return;
+  KV_ASSERT(text.starts_with(format_text(*format)));
+}
+
+/// The size of a value says all: never more bytes than it has, and every block's own size is found.
+void fuzz_sizes(std::string_view text) {
+  const std::size_t size = text.size() < 4
+                               ? text.size()
+                               : static_cast<unsigned char>(text[0]) | static_cast<unsigned char>(text[1]) << 8 |
+                                     static_cast<unsigned char>(text[2]) << 16;
+  if (const auto bytes = block_bytes_of_value(size)) {
+    KV_ASSERT(*bytes > 0 && *bytes + 8 * stripe_count(*bytes) == size);
+  }
+  if (size > 0) {
+    KV_ASSERT(block_bytes_of_value(size + 8 * stripe_count(size)) == size);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 5) {
+    case 0: fuzz_record(rest); break;
+    case 1: fuzz_format(rest); break;
+    case 2: fuzz_sizes(rest); break;
+    case 3:
+      if (const auto key = decode_key(rest)) {
+        const DiskKeyText text = encode_key(*key);
+        KV_ASSERT(std::string_view(text.data(), text.size()) == rest);
+      }
+      break;
+    default:
+      if (const auto epoch = decode_epoch(rest)) KV_ASSERT(encode_epoch(*epoch) == rest);
+  }
+  return 0;
+}

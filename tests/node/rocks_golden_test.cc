@@ -1,0 +1,80 @@
+// The directory format, as a directory that an earlier build wrote: what version 1 wrote is read by every build that
+// says it reads version 1. KV_GOLDEN_UPDATE=1 writes it anew (only ever for a new format).
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "store/node/spill_format.h"
+#include "tests/node/disk_fixture.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RocksGoldenTest : public DiskTest {
+ protected:
+  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill-v1";
+
+  /// Two starts: one stopped cleanly, one killed with an erasure in the WAL only.
+  void make() {
+    {
+      const auto disk = open();
+      ASSERT_FALSE(disk->add_namespace(disk_space(), "block_bytes=1000\nblock_size=16\nmodel=golden\n"));
+      ASSERT_FALSE(write(*disk, 1, 6, 1000));
+      ASSERT_FALSE(write(*disk, 7, 1, 70'000));
+      ASSERT_FALSE(disk->erase(std::vector{key(*disk, 2)}));
+      ASSERT_FALSE(disk->flush());
+    }
+    const auto disk = open();
+    ASSERT_FALSE(write(*disk, 11, 3, 500));
+    ASSERT_FALSE(disk->flush());
+    ASSERT_FALSE(disk->erase(std::vector{key(*disk, 12)}));
+  }
+};
+
+TEST_F(RocksGoldenTest, AVersion1DirectoryIsReadForever) {
+  if (std::getenv("KV_GOLDEN_UPDATE") != nullptr) {
+    make();
+    fs::remove_all(golden);
+    fs::create_directories(golden.parent_path());
+    fs::copy(path, golden, fs::copy_options::recursive);
+    for (const char* const not_needed : {"LOCK", "db/LOCK"}) fs::remove(golden / not_needed);
+    for (const auto& entry : fs::directory_iterator(golden / "db")) {
+      if (entry.path().filename().string().starts_with("OPTIONS")) fs::remove(entry.path());
+    }
+    fs::remove_all(path);
+  }
+  ASSERT_TRUE(fs::exists(golden / "FORMAT")) << golden;
+  fs::copy(golden, path, fs::copy_options::recursive);
+  const auto disk = open();
+  ASSERT_TRUE(disk);
+  EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
+  EXPECT_EQ(disk->epoch(), 3u);
+  std::map<NamespaceId, std::string> spaces;
+  ASSERT_FALSE(disk->load([&](const NamespaceId& id, const std::string& record) { spaces[id] = record; },
+                          [](const DiskRecord&) { return true; }));
+  EXPECT_EQ(spaces,
+            (std::map<NamespaceId, std::string>{{disk_space(), "block_bytes=1000\nblock_size=16\nmodel=golden\n"}}));
+  EXPECT_EQ(numbers(*disk), (std::vector<std::uint32_t>{13, 11, 7, 6, 5, 4, 3, 1}));
+  for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record));
+}
+
+TEST(SpillFormatTest, EncodingsAreThoseOfTheDocument) {
+  EXPECT_EQ(format_text(1), "kvstore-spill 1\nxxh3 24b0df569c2c973c\n");
+  EXPECT_EQ(parse_format_text(format_text(77)), 77u);
+  const DiskKeyText key = encode_key(DiskKey{std::uint64_t{3} << 40 | 0x0102030405});
+  EXPECT_EQ(std::string_view(key.data(), key.size()), std::string_view("\0\0\3\1\2\3\4\5", 8));
+  const DiskRecord record{.key = DiskKey{9}, .position = 0x01020304, .block_bytes = 0x00200000};
+  const std::string value = encode_record(record);
+  EXPECT_EQ(value.size(), kDiskRecordBytes);
+  EXPECT_EQ(value.substr(value.size() - 8), std::string_view("\4\3\2\1\0\0\x20\0", 8));
+  EXPECT_EQ(block_bytes_of_value(8), std::nullopt);
+  EXPECT_EQ(block_bytes_of_value(9), 1u);
+  EXPECT_EQ(block_bytes_of_value(65536 + 8), 65536u);
+  for (std::size_t between = 65545; between <= 65552; ++between) EXPECT_EQ(block_bytes_of_value(between), std::nullopt);
+  EXPECT_EQ(block_bytes_of_value(65537 + 16), 65537u);
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,237 @@
+// The disk tier's threads with a disk that fails, hangs, lies and recovers: the store goes on as if there were none.
+#include "store/node/spill_driver.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "base/checksum.h"
+#include "tests/store/memory_disk.h"
+#include "tests/store/store_fixture.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kBytes = 4096;
+
+/// A disk of its own lock whose calls can be held up, as a device does that does not answer.
+class HeldDisk final : public Disk {
+ public:
+  explicit HeldDisk(MemoryDisk& disk) : disk_(disk) {}
+  void hold_writes(bool hold) { set(hold_writes_, hold); }
+  void hold_reads(bool hold) { set(hold_reads_, hold); }
+  template <class Call>
+  auto with(Call call) {
+    const std::lock_guard lock(mutex_);
+    return call(disk_);
+  }
+
+  error_code write(std::span<const DiskWrite> blocks) override {
+    std::unique_lock lock(mutex_);
+    released_.wait(lock, [this] { return !hold_writes_; });
+    return disk_.write(blocks);
+  }
+  Result<DiskBlock> read(DiskKey key) const override {
+    std::unique_lock lock(mutex_);
+    released_.wait(lock, [this] { return !hold_reads_; });
+    return disk_.read(key);
+  }
+  error_code erase(std::span<const DiskKey> keys) override {
+    const std::lock_guard lock(mutex_);
+    return disk_.erase(keys);
+  }
+  error_code drop_before(DiskKey end) override {
+    const std::lock_guard lock(mutex_);
+    return disk_.drop_before(end);
+  }
+  error_code add_namespace(const NamespaceId& id, const std::string& record) override {
+    const std::lock_guard lock(mutex_);
+    return disk_.add_namespace(id, record);
+  }
+  error_code load(const std::function<void(const NamespaceId&, const std::string&)>& space,
+                  const std::function<bool(const DiskRecord&)>& block) const override {
+    const std::lock_guard lock(mutex_);
+    return disk_.load(space, block);
+  }
+  std::uint32_t epoch() const override { return disk_.epoch(); }
+  error_code flush() override { return {}; }
+  DiskStats stats() const override {
+    const std::lock_guard lock(mutex_);
+    return disk_.stats();
+  }
+
+ private:
+  void set(bool& flag, bool value) {
+    const std::lock_guard lock(mutex_);
+    flag = value;
+    released_.notify_all();
+  }
+  MemoryDisk& disk_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable released_;
+  bool hold_writes_ = false, hold_reads_ = false;
+};
+
+class SpillDriverTest : public testing::Test {
+ protected:
+  SpillDriverTest() { start(); }
+  ~SpillDriverTest() override {
+    held->hold_writes(false);
+    held->hold_reads(false);
+    driver->stop(/*save=*/false);
+    store->with([](Store& each) { EXPECT_EQ(each.check(), ""); });
+  }
+
+  void start() {
+    StoreConfig config;
+    config.arena.capacity_bytes = 16 * kBytes;
+    config.arena.granule_bytes = kBytes;
+    config.arena.touch = false;
+    config.disk.capacity_bytes = 1024 * kBytes;
+    config.disk.epoch = disk.epoch();
+    config.spill.reserve = 0.5;
+    store = std::make_unique<LockedStore>(Store::create(config).value(), metrics);
+    space = store->with([](Store& each) { return each.open(make_record("m", kBytes)).value(); });
+    auto own = std::make_unique<HeldDisk>(disk);
+    held = own.get();
+    SpillDriverConfig driver_config;
+    driver_config.read_threads = 2;
+    driver_config.read_queue_bytes_max = 4 * kBytes;
+    driver_config.retry_after = 10ms;
+    driver_config.stuck_after = 10ms;
+    driver = std::make_unique<SpillDriver>(*store, std::move(own), clock, driver_config);
+    driver->start();
+  }
+
+  /// Looks again and again; false after a minute. Other threads do what is waited for.
+  static bool eventually(const std::function<bool()>& holds) {
+    for (int i = 0; i < 60'000; ++i) {
+      if (holds()) return true;
+      std::this_thread::sleep_for(1ms);
+    }
+    return false;
+  }
+  StoreStats stats() {
+    return store->with([](Store& each) { return each.stats(); });
+  }
+  std::size_t put(std::span<const BlockHash> hashes) {
+    const TimePoint now = clock.now();
+    auto plan = store->with([&](Store& each) { return each.offer(space, hashes, {.session = kAlice}, now).value(); });
+    for (const auto& block : plan.staged) {
+      fill_bytes(block.bytes, block.seed);
+      std::vector<std::uint64_t> sums(1);
+      block_checksums(block.seed, block.bytes, sums);
+      store->with([&](Store& each) { static_cast<void>(each.commit(plan.put, sums, now)); });
+    }
+    if (plan.put != PutId{}) store->with([&](Store& each) { each.end_put(plan.put); });
+    driver->notify();
+    return plan.staged.size();
+  }
+  Store::PinnedPrefix pin(std::span<const BlockHash> hashes) {
+    return store->with([&](Store& each) {
+      return each.pin_prefix(space, hashes, {.session = kAlice, .disk = true}, clock.now()).value();
+    });
+  }
+  Result<DiskBlock> read(const Store::SpilledBlock& block) {
+    std::promise<Result<DiskBlock>> done;
+    driver->read(block.key, block.seed, kBytes, [&](Result<DiskBlock> read) { done.set_value(std::move(read)); });
+    return done.get_future().get();
+  }
+  bool is_on() const {
+    for (const auto& value : driver->stats()) {
+      if (std::string(value.name) == "disk_is_on") return value.value > 0;
+    }
+    return false;
+  }
+
+  NodeMetrics metrics{"test"};
+  SteadyClock clock;
+  MemoryDisk disk;
+  std::unique_ptr<LockedStore> store;
+  SpaceId space{};
+  std::unique_ptr<SpillDriver> driver;
+  HeldDisk* held = nullptr;
+};
+
+TEST_F(SpillDriverTest, WhatIsShortOfMemoryGoesToDiskAndCanBeReadThere) {
+  EXPECT_EQ(put(chain(1, 12)), 12u);
+  EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  const auto prefix = pin(chain(1, 12));
+  EXPECT_EQ(prefix.blocks.size() + prefix.spilled.size(), 12u);
+  for (const auto& block : prefix.spilled) {
+    const auto got = read(block);
+    ASSERT_TRUE(got);
+    EXPECT_TRUE(has_bytes(got->bytes, block.seed));
+  }
+  store->with([&](Store& each) { each.unpin(prefix); });
+}
+
+TEST_F(SpillDriverTest, ADamagedBlockIsNotHandedOut) {
+  put(chain(1, 12));
+  EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  const auto prefix = pin(chain(1, 12));
+  const auto& block = prefix.spilled.front();
+  held->with([&](MemoryDisk& each) { (*each.bytes(block.key))[100] ^= std::byte{4}; });
+  EXPECT_EQ(read(block).error(), Errc::kCorruptBlock);
+  store->with([&](Store& each) { each.unpin(prefix); });
+}
+
+TEST_F(SpillDriverTest, ADiskThatFailsIsOffUntilItWorksAgainAndPutsGoOn) {
+  held->with([](MemoryDisk& each) { each.fails_writes = true; });
+  for (std::uint64_t name = 1; name <= 8; ++name) EXPECT_EQ(put(chain(name, 12)), 12u) << name;
+  EXPECT_TRUE(eventually([&] { return !is_on(); }));
+  EXPECT_FALSE(driver->trouble().empty());
+  EXPECT_FALSE(driver->keeps_up());
+  EXPECT_EQ(put(chain(9, 12)), 12u);
+  EXPECT_GT(stats().lost_unspilled_blocks, 0u);
+  held->with([](MemoryDisk& each) { each.fails_writes = false; });
+  EXPECT_TRUE(eventually([&] { return is_on() && stats().spilled_blocks > 0; }));
+  EXPECT_TRUE(driver->trouble().empty());
+}
+
+TEST_F(SpillDriverTest, ADiskThatHangsHoldsUpNobody) {
+  held->hold_writes(true);
+  put(chain(1, 12));
+  EXPECT_TRUE(eventually([&] { return !driver->can_read(); })) << "nobody waits for it";
+  for (std::uint64_t name = 2; name <= 8; ++name) EXPECT_GT(put(chain(name, 4)), 0u) << name;
+  held->hold_writes(false);
+  EXPECT_TRUE(eventually([&] { return driver->can_read() && stats().allocated_bytes <= 8 * kBytes; }));
+}
+
+TEST_F(SpillDriverTest, WhatIsBeingReadIsBounded) {
+  put(chain(1, 14));
+  EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  const auto prefix = pin(chain(1, 14));
+  ASSERT_GE(prefix.spilled.size(), 6u);
+  held->hold_reads(true);
+  std::atomic<int> done{0}, refused{0};
+  for (const auto& block : prefix.spilled) {
+    driver->read(block.key, block.seed, kBytes, [&](const Result<DiskBlock>& got) {
+      ++done;
+      refused += !got && got.error() == Errc::kBusy;
+    });
+  }
+  EXPECT_GE(refused, 1);
+  EXPECT_EQ(done, refused) << "the others wait";
+  held->hold_reads(false);
+  EXPECT_TRUE(eventually([&] { return done == static_cast<int>(prefix.spilled.size()); }));
+  store->with([&](Store& each) { each.unpin(prefix); });
+}
+
+TEST_F(SpillDriverTest, AStopSavesMemoryAndAStartFindsItAgain) {
+  put(chain(1, 6));
+  put(chain(2, 6));
+  driver->stop(/*save=*/true);
+  disk.crash(disk.block_count());  // a new epoch; nothing is lost
+  start();
+  EXPECT_TRUE(eventually([&] { return stats().disk_block_count == 12; }));
+  for (std::uint64_t name = 1; name <= 2; ++name) {
+    const auto prefix = pin(chain(name, 6));
+    EXPECT_EQ(prefix.spilled.size(), 6u);
+    for (const auto& block : prefix.spilled) EXPECT_TRUE(read(block));
+    store->with([&](Store& each) { each.unpin(prefix); });
+  }
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,124 @@
+// `kvstore-node spill ...` on directories as nodes leave them.
+#include "store/node/spill_tool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/node/disk_fixture.h"
+
+namespace kv {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class SpillToolTest : public DiskTest {
+ protected:
+  int run(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "spill");
+    std::ostringstream out_stream, err_stream;
+    const int status = run_spill_tool(static_cast<int>(arguments.size()), arguments.data(), out_stream, err_stream);
+    out = out_stream.str();
+    err = err_stream.str();
+    return status;
+  }
+  void make() {
+    const auto disk = open();
+    ASSERT_FALSE(disk->add_namespace(disk_space(), "block_bytes=20000\nblock_size=16\nmodel=llama\n"));
+    ASSERT_FALSE(write(*disk, 0, 60, 20'000));
+    ASSERT_FALSE(disk->flush());
+  }
+
+  std::string out, err;
+};
+
+TEST_F(SpillToolTest, InspectTellsBlocksFilesAndNamespaces) {
+  make();
+  ASSERT_EQ(run({"inspect", path.c_str()}), 0) << err;
+  EXPECT_THAT(out, HasSubstr("60 blocks"));
+  EXPECT_THAT(out, HasSubstr("llama"));
+  ASSERT_EQ(run({"inspect", "--json", path.c_str()}), 0);
+  const json report = json::parse(out);
+  EXPECT_EQ(report["blocks"], 60);
+  EXPECT_EQ(report["bytes"], 60 * 20'000);
+  EXPECT_EQ(report["epoch"], 1);
+  EXPECT_EQ(report["namespaces"][0]["model"], "llama");
+  EXPECT_GT(report["files"].size(), 2u);
+}
+
+TEST_F(SpillToolTest, VerifyReadsEveryBlockAndEndsWithOneWhenAByteIsWrong) {
+  make();
+  ASSERT_EQ(run({"verify", path.c_str()}), 0) << err;
+  EXPECT_THAT(out, HasSubstr("60 blocks read"));
+  EXPECT_THAT(err, HasSubstr("100 %"));
+  std::filesystem::path largest;
+  for (const auto& entry : std::filesystem::directory_iterator(path / "db")) {
+    if (entry.path().extension() == ".sst" &&
+        (largest.empty() || entry.file_size() > std::filesystem::file_size(largest)))
+      largest = entry.path();
+  }
+  {
+    std::fstream file(largest, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(50'000);
+    file.put('\x7e').put('\x7f');
+  }
+  ASSERT_EQ(run({"verify", "--json", path.c_str()}), 1);
+  const json result = json::parse(out);
+  EXPECT_EQ(result["blocks"], 60);
+  EXPECT_EQ(result["damaged"], 1);
+  EXPECT_EQ(result["damages"][0]["hash"].get<std::string>().size(), 64u);
+}
+
+TEST_F(SpillToolTest, VerifyFindsABlockUnderAnotherName) {
+  {
+    const auto disk = open();
+    NumberedBlock block(1, 5000);
+    block.record.key = key(*disk, 1);
+    block.record.hash = hash_of(2);  // right bytes and sums of another block
+    ASSERT_FALSE(disk->write(std::vector<DiskWrite>{{block.record, block.bytes, block.checksums}}));
+    ASSERT_FALSE(disk->flush());
+  }
+  EXPECT_EQ(run({"verify", path.c_str()}), 1);
+  EXPECT_THAT(out, HasSubstr("not those of its name"));
+}
+
+TEST_F(SpillToolTest, CompactGivesBackFilesWithoutNamedBlocks) {
+  make();
+  {
+    const auto disk = open();
+    std::vector<DiskKey> keys;
+    for (std::uint64_t number = 10; number < 50; ++number) keys.push_back(DiskKey{std::uint64_t{1} << 40 | number});
+    ASSERT_FALSE(disk->erase(keys));
+  }
+  ASSERT_EQ(run({"compact", "--json", path.c_str()}), 0) << err;
+  const json result = json::parse(out);
+  EXPECT_GE(result["dropped_files"], 1);
+  EXPECT_LT(result["file_bytes"], result["file_bytes_before"]);
+  ASSERT_EQ(run({"verify", path.c_str()}), 0) << err;
+  EXPECT_THAT(out, HasSubstr("20 blocks read"));
+}
+
+TEST_F(SpillToolTest, ARunningNodesDirectoryIsLeftAlone) {
+  make();
+  const auto disk = open();
+  for (const char* verb : {"inspect", "verify", "compact"}) {
+    EXPECT_EQ(run({verb, path.c_str()}), 1);
+    EXPECT_THAT(err, HasSubstr("in use by process"));
+  }
+}
+
+TEST_F(SpillToolTest, AWrongCommandLineEndsWithTwo) {
+  EXPECT_EQ(run({}), 2);
+  EXPECT_EQ(run({"dance"}), 2);
+  EXPECT_EQ(run({"inspect"}), 2);
+  EXPECT_EQ(run({"--help"}), 0);
+  EXPECT_THAT(out, HasSubstr("Example"));
+  EXPECT_EQ(run({"inspect", (root / "nothing").c_str()}), 1);
+  EXPECT_THAT(err, HasSubstr("no such directory"));
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,100 @@
+// tests/store/memory_disk.h: a Disk in memory that does what it is told: fail, fill up, lose what was written last,
+// flip bits.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store/disk.h"
+
+namespace kv {
+
+class MemoryDisk final : public Disk {
+ public:
+  // What it is told. Set by the test.
+  bool fails_writes = false, fails_reads = false;
+  std::uint64_t capacity_bytes = ~std::uint64_t{0};
+
+  /// What is in a block, for tests that damage it. nullptr if it is not here.
+  std::vector<std::byte>* bytes(DiskKey key) {
+    const auto it = blocks_.find(key);
+    return it == blocks_.end() ? nullptr : &it->second->bytes;
+  }
+  /// Forgets everything written after the last `kept` blocks, as a crash does, and starts a new epoch.
+  void crash(std::size_t kept) {
+    while (blocks_.size() > kept) blocks_.erase(std::prev(blocks_.end()));
+    ++epoch_;
+  }
+  std::size_t block_count() const { return blocks_.size(); }
+  bool has(DiskKey key) const { return blocks_.contains(key); }
+
+  error_code write(std::span<const DiskWrite> writes) override {
+    if (fails_writes) return Errc::kDiskFailed;
+    std::uint64_t bytes = 0;
+    for (const DiskWrite& write : writes) bytes += write.bytes.size();
+    if (stats_.file_bytes + bytes > capacity_bytes) return Errc::kDiskFailed;
+    for (const DiskWrite& write : writes) {
+      if (!blocks_.empty() && blocks_.rbegin()->first >= write.record.key) return Errc::kBadRequest;
+      auto block = std::make_shared<Block>();
+      block->record = write.record;
+      block->bytes.assign(write.bytes.begin(), write.bytes.end());
+      block->checksums.assign(write.checksums.begin(), write.checksums.end());
+      blocks_.emplace(write.record.key, std::move(block));
+    }
+    stats_.file_bytes += bytes;
+    stats_.written_bytes += bytes;
+    stats_.device_written_bytes += bytes;
+    return {};
+  }
+  Result<DiskBlock> read(DiskKey key) const override {
+    if (fails_reads) return Errc::kDiskFailed;
+    const auto it = blocks_.find(key);
+    if (it == blocks_.end()) return Errc::kNotFound;
+    return DiskBlock{it->second, it->second->bytes, it->second->checksums};
+  }
+  error_code erase(std::span<const DiskKey> keys) override {
+    for (const DiskKey key : keys) erased_.insert(key);
+    return {};
+  }
+  error_code drop_before(DiskKey end) override {
+    while (!blocks_.empty() && blocks_.begin()->first < end) {
+      stats_.file_bytes -= blocks_.begin()->second->bytes.size();
+      blocks_.erase(blocks_.begin());
+    }
+    return {};
+  }
+  error_code add_namespace(const NamespaceId& id, const std::string& record) override {
+    spaces_[id] = record;
+    return {};
+  }
+  error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
+                  const std::function<bool(const DiskRecord& block)>& block) const override {
+    if (fails_reads) return Errc::kDiskFailed;
+    for (const auto& [id, record] : spaces_) space(id, record);
+    for (auto it = blocks_.rbegin(); it != blocks_.rend(); ++it) {
+      if (!erased_.contains(it->first) && !block(it->second->record)) break;
+    }
+    return {};
+  }
+  std::uint32_t epoch() const override { return epoch_; }
+  error_code flush() override { return {}; }
+  DiskStats stats() const override { return stats_; }
+
+ private:
+  struct Block {
+    DiskRecord record;
+    std::vector<std::byte> bytes;
+    std::vector<std::uint64_t> checksums;
+  };
+  std::map<DiskKey, std::shared_ptr<Block>> blocks_;
+  std::set<DiskKey> erased_;
+  std::map<NamespaceId, std::string> spaces_;
+  std::uint32_t epoch_ = 1;
+  DiskStats stats_;
+};
+
+}  // namespace kv

@@ -1,0 +1,540 @@
+// The disk tier: what goes there, in which order, what comes back, and what is evicted from it.
+#include <gtest/gtest.h>
+
+#include <list>
+#include <unordered_map>
+
+#include "memory_disk.h"
+#include "store_fixture.h"
+#include "trace.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kBytes = 4096;
+
+class SpillTest : public StoreFixture {
+ protected:
+  MemoryDisk disk;
+  std::size_t check_every = 1;  ///< Store::check() looks at everything.
+  std::size_t step = 0;
+
+  void restart() {
+    config.disk.epoch = disk.epoch();
+    create(config.arena.capacity_bytes, kBytes);
+    std::vector<DiskRecord> records;
+    std::string why;
+    EXPECT_FALSE(disk.load(
+        [&](const NamespaceId&, const std::string& record) {
+          EXPECT_TRUE(store->open(NamespaceRecord::parse(record, &why).value()));
+        },
+        [&](const DiskRecord& record) { return records.push_back(record), true; }));
+    store->begin_load(now);
+    static_cast<void>(store->load_spilled(records));
+    store->end_load(/*is_whole=*/true);
+    check();
+  }
+  void check() {
+    if (++step % check_every == 0) {
+      ASSERT_EQ(store->check(), "");
+    }
+  }
+
+  /// `memory` and `on_disk` in blocks; `reserve` of the memory blocks are kept free.
+  void create_tiers(std::size_t memory, std::size_t on_disk, std::size_t reserve = 4) {
+    config.disk.capacity_bytes = on_disk * kBytes;
+    if (config.disk.segment_bytes == 0) config.disk.segment_bytes = 16 * kBytes;
+    config.spill.reserve = static_cast<double>(reserve) / static_cast<double>(memory);
+    config.disk.epoch = disk.epoch();
+    create(memory * kBytes, kBytes);
+  }
+
+  /// Does all the work that there is. Returns how many blocks were written.
+  std::size_t spill(bool everything = false) {
+    std::size_t written = 0;
+    for (;;) {
+      SpillWork work = store->spill_work(8 * kBytes, now, everything);
+      if (work.empty()) return written;
+      run(work);
+      written += work.writes.size();
+      if (disk.fails_writes) return 0;
+    }
+  }
+  void run(const SpillWork& work) {
+    store->finish_spill(work, carry_out(work, disk));
+    check();
+  }
+
+  struct Got {
+    std::size_t memory = 0, disk = 0, lost = 0;
+  };
+  /// Gets the chain as a session does: reads what is on disk, verifies, and puts back what should be in memory.
+  Got get(SpaceId space, std::span<const BlockHash> hashes) {
+    now += Duration(1000);
+    const auto prefix = store->pin_prefix(space, hashes, {.session = kAlice, .disk = true}, now).value();
+    Got got{.memory = prefix.blocks.size()};
+    for (std::size_t i = 0; i < prefix.blocks.size(); ++i)
+      EXPECT_TRUE(is_right(space, hashes[i], prefix.blocks[i].bytes));
+    std::vector<DiskBlock> read;
+    std::size_t promoted = 0;
+    for (const Store::SpilledBlock& block : prefix.spilled) {
+      auto one = disk.read(block.key);
+      if (!one) {
+        const DiskKey moved = store->read_failed(block.id, block.key);
+        if (moved != DiskKey{}) one = disk.read(moved);
+      }
+      if (!one || !verify_block(block.seed, one->bytes, one->checksums)) {
+        if (one) {
+          EXPECT_EQ(store->read_failed(block.id, block.key), DiskKey{});
+        }
+        got.lost = prefix.spilled.size() - got.disk;
+        break;
+      }
+      EXPECT_TRUE(has_bytes(one->bytes, block.seed));
+      read.push_back(*one);
+      ++got.disk;
+      promoted += block.promote;
+    }
+    if (promoted > 0) promote(space, hashes.first(got.memory + std::min(promoted, got.disk)), got.memory, read);
+    store->unpin(prefix);
+    check();
+    return got;
+  }
+  void promote(SpaceId space, std::span<const BlockHash> hashes, std::size_t first,
+               const std::vector<DiskBlock>& read) {
+    const auto plan = store->offer(space, hashes, {.session = kAlice}, now).value();
+    for (const auto& block : plan.staged) {
+      const DiskBlock& from = read[block.index - first];
+      std::memcpy(block.bytes.data(), from.bytes.data(), from.bytes.size());
+      EXPECT_EQ(store->commit(plan.put, from.checksums, now), Store::CommitStatus::kStored);
+    }
+    if (plan.put != PutId{}) store->end_put(plan.put);
+  }
+  bool is_right(SpaceId space, const BlockHash& hash, std::span<const std::byte> bytes) {
+    return has_bytes(bytes, checksum_seed(store->find_namespace(space)->id(), hash));
+  }
+};
+
+TEST_F(SpillTest, NothingIsWrittenWhileThereIsRoom) {
+  create_tiers(20, 100);
+  put(open(kBytes), chain(1, 16));
+  EXPECT_EQ(spill(), 0u);
+}
+
+TEST_F(SpillTest, APrefixIsWrittenInItsOrderAndEvictedFromItsEnd) {
+  create_tiers(20, 100);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 18));
+  SpillWork work = store->spill_work(1 << 20, now);
+  ASSERT_EQ(work.writes.size(), 18u);  // all above the one that has to go, first
+  for (std::size_t i = 0; i < 18; ++i) {
+    EXPECT_EQ(work.writes[i].record.hash, chain(1, 18)[i]);
+    EXPECT_EQ(work.writes[i].record.parent, i == 0 ? BlockHash{} : chain(1, 18)[i - 1]);
+    EXPECT_EQ(work.writes[i].record.position, i);
+  }
+  EXPECT_EQ(match(space, chain(1, 18)), 18u) << "still in memory";
+  run(work);
+  EXPECT_EQ(spill(), 0u);
+  const auto found = store->match(space, chain(1, 18), {}, now).value();
+  EXPECT_EQ(found.block_count, 16u);
+  EXPECT_EQ(found.disk_block_count, 2u);
+  EXPECT_EQ(store->stats().disk_only_bytes, 2 * kBytes);
+}
+
+TEST_F(SpillTest, ABlockBeingWrittenIsNotEvictedAndOneThatIsOnDiskGoesWithoutAWrite) {
+  create_tiers(8, 100, 1);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  SpillWork work = store->spill_work(1 << 20, now);
+  ASSERT_EQ(work.writes.size(), 8u);
+  EXPECT_EQ(put(space, chain(2, 1)).refused, 1u) << "every block is being written";
+  run(work);
+  EXPECT_EQ(put(space, chain(2, 8)).stored, 8u);
+  EXPECT_EQ(store->stats().lost_unspilled_blocks, 0u);
+  EXPECT_EQ(get(space, chain(1, 8)).disk, 8u);
+}
+
+TEST_F(SpillTest, WhenTheDiskIsTooSlowBlocksAreLostAndPutsAreNot) {
+  create_tiers(8, 100, 1);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 4; ++name) EXPECT_EQ(put(space, chain(name, 8)).stored, 8u);
+  EXPECT_EQ(store->stats().lost_unspilled_blocks, 24u);
+}
+
+TEST_F(SpillTest, WriteThroughWritesWhatWasStoredAndItStaysInMemory) {
+  config.spill.write_through = true;
+  create_tiers(20, 100, 0);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 6));
+  EXPECT_EQ(spill(), 6u);
+  EXPECT_EQ(match(space, chain(1, 6)), 6u);
+  EXPECT_EQ(store->stats().disk_only_bytes, 0u);
+  put(space, chain(2, 20));
+  store->drop(space, chain(2, 5)).value();  // before it was written
+  EXPECT_EQ(spill(), 4u);
+}
+
+TEST_F(SpillTest, WhatIsBeingWrittenKeepsThoseAboveItThoughTheyAreOnDisk) {
+  config.spill.write_through = true;
+  config.disk.capacity_bytes = 64 << 20;
+  config.spill.reserve = 0;
+  create(8 << 20, 64 << 10);
+  const SpaceId small = open(64 << 10, "small"), large = open(1 << 20, "large");
+  put(small, chain(1, 3));
+  put(small, chain(2, 60));  // what follows lies elsewhere
+  EXPECT_EQ(spill(), 63u);
+  put(small, chain(1, 6));
+  SpillWork work = store->spill_work(1 << 20, now);
+  ASSERT_EQ(work.writes.size(), 3u);
+  put(small, chain(3, 60));
+  for (std::uint64_t name = 10; name < 20; ++name) put(large, chain(name, 4));  // takes slabs from the small ones
+  run(work);
+  EXPECT_GT(store->stats().slab_moves, 0u);
+  EXPECT_EQ(match(small, chain(1, 6)), 6u);
+}
+
+TEST_F(SpillTest, WhatWasNeverUsedAgainIsEvictedUnwrittenIfAsked) {
+  config.spill.skip_unused = true;
+  create_tiers(16, 100, 8);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  put(space, chain(2, 8));
+  match(space, chain(1, 8));
+  EXPECT_EQ(spill(), 0u);
+  EXPECT_EQ(store->stats().spill_skipped_blocks, 8u);
+  put(space, chain(3, 8));
+  match(space, chain(3, 8));
+  EXPECT_EQ(spill(), 8u) << "chain 1 was used";
+}
+
+TEST_F(SpillTest, AFailedWriteChangesNothing) {
+  create_tiers(8, 100, 1);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  disk.fails_writes = true;
+  EXPECT_EQ(spill(), 0u);
+  EXPECT_EQ(match(space, chain(1, 8)), 8u);
+  EXPECT_EQ(store->stats().disk_block_count, 0u);
+  disk.fails_writes = false;
+  EXPECT_EQ(spill(), 8u);
+}
+
+TEST_F(SpillTest, ABlockComesBackToMemoryWithItsSecondRead) {
+  create_tiers(8, 100, 4);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  spill();  // 4 remain
+  const Got first = get(space, chain(1, 8));
+  EXPECT_EQ(first.memory, 4u);
+  EXPECT_EQ(first.disk, 4u);
+  EXPECT_EQ(match(space, chain(1, 8)), 4u);
+  EXPECT_EQ(get(space, chain(1, 8)).disk, 4u);
+  EXPECT_EQ(match(space, chain(1, 8)), 8u);
+  EXPECT_EQ(store->stats().disk_only_bytes, 0u);
+  EXPECT_EQ(spill(), 0u) << "they are on disk still, and leave memory without a write";
+  EXPECT_EQ(match(space, chain(1, 8)), 4u);
+}
+
+TEST_F(SpillTest, ABlockThatIsPutAgainMeetsItsCopyOnDisk) {
+  create_tiers(8, 100, 8);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 4));
+  EXPECT_EQ(spill(), 4u);
+  EXPECT_EQ(match(space, chain(1, 4)), 0u);
+  EXPECT_EQ(put(space, chain(1, 4)).stored, 4u) << "a writer that does not ask first is not refused";
+  EXPECT_EQ(spill(), 0u);
+  EXPECT_EQ(get(space, chain(1, 4)).disk, 4u);
+}
+
+TEST_F(SpillTest, WhatIsDroppedIsGoneFromDiskToo) {
+  create_tiers(8, 100, 8);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  spill();
+  EXPECT_EQ(store->drop(space, chain(1, 6)).value(), 3u);
+  EXPECT_EQ(get(space, chain(1, 8)).disk, 5u);
+  SpillWork work = store->spill_work(1 << 20, now);
+  EXPECT_EQ(work.erased.size(), 3u);
+  run(work);
+  EXPECT_EQ(store->drop(space, {}).value(), 5u);
+  EXPECT_EQ(get(space, chain(1, 8)).disk, 0u);
+  spill();
+}
+
+TEST_F(SpillTest, ABlockInBothTiersIsDroppedOnce) {
+  config.spill.write_through = true;
+  create_tiers(20, 100, 0);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  EXPECT_EQ(spill(), 8u);
+  EXPECT_EQ(store->drop(space, chain(1, 3)).value(), 6u);
+  EXPECT_EQ(store->stats().disk_block_count, 2u);
+}
+
+TEST_F(SpillTest, AnUnreadableBlockDoesNotKeepItsSegmentForEver) {
+  create_tiers(16, 256, 16);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  spill();
+  const auto prefix = store->pin_prefix(space, chain(1, 8), {.session = kAlice, .disk = true}, now).value();
+  (*disk.bytes(prefix.spilled[2].key))[0] ^= std::byte{1};
+  store->unpin(prefix);
+  for (std::uint64_t name = 2; name <= 300; ++name) {
+    ASSERT_TRUE(store->touch(space, chain(1, 8), now));  // alive and unread until its segment goes
+    put(space, chain(name, 8));
+    spill();
+  }
+  EXPECT_EQ(store->stats().lost_blocks, 1u);
+  EXPECT_LE(disk.stats().file_bytes, (256 + 16) * kBytes * 5 / 4 + 4 * 16 * kBytes);
+}
+
+TEST_F(SpillTest, WhatIsDroppedWhileItIsBeingWrittenDoesNotComeBack) {
+  create_tiers(8, 100, 8);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  SpillWork work = store->spill_work(1 << 20, now);
+  EXPECT_EQ(store->drop(space, chain(1, 3)).value(), 6u);
+  run(work);
+  const auto found = store->match(space, chain(1, 8), {}, now).value();
+  EXPECT_EQ(found.block_count + found.disk_block_count, 2u);
+  work = store->spill_work(1 << 20, now);
+  EXPECT_EQ(work.erased.size(), 6u);
+  run(work);
+}
+
+TEST_F(SpillTest, ADamagedBlockIsForgottenWithAllBelowIt) {
+  create_tiers(8, 100, 8);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  spill();
+  const auto prefix = store->pin_prefix(space, chain(1, 8), {.session = kAlice, .disk = true}, now).value();
+  (*disk.bytes(prefix.spilled[5].key))[17] ^= std::byte{1};
+  store->unpin(prefix);
+  const Got got = get(space, chain(1, 8));
+  EXPECT_EQ(got.disk, 5u);
+  EXPECT_EQ(got.lost, 3u);
+  EXPECT_EQ(store->stats().lost_blocks, 1u);
+  EXPECT_EQ(get(space, chain(1, 8)).lost, 0u) << "not tried again";
+}
+
+TEST_F(SpillTest, TheDiskKeepsItsCapacityAndLetsTheLeastRecentGo) {
+  create_tiers(8, 32, 8);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 10; ++name) {
+    put(space, chain(name, 8));
+    spill();
+    if (name >= 2) {
+      const Got got = get(space, chain(1, 8));
+      EXPECT_EQ(got.memory + got.disk, 8u) << name;  // kept by use
+    }
+  }
+  EXPECT_LE(store->stats().disk_only_bytes, 32 * kBytes);
+  EXPECT_EQ(get(space, chain(2, 8)).disk, 0u);
+  EXPECT_EQ(get(space, chain(10, 8)).disk, 8u);
+}
+
+TEST_F(SpillTest, TheLogStaysBoundedAndIsGivenBackInWhole) {
+  config.disk.log_factor = 1.25;
+  create_tiers(16, 256, 16);
+  const SpaceId space = open(kBytes);
+  std::uint64_t written = 0, stored = 0;
+  for (std::uint64_t name = 1; name <= 300; ++name) {
+    stored += put(space, chain(name, 8)).stored;
+    written += spill();
+    EXPECT_LE(disk.stats().file_bytes, (256 + 16) * kBytes * 5 / 4 + 4 * 16 * kBytes);
+  }
+  EXPECT_EQ(store->stats().disk_log_bytes, disk.stats().file_bytes);
+  EXPECT_LE(static_cast<double>(written), 1.1 * static_cast<double>(stored));
+}
+
+/// A restart: memory is gone, the disk has what it has.
+TEST_F(SpillTest, ARestartFindsWhatIsOnDiskInPrefixesWithoutGaps) {
+  create_tiers(16, 100, 8);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 16));
+  spill();
+  put(space, chain(2, 4));
+  store->drop(space, chain(1, 12)).value();
+  spill();
+  disk.crash(disk.block_count());
+  restart();
+  EXPECT_EQ(get(space, chain(1, 16)).disk, 11u) << "what was dropped stays away";
+  EXPECT_EQ(get(space, chain(2, 4)).disk, 0u) << "was in memory only";
+  put(space, chain(3, 16));
+  EXPECT_EQ(spill(), 16u) << "new keys are larger than old ones";
+}
+
+TEST_F(SpillTest, AStopSavesWhatIsInMemory) {
+  create_tiers(64, 1000, 2);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 12; ++name) {
+    EXPECT_EQ(put(space, chain(name, 16)).stored, 16u);
+    spill();
+  }
+  spill(/*everything=*/true);
+  disk.crash(disk.block_count());
+  restart();
+  EXPECT_EQ(store->stats().disk_block_count, 12u * 16);
+  for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(get(space, chain(name, 16)).disk, 16u) << name;
+}
+
+TEST_F(SpillTest, ACrashLosesTheLastWritesAndNothingElse) {
+  for (std::size_t kept = 0; kept <= 24; ++kept) {
+    disk = MemoryDisk();
+    create_tiers(8, 100, 8);
+    const SpaceId space = open(kBytes);
+    for (std::uint64_t name = 1; name <= 3; ++name) {
+      put(space, chain(name, 8));
+      spill();
+    }
+    disk.crash(kept);
+    restart();
+    std::size_t found = 0;
+    for (std::uint64_t name = 1; name <= 3; ++name) found += get(space, chain(name, 8)).disk;
+    EXPECT_EQ(found, kept);
+  }
+}
+
+TEST_F(SpillTest, ALoadThatIsCutShortLeavesTheRestForTheNextStart) {
+  create_tiers(8, 100, 8);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 3; ++name) {
+    put(space, chain(name, 8));
+    spill();
+  }
+  disk.crash(disk.block_count());
+  config.disk.epoch = disk.epoch();
+  create(8 * kBytes, kBytes);
+  ASSERT_EQ(open(kBytes), space);
+  std::vector<DiskRecord> records;
+  ASSERT_FALSE(disk.load([](const NamespaceId&, const std::string&) {},
+                         [&](const DiskRecord& record) { return records.push_back(record), records.size() < 12; }));
+  store->begin_load(now);
+  EXPECT_TRUE(store->load_spilled(records));
+  EXPECT_EQ(store->end_load(/*is_whole=*/false), 8u) << "chain 3; of chain 2 the first blocks were not reached";
+  spill(/*everything=*/true);
+  disk.crash(disk.block_count());
+  restart();
+  for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(get(space, chain(name, 8)).disk, 8u) << name;
+}
+
+TEST_F(SpillTest, AFullTierLoadsTheNewestAndDropsTheRest) {
+  create_tiers(8, 100, 8);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 8; ++name) {
+    put(space, chain(name, 8));
+    spill();
+  }
+  config.disk.capacity_bytes = 24 * kBytes;  // was configured smaller
+  restart();
+  EXPECT_EQ(get(space, chain(8, 8)).disk, 8u);
+  EXPECT_EQ(get(space, chain(6, 8)).disk, 8u);
+  EXPECT_EQ(get(space, chain(5, 8)).disk, 0u);
+  spill();
+  EXPECT_LE(disk.block_count(), 26u);
+}
+
+TEST_F(SpillTest, ALoadGoesOnWhileBlocksArePutAndDropped) {
+  create_tiers(16, 200, 8);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 8; ++name) {
+    put(space, chain(name, 8));
+    spill(true);
+  }
+  disk.crash(disk.block_count());
+  config.disk.epoch = disk.epoch();
+  create(16 * kBytes, kBytes);
+  const SpaceId again = open(kBytes);
+  ASSERT_EQ(again, space);
+  std::vector<DiskRecord> records;
+  ASSERT_FALSE(disk.load([](const NamespaceId&, const std::string&) {},
+                         [&](const DiskRecord& record) { return records.push_back(record), true; }));
+  store->begin_load(now);
+  for (std::size_t i = 0; i < records.size(); i += 5) {
+    EXPECT_TRUE(store->load_spilled(std::span(records).subspan(i, std::min<std::size_t>(5, records.size() - i))));
+    check();
+    if (i == 20) put(space, chain(2, 8));
+    if (i == 30) {
+      EXPECT_GT(store->drop(space, chain(8, 3)).value(), 0u);
+    }
+    spill();
+  }
+  EXPECT_GT(store->end_load(/*is_whole=*/true), 40u);
+  spill();
+  for (const std::uint64_t name : {1, 2, 3, 4, 5, 6, 7}) {
+    const Got got = get(space, chain(name, 8));
+    EXPECT_EQ(got.memory + got.disk, 8u) << name;
+  }
+  EXPECT_EQ(get(space, chain(8, 8)).disk, 2u);
+}
+
+/// One LRU over both tiers' capacity, leaf ends first, is what two tiers should be as good as.
+TEST_F(SpillTest, TwoTiersHitAsOneCacheOfTheSummedCapacityWould) {
+  std::mt19937_64 random(test_seed());
+  constexpr std::size_t kMemory = 256, kDisk = 1024;
+  check_every = 64;
+  config.disk.segment_bytes = 32 * kBytes;
+  create_tiers(kMemory, kDisk, 16);
+  const SpaceId space = open(kBytes);
+  StoreConfig one_config;
+  one_config.arena = config.arena;
+  one_config.arena.capacity_bytes = (kMemory + kDisk) * kBytes;
+  const auto single = Store::create(one_config).value();
+  const SpaceId single_space = single->open(make_record("m", kBytes)).value();
+
+  std::uint64_t asked = 0, hits = 0, single_hits = 0;
+  for (int request = 0; request < 4000; ++request) {
+    // Conversations that go on for a while: a shared first block, then turns.
+    const std::uint64_t conversation = request / 40 * 10 + random() % 30;
+    std::vector<BlockHash> hashes = {hash_of(7)};
+    for (const BlockHash& hash : chain(conversation, 4 + random() % 20)) hashes.push_back(hash);
+    asked += hashes.size();
+    const Got got = get(space, hashes);
+    hits += got.memory + got.disk;
+    put(space, std::span(hashes));
+    spill();
+    const auto pinned = single->pin_prefix(single_space, hashes, {.session = kAlice}, now).value();
+    single_hits += pinned.blocks.size();
+    single->unpin(pinned);
+    auto plan = single->offer(single_space, hashes, {.session = kAlice}, now).value();
+    for (const auto& block : plan.staged) static_cast<void>(single->commit(plan.put, fill(block), now));
+    if (plan.put != PutId{}) single->end_put(plan.put);
+  }
+  const double rate = static_cast<double>(hits) / static_cast<double>(asked);
+  const double single_rate = static_cast<double>(single_hits) / static_cast<double>(asked);
+  std::printf("hit rate %.4f in two tiers, %.4f in one; %zu blocks lost unspilled\n", rate, single_rate,
+              static_cast<std::size_t>(store->stats().lost_unspilled_blocks));
+  EXPECT_NEAR(rate, single_rate, 0.02);
+}
+
+TEST_F(SpillTest, TheConversationTraceHitsAsOneLruOfTheSummedCapacity) {
+  const auto trace = conversation_trace();
+  if (!trace) GTEST_SKIP() << kNoTrace;
+  const std::pair<std::size_t, double> rows[] = {{24000, 0.3257}, {94000, 0.3637}};
+  for (const auto& [on_disk, expected] : rows) {
+    disk = MemoryDisk();
+    check_every = 4096;
+    config.disk.segment_bytes = 256 * kBytes;
+    create_tiers(6000, on_disk, 200);
+    const SpaceId space = open(kBytes);
+    std::uint64_t asked = 0, memory = 0, spilled = 0, written = 0, stored = 0;
+    for (const auto& ids : *trace) {
+      std::vector<BlockHash> hashes;
+      for (const std::uint64_t id : ids) hashes.push_back(hash_of(id));
+      const Got got = get(space, hashes);
+      asked += hashes.size();
+      memory += got.memory;
+      spilled += got.disk;
+      stored += put(space, hashes).stored;
+      written += spill();
+    }
+    const double rate = static_cast<double>(memory + spilled) / static_cast<double>(asked);
+    std::printf("6000 + %zu blocks: hit rate %.4f (%.4f expected), %.4f of it from memory; %.3f written for 1 stored\n",
+                on_disk, rate, expected, static_cast<double>(memory) / static_cast<double>(asked),
+                static_cast<double>(written) / static_cast<double>(stored));
+    EXPECT_NEAR(rate, expected, 0.003);
+  }
+}
+
+}  // namespace
+}  // namespace kv
