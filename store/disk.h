@@ -63,7 +63,8 @@ class Disk {
   /// Errors: kNotFound when there is nothing (any more) under the key, kCorruptBlock when the disk itself sees damage,
   /// kDiskFailed otherwise.
   virtual Result<DiskBlock> read(DiskKey key) const = 0;
-  /// Forgets single blocks: load() will not name them again. Their bytes go with drop_before().
+  /// Forgets single blocks: load() will not name them again, a later flush() provided. Their bytes go with
+  /// drop_before().
   virtual error_code erase(std::span<const DiskKey> keys) = 0;
   /// Forgets all blocks with smaller keys and gives their files back; a file that also holds larger keys stays for now.
   virtual error_code drop_before(DiskKey end) = 0;

@@ -21,8 +21,7 @@ T& side(StableTable<T>& table, BlockId block) {
 
 }  // namespace
 
-DiskTier::DiskTier(const DiskTierConfig& config)
-    : config_(config), index_(config.hash_seed), next_key_((std::uint64_t{config.epoch} << 40) + 1) {
+DiskTier::DiskTier(const DiskTierConfig& config) : config_(config), index_(config.hash_seed) {
   if (config_.segment_bytes == 0) {
     config_.segment_bytes = std::clamp(config_.capacity_bytes / 64, kSegmentBytesMin, kSegmentBytesMax);
   }
@@ -68,6 +67,11 @@ void DiskTier::move(BlockId block, DiskKey key) {
   rewrite_credit_ -= static_cast<double>(block_bytes(block));
   ++counters_.rewritten_blocks;
   counters_.rewritten_bytes += block_bytes(block);
+}
+
+void DiskTier::start_epoch(std::uint32_t epoch) {
+  KV_ASSERT(next_key_ <= first_key(epoch));
+  next_key_ = first_key(epoch);
 }
 
 void DiskTier::load_key(DiskKey key, std::uint64_t bytes) {

@@ -24,7 +24,6 @@ struct DiskTierConfig {
   /// Of the bytes spilled, how many may be written again because their segment goes.
   double rewrite_share = 0.08;
   std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
-  std::uint32_t epoch = 1;         ///< Of the keys: larger than of all that is on disk already.
   std::uint64_t hash_seed = 0;     ///< As PrefixIndex.
 };
 
@@ -68,6 +67,9 @@ class DiskTier {
   void trim();
 
   // -- after a restart
+  /// Of the keys from now on: larger than of all that is on disk already. Until then it is 1. Requires: no key of a
+  /// larger epoch was given.
+  void start_epoch(std::uint32_t epoch);
   bool is_full() const { return only_bytes_ >= config_.capacity_bytes; }
   void load_key(DiskKey key, std::uint64_t bytes);  ///< A key that is on disk. Call with ever smaller keys.
   /// As add, for the key that load_key() was last called with, or for one before.
@@ -125,6 +127,7 @@ class DiskTier {
     BlockId disk = kNoBlock;
   };
 
+  static std::uint64_t first_key(std::uint32_t epoch) { return (std::uint64_t{epoch} << 40) + 1; }
   bool is_live(const Entry& entry) const { return index_.is_linked(entry.block) && key(entry.block) == entry.key; }
   BlockId insert(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
   void append(DiskKey key, BlockId block);
@@ -138,7 +141,7 @@ class DiskTier {
   StableTable<MemorySide> memory_sides_;  ///< By BlockId in memory.
   std::deque<Segment> segments_;
   std::size_t dead_entries_ = 0;  ///< Leading entries of the oldest segment that are known to be dead.
-  std::uint64_t next_key_;
+  std::uint64_t next_key_ = first_key(1);
   std::uint64_t only_bytes_ = 0, live_bytes_ = 0, log_bytes_ = 0;
   double rewrite_credit_ = 0;
   Stats counters_;

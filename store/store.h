@@ -227,10 +227,10 @@ class Store {
   /// it was moved meanwhile; otherwise 0, and it is forgotten with all blocks below it.
   DiskKey read_failed(BlockId block, DiskKey key);
 
-  /// Puts what a disk holds into the index, while the node serves. First begin_load(), with its namespaces opened; then
-  /// the records newest first, some hundred a call, until load_spilled() returns false (no room for older ones) or
-  /// there are no more; then end_load().
-  void begin_load(TimePoint now);
+  /// Puts what a disk holds into the index, while the node serves. First begin_load(), before any spill_work(), with
+  /// the disk's epoch; then, its namespaces opened, the records newest first, some hundred a call, until load_spilled()
+  /// returns false (no room for older ones) or there are no more; then end_load().
+  void begin_load(TimePoint now, std::uint32_t epoch);
   bool load_spilled(std::span<const DiskRecord> records);
   /// `is_whole`: the load saw everything, or as much as there is room for; what it did not see is dropped. Otherwise,
   /// after an error or a stop, it stays for the next start. Returns how many blocks came back.

@@ -45,7 +45,8 @@ SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everyth
 
 void Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) { impl_->spiller->finish(work, outcome); }
 
-void Store::begin_load(TimePoint now) {
+void Store::begin_load(TimePoint now, std::uint32_t epoch) {
+  impl_->tier->start_epoch(epoch);
   impl_->loader = std::make_unique<SpillLoader>(*impl_->tier, impl_->pool, impl_->pool.tick(now));
   impl_->spiller->keep_log();
 }

@@ -49,7 +49,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   bool no_huge_pages = false;
   std::size_t spill_capacity_blocks = 0, promote_reads = 2;
   std::string spill_policy = "eviction";
-  double spill_wait_seconds = 0.05;
+  double spill_wait_seconds = 0.05, spill_retry_seconds = 5, spill_stop_seconds = 30;
 
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
@@ -110,6 +110,12 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->group("Disk tier");
   add("spill-read-threads", options.spill.read_threads, "Threads that wait for reads")
       ->check(CLI::Range(1, 256))
+      ->group("Disk tier");
+  add("spill-retry-seconds", spill_retry_seconds, "A disk that failed is left alone so long, then tried again")
+      ->check(CLI::Range(0.01, 3600.0))
+      ->group("Disk tier");
+  add("spill-stop-seconds", spill_stop_seconds, "A stop ends without a disk that finishes nothing for so long")
+      ->check(CLI::Range(0.01, 3600.0))
       ->group("Disk tier");
   add("spill-save", options.spill_save, "At a clean stop, write what is in memory, for the next start")
       ->group("Disk tier");
@@ -231,6 +237,10 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   options.session.write_timeout = duration(write_seconds);
   options.session.put_timeout = duration(put_seconds);
   options.session.spill_wait = duration(spill_wait_seconds);
+  options.spill.batch_bytes =
+      std::min<std::uint64_t>(options.spill.batch_bytes, options.store.arena.capacity_bytes / 8);
+  options.spill.retry_after = duration(spill_retry_seconds);
+  options.spill.give_up_after = duration(spill_stop_seconds);
   return options;
 }
 

@@ -6,6 +6,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string_view>
@@ -37,6 +38,23 @@ void set_up_log(const NodeOptions& options) {
   spdlog::flush_on(spdlog::level::info);
 }
 
+OpenDisk disk_opener(const std::string& path) {
+  return [path](const std::function<void()>& accepted, std::string* why) -> Result<std::unique_ptr<Disk>> {
+    const auto began = std::chrono::steady_clock::now();
+    DiskOpening opening;
+    auto opened = RocksDisk::open({.path = path}, &opening, accepted);
+    if (!opened) {
+      *why = opening.text;
+      return opened.error();
+    }
+    spdlog::info(
+        "spill: {} is open after {} ms, epoch={}{}", path,
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count(),
+        (*opened)->epoch(), opening.text.empty() ? "" : ", " + opening.text);
+    return std::unique_ptr<Disk>(std::move(*opened));
+  };
+}
+
 int run(const NodeOptions& options) {
   set_up_log(options);
   raise_descriptor_limit();
@@ -56,19 +74,6 @@ int run(const NodeOptions& options) {
   };
   spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={}", options.node_id, KV_VERSION, capacity,
                options.threads);
-  std::unique_ptr<Disk> disk;
-  if (!options.spill_path.empty()) {
-    DiskOpening opening;
-    auto opened = RocksDisk::open({.path = options.spill_path}, &opening);
-    if (!opened) {
-      std::cerr << "kvstore-node: spill-path " << options.spill_path << ": " << opening.text << "\n";
-      return 1;
-    }
-    disk = std::move(*opened);
-    store_config.disk.epoch = disk->epoch();
-    spdlog::info("spill: path={} capacity_bytes={} epoch={}{}", options.spill_path, store_config.disk.capacity_bytes,
-                 disk->epoch(), opening.text.empty() ? "" : ", " + opening.text);
-  }
   auto made = Store::create(store_config);
   if (!made) {
     std::cerr << "kvstore-node: cannot get " << capacity << " bytes for blocks: " << made.error().message()
@@ -83,8 +88,12 @@ int run(const NodeOptions& options) {
   node.node_id = options.node_id;
   node.started = clock.now();
   std::unique_ptr<SpillDriver> spill;
-  if (disk) {
-    spill = std::make_unique<SpillDriver>(store, std::move(disk), clock, options.spill);
+  if (!options.spill_path.empty()) {
+    spill = std::make_unique<SpillDriver>(store, disk_opener(options.spill_path), clock, options.spill);
+    if (const std::string refused = spill->start(); !refused.empty()) {
+      std::cerr << "kvstore-node: spill-path " << refused << "\n";
+      return 1;
+    }
     node.spill = spill.get();
     metrics.watch_spill([&spill] { return spill->stats(); });
   }
@@ -114,7 +123,6 @@ int run(const NodeOptions& options) {
     listening += " listen=" + real->to_string();
   }
   server.start();
-  if (spill) spill->start();
   ready = true;
   sd_notify(0, "READY=1");
   spdlog::info("ready{}{}", listening,
@@ -138,7 +146,11 @@ int run(const NodeOptions& options) {
 
   sd_notify(0, "STOPPING=1");
   server.stop(options.drain_timeout);
-  if (spill) spill->stop(options.spill_save);
+  if (spill && !spill->stop(options.spill_save)) {
+    spdlog::error("stopped without the disk, which does not answer: what was only in memory is lost");
+    spdlog::shutdown();
+    std::_Exit(1);  // threads still wait for it
+  }
   spdlog::info("stopped");
   return 0;
 }

@@ -24,6 +24,12 @@ constexpr char kNamespaceTag = 'n';
 Slice slice(const DiskKeyText& key) { return {key.data(), key.size()}; }
 Slice slice(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
+rocksdb::WriteOptions unlogged() {
+  rocksdb::WriteOptions options;
+  options.disableWAL = true;  // RocksDisk, 4
+  return options;
+}
+
 std::string namespace_key(const NamespaceId& id) { return kNamespaceTag + slice(id.bytes).ToString(); }
 
 /// What a DiskBlock owns. The checksums are copied: in the value they need not be aligned.
@@ -32,22 +38,24 @@ struct ReadValue {
   std::vector<std::uint64_t> checksums;
 };
 
-/// What reached the device: blocks, records, log. MANIFEST and the small files beside are not counted.
+/// What reached the device: blocks and records. MANIFEST and the small files beside are not counted.
 std::uint64_t device_bytes(const rocksdb::Statistics& statistics) {
   std::uint64_t bytes = 0;
-  for (const auto ticker : {rocksdb::FLUSH_WRITE_BYTES, rocksdb::COMPACT_WRITE_BYTES, rocksdb::WAL_FILE_BYTES})
+  for (const auto ticker : {rocksdb::FLUSH_WRITE_BYTES, rocksdb::COMPACT_WRITE_BYTES})
     bytes += statistics.getTickerCount(ticker);
   return bytes;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<RocksDisk>> RocksDisk::open(const RocksDiskConfig& config, DiskOpening* opening) {
+Result<std::unique_ptr<RocksDisk>> RocksDisk::open(const RocksDiskConfig& config, DiskOpening* opening,
+                                                   const std::function<void()>& accepted) {
   DiskOpening ignored;
   DiskOpening& told = opening != nullptr ? *opening : ignored;
   told = {};
   auto directory = SpillDirectory::open(config.path, config.read_only, &told.text);
   if (!directory) return directory.error();
+  if (accepted) accepted();
   auto rocks = open_rocks(*directory, config, &told);
   if (!rocks) return rocks.error();
   std::unique_ptr<RocksDisk> disk(new RocksDisk(config, std::move(*directory), std::move(*rocks)));
@@ -79,9 +87,8 @@ error_code RocksDisk::start_epoch(bool read_only) {
   if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // 16 million starts
   epoch_ = last + 1;
   next_key_ = std::uint64_t{epoch_} << 40;
-  rocksdb::WriteOptions durable;
-  durable.sync = true;
-  return to_error(rocks_.db->Put(durable, rocks_.state.get(), kEpochKey, encode_epoch(epoch_)));
+  const Status put = rocks_.db->Put(unlogged(), rocks_.state.get(), kEpochKey, encode_epoch(epoch_));
+  return put.ok() ? flush() : to_error(put);
 }
 
 error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
@@ -105,9 +112,7 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
     if (!status.ok()) return report(status, "batch");
     bytes += checksums.size() + block.bytes.size();
   }
-  rocksdb::WriteOptions unlogged;
-  unlogged.disableWAL = true;
-  const Status status = rocks_.db->Write(unlogged, &batch_);
+  const Status status = rocks_.db->Write(unlogged(), &batch_);
   if (!status.ok()) return report(status, "write");
   if (has_failed_) spdlog::info("spill: {}: the disk can be written again", config_.path.string());
   has_failed_ = false;
@@ -159,7 +164,7 @@ error_code RocksDisk::erase(std::span<const DiskKey> keys) {
     if (const Status status = batch.Delete(rocks_.records.get(), slice(encode_key(key))); !status.ok())
       return report(status, "batch");
   }
-  return report(rocks_.db->Write(rocksdb::WriteOptions(), &batch), "erase");
+  return report(rocks_.db->Write(unlogged(), &batch), "erase");
 }
 
 error_code RocksDisk::drop_before(DiskKey end) {
@@ -168,7 +173,7 @@ error_code RocksDisk::drop_before(DiskKey end) {
   if (static_cast<std::uint64_t>(end) <= dropped) return {};
   const DiskKeyText from = encode_key(DiskKey{dropped}), to = encode_key(end);
   // Records first: a record without its block would be one that read() does not find.
-  const Status status = rocks_.db->DeleteRange(rocksdb::WriteOptions(), rocks_.records.get(), slice(from), slice(to));
+  const Status status = rocks_.db->DeleteRange(unlogged(), rocks_.records.get(), slice(from), slice(to));
   if (!status.ok()) return report(status, "drop");
   first_key_ = static_cast<std::uint64_t>(end);
   const Slice until = slice(to);
@@ -182,7 +187,7 @@ error_code RocksDisk::add_namespace(const NamespaceId& id, const std::string& re
   const std::string key = namespace_key(id);
   std::string old;
   if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok() && old == record) return {};
-  return report(rocks_.db->Put(rocksdb::WriteOptions(), rocks_.state.get(), key, record), "add_namespace");
+  return report(rocks_.db->Put(unlogged(), rocks_.state.get(), key, record), "add_namespace");
 }
 
 bool RocksDisk::is_in_a_file(DiskKey key) const {
@@ -216,9 +221,7 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
 
 error_code RocksDisk::flush() {
   if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
-  Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all());
-  if (status.ok()) status = rocks_.db->FlushWAL(/*sync=*/true);
-  return report(status, "flush");
+  return report(rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all()), "flush");
 }
 
 DiskStats RocksDisk::stats() const {

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <shared_mutex>
 #include <string>
@@ -30,7 +31,9 @@ namespace kv {
 ///   3. After a failed write the next one opens the database anew if RocksDB cannot go on by itself; what was in
 ///   memtables
 ///      is then gone with its records, as in 1.
-///   4. Erasures, namespaces and epochs go through the WAL; the epoch is synced before open() returns.
+///   4. Nothing goes through a WAL. Erasures and namespaces are written out with the blocks around them, or by flush();
+///   the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are full;
+///   if that fails it loses count of its column families and ends the process when it is closed.)
 /// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
 /// when memtable_count memtables are full; a read is one pread of the block and two copies.
 class RocksDisk final : public Disk {
@@ -38,7 +41,9 @@ class RocksDisk final : public Disk {
   /// Succeeds on every directory that is ours, or can become ours, whatever damage it has; `opening` (may be null) says
   /// what had to be given up. Errors: those of SpillDirectory::open, and a disk that cannot be used at all; then
   /// `opening->text` says what is wrong and what to do.
-  static Result<std::unique_ptr<RocksDisk>> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr);
+  /// `accepted` (may be empty) is called between the two: once the directory is ours, before what may be slow.
+  static Result<std::unique_ptr<RocksDisk>> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr,
+                                                 const std::function<void()>& accepted = {});
   ~RocksDisk() override;  ///< Without flush() before, what is in memtables is lost, as after kill -9.
 
   error_code write(std::span<const DiskWrite> blocks) override;

@@ -47,7 +47,6 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
   options.create_if_missing = holds_nothing(directory.database());
   if (attempt.is_lenient) {
     options.paranoid_checks = false;
-    options.wal_recovery_mode = rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
     for (auto& family : families) family.options.disable_auto_compactions = true;
   }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
@@ -84,6 +83,8 @@ Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size
   const rocksdb::ColumnFamilyDescriptor descriptor = column_families(config)[index];
   *text += descriptor.name + ": " + std::to_string(scan.damaged_places) + " damaged places (" + scan.damage.ToString() +
            "), " + std::to_string(kept.size()) + " entries kept. ";
+  rocksdb::WriteOptions unlogged;
+  unlogged.disableWAL = true;
   Status status = rocks.db->DropColumnFamily(family.get());
   if (!status.ok()) return status;
   family.reset();
@@ -92,7 +93,7 @@ Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size
   if (!status.ok()) return status;
   family.reset(made);
   for (auto it = kept.rbegin(); it != kept.rend() && status.ok(); ++it)
-    status = rocks.db->Put(rocksdb::WriteOptions(), family.get(), it->first, it->second);
+    status = rocks.db->Put(unlogged, family.get(), it->first, it->second);
   if (status.ok()) status = rocks.db->Flush(rocksdb::FlushOptions(), rocks.all());
   return status;
 }

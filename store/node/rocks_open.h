@@ -1,9 +1,9 @@
 // store/node/rocks_open.h: from a directory in any state to an open database, giving up no more than must be.
 //
 // Tried in this order, each step logged, until RocksDB opens and its small families can be read:
-//   as it is      the rule, also after kill -9: a torn last WAL record is cut off
+//   as it is      the rule, also after kill -9
 //   salvaged      CURRENT pointed at the newest MANIFEST; files that are gone or have no readable index dropped, with
-//                 their blocks; damaged WAL records skipped; damaged stretches of records and state dropped
+//                 their blocks; damaged stretches of records and state dropped
 //   repaired      RocksDB's RepairDB reads every file and writes a new MANIFEST; what it cannot read goes to damaged-*/
 //   empty         everything goes to damaged-*/
 // A disk that cannot be used (full, read-only, not ours to read) is an error, never a reason to give something up.

@@ -101,10 +101,7 @@ rocksdb::DBOptions database_options(bool direct_io) {
   // Two flushes at a time: one computes checksums while the other waits for the device.
   options.max_background_flushes = 2;
   options.max_background_compactions = 1;
-  // A torn last record is what kill -9 leaves. Damage before the end is an error, and opened again with a remedy.
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.avoid_flush_during_shutdown = true;  // flush() is asked for; a stuck disk must not hold up the end
-  options.max_total_wal_size = 16 << 20;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<Log>();

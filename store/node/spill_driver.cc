@@ -2,50 +2,97 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cerrno>
+#include <utility>
 
 #include "base/checksum.h"
 
 namespace kv {
 namespace {
 
-constexpr Duration kPollInterval = 20ms;      ///< Between looks at the store when nobody notifies.
+constexpr Duration kPollInterval = 20ms;      ///< Between looks at the store when nobody notifies, and while stopping.
+constexpr Duration kErasuresWait = 1s;        ///< At most, before they are written out.
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
 
 std::int64_t to_ns(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-}  // namespace
-
-SpillDriver::SpillDriver(LockedStore& store, std::unique_ptr<Disk> disk, Clock& clock, const SpillDriverConfig& config)
-    : store_(store), disk_(std::move(disk)), clock_(clock), config_(config), readers_(config.read_threads) {}
-
-SpillDriver::~SpillDriver() { stop(false); }
-
-void SpillDriver::start() {
-  loading_ = true;
-  loader_ = std::thread([this] { load(); });
-  writer_ = std::thread([this] { write_loop(); });
+/// Trying again will not help: somebody has to change something first.
+bool is_refusal(error_code error) {
+  if (error == Errc::kUnsupported || error == Errc::kMismatch || error == Errc::kBusy) return true;
+  return error.category() == boost::system::generic_category() &&
+         std::ranges::any_of(std::initializer_list<int>{EACCES, EPERM, ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG},
+                             [&](int number) { return error.value() == number; });
 }
 
-void SpillDriver::stop(bool save) {
-  if (stopping_.exchange(true)) return;
-  notify();
-  if (loader_.joinable()) loader_.join();
-  if (writer_.joinable()) writer_.join();
+}  // namespace
+
+SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const SpillDriverConfig& config)
+    : store_(store), open_(std::move(open)), clock_(clock), config_(config), readers_(config.read_threads) {}
+
+SpillDriver::~SpillDriver() {
+  stop(false);
+  if (writer_.joinable()) writer_.join();  // which has joined the opener
   readers_.join();
-  if (save && is_on_) {
-    const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
-    spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
-    TimePoint reported = clock_.now();
-    while (is_on_ && work_once(/*everything=*/true)) {
-      if (clock_.now() - reported < 5s) continue;
-      reported = clock_.now();
-      spdlog::info("spill: {} MiB to go", in_memory() >> 20);
+}
+
+std::string SpillDriver::start(Duration patience) {
+  loading_ = true;
+  auto refused = accepted_.get_future();
+  opener_ = std::thread([this] {
+    open_disk();
+    if (open_disk_ != nullptr) load();
+    loading_ = false;
+  });
+  writer_ = std::thread([this] {
+    write_loop();
+    opener_.join();
+    if (saves_ && is_on_) save();
+    if (open_disk_ != nullptr) flush();
+    written_.set_value();
+  });
+  return refused.wait_for(patience) == std::future_status::ready ? refused.get() : "";
+}
+
+bool SpillDriver::stop(bool save) {
+  if (stopping_.exchange(true) || !writer_.joinable()) return true;
+  saves_ = save;
+  notify();
+  auto written = written_.get_future();
+  std::uint64_t finished = finished_calls_;
+  TimePoint last_sign = clock_.now();
+  while (written.wait_for(kPollInterval) != std::future_status::ready || reading_count_ > 0) {
+    if (finished != finished_calls_) {
+      finished = finished_calls_;
+      last_sign = clock_.now();
     }
+    if (clock_.now() - last_sign > config_.give_up_after) return false;
   }
-  if (const error_code error = disk_->flush()) spdlog::warn("spill: flush: {}", error.message());
+  return true;
+}
+
+void SpillDriver::flush() {
+  flush_due_ = TimePoint::max();
+  busy_since_ns_ = to_ns(clock_.now());
+  const error_code error = disk_->flush();
+  busy_since_ns_ = 0;
+  ++finished_calls_;
+  if (error) failed("flush", error);
+}
+
+/// Writes what is in memory, as long as the disk works.
+void SpillDriver::save() {
+  const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
+  spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
+  TimePoint reported = clock_.now();
+  while (is_on_ && work_once(/*everything=*/true)) {
+    if (clock_.now() - reported < 5s) continue;
+    reported = clock_.now();
+    spdlog::info("spill: {} MiB to go", in_memory() >> 20);
+  }
 }
 
 void SpillDriver::notify() {
@@ -67,7 +114,8 @@ void SpillDriver::write_loop() {
       wake_.wait_for(lock, kPollInterval, [this] { return is_notified_ || stopping_; });
       is_notified_ = false;
     }
-    while (!stopping_ && clock_.now() >= allowed_from) {
+    if (is_on_ && clock_.now() >= flush_due_) flush();
+    while (!stopping_ && open_disk_ != nullptr && clock_.now() >= allowed_from) {
       const std::uint64_t before = disk_->stats().written_bytes;
       if (!work_once(/*everything=*/false)) {
         if (!is_on_) allowed_from = clock_.now() + config_.retry_after;  // then what is due is the trial
@@ -90,6 +138,7 @@ bool SpillDriver::work_once(bool everything) {
   busy_since_ns_ = to_ns(clock_.now());
   const SpillOutcome outcome = carry_out(work, *disk_);
   busy_since_ns_ = 0;
+  ++finished_calls_;
   store_.with([&](Store& store) { store.finish_spill(work, outcome); });
   if (outcome.lost_count > 0)
     spdlog::warn("spill: {} blocks were damaged or gone when their segment was given back", outcome.lost_count);
@@ -97,6 +146,7 @@ bool SpillDriver::work_once(bool everything) {
     failed("write", outcome.error);
     return false;
   }
+  if (!work.erased.empty() && flush_due_ == TimePoint::max()) flush_due_ = clock_.now() + kErasuresWait;
   if (!is_on_) {
     {
       const std::lock_guard lock(mutex_);
@@ -119,10 +169,21 @@ void SpillDriver::failed(const char* what, error_code error) {
       trouble_, std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
 }
 
+bool SpillDriver::waits_long(std::int64_t since_ns) const {
+  return to_ns(clock_.now()) - since_ns >
+         std::chrono::duration_cast<std::chrono::nanoseconds>(config_.stuck_after).count();
+}
+
 bool SpillDriver::is_stuck() const {
   const std::int64_t since = busy_since_ns_;
-  return since != 0 && to_ns(clock_.now()) - since >
-                           std::chrono::duration_cast<std::chrono::nanoseconds>(config_.stuck_after).count();
+  const bool is_stuck = (since != 0 && waits_long(since)) || (reading_count_ > 0 && waits_long(read_quiet_since_ns_));
+  if (is_stuck_said_.exchange(is_stuck) != is_stuck) {
+    if (is_stuck)
+      spdlog::error("spill: off, since the disk does not answer; blocks are evicted unwritten until it does");
+    else
+      spdlog::info("spill: the disk answers again");
+  }
+  return is_stuck;
 }
 
 std::string SpillDriver::trouble() const {
@@ -133,14 +194,18 @@ std::string SpillDriver::trouble() const {
 // -- reading
 
 void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) {
-  if (stopping_ || reading_bytes_ > config_.read_queue_bytes_max) {
+  if (open_disk_ == nullptr || stopping_ || reading_bytes_ > config_.read_queue_bytes_max) {
     ++read_refusals_;
     return done(Errc::kBusy);
   }
   reading_bytes_ += block_bytes;
+  if (reading_count_ == 0) read_quiet_since_ns_ = to_ns(clock_.now());
+  ++reading_count_;
   asio::post(readers_, [this, key, seed, block_bytes, done = std::move(done)] {
     const TimePoint began = clock_.now();
-    auto block = disk_->read(key);
+    auto block = stopping_ ? Result<DiskBlock>(Errc::kBusy) : disk_->read(key);
+    read_quiet_since_ns_ = to_ns(clock_.now());
+    ++finished_calls_;
     if (block && (block->bytes.size() != block_bytes || !verify_block(seed, block->bytes, block->checksums)))
       block = Errc::kCorruptBlock;
     if (block) {
@@ -148,13 +213,14 @@ void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes,
       const double seconds = std::chrono::duration<double>(clock_.now() - began).count();
       const double before = read_seconds_per_byte_;
       read_seconds_per_byte_ = before + (seconds / static_cast<double>(block_bytes) - before) / 16;
-    } else {
+    } else if (!stopping_) {
       ++read_failures_;
       spdlog::warn("spill: block under key {:x} of epoch {}: {}", static_cast<std::uint64_t>(key) & ((1ull << 40) - 1),
                    static_cast<std::uint64_t>(key) >> 40, block.error().message());
     }
     reading_bytes_ -= block_bytes;
     done(std::move(block));
+    --reading_count_;  // last: stop() waits for it
   });
 }
 
@@ -164,16 +230,56 @@ std::chrono::microseconds SpillDriver::estimate_read(std::uint64_t bytes) const 
   return std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6));
 }
 
-// -- after a restart
+// -- after a start
+
+/// Tries until there is a disk, or the driver is stopped.
+void SpillDriver::open_disk() {
+  bool is_accepted = false;
+  const auto accept = [&](const std::string& refusal) {
+    if (!std::exchange(is_accepted, true)) accepted_.set_value(refusal);
+  };
+  bool is_said = false;
+  for (TimePoint next{}; !stopping_;) {
+    if (clock_.now() < next) {
+      std::this_thread::sleep_for(std::chrono::duration_cast<std::chrono::nanoseconds>(kPollInterval));
+      continue;
+    }
+    std::string why;
+    auto opened = open_([&] { accept(""); }, &why);
+    ++finished_calls_;
+    if (opened) {
+      disk_ = std::move(*opened);
+      store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch()); });
+      {
+        const std::lock_guard lock(mutex_);
+        trouble_.clear();
+      }
+      is_on_ = true;
+      open_disk_ = disk_.get();
+      break;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      trouble_ = "open: " + why;
+    }
+    if (!std::exchange(is_said, true)) {
+      spdlog::error("spill: off: {}; it is tried again every {} s", why,
+                    std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
+    }
+    accept(is_refusal(opened.error()) ? why : "");
+    next = clock_.now() + config_.retry_after;
+  }
+  accept("");
+}
 
 void SpillDriver::load() {
   const TimePoint began = clock_.now();
-  store_.with([&](Store& store) { store.begin_load(clock_.now()); });
   std::vector<DiskRecord> batch;
   bool has_room = true;
   const auto flush = [&] {
     if (!batch.empty()) has_room = store_.with([&](Store& store) { return store.load_spilled(batch); });
     loaded_blocks_ += batch.size();
+    ++finished_calls_;
     batch.clear();
     return has_room && !stopping_;
   };
@@ -197,14 +303,14 @@ void SpillDriver::load() {
   const bool is_whole = !error && !stopping_;
   const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(is_whole); });
   if (error) failed("load", error);
-  loading_ = false;
   spdlog::info("spill: {} blocks are there again after {} ms", count,
                std::chrono::duration_cast<std::chrono::milliseconds>(clock_.now() - began).count());
   notify();
 }
 
 std::vector<NodeMetrics::Value> SpillDriver::stats() const {
-  const DiskStats disk = disk_->stats();
+  const Disk* const open_disk = open_disk_;
+  const DiskStats disk = open_disk != nullptr ? open_disk->stats() : DiskStats();
   const auto number = [](auto value) { return static_cast<double>(value); };
   return {
       {"disk_is_on", is_on_ && !is_stuck() ? 1.0 : 0.0, false, "1: the disk tier works; 0: it failed or is stuck"},

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,59 +23,81 @@ namespace kv {
 
 struct SpillDriverConfig {
   std::size_t read_threads = 4;
-  std::uint64_t batch_bytes = 8 << 20;             ///< Written at a time.
+  /// Written at a time, and pinned meanwhile: at most an eighth of the memory, so that a disk that hangs leaves the
+  /// rest to puts.
+  std::uint64_t batch_bytes = 8 << 20;
   std::uint64_t write_bytes_per_second = 0;        ///< 0: as fast as the disk takes it.
   std::uint64_t read_queue_bytes_max = 512 << 20;  ///< Being read; more is refused.
   Duration retry_after = 5s;                       ///< How long the disk is left alone after it failed.
-  Duration stuck_after = 2s;  ///< A write that takes longer makes the disk count as stuck: nobody reads from it then.
+  Duration stuck_after = 2s;     ///< A call that takes longer makes the disk count as stuck: nobody reads from it then.
+  Duration give_up_after = 30s;  ///< stop() leaves a disk alone that finishes nothing for so long.
 };
 
-/// Carries out what Store wants of the disk. One thread writes, some read, one loads after a restart. A disk that fails
-/// is left alone for a while and then tried again; meanwhile blocks are evicted without being spilled.
-/// Thread safety: start() and stop() from one thread; the others from any.
+/// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,
+/// before what is slow. After an error `*why` is for the operator.
+using OpenDisk = std::function<Result<std::unique_ptr<Disk>>(const std::function<void()>& accepted, std::string* why)>;
+
+/// Carries out what Store wants of the disk. One thread opens it and loads its index, one writes, some read. A disk
+/// that fails, be it to open, is left alone for a while and then tried again; meanwhile blocks are evicted without
+/// being spilled. Thread safety: start() and stop() from one thread; the others from any.
 class SpillDriver final : public Spill {
  public:
-  SpillDriver(LockedStore& store, std::unique_ptr<Disk> disk, Clock& clock, const SpillDriverConfig& config);
-  ~SpillDriver() override;  ///< stop(false) if that was not done.
+  SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const SpillDriverConfig& config);
+  ~SpillDriver() override;  ///< stop(false) if that was not done. Waits for the disk however long it takes.
 
-  void start();
-  /// Ends the threads. `save`: writes what is in memory first.
-  void stop(bool save);
+  /// Starts the threads. Waits up to `patience` for the disk to be accepted; returns why it was *refused* for a reason
+  /// that only the operator can remove (another node has it, it is something else's, permissions), or "".
+  std::string start(Duration patience = 1s);
+  /// Ends the threads. `save`: writes what is in memory first. False: the disk does not answer. What waits for it still
+  /// does, so end the process without destroying this.
+  bool stop(bool save);
 
   void notify() override;
   bool keeps_up() const override {
     return is_on_ && !is_stuck() && clock_.now() >= TimePoint(Duration(behind_until_.load()));
   }
   void fell_behind(Duration pause) override { behind_until_ = (clock_.now() + pause).time_since_epoch().count(); }
-  bool can_read() const override { return !stopping_ && !is_stuck(); }
+  bool can_read() const override { return open_disk_ != nullptr && !stopping_ && !is_stuck(); }
   void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) override;
   std::chrono::microseconds estimate_read(std::uint64_t bytes) const override;
   std::vector<NodeMetrics::Value> stats() const override;
   std::string trouble() const;  ///< Why the disk is off, or empty.
 
  private:
-  void write_loop();
+  void open_disk();
   void load();
+  void write_loop();
+  void save();
+  void flush();
   bool work_once(bool everything);
   void failed(const char* what, error_code error);
   bool is_stuck() const;
+  bool waits_long(std::int64_t since_ns) const;
 
   LockedStore& store_;
-  const std::unique_ptr<Disk> disk_;
+  const OpenDisk open_;
   Clock& clock_;
   const SpillDriverConfig config_;
+  std::unique_ptr<Disk> disk_;
+  std::atomic<Disk*> open_disk_{nullptr};  ///< disk_ once it is open and the index is ready for it.
 
-  std::atomic<bool> stopping_{false}, is_on_{true}, loading_{false};
+  std::atomic<bool> stopping_{false}, is_on_{false}, loading_{false}, saves_{false};
   std::atomic<Duration::rep> behind_until_{0};
-  std::atomic<std::int64_t> busy_since_ns_{0};  ///< Of the write under way; 0: none.
-  std::atomic<std::uint64_t> reading_bytes_{0}, read_bytes_{0}, read_failures_{0}, read_refusals_{0}, loaded_blocks_{0};
-  std::atomic<std::uint64_t> outages_{0};
+  mutable std::atomic<bool> is_stuck_said_{false};
+  std::atomic<std::int64_t> busy_since_ns_{0};        ///< Of the write under way; 0: none.
+  std::atomic<std::int64_t> read_quiet_since_ns_{0};  ///< While something is read: since then no read has ended.
+  std::atomic<std::uint64_t> finished_calls_{0};      ///< Of the disk; grows as long as it answers.
+  std::atomic<std::uint64_t> reading_count_{0}, reading_bytes_{0};
+  std::atomic<std::uint64_t> read_bytes_{0}, read_failures_{0}, read_refusals_{0}, loaded_blocks_{0}, outages_{0};
   std::atomic<double> read_seconds_per_byte_{1e-9};
   mutable std::mutex mutex_;  ///< Of the two below.
   std::condition_variable wake_;
   bool is_notified_ = false;
   std::string trouble_;
-  std::thread writer_, loader_;
+  std::promise<std::string> accepted_;      ///< Why not, or "".
+  std::promise<void> written_;              ///< Opener and writer have ended.
+  TimePoint flush_due_ = TimePoint::max();  ///< Of the writer alone: erasures are not written out yet.
+  std::thread opener_, writer_;
   asio::thread_pool readers_;
 };
 

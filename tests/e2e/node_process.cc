@@ -101,12 +101,13 @@ bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-NodeProcess::NodeProcess(const std::vector<std::string>& options, const std::string& socket) {
+NodeProcess::NodeProcess(const std::vector<std::string>& options, const std::string& socket,
+                         const std::vector<std::string>& environment) {
   const std::string path = socket.empty() ? directory_.path() + "/socket" : socket;
   std::vector<std::string> arguments = {node_program(),   "--listen", "tcp://127.0.0.1:0", "--listen",
                                         "unix://" + path, "--admin",  "127.0.0.1:0"};
   arguments.insert(arguments.end(), options.begin(), options.end());
-  pid_ = start_program(arguments, {}, directory_.path() + "/log", directory_.path() + "/log");
+  pid_ = start_program(arguments, environment, directory_.path() + "/log", directory_.path() + "/log");
   bool has_ended = false;
   const bool is_up = eventually([&] {
     has_ended = ::waitpid(pid_, nullptr, WNOHANG) == pid_;

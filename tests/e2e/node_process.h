@@ -36,9 +36,10 @@ bool eventually(const std::function<bool()>& condition);
 /// kvstore-node on free ports of the loopback and on a Unix socket, serving when the constructor returns.
 class NodeProcess {
  public:
-  /// `options` in addition; with `socket`, the Unix socket lies there, else in a directory of its own.
-  /// Throws std::runtime_error with the log's text if it does not come up.
-  explicit NodeProcess(const std::vector<std::string>& options = {}, const std::string& socket = "");
+  /// `options` in addition; with `socket`, the Unix socket lies there, else in a directory of its own; `environment` as
+  /// run_program's. Throws std::runtime_error with the log's text if it does not come up.
+  explicit NodeProcess(const std::vector<std::string>& options = {}, const std::string& socket = "",
+                       const std::vector<std::string>& environment = {});
   ~NodeProcess();  ///< Kills it if it still runs.
   NodeProcess(const NodeProcess&) = delete;
   NodeProcess& operator=(const NodeProcess&) = delete;

@@ -16,7 +16,7 @@ class RocksGoldenTest : public DiskTest {
  protected:
   const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill-v1";
 
-  /// Two starts: one stopped cleanly, one killed with an erasure in the WAL only.
+  /// Two starts: one stopped cleanly, one killed soon after.
   void make() {
     {
       const auto disk = open();

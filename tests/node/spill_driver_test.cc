@@ -76,8 +76,10 @@ class SpillDriverTest : public testing::Test {
  protected:
   SpillDriverTest() { start(); }
   ~SpillDriverTest() override {
-    held->hold_writes(false);
-    held->hold_reads(false);
+    if (held != nullptr) {
+      held->hold_writes(false);
+      held->hold_reads(false);
+    }
     driver->stop(/*save=*/false);
     store->with([](Store& each) { EXPECT_EQ(each.check(), ""); });
   }
@@ -88,19 +90,32 @@ class SpillDriverTest : public testing::Test {
     config.arena.granule_bytes = kBytes;
     config.arena.touch = false;
     config.disk.capacity_bytes = 1024 * kBytes;
-    config.disk.epoch = disk.epoch();
     config.spill.reserve = 0.5;
     store = std::make_unique<LockedStore>(Store::create(config).value(), metrics);
     space = store->with([](Store& each) { return each.open(make_record("m", kBytes)).value(); });
-    auto own = std::make_unique<HeldDisk>(disk);
-    held = own.get();
     SpillDriverConfig driver_config;
     driver_config.read_threads = 2;
     driver_config.read_queue_bytes_max = 4 * kBytes;
     driver_config.retry_after = 10ms;
     driver_config.stuck_after = 10ms;
-    driver = std::make_unique<SpillDriver>(*store, std::move(own), clock, driver_config);
-    driver->start();
+    driver_config.give_up_after = 100ms;
+    const OpenDisk open = [this](const std::function<void()>& accepted, std::string* why) {
+      return open_disk(accepted, why);
+    };
+    driver = std::make_unique<SpillDriver>(*store, open, clock, driver_config);
+    refusal = driver->start(/*patience=*/60s);
+    if (open_error == Errc{}) {
+      EXPECT_TRUE(eventually([this] { return driver->can_read(); }));
+    }
+  }
+  Result<std::unique_ptr<Disk>> open_disk(const std::function<void()>& accepted, std::string* why) {
+    *why = "told so";
+    ++openings;
+    if (open_error != Errc{}) return make_error_code(open_error);
+    auto own = std::make_unique<HeldDisk>(disk);
+    held = own.get();
+    accepted();
+    return std::unique_ptr<Disk>(std::move(own));
   }
 
   /// Looks again and again; false after a minute. Other threads do what is waited for.
@@ -150,7 +165,10 @@ class SpillDriverTest : public testing::Test {
   std::unique_ptr<LockedStore> store;
   SpaceId space{};
   std::unique_ptr<SpillDriver> driver;
-  HeldDisk* held = nullptr;
+  HeldDisk* held = nullptr;  ///< Of the disk opened last.
+  std::string refusal;
+  std::atomic<int> openings = 0;  ///< Tried.
+  std::atomic<Errc> open_error{};
 };
 
 TEST_F(SpillDriverTest, WhatIsShortOfMemoryGoesToDiskAndCanBeReadThere) {
@@ -196,6 +214,54 @@ TEST_F(SpillDriverTest, ADiskThatHangsHoldsUpNobody) {
   for (std::uint64_t name = 2; name <= 8; ++name) EXPECT_GT(put(chain(name, 4)), 0u) << name;
   held->hold_writes(false);
   EXPECT_TRUE(eventually([&] { return driver->can_read() && stats().allocated_bytes <= 8 * kBytes; }));
+}
+
+TEST_F(SpillDriverTest, ReadsThatHangMakeTheDiskCountAsStuck) {
+  put(chain(1, 12));
+  EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  const auto prefix = pin(chain(1, 12));
+  held->hold_reads(true);
+  std::promise<void> done;
+  driver->read(prefix.spilled[0].key, prefix.spilled[0].seed, kBytes, [&](const Result<DiskBlock>& got) {
+    EXPECT_TRUE(got);
+    done.set_value();
+  });
+  EXPECT_TRUE(eventually([&] { return !driver->can_read() && !driver->keeps_up() && !is_on(); }));
+  held->hold_reads(false);
+  done.get_future().get();
+  EXPECT_TRUE(eventually([&] { return driver->can_read() && is_on(); }));
+  store->with([&](Store& each) { each.unpin(prefix); });
+}
+
+TEST_F(SpillDriverTest, AStopLeavesADiskThatHangsAlone) {
+  held->hold_writes(true);
+  put(chain(1, 12));
+  EXPECT_TRUE(eventually([&] { return !driver->can_read(); }));
+  EXPECT_FALSE(driver->stop(/*save=*/true));
+}
+
+TEST_F(SpillDriverTest, ADiskThatCannotBeOpenedIsTriedAgainWhilePutsGoOn) {
+  driver->stop(/*save=*/false);
+  open_error = Errc::kDiskFailed;
+  start();
+  EXPECT_EQ(refusal, "") << "a full or failing disk is no reason not to serve";
+  EXPECT_TRUE(eventually([&] { return openings >= 3; }));
+  EXPECT_FALSE(is_on());
+  EXPECT_FALSE(driver->can_read());
+  EXPECT_NE(driver->trouble().find("told so"), std::string::npos);
+  for (std::uint64_t name = 1; name <= 4; ++name) EXPECT_EQ(put(chain(name, 12)), 12u) << name;
+  open_error = Errc{};
+  EXPECT_TRUE(eventually([&] { return is_on() && stats().spilled_blocks > 0; }));
+  EXPECT_EQ(driver->trouble(), "");
+}
+
+TEST_F(SpillDriverTest, ADiskThatIsRefusedIsSaidBeforeTheNodeServes) {
+  for (const Errc error : {Errc::kUnsupported, Errc::kMismatch, Errc::kBusy}) {
+    driver->stop(/*save=*/false);
+    open_error = error;
+    start();
+    EXPECT_EQ(refusal, "told so");
+  }
 }
 
 TEST_F(SpillDriverTest, WhatIsBeingReadIsBounded) {

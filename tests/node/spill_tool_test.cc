@@ -92,6 +92,7 @@ TEST_F(SpillToolTest, CompactGivesBackFilesWithoutNamedBlocks) {
     std::vector<DiskKey> keys;
     for (std::uint64_t number = 10; number < 50; ++number) keys.push_back(DiskKey{std::uint64_t{1} << 40 | number});
     ASSERT_FALSE(disk->erase(keys));
+    ASSERT_FALSE(disk->flush());
   }
   ASSERT_EQ(run({"compact", "--json", path.c_str()}), 0) << err;
   const json result = json::parse(out);

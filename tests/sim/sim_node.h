@@ -34,7 +34,6 @@ class SimNode {
 
   void start() {
     network_.revive(name_);
-    config_.disk.epoch = disk_.epoch();
     life_ = std::make_shared<Life>(*this);
     auto listener = network_.listen({Endpoint::Scheme::kSim, name_, ""}, context_.get_executor());
     KV_ASSERT(listener);

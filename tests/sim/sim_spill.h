@@ -106,7 +106,7 @@ class SimSpill final : public Spill {
         },
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
     store_.with([&](Store& store) {
-      store.begin_load(clock_.now());
+      store.begin_load(clock_.now(), disk_.epoch());
       static_cast<void>(store.load_spilled(records));
       store.end_load(/*is_whole=*/true);
     });

@@ -20,7 +20,6 @@ class SpillTest : public StoreFixture {
   std::size_t step = 0;
 
   void restart() {
-    config.disk.epoch = disk.epoch();
     create(config.arena.capacity_bytes, kBytes);
     std::vector<DiskRecord> records;
     std::string why;
@@ -29,7 +28,7 @@ class SpillTest : public StoreFixture {
           EXPECT_TRUE(store->open(NamespaceRecord::parse(record, &why).value()));
         },
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
-    store->begin_load(now);
+    store->begin_load(now, disk.epoch());
     static_cast<void>(store->load_spilled(records));
     store->end_load(/*is_whole=*/true);
     check();
@@ -45,7 +44,6 @@ class SpillTest : public StoreFixture {
     config.disk.capacity_bytes = on_disk * kBytes;
     if (config.disk.segment_bytes == 0) config.disk.segment_bytes = 16 * kBytes;
     config.spill.reserve = static_cast<double>(reserve) / static_cast<double>(memory);
-    config.disk.epoch = disk.epoch();
     create(memory * kBytes, kBytes);
   }
 
@@ -403,13 +401,12 @@ TEST_F(SpillTest, ALoadThatIsCutShortLeavesTheRestForTheNextStart) {
     spill();
   }
   disk.crash(disk.block_count());
-  config.disk.epoch = disk.epoch();
   create(8 * kBytes, kBytes);
   ASSERT_EQ(open(kBytes), space);
   std::vector<DiskRecord> records;
   ASSERT_FALSE(disk.load([](const NamespaceId&, const std::string&) {},
                          [&](const DiskRecord& record) { return records.push_back(record), records.size() < 12; }));
-  store->begin_load(now);
+  store->begin_load(now, disk.epoch());
   EXPECT_TRUE(store->load_spilled(records));
   EXPECT_EQ(store->end_load(/*is_whole=*/false), 8u) << "chain 3; of chain 2 the first blocks were not reached";
   spill(/*everything=*/true);
@@ -442,14 +439,13 @@ TEST_F(SpillTest, ALoadGoesOnWhileBlocksArePutAndDropped) {
     spill(true);
   }
   disk.crash(disk.block_count());
-  config.disk.epoch = disk.epoch();
   create(16 * kBytes, kBytes);
   const SpaceId again = open(kBytes);
   ASSERT_EQ(again, space);
   std::vector<DiskRecord> records;
   ASSERT_FALSE(disk.load([](const NamespaceId&, const std::string&) {},
                          [&](const DiskRecord& record) { return records.push_back(record), true; }));
-  store->begin_load(now);
+  store->begin_load(now, disk.epoch());
   for (std::size_t i = 0; i < records.size(); i += 5) {
     EXPECT_TRUE(store->load_spilled(std::span(records).subspan(i, std::min<std::size_t>(5, records.size() - i))));
     check();

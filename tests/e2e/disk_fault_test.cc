@@ -1,0 +1,249 @@
+// The real daemon on a disk that fails, fills up, is remounted read-only, hangs, is slow, and under a clock that jumps:
+// memory is served throughout, the disk tier is off with a reason and on again once the disk is well. The faults are
+// made by a preloaded library (faulty_disk.h), so RocksDB and kvstore-node are those that users run.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/e2e/faulty_disk.h"
+#include "tests/e2e/node_process.h"
+#include "tests/e2e/test_client.h"
+
+namespace kv::e2e {
+namespace {
+
+constexpr std::size_t kBlockBytes = 64 << 10;
+constexpr std::size_t kChainBlocks = 16;
+
+/// A directory whose disk does what the test says.
+class FaultyDisk {
+ public:
+  FaultyDisk() {
+    const std::string file = directory_.path() + "/control";
+    const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (::ftruncate(descriptor, sizeof(fault_control)) != 0) throw std::runtime_error("no control file");
+    void* const mapped = ::mmap(nullptr, sizeof(fault_control), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    ::close(descriptor);
+    if (mapped == MAP_FAILED) throw std::runtime_error("no control file");
+    control_ = static_cast<fault_control*>(mapped);
+    control_->bytes_per_second = 1 << 20;
+  }
+  ~FaultyDisk() { ::munmap(control_, sizeof(fault_control)); }
+  FaultyDisk(const FaultyDisk&) = delete;
+  FaultyDisk& operator=(const FaultyDisk&) = delete;
+
+  std::string path() const { return directory_.path() + "/spill"; }
+  std::vector<std::string> environment() const {
+    return {std::string("LD_PRELOAD=") + KV_FAULTY_DISK_LIBRARY, "KV_FAULT_DIRECTORY=" + path(),
+            "KV_FAULT_CONTROL=" + directory_.path() + "/control"};
+  }
+  void set(fault_mode mode) { std::atomic_ref(control_->mode) = mode; }
+  void jump_clock(std::chrono::seconds by) { std::atomic_ref(control_->clock_jump_seconds) = by.count(); }
+  long long calls() const { return std::atomic_ref(control_->calls).load(); }
+
+ private:
+  TempDir directory_;
+  fault_control* control_;
+};
+
+class E2eDiskFaultTest : public testing::TestWithParam<fault_mode> {
+ protected:
+  void SetUp() override {
+    if (KV_IS_SANITIZED) GTEST_SKIP() << "a sanitizer's runtime must be loaded first, and the faults are preloaded";
+  }
+
+  std::unique_ptr<NodeProcess> start(std::vector<std::string> more = {}) {
+    std::vector<std::string> options = {"--capacity-blocks",     "64",        "--capacity-block-bytes", "64KiB",
+                                        "--spill-path",          disk.path(), "--spill-capacity",       "256MiB",
+                                        "--spill-retry-seconds", "0.2"};
+    options.insert(options.end(), more.begin(), more.end());
+    return std::make_unique<NodeProcess>(options, "", disk.environment());
+  }
+  std::unique_ptr<TestClient> connect(const NodeProcess& node) {
+    return std::make_unique<TestClient>(node.unix_socket(), Transport::kUnix, kBlockBytes, kChainBlocks);
+  }
+  /// Puts a chain and gets it back from memory, whatever the disk does.
+  void expect_memory_is_served(TestClient& client, std::uint64_t name) {
+    const auto chain = make_chain(name, kChainBlocks);
+    EXPECT_EQ(client.put(chain).stored, kChainBlocks) << name;
+    const GetResult got = client.get(chain);
+    EXPECT_EQ(got.block_count, kChainBlocks) << name;
+    EXPECT_EQ(client.wrong_bytes(chain, got.block_count), 0u) << name;
+  }
+  /// Puts chains until the disk tier holds some of their blocks.
+  void fill(const NodeProcess& node, TestClient& client) {
+    for (std::uint64_t name = 1; name <= 12; ++name) {
+      EXPECT_EQ(client.put(make_chain(name, kChainBlocks)).stored, kChainBlocks);
+      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_allocated_bytes") <= 62 * kBlockBytes; }));
+    }
+    EXPECT_GT(disk.calls(), 0) << "nothing is intercepted";
+    EXPECT_GT(node.metric("kvstore_spilled_blocks_total"), 0);
+  }
+  /// Asks for all chains ever put: what comes is right, and nothing takes longer than a get's deadline.
+  void expect_right(TestClient& client, std::uint64_t names) {
+    for (std::uint64_t name = 1; name <= names; ++name) {
+      const auto chain = make_chain(name, kChainBlocks);
+      const GetResult got = client.get(chain);
+      EXPECT_EQ(client.wrong_bytes(chain, got.block_count), 0u) << name;
+    }
+  }
+
+  FaultyDisk disk;
+};
+
+TEST_P(E2eDiskFaultTest, TheTierIsOffWhileTheDiskFailsAndOnAgainAfterwards) {
+  const auto node = start();
+  const auto client = connect(*node);
+  fill(*node, *client);
+  disk.set(GetParam());
+  std::uint64_t name = 100;
+  // RocksDB buffers writes in memory: it takes some until it meets the disk.
+  const bool is_off = eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_is_on") == 0;
+  });
+  EXPECT_TRUE(is_off);
+  for (int i = 0; i < 20; ++i) expect_memory_is_served(*client, ++name);
+  expect_right(*client, 12);
+  EXPECT_NE(node->log().find("spill: off"), std::string::npos) << node->log();
+  const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
+  EXPECT_EQ(status.status, 0);
+  EXPECT_NE(status.out.find("off"), std::string::npos) << status.out;
+
+  disk.set(FAULT_NONE);
+  const double before = node->metric("kvstore_spilled_blocks_total");
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_is_on") == 1 && node->metric("kvstore_spilled_blocks_total") > before;
+  })) << node->log();
+  expect_right(*client, name);
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0) << node->log();
+}
+
+TEST_P(E2eDiskFaultTest, ANodeStartsOnADiskThatFailsAndUsesItOnceItIsWell) {
+  {
+    const auto node = start();
+    const auto client = connect(*node);
+    fill(*node, *client);
+    node->signal(SIGTERM);
+    ASSERT_EQ(node->wait(), 0);
+  }
+  disk.set(GetParam());
+  const auto node = start();
+  const auto client = connect(*node);
+  EXPECT_EQ(node->metric("kvstore_disk_is_on"), 0);
+  expect_memory_is_served(*client, 100);
+  disk.set(FAULT_NONE);
+  EXPECT_TRUE(eventually([&] {
+    return node->metric("kvstore_disk_is_on") == 1 && node->metric("kvstore_disk_is_loading") == 0;
+  })) << node->log();
+  for (std::uint64_t name = 1; name <= 12; ++name) {
+    const auto chain = make_chain(name, kChainBlocks);
+    const GetResult got = client->get(chain);
+    EXPECT_EQ(got.block_count, kChainBlocks) << name << " was saved by the stop, and nothing was given up";
+    EXPECT_EQ(client->wrong_bytes(chain, got.block_count), 0u) << name;
+  }
+}
+
+std::string fault_name(fault_mode mode) {
+  switch (mode) {
+    case FAULT_NONE: return "None";
+    case FAULT_EIO: return "Eio";
+    case FAULT_READ_ONLY: return "ReadOnly";
+    case FAULT_FULL: return "Full";
+    case FAULT_STUCK: return "Stuck";
+    case FAULT_SLOW: return "Slow";
+  }
+  return "?";
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, E2eDiskFaultTest, testing::Values(FAULT_EIO, FAULT_READ_ONLY, FAULT_FULL, FAULT_STUCK),
+                         [](const auto& one) { return fault_name(one.param); });
+
+class E2eDiskFaultNodeTest : public E2eDiskFaultTest {};
+INSTANTIATE_TEST_SUITE_P(Once, E2eDiskFaultNodeTest, testing::Values(FAULT_NONE),
+                         [](const auto& one) { return fault_name(one.param); });
+
+/// KV_STUCK_SECONDS=60 for the long run.
+TEST_P(E2eDiskFaultNodeTest, ADiskThatHangsForLongHurtsNobodyAndComesBack) {
+  const char* const given = std::getenv("KV_STUCK_SECONDS");
+  const auto until_well = std::chrono::seconds(given != nullptr ? std::atoi(given) : 4);
+  const auto node = start();
+  const auto client = connect(*node);
+  fill(*node, *client);
+  disk.set(FAULT_STUCK);
+  const auto began = std::chrono::steady_clock::now();
+  std::uint64_t name = 100;
+  while (std::chrono::steady_clock::now() - began < until_well) {
+    expect_memory_is_served(*client, ++name);
+    expect_right(*client, 2);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_EQ(node->http_get("/readyz").status, 200);
+  disk.set(FAULT_NONE);
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_is_on") == 1;
+  })) << node->log();
+  expect_right(*client, name);
+}
+
+TEST_P(E2eDiskFaultNodeTest, ASlowDiskCostsBlocksAndNotTime) {
+  const auto node = start({"--spill-put-wait-seconds", "0.05"});
+  const auto client = connect(*node);
+  fill(*node, *client);
+  disk.set(FAULT_SLOW);
+  std::uint64_t name = 100;
+  // Some hundred MiB, a hundred times what the disk takes meanwhile.
+  for (int i = 0; i < 300 && !HasFailure(); ++i) expect_memory_is_served(*client, ++name);
+  EXPECT_GT(node->metric("kvstore_lost_unspilled_blocks_total"), 0);
+  disk.set(FAULT_NONE);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_on") == 1; })) << node->log();
+  expect_right(*client, 12);
+}
+
+TEST_P(E2eDiskFaultNodeTest, AStopDoesNotWaitForADiskThatHangs) {
+  const auto node = start({"--spill-stop-seconds", "0.5"});
+  const auto client = connect(*node);
+  fill(*node, *client);
+  disk.set(FAULT_STUCK);
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 1);
+  EXPECT_NE(node->log().find("does not answer"), std::string::npos) << node->log();
+}
+
+TEST_P(E2eDiskFaultNodeTest, AClockThatJumpsChangesNothing) {
+  auto node = start();
+  {
+    const auto client = connect(*node);
+    fill(*node, *client);
+    std::uint64_t name = 100;
+    for (const auto by : {24h, -48h, 24h * 365 * 30, -24h * 365 * 30, 0h}) {
+      disk.jump_clock(by);
+      for (int i = 0; i < 10; ++i) expect_memory_is_served(*client, ++name);
+      expect_right(*client, 12);
+      EXPECT_EQ(node->metric("kvstore_disk_is_on"), 1);
+    }
+    EXPECT_EQ(node->metric("kvstore_lost_blocks_total"), 0);
+    node->signal(SIGTERM);
+    EXPECT_EQ(node->wait(), 0);
+  }
+  disk.jump_clock(-24h * 365);  // a machine that lost its clock restarts in the past
+  node = start();
+  const auto client = connect(*node);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  for (std::uint64_t name = 1; name <= 12; ++name)
+    EXPECT_EQ(client->get(make_chain(name, kChainBlocks)).block_count, kChainBlocks) << name;
+}
+
+}  // namespace
+}  // namespace kv::e2e
