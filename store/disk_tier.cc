@@ -203,6 +203,22 @@ DiskKey DiskTier::end_segment() {
   return segments_.front().first_key;
 }
 
+std::vector<BlockId> DiskTier::live_from(Cursor& cursor, std::size_t entries_max) const {
+  std::vector<BlockId> live;
+  auto segment = std::ranges::lower_bound(segments_, cursor.segment, {}, &Segment::first_key);
+  if (segment != segments_.end() && segment->first_key != cursor.segment) cursor = {segment->first_key, 0};
+  for (; segment != segments_.end(); ++segment, cursor.entry = 0) {
+    cursor.segment = segment->first_key;
+    for (; cursor.entry < segment->entries.size(); ++cursor.entry) {
+      if (entries_max-- == 0) return live;
+      const Entry& entry = segment->entries[cursor.entry];
+      if (is_live(entry)) live.push_back(entry.block);
+    }
+  }
+  cursor = {};
+  return live;
+}
+
 DiskTier::Stats DiskTier::stats() const {
   Stats stats = counters_;
   stats.block_count = index_.block_count();

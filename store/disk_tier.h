@@ -97,6 +97,17 @@ class DiskTier {
   /// Forgets the oldest segment. Returns the key before which nothing lives. Requires: is_oldest_dead().
   DiskKey end_segment();
 
+  // -- scrubbing
+  /// A place in the log; stays good while the log moves on. The default is its beginning.
+  struct Cursor {
+    DiskKey segment{};
+    std::size_t entry = 0;
+    bool operator==(const Cursor&) const = default;
+  };
+  /// The blocks that live in the next `entries_max` entries of the log, and moves the cursor behind them; to the
+  /// beginning again when there are no more.
+  std::vector<BlockId> live_from(Cursor& cursor, std::size_t entries_max) const;
+
   struct Stats {
     std::uint64_t block_count = 0, only_bytes = 0, log_bytes = 0, live_bytes = 0, index_bytes = 0;
     std::uint64_t spilled_blocks = 0, evicted_blocks = 0, rewritten_blocks = 0, rewritten_bytes = 0;

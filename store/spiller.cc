@@ -63,8 +63,7 @@ SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything)
     if (pool_.index().is_linked(block) && !add_chain(work, block, bytes_max)) break;
     fresh_.pop_back();
   }
-  const auto capacity = static_cast<double>(pool_.arena().capacity_bytes());
-  write_oldest(work, bytes_max, static_cast<std::uint64_t>(everything ? capacity : capacity * config_.reserve), now);
+  write_oldest(work, bytes_max, now, everything);
   return work;
 }
 
@@ -80,13 +79,17 @@ void Spiller::move_live(SpillWork& work, std::uint64_t bytes_max) {
   if (work.writes.empty() && tier_.is_oldest_dead()) work.drop_before = tier_.end_segment();
 }
 
-void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, std::uint64_t free_wanted, TimePoint now) {
+void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything) {
   const Arena& arena = pool_.arena();
+  const auto free_bytes = [&] { return arena.capacity_bytes() - arena.allocated_bytes(); };
+  const auto capacity = static_cast<double>(arena.capacity_bytes());
+  const auto reserve = static_cast<std::uint64_t>(capacity * config_.reserve);
   for (std::size_t evicted = 0; evicted < kEvictionsPerCall && work.write_bytes < bytes_max;) {
-    if (arena.capacity_bytes() - arena.allocated_bytes() >= free_wanted) return;
+    if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;
+    const bool may_skip = config_.skip_unused && !everything && 2 * free_bytes() < reserve;
     const BlockId oldest = pool_.index().oldest_leaf_end();
     if (oldest == kNoBlock) return;
-    const bool is_lost = tier_.copy_on_disk(oldest) == kNoBlock && config_.skip_unused && is_unused(oldest);
+    const bool is_lost = may_skip && tier_.copy_on_disk(oldest) == kNoBlock && is_unused(oldest);
     if (is_lost || tier_.copy_on_disk(oldest) != kNoBlock) {
       skipped_count_ += is_lost;
       const BlockId above = is_lost ? pool_.index().parent(oldest) : kNoBlock;

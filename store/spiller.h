@@ -21,7 +21,9 @@ struct SpillerConfig {
   /// faster than the disk, it runs out and blocks are evicted without having been spilled.
   double reserve = 1.0 / 32;
   bool write_through = false;  ///< Write each block once it is stored, not when its memory is wanted.
-  bool skip_unused = false;    ///< Evict blocks that were never used again instead of writing them.
+  /// While half of the reserve is used up, as when the disk or its write budget is slower than puts: evict blocks that
+  /// were never used again instead of writing them.
+  bool skip_unused = false;
 };
 
 /// What a spill thread does next, outside the lock: reads what has to be moved, writes, erases, drops.
@@ -92,7 +94,7 @@ class Spiller {
   };
 
   void move_live(SpillWork& work, std::uint64_t bytes_max);
-  void write_oldest(SpillWork& work, std::uint64_t bytes_max, std::uint64_t free_wanted, TimePoint now);
+  void write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything);
   bool is_unused(BlockId block) const;  ///< In memory; since it was stored.
   bool add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max);
   void add(SpillWork& work, BlockId memory, BlockId disk);

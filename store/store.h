@@ -223,9 +223,24 @@ class Store {
   /// What to do on disk now; then finish_spill() has to follow. As Spiller::next.
   SpillWork spill_work(std::uint64_t bytes_max, TimePoint now, bool everything = false);
   void finish_spill(const SpillWork& work, const SpillOutcome& outcome);
-  /// A spilled block, pinned by pin_prefix(), could not be read under `key`, or was damaged. Returns where it lies if
-  /// it was moved meanwhile; otherwise 0, and it is forgotten with all blocks below it.
-  DiskKey read_failed(BlockId block, DiskKey key);
+  struct FailedRead {
+    DiskKey moved_to{};         ///< Not 0: it was moved meanwhile and lies here; read again.
+    bool is_forgotten = false;  ///< It still lay there, and is forgotten now, with all blocks below it.
+  };
+  /// A spilled block was not found under `key`, or was damaged.
+  FailedRead read_failed(BlockId block, DiskKey key);
+
+  struct ScrubBlock {
+    BlockId id;
+    DiskKey key;
+    NamespaceId space;
+    BlockHash hash;
+    std::size_t block_bytes;
+  };
+  /// Blocks on disk whose turn it is to be read and verified, oldest first; read_failed() for those that are damaged.
+  /// Moves the cursor on, and to its default once it has been through all of them. Looks at `entries_max` keys: may be
+  /// empty before that.
+  std::vector<ScrubBlock> blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const;
 
   /// Puts what a disk holds into the index, while the node serves. First begin_load(), before any spill_work(), with
   /// the disk's epoch; then, its namespaces opened, the records newest first, some hundred a call, until load_spilled()

@@ -68,13 +68,26 @@ std::uint64_t Store::end_load(bool is_whole) {
   return count;
 }
 
-DiskKey Store::read_failed(BlockId block, DiskKey key) {
+std::vector<Store::ScrubBlock> Store::blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const {
+  const DiskTier& tier = *impl_->tier;
+  std::vector<ScrubBlock> blocks;
+  for (const BlockId block : tier.live_from(cursor, entries_max)) {
+    blocks.push_back({.id = block,
+                      .key = tier.key(block),
+                      .space = tier.name(tier.index().tree(block)),
+                      .hash = tier.index().hash(block),
+                      .block_bytes = tier.block_bytes(block)});
+  }
+  return blocks;
+}
+
+Store::FailedRead Store::read_failed(BlockId block, DiskKey key) {
   DiskTier& tier = *impl_->tier;
   if (!tier.index().is_linked(block)) return {};
-  if (tier.key(block) != key) return tier.key(block);
+  if (tier.key(block) != key) return {.moved_to = tier.key(block)};
   impl_->spiller->remove(block);
   ++impl_->counters.lost_blocks;
-  return {};
+  return {.is_forgotten = true};
 }
 
 }  // namespace kv

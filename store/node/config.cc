@@ -99,10 +99,15 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       "A put waits so long for the disk before blocks that are not on it are evicted; 0: never")
       ->check(CLI::Range(0.0, 5.0))
       ->group("Disk tier");
-  add("spill-skip-unused", options.store.spill.skip_unused, "Evict blocks that were never used again unwritten")
+  add("spill-skip-unused", options.store.spill.skip_unused,
+      "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten")
       ->group("Disk tier");
   add("spill-write-rate", options.spill.write_bytes_per_second,
       "Bytes a second written at most, such as 500MiB; 0: no limit")
+      ->transform(size)
+      ->group("Disk tier");
+  add("spill-scrub-rate", options.spill.scrub_bytes_per_second,
+      "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none")
       ->transform(size)
       ->group("Disk tier");
   add("spill-promote-reads", promote_reads, "A block goes back to memory with its n-th read from disk")

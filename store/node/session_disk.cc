@@ -1,6 +1,8 @@
 // store/node/session_disk.cc: blocks that lie on disk: read ahead of their turn on spill threads, verified there,
 // handed to the get in order; and put back into memory when they are used often enough, or were asked for in advance.
 
+#include <spdlog/spdlog.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -71,10 +73,14 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
     if (!block) {
       // Moved within the log since it was pinned, or lost; a disk that fails now may give it later.
       if (is_retry || (block.error() != Errc::kNotFound && block.error() != Errc::kCorruptBlock)) break;
-      const DiskKey now_at =
+      const Store::FailedRead failed =
           node_.store.with([&](Store& store) { return store.read_failed(spilled[i].id, spilled[i].key); });
-      if (now_at == DiskKey{}) break;
-      spilled[i].key = now_at;
+      if (failed.is_forgotten) {
+        spdlog::warn("spill: block {} is forgotten: {}", to_hex(job->hashes[job->prefix.blocks.size() + i].bytes),
+                     block.error().message());
+      }
+      if (failed.moved_to == DiskKey{}) break;
+      spilled[i].key = failed.moved_to;
       is_retry = true;
       start_read(reads, *job, i);
       continue;

@@ -12,7 +12,8 @@
 namespace kv {
 namespace {
 
-constexpr Duration kPollInterval = 20ms;      ///< Between looks at the store when nobody notifies, and while stopping.
+constexpr Duration kPollInterval = 20ms;  ///< Between looks at the store when nobody notifies, and while stopping.
+constexpr std::chrono::milliseconds kScrubWait{5};
 constexpr Duration kErasuresWait = 1s;        ///< At most, before they are written out.
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
 
@@ -31,7 +32,12 @@ bool is_refusal(error_code error) {
 }  // namespace
 
 SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const SpillDriverConfig& config)
-    : store_(store), open_(std::move(open)), clock_(clock), config_(config), readers_(config.read_threads) {}
+    : store_(store),
+      open_(std::move(open)),
+      clock_(clock),
+      config_(config),
+      scrubber_(store, clock, config.scrub_bytes_per_second),
+      readers_(config.read_threads) {}
 
 SpillDriver::~SpillDriver() {
   stop(false);
@@ -46,6 +52,7 @@ std::string SpillDriver::start(Duration patience) {
     open_disk();
     if (open_disk_ != nullptr) load();
     loading_ = false;
+    if (open_disk_ != nullptr) scrub();
   });
   writer_ = std::thread([this] {
     write_loop();
@@ -215,8 +222,8 @@ void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes,
       read_seconds_per_byte_ = before + (seconds / static_cast<double>(block_bytes) - before) / 16;
     } else if (!stopping_) {
       ++read_failures_;
-      spdlog::warn("spill: block under key {:x} of epoch {}: {}", static_cast<std::uint64_t>(key) & ((1ull << 40) - 1),
-                   static_cast<std::uint64_t>(key) >> 40, block.error().message());
+      spdlog::debug("spill: block under key {:x} of epoch {}: {}", static_cast<std::uint64_t>(key) & ((1ull << 40) - 1),
+                    static_cast<std::uint64_t>(key) >> 40, block.error().message());
     }
     reading_bytes_ -= block_bytes;
     done(std::move(block));
@@ -308,6 +315,20 @@ void SpillDriver::load() {
   notify();
 }
 
+void SpillDriver::scrub() {
+  for (TimePoint next{}; !stopping_;) {
+    if (clock_.now() < next || reading_count_ > 0 || !can_read()) {
+      std::this_thread::sleep_for(kScrubWait);
+      continue;
+    }
+    read_quiet_since_ns_ = to_ns(clock_.now());
+    ++reading_count_;  // a disk that hangs is found out here as well
+    next = scrubber_.step(*disk_);
+    --reading_count_;
+    ++finished_calls_;
+  }
+}
+
 std::vector<NodeMetrics::Value> SpillDriver::stats() const {
   const Disk* const open_disk = open_disk_;
   const DiskStats disk = open_disk != nullptr ? open_disk->stats() : DiskStats();
@@ -322,6 +343,9 @@ std::vector<NodeMetrics::Value> SpillDriver::stats() const {
       {"disk_device_written_bytes", number(disk.device_written_bytes), true, "Bytes the device was given for them"},
       {"disk_read_bytes", number(read_bytes_.load()), true, "Bytes of blocks read from disk and verified"},
       {"disk_read_failures", number(read_failures_.load()), true, "Reads that failed or found damage"},
+      {"disk_scrubbed_blocks", number(scrubber_.block_count()), true, "Blocks read before anybody asked for them"},
+      {"disk_scrub_rounds", number(scrubber_.round_count()), true, "Times that all blocks have been scrubbed"},
+      {"disk_scrub_damaged_blocks", number(scrubber_.damaged_count()), true, "Damaged blocks found so, and dropped"},
       {"disk_read_refusals", number(read_refusals_.load()), true, "Reads refused because too much was being read"},
   };
 }

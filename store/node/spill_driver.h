@@ -18,6 +18,7 @@
 #include "store/disk.h"
 #include "store/node/locked_store.h"
 #include "store/node/spill.h"
+#include "store/node/spill_scrubber.h"
 
 namespace kv {
 
@@ -26,9 +27,10 @@ struct SpillDriverConfig {
   /// Written at a time, and pinned meanwhile: at most an eighth of the memory, so that a disk that hangs leaves the
   /// rest to puts.
   std::uint64_t batch_bytes = 8 << 20;
-  std::uint64_t write_bytes_per_second = 0;        ///< 0: as fast as the disk takes it.
-  std::uint64_t read_queue_bytes_max = 512 << 20;  ///< Being read; more is refused.
-  Duration retry_after = 5s;                       ///< How long the disk is left alone after it failed.
+  std::uint64_t write_bytes_per_second = 0;         ///< 0: as fast as the disk takes it.
+  std::uint64_t scrub_bytes_per_second = 16 << 20;  ///< Read and verified while nobody reads; 0: never.
+  std::uint64_t read_queue_bytes_max = 512 << 20;   ///< Being read; more is refused.
+  Duration retry_after = 5s;                        ///< How long the disk is left alone after it failed.
   Duration stuck_after = 2s;     ///< A call that takes longer makes the disk count as stuck: nobody reads from it then.
   Duration give_up_after = 30s;  ///< stop() leaves a disk alone that finishes nothing for so long.
 };
@@ -37,8 +39,8 @@ struct SpillDriverConfig {
 /// before what is slow. After an error `*why` is for the operator.
 using OpenDisk = std::function<Result<std::unique_ptr<Disk>>(const std::function<void()>& accepted, std::string* why)>;
 
-/// Carries out what Store wants of the disk. One thread opens it and loads its index, one writes, some read. A disk
-/// that fails, be it to open, is left alone for a while and then tried again; meanwhile blocks are evicted without
+/// Carries out what Store wants of the disk. One thread opens it, loads its index and scrubs, one writes, some read. A
+/// disk that fails, be it to open, is left alone for a while and then tried again; meanwhile blocks are evicted without
 /// being spilled. Thread safety: start() and stop() from one thread; the others from any.
 class SpillDriver final : public Spill {
  public:
@@ -66,6 +68,7 @@ class SpillDriver final : public Spill {
  private:
   void open_disk();
   void load();
+  void scrub();
   void write_loop();
   void save();
   void flush();
@@ -78,6 +81,7 @@ class SpillDriver final : public Spill {
   const OpenDisk open_;
   Clock& clock_;
   const SpillDriverConfig config_;
+  SpillScrubber scrubber_;
   std::unique_ptr<Disk> disk_;
   std::atomic<Disk*> open_disk_{nullptr};  ///< disk_ once it is open and the index is ready for it.
 

@@ -99,6 +99,7 @@ class SpillDriverTest : public testing::Test {
     driver_config.retry_after = 10ms;
     driver_config.stuck_after = 10ms;
     driver_config.give_up_after = 100ms;
+    driver_config.scrub_bytes_per_second = scrub_rate;
     const OpenDisk open = [this](const std::function<void()>& accepted, std::string* why) {
       return open_disk(accepted, why);
     };
@@ -152,12 +153,13 @@ class SpillDriverTest : public testing::Test {
     driver->read(block.key, block.seed, kBytes, [&](Result<DiskBlock> read) { done.set_value(std::move(read)); });
     return done.get_future().get();
   }
-  bool is_on() const {
+  double stat(std::string_view name) const {
     for (const auto& value : driver->stats()) {
-      if (std::string(value.name) == "disk_is_on") return value.value > 0;
+      if (value.name == name) return value.value;
     }
-    return false;
+    return -1;
   }
+  bool is_on() const { return stat("disk_is_on") == 1; }
 
   NodeMetrics metrics{"test"};
   SteadyClock clock;
@@ -166,6 +168,7 @@ class SpillDriverTest : public testing::Test {
   SpaceId space{};
   std::unique_ptr<SpillDriver> driver;
   HeldDisk* held = nullptr;  ///< Of the disk opened last.
+  std::uint64_t scrub_rate = 0;
   std::string refusal;
   std::atomic<int> openings = 0;  ///< Tried.
   std::atomic<Errc> open_error{};
@@ -262,6 +265,29 @@ TEST_F(SpillDriverTest, ADiskThatIsRefusedIsSaidBeforeTheNodeServes) {
     start();
     EXPECT_EQ(refusal, "told so");
   }
+}
+
+TEST_F(SpillDriverTest, TheScrubberFindsDamageThatNobodyHasAskedFor) {
+  for (std::uint64_t name = 1; name <= 2; ++name) {
+    put(chain(name, 8));
+    EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  }
+  driver->stop(/*save=*/true);
+  ASSERT_EQ(disk.block_count(), 16u);
+  disk.crash(16);  // a new epoch; nothing is lost
+  std::vector<DiskRecord> records;
+  ASSERT_FALSE(disk.load([](const NamespaceId&, const std::string&) {},
+                         [&](const DiskRecord& record) { return records.push_back(record), true; }));
+  for (const DiskRecord& record : records) {
+    if (record.hash == chain(1, 8)[5]) (*disk.bytes(record.key))[1000] ^= std::byte{1};
+  }
+  scrub_rate = 1 << 30;
+  start();
+  EXPECT_TRUE(eventually([&] { return stat("disk_scrub_rounds") >= 2; })) << "then all of one round are verified";
+  EXPECT_EQ(stat("disk_scrub_damaged_blocks"), 1);
+  EXPECT_GE(stat("disk_scrubbed_blocks"), 14) << "but for those below the damaged block";
+  EXPECT_EQ(stats().lost_blocks, 1u);
+  EXPECT_EQ(stats().disk_block_count, 13u) << "the damaged block and the two below it are forgotten";
 }
 
 TEST_F(SpillDriverTest, WhatIsBeingReadIsBounded) {
