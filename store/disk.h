@@ -15,9 +15,17 @@
 
 namespace kv {
 
-/// Where a block lies on disk: `epoch << 40 | sequence`. The epoch grows with every start of the node, the sequence
-/// with every block: a key is never used twice, and a larger key was written later.
+/// Where a block lies on disk: `epoch << 40 | sequence << 4 | place`. The epoch grows with every start of the node, the
+/// sequence with every block: a key is never used twice, and a larger key was written later. The place is one of the
+/// directories that the disk consists of (Disk::places).
 enum class DiskKey : std::uint64_t {};
+
+/// The number of a directory, below kPlaceCount.
+using DiskPlace = std::uint8_t;
+inline constexpr std::size_t kPlaceCount = 16;
+constexpr DiskPlace place_of(DiskKey key) {
+  return static_cast<DiskPlace>(static_cast<std::uint64_t>(key) % kPlaceCount);
+}
 
 /// What a restart has to know of a block to find its place in the tree again.
 struct DiskRecord {
@@ -52,13 +60,16 @@ struct DiskStats {
 
 /// Blocks under ever-growing keys, on something that may fail, stall, fill up or lie. All calls block: only spill
 /// threads make them. What is written is not synced: after kill -9 or a power cut the newest writes may be gone, but
-/// load() never names a block that read() then does not find (bar damage). Thread safety: read() from any thread at any
-/// time; the other calls from one thread at a time.
+/// load() never names a block that read() then does not find (bar damage). Thread safety: read(), load() and
+/// stats() from any thread at any time; the other calls from one thread at a time.
 class Disk {
  public:
   virtual ~Disk() = default;
 
-  /// Stores the blocks; their keys grow from call to call and within. After an error none of them is there.
+  /// Where blocks can be written now; never empty. Several: each block goes to one that its hash chooses.
+  virtual std::vector<DiskPlace> places() const { return {0}; }
+  /// Stores the blocks; their keys grow from call to call and within. After an error none of them counts as stored,
+  /// though some may be.
   virtual error_code write(std::span<const DiskWrite> blocks) = 0;
   /// Errors: kNotFound when there is nothing (any more) under the key, kCorruptBlock when the disk itself sees damage,
   /// kDiskFailed otherwise.
@@ -81,5 +92,9 @@ class Disk {
   virtual error_code flush() = 0;
   virtual DiskStats stats() const = 0;
 };
+
+/// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,
+/// before what is slow. After an error `*why` is for the operator.
+using OpenDisk = std::function<Result<std::unique_ptr<Disk>>(const std::function<void()>& accepted, std::string* why)>;
 
 }  // namespace kv

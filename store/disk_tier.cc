@@ -74,6 +74,12 @@ void DiskTier::start_epoch(std::uint32_t epoch) {
   next_key_ = first_key(epoch);
 }
 
+DiskKey DiskTier::new_key(const BlockHash& hash) {
+  const std::uint64_t key = next_key_ + places_[hash_prefix(hash) % places_.size()];
+  next_key_ += kPlaceCount;
+  return DiskKey{key};
+}
+
 void DiskTier::load_key(DiskKey key, std::uint64_t bytes) {
   if (segments_.empty() || segments_.front().bytes >= config_.segment_bytes) segments_.push_front({.first_key = key});
   segments_.front().first_key = key;

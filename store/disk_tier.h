@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "index/prefix_index.h"
@@ -56,7 +57,9 @@ class DiskTier {
   DiskKey key(BlockId block) const { return DiskKey{static_cast<std::uint64_t>(index_.slot(block))}; }
 
   // -- blocks
-  DiskKey new_key() { return DiskKey{next_key_++}; }
+  /// For the block of that hash. Blocks of one hash go to one place as long as the places do not change.
+  DiskKey new_key(const BlockHash& hash);
+  void set_places(std::vector<DiskPlace> places) { places_ = std::move(places); }  ///< {0} at first; never empty.
   /// The block was written under `key`, larger than all before. Requires: not in the index; `parent` is (or is
   /// kNoBlock: a first block).
   BlockId add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
@@ -138,7 +141,7 @@ class DiskTier {
     BlockId disk = kNoBlock;
   };
 
-  static std::uint64_t first_key(std::uint32_t epoch) { return (std::uint64_t{epoch} << 40) + 1; }
+  static std::uint64_t first_key(std::uint32_t epoch) { return (std::uint64_t{epoch} << 40) + kPlaceCount; }
   bool is_live(const Entry& entry) const { return index_.is_linked(entry.block) && key(entry.block) == entry.key; }
   BlockId insert(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
   void append(DiskKey key, BlockId block);
@@ -151,8 +154,9 @@ class DiskTier {
   StableTable<DiskSide> disk_sides_;      ///< By BlockId on disk.
   StableTable<MemorySide> memory_sides_;  ///< By BlockId in memory.
   std::deque<Segment> segments_;
-  std::size_t dead_entries_ = 0;  ///< Leading entries of the oldest segment that are known to be dead.
-  std::uint64_t next_key_ = first_key(1);
+  std::size_t dead_entries_ = 0;           ///< Leading entries of the oldest segment that are known to be dead.
+  std::uint64_t next_key_ = first_key(1);  ///< With place 0.
+  std::vector<DiskPlace> places_{0};
   std::uint64_t only_bytes_ = 0, live_bytes_ = 0, log_bytes_ = 0;
   double rewrite_credit_ = 0;
   Stats counters_;

@@ -124,9 +124,10 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
   const BlockId block = memory != kNoBlock ? memory : disk;
   const BlockId parent = index.parent(block);
   DiskWrite write;
-  write.record = {.key = tier_.new_key(),
+  const BlockHash& hash = index.hash(block);
+  write.record = {.key = tier_.new_key(hash),
                   .space = tier_.name(index.tree(block)),
-                  .hash = index.hash(block),
+                  .hash = hash,
                   .parent = parent == kNoBlock ? BlockHash{} : index.hash(parent),
                   .position = index.position(block)};
   DiskKey source{};

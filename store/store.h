@@ -219,6 +219,7 @@ class Store {
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes);
 
   // -- disk tier
+  void set_disk_places(std::vector<DiskPlace> places);  ///< Disk::places(), as they change.
   bool wants_spill() const;  ///< Whether memory is short, so that spill_work() has something to do.
   /// What to do on disk now; then finish_spill() has to follow. As Spiller::next.
   SpillWork spill_work(std::uint64_t bytes_max, TimePoint now, bool everything = false);

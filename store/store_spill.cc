@@ -37,6 +37,8 @@ std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> ha
   return static_cast<std::size_t>((before - tier->only_bytes()) / block_bytes);
 }
 
+void Store::set_disk_places(std::vector<DiskPlace> places) { impl_->tier->set_places(std::move(places)); }
+
 bool Store::wants_spill() const { return impl_->tier && impl_->spiller->is_memory_short(); }
 
 SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everything) {

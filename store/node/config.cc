@@ -77,7 +77,8 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->transform(size)
       ->check(size_range);
   add("no-huge-pages", no_huge_pages, "Do not use reserved huge pages even if there are enough");
-  add("spill-path", options.spill_path, "Directory of the disk tier, one node's own; none: memory only")
+  add("spill-path", options.spill_paths,
+      "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device")
       ->group("Disk tier");
   auto* const spill_capacity =
       add("spill-capacity", options.store.disk.capacity_bytes,
@@ -221,9 +222,12 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
     return fail("capacity: " + std::to_string(options.store.arena.capacity_bytes) + " bytes, at least 1MiB is needed");
   }
   if (spill_capacity_blocks > 0) options.store.disk.capacity_bytes = spill_capacity_blocks * capacity_block_bytes;
-  if (options.spill_path.empty() != (options.store.disk.capacity_bytes == 0)) {
-    return fail(options.spill_path.empty() ? "spill-path: not given, needed with spill-capacity"
-                                           : "spill-capacity: not given, needed with spill-path (for example 100GiB)");
+  if (options.spill_paths.size() > kPlaceCount)
+    return fail("spill-path: " + std::to_string(options.spill_paths.size()) + " directories, at most " +
+                std::to_string(kPlaceCount));
+  if (options.spill_paths.empty() != (options.store.disk.capacity_bytes == 0)) {
+    return fail(options.spill_paths.empty() ? "spill-path: not given, needed with spill-capacity"
+                                            : "spill-capacity: not given, needed with spill-path (for example 100GiB)");
   }
   if (spill_capacity_blocks > (std::size_t{1} << 46) / std::max<std::size_t>(capacity_block_bytes, 1))
     return fail("spill-capacity-blocks: " + std::to_string(spill_capacity_blocks) + ", more than 64 TiB in all");

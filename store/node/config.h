@@ -28,8 +28,8 @@ struct NodeOptions {
   bool check_only = false;
   StoreConfig store;
   SessionLimits session;
-  std::string spill_path;  ///< Empty: no disk tier.
-  bool spill_save = true;  ///< Write what is in memory at a clean stop.
+  std::vector<std::string> spill_paths;  ///< Empty: no disk tier.
+  bool spill_save = true;                ///< Write what is in memory at a clean stop.
   SpillDriverConfig spill;
 };
 

@@ -13,9 +13,9 @@
 
 #include "store/node/admin.h"
 #include "store/node/config.h"
+#include "store/node/disk_opener.h"
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
-#include "store/node/rocks_disk.h"
 #include "store/node/server.h"
 #include "store/node/spill_tool.h"
 
@@ -36,23 +36,6 @@ void set_up_log(const NodeOptions& options) {
   spdlog::set_pattern(options.log_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","thread":%t,"message":"%v"})"
                                        : "%Y-%m-%dT%H:%M:%S.%e%z %l [%t] %v");
   spdlog::flush_on(spdlog::level::info);
-}
-
-OpenDisk disk_opener(const std::string& path) {
-  return [path](const std::function<void()>& accepted, std::string* why) -> Result<std::unique_ptr<Disk>> {
-    const auto began = std::chrono::steady_clock::now();
-    DiskOpening opening;
-    auto opened = RocksDisk::open({.path = path}, &opening, accepted);
-    if (!opened) {
-      *why = opening.text;
-      return opened.error();
-    }
-    spdlog::info(
-        "spill: {} is open after {} ms, epoch={}{}", path,
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count(),
-        (*opened)->epoch(), opening.text.empty() ? "" : ", " + opening.text);
-    return std::unique_ptr<Disk>(std::move(*opened));
-  };
 }
 
 int run(const NodeOptions& options) {
@@ -88,8 +71,8 @@ int run(const NodeOptions& options) {
   node.node_id = options.node_id;
   node.started = clock.now();
   std::unique_ptr<SpillDriver> spill;
-  if (!options.spill_path.empty()) {
-    spill = std::make_unique<SpillDriver>(store, disk_opener(options.spill_path), clock, options.spill);
+  if (!options.spill_paths.empty()) {
+    spill = std::make_unique<SpillDriver>(store, disk_opener(options.spill_paths, clock), clock, options.spill);
     if (const std::string refused = spill->start(); !refused.empty()) {
       std::cerr << "kvstore-node: spill-path " << refused << "\n";
       return 1;

@@ -19,6 +19,7 @@ using rocksdb::Slice;
 using rocksdb::Status;
 
 constexpr const char* kEpochKey = "epoch";
+constexpr const char* kPlaceKey = "place";
 constexpr char kNamespaceTag = 'n';
 
 Slice slice(const DiskKeyText& key) { return {key.data(), key.size()}; }
@@ -74,6 +75,8 @@ error_code RocksDisk::start_epoch(bool read_only) {
   std::string value;
   const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kEpochKey, &value);
   if (!status.ok() && !status.IsNotFound() && !status.IsCorruption()) return to_error(status);
+  std::string place;
+  if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kPlaceKey, &place).ok()) place_ = decode_place(place);
   std::uint32_t last = status.ok() ? decode_epoch(value).value_or(0) : 0;
   if (!files_at_open_.empty()) last = std::max(last, epoch_of(files_at_open_.back().last));
   const auto newest_record = [&](std::string_view key, std::string_view) {
@@ -85,10 +88,24 @@ error_code RocksDisk::start_epoch(bool read_only) {
   epoch_ = last;
   if (read_only) return {};
   if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // 16 million starts
-  epoch_ = last + 1;
+  return begin(last + 1);
+}
+
+error_code RocksDisk::begin(std::uint32_t epoch) {
+  epoch_ = epoch;
   next_key_ = std::uint64_t{epoch_} << 40;
-  const Status put = rocks_.db->Put(unlogged(), rocks_.state.get(), kEpochKey, encode_epoch(epoch_));
-  return put.ok() ? flush() : to_error(put);
+  rocksdb::WriteBatch batch;
+  Status status = batch.Put(rocks_.state.get(), kEpochKey, encode_epoch(epoch_));
+  if (status.ok() && place_) status = batch.Put(rocks_.state.get(), kPlaceKey, encode_place(*place_));
+  if (status.ok()) status = rocks_.db->Write(unlogged(), &batch);
+  return status.ok() ? flush() : to_error(status);
+}
+
+error_code RocksDisk::join(DiskPlace place, std::uint32_t epoch) {
+  KV_ASSERT(place < kPlaceCount && epoch >= epoch_ && next_key_ == std::uint64_t{epoch_} << 40);
+  if (place_ == place && epoch_ == epoch) return {};
+  place_ = place;
+  return begin(epoch);
 }
 
 error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
@@ -198,6 +215,7 @@ bool RocksDisk::is_in_a_file(DiskKey key) const {
 
 error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                            const std::function<bool(const DiskRecord& block)>& block) const {
+  const std::shared_lock lock(reopening_);
   if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
   ScanResult scan = scan_backwards(*rocks_.db, rocks_.state.get(), [&](std::string_view key, std::string_view value) {
     NamespaceId id;

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -46,6 +47,14 @@ class RocksDisk final : public Disk {
                                                  const std::function<void()>& accepted = {});
   ~RocksDisk() override;  ///< Without flush() before, what is in memtables is lost, as after kill -9.
 
+  /// Which of several directories this is, if it ever was one of several; a directory alone is any.
+  std::optional<DiskPlace> recorded_place() const { return place_; }
+  bool is_new() const { return epoch_ == 1 && files_at_open_.empty(); }
+  /// Becomes one of several: from now on its keys have this place, and this epoch (its own or a larger one), durably.
+  /// Call before any write.
+  error_code join(DiskPlace place, std::uint32_t epoch);
+
+  std::vector<DiskPlace> places() const override { return {place_.value_or(0)}; }
   error_code write(std::span<const DiskWrite> blocks) override;
   Result<DiskBlock> read(DiskKey key) const override;
   error_code erase(std::span<const DiskKey> keys) override;
@@ -67,15 +76,17 @@ class RocksDisk final : public Disk {
   RocksDisk(RocksDiskConfig config, SpillDirectory directory, RocksHandles rocks)
       : config_(std::move(config)), directory_(std::move(directory)), rocks_(std::move(rocks)) {}
   error_code start_epoch(bool read_only);
+  error_code begin(std::uint32_t epoch);
   error_code heal();
   bool is_in_a_file(DiskKey key) const;
   error_code report(const rocksdb::Status& status, const char* doing);
 
   const RocksDiskConfig config_;
   SpillDirectory directory_;             // its lock is given back last
-  mutable std::shared_mutex reopening_;  // shared by whoever may run beside heal(): read() and stats()
+  mutable std::shared_mutex reopening_;  // shared by whoever may run beside heal(): read(), load() and stats()
   RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
   std::uint32_t epoch_ = 0;
+  std::optional<DiskPlace> place_;
   std::vector<BlockFile> files_at_open_;      // sorted, disjoint
   std::atomic<std::uint64_t> first_key_ = 0;  // smaller ones were dropped
   std::uint64_t next_key_ = 0;                // the smallest that write() accepts

@@ -139,6 +139,10 @@ void SpillDriver::write_loop() {
 
 /// False when there is nothing to do, or the disk fails.
 bool SpillDriver::work_once(bool everything) {
+  if (std::vector<DiskPlace> places = disk_->places(); places != places_) {
+    places_ = places;
+    store_.with([&](Store& store) { store.set_disk_places(std::move(places)); });
+  }
   const SpillWork work =
       store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
   if (work.empty()) return false;

@@ -35,10 +35,6 @@ struct SpillDriverConfig {
   Duration give_up_after = 30s;  ///< stop() leaves a disk alone that finishes nothing for so long.
 };
 
-/// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,
-/// before what is slow. After an error `*why` is for the operator.
-using OpenDisk = std::function<Result<std::unique_ptr<Disk>>(const std::function<void()>& accepted, std::string* why)>;
-
 /// Carries out what Store wants of the disk. One thread opens it, loads its index and scrubs, one writes, some read. A
 /// disk that fails, be it to open, is left alone for a while and then tried again; meanwhile blocks are evicted without
 /// being spilled. Thread safety: start() and stop() from one thread; the others from any.
@@ -100,6 +96,7 @@ class SpillDriver final : public Spill {
   std::string trouble_;
   std::promise<std::string> accepted_;      ///< Why not, or "".
   std::promise<void> written_;              ///< Opener and writer have ended.
+  std::vector<DiskPlace> places_{0};        ///< As the store knows them.
   TimePoint flush_due_ = TimePoint::max();  ///< Of the writer alone: erasures are not written out yet.
   std::thread opener_, writer_;
   asio::thread_pool readers_;

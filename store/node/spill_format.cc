@@ -123,6 +123,13 @@ std::optional<std::uint32_t> decode_epoch(std::string_view value) {
   return load_little_endian<std::uint32_t>(value);
 }
 
+std::string encode_place(DiskPlace place) { return std::string(1, static_cast<char>(place)); }
+
+std::optional<DiskPlace> decode_place(std::string_view value) {
+  if (value.size() != 1 || static_cast<unsigned char>(value[0]) >= kPlaceCount) return std::nullopt;
+  return static_cast<DiskPlace>(value[0]);
+}
+
 std::string format_text(std::uint32_t format) {
   const std::string line = std::string(kFormatPrefix) + std::to_string(format);
   return line + "\n" + checksum_line(line) + "\n";

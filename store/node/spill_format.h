@@ -44,6 +44,9 @@ std::vector<std::uint64_t> decode_checksums(std::string_view text);  ///< Requir
 std::string encode_epoch(std::uint32_t epoch);
 std::optional<std::uint32_t> decode_epoch(std::string_view value);
 
+std::string encode_place(DiskPlace place);
+std::optional<DiskPlace> decode_place(std::string_view value);
+
 /// The file FORMAT: a line that says what this is, and a line with that line's checksum, so that a flipped digit is
 /// damage and not "a newer format". Every future format keeps these two lines.
 std::string format_text(std::uint32_t format);

@@ -197,6 +197,28 @@ TEST_P(E2eDiskFaultNodeTest, ADiskThatHangsForLongHurtsNobodyAndComesBack) {
   expect_right(*client, name);
 }
 
+TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
+  const TempDir healthy;
+  const auto node = start({"--spill-path", healthy.path()});
+  const auto client = connect(*node);
+  fill(*node, *client);
+  disk.set(FAULT_EIO);
+  std::uint64_t name = 100;
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->log().find("is left out") != std::string::npos;
+  })) << node->log();
+  const double before = node->metric("kvstore_spilled_blocks_total");
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_is_on") == 1 && node->metric("kvstore_spilled_blocks_total") > before + 100;
+  })) << node->log();
+  const std::uint64_t last = name;
+  for (int i = 0; i < 8; ++i) expect_memory_is_served(*client, ++name);
+  EXPECT_EQ(client->get(make_chain(last, kChainBlocks)).block_count, kChainBlocks) << "from the other disk";
+  expect_right(*client, 12);
+}
+
 TEST_P(E2eDiskFaultNodeTest, ASlowDiskCostsBlocksAndNotTime) {
   const auto node = start({"--spill-put-wait-seconds", "0.05"});
   const auto client = connect(*node);

@@ -178,6 +178,28 @@ TEST_P(E2eSpillNodeTest, AfterKillNineWhatTheNodeClaimsItHas) {
   EXPECT_GT(found, 0u) << "write buffers are written out after some 64 MiB";
 }
 
+TEST_P(E2eSpillNodeTest, SeveralDirectoriesShareTheBlocks) {
+  const TempDir other;
+  auto node = start({"--spill-path", other.path()});
+  {
+    const auto client = connect(*node);
+    fill(*node, *client, 12);
+    for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(got(*client, name), kChainBlocks) << name;
+  }
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0);
+  node = start({"--spill-path", other.path()});
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  const auto client = connect(*node);
+  for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(got(*client, name), kChainBlocks) << name;
+  for (const std::string& directory : {spill.path(), other.path()}) {
+    std::uintmax_t bytes = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(directory))
+      if (file.is_regular_file() && file.path().extension() == ".sst") bytes += file.file_size();
+    EXPECT_GT(bytes, 12 * kChainBlocks * kBlockBytes / 4) << directory;
+  }
+}
+
 TEST_P(E2eSpillNodeTest, ASecondNodeOnTheSameDirectoryIsRefused) {
   const auto node = start();
   const Finished second = run_program({node_program(), "--listen", "tcp://127.0.0.1:0", "--admin", "none", "--capacity",

@@ -56,6 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     default:
       if (const auto epoch = decode_epoch(rest)) KV_ASSERT(encode_epoch(*epoch) == rest);
+      if (const auto place = decode_place(rest)) KV_ASSERT(encode_place(*place) == rest);
   }
   return 0;
 }

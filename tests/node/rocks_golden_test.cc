@@ -69,6 +69,10 @@ TEST(SpillFormatTest, EncodingsAreThoseOfTheDocument) {
   const std::string value = encode_record(record);
   EXPECT_EQ(value.size(), kDiskRecordBytes);
   EXPECT_EQ(value.substr(value.size() - 8), std::string_view("\4\3\2\1\0\0\x20\0", 8));
+  EXPECT_EQ(encode_place(7), std::string_view("\7"));
+  EXPECT_EQ(decode_place("\17"), DiskPlace{15});
+  EXPECT_EQ(decode_place("\20"), std::nullopt);
+  EXPECT_EQ(decode_place(""), std::nullopt);
   EXPECT_EQ(block_bytes_of_value(8), std::nullopt);
   EXPECT_EQ(block_bytes_of_value(9), 1u);
   EXPECT_EQ(block_bytes_of_value(65536 + 8), 65536u);

@@ -85,6 +85,7 @@ class SpillDriverTest : public testing::Test {
   }
 
   void start() {
+    held = nullptr;
     StoreConfig config;
     config.arena.capacity_bytes = 16 * kBytes;
     config.arena.granule_bytes = kBytes;

@@ -1,0 +1,199 @@
+#include "store/node/striped_disk.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <future>
+
+#include "base/assert.h"
+#include "store/node/record_stream.h"
+
+namespace kv {
+
+struct StripedDisk::Member {
+  Part part;
+  TimePoint left_out_until{};
+  // What it has not been told yet.
+  std::vector<DiskKey> erased;
+  DiskKey drop_before{};
+  std::size_t spaces_told = 0;
+};
+
+StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, Duration left_out)
+    : clock_(clock), left_out_(left_out) {
+  KV_ASSERT(!parts.empty());
+  const std::uint32_t epoch = parts.front().disk->epoch();
+  for (Part& part : parts) {
+    KV_ASSERT(part.disk->epoch() == epoch);
+    members_.push_back(std::make_unique<Member>(Member{.part = std::move(part)}));
+  }
+}
+
+StripedDisk::~StripedDisk() = default;
+
+StripedDisk::Member* StripedDisk::find(DiskKey key) const {
+  const auto found =
+      std::ranges::find_if(members_, [key](const auto& member) { return member->part.place == place_of(key); });
+  return found == members_.end() ? nullptr : found->get();
+}
+
+bool StripedDisk::is_left_out(const Member& member) const { return clock_.now() < member.left_out_until; }
+
+std::vector<DiskPlace> StripedDisk::places() const {
+  std::vector<DiskPlace> working, all;
+  for (const auto& member : members_) {
+    all.push_back(member->part.place);
+    if (!is_left_out(*member)) working.push_back(member->part.place);
+  }
+  return working.empty() ? all : working;
+}
+
+error_code StripedDisk::failed(Member& member, error_code error) {
+  if (!is_left_out(member)) {
+    spdlog::error("spill: {} is left out for {} s: {}", member.part.name,
+                  std::chrono::duration_cast<std::chrono::seconds>(left_out_).count(), error.message());
+  }
+  member.left_out_until = clock_.now() + left_out_;
+  return error;
+}
+
+/// Tells the disk what it missed.
+error_code StripedDisk::settle(Member& member) {
+  Disk& disk = *member.part.disk;
+  for (; member.spaces_told < spaces_.size(); ++member.spaces_told) {
+    const auto& [id, record] = spaces_[member.spaces_told];
+    if (const error_code error = disk.add_namespace(id, record)) return failed(member, error);
+  }
+  if (!member.erased.empty()) {
+    if (const error_code error = disk.erase(member.erased)) return failed(member, error);
+    member.erased.clear();
+  }
+  if (member.drop_before != DiskKey{}) {
+    if (const error_code error = disk.drop_before(member.drop_before)) return failed(member, error);
+    member.drop_before = {};
+  }
+  return {};
+}
+
+/// Settles all that are not left out. An error only when none works: what one misses it is told later.
+error_code StripedDisk::settle_all() {
+  bool has_any = false;
+  error_code error = make_error_code(Errc::kDiskFailed);
+  for (const auto& member : members_) {
+    if (is_left_out(*member)) continue;
+    if (const error_code own = settle(*member)) {
+      error = own;
+    } else {
+      has_any = true;
+    }
+  }
+  return has_any ? error_code() : error;
+}
+
+error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
+  std::vector<std::vector<DiskWrite>> shares(members_.size());
+  for (const DiskWrite& block : blocks) {
+    const Member* const member = find(block.record.key);
+    KV_ASSERT(member != nullptr);
+    const auto at = std::ranges::find_if(members_, [member](const auto& each) { return each.get() == member; });
+    shares[static_cast<std::size_t>(at - members_.begin())].push_back(block);
+  }
+  std::vector<std::future<error_code>> writing;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (shares[i].empty()) continue;
+    writing.push_back(std::async(std::launch::async, [this, &member = *members_[i], &share = shares[i]] {
+      if (const error_code error = settle(member)) return error;
+      const error_code error = member.part.disk->write(share);
+      return error ? failed(member, error) : error;
+    }));
+  }
+  error_code first;
+  for (auto& each : writing) {
+    const error_code error = each.get();
+    if (error && !first) first = error;
+  }
+  return first;
+}
+
+Result<DiskBlock> StripedDisk::read(DiskKey key) const {
+  const Member* const member = find(key);
+  if (member == nullptr) return make_error_code(Errc::kNotFound);  // of a directory that is not used any more
+  return member->part.disk->read(key);
+}
+
+error_code StripedDisk::erase(std::span<const DiskKey> keys) {
+  for (const DiskKey key : keys) {
+    if (Member* const member = find(key)) member->erased.push_back(key);
+  }
+  return settle_all();
+}
+
+error_code StripedDisk::drop_before(DiskKey end) {
+  for (const auto& member : members_) {
+    member->drop_before = std::max(member->drop_before, end);
+    std::erase_if(member->erased, [end](DiskKey key) { return key < end; });
+  }
+  return settle_all();
+}
+
+error_code StripedDisk::add_namespace(const NamespaceId& id, const std::string& record) {
+  if (std::ranges::find(spaces_, id, &std::pair<NamespaceId, std::string>::first) == spaces_.end())
+    spaces_.emplace_back(id, record);
+  return settle_all();
+}
+
+error_code StripedDisk::load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
+                             const std::function<bool(const DiskRecord& block)>& block) const {
+  std::vector<std::unique_ptr<RecordStream>> streams;
+  for (const auto& member : members_) streams.push_back(std::make_unique<RecordStream>(*member->part.disk));
+  std::vector<NamespaceId> told;
+  for (const auto& stream : streams) {
+    for (const auto& [id, record] : stream->spaces()) {
+      if (std::ranges::find(told, id) != told.end()) continue;
+      told.push_back(id);
+      space(id, record);
+    }
+  }
+  for (;;) {
+    RecordStream* newest = nullptr;
+    for (const auto& stream : streams) {
+      const DiskRecord* const record = stream->peek();
+      if (record != nullptr && (newest == nullptr || record->key > newest->peek()->key)) newest = stream.get();
+    }
+    if (newest == nullptr) break;
+    if (!block(*newest->peek())) return {};
+    newest->pop();
+  }
+  for (const auto& stream : streams) {
+    if (const error_code error = stream->error()) return error;
+  }
+  return {};
+}
+
+std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->epoch(); }
+
+error_code StripedDisk::flush() {
+  error_code first;
+  for (const auto& member : members_) {
+    if (is_left_out(*member)) continue;
+    error_code error = settle(*member);
+    if (!error) error = member->part.disk->flush();
+    if (error) failed(*member, error);
+    if (error && !first) first = error;
+  }
+  return first;
+}
+
+DiskStats StripedDisk::stats() const {
+  DiskStats sum;
+  for (const auto& member : members_) {
+    const DiskStats one = member->part.disk->stats();
+    sum.file_bytes += one.file_bytes;
+    sum.written_bytes += one.written_bytes;
+    sum.device_written_bytes += one.device_written_bytes;
+    sum.read_bytes += one.read_bytes;
+  }
+  return sum;
+}
+
+}  // namespace kv

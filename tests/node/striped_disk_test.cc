@@ -1,0 +1,254 @@
+// Several disks as one, some of which fail for a while: what was stored is read, named by load() in order, and what was
+// to be forgotten is forgotten, whatever was left out meanwhile.
+#include "store/node/striped_disk.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "store/node/disk_opener.h"
+#include "tests/node/disk_fixture.h"
+#include "tests/store/memory_disk.h"
+
+namespace kv {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+constexpr std::size_t kBytes = 1000;
+
+class StripedDiskTest : public testing::Test {
+ protected:
+  StripedDiskTest() {
+    std::vector<StripedDisk::Part> parts;
+    for (const DiskPlace place : {DiskPlace{2}, DiskPlace{0}, DiskPlace{7}}) {
+      auto part = std::make_unique<MemoryDisk>();
+      disks[place] = part.get();
+      parts.push_back({place, "disk " + std::to_string(place), std::move(part)});
+    }
+    disk = std::make_unique<StripedDisk>(std::move(parts), clock, 60s);
+  }
+  static DiskKey key(std::uint64_t sequence, DiskPlace place) {
+    return DiskKey{std::uint64_t{1} << 40 | sequence * kPlaceCount | place};
+  }
+  error_code write(const std::vector<DiskKey>& keys) {
+    std::vector<NumberedBlock> blocks;
+    std::vector<DiskWrite> writes;
+    for (const DiskKey each : keys) {
+      blocks.emplace_back(static_cast<std::uint64_t>(each) % 100'000, kBytes);
+      blocks.back().record.key = each;
+    }
+    for (const NumberedBlock& block : blocks) writes.push_back({block.record, block.bytes, block.checksums});
+    return disk->write(writes);
+  }
+  std::vector<DiskKey> named() const {
+    std::vector<DiskKey> keys;
+    EXPECT_FALSE(disk->load([](const NamespaceId&, const std::string&) {},
+                            [&](const DiskRecord& record) { return keys.push_back(record.key), true; }));
+    return keys;
+  }
+
+  VirtualClock clock;
+  std::map<DiskPlace, MemoryDisk*> disks;
+  std::unique_ptr<StripedDisk> disk;
+};
+
+TEST_F(StripedDiskTest, ABlockLiesWhereItsKeySaysAndLoadMergesNewestFirst) {
+  const std::vector<DiskKey> keys = {key(1, 7), key(2, 0), key(3, 0), key(4, 2), key(5, 7), key(6, 0)};
+  ASSERT_FALSE(write(keys));
+  EXPECT_EQ(disks[0]->block_count(), 3u);
+  EXPECT_EQ(disks[2]->block_count(), 1u);
+  for (const DiskKey each : keys) EXPECT_TRUE(disk->read(each));
+  EXPECT_EQ(disk->read(key(1, 3)).error(), Errc::kNotFound) << "a place that nobody has";
+  EXPECT_THAT(named(), ElementsAre(key(6, 0), key(5, 7), key(4, 2), key(3, 0), key(2, 0), key(1, 7)));
+  EXPECT_EQ(disk->stats().file_bytes, 6 * kBytes);
+}
+
+TEST_F(StripedDiskTest, ALoadEndsWhenItIsToldTo) {
+  std::vector<DiskKey> keys;
+  for (std::uint64_t i = 1; i <= 30'000; ++i) keys.push_back(key(i, i % 2 == 0 ? 2 : 7));  // more than is read ahead
+  ASSERT_FALSE(write(keys));
+  std::size_t count = 0;
+  EXPECT_FALSE(
+      disk->load([](const NamespaceId&, const std::string&) {}, [&](const DiskRecord&) { return ++count < 10; }));
+  EXPECT_EQ(count, 10u);
+}
+
+TEST_F(StripedDiskTest, AFailingDiskIsLeftOutForAWhile) {
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 2, 7));
+  disks[2]->fails_writes = true;
+  EXPECT_TRUE(write({key(1, 0), key(2, 2)}));
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 7));
+  EXPECT_FALSE(write({key(3, 0), key(4, 7)})) << "the others go on";
+  clock.advance(61s);
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 2, 7)) << "it is tried again";
+  disks[2]->fails_writes = false;
+  EXPECT_FALSE(write({key(5, 2)}));
+}
+
+TEST_F(StripedDiskTest, WhenAllFailAllAreTried) {
+  for (auto& [place, each] : disks) each->fails_writes = true;
+  EXPECT_TRUE(write({key(1, 0), key(2, 2), key(3, 7)}));
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 2, 7));
+  EXPECT_TRUE(disk->erase(std::vector{key(1, 0)})) << "nobody can be told";
+}
+
+TEST_F(StripedDiskTest, ADiskThatWasLeftOutIsToldWhatItMissed) {
+  ASSERT_FALSE(write({key(1, 2), key(2, 2), key(3, 2), key(4, 0)}));
+  disks[2]->fails_writes = true;
+  EXPECT_TRUE(write({key(5, 2)}));
+  EXPECT_FALSE(disk->add_namespace(disk_space(), "record"));
+  EXPECT_FALSE(disk->erase(std::vector{key(3, 2)}));
+  EXPECT_FALSE(disk->drop_before(key(2, 0)));
+  EXPECT_EQ(disks[2]->block_count(), 3u) << "left alone";
+  disks[2]->fails_writes = false;
+  clock.advance(61s);
+  EXPECT_FALSE(disk->flush());
+  EXPECT_THAT(named(), ElementsAre(key(4, 0), key(2, 2)));
+  std::size_t spaces = 0;
+  EXPECT_FALSE(disks[2]->load([&](const NamespaceId&, const std::string&) { ++spaces; },
+                              [](const DiskRecord&) { return true; }));
+  EXPECT_EQ(spaces, 1u);
+}
+
+/// Random calls and failures, against a set of keys.
+TEST_F(StripedDiskTest, BehavesAsASetOfKeys) {
+  const char* const chosen = std::getenv("KV_SEED");
+  const std::uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  std::set<DiskKey> stored, unsure;  // unsure: of a write that failed
+  std::uint64_t sequence = 0;
+  for (int step = 0; step < 3000 && !HasFailure(); ++step) {
+    switch (random() % 8) {
+      case 0:
+        for (auto& [place, each] : disks) each->fails_writes = random() % 4 == 0;
+        break;
+      case 1: clock.advance(std::chrono::seconds(random() % 70)); break;
+      case 2:
+        if (!stored.empty()) {
+          const DiskKey gone = *std::next(stored.begin(), static_cast<std::ptrdiff_t>(random() % stored.size()));
+          static_cast<void>(disk->erase(std::vector{gone}));
+          stored.erase(gone);
+        }
+        break;
+      case 3:
+        if (random() % 8 == 0) {
+          const DiskKey end = key(sequence - std::min<std::uint64_t>(sequence, random() % 200), 0);
+          static_cast<void>(disk->drop_before(end));
+          std::erase_if(stored, [end](DiskKey each) { return each < end; });
+          std::erase_if(unsure, [end](DiskKey each) { return each < end; });
+        }
+        break;
+      default: {
+        const std::vector<DiskPlace> places = disk->places();
+        std::vector<DiskKey> keys;
+        for (std::uint64_t count = 1 + random() % 5; count > 0; --count)
+          keys.push_back(key(++sequence, places[random() % places.size()]));
+        auto& into = write(keys) ? unsure : stored;
+        into.insert(keys.begin(), keys.end());
+      }
+    }
+    for (const DiskKey each : stored) ASSERT_TRUE(disk->read(each));
+  }
+  for (auto& [place, each] : disks) each->fails_writes = false;
+  clock.advance(61s);
+  ASSERT_FALSE(disk->flush());
+  std::vector<DiskKey> keys = named();
+  EXPECT_TRUE(std::ranges::is_sorted(keys, std::greater()));
+  std::erase_if(keys, [&](DiskKey each) { return unsure.contains(each); });
+  EXPECT_TRUE(std::ranges::equal(std::set(keys.begin(), keys.end()), stored));
+}
+
+/// Real directories.
+class DiskOpenerTest : public DiskTest {
+ protected:
+  std::string at(const std::string& name) const { return (root / name).string(); }
+  Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& names) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(at(name));
+    accepted = 0;
+    return disk_opener(paths, clock)([this] { ++accepted; }, &why);
+  }
+  /// Writes blocks first..first + 7, as the tier does: by hash, to all places.
+  static void fill(Disk& disk, std::uint64_t first) {
+    const std::vector<DiskPlace> places = disk.places();
+    std::vector<NumberedBlock> blocks;
+    std::vector<DiskWrite> writes;
+    for (std::uint64_t number = first; number < first + 8; ++number) {
+      blocks.emplace_back(number, 5000);
+      const std::uint64_t sequence = std::uint64_t{disk.epoch()} << 40 | number * kPlaceCount;
+      blocks.back().record.key = DiskKey{sequence + places[number % places.size()]};
+    }
+    for (const NumberedBlock& block : blocks) writes.push_back({block.record, block.bytes, block.checksums});
+    ASSERT_FALSE(disk.write(writes));
+    ASSERT_FALSE(disk.flush());
+  }
+
+  SteadyClock clock;
+  std::string why;
+  int accepted = 0;
+};
+
+TEST_F(DiskOpenerTest, DirectoriesKeepTheirPlacesWhateverTheirOrder) {
+  {
+    const auto disk = open_all({"a", "b", "c"});
+    ASSERT_TRUE(disk) << why;
+    EXPECT_EQ(accepted, 1);
+    EXPECT_EQ((*disk)->places().size(), 3u);
+    fill(**disk, 1);
+  }
+  const auto disk = open_all({"c", "a", "d", "b"});
+  ASSERT_TRUE(disk) << why;
+  EXPECT_THAT((*disk)->places(), UnorderedElementsAre(0, 1, 2, 3)) << "d is new";
+  EXPECT_EQ((*disk)->epoch(), 2u) << "one for all";
+  EXPECT_EQ(numbers(**disk), (std::vector<std::uint32_t>{8, 7, 6, 5, 4, 3, 2, 1}));
+  for (const DiskRecord& record : named(**disk)) EXPECT_TRUE(is_right(**disk, record));
+  fill(**disk, 9);
+  EXPECT_EQ(named(**disk).size(), 16u);
+}
+
+TEST_F(DiskOpenerTest, ADirectoryUsedAloneCanBecomeOneOfSeveralAndOneOfSeveralCanBeUsedAlone) {
+  {
+    const auto alone = open_all({"a"});
+    ASSERT_TRUE(alone) << why;
+    fill(**alone, 1);
+  }
+  {
+    const auto both = open_all({"b", "a"});
+    ASSERT_TRUE(both) << why;
+    EXPECT_EQ(named(**both).size(), 8u);
+    for (const DiskRecord& record : named(**both)) EXPECT_TRUE(is_right(**both, record));
+    fill(**both, 9);
+  }
+  const auto b = open_all({"b"});
+  ASSERT_TRUE(b) << why;
+  EXPECT_EQ((*b)->places(), std::vector<DiskPlace>{1});
+  EXPECT_EQ(named(**b).size(), 4u) << "what lies in the other directory is not named";
+  for (const DiskRecord& record : named(**b)) EXPECT_TRUE(is_right(**b, record));
+}
+
+TEST_F(DiskOpenerTest, DirectoriesOfTwoNodesAreRefused) {
+  for (const char* const name : {"a", "b"}) {
+    const auto alone = open_all({name});
+    ASSERT_TRUE(alone) << why;
+    fill(**alone, 1);
+  }
+  const auto both = open_all({"a", "b"});
+  ASSERT_FALSE(both);
+  EXPECT_EQ(both.error(), Errc::kMismatch);
+  EXPECT_THAT(why, HasSubstr(at("b")));
+  EXPECT_THAT(why, HasSubstr("two nodes"));
+  const auto same = open_all({"a", "a"});
+  ASSERT_FALSE(same);
+  EXPECT_EQ(same.error(), Errc::kBusy) << "the same directory twice";
+}
+
+}  // namespace
+}  // namespace kv
