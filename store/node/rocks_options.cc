@@ -101,6 +101,9 @@ rocksdb::DBOptions database_options(bool direct_io) {
   // Two flushes at a time: one computes checksums while the other waits for the device.
   options.max_background_flushes = 2;
   options.max_background_compactions = 1;
+  // Nobody waits for them: whoever serves goes first. (Of the whole process, but nothing else in it uses the pools.)
+  for (const auto pool : {rocksdb::Env::Priority::HIGH, rocksdb::Env::Priority::LOW})
+    options.env->LowerThreadPoolCPUPriority(pool, rocksdb::CpuPriority::kLow);
   options.avoid_flush_during_shutdown = true;  // flush() is asked for; a stuck disk must not hold up the end
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;

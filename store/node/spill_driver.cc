@@ -1,6 +1,8 @@
 #include "store/node/spill_driver.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -13,9 +15,13 @@ namespace kv {
 namespace {
 
 constexpr Duration kPollInterval = 20ms;  ///< Between looks at the store when nobody notifies, and while stopping.
+constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
 constexpr std::chrono::milliseconds kScrubWait{5};
 constexpr Duration kErasuresWait = 1s;        ///< At most, before they are written out.
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
+
+/// Of this thread: whoever serves goes first. (On Linux a niceness is a thread's own.)
+void yield_to_others() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
 
 std::int64_t to_ns(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -49,12 +55,14 @@ std::string SpillDriver::start(Duration patience) {
   loading_ = true;
   auto refused = accepted_.get_future();
   opener_ = std::thread([this] {
+    yield_to_others();
     open_disk();
     if (open_disk_ != nullptr) load();
     loading_ = false;
     if (open_disk_ != nullptr) scrub();
   });
   writer_ = std::thread([this] {
+    yield_to_others();
     write_loop();
     opener_.join();
     if (saves_ && is_on_) save();

@@ -200,6 +200,27 @@ TEST_P(E2eSpillNodeTest, SeveralDirectoriesShareTheBlocks) {
   }
 }
 
+/// Names say all that a block depends on, so whose directory it was makes no difference.
+TEST_P(E2eSpillNodeTest, ADirectoryOfAnotherClusterIsAsGoodAsOnesOwn) {
+  auto node = start({"--node-id", "theirs"});
+  {
+    const auto client = connect(*node);
+    fill(*node, *client, 12);
+  }
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0);
+  node = start({"--node-id", "ours"});
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  TestClient ours(node->unix_socket(), Transport::kUnix, kBlockBytes / 2, kChainBlocks);
+  EXPECT_EQ(got(ours, 12), 0u) << "another namespace: the same hashes are other blocks";
+  const auto client = connect(*node);
+  std::size_t found = 0;
+  for (std::uint64_t name = 1; name <= 12; ++name) found += got(*client, name);
+  EXPECT_GT(found, 0u);
+  EXPECT_EQ(ours.put(make_chain(12, kChainBlocks)).stored, kChainBlocks);
+  EXPECT_EQ(got(ours, 12), kChainBlocks);
+}
+
 TEST_P(E2eSpillNodeTest, ASecondNodeOnTheSameDirectoryIsRefused) {
   const auto node = start();
   const Finished second = run_program({node_program(), "--listen", "tcp://127.0.0.1:0", "--admin", "none", "--capacity",
