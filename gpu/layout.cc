@@ -267,6 +267,17 @@ Checked<BoundLayout> bind_layout(Layout layout, std::span<void* const> tensors) 
   return bound;
 }
 
+Checked<BoundLayout> slice_heads(const BoundLayout& bound, std::int64_t first, std::int64_t count) {
+  auto layout = slice_heads(bound.layout, first, count);
+  if (!layout) return layout.error();
+  BoundLayout slice{*std::move(layout), bound.bases};
+  const std::size_t width = slice.layout.components.size();
+  for (std::size_t i = 0; i < slice.bases.size(); ++i) {
+    slice.bases[i] += slice.layout.components[i % width].offset_bytes - bound.layout.components[i % width].offset_bytes;
+  }
+  return slice;
+}
+
 BoundLayout slice_layers(const BoundLayout& bound, std::int64_t first, std::int64_t count) {
   KV_ASSERT(first >= 0 && count >= 1 && first + count <= bound.layout.layer_count);
   BoundLayout slice{bound.layout, {}};

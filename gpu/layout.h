@@ -141,6 +141,8 @@ struct BoundLayout {
 /// Requires: one pointer for each allocation, and unless has_all_layers_in_tensor for each layer:
 /// tensors[layer][tensor].
 Checked<BoundLayout> bind_layout(Layout layout, std::span<void* const> tensors);
+/// slice_heads() of the layout, with the addresses of those heads.
+Checked<BoundLayout> slice_heads(const BoundLayout& bound, std::int64_t first, std::int64_t count);
 /// Layers [first, first + count) only, renumbered from 0.
 BoundLayout slice_layers(const BoundLayout& bound, std::int64_t first, std::int64_t count);
 

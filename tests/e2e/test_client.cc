@@ -42,10 +42,14 @@ std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
 
 TestClient::TestClient(const std::string& endpoint, Transport transport, std::size_t block_bytes,
                        std::size_t block_count, ClientConfig config)
-    : record_(make_record(block_bytes)),
+    : TestClient(endpoint, transport, make_record(block_bytes), block_count, std::move(config)) {}
+
+TestClient::TestClient(const std::string& endpoint, Transport transport, NamespaceRecord record,
+                       std::size_t block_count, ClientConfig config)
+    : record_(std::move(record)),
       client_(with_node(std::move(config), endpoint)),
       space_(value_of(client_.open(record_, kDeadline), "open")) {
-  const std::size_t bytes = block_bytes * block_count;
+  const std::size_t bytes = record_.block_bytes() * block_count;
   if (transport == Transport::kShm) {
     memory_ = value_of(client_.allocate(bytes), "allocate");
   } else {

@@ -19,6 +19,9 @@ class TestClient {
  public:
   TestClient(const std::string& endpoint, Transport transport, std::size_t block_bytes, std::size_t block_count,
              ClientConfig config = {});
+  /// The same in a namespace of the caller's.
+  TestClient(const std::string& endpoint, Transport transport, NamespaceRecord record, std::size_t block_count,
+             ClientConfig config = {});
 
   BlockingClient& operator*() { return client_; }
   BlockingClient* operator->() { return &client_; }

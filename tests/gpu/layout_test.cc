@@ -246,5 +246,26 @@ TEST(LayoutTest, BindingTakesOnePointerForEachAllocation) {
   EXPECT_EQ(slice_layers(bound, 1, 1).base(0, 1), bound.base(1, 1));
 }
 
+TEST(LayoutTest, HeadsOfABoundLayoutAreTheSameHeadsInTheSamePlace) {
+  for (const auto& make : {layouts::nhd, layouts::x_packed, layouts::cross_layer}) {
+    const Layout layout = *make({.block_count = 3, .heads = 6, .key_size = 32, .layer_count = 2});
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<void*> pointers;
+    for (int i = 0; i < layout.tensor_count * (layout.has_all_layers_in_tensor ? 1 : 2); ++i) {
+      pointers.push_back(memory.emplace_back(static_cast<std::size_t>(layout.tensor_bytes(0))).data());
+    }
+    const BoundLayout whole = *bind_layout(layout, pointers);
+    const BoundLayout part = *slice_heads(whole, 2, 3);
+    for (std::int64_t layer = 0; layer < 2; ++layer) {
+      for (std::size_t c = 0; c < 2; ++c) {
+        for (std::int64_t head = 0; head < 3; ++head) {
+          EXPECT_EQ(part.address(layer, c, 21, head, 7), whole.address(layer, c, 21, 2 + head, 7)) << layout.name;
+        }
+      }
+    }
+    EXPECT_FALSE(slice_heads(whole, 4, 3));
+  }
+}
+
 }  // namespace
 }  // namespace kv
