@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "base/assert.h"
 #include "client/blocking_client.h"
+#include "client/c_status.h"
 #include "client/kvstore.h"
 
 struct kvs_client {
@@ -20,48 +20,7 @@ struct kvs_client {
 namespace kv {
 namespace {
 
-/// Fixed memory: an error must be told also when there is no memory for a string.
-thread_local char last_error[512] = "";
-
-int fail(int status, const char* text) {
-  std::snprintf(last_error, sizeof last_error, "%s", text);
-  return status;
-}
-
-int status_of(error_code error) {
-  if (!error) return KVS_OK;
-  if (error == asio::error::timed_out) return KVS_TIMED_OUT;
-  if (error.category() == errc_category()) return error.value();
-  return KVS_SYSTEM;
-}
-
-int fail(error_code error) { return fail(status_of(error), error.message().c_str()); }
-
-/// A struct as this library knows it, from a caller's that may be older or newer: what it lacks is zero, what we do not
-/// know must be zero.
-template <class T>
-int read_struct(const T* from, T* to) {
-  if (from == nullptr) return fail(KVS_BAD_REQUEST, "a struct pointer is NULL");
-  const std::size_t size = from->struct_size;
-  if (size < sizeof(std::size_t) || size > 65536) return fail(KVS_BAD_REQUEST, "struct_size is not set");
-  std::memset(static_cast<void*>(to), 0, sizeof *to);
-  std::memcpy(static_cast<void*>(to), from, std::min(size, sizeof *to));
-  const char* const bytes = reinterpret_cast<const char*>(from);
-  for (std::size_t i = sizeof *to; i < size; ++i) {
-    if (bytes[i] != 0) return fail(KVS_UNSUPPORTED, "a field is set that this version of libkvstore does not know");
-  }
-  return KVS_OK;
-}
-
-template <class T>
-int write_struct(T value, T* to) {
-  if (to == nullptr) return fail(KVS_BAD_REQUEST, "a result pointer is NULL");
-  const std::size_t size = to->struct_size;
-  if (size < sizeof(std::size_t) || size > 65536) return fail(KVS_BAD_REQUEST, "struct_size is not set");
-  value.struct_size = size;
-  std::memcpy(static_cast<void*>(to), &value, std::min(size, sizeof value));
-  return KVS_OK;
-}
+using c_api::fail, c_api::parse_record, c_api::read_struct, c_api::status_of, c_api::write_struct;
 
 std::chrono::microseconds microseconds(std::uint64_t count) {
   constexpr std::uint64_t kMax = 24ull * 3600 * 1'000'000;  // more is refused by the client
@@ -77,39 +36,14 @@ std::span<const BlockHash> hashes_of(const kvs_hash* hashes, std::size_t count) 
 template <class Body>
 int guarded(kvs_client* client, Body body) noexcept {
   if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");
-  try {
+  return c_api::guarded([&] {
     if (client->client.is_disabled()) return fail(KVS_INTERNAL, "the client is disabled after an internal error");
     const int status = body(client->client);
     if (status != KVS_OK && client->client.is_disabled()) {
       return fail(KVS_INTERNAL, "the client is disabled after an internal error");
     }
     return status;
-  } catch (const std::bad_alloc&) {
-    return fail(KVS_SYSTEM, "out of memory");
-  } catch (const std::exception& e) {
-    return fail(KVS_INTERNAL, e.what());
-  } catch (...) {
-    return fail(KVS_INTERNAL, "unknown exception");
-  }
-}
-
-/// A record from its canonical text, or from its lines in any order.
-Result<NamespaceRecord> parse_record(const char* text, std::string* why) {
-  const std::string_view all(text);
-  auto record = NamespaceRecord::parse(all, why);
-  if (record) return record;
-  std::map<std::string, std::string> fields;
-  for (std::size_t at = 0; at < all.size();) {
-    const std::size_t end = std::min(all.find('\n', at), all.size());
-    const std::string_view line = all.substr(at, end - at);
-    at = end + 1;
-    if (line.empty()) continue;
-    const std::size_t equals = line.find('=');
-    if (equals == std::string_view::npos || !fields.emplace(line.substr(0, equals), line.substr(equals + 1)).second) {
-      return error_code(Errc::kBadRequest);  // `why` is of parse()
-    }
-  }
-  return NamespaceRecord::from_fields(std::move(fields), why);
+  });
 }
 
 void append_json(std::string& out, std::string_view text) {
@@ -184,7 +118,7 @@ using namespace kv;
 
 uint32_t kvs_abi_version(void) { return KVS_ABI_VERSION; }
 
-const char* kvs_last_error(void) { return last_error; }
+const char* kvs_last_error(void) { return c_api::last_error(); }
 
 const char* kvs_status_text(int status) {
   switch (status) {
@@ -408,14 +342,9 @@ int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t
 
 int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    if (length == nullptr || (json == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     const auto stats = blocking.stats(microseconds(deadline_us));
     if (!stats) return fail(stats.error());
-    const std::string text = stats_json(*stats);
-    *length = text.size();
-    if (text.size() + 1 > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
-    std::memcpy(json, text.c_str(), text.size() + 1);
-    return KVS_OK;
+    return c_api::write_text(stats_json(*stats), json, capacity, length);
   });
 }
 

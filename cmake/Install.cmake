@@ -1,7 +1,7 @@
 # `cmake --install build/release [--prefix DIR]`: libraries, headers, the systemd unit, the default configuration. Programs
 # install themselves, beside their add_executable().
 # A program that links the client needs these libraries and headers; the store's are the daemon's own business.
-foreach(target kv_base kv_index kv_transport kv_client kvstore_c)
+foreach(target kv_base kv_index kv_transport kv_gpu kv_client kvstore_c)
   if(TARGET ${target})
     install(TARGETS ${target} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
             FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvstore)

@@ -50,7 +50,7 @@ bool is_within(const PermutePlan& plan, const KeepRow& row) {
   for (int i = 0; i < plan.part_count; ++i) {
     if (plan.parts[i].role != Role::kLogCount && row.head >= plan.parts[i].heads) return false;
   }
-  return row.token + row.token_count <= plan.from.slot_count;
+  return row.token_count <= plan.from.slot_count - row.token;
 }
 
 }  // namespace

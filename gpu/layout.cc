@@ -39,15 +39,18 @@ std::optional<std::string> find_flaw(const Layout& layout, const Component& comp
   if (component.tensor < 0 || component.tensor >= layout.tensor_count) {
     return "tensor " + number(component.tensor) + " of " + number(layout.tensor_count);
   }
-  if (component.offset_bytes < 0) return "offset of " + number(component.offset_bytes) + " bytes is negative";
+  if (component.offset_bytes < 0 || component.offset_bytes > kReachBytesMax) {
+    return "offset of " + number(component.offset_bytes) + " bytes is not from 0 to 2^56";
+  }
   const std::int64_t unit = element_bytes(component.element);
   auto steps = steps_of(layout, component);
   for (const auto& [what, digit] : steps) {
     if (digit.extent < 1) return std::string(what) + ": extent " + number(digit.extent) + " is not positive";
   }
-  if (component.token.extent() != layout.block_tokens) {
-    return "token axis: digits cover " + number(component.token.extent()) + " tokens, a block has " +
-           number(layout.block_tokens);
+  if (!is_product_within(layout.block_tokens, {component.token.low.extent, component.token.high.extent}) ||
+      component.token.extent() != layout.block_tokens) {
+    return "token axis: digits cover " + number(component.token.low.extent) + " times " +
+           number(component.token.high.extent) + " tokens, a block has " + number(layout.block_tokens);
   }
   std::erase_if(steps, [](const Step& step) { return step.digit.extent == 1; });
   if (component.offset_bytes % unit != 0) {
@@ -65,6 +68,10 @@ std::optional<std::string> find_flaw(const Layout& layout, const Component& comp
     if (digit.stride_bytes < span) {
       return std::string(what) + ": stride of " + number(digit.stride_bytes) + " bytes steps into the " + number(span) +
              " bytes within it";
+    }
+    if (!is_product_within(kReachBytesMax - span, {digit.extent - 1, digit.stride_bytes})) {
+      return std::string(what) + ": " + number(digit.extent) + " steps of " + number(digit.stride_bytes) +
+             " bytes reach beyond 2^56 bytes";
     }
     span += (digit.extent - 1) * digit.stride_bytes;
   }
@@ -92,10 +99,15 @@ class Letters {
       if (place == kKnown.npos) return axis + " is none of " + std::string(kKnown);
       if (is_present_[place]) return axis + " is named twice";
       if (tensor.shape[i] < 1) return axis + ": extent " + number(tensor.shape[i]) + " is not positive";
+      if (!tensor.strides.empty() && !is_product_within(kReachBytesMax, {tensor.strides[i], unit})) {
+        return axis + ": stride " + number(tensor.strides[i]) + " is negative or reaches beyond 2^56 bytes";
+      }
+      if (tensor.strides.empty() && !is_product_within(kReachBytesMax, {contiguous, tensor.shape[i]})) {
+        return axis + ": extent " + number(tensor.shape[i]) + " makes a tensor of more than 2^56 bytes";
+      }
       is_present_[place] = true;
       digits_[place] = {tensor.shape[i], tensor.strides.empty() ? contiguous : tensor.strides[i] * unit};
-      if (digits_[place].stride_bytes < 0) return axis + ": stride " + number(tensor.strides[i]) + " is negative";
-      contiguous *= tensor.shape[i];
+      if (tensor.strides.empty()) contiguous *= tensor.shape[i];
     }
     return std::nullopt;
   }
@@ -160,6 +172,12 @@ Checked<Layout> make_layout(std::string name, std::span<const Tensor> tensors, s
     if (tensor.allocation >= layout.tensor_count) {
       return flaw("allocation " + std::to_string(tensor.allocation) + " belongs to no earlier tensor");
     }
+    if (tensor.offset_bytes < 0 || tensor.offset_bytes > kReachBytesMax) {
+      return flaw("offset of " + number(tensor.offset_bytes) + " bytes is not from 0 to 2^56");
+    }
+    if (!is_product_within(kReachBytesMax, {letters.digit('t').extent, letters.digit('T').extent})) {
+      return flaw("axis 't': more than 2^56 tokens");
+    }
     const std::int64_t block_count = letters.digit('b').extent;
     const std::int64_t block_tokens = letters.axis('t', 'T').extent();
     if (i == 0) {
@@ -196,7 +214,9 @@ Checked<Layout> make_layout(std::string name, std::span<const Tensor> tensors, s
 std::optional<Flaw> find_flaw(const Layout& layout) {
   const auto flaw = [&](const std::string& why) { return Flaw{layout.name + ": " + why}; };
   if (layout.components.empty()) return flaw("no components");
-  if (layout.layer_count < 1) return flaw("layer axis: extent " + number(layout.layer_count) + " is not positive");
+  if (layout.layer_count < 1 || layout.layer_count > kLayersMax) {
+    return flaw("layer axis: extent " + number(layout.layer_count) + " is not from 1 to " + number(kLayersMax));
+  }
   for (const Component& component : layout.components) {
     if (const auto problem = find_flaw(layout, component)) {
       return flaw(std::string(role_name(component.role)) + ": " + *problem);
@@ -224,11 +244,11 @@ Checked<Layout> slice_heads(const Layout& layout, std::int64_t first, std::int64
   for (Component& each : slice.components) {
     if (each.heads() == 1 && std::ranges::any_of(layout.components, [](const auto& c) { return c.heads() > 1; }))
       continue;
-    const std::string range = "heads " + number(first) + " to " + number(first + count - 1);
+    const std::string range = number(count) + " heads from " + number(first) + " on";
     const auto flaw = [&](const std::string& why) {
       return Flaw{layout.name + ": " + std::string(role_name(each.role)) + ": head axis: " + range + why};
     };
-    if (first < 0 || count < 1 || first + count > each.heads()) return flaw(" are not within " + number(each.heads()));
+    if (first < 0 || count < 1 || count > each.heads() - first) return flaw(" are not within " + number(each.heads()));
     const std::int64_t group = each.head.low.extent;
     each.offset_bytes += each.head.offset(first);
     if (first % group + count <= group) {

@@ -79,6 +79,10 @@ struct Component {
   std::int64_t features() const { return feature.extent(); }
 };
 
+/// No layout reaches further than this, so that no arithmetic on one overflows; nor has one more layers.
+inline constexpr std::int64_t kReachBytesMax = std::int64_t{1} << 56;
+inline constexpr std::int64_t kLayersMax = 65536;
+
 /// Plain data; made by make_layout() or a named constructor, which check it. Element sizes, strides: bytes, int64.
 struct Layout {
   std::string name;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +37,18 @@ Checked<Layout> joint(const char* name, const CacheShape& shape, const char* axe
   }
   const Tensor tensor{axes, std::move(extents), {}, shape.element, {Role::kKey, Role::kValue}};
   return make_layout(name, {&tensor, 1}, shape.layer_count);
+}
+
+/// For layouts whose strides are computed here: what make_layout() would find, before anything overflows.
+std::optional<Flaw> find_excess(const char* name, std::initializer_list<std::int64_t> extents) {
+  if (is_product_within(kReachBytesMax, extents)) return std::nullopt;
+  return Flaw{std::string(name) + ": extents are negative, or make more than 2^56 bytes"};
+}
+/// Features of a row of K and of V; huge if that overflows.
+std::int64_t row_size(const CacheShape& shape) {
+  const bool is_sound = shape.key_size >= 0 && value_size(shape) >= 0 && shape.key_size < kReachBytesMax &&
+                        value_size(shape) < kReachBytesMax;
+  return is_sound ? shape.key_size + value_size(shape) : std::numeric_limits<std::int64_t>::max();
 }
 
 Layout renamed(Layout layout, const char* name) {
@@ -116,6 +131,7 @@ Checked<Layout> head_folded(const CacheShape& s) {
 }
 
 Checked<Layout> mla(const CacheShape& s) {
+  if (auto flaw = find_excess("MLA", {row_size(s), s.block_tokens, 4})) return *std::move(flaw);
   const std::int64_t width = s.key_size + s.value_size;
   const std::vector<std::int64_t> strides = {s.block_tokens * width, width, 1};
   const std::array<Tensor, 2> tensors = {
@@ -139,6 +155,7 @@ Checked<Layout> mla_split(const CacheShape& s) {
 
 Checked<Layout> ds_mla(const CacheShape& s) {
   constexpr std::int64_t kEntryBytes = 656;
+  if (auto flaw = find_excess("ds_mla", {s.block_tokens, kEntryBytes})) return *std::move(flaw);
   const auto part = [&](Element element, std::int64_t size, Role role, std::int64_t offset) {
     const std::int64_t entry = per_bytes(element, kEntryBytes);
     return Tensor{"btf",
@@ -156,6 +173,7 @@ Checked<Layout> ds_mla(const CacheShape& s) {
 }
 
 Checked<Layout> indexer(const CacheShape& s) {
+  if (auto flaw = find_excess("indexer", {s.block_tokens, row_size(s), 4})) return *std::move(flaw);
   const std::int64_t block_bytes = s.block_tokens * (s.key_size + 4);
   const std::array<Tensor, 2> tensors = {Tensor{"btf",
                                                 {s.block_count, s.block_tokens, s.key_size},
@@ -201,6 +219,7 @@ Checked<Layout> with_token_head_scales(Layout cache) {
     if (!data || cache.find(scale))
       return Flaw{cache.name + ": needs " + std::string(role_name(role)) + " without scales"};
     const std::int64_t heads = data->heads();
+    if (auto flaw = find_excess("scales", {cache.block_count, cache.block_tokens, heads, 4})) return *std::move(flaw);
     const std::int64_t block_bytes = cache.block_tokens * heads * 4;
     cache.components.push_back({.role = scale,
                                 .element = Element::kFp32,
@@ -217,6 +236,7 @@ Checked<Layout> with_token_head_scales(Layout cache) {
 }
 
 Checked<Layout> inline_scales_nhd(const CacheShape& s) {
+  if (auto flaw = find_excess("inline scales", {s.block_tokens, s.heads, row_size(s), 8})) return *std::move(flaw);
   std::vector<Tensor> tensors;
   for (const bool is_key : {true, false}) {
     const std::int64_t size = is_key ? s.key_size : value_size(s);
@@ -279,6 +299,10 @@ Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::
                   " heads do not make " + std::to_string(head_groups) + " groups"};
     }
     const std::int64_t unit = element_bytes(each.element);
+    if (auto flaw = find_excess("store block", {block_tokens, each.heads(), each.features(), unit, cache.layer_count,
+                                                kRoleCount, block_count})) {
+      return *std::move(flaw);
+    }
     const std::int64_t heads = each.heads() / head_groups;
     block.components.push_back({.role = each.role,
                                 .element = each.element,

@@ -12,30 +12,37 @@ namespace {
 using Kind = Operation::Kind;
 
 /// Calls that move more than the caches hold write past them.
-constexpr std::int64_t kStreamingBytes = 4 << 20;
+constexpr double kStreamingBytes = 4 << 20;
 
 bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_count) {
   if (row_count == 0) return false;
   if (rows.kind == Rows::Kind::kRange) return rows.first < 0 || rows.first > slot_count - row_count;
+  // Block by block as single slots of so many fewer: an id times its tokens might overflow.
   const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
   const std::int64_t step = is_blocks ? rows.block_tokens : 1;
-  for (std::int64_t row = 0; row < row_count; row += step) {
-    if (rows.slot(row) + (is_blocks ? step - 1 : 0) >= slot_count) return true;
+  if (step < 1) return true;  // no such blocks
+  Rows ids = rows;
+  if (rows.kind == Rows::Kind::kBlocks32) ids.kind = Rows::Kind::kSlots32;
+  if (rows.kind == Rows::Kind::kBlocks64) ids.kind = Rows::Kind::kSlots64;
+  const std::int64_t id_count = (row_count - 1) / step + 1;
+  for (std::int64_t i = 0; i < id_count; ++i) {
+    if (ids.slot(i) >= slot_count / step) return true;
   }
   return false;
 }
 
-std::int64_t part_bytes(const Part& part) {
-  return part.heads * part.to.feature.extent() * element_bytes(part.to.element);
+/// Bytes of a row, as a float: slots may repeat, so that a call's sum is bounded by nothing.
+double part_bytes(const Part& part) {
+  return static_cast<double>(part.heads * part.to.feature.extent() * element_bytes(part.to.element));
 }
 
 /// The host body: rows outermost, so that slots are looked up once and one turn table serves all layers.
 void run(const PermutePlan& plan) {
-  std::int64_t total_bytes = 0;
+  double total_bytes = 0;
   bool has_copies = false;
   bool has_computed = false;
   for (int i = 0; i < plan.part_count; ++i) {
-    total_bytes += part_bytes(plan.parts[i]) * plan.row_count * plan.layer_count;
+    total_bytes += part_bytes(plan.parts[i]) * static_cast<double>(plan.row_count * plan.layer_count);
     (plan.parts[i].kind == Kind::kCopy ? has_copies : has_computed) = true;
   }
   const HostStores stores = plan.operation.host_stores;
@@ -176,12 +183,15 @@ Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t>
     last = end;
   }
   const std::int64_t tokens = cache.layout.block_tokens;
-  std::int64_t start = 0;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    const auto copied = permute(cache, Rows::blocks(targets.data() + start, tokens), cache,
-                                Rows::blocks(&sources[i], tokens, 0), (ends[i] - start) * tokens);
-    if (!copied) return copied.error();
-    start = ends[i];
+  for (const bool is_check : {true, false}) {
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const auto done = (is_check ? check_permute : permute)(cache, Rows::blocks(targets.data() + start, tokens), cache,
+                                                             Rows::blocks(&sources[i], tokens, 0),
+                                                             (ends[i] - start) * tokens, Operation());
+      if (!done) return done.error();
+      start = ends[i];
+    }
   }
   return {};
 }

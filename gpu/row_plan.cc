@@ -3,21 +3,27 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "gpu/checked.h"
+
 namespace kv {
+namespace {
+constexpr std::int64_t kBlockTokensMax = std::int64_t{1} << 31;  // ids of 32 bits times this stay within 64
+}
 
 Result<std::int64_t> plan_table_rows(std::span<std::int64_t> slots, const BlockTable& table, std::int64_t block_tokens,
                                      std::span<const std::int64_t> starts, std::span<const std::int64_t> lengths,
                                      MissingBlock missing) {
   const auto batch = static_cast<std::int64_t>(lengths.size());
-  if ((!starts.empty() && starts.size() != lengths.size()) ||
-      batch * table.width > static_cast<std::int64_t>(table.ids.size())) {
+  const auto id_count = static_cast<std::int64_t>(table.ids.size());
+  if ((!starts.empty() && starts.size() != lengths.size()) || block_tokens < 1 || block_tokens > kBlockTokensMax ||
+      !is_product_within(id_count, {batch, table.width})) {
     return Errc::kBadRequest;
   }
   std::size_t row_count = 0;
   for (std::int64_t s = 0; s < batch; ++s) {
     const std::int64_t start = starts.empty() ? 0 : starts[static_cast<std::size_t>(s)];
     const std::int64_t length = lengths[static_cast<std::size_t>(s)];
-    if (start < 0 || length < 0 || start + length > table.width * block_tokens) return Errc::kBadRequest;
+    if (start < 0 || length < 0 || length > table.width * block_tokens - start) return Errc::kBadRequest;
     for (std::int64_t position = start; position < start + length; ++position) {
       const std::int64_t block = table.ids[static_cast<std::size_t>(s * table.width + position / block_tokens)];
       if (block < 0 && missing == MissingBlock::kDropRow) continue;
@@ -31,6 +37,7 @@ Result<std::int64_t> plan_table_rows(std::span<std::int64_t> slots, const BlockT
 Result<void> plan_append_rows(std::span<std::int64_t> slots, const PageTableCsr& table, std::int64_t page_tokens,
                               std::span<const std::int32_t> batch_indices, std::span<const std::int32_t> positions) {
   if (slots.size() != batch_indices.size() || slots.size() != positions.size()) return Errc::kBadRequest;
+  if (page_tokens < 1 || page_tokens > kBlockTokensMax) return Errc::kBadRequest;
   const auto page_count = static_cast<std::int64_t>(table.indices.size());
   for (std::size_t e = 0; e < slots.size(); ++e) {
     slots[e] = -1;
@@ -52,8 +59,9 @@ Result<void> plan_append_positions(std::span<std::int32_t> batch_indices, std::s
   std::ranges::fill(positions, 0);
   for (std::size_t b = 0; b < seq_lens.size(); ++b) {
     const std::int32_t end = append_indptr[b + 1];
+    if (append_indptr[b] < 0 || end < 0) return Errc::kBadRequest;
     const std::int32_t count = end - append_indptr[b];
-    if (append_indptr[b] < 0 || count < 0 || count > seq_lens[b] || static_cast<std::size_t>(end) > positions.size()) {
+    if (count < 0 || count > seq_lens[b] || static_cast<std::size_t>(end) > positions.size()) {
       return Errc::kBadRequest;
     }
     for (std::int32_t e = append_indptr[b]; e < end; ++e) {

@@ -8,15 +8,6 @@
 namespace kv {
 namespace {
 
-/// The bytes of a store block, or nothing if the layout is not one: everything in one allocation, block after block.
-std::int64_t dense_block_bytes(const Layout& layout) {
-  const std::int64_t bytes = layout.components.front().block_stride_bytes;
-  const bool is_dense =
-      layout.tensor_count == 1 && layout.has_all_layers_in_tensor && layout.components.front().offset_bytes == 0 &&
-      std::ranges::all_of(layout.components, [&](const Component& each) { return each.block_stride_bytes == bytes; });
-  return is_dense && layout.tensor_bytes(0) == layout.block_count * bytes ? bytes : 0;
-}
-
 bool has_sums_for(const BoundLayout& blocks, std::int64_t block_bytes, std::size_t seed_count, std::size_t sum_count) {
   return block_bytes > 0 && static_cast<std::int64_t>(seed_count) <= blocks.layout.block_count &&
          sum_count == seed_count * stripe_count(static_cast<std::size_t>(block_bytes));
@@ -26,7 +17,21 @@ std::span<std::byte> block_at(const BoundLayout& blocks, std::int64_t index, std
   return {blocks.bases.front() + index * block_bytes, static_cast<std::size_t>(block_bytes)};
 }
 
+/// Whether a block of the store begins with a row that Rows::after() can begin with.
+bool is_cut_evenly(const Rows& rows, std::int64_t block_tokens) {
+  const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
+  return !is_blocks || (rows.block_tokens > 0 && block_tokens % rows.block_tokens == 0);
+}
+
 }  // namespace
+
+std::int64_t dense_block_bytes(const Layout& layout) {
+  const std::int64_t bytes = layout.components.front().block_stride_bytes;
+  const bool is_dense =
+      layout.tensor_count == 1 && layout.has_all_layers_in_tensor && layout.components.front().offset_bytes == 0 &&
+      std::ranges::all_of(layout.components, [&](const Component& each) { return each.block_stride_bytes == bytes; });
+  return is_dense && layout.tensor_bytes(0) == layout.block_count * bytes ? bytes : 0;
+}
 
 Result<std::int64_t> scatter_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
                                       std::span<const std::uint64_t> seeds, std::span<const std::uint64_t> sums,
@@ -34,6 +39,7 @@ Result<std::int64_t> scatter_verified(const BoundLayout& cache, const Rows& rows
   const std::int64_t block_bytes = dense_block_bytes(blocks.layout);
   if (!has_sums_for(blocks, block_bytes, seeds.size(), sums.size())) return Errc::kMismatch;
   const std::int64_t tokens = blocks.layout.block_tokens;
+  if (!is_cut_evenly(rows, tokens)) return Errc::kBadRequest;
   const auto block_count = static_cast<std::int64_t>(seeds.size());
   const auto checked = check_permute(cache, rows, blocks, Rows::range(), block_count * tokens, operation);
   if (!checked) return checked.error();
@@ -43,6 +49,7 @@ Result<std::int64_t> scatter_verified(const BoundLayout& cache, const Rows& rows
   for (std::int64_t i = 0; i < block_count; ++i) {
     const auto index = static_cast<std::size_t>(i);
     if (!verify_block(seeds[index], block_at(blocks, i, block_bytes), sums.subspan(index * stripes, stripes))) return i;
+    if (operation.rotation.deltas) streaming.rotation.deltas = operation.rotation.deltas + i * tokens;
     const auto moved = permute(cache, rows.after(i * tokens), blocks, Rows::range(i * tokens), tokens, streaming);
     if (!moved) return moved.error();
   }
@@ -55,6 +62,7 @@ Result<void> gather_with_checksums(const BoundLayout& blocks, const BoundLayout&
   const std::int64_t block_bytes = dense_block_bytes(blocks.layout);
   if (!has_sums_for(blocks, block_bytes, seeds.size(), sums.size())) return Errc::kMismatch;
   const std::int64_t tokens = blocks.layout.block_tokens;
+  if (!is_cut_evenly(rows, tokens)) return Errc::kBadRequest;
   const auto block_count = static_cast<std::int64_t>(seeds.size());
   const auto checked = check_permute(blocks, Rows::range(), cache, rows, block_count * tokens, operation);
   if (!checked) return checked.error();
@@ -62,6 +70,7 @@ Result<void> gather_with_checksums(const BoundLayout& blocks, const BoundLayout&
   cached.host_stores = HostStores::kCached;  // read again at once
   const std::size_t stripes = stripe_count(static_cast<std::size_t>(block_bytes));
   for (std::int64_t i = 0; i < block_count; ++i) {
+    if (operation.rotation.deltas) cached.rotation.deltas = operation.rotation.deltas + i * tokens;
     const auto moved = permute(blocks, Rows::range(i * tokens), cache, rows.after(i * tokens), tokens, cached);
     if (!moved) return moved.error();
     const auto index = static_cast<std::size_t>(i);

@@ -11,11 +11,15 @@
 
 namespace kv {
 
+/// The bytes of one of the store's blocks, or 0 if `layout` is not theirs: everything in one allocation, block after
+/// block.
+std::int64_t dense_block_bytes(const Layout& layout);
+
 /// Verifies block i of `blocks` (layouts::store_block) and scatters its tokens, rows [i * block_tokens, (i + 1) *
 /// block_tokens), to their slots in `cache`. Returns how many leading blocks verified; from the first that does not,
 /// nothing is written. `seeds` has one for each block, `sums` stripe_count(block_bytes) for each. Errors, before
 /// anything is written: kMismatch: other layouts, or counts of sums and seeds that do not fit; kBadRequest as permute()
-/// has it. Requires: rows that Rows::after() can advance by whole blocks.
+/// has it, and for rows in blocks of which a store's block is no multiple.
 Result<std::int64_t> scatter_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
                                       std::span<const std::uint64_t> seeds, std::span<const std::uint64_t> sums,
                                       const Operation& operation = Operation());

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -169,7 +171,7 @@ TEST(LayoutTest, SlicedHeadsLieWhereTheyLayInTheWhole) {
   const auto across = slice_heads(block, 1, 2);
   ASSERT_FALSE(across);
   EXPECT_EQ(across.error().text,
-            "store block: K: head axis: heads 1 to 2 are neither within one group of 2 nor whole groups");
+            "store block: K: head axis: 2 heads from 1 on are neither within one group of 2 nor whole groups");
   EXPECT_FALSE(slice_heads(block, 6, 4));
 }
 
@@ -211,10 +213,10 @@ TEST(LayoutTest, FlawsNameTheAxis) {
   EXPECT_EQ(flaw_of({"bthf", {2, 4, 2, 8}, {32, 16, 8, 1}, Element::kBf16, key}),
             "mine: K: block axis: stride of 64 bytes steps into the 128 bytes within it");
   EXPECT_EQ(flaw_of({"bthf", {2, 4, 2, 8}, {-64, 16, 8, 1}, Element::kBf16, key}),
-            "mine: tensor 0 (bthf): axis 'b': stride -64 is negative");
+            "mine: tensor 0 (bthf): axis 'b': stride -64 is negative or reaches beyond 2^56 bytes");
   Layout layout = *layouts::nhd(golden_shape());
   layout.components[1].token.low.extent = 8;
-  EXPECT_EQ(find_flaw(layout)->text, "NHD: V: token axis: digits cover 8 tokens, a block has 16");
+  EXPECT_EQ(find_flaw(layout)->text, "NHD: V: token axis: digits cover 8 times 1 tokens, a block has 16");
   layout = *layouts::nhd(golden_shape());
   layout.components[0].head.low.stride_bytes = 129;
   EXPECT_EQ(find_flaw(layout)->text, "NHD: K: head axis: stride of 129 bytes is no multiple of the element's 2");
@@ -231,6 +233,47 @@ TEST(LayoutTest, NamedLayoutsRefuseShapesTheyCannotHold) {
   EXPECT_EQ(layouts::store_block(*layouts::nhd({.block_count = 2, .heads = 6}), 4, 1).error().text,
             "store block: K: head axis: 6 heads do not make 4 groups");
   EXPECT_TRUE(layouts::nhd(shape));
+}
+
+TEST(LayoutTest, SizesThatOverflowAreFlawsLikeOthers) {
+  constexpr std::int64_t kHuge[] = {std::int64_t{1} << 31,
+                                    std::int64_t{1} << 55,
+                                    std::int64_t{1} << 62,
+                                    std::numeric_limits<std::int64_t>::max(),
+                                    -1,
+                                    std::numeric_limits<std::int64_t>::min()};
+  const auto linear = [](const CacheShape& shape) { return layouts::nvfp4(shape, layouts::ScaleOrder::kLinear); };
+  const auto swizzled = [](const CacheShape& s) { return layouts::nvfp4(s, layouts::ScaleOrder::kSwizzledValues); };
+  using namespace layouts;
+  const std::vector<std::function<Checked<Layout>(const CacheShape&)>> makers = {
+      nhd,      hnd,        joint_nhd,   joint_hnd,   kv_first_nhd, kv_first_hnd, packed_hnd,       packed_nhd,
+      x_packed, fractal_nz, head_folded, mla,         mla_split,    ds_mla,       indexer,          slot_pool,
+      batched,  ragged,     chunk,       cross_layer, linear,       swizzled,     inline_scales_nhd};
+  const Layout sound = *nhd({.block_count = 2, .heads = 4, .element = Element::kInt8});
+  for (const std::int64_t huge : kHuge) {
+    for (const std::int64_t other : kHuge) {
+      const CacheShape shapes[] = {
+          {.block_count = huge, .block_tokens = other},
+          {.block_count = 2, .block_tokens = huge, .heads = other},
+          {.block_count = 2, .heads = huge, .key_size = other},
+          {.block_count = huge, .key_size = huge, .value_size = other},
+          {.block_count = other, .value_size = huge, .element = Element::kInt8},
+          {.block_count = huge, .layer_count = other},
+      };
+      for (const CacheShape& shape : shapes) {
+        for (const auto& make : makers) {
+          const auto layout = make(shape);  // which of these a layout can hold is its own affair: no overflow is not
+          EXPECT_FALSE(layout && find_flaw(*layout));
+        }
+      }
+      EXPECT_FALSE(store_block(sound, huge, other));
+      EXPECT_FALSE(store_block(sound, 1, huge, other));
+      EXPECT_FALSE(slice_heads(sound, huge, other));
+      const Tensor strided{"bt", {2, 2}, {huge, other}, Element::kFp32, {Role::kKey}};
+      EXPECT_FALSE(make_layout("strided", {&strided, 1})) << huge << ' ' << other;
+    }
+    EXPECT_FALSE(nhd({.block_count = 2, .layer_count = huge}));
+  }
 }
 
 TEST(LayoutTest, BindingTakesOnePointerForEachAllocation) {

@@ -104,6 +104,27 @@ TEST_F(VerifiedTest, RefusesCountsAndSlotsThatDoNotFitBeforeItWrites) {
   EXPECT_TRUE(same_bytes(pages_, before));
 }
 
+TEST_F(VerifiedTest, EachRowOfEachBlockTurnsByItsOwnDelta) {
+  std::vector<std::int64_t> deltas(kBlocks * kTokens);
+  for (std::size_t i = 0; i < deltas.size(); ++i) deltas[i] = static_cast<std::int64_t>(i * i % 1000);
+  const double frequencies[] = {1, 0.5, 0.25, 0.125};
+  Operation turn(Operation::Kind::kRotate);
+  turn.rotation = {.rotary_size = 8, .frequencies = frequencies, .deltas = deltas.data()};
+  TestCache want = pages_;
+  const Rows rows = Rows::slots(slots_.data());
+  ASSERT_TRUE(scatter(want.bound(), rows, blocks_.bound(), kBlocks * kTokens, turn));
+  EXPECT_EQ(scatter_verified(pages_.bound(), rows, blocks_.bound(), seeds_, sums_, turn).value(), kBlocks);
+  EXPECT_TRUE(same_bytes(pages_, want));
+}
+
+TEST_F(VerifiedTest, RefusesRowsInBlocksThatAStoreBlockCuts) {
+  const TestCache before = pages_;
+  const std::vector<std::int64_t> blocks = {0, 1, 2};
+  const auto done = scatter_verified(pages_.bound(), Rows::blocks(blocks.data(), 48), blocks_.bound(), seeds_, sums_);
+  EXPECT_EQ(done.error(), Errc::kBadRequest);
+  EXPECT_TRUE(same_bytes(pages_, before));
+}
+
 TEST_F(VerifiedTest, RowsAfterARowAreTheSameRows) {
   const std::vector<std::int32_t> pairs = {0, 3, 1, 2, 0, 7};
   const Rows kinds[] = {Rows::range(5), Rows::slots(slots_.data()), Rows::blocks(slots_.data(), 4),

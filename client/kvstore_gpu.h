@@ -1,0 +1,272 @@
+/* client/kvstore_gpu.h: the C interface for moving KV between an engine's pages and the store's blocks, or between any
+ * two layouts, from raw pointers. Part of libkvstore (-lkvstore); statuses and errors are those of kvstore.h.
+ *
+ *   kvs_cache_shape shape = KVS_CACHE_SHAPE_INIT;       the engine's pages: K and V [NB, BS, H, D], a pair a layer
+ *   shape.block_count = 1000, shape.block_tokens = 16, shape.heads = 8, shape.key_size = 128, shape.layer_count = 32;
+ *   shape.element = KVS_BF16;
+ *   kvs_layout *paged, *block;
+ *   kvs_layout_named("nhd", &shape, &paged);
+ *   kvs_layout_store_block(paged, 1, 64, 0, &block);    64 blocks as kvs_put and kvs_get move them
+ *   kvs_cache *pages, *blocks;
+ *   kvs_cache_bind(paged, pointers, NULL, 64, &pages);  32 layers of K and V
+ *   kvs_cache_bind(block, &buffer, &buffer_bytes, 1, &blocks);
+ *   kvs_rows rows = KVS_ROWS_INIT;
+ *   rows.kind = KVS_ROWS_SLOTS64, rows.ids = slot_mapping, rows.id_count = 1024;
+ *   kvs_gather(blocks, pages, &rows, 1024, NULL, NULL); then kvs_put; and kvs_get, then kvs_scatter
+ *
+ * docs/kernels.md draws the layouts and explains the operations. A call checks all its arguments before it writes; on
+ * any status but KVS_OK nothing was written, unless it says otherwise. Layouts and caches do not change once made: any
+ * thread may use one, several at a time. They do not own the memory that they describe.
+ *
+ * Where a call runs: on the host, at once, if its kvs_run is NULL or says KVS_HOST. With KVS_CUDA it is enqueued on a
+ * stream: the memory of caches, and every array of ids, deltas and frequencies, is then the device's or page-locked and
+ * stays until the stream has passed; ids beyond a cache are skipped, since only the device knows them. */
+#ifndef KVSTORE_GPU_H
+#define KVSTORE_GPU_H
+
+#include "client/kvstore.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Elements. 8-bit floats are e4m3fn and e5m2; KVS_E2M1X2 is two 4-bit floats in a byte, addressed as one. */
+enum { KVS_BYTE, KVS_INT8, KVS_E4M3, KVS_E5M2, KVS_E2M1X2, KVS_FP16, KVS_BF16, KVS_FP32 };
+
+/* What a component of a cache is. Two caches exchange the components whose roles they share. */
+enum {
+  KVS_KEY,
+  KVS_VALUE,
+  KVS_LATENT, /* MLA's compressed K and V, and its rotated part of the key: */
+  KVS_ROPE,
+  KVS_INDEX_KEY, /* the sparse indexer's */
+  KVS_KEY_SCALE,
+  KVS_VALUE_SCALE,
+  KVS_LATENT_SCALE,
+  KVS_INDEX_SCALE,
+  KVS_LOG_COUNT, /* ln(tokens averaged into a slot), of head-folded caches */
+  KVS_ROLE_COUNT
+};
+
+/* --- layouts --- */
+
+typedef struct kvs_layout kvs_layout;
+typedef struct kvs_cache kvs_cache; /* a layout with memory */
+
+typedef struct kvs_cache_shape {
+  size_t struct_size;
+  int64_t block_count;
+  int64_t block_tokens;
+  int64_t heads;       /* 0: 1 */
+  int64_t key_size;    /* elements of a head; MLA: of the latent */
+  int64_t value_size;  /* 0: key_size; MLA: of the rope part */
+  int64_t layer_count; /* 0: 1 */
+  int element;
+  int value_element; /* 0 (KVS_BYTE): as element */
+} kvs_cache_shape;
+#define KVS_CACHE_SHAPE_INIT \
+  { sizeof(kvs_cache_shape), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* `name`: nhd hnd joint_nhd joint_hnd kv_first_nhd kv_first_hnd packed_hnd packed_nhd x_packed fractal_nz cross_layer
+ * head_folded mla mla_split ds_mla indexer nvfp4 nvfp4_swizzled inline_scales_nhd slot_pool batched ragged chunk.
+ * KVS_NOT_FOUND: no such name. KVS_BAD_REQUEST: a shape that it cannot hold; kvs_last_error() names the axis. */
+KVS_API int kvs_layout_named(const char* name, const kvs_cache_shape* shape, kvs_layout** layout);
+
+/* A tensor as libraries describe it. `axes` has a letter for each axis, in order: b block, l layer, c component, t T
+ * token, h H head, f F feature; upper case is an axis' high digit, for tiles. */
+typedef struct kvs_tensor { /* does not grow */
+  const char* axes;
+  const int64_t* shape;   /* strlen(axes) elements */
+  const int64_t* strides; /* in elements; NULL: contiguous, the last axis fastest */
+  int element;
+  const int* roles; /* one, or one for each index of axis c */
+  size_t role_count;
+  int64_t shares;       /* 0: an allocation of its own; n: the n-th allocation, counted from 1, of a tensor before it */
+  int64_t offset_bytes; /* of its first element from the allocation's start */
+} kvs_tensor;
+/* Tensors of one layer, each layer having its own; or with an axis l, of all layers. At most 64. */
+KVS_API int kvs_layout_from_tensors(const char* name, const kvs_tensor* tensors, size_t count, int64_t layer_count,
+                                    kvs_layout** layout);
+/* `cache` with scales per token and head, fp32, in two more allocations a layer. */
+KVS_API int kvs_layout_with_scales(const kvs_layout* cache, kvs_layout** layout);
+/* The store's blocks of what `cache` holds: what a namespace's blocks are. block_tokens 0: the cache's. */
+KVS_API int kvs_layout_store_block(const kvs_layout* cache, int64_t head_groups, int64_t block_count,
+                                   int64_t block_tokens, kvs_layout** layout);
+/* Heads [first, first + count), renumbered from 0: a tensor-parallel rank's. */
+KVS_API int kvs_layout_slice_heads(const kvs_layout* layout, int64_t first, int64_t count, kvs_layout** slice);
+KVS_API void kvs_layout_free(kvs_layout* layout); /* NULL is allowed */
+
+typedef struct kvs_layout_info {
+  size_t struct_size;
+  int64_t block_count, block_tokens, layer_count;
+  size_t allocation_count; /* pointers that kvs_cache_bind takes */
+  uint64_t block_bytes;    /* of a store block: the namespace's block_bytes; else 0 */
+} kvs_layout_info;
+#define KVS_LAYOUT_INFO_INIT \
+  { sizeof(kvs_layout_info), 0, 0, 0, 0, 0 }
+KVS_API int kvs_layout_describe(const kvs_layout* layout, kvs_layout_info* info);
+/* Bytes that the layout reaches over in one of its allocations. */
+KVS_API int kvs_layout_allocation_bytes(const kvs_layout* layout, size_t allocation, uint64_t* bytes);
+/* For people. As kvs_stats: KVS_TOO_LARGE if length + 1 > capacity. */
+KVS_API int kvs_layout_text(const kvs_layout* layout, char* text, size_t capacity, size_t* length);
+struct kvs_operation;
+/* KVS_OK if rows of `from` can go to `to`, else KVS_MISMATCH; kvs_last_error() names component and axis. */
+KVS_API int kvs_layout_check(const kvs_layout* to, const kvs_layout* from, const struct kvs_operation* operation);
+
+/* allocations[i]: of layer i / n the (i % n)-th, n being how many a layer has; or of all layers together. `bytes`: how
+ * large each is, checked against the layout; NULL: the caller is sure. The layout is copied. */
+KVS_API int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uint64_t* bytes, size_t count,
+                           kvs_cache** cache);
+KVS_API int kvs_cache_slice_layers(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice);
+KVS_API int kvs_cache_slice_heads(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice);
+KVS_API void kvs_cache_free(kvs_cache* cache); /* NULL is allowed; not the memory */
+
+/* --- which rows --- */
+
+enum {
+  KVS_ROWS_RANGE,   /* row r is slot first + r */
+  KVS_ROWS_SLOTS32, /* row r is slot ids[r]; a negative id: skip the row */
+  KVS_ROWS_SLOTS64,
+  KVS_ROWS_BLOCKS32, /* rows [i * block_tokens, (i + 1) * block_tokens) are block ids[i] */
+  KVS_ROWS_BLOCKS64
+};
+/* A slot is block * block_tokens + offset. */
+typedef struct kvs_rows {
+  size_t struct_size;
+  int kind;
+  const void* ids; /* int32_t or int64_t, naturally aligned */
+  size_t id_count;
+  int64_t first;        /* KVS_ROWS_RANGE */
+  int64_t block_tokens; /* KVS_ROWS_BLOCKS*; 0: the cache's */
+} kvs_rows;
+#define KVS_ROWS_INIT \
+  { sizeof(kvs_rows), 0, NULL, 0, 0, 0 }
+
+/* Slots of tokens [starts[s], starts[s] + lengths[s]) of each sequence s, end to end. Block i of sequence s is
+ * table[s * width + i]. `starts` NULL: 0. A token whose block is negative has slot -1, or with drop_missing no row at
+ * all. *count: how many there are; KVS_TOO_LARGE if more than `capacity`. On an error, `slots` is unspecified. */
+KVS_API int kvs_slots_of_table(const int32_t* table, size_t sequence_count, int64_t width, int64_t block_tokens,
+                               const int64_t* starts, const int64_t* lengths, int drop_missing, int64_t* slots,
+                               size_t capacity, size_t* count);
+/* Slots of `count` entries, entry e at positions[e] of request batch_indices[e] (negative: slot -1). Pages of request b
+ * are indices[indptr[b]] to indices[indptr[b + 1] - 1]. On an error, `slots` is unspecified. */
+KVS_API int kvs_slots_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
+                             int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions, size_t count,
+                             int64_t* slots);
+
+/* --- what happens on the way --- */
+
+enum {
+  KVS_COPY,       /* bytes: elements must be the same */
+  KVS_CAST,       /* round(x * from_scale / to_scale), saturating */
+  KVS_QUANTISE,   /* components that have scales in the target get them from their values */
+  KVS_DEQUANTISE, /* components that have scales in the source are multiplied by them */
+  KVS_ROTATE      /* keys turn from the positions they were computed at to others */
+};
+enum { /* how a dynamic scale follows from the largest magnitude */
+       KVS_SCALE_TOKEN_HEAD,
+       KVS_SCALE_TILE,
+       KVS_SCALE_INDEXER,
+       KVS_SCALE_INDEXER_POWER_OF_TWO,
+       KVS_SCALE_NVFP4
+};
+enum { KVS_NEOX, KVS_GPTJ }; /* pairs (i, i + R/2), or (2i, 2i + 1) */
+
+typedef struct kvs_operation {
+  size_t struct_size;
+  int kind;
+  uint32_t roles;          /* bits 1 << KVS_KEY, ...: of the target's components, which; 0: all */
+  const float* from_scale; /* KVS_ROLE_COUNT, by role, on the host: the value is the stored number times it; NULL: 1 */
+  const float* to_scale;
+  int scale_rule;
+  float global_scale; /* NVFP4's, on the dequantising side; 0: 1 */
+  int rope_style;
+  int64_t rotary_size;       /* R: so many features turn */
+  const double* frequencies; /* [R / 2] radians a position */
+  size_t frequency_count;
+  const int64_t* deltas; /* new minus old position of each row; NULL: `delta` for all */
+  size_t delta_count;
+  int64_t delta;
+} kvs_operation;
+#define KVS_OPERATION_INIT \
+  { sizeof(kvs_operation), 0, 0, NULL, NULL, 0, 0, 0, 0, NULL, 0, NULL, 0, 0 }
+
+/* --- where it runs --- */
+
+enum { KVS_HOST, KVS_CUDA };
+typedef struct kvs_run {
+  size_t struct_size;
+  int device;
+  void* stream;        /* a cudaStream_t; NULL: the default stream */
+  int block_count_max; /* CUDA blocks for each component and layer; 0: as many as help */
+} kvs_run;
+#define KVS_RUN_INIT \
+  { sizeof(kvs_run), 0, NULL, 0 }
+/* KVS_OK: calls can run there. KVS_UNAVAILABLE: they cannot, and kvs_last_error() says why (no module, no device). */
+KVS_API int kvs_device_check(int device);
+
+/* --- calls --- */
+
+/* Row r of `from_rows` to row r of `to_rows`, for r in [0, row_count): each component that `to` has, in each layer. A
+ * row that either side skips keeps its bytes. If two rows have one target slot, either may win; targets must not
+ * overlap sources. `operation` NULL: KVS_COPY. */
+KVS_API int kvs_permute(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* from, const kvs_rows* from_rows,
+                        int64_t row_count, const kvs_operation* operation, const kvs_run* run);
+/* Row r of `source` to its slot in `cache`; a slot of `cache` to row r of `target`. */
+KVS_API int kvs_scatter(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* source, int64_t row_count,
+                        const kvs_operation* operation, const kvs_run* run);
+KVS_API int kvs_gather(const kvs_cache* target, const kvs_cache* cache, const kvs_rows* rows, int64_t row_count,
+                       const kvs_operation* operation, const kvs_run* run);
+/* Block from_blocks[i] to block to_blocks[i], of one block size. A negative block on either side: skip. */
+KVS_API int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache* from,
+                         const int64_t* from_blocks, size_t count, const kvs_operation* operation, const kvs_run* run);
+/* Copy on write: pairs[i][0] to pairs[i][1], in every layer. On the host, a block that is a source and a target, or a
+ * target twice, is refused. */
+KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* run);
+/* Block sources[i] to targets[ends[i - 1]] .. targets[ends[i] - 1], ends[-1] being 0. Refuses
+ * what kvs_copy_blocks does. Host only. */
+KVS_API int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
+                               const int64_t* targets, size_t target_count, const kvs_run* run);
+/* Block pairs[i][0] of `from` to block pairs[i][1] of `to`: one layout in two memories, for instance the device's and
+ * the host's. `pairs` is read before the call returns, on every device. */
+KVS_API int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*pairs)[2], size_t count,
+                            const kvs_run* run);
+
+/* --- checksums: name-bound XXH3-64 for each 64 KiB stripe of a block --- */
+
+/* The seed of a block's checksums. */
+KVS_API int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t* seed);
+/* Verifies block i of `blocks` (kvs_layout_store_block) and scatters its tokens, rows [i * block_tokens, (i + 1) *
+ * block_tokens), to their slots in `cache`. `sums`: the stripes' of each block. *verified: how many leading blocks were
+ * what their names say; from the first that was not, nothing is written. Host only. */
+KVS_API int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
+                                 const uint64_t* seeds, size_t block_count, const uint64_t* sums, size_t sum_count,
+                                 const kvs_operation* operation, const kvs_run* run, size_t* verified);
+/* Gathers so many blocks and computes their checksums. Host only. */
+KVS_API int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, const kvs_rows* rows,
+                                      const uint64_t* seeds, size_t block_count, uint64_t* sums, size_t sum_count,
+                                      const kvs_operation* operation, const kvs_run* run);
+
+/* --- keeping less: caches whose heads keep tokens of their own --- */
+
+typedef struct kvs_keep_row { /* does not grow */
+  int64_t slot;
+  int64_t token; /* in the packed source; the mean of token_count tokens from there on */
+  int32_t head;
+  int32_t token_count;
+} kvs_keep_row;
+enum { KVS_KEEP_LAST, KVS_KEEP_MEAN, KVS_KEEP_DROP };
+/* What each (sequence b, head h), i = b * head_count + h, keeps: windows[i], offsets[i] (not for KVS_KEEP_LAST), from
+ * first_slots[i] on (negative: nothing). *count: rows; KVS_TOO_LARGE if more than `capacity`, and nothing is written.
+ */
+KVS_API int kvs_plan_keep_rows(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
+                               const int32_t* windows, const int32_t* offsets, const int64_t* first_slots,
+                               kvs_keep_row* rows, size_t capacity, size_t* count);
+/* Writes the rows of `source` to a head-folded `cache`: K, V and the log count. */
+KVS_API int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t row_count,
+                             const kvs_cache* source, const kvs_run* run);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* KVSTORE_GPU_H */
