@@ -16,6 +16,7 @@
 //     host_copy.h, host_rows.h    the host's bodies: bytes, and rows through float
 //     device_plan.h, device_body.h, cuda/permute.cu, cuda_module.h   the device's
 //     verified.h                  the store's blocks with their checksums
+//     staging_device.h, staging.h blocks between the host and a device's pages
 //     compress.h                  caches that keep less than all tokens of a head
 //     paged_cache.h               pages, prefix hits and plans inside an engine (docs/paged-cache.md)
 #pragma once

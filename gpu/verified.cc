@@ -17,13 +17,12 @@ std::span<std::byte> block_at(const BoundLayout& blocks, std::int64_t index, std
   return {blocks.bases.front() + index * block_bytes, static_cast<std::size_t>(block_bytes)};
 }
 
-/// Whether a block of the store begins with a row that Rows::after() can begin with.
+}  // namespace
+
 bool is_cut_evenly(const Rows& rows, std::int64_t block_tokens) {
   const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
   return !is_blocks || (rows.block_tokens > 0 && block_tokens % rows.block_tokens == 0);
 }
-
-}  // namespace
 
 std::int64_t dense_block_bytes(const Layout& layout) {
   const std::int64_t bytes = layout.components.front().block_stride_bytes;

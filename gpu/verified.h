@@ -15,6 +15,9 @@ namespace kv {
 /// block.
 std::int64_t dense_block_bytes(const Layout& layout);
 
+/// Whether the rows of the store's blocks, so many tokens each, begin with rows that Rows::after() can begin with.
+bool is_cut_evenly(const Rows& rows, std::int64_t block_tokens);
+
 /// Verifies block i of `blocks` (layouts::store_block) and scatters its tokens, rows [i * block_tokens, (i + 1) *
 /// block_tokens), to their slots in `cache`. Returns how many leading blocks verified; from the first that does not,
 /// nothing is written. `seeds` has one for each block, `sums` stripe_count(block_bytes) for each. Errors, before

@@ -45,7 +45,11 @@ class EmulatedBackend final : public Backend {
 
   Result<void> permute(TestCache& to, const Rows& to_rows, TestCache& from, const Rows& from_rows,
                        std::int64_t row_count, const Operation& operation) override {
-    const auto plan = make_plan(to.bound(), to_rows, from.bound(), from_rows, row_count, operation);
+    return move(to.bound(), to_rows, from.bound(), from_rows, row_count, operation);
+  }
+  Result<void> move(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
+                    std::int64_t row_count, const Operation& operation) {
+    const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
     if (!plan) return Errc::kMismatch;
     for (const DevicePlan& launch : make_device_plans(*plan, vec_bytes_max_)) {
       for (int i = 0; i < launch.part_count; ++i) {
@@ -231,6 +235,12 @@ class CudaBackend final : public Backend {
 };
 
 }  // namespace
+
+Result<void> emulated_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
+                              const Rows& from_rows, std::int64_t row_count, const Operation& operation) {
+  EmulatedBackend device("", 64, 3, 16);
+  return device.move(to, to_rows, from, from_rows, row_count, operation);
+}
 
 std::vector<Backend*> all_backends() {
   static HostBackend host;

@@ -34,6 +34,10 @@ class Backend {
 /// The host; the kernels' bodies run on the host; a CUDA device.
 std::vector<Backend*> all_backends();
 
+/// permute() by the kernels' bodies on the host: what a device that is not there would do.
+Result<void> emulated_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
+                              const Rows& from_rows, std::int64_t row_count, const Operation& operation);
+
 /// A case of the matrix: every TEST_P runs once for each backend, and says aloud why it did not. The parameter is the
 /// backend's name, so that a test is called the same in every run.
 class MatrixTest : public testing::TestWithParam<std::string> {
