@@ -6,6 +6,7 @@
 #include "client/gpu_c_arguments.h"
 #include "gpu/compress.h"
 #include "gpu/verified.h"
+#include "gpu/verified_plan.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
 
@@ -26,10 +27,11 @@ constexpr std::int64_t kKeepRowsMax = std::int64_t{1} << 32;
 struct BlockCall {
   Rows rows;
   Operation operation;
+  Run run;
 };
 int read_block_call(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks, const void* seeds,
                     std::size_t block_count, const void* sums, std::size_t sum_count, const kvs_operation* operation,
-                    const kvs_run* run, const char* what, BlockCall* call) {
+                    const kvs_run* run, BlockCall* call) {
   if (cache == nullptr || blocks == nullptr || rows == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
   if (block_count > 0 && (seeds == nullptr || sums == nullptr)) return fail(KVS_BAD_REQUEST, "seeds or sums is NULL");
   const Layout& layout = blocks->bound.layout;
@@ -44,7 +46,7 @@ int read_block_call(const kvs_cache* cache, const kvs_rows* rows, const kvs_cach
   const std::int64_t row_count = static_cast<std::int64_t>(block_count) * layout.block_tokens;
   int bad = read_rows(rows, cache->bound.layout, row_count, &call->rows);
   if (bad == KVS_OK) bad = read_operation(operation, row_count, &call->operation);
-  return bad == KVS_OK ? read_host_run(run, what) : bad;
+  return bad == KVS_OK ? read_run(run, &call->run) : bad;
 }
 
 }  // namespace
@@ -71,9 +73,9 @@ int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs
   return gpu_call([&]() -> int {
     if (verified == nullptr) return fail(KVS_BAD_REQUEST, "verified is NULL");
     BlockCall call;
-    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run,
-                                    "kvs_scatter_verified", &call);
+    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
     if (bad != KVS_OK) return bad;
+    if (call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_scatter_verified runs on the host; enqueue it on a device");
     const auto done = scatter_verified(cache->bound, call.rows, blocks->bound, {seeds, block_count}, {sums, sum_count},
                                        call.operation);
     if (!done) return fail_permute(done.error(), cache->bound.layout, blocks->bound.layout, call.operation);
@@ -87,12 +89,36 @@ int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, c
                               const kvs_operation* operation, const kvs_run* run) {
   return gpu_call([&]() -> int {
     BlockCall call;
-    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run,
-                                    "kvs_gather_with_checksums", &call);
+    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
     if (bad != KVS_OK) return bad;
+    if (call.run.cuda) {
+      const VerifiedBlocks all{.block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .sums = sums};
+      const auto enqueued = call.run.cuda->gather_with_checksums(
+          blocks->bound, cache->bound, call.rows, all, call.operation, call.run.stream, call.run.block_count_max);
+      return enqueued ? KVS_OK
+                      : fail_permute(enqueued.error(), blocks->bound.layout, cache->bound.layout, call.operation);
+    }
     const auto done = gather_with_checksums(blocks->bound, cache->bound, call.rows, {seeds, block_count},
                                             {sums, sum_count}, call.operation);
     return done ? KVS_OK : fail_permute(done.error(), blocks->bound.layout, cache->bound.layout, call.operation);
+  });
+}
+
+int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
+                                 const uint64_t* seeds, size_t block_count, const uint64_t* sums, size_t sum_count,
+                                 uint32_t* verdicts, const kvs_operation* operation, const kvs_run* run) {
+  return gpu_call([&]() -> int {
+    if (verdicts == nullptr && block_count > 0) return fail(KVS_BAD_REQUEST, "verdicts is NULL");
+    BlockCall call;
+    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
+    if (bad != KVS_OK) return bad;
+    if (!call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_enqueue_scatter_verified runs on a device only");
+    const VerifiedBlocks all{
+        .block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .expected = sums, .verdicts = verdicts};
+    const auto enqueued = call.run.cuda->scatter_verified(cache->bound, call.rows, blocks->bound, all, call.operation,
+                                                          call.run.stream, call.run.block_count_max);
+    return enqueued ? KVS_OK
+                    : fail_permute(enqueued.error(), cache->bound.layout, blocks->bound.layout, call.operation);
   });
 }
 

@@ -228,7 +228,8 @@ KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], s
 KVS_API int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
                                const int64_t* targets, size_t target_count, const kvs_run* run);
 /* Block pairs[i][0] of `from` to block pairs[i][1] of `to`: one layout in two memories, for instance the device's and
- * the host's. `pairs` is read before the call returns, on every device. */
+ * the host's, in few large copies where blocks are contiguous. `pairs` is read before the call returns, on every
+ * device. */
 KVS_API int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*pairs)[2], size_t count,
                             const kvs_run* run);
 
@@ -242,10 +243,18 @@ KVS_API int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t
 KVS_API int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
                                  const uint64_t* seeds, size_t block_count, const uint64_t* sums, size_t sum_count,
                                  const kvs_operation* operation, const kvs_run* run, size_t* verified);
-/* Gathers so many blocks and computes their checksums. Host only. */
+/* Gathers so many blocks and computes their checksums. With KVS_CUDA, seeds and sums are the device's. */
 KVS_API int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, const kvs_rows* rows,
                                       const uint64_t* seeds, size_t block_count, uint64_t* sums, size_t sum_count,
                                       const kvs_operation* operation, const kvs_run* run);
+
+/* kvs_scatter_verified enqueued on a device, with KVS_CUDA only: seeds, sums and verdicts (block_count) are the
+ * device's. verdicts[i] becomes 0, or 1 for a block that is not what its name says; its rows are left alone, while
+ * sound blocks after it are scattered. */
+KVS_API int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
+                                         const uint64_t* seeds, size_t block_count, const uint64_t* sums,
+                                         size_t sum_count, uint32_t* verdicts, const kvs_operation* operation,
+                                         const kvs_run* run);
 
 /* --- keeping less: caches whose heads keep tokens of their own --- */
 

@@ -1,33 +1,15 @@
 #include "gpu/cuda_module.h"
 
-#include <dlfcn.h>
-
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include "base/assert.h"
+#include "gpu/cuda_functions.h"
 #include "gpu/device_plan.h"
+#include "gpu/verified_plan.h"
 
 namespace kv {
-
-// The functions of gpu/cuda/module_abi.h, found by name.
-struct CudaModule::Functions {
-  void* library = nullptr;
-  int (*abi_version)() = nullptr;
-  int (*permute)(const DevicePlan*, void*, int) = nullptr;
-  int (*scatter_kept)(const DevicePlan*, const KeepRow*, std::int64_t, void*, int) = nullptr;
-  int (*device_count)() = nullptr;
-  void* (*allocate)(std::size_t) = nullptr;
-  int (*free)(void*) = nullptr;
-  int (*copy)(void*, const void*, std::size_t) = nullptr;
-  int (*synchronise)(void*) = nullptr;
-
-  Functions() = default;
-  Functions(const Functions&) = delete;
-  ~Functions() {
-    if (library) dlclose(library);
-  }
-};
 
 namespace {
 
@@ -70,11 +52,22 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
   if (!find(library, "kv_cuda_abi_version", functions->abi_version) || functions->abi_version() != kDeviceAbiVersion) {
     return refuse("the CUDA module is another version's");
   }
+  Functions& f = *functions;
   const bool is_whole =
-      find(library, "kv_cuda_permute", functions->permute) &&
-      find(library, "kv_cuda_device_count", functions->device_count) &&
-      find(library, "kv_cuda_allocate", functions->allocate) && find(library, "kv_cuda_free", functions->free) &&
-      find(library, "kv_cuda_copy", functions->copy) && find(library, "kv_cuda_synchronise", functions->synchronise);
+      find(library, "kv_cuda_permute", f.permute) && find(library, "kv_cuda_scatter_kept", f.scatter_kept) &&
+      find(library, "kv_cuda_checksum", f.checksum) && find(library, "kv_cuda_copy_batch", f.copy_batch) &&
+      find(library, "kv_cuda_copy_2d", f.copy_2d) && find(library, "kv_cuda_clear", f.clear) &&
+      find(library, "kv_cuda_device_count", f.device_count) && find(library, "kv_cuda_allocate", f.allocate) &&
+      find(library, "kv_cuda_free", f.free) && find(library, "kv_cuda_copy", f.copy) &&
+      find(library, "kv_cuda_synchronise", f.synchronise) &&
+      find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
+      find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
+      find(library, "kv_cuda_create_stream", f.create_stream) &&
+      find(library, "kv_cuda_destroy_stream", f.destroy_stream) &&
+      find(library, "kv_cuda_create_event", f.create_event) &&
+      find(library, "kv_cuda_destroy_event", f.destroy_event) && find(library, "kv_cuda_record", f.record) &&
+      find(library, "kv_cuda_wait_on_stream", f.wait_on_stream) && find(library, "kv_cuda_is_passed", f.is_passed) &&
+      find(library, "kv_cuda_wait", f.wait);
   if (!is_whole) return refuse("the CUDA module lacks a function");
   if (functions->device_count() == 0) return refuse("no CUDA device");
   return std::shared_ptr<const CudaModule>(new CudaModule(std::move(functions)));
@@ -108,6 +101,44 @@ Result<void> CudaModule::scatter_kept(const BoundLayout& cache, std::span<const 
     if (!launched) return launched.error();
   }
   return {};
+}
+
+Result<void> CudaModule::scatter_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
+                                          const VerifiedBlocks& verified, const Operation& operation, void* stream,
+                                          int block_count_max) const {
+  return run_verified(cache, rows, blocks, verified, operation, true, stream, block_count_max);
+}
+Result<void> CudaModule::gather_with_checksums(const BoundLayout& blocks, const BoundLayout& cache, const Rows& rows,
+                                               const VerifiedBlocks& verified, const Operation& operation, void* stream,
+                                               int block_count_max) const {
+  return run_verified(cache, rows, blocks, verified, operation, false, stream, block_count_max);
+}
+
+Result<void> CudaModule::run_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
+                                      const VerifiedBlocks& verified, const Operation& operation, bool is_scatter,
+                                      void* stream, int block_count_max) const {
+  const auto steps = plan_verified(cache, rows, blocks, verified, operation, is_scatter);
+  if (!steps) return steps.error();
+  for (const VerifiedStep& step : *steps) {
+    const auto sum = [&] { return check(functions_->checksum(&step.checksum, stream)); };
+    if (is_scatter) {
+      if (const auto enqueued = sum(); !enqueued) return enqueued.error();
+    }
+    for (const DevicePlan& launch : step.launches) {
+      const auto launched = check(functions_->permute(&launch, stream, block_count_max));
+      if (!launched) return launched.error();
+    }
+    if (!is_scatter) {
+      if (const auto enqueued = sum(); !enqueued) return enqueued.error();
+    }
+  }
+  return {};
+}
+
+Result<void> CudaModule::copy_batch(std::span<void* const> to, std::span<const void* const> from,
+                                    std::span<const std::size_t> bytes, void* stream) const {
+  KV_ASSERT(to.size() == from.size() && to.size() == bytes.size());
+  return check(functions_->copy_batch(to.data(), from.data(), bytes.data(), to.size(), stream));
 }
 
 void* CudaModule::allocate(std::size_t bytes) const { return functions_->allocate(bytes); }

@@ -14,7 +14,7 @@
 
 namespace kv {
 
-struct DevicePlan;
+struct VerifiedBlocks;
 
 /// libkvstore_cuda.so, held open. Thread safety: calls may come from any thread.
 class CudaModule {
@@ -39,6 +39,24 @@ class CudaModule {
   Result<void> scatter_kept(const BoundLayout& cache, std::span<const KeepRow> rows, const BoundLayout& source,
                             void* stream, int block_count_max = kBlockCountMax) const;
 
+  /// Enqueued on `stream`: verifies so many of the store's blocks, `blocks`' first, and scatters those that are what
+  /// their names say, rows [i * block_tokens, (i + 1) * block_tokens) for block i. verdicts[i] is 0 for a block that
+  /// is, else 1, and then its rows are left alone; other than on the host, sound blocks after it are scattered. All
+  /// arrays are the device's, or page-locked. Errors: as permute(), and kMismatch if `blocks` are not the store's,
+  /// kBadRequest for more than it holds and for rows in blocks that a store's block cuts.
+  Result<void> scatter_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
+                                const VerifiedBlocks& verified, const Operation& operation, void* stream,
+                                int block_count_max = kBlockCountMax) const;
+  /// Enqueued on `stream`: gathers so many blocks and writes their checksums to verified.sums.
+  Result<void> gather_with_checksums(const BoundLayout& blocks, const BoundLayout& cache, const Rows& rows,
+                                     const VerifiedBlocks& verified, const Operation& operation, void* stream,
+                                     int block_count_max = kBlockCountMax) const;
+
+  /// Copies from[i] to to[i], bytes[i] each, enqueued on `stream`, in one call of the driver where it can. The arrays
+  /// are read before the call returns. Host memory that is not page-locked makes the call wait.
+  Result<void> copy_batch(std::span<void* const> to, std::span<const void* const> from,
+                          std::span<const std::size_t> bytes, void* stream) const;
+
   void* allocate(std::size_t bytes) const;  ///< Device memory, or null. The caller frees it.
   void free(void* memory) const;
   Result<void> copy(void* to, const void* from, std::size_t bytes) const;  ///< Between any two memories; waits.
@@ -46,8 +64,12 @@ class CudaModule {
 
  private:
   struct Functions;
+  friend class CudaStagingDevice;
   explicit CudaModule(std::unique_ptr<Functions> functions);
   Result<void> check(int error) const;
+  Result<void> run_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
+                            const VerifiedBlocks& verified, const Operation& operation, bool is_scatter, void* stream,
+                            int block_count_max) const;
 
   std::unique_ptr<Functions> functions_;
 };

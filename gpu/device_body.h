@@ -46,11 +46,21 @@ constexpr void store(std::byte* at, T value) {
   *static_cast<T*>(static_cast<void*>(at)) = value;
 }
 
+/// Whether the block of the source that holds `row` did not verify.
+template <class Plan>
+constexpr bool is_refused(const Plan& plan, std::int64_t row) {
+  if constexpr (Plan::kHasVerdicts) {
+    return plan.verdicts[plan.from_shift >= 0 ? row >> plan.from_shift : row / plan.from_block_tokens] != 0;
+  }
+  return false;
+}
+
 /// Where row `row` lies on a side, from the component's base; negative: skip it.
 template <class Plan>
 constexpr std::int64_t row_offset(const Plan& plan, bool is_to, const Place& place, std::int64_t row) {
   const std::int64_t slot = is_to ? plan.to_rows.slot(row) : plan.from_rows.slot(row);
   if (slot < 0 || slot >= (is_to ? plan.to_slot_count : plan.from_slot_count)) return -1;
+  if (!is_to && is_refused(plan, row)) return -1;
   const int shift = is_to ? plan.to_shift : plan.from_shift;
   const std::int64_t tokens = is_to ? plan.to_block_tokens : plan.from_block_tokens;
   const std::int64_t block = shift >= 0 ? slot >> shift : slot / tokens;
@@ -84,7 +94,7 @@ constexpr std::int64_t simple_row_offset(const Plan& plan, bool is_to, const Pla
     const bool is_32 = rows.kind == Rows::Kind::kSlots32 || rows.kind == Rows::Kind::kBlocks32;
     id = is_32 ? static_cast<const std::int32_t*>(rows.ids)[index] : static_cast<const std::int64_t*>(rows.ids)[index];
   }
-  if (id < 0) return -1;
+  if (id < 0 || (!is_to && is_refused(plan, row))) return -1;
   const std::int64_t slot = is_blocks ? (id << shift) + (row & mask) : id;
   if (slot >= (is_to ? plan.to_slot_count : plan.from_slot_count)) return -1;
   return (slot >> shift) * place.block_stride_bytes + (slot & mask) * place.token.low.stride_bytes;

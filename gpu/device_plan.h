@@ -11,7 +11,7 @@
 namespace kv {
 
 /// Of DevicePlan and the functions of gpu/cuda/module_abi.h: a module built for another one is refused.
-inline constexpr int kDeviceAbiVersion = 1;
+inline constexpr int kDeviceAbiVersion = 2;
 
 /// How a component is moved (gpu/device_body.h has the bodies).
 enum class DeviceBody : std::uint8_t {
@@ -45,17 +45,25 @@ struct DevicePlan {
   std::int64_t from_slot_count = 0;
   int to_shift = -1;  ///< log2 of block_tokens, or -1: a division costs as much as the copy of a vector.
   int from_shift = -1;
-  int to_width = 0;  ///< Components a layer in to_bases.
+  const std::uint32_t* verdicts = nullptr;  ///< Of each source block: 0, or its rows are skipped. Null: none is.
+  int to_width = 0;                         ///< Components a layer in to_bases.
   int from_width = 0;
   int part_count = 0;
   DevicePart parts[kRoleCount];
   Operation operation;
   std::byte* bases[kDeviceBasesMax];  ///< [layer][component] of `to`, then of `from`.
 
+  static constexpr bool kHasVerdicts = false;  ///< Of the type that a body is compiled for: the test costs registers.
+
   constexpr std::byte* to_base(std::int64_t layer, int component) const { return bases[layer * to_width + component]; }
   constexpr std::byte* from_base(std::int64_t layer, int component) const {
     return bases[layer_count * to_width + layer * from_width + component];
   }
+};
+
+/// A plan whose verdicts count.
+struct VerifiedDevicePlan : DevicePlan {
+  static constexpr bool kHasVerdicts = true;
 };
 
 /// The launches that carry out `plan`: one, unless its layers need more than kDeviceBasesMax pointers.

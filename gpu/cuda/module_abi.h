@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "gpu/compress.h"
+#include "gpu/device_checksum.h"
 #include "gpu/device_plan.h"
 
 #pragma GCC visibility push(default)
@@ -16,10 +17,29 @@ int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_ma
 /// The same for the rows of a compressed cache; `rows` is the device's or page-locked.
 int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count, void* stream,
                          int block_count_max);
+/// Enqueues checksums of blocks; of a comparison, verdicts are written whole.
+int kv_cuda_checksum(const kv::DeviceChecksum* job, void* stream);
+/// Enqueues copies to[i] <- from[i] of bytes[i], in one call where the driver can. The arrays are read before it
+/// returns.
+int kv_cuda_copy_batch(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
+                       void* stream);
+int kv_cuda_copy_2d(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width_bytes,
+                    std::size_t height, void* stream);
+int kv_cuda_clear(void* memory, std::size_t bytes, void* stream);
 int kv_cuda_device_count();
 void* kv_cuda_allocate(std::size_t bytes);  ///< Null: no memory.
 int kv_cuda_free(void* memory);
 int kv_cuda_copy(void* to, const void* from, std::size_t bytes);  ///< Between any two memories; waits.
 int kv_cuda_synchronise(void* stream);
+void* kv_cuda_allocate_page_locked(std::size_t bytes);  ///< Host memory that kernels reach. Null: none.
+int kv_cuda_free_page_locked(void* memory);
+int kv_cuda_create_stream(void** stream);  ///< One that waits for no other, the default one included.
+int kv_cuda_destroy_stream(void* stream);
+int kv_cuda_create_event(void** event);
+int kv_cuda_destroy_event(void* event);
+int kv_cuda_record(void* event, void* stream);
+int kv_cuda_wait_on_stream(void* stream, void* event);
+int kv_cuda_is_passed(void* event, int* is_passed);
+int kv_cuda_wait(void* event);
 }
 #pragma GCC visibility pop

@@ -35,14 +35,14 @@ __device__ device::Worker this_worker() {
           static_cast<std::int64_t>(gridDim.x)};
 }
 
-template <DeviceBody body>
-__global__ void __launch_bounds__(kThreads) permute_kernel(const __grid_constant__ DevicePlan plan) {
+template <DeviceBody body, class Plan>
+__global__ void __launch_bounds__(kThreads) permute_kernel(const __grid_constant__ Plan plan) {
   const Share share = share_of(plan, body);
   device::move_rows<body>(plan, plan.parts[share.part], share.layer, this_worker());
 }
 
-template <class T, bool kIsSimple>
-__device__ void transpose_tiles(const DevicePlan& plan, const Part& part, std::int64_t layer, void* memory) {
+template <class T, bool kIsSimple, class Plan>
+__device__ void transpose_tiles(const Plan& plan, const Part& part, std::int64_t layer, void* memory) {
   T* elements = static_cast<T*>(memory);
   device::Tile tile{.head = blockIdx.z};
   if (tile.head >= part.heads) return;
@@ -57,8 +57,8 @@ __device__ void transpose_tiles(const DevicePlan& plan, const Part& part, std::i
   }
 }
 
-template <DeviceBody body>
-__global__ void __launch_bounds__(kThreads) transpose_kernel(const __grid_constant__ DevicePlan plan) {
+template <DeviceBody body, class Plan>
+__global__ void __launch_bounds__(kThreads) transpose_kernel(const __grid_constant__ Plan plan) {
   __shared__ std::uint32_t tile[device::kTileElements];
   constexpr bool kIsSimple = body == DeviceBody::kSimpleTranspose;
   const Share share = share_of(plan, body);
@@ -78,34 +78,81 @@ __global__ void __launch_bounds__(kThreads)
                     this_worker());
 }
 
+/// A block of threads a stripe. (gpu/device_checksum.h draws the steps.)
+__global__ void __launch_bounds__(kThreads)
+    checksum_kernel(const __grid_constant__ DeviceChecksum job, std::int64_t stripe_count) {
+  __shared__ device::StripeScratch scratch;
+  for (std::int64_t index = blockIdx.x; index < stripe_count; index += gridDim.x) {
+    const device::Stripe stripe = device::stripe_of(job, index);
+    device::checksum_begin(stripe, scratch, this_worker());
+    __syncthreads();
+    device::checksum_add(stripe, scratch, this_worker());
+    __syncthreads();
+    device::checksum_fold(stripe, scratch, this_worker());
+    __syncthreads();
+    if (threadIdx.x == 0) device::checksum_end(job, index, stripe, scratch);
+    __syncthreads();  // the scratch is the next stripe's
+  }
+}
+
 }  // namespace
 }  // namespace kv
 
-extern "C" int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max) {
-  using kv::DeviceBody;
-  if (plan->row_count == 0) return cudaSuccess;
+extern "C" int kv_cuda_checksum(const kv::DeviceChecksum* job, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  const std::int64_t stripe_count = job->block_count * kv::device::stripes_of(*job);
+  if (stripe_count == 0) return cudaSuccess;
+  if (!job->sums) {
+    const auto bytes = static_cast<std::size_t>(job->block_count) * sizeof *job->verdicts;
+    const cudaError_t cleared = cudaMemsetAsync(job->verdicts, 0, bytes, on);
+    if (cleared != cudaSuccess) return cleared;
+  }
+  constexpr std::int64_t kBlocksMax = 1 << 20;
+  const auto blocks = static_cast<unsigned>(stripe_count < kBlocksMax ? stripe_count : kBlocksMax);
+  kv::checksum_kernel<<<blocks, kv::kThreads, 0, on>>>(*job, stripe_count);
+  return cudaGetLastError();
+}
+
+namespace kv {
+namespace {
+
+/// One launch for each kind of body that the plan's components need.
+template <class Plan>
+void launch_bodies(const Plan& plan, void* stream, int block_count_max) {
   const auto launch = [&](auto kernel, DeviceBody body, std::int64_t rows_each) {
     const bool is_transpose = body == DeviceBody::kTranspose || body == DeviceBody::kSimpleTranspose;
     int parts = 0;
     std::int64_t heads = 1;  // a transposition has a tile for each; the others take them as they take vectors
-    for (int i = 0; i < plan->part_count; ++i) {
-      if (plan->parts[i].body != body) continue;
+    for (int i = 0; i < plan.part_count; ++i) {
+      if (plan.parts[i].body != body) continue;
       ++parts;
-      if (is_transpose && plan->parts[i].part.heads > heads) heads = plan->parts[i].part.heads;
+      if (is_transpose && plan.parts[i].part.heads > heads) heads = plan.parts[i].part.heads;
     }
     if (parts == 0) return;
-    const std::int64_t wanted = (plan->row_count + rows_each - 1) / rows_each;
+    const std::int64_t wanted = (plan.row_count + rows_each - 1) / rows_each;
     const dim3 grid(static_cast<unsigned>(wanted < block_count_max ? wanted : block_count_max),
-                    static_cast<unsigned>(parts * plan->layer_count), static_cast<unsigned>(heads));
-    kernel<<<grid, kv::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*plan);
+                    static_cast<unsigned>(parts * plan.layer_count), static_cast<unsigned>(heads));
+    kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(plan);
   };
-  launch(kv::permute_kernel<DeviceBody::kWideCopy>, DeviceBody::kWideCopy, 4);
-  launch(kv::permute_kernel<DeviceBody::kCopy>, DeviceBody::kCopy, 4);
-  launch(kv::permute_kernel<DeviceBody::kCast>, DeviceBody::kCast, 1);
-  launch(kv::permute_kernel<DeviceBody::kRotate>, DeviceBody::kRotate, 1);
-  launch(kv::permute_kernel<DeviceBody::kQuantise>, DeviceBody::kQuantise, 1);
-  launch(kv::transpose_kernel<DeviceBody::kSimpleTranspose>, DeviceBody::kSimpleTranspose, kv::device::kTileTokens);
-  launch(kv::transpose_kernel<DeviceBody::kTranspose>, DeviceBody::kTranspose, kv::device::kTileTokens);
+  launch(permute_kernel<DeviceBody::kWideCopy, Plan>, DeviceBody::kWideCopy, 4);
+  launch(permute_kernel<DeviceBody::kCopy, Plan>, DeviceBody::kCopy, 4);
+  launch(permute_kernel<DeviceBody::kCast, Plan>, DeviceBody::kCast, 1);
+  launch(permute_kernel<DeviceBody::kRotate, Plan>, DeviceBody::kRotate, 1);
+  launch(permute_kernel<DeviceBody::kQuantise, Plan>, DeviceBody::kQuantise, 1);
+  launch(transpose_kernel<DeviceBody::kSimpleTranspose, Plan>, DeviceBody::kSimpleTranspose, device::kTileTokens);
+  launch(transpose_kernel<DeviceBody::kTranspose, Plan>, DeviceBody::kTranspose, device::kTileTokens);
+}
+
+}  // namespace
+}  // namespace kv
+
+extern "C" int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max) {
+  if (plan->row_count == 0) return cudaSuccess;
+  if (plan->verdicts) {
+    kv::launch_bodies(kv::VerifiedDevicePlan{*plan}, stream, block_count_max);
+  } else {
+    kv::launch_bodies(*plan, stream, block_count_max);
+  }
   return cudaGetLastError();
 }
 
@@ -117,18 +164,3 @@ extern "C" int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRo
   kv::keep_kernel<<<grid, kv::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*plan, rows, row_count);
   return cudaGetLastError();
 }
-
-extern "C" int kv_cuda_abi_version() { return kv::kDeviceAbiVersion; }
-extern "C" int kv_cuda_device_count() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-extern "C" void* kv_cuda_allocate(std::size_t bytes) {
-  void* memory = nullptr;
-  return cudaMalloc(&memory, bytes) == cudaSuccess ? memory : nullptr;
-}
-extern "C" int kv_cuda_free(void* memory) { return cudaFree(memory); }
-extern "C" int kv_cuda_copy(void* to, const void* from, std::size_t bytes) {
-  return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
-}
-extern "C" int kv_cuda_synchronise(void* stream) { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }

@@ -546,6 +546,11 @@ static void bad_calls(void) {
   BAD(kvs_scatter_verified(to.cache, &range, blocks, seeds, 3, sums, 3, NULL, NULL, &count));
   BAD(kvs_scatter_verified(to.cache, &range, blocks, NULL, 2, sums, 2, NULL, NULL, &count));
   BAD(kvs_scatter_verified(to.cache, &range, blocks, seeds, 2, sums, 2, NULL, NULL, NULL));
+  uint32_t verdicts[2] = {7, 7};
+  REFUSED(kvs_enqueue_scatter_verified(to.cache, &range, blocks, seeds, 2, sums, 2, verdicts, NULL, NULL),
+          KVS_UNSUPPORTED);
+  BAD(kvs_enqueue_scatter_verified(to.cache, &range, blocks, seeds, 2, sums, 2, NULL, NULL, NULL));
+  CHECK(verdicts[0] == 7 && verdicts[1] == 7);
   kvs_rows cut = KVS_ROWS_INIT; /* a store block would begin within a block of ids */
   cut.kind = KVS_ROWS_BLOCKS64;
   cut.ids = ids;
@@ -576,6 +581,8 @@ static void bad_calls(void) {
     REFUSED(kvs_scatter(to.cache, &range, from.cache, 4, NULL, &run), KVS_UNAVAILABLE);
     REFUSED(kvs_copy_blocks(to.cache, both, 1, &run), KVS_UNAVAILABLE);
     REFUSED(kvs_swap_blocks(to.cache, from.cache, both, 1, &run), KVS_UNAVAILABLE);
+    REFUSED(kvs_enqueue_scatter_verified(to.cache, &range, blocks, seeds, 2, sums, 2, verdicts, NULL, &run),
+            KVS_UNAVAILABLE);
   }
   free(buffer);
   kvs_cache_free(blocks);

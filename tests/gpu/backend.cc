@@ -1,12 +1,18 @@
 #include "tests/gpu/backend.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <vector>
 
+#include "base/checksum.h"
 #include "gpu/cuda_module.h"
 #include "gpu/device_body.h"
+#include "gpu/device_checksum.h"
 #include "gpu/device_plan.h"
+#include "gpu/verified.h"
+#include "gpu/verified_plan.h"
 
 namespace kv {
 namespace {
@@ -18,6 +24,11 @@ std::size_t id_bytes(const Rows& rows, std::int64_t row_count) {
   const std::int64_t last = is_blocks ? (row_count - 1) / rows.block_tokens : row_count - 1;
   const bool is_32 = rows.kind == Rows::Kind::kSlots32 || rows.kind == Rows::Kind::kBlocks32;
   return static_cast<std::size_t>((last * rows.id_step + 1) * (is_32 ? 4 : 8));
+}
+
+/// Checksums of so many of the blocks.
+std::size_t stripes_for(const TestCache& blocks, std::span<const std::uint64_t> seeds) {
+  return seeds.size() * stripe_count(static_cast<std::size_t>(dense_block_bytes(blocks.layout())));
 }
 
 class HostBackend final : public Backend {
@@ -32,6 +43,35 @@ class HostBackend final : public Backend {
   Result<void> scatter_kept(TestCache& cache, std::span<const KeepRow> rows, TestCache& source) override {
     return kv::scatter_kept(cache.bound(), rows, source.bound());
   }
+  Result<std::vector<std::uint64_t>> checksums(std::span<const std::byte> bytes, std::size_t block_bytes,
+                                               std::span<const std::uint64_t> seeds) override {
+    std::vector<std::uint64_t> sums;
+    for (std::size_t i = 0; i < seeds.size(); ++i) {
+      std::vector<std::uint64_t> own(stripe_count(block_bytes));
+      block_checksums(seeds[i], bytes.subspan(i * block_bytes, block_bytes), own);
+      sums.insert(sums.end(), own.begin(), own.end());
+    }
+    return sums;
+  }
+  Result<std::vector<std::uint32_t>> scatter_verified(TestCache& cache, const Rows& rows, TestCache& blocks,
+                                                      std::span<const std::uint64_t> seeds,
+                                                      std::span<const std::uint64_t> sums,
+                                                      const Operation& operation) override {
+    const auto sound = kv::scatter_verified(cache.bound(), rows, blocks.bound(), seeds, sums, operation);
+    if (!sound) return sound.error();
+    std::vector<std::uint32_t> verdicts(seeds.size());
+    for (std::size_t i = static_cast<std::size_t>(*sound); i < verdicts.size(); ++i) verdicts[i] = 1;
+    return verdicts;
+  }
+  Result<std::vector<std::uint64_t>> gather_with_checksums(TestCache& blocks, TestCache& cache, const Rows& rows,
+                                                           std::span<const std::uint64_t> seeds,
+                                                           const Operation& operation) override {
+    std::vector<std::uint64_t> sums(stripes_for(blocks, seeds));
+    const auto done = kv::gather_with_checksums(blocks.bound(), cache.bound(), rows, seeds, sums, operation);
+    if (!done) return done.error();
+    return sums;
+  }
+  bool ends_at_wrong_block() const override { return true; }
 };
 
 /// The kernels' bodies on the host, one thread after another: the device's arithmetic, where there is no device.
@@ -51,11 +91,7 @@ class EmulatedBackend final : public Backend {
                     std::int64_t row_count, const Operation& operation) {
     const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
     if (!plan) return Errc::kMismatch;
-    for (const DevicePlan& launch : make_device_plans(*plan, vec_bytes_max_)) {
-      for (int i = 0; i < launch.part_count; ++i) {
-        for (std::int64_t layer = 0; layer < launch.layer_count; ++layer) run(launch, launch.parts[i], layer);
-      }
-    }
+    for (const DevicePlan& launch : make_device_plans(*plan, vec_bytes_max_)) run(launch);
     return {};
   }
 
@@ -77,8 +113,84 @@ class EmulatedBackend final : public Backend {
     return {};
   }
 
+  Result<std::vector<std::uint64_t>> checksums(std::span<const std::byte> bytes, std::size_t block_bytes,
+                                               std::span<const std::uint64_t> seeds) override {
+    std::vector<std::uint64_t> sums(seeds.size() * stripe_count(block_bytes));
+    run(DeviceChecksum{.blocks = bytes.data(),
+                       .block_bytes = static_cast<std::int64_t>(block_bytes),
+                       .block_count = static_cast<std::int64_t>(seeds.size()),
+                       .seeds = seeds.data(),
+                       .sums = sums.data()});
+    return sums;
+  }
+  Result<std::vector<std::uint32_t>> scatter_verified(TestCache& cache, const Rows& rows, TestCache& blocks,
+                                                      std::span<const std::uint64_t> seeds,
+                                                      std::span<const std::uint64_t> sums,
+                                                      const Operation& operation) override {
+    std::vector<std::uint32_t> verdicts(seeds.size(), 99);
+    const auto steps = plan_verified(cache.bound(), rows, blocks.bound(),
+                                     {.block_count = static_cast<std::int64_t>(seeds.size()),
+                                      .seeds = seeds.data(),
+                                      .expected = sums.data(),
+                                      .verdicts = verdicts.data()},
+                                     operation, true, vec_bytes_max_, step_bytes());
+    if (!steps) return steps.error();
+    for (const VerifiedStep& step : *steps) {
+      std::fill_n(step.checksum.verdicts, step.checksum.block_count, 0);
+      run(step.checksum);
+      for (const DevicePlan& launch : step.launches) run(launch);
+    }
+    return verdicts;
+  }
+  Result<std::vector<std::uint64_t>> gather_with_checksums(TestCache& blocks, TestCache& cache, const Rows& rows,
+                                                           std::span<const std::uint64_t> seeds,
+                                                           const Operation& operation) override {
+    std::vector<std::uint64_t> sums(stripes_for(blocks, seeds));
+    const auto steps = plan_verified(
+        cache.bound(), rows, blocks.bound(),
+        {.block_count = static_cast<std::int64_t>(seeds.size()), .seeds = seeds.data(), .sums = sums.data()}, operation,
+        false, vec_bytes_max_, step_bytes());
+    if (!steps) return steps.error();
+    for (const VerifiedStep& step : *steps) {
+      for (const DevicePlan& launch : step.launches) run(launch);
+      run(step.checksum);
+    }
+    return sums;
+  }
+
  private:
-  void run(const DevicePlan& plan, const DevicePart& part, std::int64_t layer) {
+  /// The narrow one takes a block a step.
+  std::int64_t step_bytes() const { return vec_bytes_max_ == 16 ? kVerifiedStepBytes : 1; }
+
+  void run(const DeviceChecksum& job) {
+    const std::int64_t stripe_count = job.block_count * device::stripes_of(job);
+    for (std::int64_t index = 0; index < stripe_count; ++index) {
+      device::StripeScratch scratch;
+      std::memset(&scratch, 0xA5, sizeof scratch);
+      const device::Stripe stripe = device::stripe_of(job, index);
+      const auto step = [&](auto body) {
+        for_each_thread(0, [&](const device::Worker& worker) { body(stripe, scratch, worker); });
+      };
+      step([](auto&... arguments) { device::checksum_begin(arguments...); });
+      step([](auto&... arguments) { device::checksum_add(arguments...); });
+      step([](auto&... arguments) { device::checksum_fold(arguments...); });
+      device::checksum_end(job, index, stripe, scratch);
+    }
+  }
+
+  void run(const DevicePlan& launch) {
+    if (launch.verdicts) return run_parts(VerifiedDevicePlan{launch});
+    run_parts(launch);
+  }
+  template <class Plan>
+  void run_parts(const Plan& launch) {
+    for (int i = 0; i < launch.part_count; ++i) {
+      for (std::int64_t layer = 0; layer < launch.layer_count; ++layer) run(launch, launch.parts[i], layer);
+    }
+  }
+
+  template <class Plan>
+  void run(const Plan& plan, const DevicePart& part, std::int64_t layer) {
     switch (part.body) {
       case DeviceBody::kWideCopy: return run_threads<DeviceBody::kWideCopy>(plan, part, layer);
       case DeviceBody::kCopy: return run_threads<DeviceBody::kCopy>(plan, part, layer);
@@ -90,8 +202,8 @@ class EmulatedBackend final : public Backend {
     }
   }
 
-  template <bool kIsSimple>
-  void run_transposition(const DevicePlan& plan, const Part& part, std::int64_t layer) {
+  template <bool kIsSimple, class Plan>
+  void run_transposition(const Plan& plan, const Part& part, std::int64_t layer) {
     switch (element_bytes(part.to.element)) {
       case 1: return run_tiles<std::uint8_t, kIsSimple>(plan, part, layer);
       case 2: return run_tiles<std::uint16_t, kIsSimple>(plan, part, layer);
@@ -104,15 +216,15 @@ class EmulatedBackend final : public Backend {
     for (int thread = 0; thread < threads_; ++thread) visit(device::Worker{thread, threads_, block, blocks_});
   }
 
-  template <DeviceBody body>
-  void run_threads(const DevicePlan& plan, const DevicePart& part, std::int64_t layer) {
+  template <DeviceBody body, class Plan>
+  void run_threads(const Plan& plan, const DevicePart& part, std::int64_t layer) {
     for (std::int64_t block = 0; block < blocks_; ++block) {
       for_each_thread(block, [&](const device::Worker& worker) { device::move_rows<body>(plan, part, layer, worker); });
     }
   }
 
-  template <class T, bool kIsSimple>
-  void run_tiles(const DevicePlan& plan, const Part& part, std::int64_t layer) {
+  template <class T, bool kIsSimple, class Plan>
+  void run_tiles(const Plan& plan, const Part& part, std::int64_t layer) {
     std::vector<T> elements(device::kTileElements);
     for (std::int64_t row = 0; row < plan.row_count; row += device::kTileTokens) {
       for (std::int64_t head = 0; head < part.heads; ++head) {
@@ -145,11 +257,11 @@ class Mirrors {
   Mirrors(const Mirrors&) = delete;
 
   template <class T>
-  const T* add(const T* host, std::size_t bytes) {
+  T* add(T* host, std::size_t bytes) {
     if (!host) return nullptr;
-    mirrors_.push_back({const_cast<T*>(host), module_.allocate(bytes + 1), bytes});
+    mirrors_.push_back({host, module_.allocate(bytes + 1), bytes});
     EXPECT_TRUE(mirrors_.back().device != nullptr && module_.copy(mirrors_.back().device, host, bytes));
-    return static_cast<const T*>(mirrors_.back().device);
+    return static_cast<T*>(mirrors_.back().device);
   }
   Rows add(Rows rows, std::int64_t row_count) {
     rows.ids = add(static_cast<const std::byte*>(rows.ids), id_bytes(rows, row_count));
@@ -227,6 +339,57 @@ class CudaBackend final : public Backend {
     const auto kept = module_->scatter_kept(cache_bound, {device_rows, rows.size()}, source_bound, nullptr);
     if (!kept) return kept.error();
     return mirrors.copy_back(cache);
+  }
+
+  Result<std::vector<std::uint64_t>> checksums(std::span<const std::byte> bytes, std::size_t block_bytes,
+                                               std::span<const std::uint64_t> seeds) override {
+    // Through the gather of whole blocks onto themselves: the module has no call for checksums alone.
+    const Tensor tensor{"blf",
+                        {static_cast<std::int64_t>(seeds.size()), 1, static_cast<std::int64_t>(block_bytes)},
+                        {},
+                        Element::kByte,
+                        {Role::kKey}};
+    TestCache blocks(make_layout("bytes", {&tensor, 1}).value()), cache(blocks.layout());
+    std::ranges::copy(bytes, cache.bound().bases.front());
+    return gather_with_checksums(blocks, cache, Rows::range(), seeds, Operation());
+  }
+  Result<std::vector<std::uint32_t>> scatter_verified(TestCache& cache, const Rows& rows, TestCache& blocks,
+                                                      std::span<const std::uint64_t> seeds,
+                                                      std::span<const std::uint64_t> sums,
+                                                      const Operation& operation) override {
+    Mirrors mirrors(*module_);
+    std::vector<std::uint32_t> verdicts(seeds.size(), 99);
+    const VerifiedBlocks verified{.block_count = static_cast<std::int64_t>(seeds.size()),
+                                  .seeds = mirrors.add(seeds.data(), seeds.size_bytes()),
+                                  .expected = mirrors.add(sums.data(), sums.size_bytes()),
+                                  .verdicts = mirrors.add(verdicts.data(), verdicts.size() * sizeof(std::uint32_t))};
+    const BoundLayout cache_bound = mirrors.add(cache), blocks_bound = mirrors.add(blocks);
+    const auto done = module_->scatter_verified(cache_bound, mirrors.add(rows, blocks.layout().slot_count()),
+                                                blocks_bound, verified, operation, nullptr);
+    if (!done) return done.error();
+    const auto copied = mirrors.copy_back(cache);
+    if (!copied) return copied.error();
+    const auto read = module_->copy(verdicts.data(), verified.verdicts, verdicts.size() * sizeof(std::uint32_t));
+    if (!read) return read.error();
+    return verdicts;
+  }
+  Result<std::vector<std::uint64_t>> gather_with_checksums(TestCache& blocks, TestCache& cache, const Rows& rows,
+                                                           std::span<const std::uint64_t> seeds,
+                                                           const Operation& operation) override {
+    Mirrors mirrors(*module_);
+    std::vector<std::uint64_t> sums(stripes_for(blocks, seeds));
+    const VerifiedBlocks verified{.block_count = static_cast<std::int64_t>(seeds.size()),
+                                  .seeds = mirrors.add(seeds.data(), seeds.size_bytes()),
+                                  .sums = mirrors.add(sums.data(), sums.size() * sizeof(std::uint64_t))};
+    const BoundLayout cache_bound = mirrors.add(cache), blocks_bound = mirrors.add(blocks);
+    const auto done = module_->gather_with_checksums(
+        blocks_bound, cache_bound, mirrors.add(rows, blocks.layout().slot_count()), verified, operation, nullptr);
+    if (!done) return done.error();
+    const auto copied = mirrors.copy_back(blocks);
+    if (!copied) return copied.error();
+    const auto read = module_->copy(sums.data(), verified.sums, sums.size() * sizeof(std::uint64_t));
+    if (!read) return read.error();
+    return sums;
   }
 
  private:

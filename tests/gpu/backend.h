@@ -27,6 +27,20 @@ class Backend {
   virtual Result<void> permute(TestCache& to, const Rows& to_rows, TestCache& from, const Rows& from_rows,
                                std::int64_t row_count, const Operation& operation) = 0;
   virtual Result<void> scatter_kept(TestCache& cache, std::span<const KeepRow> rows, TestCache& source) = 0;
+  /// Blocks of so many bytes, end to end; their checksums, a stripe each.
+  virtual Result<std::vector<std::uint64_t>> checksums(std::span<const std::byte> bytes, std::size_t block_bytes,
+                                                       std::span<const std::uint64_t> seeds) = 0;
+  /// For each block 0, or 1 if it was refused.
+  virtual Result<std::vector<std::uint32_t>> scatter_verified(TestCache& cache, const Rows& rows, TestCache& blocks,
+                                                              std::span<const std::uint64_t> seeds,
+                                                              std::span<const std::uint64_t> sums,
+                                                              const Operation& operation) = 0;
+  virtual Result<std::vector<std::uint64_t>> gather_with_checksums(TestCache& blocks, TestCache& cache,
+                                                                   const Rows& rows,
+                                                                   std::span<const std::uint64_t> seeds,
+                                                                   const Operation& operation) = 0;
+  /// Whether a block that is refused ends the call; a device goes on with the sound ones after it.
+  virtual bool ends_at_wrong_block() const { return false; }
   /// Whether slots beyond the cache are an error; a device skips them instead.
   virtual bool refuses_slots() const = 0;
 };
