@@ -5,6 +5,7 @@
 #include "client/gpu_c_arguments.h"
 #include "gpu/permute.h"
 #include "gpu/row_plan.h"
+#include "gpu/swap.h"
 
 namespace kv {
 namespace {
@@ -67,6 +68,18 @@ int check_disjoint(const std::int64_t* sources, std::size_t source_count, const 
     if (written.contains(sources[i * step])) return fail_value("source", sources[i * step], "a source alone");
   }
   return KVS_OK;
+}
+
+/// A swap by the copy engine.
+int enqueue_swap(const kvs_cache& to, const kvs_cache& from, std::span<const std::int64_t> pairs, const Run& run) {
+  const auto copies = plan_swap(to.bound, from.bound, pairs);
+  if (!copies && copies.error() == Errc::kMismatch) {
+    return fail(KVS_MISMATCH, from.bound.layout.name + " to " + to.bound.layout.name +
+                                  ": blocks differ or are not contiguous: kvs_relayout moves those");
+  }
+  if (!copies) return fail_permute(copies.error(), to.bound.layout, from.bound.layout, Operation());
+  const auto enqueued = run.cuda->copy_batch(copies->to, copies->from, copies->bytes, run.stream);
+  return enqueued ? KVS_OK : fail(enqueued.error());
 }
 
 }  // namespace
@@ -199,8 +212,10 @@ int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*
     if (to == nullptr || from == nullptr || (pairs == nullptr && count > 0)) {
       return fail(KVS_BAD_REQUEST, "a cache or pairs is NULL");
     }
-    if (const int bad = read_host_run(where, "kvs_swap_blocks"); bad != KVS_OK) return bad;
+    Run run;
+    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
     if (count == 0) return KVS_OK;
+    if (run.cuda) return enqueue_swap(*to, *from, {pairs[0], 2 * count}, run);
     return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, Run());
   });
 }
