@@ -1,0 +1,133 @@
+// Staging on a real device, where there is one.
+#include "gpu/cuda_staging.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "gpu/named_layouts.h"
+#include "gpu/staging.h"
+#include "gpu/swap.h"
+#include "tests/gpu/matrix.h"
+
+namespace kv {
+namespace {
+
+class CudaStagingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef KV_CUDA_MODULE
+    setenv("KV_CUDA_MODULE", KV_CUDA_MODULE, /*overwrite=*/0);  // the one that was just built
+#endif
+    std::string why;
+    auto module = CudaModule::load(&why);
+    if (!module) GTEST_SKIP() << why;
+    module_ = *module;
+    device_ = CudaStagingDevice::create(module_).value();
+    random_.seed(seed_);
+    pages_.fill_random(random_);
+    device_pages_ = pages_.bound();
+    for (Bytes& tensor : pages_.memory()) {
+      auto* const copy = device_->allocate(StagingMemory::kDevice, tensor.size());
+      ASSERT_TRUE(copy && module_->copy(copy, tensor.data(), tensor.size()));
+      for (std::size_t i = 0; i < device_pages_.bases.size(); ++i) {
+        const std::ptrdiff_t offset = pages_.bound().bases[i] - tensor.data();
+        if (offset >= 0 && offset < static_cast<std::ptrdiff_t>(tensor.size())) device_pages_.bases[i] = copy + offset;
+      }
+      copies_.push_back(copy);
+    }
+    slots_ = random_slots(random_, 8 * 16, pages_.layout().slot_count(), false);
+    ids_ = device_->allocate(StagingMemory::kDevice, slots_.size() * 8);
+    ASSERT_TRUE(ids_ && module_->copy(ids_, slots_.data(), slots_.size() * 8));
+  }
+  void TearDown() override {
+    for (std::byte* each : copies_) device_->free(StagingMemory::kDevice, each);
+    if (device_) device_->free(StagingMemory::kDevice, ids_);
+  }
+  /// What the device's pages hold now.
+  TestCache read_pages() {
+    TestCache read = pages_;
+    for (std::size_t i = 0; i < copies_.size(); ++i) {
+      EXPECT_TRUE(module_->copy(read.memory()[i].data(), copies_[i], read.memory()[i].size()));
+    }
+    return read;
+  }
+
+  const std::uint64_t seed_ = test_seed();
+  testing::ScopedTrace trace_{__FILE__, __LINE__, seed_text(seed_)};
+  std::mt19937_64 random_;
+  TestCache pages_{layouts::hnd({.block_count = 16, .heads = 4, .key_size = 64, .layer_count = 6}).value()};
+  std::shared_ptr<const CudaModule> module_;
+  std::unique_ptr<CudaStagingDevice> device_;
+  BoundLayout device_pages_;
+  std::vector<std::byte*> copies_;
+  std::vector<std::int64_t> slots_;
+  std::byte* ids_ = nullptr;
+};
+
+TEST_F(CudaStagingTest, BlocksGoToTheirPagesAndBackEitherWay) {
+  const Layout layout = layouts::store_block(pages_.layout(), 2, 8).value();
+  const auto bytes = static_cast<std::size_t>(layout.tensor_bytes(0));
+  for (const std::size_t direct_bytes_max : {std::size_t{0}, 2 * bytes}) {
+    for (const bool is_page_locked : {true, false}) {
+      const auto staging =
+          Staging::create(*device_, {.slot_bytes = bytes / 5, .direct_bytes_max = direct_bytes_max}).value();
+      TestCache source(layout), got(layout);
+      source.fill_random(random_);
+      std::byte* const locked = device_->allocate(StagingMemory::kPageLocked, bytes);
+      ASSERT_TRUE(locked);
+      void* const memory = is_page_locked ? locked : source.bound().bases.front();
+      std::memcpy(locked, source.bound().bases.front(), bytes);
+      StagedBlocks blocks{.pages = device_pages_,
+                          .rows = Rows::slots(static_cast<const std::int64_t*>(static_cast<void*>(ids_))),
+                          .blocks = bind_layout(layout, {&memory, 1}).value(),
+                          .block_count = 8,
+                          .is_page_locked = is_page_locked};
+      TestCache want = read_pages();
+      copy_elements(want, Rows::slots(slots_.data()), source, Rows::range(), 8 * 16);
+      std::vector<StagedLayers> marks;
+      ASSERT_TRUE(staging->load(blocks, 0, 6, marks));
+      ASSERT_TRUE(staging->wait(marks.back().mark, TimePoint::max()));
+      EXPECT_TRUE(same_bytes(read_pages(), want));
+      std::memset(memory, 0, bytes);
+      ASSERT_TRUE(staging->store(blocks, 0, 6, marks));
+      ASSERT_TRUE(staging->wait(marks.back().mark, std::chrono::steady_clock::now() + 60s));
+      std::memcpy(got.bound().bases.front(), memory, bytes);
+      copy_elements(source, Rows::range(), want, Rows::slots(slots_.data()), 8 * 16);
+      EXPECT_TRUE(same_bytes(got, source));
+      device_->free(StagingMemory::kPageLocked, locked);
+    }
+  }
+  const auto measured = Staging::create(*device_, {.slot_bytes = 8 << 20});
+  ASSERT_TRUE(measured);
+  std::cout << "direct up to " << (*measured)->direct_bytes_max() << " bytes\n";
+}
+
+TEST_F(CudaStagingTest, SwappedBlocksAreOnTheOtherSide) {
+  TestCache host(pages_.layout());
+  host.fill_random(random_);
+  const std::vector<std::int64_t> in = {3, 7, 4, 8, 15, 0}, out = {7, 1, 8, 2, 0, 5};
+  const auto swap = [&](const BoundLayout& to, const BoundLayout& from, const std::vector<std::int64_t>& pairs) {
+    const auto copies = plan_swap(to, from, pairs);
+    ASSERT_TRUE(copies);
+    ASSERT_TRUE(module_->copy_batch(copies->to, copies->from, copies->bytes, nullptr));
+    ASSERT_TRUE(module_->synchronise(nullptr));
+  };
+  swap(device_pages_, host.bound(), in);
+  swap(host.bound(), device_pages_, out);
+  const TestCache device = read_pages();
+  for (std::int64_t layer = 0; layer < 6; ++layer) {
+    for (std::int64_t token = 0; token < 16; ++token) {
+      EXPECT_EQ(device.code(layer, Role::kValue, 7 * 16 + token, 3, 5),
+                host.code(layer, Role::kValue, 3 * 16 + token, 3, 5));
+      EXPECT_EQ(host.code(layer, Role::kKey, 1 * 16 + token, 3, 5),
+                device.code(layer, Role::kKey, 7 * 16 + token, 3, 5));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kv
