@@ -33,7 +33,6 @@ class EmulatedDevice final : public StagingDevice {
   void lock_pages(const std::byte* memory, std::size_t bytes) { memory_[memory] = {bytes, false}; }
   /// Memory of a test's that plays the device's.
   void map_device(const std::byte* memory, std::size_t bytes) { memory_[memory] = {bytes, true}; }
-  void forget(const std::byte* memory) { memory_.erase(memory); }
   void fail_allocations_after(int count) { allocations_left_ = count; }
   void advance(Duration by) { now_ += by; }
   int copy_count() const { return copy_count_; }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <list>
 #include <memory>
 #include <random>
 #include <vector>
@@ -23,8 +24,9 @@ class StagingTest : public testing::Test {
     return Staging::create(device_, {.slot_bytes = slot_bytes, .slot_count = 2, .direct_bytes_max = direct_bytes_max})
         .value();
   }
-  HostBlocks make_blocks(std::int64_t count, bool is_page_locked, std::int64_t groups = 1) {
-    return {device_, pages_.cache.layout(), groups, count, is_page_locked, random_, 16};
+  /// Blocks that outlive the staging of a test: it may still use them when it ends.
+  HostBlocks& make_blocks(std::int64_t count, bool is_page_locked, std::int64_t groups = 1) {
+    return all_blocks_.emplace_back(device_, pages_.cache.layout(), groups, count, is_page_locked, random_, 16);
   }
   /// What the pages should hold once `layers` layers of the blocks are in them.
   TestCache expected(const HostBlocks& blocks, std::int64_t layers) const {
@@ -41,12 +43,13 @@ class StagingTest : public testing::Test {
   std::mt19937_64 random_{seed_};
   EmulatedDevice device_{seed_};
   DevicePages pages_{device_, layouts::hnd(shape()).value(), random_};
+  std::list<HostBlocks> all_blocks_;
   std::vector<StagedLayers> marks_;
 };
 
 TEST_F(StagingTest, LayerZeroIsUsableWhileLaterLayersAreOnTheirWay) {
   const auto staging = make_staging(2 * kLayerBytes);
-  const HostBlocks blocks = make_blocks(5, true);
+  const HostBlocks& blocks = make_blocks(5, true);
   const TestCache first = expected(blocks, 1), all = expected(blocks, 4);
   ASSERT_TRUE(staging->load(blocks.staged(pages_), 0, 4, marks_));
   ASSERT_EQ(marks_.size(), 4u);
@@ -63,7 +66,7 @@ TEST_F(StagingTest, LayerZeroIsUsableWhileLaterLayersAreOnTheirWay) {
 
 TEST_F(StagingTest, SmallTotalsGoWithoutABuffer) {
   const auto staging = make_staging(16 * kLayerBytes, /*direct_bytes_max=*/8 * kLayerBytes);
-  const HostBlocks two = make_blocks(2, true), three = make_blocks(3, true), pageable = make_blocks(2, false);
+  const HostBlocks &two = make_blocks(2, true), &three = make_blocks(3, true), &pageable = make_blocks(2, false);
   const TestCache want = expected(two, 4);
   ASSERT_TRUE(staging->load(two.staged(pages_), 0, 4, marks_));
   EXPECT_EQ(device_.copy_count(), 0);
@@ -78,7 +81,7 @@ TEST_F(StagingTest, SmallTotalsGoWithoutABuffer) {
 
 TEST_F(StagingTest, OneBufferTakesAsManyLayersAsFit) {
   const auto staging = make_staging(6 * kLayerBytes);
-  const HostBlocks blocks = make_blocks(2, true, /*groups=*/2);
+  const HostBlocks& blocks = make_blocks(2, true, /*groups=*/2);
   const TestCache want = expected(blocks, 4);
   ASSERT_TRUE(staging->load(blocks.staged(pages_), 0, 4, marks_));
   EXPECT_EQ(device_.kernel_count(), 2);  // three layers, and the last
@@ -92,7 +95,7 @@ TEST_F(StagingTest, OneBufferTakesAsManyLayersAsFit) {
 
 TEST_F(StagingTest, ADeadlineEndsTheWaitForBuffersAndLeavesWholeLayers) {
   const auto staging = make_staging(5 * kLayerBytes);  // a layer of all blocks
-  const HostBlocks blocks = make_blocks(5, false);
+  const HostBlocks& blocks = make_blocks(5, false);
   StagedBlocks staged = blocks.staged(pages_);
   staged.deadline = device_.now() + 9us;  // a copy takes 9.8 us; the third layer waits for the first's buffer
   const auto loaded = staging->load(staged, 0, 4, marks_);
@@ -116,7 +119,7 @@ TEST_F(StagingTest, ADeadlineEndsTheWaitForBuffersAndLeavesWholeLayers) {
 
 TEST_F(StagingTest, AStoreThatMissedItsDeadlineWritesNoMoreToItsBlocks) {
   const auto staging = make_staging(5 * kLayerBytes);
-  HostBlocks late = make_blocks(5, false), next = make_blocks(5, false);
+  HostBlocks &late = make_blocks(5, false), &next = make_blocks(5, false);
   StagedBlocks staged = late.staged(pages_);
   staged.deadline = device_.now() + 9us;
   EXPECT_EQ(staging->store(staged, 0, 4, marks_).error(), asio::error::timed_out);
@@ -132,7 +135,7 @@ TEST_F(StagingTest, AStoreThatMissedItsDeadlineWritesNoMoreToItsBlocks) {
 TEST_F(StagingTest, SkippedRowsShowNothingOfOtherBlocks) {
   for (const bool is_page_locked : {true, false}) {
     const auto staging = make_staging(16 * kLayerBytes);
-    HostBlocks other = make_blocks(4, is_page_locked), blocks = make_blocks(2, is_page_locked);
+    HostBlocks &other = make_blocks(4, is_page_locked), &blocks = make_blocks(2, is_page_locked);
     ASSERT_TRUE(staging->store(other.staged(pages_), 0, 4, marks_));  // both buffers have seen blocks
     ASSERT_TRUE(staging->store(other.staged(pages_), 0, 4, marks_));
     blocks.slots[3] = -1;
@@ -143,15 +146,13 @@ TEST_F(StagingTest, SkippedRowsShowNothingOfOtherBlocks) {
         for (std::int64_t f = 0; f < 32; ++f) EXPECT_EQ(blocks.cache.code(layer, Role::kKey, 3, head, f), 0u);
       }
     }
-    device_.forget(other.cache.memory().front().data());
-    device_.forget(blocks.cache.memory().front().data());
   }
 }
 
 TEST_F(StagingTest, RefusesBeforeAnythingIsEnqueued) {
   const TestCache before = pages_.cache;
   const auto staging = make_staging(kLayerBytes - 1);
-  const HostBlocks blocks = make_blocks(2, true);
+  const HostBlocks& blocks = make_blocks(2, true);
   const StagedBlocks sound = blocks.staged(pages_);
   EXPECT_EQ(staging->load(sound, 0, 4, marks_).error(), Errc::kTooLarge);
   EXPECT_EQ(staging->load(sound, -1, 2, marks_).error(), Errc::kBadRequest);
@@ -187,7 +188,7 @@ TEST_F(StagingTest, NoMemoryIsAnErrorThatLeavesNothingBehind) {
     EXPECT_EQ(device.live_allocations(), 0u);
   }
   const auto staging = make_staging(16 * kLayerBytes);
-  const HostBlocks pageable = make_blocks(2, false);
+  const HostBlocks& pageable = make_blocks(2, false);
   device_.fail_allocations_after(1);
   EXPECT_EQ(staging->load(pageable.staged(pages_), 0, 4, marks_).error(), Errc::kOutOfMemory);
   device_.fail_allocations_after(100);
