@@ -13,7 +13,7 @@ static_assert(KVS_SCALE_NVFP4 == static_cast<int>(ScaleRule::kNvfp4));
 static_assert(KVS_GPTJ == static_cast<int>(RopeStyle::kGptj));
 static_assert(KVS_ROWS_BLOCKS64 == static_cast<int>(Rows::Kind::kBlocks64));
 
-/// The CUDA module, looked for once.
+/// The CUDA module, looked for once and never unloaded: CUDA may be gone before the process's last destructors run.
 struct FoundModule {
   std::string why;
   std::shared_ptr<const CudaModule> module;
@@ -22,8 +22,8 @@ struct FoundModule {
   }
 };
 const FoundModule& found_module() {
-  static const FoundModule found;
-  return found;
+  static const FoundModule* const found = new FoundModule;
+  return *found;
 }
 
 int read_scales(const char* field, const float* from, float* to) {

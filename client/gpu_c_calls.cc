@@ -70,6 +70,13 @@ int check_disjoint(const std::int64_t* sources, std::size_t source_count, const 
   return KVS_OK;
 }
 
+/// The device, for calls that are about nothing else.
+int read_cuda_run(Run* run) {
+  kvs_run cuda = KVS_RUN_INIT;
+  cuda.device = KVS_CUDA;
+  return read_run(&cuda, run);
+}
+
 /// A swap by the copy engine.
 int enqueue_swap(const kvs_cache& to, const kvs_cache& from, std::span<const std::int64_t> pairs, const Run& run) {
   const auto copies = plan_swap(to.bound, from.bound, pairs);
@@ -93,6 +100,26 @@ int kvs_device_check(int device) {
     run.device = device;
     Run found;
     return read_run(&run, &found);
+  });
+}
+
+int kvs_lock_pages(void* memory, size_t bytes) {
+  return gpu_call([&]() -> int {
+    if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
+    Run run;
+    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const auto locked = run.cuda->lock_pages({static_cast<std::byte*>(memory), bytes});
+    return locked ? KVS_OK : fail(locked.error());
+  });
+}
+
+int kvs_unlock_pages(void* memory) {
+  return gpu_call([&]() -> int {
+    if (memory == nullptr) return fail(KVS_BAD_REQUEST, "memory is NULL");
+    Run run;
+    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const auto unlocked = run.cuda->unlock_pages(static_cast<std::byte*>(memory));
+    return unlocked ? KVS_OK : fail(unlocked.error());
   });
 }
 

@@ -205,6 +205,11 @@ typedef struct kvs_run {
 /* KVS_OK: calls can run there. KVS_UNAVAILABLE: they cannot, and kvs_last_error() says why (no module, no device). */
 KVS_API int kvs_device_check(int device);
 
+/* Page-locks memory of the caller's, for instance what kvs_allocate gave, so that the device copies it at full speed
+ * and kernels reach it. Unlock it before it is freed. KVS_UNAVAILABLE without a device. */
+KVS_API int kvs_lock_pages(void* memory, size_t bytes);
+KVS_API int kvs_unlock_pages(void* memory);
+
 /* --- calls --- */
 
 /* Row r of `from_rows` to row r of `to_rows`, for r in [0, row_count): each component that `to` has, in each layer. A

@@ -24,6 +24,8 @@ struct CudaModule::Functions {
   decltype(&kv_cuda_synchronise) synchronise = nullptr;
   decltype(&kv_cuda_allocate_page_locked) allocate_page_locked = nullptr;
   decltype(&kv_cuda_free_page_locked) free_page_locked = nullptr;
+  decltype(&kv_cuda_lock_pages) lock_pages = nullptr;
+  decltype(&kv_cuda_unlock_pages) unlock_pages = nullptr;
   decltype(&kv_cuda_create_stream) create_stream = nullptr;
   decltype(&kv_cuda_destroy_stream) destroy_stream = nullptr;
   decltype(&kv_cuda_create_event) create_event = nullptr;

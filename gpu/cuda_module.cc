@@ -62,6 +62,7 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
       find(library, "kv_cuda_synchronise", f.synchronise) &&
       find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
       find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
+      find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
       find(library, "kv_cuda_create_stream", f.create_stream) &&
       find(library, "kv_cuda_destroy_stream", f.destroy_stream) &&
       find(library, "kv_cuda_create_event", f.create_event) &&
@@ -146,6 +147,10 @@ void CudaModule::free(void* memory) const { functions_->free(memory); }
 Result<void> CudaModule::copy(void* to, const void* from, std::size_t bytes) const {
   return check(functions_->copy(to, from, bytes));
 }
+Result<void> CudaModule::lock_pages(std::span<std::byte> memory) const {
+  return check(functions_->lock_pages(memory.data(), memory.size()));
+}
+Result<void> CudaModule::unlock_pages(std::byte* memory) const { return check(functions_->unlock_pages(memory)); }
 Result<void> CudaModule::synchronise(void* stream) const { return check(functions_->synchronise(stream)); }
 
 }  // namespace kv

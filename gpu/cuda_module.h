@@ -60,6 +60,10 @@ class CudaModule {
   void* allocate(std::size_t bytes) const;  ///< Device memory, or null. The caller frees it.
   void free(void* memory) const;
   Result<void> copy(void* to, const void* from, std::size_t bytes) const;  ///< Between any two memories; waits.
+  /// Page-locks the caller's memory, a client's region for instance, and lets kernels reach it, until it is unlocked.
+  /// Unlock it before it is freed or lent memory ends. Takes as long as touching each page.
+  Result<void> lock_pages(std::span<std::byte> memory) const;
+  Result<void> unlock_pages(std::byte* memory) const;
   Result<void> synchronise(void* stream) const;
 
  private:

@@ -33,6 +33,8 @@ int kv_cuda_copy(void* to, const void* from, std::size_t bytes);  ///< Between a
 int kv_cuda_synchronise(void* stream);
 void* kv_cuda_allocate_page_locked(std::size_t bytes);  ///< Host memory that kernels reach. Null: none.
 int kv_cuda_free_page_locked(void* memory);
+int kv_cuda_lock_pages(void* memory, std::size_t bytes);  ///< Somebody's own memory, until it is unlocked.
+int kv_cuda_unlock_pages(void* memory);
 int kv_cuda_create_stream(void** stream);  ///< One that waits for no other, the default one included.
 int kv_cuda_destroy_stream(void* stream);
 int kv_cuda_create_event(void** event);

@@ -75,6 +75,10 @@ extern "C" void* kv_cuda_allocate_page_locked(std::size_t bytes) {
   return cudaHostAlloc(&memory, bytes, cudaHostAllocDefault) == cudaSuccess ? memory : nullptr;
 }
 extern "C" int kv_cuda_free_page_locked(void* memory) { return cudaFreeHost(memory); }
+extern "C" int kv_cuda_lock_pages(void* memory, std::size_t bytes) {
+  return cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+}
+extern "C" int kv_cuda_unlock_pages(void* memory) { return cudaHostUnregister(memory); }
 
 extern "C" int kv_cuda_synchronise(void* stream) { return cudaStreamSynchronize(as_stream(stream)); }
 extern "C" int kv_cuda_create_stream(void** stream) {

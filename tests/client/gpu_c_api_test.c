@@ -575,11 +575,14 @@ static void bad_calls(void) {
   BAD(kvs_scatter(to.cache, &range, from.cache, 4, NULL, &run));
   CHECK(kvs_device_check(7) == KVS_BAD_REQUEST);
   CHECK(kvs_device_check(KVS_HOST) == KVS_OK);
+  CHECK(kvs_lock_pages(NULL, 4096) == KVS_BAD_REQUEST && kvs_lock_pages(buffer, 0) == KVS_BAD_REQUEST);
+  CHECK(kvs_unlock_pages(NULL) == KVS_BAD_REQUEST);
   if (kvs_device_check(KVS_CUDA) != KVS_OK) {
     printf("gpu_c_api_test: no device: %s\n", kvs_last_error());
     run.device = KVS_CUDA;
     REFUSED(kvs_scatter(to.cache, &range, from.cache, 4, NULL, &run), KVS_UNAVAILABLE);
     REFUSED(kvs_copy_blocks(to.cache, both, 1, &run), KVS_UNAVAILABLE);
+    REFUSED(kvs_lock_pages(buffer, 2 * BLOCK_BYTES), KVS_UNAVAILABLE);
     REFUSED(kvs_swap_blocks(to.cache, from.cache, both, 1, &run), KVS_UNAVAILABLE);
     REFUSED(kvs_enqueue_scatter_verified(to.cache, &range, blocks, seeds, 2, sums, 2, verdicts, NULL, &run),
             KVS_UNAVAILABLE);
