@@ -55,7 +55,6 @@ std::string SpillDriver::start(Duration patience) {
   loading_ = true;
   auto refused = accepted_.get_future();
   opener_ = std::thread([this] {
-    yield_to_others();
     open_disk();
     if (open_disk_ != nullptr) load();
     loading_ = false;
@@ -328,6 +327,7 @@ void SpillDriver::load() {
 }
 
 void SpillDriver::scrub() {
+  yield_to_others();
   for (TimePoint next{}; !stopping_;) {
     if (clock_.now() < next || reading_count_ > 0 || !can_read()) {
       std::this_thread::sleep_for(kScrubWait);

@@ -52,8 +52,11 @@ export CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 GTEST_COLOR=no KV_SIM_SEEDS=${KV_
 log=$root/build/planted/log
 mkdir -p "$log"
 build() { cmake --build --preset release -j "$(nproc)" --target "$@"; }
-# A bug may well hang a test: that is noticed too, after a minute.
-run_tests() { timeout 600 ctest --test-dir build/release -j "$(nproc)" --timeout 60 --no-tests=error --output-on-failure -R "$1"; }
+# A bug may well hang a test, or have it take memory without end: that is noticed too, after a minute or 6 GiB.
+run_tests() (
+  ulimit -v $((6 << 20))
+  timeout 600 ctest --test-dir build/release -j "$(nproc)" --timeout 60 --no-tests=error --output-on-failure -R "$1"
+)
 
 targets=() expression=
 for patch in "${patches[@]}"; do
