@@ -85,6 +85,12 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   return document;
 }
 
+std::string disk_state(const NodeStats& node) {
+  const bool is_on = stat(node, "disk_is_on") != 0;
+  if (stat(node, "disk_is_loading") == 0) return is_on ? "on" : "off";
+  return is_on ? "loading, " + count_cell(node, "disk_loaded_blocks") + " so far" : "opening";
+}
+
 /// One line for each node with a disk tier; nothing if there is none.
 void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
   TextTable table({"disk of", "state", "blocks", "on disk only", "files", "hits", "lost unwritten", "lost damaged"});
@@ -95,13 +101,9 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
     const auto bytes_cell = [&](const char* name) {
       return format_bytes(static_cast<std::uint64_t>(stat(node, name)));
     };
-    table.add({node.name,
-               stat(node, "disk_is_on") == 0        ? "off"
-               : stat(node, "disk_is_loading") != 0 ? "loading"
-                                                    : "on",
-               count_cell(node, "disk_blocks"), bytes_cell("disk_only_bytes"), bytes_cell("disk_file_bytes"),
-               count_cell(node, "get_disk_blocks"), count_cell(node, "lost_unspilled_blocks"),
-               count_cell(node, "lost_blocks")});
+    table.add({node.name, disk_state(node), count_cell(node, "disk_blocks"), bytes_cell("disk_only_bytes"),
+               bytes_cell("disk_file_bytes"), count_cell(node, "get_disk_blocks"),
+               count_cell(node, "lost_unspilled_blocks"), count_cell(node, "lost_blocks")});
   }
   if (!has_any) return;
   out << '\n';

@@ -5,11 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <utility>
-
-#include "base/checksum.h"
 
 namespace kv {
 namespace {
@@ -17,15 +14,12 @@ namespace {
 constexpr Duration kPollInterval = 20ms;  ///< Between looks at the store when nobody notifies, and while stopping.
 constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
 constexpr std::chrono::milliseconds kScrubWait{5};
+constexpr Duration kStatsInterval = 100ms;
 constexpr Duration kErasuresWait = 1s;        ///< At most, before they are written out.
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
 
 /// Of this thread: whoever serves goes first. (On Linux a niceness is a thread's own.)
 void yield_to_others() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
-
-std::int64_t to_ns(TimePoint time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
 
 /// Trying again will not help: somebody has to change something first.
 bool is_refusal(error_code error) {
@@ -43,12 +37,13 @@ SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const 
       clock_(clock),
       config_(config),
       scrubber_(store, clock, config.scrub_bytes_per_second),
-      readers_(config.read_threads) {}
+      reader_(clock, config.read_threads, config.read_queue_bytes_max),
+      writing_(clock),
+      scrubbing_(clock) {}
 
 SpillDriver::~SpillDriver() {
   stop(false);
   if (writer_.joinable()) writer_.join();  // which has joined the opener
-  readers_.join();
 }
 
 std::string SpillDriver::start(Duration patience) {
@@ -74,13 +69,14 @@ std::string SpillDriver::start(Duration patience) {
 bool SpillDriver::stop(bool save) {
   if (stopping_.exchange(true) || !writer_.joinable()) return true;
   saves_ = save;
+  reader_.refuse();
   notify();
   auto written = written_.get_future();
-  std::uint64_t finished = finished_calls_;
+  std::uint64_t finished = 0;
   TimePoint last_sign = clock_.now();
-  while (written.wait_for(kPollInterval) != std::future_status::ready || reading_count_ > 0) {
-    if (finished != finished_calls_) {
-      finished = finished_calls_;
+  while (written.wait_for(kPollInterval) != std::future_status::ready || !reader_.watch().is_idle()) {
+    if (const std::uint64_t now_finished = finished_calls(); now_finished != finished) {
+      finished = now_finished;
       last_sign = clock_.now();
     }
     if (clock_.now() - last_sign > config_.give_up_after) return false;
@@ -88,12 +84,16 @@ bool SpillDriver::stop(bool save) {
   return true;
 }
 
+/// Grows as long as the disk answers.
+std::uint64_t SpillDriver::finished_calls() const {
+  return writing_.finished_count() + scrubbing_.finished_count() + reader_.watch().finished_count() + loaded_blocks_;
+}
+
 void SpillDriver::flush() {
   flush_due_ = TimePoint::max();
-  busy_since_ns_ = to_ns(clock_.now());
+  writing_.begin();
   const error_code error = disk_->flush();
-  busy_since_ns_ = 0;
-  ++finished_calls_;
+  writing_.end();
   if (error) failed("flush", error);
 }
 
@@ -102,7 +102,7 @@ void SpillDriver::save() {
   const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
   spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
   TimePoint reported = clock_.now();
-  while (is_on_ && work_once(/*everything=*/true)) {
+  while (is_on_ && work_once(/*everything=*/true) > 0) {
     if (clock_.now() - reported < 5s) continue;
     reported = clock_.now();
     spdlog::info("spill: {} MiB to go", in_memory() >> 20);
@@ -130,39 +130,53 @@ void SpillDriver::write_loop() {
     }
     if (is_on_ && clock_.now() >= flush_due_) flush();
     while (!stopping_ && open_disk_ != nullptr && clock_.now() >= allowed_from) {
-      const std::uint64_t before = disk_->stats().written_bytes;
-      if (!work_once(/*everything=*/false)) {
+      const std::uint64_t worked = work_once(/*everything=*/false);
+      keep_stats();
+      if (worked == 0) {
         if (!is_on_) allowed_from = clock_.now() + config_.retry_after;  // then what is due is the trial
         break;
       }
       if (config_.write_bytes_per_second > 0) {
-        const auto written = static_cast<double>(disk_->stats().written_bytes - before);
-        allowed_from = clock_.now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-                                          written / static_cast<double>(config_.write_bytes_per_second)));
+        const std::chrono::duration<double> pause(static_cast<double>(worked) /
+                                                  static_cast<double>(config_.write_bytes_per_second));
+        allowed_from = clock_.now() + std::chrono::duration_cast<Duration>(pause);
       }
     }
   }
 }
 
-/// False when there is nothing to do, or the disk fails.
-bool SpillDriver::work_once(bool everything) {
+/// Asked for while the disk may hang, and by threads that must not: they get the stats of a moment ago.
+void SpillDriver::keep_stats() {
+  if (clock_.now() < stats_due_) return;
+  stats_due_ = clock_.now() + kStatsInterval;
+  const DiskStats stats = disk_->stats();
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+}
+
+DiskStats SpillDriver::last_stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+/// Returns the bytes of what was done, at least 1; 0 when there is nothing to do, or the disk fails.
+std::uint64_t SpillDriver::work_once(bool everything) {
   if (std::vector<DiskPlace> places = disk_->places(); places != places_) {
     places_ = places;
     store_.with([&](Store& store) { store.set_disk_places(std::move(places)); });
   }
   const SpillWork work =
       store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
-  if (work.empty()) return false;
-  busy_since_ns_ = to_ns(clock_.now());
+  if (work.empty()) return 0;
+  writing_.begin();
   const SpillOutcome outcome = carry_out(work, *disk_);
-  busy_since_ns_ = 0;
-  ++finished_calls_;
+  writing_.end();
   store_.with([&](Store& store) { store.finish_spill(work, outcome); });
   if (outcome.lost_count > 0)
     spdlog::warn("spill: {} blocks were damaged or gone when their segment was given back", outcome.lost_count);
   if (outcome.error) {
     failed("write", outcome.error);
-    return false;
+    return 0;
   }
   if (!work.erased.empty() && flush_due_ == TimePoint::max()) flush_due_ = clock_.now() + kErasuresWait;
   if (!is_on_) {
@@ -173,7 +187,7 @@ bool SpillDriver::work_once(bool everything) {
     is_on_ = true;
     spdlog::info("spill: the disk works again");
   }
-  return true;
+  return std::max<std::uint64_t>(work.write_bytes, 1);
 }
 
 void SpillDriver::failed(const char* what, error_code error) {
@@ -187,14 +201,10 @@ void SpillDriver::failed(const char* what, error_code error) {
       trouble_, std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
 }
 
-bool SpillDriver::waits_long(std::int64_t since_ns) const {
-  return to_ns(clock_.now()) - since_ns >
-         std::chrono::duration_cast<std::chrono::nanoseconds>(config_.stuck_after).count();
-}
-
 bool SpillDriver::is_stuck() const {
-  const std::int64_t since = busy_since_ns_;
-  const bool is_stuck = (since != 0 && waits_long(since)) || (reading_count_ > 0 && waits_long(read_quiet_since_ns_));
+  const bool is_stuck =
+      std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &reader_.watch()},
+                          [this](const CallWatch* watch) { return watch->is_stuck(config_.stuck_after); });
   if (is_stuck_said_.exchange(is_stuck) != is_stuck) {
     if (is_stuck)
       spdlog::error("spill: off, since the disk does not answer; blocks are evicted unwritten until it does");
@@ -209,43 +219,10 @@ std::string SpillDriver::trouble() const {
   return trouble_;
 }
 
-// -- reading
-
 void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) {
-  if (open_disk_ == nullptr || stopping_ || reading_bytes_ > config_.read_queue_bytes_max) {
-    ++read_refusals_;
-    return done(Errc::kBusy);
-  }
-  reading_bytes_ += block_bytes;
-  if (reading_count_ == 0) read_quiet_since_ns_ = to_ns(clock_.now());
-  ++reading_count_;
-  asio::post(readers_, [this, key, seed, block_bytes, done = std::move(done)] {
-    const TimePoint began = clock_.now();
-    auto block = stopping_ ? Result<DiskBlock>(Errc::kBusy) : disk_->read(key);
-    read_quiet_since_ns_ = to_ns(clock_.now());
-    ++finished_calls_;
-    if (block && (block->bytes.size() != block_bytes || !verify_block(seed, block->bytes, block->checksums)))
-      block = Errc::kCorruptBlock;
-    if (block) {
-      read_bytes_ += block_bytes;
-      const double seconds = std::chrono::duration<double>(clock_.now() - began).count();
-      const double before = read_seconds_per_byte_;
-      read_seconds_per_byte_ = before + (seconds / static_cast<double>(block_bytes) - before) / 16;
-    } else if (!stopping_) {
-      ++read_failures_;
-      spdlog::debug("spill: block under key {:x} of epoch {}: {}", static_cast<std::uint64_t>(key) & ((1ull << 40) - 1),
-                    static_cast<std::uint64_t>(key) >> 40, block.error().message());
-    }
-    reading_bytes_ -= block_bytes;
-    done(std::move(block));
-    --reading_count_;  // last: stop() waits for it
-  });
-}
-
-std::chrono::microseconds SpillDriver::estimate_read(std::uint64_t bytes) const {
-  const double seconds =
-      read_seconds_per_byte_ * static_cast<double>(bytes + reading_bytes_) / static_cast<double>(config_.read_threads);
-  return std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6));
+  const Disk* const disk = open_disk_;
+  if (disk == nullptr) return done(Errc::kBusy);
+  reader_.read(*disk, key, seed, block_bytes, std::move(done));
 }
 
 // -- after a start
@@ -264,7 +241,6 @@ void SpillDriver::open_disk() {
     }
     std::string why;
     auto opened = open_([&] { accept(""); }, &why);
-    ++finished_calls_;
     if (opened) {
       disk_ = std::move(*opened);
       store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch()); });
@@ -297,7 +273,6 @@ void SpillDriver::load() {
   const auto flush = [&] {
     if (!batch.empty()) has_room = store_.with([&](Store& store) { return store.load_spilled(batch); });
     loaded_blocks_ += batch.size();
-    ++finished_calls_;
     batch.clear();
     return has_room && !stopping_;
   };
@@ -329,21 +304,18 @@ void SpillDriver::load() {
 void SpillDriver::scrub() {
   yield_to_others();
   for (TimePoint next{}; !stopping_;) {
-    if (clock_.now() < next || reading_count_ > 0 || !can_read()) {
+    if (clock_.now() < next || !reader_.watch().is_idle() || !can_read()) {
       std::this_thread::sleep_for(kScrubWait);
       continue;
     }
-    read_quiet_since_ns_ = to_ns(clock_.now());
-    ++reading_count_;  // a disk that hangs is found out here as well
+    scrubbing_.begin();
     next = scrubber_.step(*disk_);
-    --reading_count_;
-    ++finished_calls_;
+    scrubbing_.end();
   }
 }
 
 std::vector<NodeMetrics::Value> SpillDriver::stats() const {
-  const Disk* const open_disk = open_disk_;
-  const DiskStats disk = open_disk != nullptr ? open_disk->stats() : DiskStats();
+  const DiskStats disk = last_stats();
   const auto number = [](auto value) { return static_cast<double>(value); };
   return {
       {"disk_is_on", is_on_ && !is_stuck() ? 1.0 : 0.0, false, "1: the disk tier works; 0: it failed or is stuck"},
@@ -353,12 +325,12 @@ std::vector<NodeMetrics::Value> SpillDriver::stats() const {
       {"disk_file_bytes", number(disk.file_bytes), false, "Bytes of all files of the disk tier"},
       {"disk_written_bytes", number(disk.written_bytes), true, "Bytes of blocks written to disk"},
       {"disk_device_written_bytes", number(disk.device_written_bytes), true, "Bytes the device was given for them"},
-      {"disk_read_bytes", number(read_bytes_.load()), true, "Bytes of blocks read from disk and verified"},
-      {"disk_read_failures", number(read_failures_.load()), true, "Reads that failed or found damage"},
+      {"disk_read_bytes", number(reader_.read_bytes()), true, "Bytes of blocks read from disk and verified"},
+      {"disk_read_failures", number(reader_.failure_count()), true, "Reads that failed or found damage"},
       {"disk_scrubbed_blocks", number(scrubber_.block_count()), true, "Blocks read before anybody asked for them"},
       {"disk_scrub_rounds", number(scrubber_.round_count()), true, "Times that all blocks have been scrubbed"},
       {"disk_scrub_damaged_blocks", number(scrubber_.damaged_count()), true, "Damaged blocks found so, and dropped"},
-      {"disk_read_refusals", number(read_refusals_.load()), true, "Reads refused because too much was being read"},
+      {"disk_read_refusals", number(reader_.refusal_count()), true, "Reads refused because too much was being read"},
   };
 }
 

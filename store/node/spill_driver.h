@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <boost/asio/thread_pool.hpp>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -16,8 +15,10 @@
 
 #include "base/clock.h"
 #include "store/disk.h"
+#include "store/node/call_watch.h"
 #include "store/node/locked_store.h"
 #include "store/node/spill.h"
+#include "store/node/spill_reader.h"
 #include "store/node/spill_scrubber.h"
 
 namespace kv {
@@ -57,7 +58,7 @@ class SpillDriver final : public Spill {
   void fell_behind(Duration pause) override { behind_until_ = (clock_.now() + pause).time_since_epoch().count(); }
   bool can_read() const override { return open_disk_ != nullptr && !stopping_ && !is_stuck(); }
   void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) override;
-  std::chrono::microseconds estimate_read(std::uint64_t bytes) const override;
+  std::chrono::microseconds estimate_read(std::uint64_t bytes) const override { return reader_.estimate(bytes); }
   std::vector<NodeMetrics::Value> stats() const override;
   std::string trouble() const;  ///< Why the disk is off, or empty.
 
@@ -68,10 +69,12 @@ class SpillDriver final : public Spill {
   void write_loop();
   void save();
   void flush();
-  bool work_once(bool everything);
+  std::uint64_t work_once(bool everything);
+  void keep_stats();
+  DiskStats last_stats() const;
+  std::uint64_t finished_calls() const;
   void failed(const char* what, error_code error);
   bool is_stuck() const;
-  bool waits_long(std::int64_t since_ns) const;
 
   LockedStore& store_;
   const OpenDisk open_;
@@ -80,26 +83,24 @@ class SpillDriver final : public Spill {
   SpillScrubber scrubber_;
   std::unique_ptr<Disk> disk_;
   std::atomic<Disk*> open_disk_{nullptr};  ///< disk_ once it is open and the index is ready for it.
+  SpillReader reader_;
+  CallWatch writing_, scrubbing_;
 
   std::atomic<bool> stopping_{false}, is_on_{false}, loading_{false}, saves_{false};
-  std::atomic<Duration::rep> behind_until_{0};
   mutable std::atomic<bool> is_stuck_said_{false};
-  std::atomic<std::int64_t> busy_since_ns_{0};        ///< Of the write under way; 0: none.
-  std::atomic<std::int64_t> read_quiet_since_ns_{0};  ///< While something is read: since then no read has ended.
-  std::atomic<std::uint64_t> finished_calls_{0};      ///< Of the disk; grows as long as it answers.
-  std::atomic<std::uint64_t> reading_count_{0}, reading_bytes_{0};
-  std::atomic<std::uint64_t> read_bytes_{0}, read_failures_{0}, read_refusals_{0}, loaded_blocks_{0}, outages_{0};
-  std::atomic<double> read_seconds_per_byte_{1e-9};
-  mutable std::mutex mutex_;  ///< Of the two below.
+  std::atomic<Duration::rep> behind_until_{0};
+  std::atomic<std::uint64_t> loaded_blocks_{0}, outages_{0};
+  mutable std::mutex mutex_;  ///< Of the three below.
   std::condition_variable wake_;
   bool is_notified_ = false;
   std::string trouble_;
-  std::promise<std::string> accepted_;      ///< Why not, or "".
-  std::promise<void> written_;              ///< Opener and writer have ended.
-  std::vector<DiskPlace> places_{0};        ///< As the store knows them.
-  TimePoint flush_due_ = TimePoint::max();  ///< Of the writer alone: erasures are not written out yet.
+  DiskStats stats_;
+  std::promise<std::string> accepted_;  ///< Why not, or "".
+  std::promise<void> written_;          ///< Opener and writer have ended.
+  std::vector<DiskPlace> places_{0};    ///< As the store knows them; this and the next two of the writer alone.
+  TimePoint stats_due_{};
+  TimePoint flush_due_ = TimePoint::max();  ///< Erasures are not written out yet.
   std::thread opener_, writer_;
-  asio::thread_pool readers_;
 };
 
 }  // namespace kv

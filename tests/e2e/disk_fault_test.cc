@@ -197,6 +197,31 @@ TEST_P(E2eDiskFaultNodeTest, ADiskThatHangsForLongHurtsNobodyAndComesBack) {
   expect_right(*client, name);
 }
 
+TEST_P(E2eDiskFaultNodeTest, NobodyWaitsForADiskThatHangsWhileItIsOpenedAgain) {
+  const auto node = start();
+  const auto client = connect(*node);
+  fill(*node, *client);
+  disk.set(FAULT_EIO);
+  std::uint64_t name = 100;
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_is_on") == 0;
+  }));
+  disk.set(FAULT_STUCK);
+  const long long before = disk.calls();
+  EXPECT_TRUE(eventually([&] { return disk.calls() > before; })) << "it is tried again, and hangs";
+  expect_memory_is_served(*client, ++name);
+  EXPECT_EQ(node->metric("kvstore_disk_is_on"), 0);
+  const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
+  EXPECT_EQ(status.status, 0) << status.err;
+  disk.set(FAULT_NONE);
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_is_on") == 1;
+  })) << node->log();
+  expect_right(*client, 12);
+}
+
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
   const TempDir healthy;
   const auto node = start({"--spill-path", healthy.path()});

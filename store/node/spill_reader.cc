@@ -1,0 +1,47 @@
+#include "store/node/spill_reader.h"
+
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/checksum.h"
+
+namespace kv {
+
+void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
+                       Spill::ReadDone done) {
+  if (is_refusing_ || queued_bytes_ > queue_bytes_max_) {
+    ++refusals_;
+    return done(Errc::kBusy);
+  }
+  queued_bytes_ += block_bytes;
+  watch_.begin();
+  asio::post(threads_, [this, &disk, key, seed, block_bytes, done = std::move(done)] {
+    const TimePoint began = clock_.now();
+    auto block = is_refusing_ ? Result<DiskBlock>(Errc::kBusy) : disk.read(key);
+    if (block && (block->bytes.size() != block_bytes || !verify_block(seed, block->bytes, block->checksums)))
+      block = Errc::kCorruptBlock;
+    if (block) {
+      read_bytes_ += block_bytes;
+      const double seconds = std::chrono::duration<double>(clock_.now() - began).count();
+      const double before = seconds_per_byte_;
+      seconds_per_byte_ = before + (seconds / static_cast<double>(block_bytes) - before) / 16;
+    } else if (!is_refusing_) {
+      ++failures_;
+      spdlog::debug("spill: block under key {:x} of epoch {}: {}", static_cast<std::uint64_t>(key) & ((1ull << 40) - 1),
+                    static_cast<std::uint64_t>(key) >> 40, block.error().message());
+    }
+    queued_bytes_ -= block_bytes;
+    done(std::move(block));
+    watch_.end();
+  });
+}
+
+std::chrono::microseconds SpillReader::estimate(std::uint64_t bytes) const {
+  const double seconds =
+      seconds_per_byte_ * static_cast<double>(bytes + queued_bytes_) / static_cast<double>(thread_count_);
+  return std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6));
+}
+
+}  // namespace kv
