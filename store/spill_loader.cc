@@ -16,20 +16,28 @@ bool SpillLoader::add(TreeId tree, const DiskRecord& record) {
       return true;
     }
   }
-  std::vector<std::pair<BlockId, DiskRecord>> ready = {{parent, record}};
-  while (!ready.empty()) {
-    const auto [above, next] = std::move(ready.back());
-    ready.pop_back();
-    const Name name{tree, next.hash};
+  ready_.push_back({tree, parent, record});
+  return true;
+}
+
+std::size_t SpillLoader::place_some(std::size_t count_max) {
+  std::size_t count = 0;
+  for (; count < count_max && !ready_.empty() && !tier_.is_full(); ++count) {
+    const Ready next = std::move(ready_.back());
+    ready_.pop_back();
+    const Name name{next.tree, next.record.hash};
     if (find(name) != kNoBlock) continue;
-    const BlockId block = place(tree, above, next);
+    const BlockId block = place(next.tree, next.parent, next.record);
     known_[name] = block;
     const auto below = waiting_.find(name);
     if (below == waiting_.end()) continue;
-    for (const DiskRecord& each : below->second) ready.emplace_back(block, each);
+    // They came newest first, and the newest shall be placed first.
+    for (auto each = below->second.rbegin(); each != below->second.rend(); ++each)
+      ready_.push_back({next.tree, block, *each});
     waiting_.erase(below);
   }
-  return true;
+  if (tier_.is_full()) ready_.clear();
+  return count;
 }
 
 /// kNoBlock if it is not known, or has been evicted or dropped since.

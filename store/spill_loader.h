@@ -23,8 +23,12 @@ class SpillLoader {
   /// Loaded blocks count as used at `tick` and before, in their order.
   SpillLoader(DiskTier& tier, BlockPool& pool, Tick tick) : tier_(tier), pool_(pool), tick_(tick) {}
 
-  /// False once the tier is full: what follows was used longer ago than all that is there.
+  /// False once the tier is full: what follows was used longer ago than all that is there. Then place_some().
   bool add(TreeId tree, const DiskRecord& record);
+  /// Places at most so many of the blocks whose place is known by now, and returns how many; a first block may have a
+  /// million below it that waited.
+  std::size_t place_some(std::size_t count_max);
+  bool has_more() const { return !ready_.empty(); }  ///< To be placed.
   std::uint64_t loaded_count() const { return loaded_count_; }
   /// Keys of blocks without those above them: nobody can ask for them.
   std::vector<DiskKey> orphans() const;
@@ -42,6 +46,12 @@ class SpillLoader {
     }
   };
 
+  struct Ready {
+    TreeId tree;
+    BlockId parent;
+    DiskRecord record;
+  };
+
   BlockId find(const Name& name) const;
   BlockId place(TreeId tree, BlockId parent, const DiskRecord& record);
 
@@ -49,6 +59,7 @@ class SpillLoader {
   BlockPool& pool_;
   Tick tick_;
   std::uint64_t loaded_count_ = 0;
+  std::vector<Ready> ready_;  ///< To be placed, last one first.
   std::unordered_map<Name, BlockId, HashName> known_;
   std::unordered_map<Name, std::vector<DiskRecord>, HashName> waiting_;  ///< By the name of the block above.
 };

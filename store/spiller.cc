@@ -21,6 +21,10 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
   for (const auto& [id, record] : work.spaces) {
     if (outcome.error = disk.add_namespace(id, record); outcome.error) return outcome;
   }
+  if (work.drop_before != DiskKey{}) {  // first: it makes room
+    if (outcome.error = disk.drop_before(work.drop_before); outcome.error) return outcome;
+  }
+  error_code unreadable;
   std::vector<DiskBlock> moved;
   std::vector<DiskWrite> writes;
   std::vector<std::size_t> written;
@@ -29,8 +33,9 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
     if (work.sources[i] != DiskKey{}) {
       auto block = disk.read(work.sources[i]);
       if (!block && block.error() != Errc::kNotFound && block.error() != Errc::kCorruptBlock) {
-        outcome.error = block.error();
-        return outcome;
+        unreadable = block.error();
+        outcome.unreadable.push_back(i);
+        continue;
       }
       if (!block || block->bytes.size() != write.record.block_bytes ||
           !verify_block(checksum_seed(write.record.space, write.record.hash), block->bytes, block->checksums)) {
@@ -48,7 +53,7 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
   if (outcome.error) return outcome;
   for (const std::size_t i : written) outcome.is_written[i] = true;
   if (!work.erased.empty()) outcome.error = disk.erase(work.erased);
-  if (!outcome.error && work.drop_before != DiskKey{}) outcome.error = disk.drop_before(work.drop_before);
+  if (!outcome.error) outcome.error = unreadable;
   return outcome;
 }
 
@@ -56,8 +61,9 @@ SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything)
   SpillWork work;
   work.erased = std::exchange(erased_, {});
   work.spaces = std::exchange(spaces_, {});
-  if (std::exchange(drop_unknown_, false)) work.drop_before = tier_.oldest_key();
+  if (std::exchange(drop_unknown_, false)) drop_before_ = std::max(drop_before_, tier_.oldest_key());
   if (!keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
+  work.drop_before = drop_before_;
   while (!fresh_.empty() && work.write_bytes < bytes_max) {
     const BlockId block = fresh_.back();
     if (pool_.index().is_linked(block) && !add_chain(work, block, bytes_max)) break;
@@ -76,7 +82,7 @@ bool Spiller::is_memory_short() const {
 /// What still lives in the oldest segment goes to the end of the log; then the segment is dropped.
 void Spiller::move_live(SpillWork& work, std::uint64_t bytes_max) {
   for (const BlockId disk : tier_.live_in_oldest(bytes_max)) add(work, tier_.copy_in_memory(disk), disk);
-  if (work.writes.empty() && tier_.is_oldest_dead()) work.drop_before = tier_.end_segment();
+  if (work.writes.empty() && tier_.is_oldest_dead()) drop_before_ = tier_.end_segment();
 }
 
 void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything) {
@@ -155,12 +161,26 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
   if (outcome.error) {
     erase_later(work.erased);
     spaces_.insert(spaces_.end(), work.spaces.begin(), work.spaces.end());
+  } else {
+    drop_before_ = {};
   }
+  // Tried twice, a block on a disk that otherwise works is given up: it would keep the log's end for ever.
+  std::unordered_set<DiskKey> suspects;
+  std::vector<bool> is_given_up(work.items.size(), false);
+  for (const std::size_t i : outcome.unreadable) {
+    if (suspects_.contains(work.sources[i])) {
+      is_given_up[i] = true;
+    } else {
+      suspects.insert(work.sources[i]);
+    }
+  }
+  suspects_ = std::move(suspects);
   for (std::size_t i = 0; i < work.items.size(); ++i) {
     const SpillWork::Item& item = work.items[i];
     if (outcome.is_written[i]) {
       finish_write(item, work.writes[i].record.key);
-    } else if (!outcome.error && tier_.index().is_linked(item.disk)) {  // or it would keep its segment for ever
+    } else if ((!outcome.error || is_given_up[i]) && tier_.index().is_linked(item.disk)) {
+      // or it would keep its segment for ever
       remove(item.disk);
       ++lost_count_;
     }

@@ -47,9 +47,10 @@ struct SpillWork {
 };
 
 struct SpillOutcome {
-  std::vector<bool> is_written;  ///< One per write.
-  error_code error;              ///< The disk failed, perhaps in the middle: what is not written is done again.
-  std::size_t lost_count = 0;  ///< Blocks that were to be moved and cannot be read: left out, though there is no error.
+  std::vector<bool> is_written;         ///< One per write.
+  error_code error;                     ///< The disk failed, perhaps in the middle: what is not written is done again.
+  std::size_t lost_count = 0;           ///< Blocks that were to be moved and are damaged or gone: left out, no error.
+  std::vector<std::size_t> unreadable;  ///< Of the writes, those whose source the disk failed to read; an error.
 };
 /// Does `work` on the disk: namespaces, reads of what is to be moved (verified), writes, erasures, drops. Takes as long
 /// as the disk does; never under the Store's lock.
@@ -107,6 +108,8 @@ class Spiller {
   std::vector<DiskKey> erased_;
   std::vector<std::pair<NamespaceId, std::string>> spaces_;
   bool keep_log_ = false, drop_unknown_ = false;
+  DiskKey drop_before_{};                 ///< Until the disk has done it.
+  std::unordered_set<DiskKey> suspects_;  ///< Could not be read to be moved, the last time.
   std::vector<BlockId> fresh_;  ///< Stored, to be written through. Not pinned: one may be gone, or another by now.
   std::unordered_set<BlockId> taken_;  ///< In memory, of the SpillWork under way.
   StableTable<StoredAt> stored_at_;    ///< By BlockId in memory; only for skip_unused.

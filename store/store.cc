@@ -161,6 +161,12 @@ Result<std::size_t> Store::unretain(SpaceId space, std::span<const BlockHash> ha
   return count;
 }
 
+void Store::unretain_all() {
+  const std::vector<BlockId> retained(impl_->pool.retained().begin(), impl_->pool.retained().end());
+  for (const BlockId block : retained) impl_->pool.unretain(block);
+  impl_->retention_has_gaps = false;
+}
+
 std::vector<BlockId> Store::Impl::tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes) {
   std::vector<BlockId> tops;
   if (!hashes.empty()) {

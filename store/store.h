@@ -213,6 +213,7 @@ class Store {
   Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes);
   /// Takes retention off the blocks of the longest prefix. Returns how many had it.
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);
+  void unretain_all();
   /// Forgets the last of `hashes` (unless some are not here: then nothing) and all blocks below it; with no hashes, the
   /// whole namespace. Blocks being moved or leased vanish from the index at once, retained ones as well; their slots
   /// are freed when their last pin ends. Returns how many blocks were dropped.
@@ -244,10 +245,14 @@ class Store {
   std::vector<ScrubBlock> blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const;
 
   /// Puts what a disk holds into the index, while the node serves. First begin_load(), before any spill_work(), with
-  /// the disk's epoch; then, its namespaces opened, the records newest first, some hundred a call, until load_spilled()
-  /// returns false (no room for older ones) or there are no more; then end_load().
+  /// the disk's epoch; then, its namespaces opened, the records newest first, some hundred a call, until there is no
+  /// room for older ones or there are no more; then end_load().
   void begin_load(TimePoint now, std::uint32_t epoch);
-  bool load_spilled(std::span<const DiskRecord> records);
+  struct Loaded {
+    bool has_room = true;
+    bool again = false;  ///< More blocks found their place than fit one call: call with no records until this is false.
+  };
+  Loaded load_spilled(std::span<const DiskRecord> records);
   /// `is_whole`: the load saw everything, or as much as there is room for; what it did not see is dropped. Otherwise,
   /// after an error or a stop, it stays for the next start. Returns how many blocks came back.
   std::uint64_t end_load(bool is_whole);

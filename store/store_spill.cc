@@ -5,6 +5,11 @@
 #include "store/store_impl.h"
 
 namespace kv {
+namespace {
+
+constexpr std::size_t kPlacedPerCall = 128;  ///< Of a load: some hundred microseconds.
+
+}  // namespace
 
 /// Adds the blocks that follow `pinned` on disk to it.
 void Store::Impl::pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned) {
@@ -53,12 +58,18 @@ void Store::begin_load(TimePoint now, std::uint32_t epoch) {
   impl_->spiller->keep_log();
 }
 
-bool Store::load_spilled(std::span<const DiskRecord> records) {
-  for (const DiskRecord& record : records) {
-    const auto tree = impl_->trees.find(record.space);
-    if (tree != impl_->trees.end() && !impl_->loader->add(tree->second, record)) return false;
+Store::Loaded Store::load_spilled(std::span<const DiskRecord> records) {
+  Loaded loaded;
+  std::size_t left = records.size() + kPlacedPerCall;
+  for (std::size_t i = 0; i < records.size() && loaded.has_room; ++i) {
+    const auto tree = impl_->trees.find(records[i].space);
+    if (tree == impl_->trees.end()) continue;
+    loaded.has_room = impl_->loader->add(tree->second, records[i]);
+    left -= impl_->loader->place_some(left);
   }
-  return true;
+  impl_->loader->place_some(left);
+  loaded.again = impl_->loader->has_more();
+  return loaded;
 }
 
 std::uint64_t Store::end_load(bool is_whole) {

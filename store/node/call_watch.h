@@ -14,7 +14,8 @@ class CallWatch {
   explicit CallWatch(const Clock& clock) : clock_(clock) {}
 
   void begin() {
-    if (running_++ == 0) last_sign_ = ticks();
+    if (running_ == 0) last_sign_ = ticks();  // before: nobody shall see a call with a sign of long ago
+    ++running_;
   }
   void end() {
     last_sign_ = ticks();

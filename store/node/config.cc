@@ -62,7 +62,8 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
         ->envname(environment_name(name))
         ->capture_default_str();
   };
-  const CLI::AsSizeValue size(false);                                                     // 4GiB = 4 * 2^30
+  const CLI::AsSizeValue size(false);  // 4GiB = 4 * 2^30
+  const CLI::Range rate_range(std::size_t{0}, std::size_t{1} << 46, "0 to 64 TiB");
   const CLI::Range size_range(std::size_t{1}, std::size_t{1} << 46, "1 byte to 64 TiB");  // "-1" would be 2^64 - 1
   add("node-id", options.node_id, "Name of this node in logs and answers (default: the host name)");
   add("listen", listen,
@@ -106,10 +107,12 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("spill-write-rate", options.spill.write_bytes_per_second,
       "Bytes a second written at most, such as 500MiB; 0: no limit")
       ->transform(size)
+      ->check(rate_range)
       ->group("Disk tier");
   add("spill-scrub-rate", options.spill.scrub_bytes_per_second,
       "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none")
       ->transform(size)
+      ->check(rate_range)
       ->group("Disk tier");
   add("spill-promote-reads", promote_reads, "A block goes back to memory with its n-th read from disk")
       ->check(CLI::Range(1, 255))
@@ -221,7 +224,14 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   if (options.store.arena.capacity_bytes < (1 << 20) && capacity_blocks == 0) {
     return fail("capacity: " + std::to_string(options.store.arena.capacity_bytes) + " bytes, at least 1MiB is needed");
   }
+  if (spill_capacity_blocks > (std::size_t{1} << 46) / std::max<std::size_t>(capacity_block_bytes, 1))
+    return fail("spill-capacity-blocks: " + std::to_string(spill_capacity_blocks) + ", more than 64 TiB in all");
   if (spill_capacity_blocks > 0) options.store.disk.capacity_bytes = spill_capacity_blocks * capacity_block_bytes;
+  for (std::size_t i = 1; i < options.spill_paths.size(); ++i) {
+    if (std::find(options.spill_paths.begin(), options.spill_paths.begin() + static_cast<std::ptrdiff_t>(i),
+                  options.spill_paths[i]) != options.spill_paths.begin() + static_cast<std::ptrdiff_t>(i))
+      return fail("spill-path: " + options.spill_paths[i] + " is given twice");
+  }
   if (options.spill_paths.size() > kPlaceCount)
     return fail("spill-path: " + std::to_string(options.spill_paths.size()) + " directories, at most " +
                 std::to_string(kPlaceCount));
@@ -229,8 +239,6 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
     return fail(options.spill_paths.empty() ? "spill-path: not given, needed with spill-capacity"
                                             : "spill-capacity: not given, needed with spill-path (for example 100GiB)");
   }
-  if (spill_capacity_blocks > (std::size_t{1} << 46) / std::max<std::size_t>(capacity_block_bytes, 1))
-    return fail("spill-capacity-blocks: " + std::to_string(spill_capacity_blocks) + ", more than 64 TiB in all");
   options.store.spill.write_through = spill_policy == "write-through";
   options.store.disk.promote_reads = static_cast<std::uint8_t>(promote_reads);
   if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());

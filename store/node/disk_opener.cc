@@ -1,9 +1,9 @@
 #include "store/node/disk_opener.h"
 
+#include <rocksdb/env.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <atomic>
 #include <future>
 #include <utility>
 
@@ -22,7 +22,14 @@ struct Opened {
 Opened open_one(const std::string& path, const std::function<void()>& accepted) {
   const auto began = std::chrono::steady_clock::now();
   DiskOpening opening;
-  auto disk = RocksDisk::open({.path = path}, &opening, accepted);
+  auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>> {
+    try {
+      return RocksDisk::open({.path = path}, &opening, accepted);
+    } catch (const std::exception& error) {  // of a library below: the disk is not usable, and the node serves
+      opening.text = path + ": cannot be opened: " + error.what();
+      return make_error_code(Errc::kDiskFailed);
+    }
+  }();
   if (!disk) return {.error = disk.error(), .text = opening.text};
   spdlog::info("spill: {} is open after {} ms, epoch={}{}", path,
                std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count(),
@@ -45,7 +52,7 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
     if (!places[i] || same == places.begin() + static_cast<std::ptrdiff_t>(i)) continue;
     *why = paths[i] + ": is directory " + std::to_string(*places[i]) + " of several, and so is " +
            paths[static_cast<std::size_t>(same - places.begin())] +
-           ": they were used by two nodes, or each alone. Nothing was changed. Leave one out, or empty it";
+           ": they were used by two nodes, or each alone. Leave one out, or empty it";
     return make_error_code(Errc::kMismatch);
   }
   std::vector<StripedDisk::Part> parts;
@@ -64,10 +71,10 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
 
 Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Clock& clock,
                                        const std::function<void()>& accepted, std::string* why) {
-  std::atomic<std::size_t> missing = paths.size();
-  const std::function<void()> accept_one = [&] {
-    if (--missing == 0) accepted();
-  };
+  // Several are accepted when it is clear that they belong together.
+  const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
+  // Shared by all databases of the process, and 2 by default: each needs two to write out while it computes.
+  rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(2 * paths.size()), rocksdb::Env::Priority::HIGH);
   std::vector<std::future<Opened>> opening;
   for (const std::string& path : paths)
     opening.push_back(std::async(std::launch::async, [&accept_one, &path] { return open_one(path, accept_one); }));
@@ -83,7 +90,9 @@ Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Cl
   }
   if (first) return first;
   if (disks.size() == 1) return std::unique_ptr<Disk>(std::move(disks.front()));
-  return stripe(std::move(disks), paths, clock, why);
+  auto striped = stripe(std::move(disks), paths, clock, why);
+  if (striped) accepted();
+  return striped;
 }
 
 }  // namespace

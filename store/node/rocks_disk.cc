@@ -78,6 +78,8 @@ error_code RocksDisk::start_epoch(bool read_only) {
   std::string place;
   if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kPlaceKey, &place).ok()) place_ = decode_place(place);
   std::uint32_t last = status.ok() ? decode_epoch(value).value_or(0) : 0;
+  if (!place_ && !files_at_open_.empty() && place_of(files_at_open_.back().last) != 0)
+    place_ = place_of(files_at_open_.back().last);  // its record was lost
   if (!files_at_open_.empty()) last = std::max(last, epoch_of(files_at_open_.back().last));
   const auto newest_record = [&](std::string_view key, std::string_view) {
     if (const auto decoded = decode_key(key)) last = std::max(last, epoch_of(*decoded));
@@ -110,9 +112,7 @@ error_code RocksDisk::join(DiskPlace place, std::uint32_t epoch) {
 
 error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
   if (blocks.empty()) return {};
-  if (has_failed_) {
-    if (const error_code error = heal()) return error;
-  }
+  if (const error_code error = ready()) return error;
   batch_.Clear();
   std::uint64_t bytes = 0;
   for (const DiskWrite& block : blocks) {
@@ -130,19 +130,20 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
     bytes += checksums.size() + block.bytes.size();
   }
   const Status status = rocks_.db->Write(unlogged(), &batch_);
-  if (!status.ok()) return report(status, "write");
-  if (has_failed_) spdlog::info("spill: {}: the disk can be written again", config_.path.string());
-  has_failed_ = false;
-  written_bytes_ += bytes;
-  return {};
+  if (status.ok()) written_bytes_ += bytes;
+  return report(status, "write");
 }
 
 /// After an error RocksDB is told to go on. From a full disk it recovers by itself, looking for room every few seconds,
 /// and is busy until then: trying to write is how to find out. After other errors it is closed and opened again.
+error_code RocksDisk::ready() { return rocks_.db && !has_failed_ ? error_code() : heal(); }
+
 error_code RocksDisk::heal() {
   const Status resumed = rocks_.db ? rocks_.db->Resume() : Status::Aborted("closed");
   if (resumed.ok() || resumed.IsBusy()) return {};
   if (resumed.IsNoSpace()) return to_error(resumed);
+  // Closed it could not even be read: not before it is likely to open again.
+  if (const error_code error = directory_.try_writing()) return error;
   const std::unique_lock lock(reopening_);
   if (rocks_.db) earlier_device_bytes_ += device_bytes(*rocks_.statistics);
   rocks_.close();
@@ -150,7 +151,11 @@ error_code RocksDisk::heal() {
   auto again = open_rocks(directory_, config_, &opening, Remedies::kNone);
   if (!again) return again.error();
   rocks_ = std::move(*again);
-  return {};
+  // What was in memtables is gone with its records. These are not written again by themselves:
+  for (const auto& [id, record] : spaces_) {
+    if (const error_code error = put_namespace(id, record)) return error;
+  }
+  return unflushed_.empty() ? error_code() : erase_records(unflushed_);
 }
 
 Result<DiskBlock> RocksDisk::read(DiskKey key) const {
@@ -175,7 +180,12 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
 }
 
 error_code RocksDisk::erase(std::span<const DiskKey> keys) {
-  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+  if (const error_code error = ready()) return error;
+  unflushed_.insert(unflushed_.end(), keys.begin(), keys.end());
+  return erase_records(keys);
+}
+
+error_code RocksDisk::erase_records(std::span<const DiskKey> keys) {
   rocksdb::WriteBatch batch;
   for (const DiskKey key : keys) {
     if (const Status status = batch.Delete(rocks_.records.get(), slice(encode_key(key))); !status.ok())
@@ -185,22 +195,29 @@ error_code RocksDisk::erase(std::span<const DiskKey> keys) {
 }
 
 error_code RocksDisk::drop_before(DiskKey end) {
-  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
-  const std::uint64_t dropped = first_key_;
-  if (static_cast<std::uint64_t>(end) <= dropped) return {};
-  const DiskKeyText from = encode_key(DiskKey{dropped}), to = encode_key(end);
-  // Records first: a record without its block would be one that read() does not find.
-  const Status status = rocks_.db->DeleteRange(unlogged(), rocks_.records.get(), slice(from), slice(to));
-  if (!status.ok()) return report(status, "drop");
-  first_key_ = static_cast<std::uint64_t>(end);
-  const Slice until = slice(to);
+  if (const error_code error = ready()) return error;
+  const auto until = static_cast<std::uint64_t>(end);
+  const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(end);
+  if (until > first_key_) {
+    // Records first: a record without its block would be one that read() does not find.
+    const Status status = rocks_.db->DeleteRange(unlogged(), rocks_.records.get(), slice(from), slice(to));
+    if (!status.ok()) return report(status, "drop");
+    first_key_ = until;
+  }
+  const Slice end_slice = slice(to);
   return report(
-      rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), nullptr, &until, /*include_end=*/false),
+      rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), nullptr, &end_slice, /*include_end=*/false),
       "drop");
 }
 
 error_code RocksDisk::add_namespace(const NamespaceId& id, const std::string& record) {
-  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+  if (const error_code error = ready()) return error;
+  if (std::ranges::find(spaces_, id, &std::pair<NamespaceId, std::string>::first) == spaces_.end())
+    spaces_.emplace_back(id, record);
+  return put_namespace(id, record);
+}
+
+error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& record) {
   const std::string key = namespace_key(id);
   std::string old;
   if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok() && old == record) return {};
@@ -238,8 +255,10 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
 }
 
 error_code RocksDisk::flush() {
-  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
-  return report(rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all()), "flush");
+  if (const error_code error = ready()) return error;
+  const Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all());
+  if (status.ok()) unflushed_.clear();
+  return report(status, "flush");
 }
 
 DiskStats RocksDisk::stats() const {
@@ -275,7 +294,11 @@ error_code RocksDisk::drop_files(DiskKey first, DiskKey last) {
 
 /// Passes a status on as an error, and says the first of a series in the log, with RocksDB's own words.
 error_code RocksDisk::report(const Status& status, const char* doing) {
-  if (status.ok()) return {};
+  if (status.ok()) {
+    if (has_failed_) spdlog::info("spill: {}: the disk can be written again", config_.path.string());
+    has_failed_ = false;
+    return {};
+  }
   if (!has_failed_) spdlog::error("spill: {}: {}", doing, status.ToString());
   has_failed_ = true;
   return to_error(status);

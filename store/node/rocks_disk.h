@@ -16,6 +16,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/disk.h"
@@ -29,9 +30,8 @@ namespace kv {
 ///      after kill -9 either both are there or neither, and what is there is a prefix of what was written.
 ///   2. load() names a record only if a live file of the block family covers its key. Files are never merged, only
 ///      moved and dropped whole, so that covering means holding.
-///   3. After a failed write the next one opens the database anew if RocksDB cannot go on by itself; what was in
-///   memtables
-///      is then gone with its records, as in 1.
+///   3. After a failed write the next call that writes opens the database anew if RocksDB cannot go on by itself; what
+///      was in memtables is then gone with its records, as in 1.
 ///   4. Nothing goes through a WAL. Erasures and namespaces are written out with the blocks around them, or by flush();
 ///   the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are full;
 ///   if that fails it loses count of its column families and ends the process when it is closed.)
@@ -49,7 +49,7 @@ class RocksDisk final : public Disk {
 
   /// Which of several directories this is, if it ever was one of several; a directory alone is any.
   std::optional<DiskPlace> recorded_place() const { return place_; }
-  bool is_new() const { return epoch_ == 1 && files_at_open_.empty(); }
+  bool is_new() const { return files_at_open_.empty(); }  ///< Or has nothing worth a place of its own.
   /// Becomes one of several: from now on its keys have this place, and this epoch (its own or a larger one), durably.
   /// Call before any write.
   error_code join(DiskPlace place, std::uint32_t epoch);
@@ -77,7 +77,10 @@ class RocksDisk final : public Disk {
       : config_(std::move(config)), directory_(std::move(directory)), rocks_(std::move(rocks)) {}
   error_code start_epoch(bool read_only);
   error_code begin(std::uint32_t epoch);
+  error_code ready();
   error_code heal();
+  error_code put_namespace(const NamespaceId& id, const std::string& record);
+  error_code erase_records(std::span<const DiskKey> keys);
   bool is_in_a_file(DiskKey key) const;
   error_code report(const rocksdb::Status& status, const char* doing);
 
@@ -87,11 +90,13 @@ class RocksDisk final : public Disk {
   RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
   std::uint32_t epoch_ = 0;
   std::optional<DiskPlace> place_;
-  std::vector<BlockFile> files_at_open_;      // sorted, disjoint
-  std::atomic<std::uint64_t> first_key_ = 0;  // smaller ones were dropped
-  std::uint64_t next_key_ = 0;                // the smallest that write() accepts
-  bool has_failed_ = false;                   // RocksDB refuses writes until heal()
-  rocksdb::WriteBatch batch_;                 // kept for its memory
+  std::vector<BlockFile> files_at_open_;                     // sorted, disjoint
+  std::atomic<std::uint64_t> first_key_ = 0;                 // smaller ones were dropped
+  std::uint64_t next_key_ = 0;                               // the smallest that write() accepts
+  bool has_failed_ = false;                                  // RocksDB refuses writes until heal()
+  std::vector<std::pair<NamespaceId, std::string>> spaces_;  // added since the start
+  std::vector<DiskKey> unflushed_;                           // erased, not by flush() written out yet
+  rocksdb::WriteBatch batch_;                                // kept for its memory
   std::atomic<std::uint64_t> written_bytes_ = 0;
   std::uint64_t earlier_device_bytes_ = 0;  // of databases closed by heal()
   mutable std::atomic<std::uint64_t> read_bytes_ = 0;

@@ -27,12 +27,11 @@ bool is_of_the_place(const Status& status) {
 
 bool holds_nothing(const fs::path& database) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(database, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(database, &error)) {
     if (name.ends_with(".sst") || name.ends_with(".log") || name.starts_with("MANIFEST") || name == "CURRENT")
       return false;
   }
-  return true;
+  return !error || error == std::errc::no_such_file_or_directory;  // what cannot be seen may be there
 }
 
 struct Attempt {
@@ -108,13 +107,12 @@ Status mend(RocksHandles& rocks, const RocksDiskConfig& config, std::string* tex
 /// CURRENT names the MANIFEST that counts. It is one line, and there is rarely more than one MANIFEST.
 void mend_current(const fs::path& database, std::string* text) {
   const std::string current = read_small_file(database / "CURRENT");
+  std::error_code ignored;
   if (current.starts_with("MANIFEST-") && current.ends_with("\n") &&
-      fs::is_regular_file(database / current.substr(0, current.size() - 1)))
+      fs::is_regular_file(database / current.substr(0, current.size() - 1), ignored))
     return;
   std::string newest;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(database, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(database)) {
     if (name.starts_with("MANIFEST-") &&
         (name.size() > newest.size() || (name.size() == newest.size() && name > newest)))
       newest = name;
@@ -153,7 +151,8 @@ Status repair(const SpillDirectory& directory, const RocksDiskConfig& config, bo
   const rocksdb::DBOptions options = database_options(direct_io);
   const Status status = rocksdb::RepairDB(directory.database().string(), options, column_families(config));
   const fs::path lost = directory.database() / "lost";  // where it puts what it does not use
-  if (fs::exists(lost)) {
+  std::error_code ignored;
+  if (fs::exists(lost, ignored)) {
     if (const error_code error = directory.set_aside(lost))
       spdlog::warn("spill: {}: {}", lost.string(), error.message());
   }

@@ -49,7 +49,10 @@ void Session::on_put(const Frame& frame) {
   bool is_short = false;
   options.may_lose =
       node_.spill == nullptr || wait_us == 0 || node_.limits.spill_wait == Duration::zero() || !node_.spill->keeps_up();
-  if (!options.may_lose) job->spill_deadline = job->began + node_.limits.spill_wait;
+  if (!options.may_lose) {  // at most half of the time there is: room that can be made is better than a refusal
+    job->spill_deadline =
+        job->began + std::min<Duration>(node_.limits.spill_wait, std::chrono::microseconds(wait_us) / 2);
+  }
   auto plan = node_.store.with([&](Store& store) {
     auto offered = store.offer(SpaceId(request->space()), hashes, options, job->began);
     is_short = store.wants_spill();

@@ -51,38 +51,36 @@ bool is_our_name(const std::string& name) {
 
 /// The name of something in the directory that no spill directory has, or "".
 std::string foreign_name(const fs::path& path) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(path, ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(path)) {
     if (!is_our_name(name)) return name;
   }
   return "";
 }
 
-/// One 4 KiB write that reaches the device: a full, read-only or failing disk is found out here and not inside RocksDB,
-/// where it would look like damage.
-error_code try_writing(const fs::path& path) {
-  const fs::path probe = path / kProbeFile;
-  const File file(::open(probe.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644));
+/// Writes all of it, durably.
+error_code write_file(const fs::path& path, std::string_view bytes) {
+  const File file(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644));
   if (file.number < 0) return last_errno();
-  const std::string page(4096, 'x');
-  error_code error;
-  if (::write(file.number, page.data(), page.size()) != static_cast<ssize_t>(page.size()) || ::fsync(file.number) != 0)
-    error = last_errno();
-  ::unlink(probe.c_str());
-  return error;
+  const ssize_t written = ::write(file.number, bytes.data(), bytes.size());
+  if (written < 0 || ::fsync(file.number) != 0) return last_errno();
+  if (static_cast<std::size_t>(written) < bytes.size()) return {ENOSPC, boost::system::generic_category()};
+  return {};
 }
 
 }  // namespace
 
+std::vector<std::string> names_in(const fs::path& path, std::error_code* failed) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  if (failed != nullptr) *failed = error;
+  return names;
+}
+
 error_code replace_file(const fs::path& file, const std::string& text) {
   const fs::path next = file.string() + ".new";
-  {
-    const File out(::open(next.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644));
-    if (out.number < 0 || ::write(out.number, text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fsync(out.number) != 0)
-      return last_errno();
-  }
+  if (const error_code error = write_file(next, text)) return error;
   if (::rename(next.c_str(), file.c_str()) != 0) return last_errno();
   return sync_directory(file.parent_path());
 }
@@ -98,7 +96,9 @@ std::string read_small_file(const fs::path& file) {
 Result<SpillDirectory> SpillDirectory::open(const fs::path& path, bool read_only, std::string* why) {
   std::error_code failed;
   if (!read_only) fs::create_directories(path, failed);
-  const bool is_there = fs::is_directory(path);
+  std::error_code cannot_look;
+  const bool is_there = fs::is_directory(path, cannot_look);
+  if (!failed && !is_there) failed = cannot_look;
   if (!is_there) {
     *why = path.string() + (read_only ? ": no such directory" : ": cannot be made a directory: " + failed.message()) +
            ". Give --spill-path a directory that this user may write";
@@ -113,7 +113,8 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& path, bool read_only
     return make_error_code(Errc::kUnsupported);
   }
   const std::string foreign = format ? "" : foreign_name(path);
-  if (!foreign.empty() || (read_only && !format && !fs::exists(path / "db"))) {
+  const bool has_database = fs::exists(path / "db", cannot_look);
+  if (!foreign.empty() || (read_only && !format && !has_database)) {
     *why = path.string() + ": is not a spill directory" +
            (foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT") +
            ". Nothing was changed. Give --spill-path a directory of its own, empty or not there yet";
@@ -138,9 +139,9 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& path, bool read_only
   if (::ftruncate(directory.lock_, 0) != 0 || ::pwrite(directory.lock_, owner.data(), owner.size(), 0) < 0) {
     spdlog::debug("spill: {}: the lock holds no process number", path.string());  // it says who, no more
   }
-  error_code error = try_writing(path);
+  error_code error = directory.try_writing();
   if (!error && !format) {
-    if (fs::exists(path / "db")) spdlog::warn("spill: {}: FORMAT was damaged or missing; written anew", path.string());
+    if (has_database) spdlog::warn("spill: {}: FORMAT was damaged or missing; written anew", path.string());
     error = replace_file(path / kFormatFile, format_text(kSpillFormat));
   }
   if (error) {
@@ -169,13 +170,18 @@ bool SpillDirectory::allows_direct_io() const {
   return is_written && is_read;
 }
 
+error_code SpillDirectory::try_writing() const {
+  const fs::path probe = path_ / kProbeFile;
+  const error_code error = write_file(probe, std::string(4096, 'x'));
+  ::unlink(probe.c_str());
+  return error;
+}
+
 error_code SpillDirectory::set_aside(const fs::path& what) const {
   std::error_code error;
-  std::vector<fs::path> old;
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    if (entry.path().filename().string().starts_with(kDamaged)) old.push_back(entry.path());
+  for (const std::string& name : names_in(path_)) {
+    if (name.starts_with(kDamaged)) fs::remove_all(path_ / name, error);
   }
-  for (const fs::path& each : old) fs::remove_all(each, error);
   const auto now =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
   fs::rename(what, path_ / (std::string(kDamaged) + std::to_string(now.count())), error);

@@ -9,6 +9,8 @@
 
 #include <filesystem>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/result.h"
 
@@ -28,6 +30,9 @@ class SpillDirectory {
   std::filesystem::path database() const { return path_ / "db"; }
   /// Whether files here can be read and written past the page cache. Tries it with a file of its own.
   bool allows_direct_io() const;
+  /// One 4 KiB write that reaches the device: a full, read-only or failing disk is found out here and not inside
+  /// RocksDB, where it would look like damage.
+  error_code try_writing() const;
   /// Moves `what` (below the directory) to damaged-<time>/, in place of what was there before. Errors: the system's.
   error_code set_aside(const std::filesystem::path& what) const;
 
@@ -38,6 +43,8 @@ class SpillDirectory {
   int lock_ = -1;
 };
 
+/// Names of what is in a directory, as many as can be read; `failed` (may be null): why not all.
+std::vector<std::string> names_in(const std::filesystem::path& path, std::error_code* failed = nullptr);
 /// Replaces a small file by another text, durably: it is the old or the new one after a power cut.
 error_code replace_file(const std::filesystem::path& file, const std::string& text);
 std::string read_small_file(const std::filesystem::path& file);  ///< At most 4 KiB of it; empty if it cannot be read.

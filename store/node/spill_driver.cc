@@ -89,23 +89,29 @@ std::uint64_t SpillDriver::finished_calls() const {
   return writing_.finished_count() + scrubbing_.finished_count() + reader_.watch().finished_count() + loaded_blocks_;
 }
 
-void SpillDriver::flush() {
-  flush_due_ = TimePoint::max();
+bool SpillDriver::flush() {
   writing_.begin();
   const error_code error = disk_->flush();
   writing_.end();
+  flush_due_ = error ? clock_.now() + kErasuresWait : TimePoint::max();
   if (error) failed("flush", error);
+  return !error;
 }
 
 /// Writes what is in memory, as long as the disk works.
 void SpillDriver::save() {
   const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
   spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
+  store_.with([](Store& store) { store.unretain_all(); });  // what is pinned would stay, and be lost
   TimePoint reported = clock_.now();
-  while (is_on_ && work_once(/*everything=*/true) > 0) {
+  for (std::uint64_t before = in_memory(); is_on_;) {
+    const bool has_written = work_once(/*everything=*/true) > 0;
+    const std::uint64_t after = in_memory();
+    if (!has_written && after >= before) break;  // a call may do nothing but let go of what lies on disk already
+    before = after;
     if (clock_.now() - reported < 5s) continue;
     reported = clock_.now();
-    spdlog::info("spill: {} MiB to go", in_memory() >> 20);
+    spdlog::info("spill: {} MiB to go", after >> 20);
   }
 }
 
@@ -133,9 +139,11 @@ void SpillDriver::write_loop() {
       const std::uint64_t worked = work_once(/*everything=*/false);
       keep_stats();
       if (worked == 0) {
-        if (!is_on_) allowed_from = clock_.now() + config_.retry_after;  // then what is due is the trial
+        // What is due then is the trial. But one of several disks may have been left out just now.
+        if (!is_on_ && disk_->places() == places_) allowed_from = clock_.now() + config_.retry_after;
         break;
       }
+      if (clock_.now() >= flush_due_) flush();
       if (config_.write_bytes_per_second > 0) {
         const std::chrono::duration<double> pause(static_cast<double>(worked) /
                                                   static_cast<double>(config_.write_bytes_per_second));
@@ -167,7 +175,10 @@ std::uint64_t SpillDriver::work_once(bool everything) {
   }
   const SpillWork work =
       store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
-  if (work.empty()) return 0;
+  if (work.empty()) {
+    if (!is_on_ && flush()) recovered();
+    return 0;
+  }
   writing_.begin();
   const SpillOutcome outcome = carry_out(work, *disk_);
   writing_.end();
@@ -179,14 +190,7 @@ std::uint64_t SpillDriver::work_once(bool everything) {
     return 0;
   }
   if (!work.erased.empty() && flush_due_ == TimePoint::max()) flush_due_ = clock_.now() + kErasuresWait;
-  if (!is_on_) {
-    {
-      const std::lock_guard lock(mutex_);
-      trouble_.clear();
-    }
-    is_on_ = true;
-    spdlog::info("spill: the disk works again");
-  }
+  if (!is_on_) recovered();
   return std::max<std::uint64_t>(work.write_bytes, 1);
 }
 
@@ -201,11 +205,20 @@ void SpillDriver::failed(const char* what, error_code error) {
       trouble_, std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
 }
 
+void SpillDriver::recovered() {
+  {
+    const std::lock_guard lock(mutex_);
+    trouble_.clear();
+  }
+  is_on_ = true;
+  spdlog::info("spill: the disk works again");
+}
+
 bool SpillDriver::is_stuck() const {
   const bool is_stuck =
       std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &reader_.watch()},
                           [this](const CallWatch* watch) { return watch->is_stuck(config_.stuck_after); });
-  if (is_stuck_said_.exchange(is_stuck) != is_stuck) {
+  if (is_stuck_said_ != is_stuck && is_stuck_said_.exchange(is_stuck) != is_stuck) {
     if (is_stuck)
       spdlog::error("spill: off, since the disk does not answer; blocks are evicted unwritten until it does");
     else
@@ -271,9 +284,13 @@ void SpillDriver::load() {
   std::vector<DiskRecord> batch;
   bool has_room = true;
   const auto flush = [&] {
-    if (!batch.empty()) has_room = store_.with([&](Store& store) { return store.load_spilled(batch); });
-    loaded_blocks_ += batch.size();
-    batch.clear();
+    for (bool again = true; again && !stopping_;) {
+      const auto loaded = store_.with([&](Store& store) { return store.load_spilled(batch); });
+      has_room = has_room && loaded.has_room;
+      again = loaded.again;
+      loaded_blocks_ += batch.size();
+      batch.clear();
+    }
     return has_room && !stopping_;
   };
   TimePoint reported = began;

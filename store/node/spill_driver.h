@@ -30,7 +30,7 @@ struct SpillDriverConfig {
   std::uint64_t batch_bytes = 8 << 20;
   std::uint64_t write_bytes_per_second = 0;         ///< 0: as fast as the disk takes it.
   std::uint64_t scrub_bytes_per_second = 16 << 20;  ///< Read and verified while nobody reads; 0: never.
-  std::uint64_t read_queue_bytes_max = 512 << 20;   ///< Being read; more is refused.
+  std::uint64_t read_queue_bytes_max = 512 << 20;   ///< Being read, or read and not delivered; more is refused.
   Duration retry_after = 5s;                        ///< How long the disk is left alone after it failed.
   Duration stuck_after = 2s;     ///< A call that takes longer makes the disk count as stuck: nobody reads from it then.
   Duration give_up_after = 30s;  ///< stop() leaves a disk alone that finishes nothing for so long.
@@ -68,7 +68,8 @@ class SpillDriver final : public Spill {
   void scrub();
   void write_loop();
   void save();
-  void flush();
+  bool flush();
+  void recovered();
   std::uint64_t work_once(bool everything);
   void keep_stats();
   DiskStats last_stats() const;

@@ -11,13 +11,14 @@ namespace kv {
 
 void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
                        Spill::ReadDone done) {
-  if (is_refusing_ || queued_bytes_ > queue_bytes_max_) {
+  if (is_refusing_ || *held_bytes_ > held_bytes_max_) {
     ++refusals_;
     return done(Errc::kBusy);
   }
+  *held_bytes_ += block_bytes;
   queued_bytes_ += block_bytes;
   watch_.begin();
-  asio::post(threads_, [this, &disk, key, seed, block_bytes, done = std::move(done)] {
+  asio::post(threads_, [this, &disk, key, seed, block_bytes, done = std::move(done)]() mutable {
     const TimePoint began = clock_.now();
     auto block = is_refusing_ ? Result<DiskBlock>(Errc::kBusy) : disk.read(key);
     if (block && (block->bytes.size() != block_bytes || !verify_block(seed, block->bytes, block->checksums)))
@@ -33,8 +34,18 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
                     static_cast<std::uint64_t>(key) >> 40, block.error().message());
     }
     queued_bytes_ -= block_bytes;
-    done(std::move(block));
-    watch_.end();
+    if (block) {
+      const void* const memory = block->owner.get();
+      block->owner = std::shared_ptr<const void>(
+          memory, [owner = std::move(block->owner), held = held_bytes_, block_bytes](const void*) mutable {
+            owner.reset();
+            *held -= block_bytes;
+          });
+    } else {
+      *held_bytes_ -= block_bytes;
+    }
+    std::exchange(done, nullptr)(std::move(block));
+    watch_.end();  // last: stop() waits for it
   });
 }
 

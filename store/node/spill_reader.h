@@ -5,6 +5,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 
 #include "base/clock.h"
 #include "store/disk.h"
@@ -16,10 +17,11 @@ namespace kv {
 /// Reads and verifies, a bounded amount at a time. Thread safety: all from any thread but the constructor.
 class SpillReader {
  public:
-  SpillReader(const Clock& clock, std::size_t thread_count, std::uint64_t queue_bytes_max)
+  /// `held_bytes_max`: of blocks that are being read, or were and are still held by somebody; more are refused.
+  SpillReader(const Clock& clock, std::size_t thread_count, std::uint64_t held_bytes_max)
       : clock_(clock),
         thread_count_(thread_count),
-        queue_bytes_max_(queue_bytes_max),
+        held_bytes_max_(held_bytes_max),
         watch_(clock),
         threads_(thread_count) {}
   ~SpillReader() { threads_.join(); }  ///< Waits for the disk.
@@ -37,9 +39,10 @@ class SpillReader {
  private:
   const Clock& clock_;
   const std::size_t thread_count_;
-  const std::uint64_t queue_bytes_max_;
+  const std::uint64_t held_bytes_max_;
   CallWatch watch_;
   std::atomic<bool> is_refusing_{false};
+  const std::shared_ptr<std::atomic<std::uint64_t>> held_bytes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::atomic<std::uint64_t> queued_bytes_{0}, read_bytes_{0}, failures_{0}, refusals_{0};
   std::atomic<double> seconds_per_byte_{1e-9};
   asio::thread_pool threads_;

@@ -36,7 +36,7 @@ start memory
 start disk --spill-path "$spill" --spill-capacity 8GiB
 
 # number KEY FILE: the number under that key of a JSON document
-number() { awk -v key="\"$1\":" '$1 == key { print $2 + 0; exit }' "$2"; }
+number() { awk -v key="\"$1\":" '$1 == key { printf "%.0f\n", $2; exit }' "$2"; }
 
 # one NODE: p50 and p99 in microseconds of gets of 64 KiB that are in memory, while 2 MiB blocks are put
 one() {

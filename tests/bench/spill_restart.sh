@@ -43,7 +43,8 @@ start
 round=0
 until [ "$(metric kvstore_disk_blocks)" -ge "$wanted" ]; do
   round=$((round + 1))
-  "$bench" run --op put -e "unix://$scratch/socket" --block-bytes 4KiB --batch 256 --duration 5s --salt "$round" > /dev/null 2>&1
+  "$bench" run --op put -e "unix://$scratch/socket" --block-bytes 4KiB --batch 256 --duration 5s --salt "$round" > "$scratch/put" 2>&1 ||
+    { cat "$scratch/put" >&2; exit 1; }
   echo "$(metric kvstore_disk_blocks) blocks on disk" >&2
 done
 kill -TERM $pid
@@ -54,4 +55,4 @@ echo "serving after $(since "$began") s (256 MiB of memory are touched first)"
 until [ "$(metric kvstore_disk_is_loading)" = 0 ]; do sleep 0.05; done
 echo "$(metric kvstore_disk_blocks) blocks are in the index again after $(since "$began") s"
 grep -h 'spill: ' "$scratch/log"
-echo "index: $(($(metric kvstore_disk_index_bytes) / $(metric kvstore_disk_blocks))) bytes a block"
+echo "index: $(($(metric kvstore_index_bytes) / $(metric kvstore_disk_blocks))) bytes a block on disk, that of memory included"

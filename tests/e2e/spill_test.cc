@@ -138,6 +138,24 @@ TEST_P(E2eSpillNodeTest, ACleanStopKeepsEverythingForTheNextStart) {
   if (HasFailure()) std::printf("%s\n", node->log().c_str());
 }
 
+TEST_P(E2eSpillNodeTest, ACleanStopKeepsThousandsOfSmallBlocksAndThosePinned) {
+  constexpr std::size_t kChains = 64, kBlocks = 60;
+  const std::vector<std::string> options = {"--capacity-blocks", "4096",       "--capacity-block-bytes", "4KiB",
+                                            "--spill-path",      spill.path(), "--spill-capacity",       "256MiB"};
+  auto node = std::make_unique<NodeProcess>(options);
+  {
+    TestClient client(node->unix_socket(), Transport::kUnix, 4096, kBlocks);
+    for (std::uint64_t name = 1; name <= kChains; ++name)
+      EXPECT_EQ(client.put(make_chain(name, kBlocks)).stored, kBlocks);
+    EXPECT_TRUE(client->pin(client.space(), make_chain(1, kBlocks), kDeadline));
+  }
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0);
+  node = std::make_unique<NodeProcess>(options);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  EXPECT_EQ(node->metric("kvstore_disk_blocks"), kChains * kBlocks) << node->log();
+}
+
 /// Killed at a random moment under load, again and again on one directory: the node starts, and whatever it says it has
 /// it has. KV_KILL_ROUNDS=300 for the long run.
 TEST_P(E2eSpillNodeTest, AfterKillNineWhatTheNodeClaimsItHas) {

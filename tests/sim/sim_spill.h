@@ -107,7 +107,7 @@ class SimSpill final : public Spill {
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
     store_.with([&](Store& store) {
       store.begin_load(clock_.now(), disk_.epoch());
-      static_cast<void>(store.load_spilled(records));
+      for (auto loaded = store.load_spilled(records); loaded.again;) loaded = store.load_spilled({});
       store.end_load(/*is_whole=*/true);
     });
   }
