@@ -254,6 +254,9 @@ void NodeLink::open_ended(SpaceEntry& entry, LinkSession* session) {
   std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(failed),
                [&](const Call* call) { return call->space == entry.space; });
   for (Call* const call : failed) {
+    // The end of one may be the end of another, which may be gone by now.
+    if (std::find(waiting_.begin(), waiting_.end(), call) == waiting_.end()) continue;
+    unqueue(*call);  // it may be retried, and then it waits anew: once
     call->error_text = entry.open.error_text;
     call->end(why);
   }

@@ -136,13 +136,10 @@ std::string format_text(std::uint32_t format) {
 }
 
 std::optional<std::uint32_t> parse_format_text(std::string_view text) {
-  const std::size_t end = text.find('\n');
-  if (end == std::string_view::npos || !text.starts_with(kFormatPrefix)) return std::nullopt;
-  const std::string_view line = text.substr(0, end);
-  if (!text.substr(end + 1).starts_with(checksum_line(line) + "\n")) return std::nullopt;
+  if (!text.starts_with(kFormatPrefix)) return std::nullopt;
   std::uint32_t format = 0;
-  const auto [rest, error] = std::from_chars(line.data() + kFormatPrefix.size(), line.data() + line.size(), format);
-  if (error != std::errc() || rest != line.data() + line.size()) return std::nullopt;
+  std::from_chars(text.data() + kFormatPrefix.size(), text.data() + text.size(), format);
+  if (!text.starts_with(format_text(format))) return std::nullopt;  // not a number, or written in another way
   return format;
 }
 
