@@ -130,13 +130,13 @@ step_release() {
   fi
 }
 
-# The release build runs the simulation's 1,000 seeds and changes 500 bytes in each kind of file of the disk tier; under a
-# sanitizer each takes ten times as long.
+# The release build runs the simulation's 1,000 seeds, changes 500 bytes in each kind of file of the disk tier and lets the
+# attacker of verbs try 1,000,000 times; under a sanitizer each takes ten times as long.
 step_asan() {
   begin "asan: build"
   build asan tests || return 0
   begin "asan: tests"
-  KV_SIM_SEEDS=200 KV_CORRUPT_SAMPLES=25 run_tests asan
+  KV_SIM_SEEDS=200 KV_CORRUPT_SAMPLES=25 KV_VERBS_ATTACKS=100000 run_tests asan
 }
 
 step_tsan() {
@@ -146,7 +146,7 @@ step_tsan() {
   # ThreadSanitizer's fixed memory map does not fit every kernel's address randomisation.
   local launcher=()
   if setarch -R true 2> /dev/null; then launcher=(setarch -R); fi
-  KV_SIM_SEEDS=200 KV_CORRUPT_SAMPLES=25 run_tests tsan "${launcher[@]}"
+  KV_SIM_SEEDS=200 KV_CORRUPT_SAMPLES=25 KV_VERBS_ATTACKS=100000 run_tests tsan "${launcher[@]}"
 }
 
 # fuzz_one PROGRAM CORPUS: new inputs go to a scratch corpus, what breaks the program to build/fuzz/artifacts

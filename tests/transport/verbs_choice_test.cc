@@ -1,0 +1,91 @@
+#include "transport/verbs_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace kv::verbs {
+namespace {
+
+using testing::HasSubstr;
+
+Gid gid(const std::string& text) { return parse_gid(text).value(); }
+
+/// As a Mellanox card shows it: each address as RoCEv1 and as RoCEv2.
+DeviceInfo roce(const std::string& name, int numa_node = -1) {
+  PortInfo port{.is_active = true, .is_ethernet = true, .mtu_bytes = 4096};
+  port.gids = {{0, gid("fe80::1"), GidType::kRoceV1},         {1, gid("fe80::1"), GidType::kRoceV2},
+               {2, gid("2001:db8::7"), GidType::kRoceV2},     {4, gid("::ffff:10.0.0.1"), GidType::kRoceV1},
+               {5, gid("::ffff:10.0.0.1"), GidType::kRoceV2}, {6, gid("::ffff:10.9.9.9"), GidType::kRoceV2}};
+  return {.name = name, .numa_node = numa_node, .limits = {.read_count_max = 16}, .ports = {port}};
+}
+
+TEST(VerbsChoiceTest, PrefersTheIpv4GidOfRoceV2ThenARoutableOne) {
+  DeviceInfo device = roce("mlx5_0");
+  std::string why;
+  EXPECT_EQ(attach(device, std::nullopt, &why)->gid.index, 5u);
+  auto& gids = device.ports[0].gids;
+  gids.erase(gids.begin() + 4, gids.end());
+  EXPECT_EQ(attach(device, std::nullopt, &why)->gid.index, 2u);
+  gids.erase(gids.begin() + 2);
+  EXPECT_EQ(attach(device, std::nullopt, &why)->gid.index, 1u);
+  gids.erase(gids.begin() + 1);
+  EXPECT_EQ(attach(device, std::nullopt, &why).error(), Errc::kUnavailable);
+  EXPECT_EQ(why, "mlx5_0 port 1: no RoCEv2 GID; its network interface needs an address");
+}
+
+TEST(VerbsChoiceTest, TakesTheGidThatIsAskedForOrNone) {
+  std::string why;
+  EXPECT_EQ(attach(roce("mlx5_0"), gid("::ffff:10.9.9.9"), &why)->gid.index, 6u);
+  EXPECT_FALSE(attach(roce("mlx5_0"), gid("::ffff:10.9.9.8"), &why));
+  EXPECT_THAT(why, HasSubstr("gid: ::ffff:10.9.9.8"));
+}
+
+TEST(VerbsChoiceTest, InfinibandUsesTheFirstGidAndTheLid) {
+  PortInfo port{.number = 2, .is_active = true, .lid = 17, .mtu_bytes = 2048};
+  port.gids = {{0, gid("fe80::2:c903:1"), GidType::kInfiniband}, {1, gid("fe80::5"), GidType::kInfiniband}};
+  const DeviceInfo device{.name = "ib0", .limits = {.read_count_max = 4}, .ports = {PortInfo{}, port}};
+  std::string why;
+  const auto attached = attach(device, std::nullopt, &why);
+  ASSERT_TRUE(attached) << why;
+  EXPECT_EQ(attached->port, 2);
+  EXPECT_EQ(attached->gid.index, 0u);
+  const QueuePairAddress peer = address_of(*attached, 5, 6);
+  EXPECT_EQ(peer.lid, 17);
+  EXPECT_FALSE(path_to(*attached, 1, peer).is_global);
+}
+
+TEST(VerbsChoiceTest, TakesDevicesByDistanceLeavingOutThoseThatAreDown) {
+  std::vector<DeviceInfo> devices = {roce("a", 1), roce("b"), roce("c", 0), roce("d", 0)};
+  devices[3].ports[0].is_active = false;
+  std::string why;
+  const auto names = [&](int numa_node, const std::vector<std::string>& configured) {
+    std::string all;
+    for (const Attachment& each : choose_devices(devices, numa_node, configured, &why)) all += each.device;
+    return all;
+  };
+  EXPECT_EQ(names(0, {}), "cba");
+  EXPECT_EQ(why, "d port 1: the link is down");
+  EXPECT_EQ(names(1, {}), "abc");
+  EXPECT_EQ(names(-1, {}), "abc");
+  EXPECT_EQ(names(0, {"b", "x", "a"}), "ba");
+  EXPECT_EQ(why, "device: x, no such device");
+  EXPECT_TRUE(choose_devices({}, 0, {}, &why).empty());
+  EXPECT_EQ(why, "no RDMA device");
+}
+
+TEST(VerbsChoiceTest, AgreesOnTheSmallerOfBoth) {
+  std::string why;
+  const Attachment ours = attach(roce("a"), std::nullopt, &why).value();
+  QueuePairAddress peer = address_of(ours, 1, 2);
+  peer.mtu_bytes = 1024;
+  peer.read_count_max = 128;
+  const Path path = path_to(ours, 77, peer);
+  EXPECT_EQ(path.mtu_bytes, 1024u);
+  EXPECT_EQ(path.read_count, 16u);
+  EXPECT_EQ(path.first_psn, 77u);
+  EXPECT_TRUE(path.is_global);
+  EXPECT_TRUE(check_path(peer, path, {.read_count_max = 16}, &why));
+}
+
+}  // namespace
+}  // namespace kv::verbs

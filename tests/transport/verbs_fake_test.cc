@@ -1,0 +1,184 @@
+// What FakeVerbs does on request, beyond what every provider does: faults, links, delays.
+#include "transport/verbs_fake.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/transport/verbs_world.h"
+
+namespace kv::verbs {
+namespace {
+
+class FakeVerbsTest : public testing::Test {
+ protected:
+  Request write(const Piece& piece) const {
+    return {.pieces = std::span(&piece, 1), .remote_address = client.address(), .rkey = client.region->rkey()};
+  }
+  std::vector<Completion> post_and_collect(Link& link, const Piece& piece, std::size_t count = 1) {
+    const Request request = write(piece);
+    EXPECT_TRUE(link.a->post(std::span(&request, 1), 1));
+    return world->collect(*node.queue, count);
+  }
+
+  std::unique_ptr<VerbsWorld> world = VerbsWorld::make("fake", {.packet_bytes_max = 1000});
+  FakeVerbs& fake = *world->fake();
+  Side node{*world, "fake0"}, client{*world, "fake1"};
+};
+
+TEST_F(FakeVerbsTest, FailsARequestWithEachStatus) {
+  const Piece piece = node.piece(0, 5000);
+  for (int status = 1; status < kStatusCount; ++status) {
+    Link link(node, client, {}, kOpen);
+    fake.fail_next("fake0", static_cast<Status>(status));
+    const auto got = post_and_collect(link, piece);
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_EQ(got[0].status, static_cast<Status>(status));
+    EXPECT_EQ(link.a->state(), QueuePair::State::kError);
+    const bool is_about_peer = status >= 9 && status <= 11;
+    EXPECT_EQ(link.b->state(), is_about_peer ? QueuePair::State::kError : QueuePair::State::kReady);
+    EXPECT_NE(make_error_code(got[0].status).message(), "");
+  }
+}
+
+TEST_F(FakeVerbsTest, ATransferIsSplitAndMayFailInItsMiddle) {
+  std::fill(node.memory.begin(), node.memory.end(), std::byte{7});
+  Link link(node, client, {}, kOpen);
+  const std::uint64_t before = fake.packet_count();
+  const Piece piece = node.piece(0, 50000);
+  EXPECT_EQ(post_and_collect(link, piece).at(0).status, Status::kSuccess);
+  EXPECT_GE(fake.packet_count() - before, 50u);
+  std::fill(client.memory.begin(), client.memory.end(), std::byte{0});
+  fake.set_fault_probability(0.05);
+  EXPECT_NE(post_and_collect(link, piece).at(0).status, Status::kSuccess);
+  const auto landed = std::count(client.memory.begin(), client.memory.end(), std::byte{7});
+  EXPECT_GT(landed, 0);
+  EXPECT_LT(landed, 50000);
+}
+
+TEST_F(FakeVerbsTest, CompletionsOfTwoQueuePairsOvertakeEachOther) {
+  Link first(node, client, {}, kOpen), second(node, client, {}, kOpen);
+  const Piece piece = node.piece(0, 8);
+  const Request request = write(piece);
+  std::set<std::vector<std::uint64_t>> orders;
+  for (int round = 0; round < 50; ++round) {
+    ASSERT_TRUE(first.a->post(std::span(&request, 1), 1));
+    ASSERT_TRUE(first.a->post(std::span(&request, 1), 2));
+    ASSERT_TRUE(second.a->post(std::span(&request, 1), 3));
+    std::vector<std::uint64_t> order;
+    for (const Completion& each : world->collect(*node.queue, 3)) order.push_back(each.id);
+    ASSERT_EQ(order.size(), 3u);
+    EXPECT_LT(std::find(order.begin(), order.end(), 1), std::find(order.begin(), order.end(), 2));
+    orders.insert(order);
+  }
+  EXPECT_EQ(orders.size(), 3u);
+}
+
+TEST_F(FakeVerbsTest, ALinkThatComesBackInTimeLosesNothing) {
+  std::fill(node.memory.begin(), node.memory.end(), std::byte{7});
+  Link link(node, client, {}, kOpen);
+  const Piece piece = node.piece(0, 50000);
+  const Request request = write(piece);
+  ASSERT_TRUE(link.a->post(std::span(&request, 1), 1));
+  for (int i = 0; i < 20; ++i) world->wait_some();
+  fake.set_link("fake1", false);
+  for (int i = 0; i < 3; ++i) world->wait_some();
+  EXPECT_FALSE(client.device->query()->ports[0].is_active);
+  EXPECT_LT(std::count(client.memory.begin(), client.memory.end(), std::byte{7}), 50000);
+  fake.set_link("fake1", true);
+  const auto got = world->collect(*node.queue, 1);
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].status, Status::kSuccess);
+  EXPECT_EQ(std::count(client.memory.begin(), client.memory.end(), std::byte{7}), 50000);
+}
+
+TEST_F(FakeVerbsTest, ALinkThatStaysDownExceedsTheRetries) {
+  for (const char* const device : {"fake0", "fake1"}) {
+    Link link(node, client, {}, kOpen);
+    fake.set_link(device, false);
+    EXPECT_EQ(post_and_collect(link, node.piece(0, 100)).at(0).status, Status::kRetryExceeded);
+    fake.set_link(device, true);
+  }
+}
+
+TEST_F(FakeVerbsTest, AKilledPeerExceedsTheRetriesAndSaysNothing) {
+  Link link(node, client, {}, kOpen);
+  fake.kill("fake1");
+  EXPECT_EQ(post_and_collect(link, node.piece(0, 100)).at(0).status, Status::kRetryExceeded);
+  EXPECT_TRUE(world->collect(*client.queue, 1).empty());
+}
+
+TEST_F(FakeVerbsTest, ADeviceThatIsRemovedFlushesAndTakesNothingMore) {
+  Link link(node, client, {}, kOpen);
+  const Request request = write(node.piece(0, 100));
+  const Piece piece = node.piece(0, 100);
+  Request posted = request;
+  posted.pieces = std::span(&piece, 1);
+  ASSERT_TRUE(link.a->post(std::span(&posted, 1), 1));
+  fake.remove_device("fake0");
+  const auto got = world->collect(*node.queue, 1);
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got[0].status, Status::kFlushed);
+  EXPECT_EQ(node.device->query().error().value(), ENODEV);
+  EXPECT_FALSE(node.domain->register_memory(node.memory, Side::kAll));
+  EXPECT_FALSE(node.domain->create_queue_pair(*node.queue, {}));
+  EXPECT_EQ(fake.device_names(), std::vector<std::string>{"fake1"});
+  EXPECT_FALSE(fake.open("fake0"));
+}
+
+TEST_F(FakeVerbsTest, APacketOnItsWayLandsUnlessThePeerEndsItsQueuePair) {
+  for (const bool peer_ends : {false, true}) {
+    std::fill(node.memory.begin(), node.memory.end(), std::byte{7});
+    std::size_t landed_late = 0;
+    for (int round = 0; round < 50; ++round) {
+      std::fill(client.memory.begin(), client.memory.end(), std::byte{0});
+      Link link(node, client, {}, kOpen);
+      const Piece piece = node.piece(0, 60000);
+      const Request request = write(piece);
+      ASSERT_TRUE(link.a->post(std::span(&request, 1), 1));
+      for (int i = 0; i < round; ++i) world->wait_some();
+      ASSERT_TRUE(link.a->fail());
+      if (peer_ends) {
+        ASSERT_TRUE(link.b->fail());
+      }
+      const auto before = std::count(client.memory.begin(), client.memory.end(), std::byte{7});
+      while (world->wait_some()) {
+      }
+      if (std::count(client.memory.begin(), client.memory.end(), std::byte{7}) != before) ++landed_late;
+      ASSERT_EQ(world->collect(*node.queue, 1).size(), 1u);
+    }
+    EXPECT_EQ(landed_late > 0, !peer_ends) << landed_late;
+  }
+}
+
+TEST_F(FakeVerbsTest, RegisteredBytesAreLimitedAsByMemlock) {
+  const auto tight = VerbsWorld::make("fake", {.registered_bytes_max = 8192});
+  Side side(*tight, "fake0", 4096);
+  std::vector<std::byte> more(4097);
+  std::string why;
+  EXPECT_EQ(side.domain->register_memory(more, Side::kAll, &why).error().value(), ENOMEM);
+  EXPECT_EQ(why, "bytes: 4097, the memlock limit leaves 4096");
+  EXPECT_TRUE(side.domain->register_memory(std::span(more).first(4096), Side::kAll, &why));
+}
+
+TEST_F(FakeVerbsTest, ARunIsTheSameForItsSeed) {
+  const auto run = [](std::uint64_t seed) {
+    const auto again = VerbsWorld::make("fake", {.seed = seed, .fault_probability = 0.01});
+    Side a(*again, "fake0"), b(*again, "fake1");
+    std::vector<int> statuses;
+    for (int round = 0; round < 100; ++round) {
+      Link link(a, b, {}, kOpen);
+      const Piece piece = a.piece(0, 60000);
+      const Request request{.pieces = std::span(&piece, 1), .remote_address = b.address(), .rkey = b.region->rkey()};
+      EXPECT_TRUE(link.a->post(std::span(&request, 1), 1));
+      statuses.push_back(static_cast<int>(again->collect(*a.queue, 1).at(0).status));
+    }
+    return std::pair(statuses, again->fake()->packet_count());
+  };
+  EXPECT_EQ(run(5), run(5));
+  EXPECT_NE(run(5), run(6));
+}
+
+}  // namespace
+}  // namespace kv::verbs

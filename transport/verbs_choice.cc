@@ -1,0 +1,139 @@
+#include "transport/verbs_choice.h"
+
+#include <arpa/inet.h>
+#include <sys/random.h>
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace kv::verbs {
+namespace {
+
+bool is_ipv4_mapped(const Gid& gid) {
+  return std::all_of(gid.begin(), gid.begin() + 10, [](std::uint8_t byte) { return byte == 0; }) && gid[10] == 0xFF &&
+         gid[11] == 0xFF;
+}
+bool is_link_local(const Gid& gid) { return gid[0] == 0xFE && (gid[1] & 0xC0) == 0x80; }
+bool is_empty(const Gid& gid) {
+  return std::all_of(gid.begin(), gid.end(), [](std::uint8_t byte) { return byte == 0; });
+}
+
+/// Lower is better; nullopt: not usable.
+std::optional<int> rank(const PortInfo& port, const GidEntry& entry) {
+  if (is_empty(entry.gid)) return std::nullopt;
+  if (!port.is_ethernet) return static_cast<int>(entry.index);
+  if (entry.type != GidType::kRoceV2) return std::nullopt;
+  return is_ipv4_mapped(entry.gid) ? 0 : is_link_local(entry.gid) ? 2 : 1;
+}
+
+}  // namespace
+
+Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wanted, std::string* why) {
+  std::string reasons;
+  for (const PortInfo& port : device.ports) {
+    const auto refuse = [&](const std::string& reason) {
+      reasons += (reasons.empty() ? "" : "; ") + device.name + " port " + std::to_string(port.number) + ": " + reason;
+    };
+    if (!port.is_active) {
+      refuse("the link is down");
+      continue;
+    }
+    const GidEntry* best = nullptr;
+    for (const GidEntry& entry : port.gids) {
+      const auto its_rank = rank(port, entry);
+      if (!its_rank || (wanted && entry.gid != *wanted)) continue;
+      if (!best || *its_rank < *rank(port, *best)) best = &entry;
+    }
+    if (best) {
+      return Attachment{.device = device.name,
+                        .port = port.number,
+                        .gid = *best,
+                        .is_ethernet = port.is_ethernet,
+                        .lid = port.lid,
+                        .mtu_bytes = port.mtu_bytes,
+                        .read_count_max = device.limits.read_count_max};
+    }
+    refuse(wanted             ? "gid: " + text_of(*wanted) + ", not one of this port that can be used"
+           : port.is_ethernet ? "no RoCEv2 GID; its network interface needs an address"
+                              : "no GID");
+  }
+  if (why) *why = reasons.empty() ? device.name + " has no port" : reasons;
+  return Errc::kUnavailable;
+}
+
+std::vector<Attachment> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
+                                       std::span<const std::string> configured, std::string* why) {
+  std::vector<const DeviceInfo*> order;
+  std::string reasons;
+  const auto add_reason = [&](const std::string& reason) { reasons += (reasons.empty() ? "" : "; ") + reason; };
+  if (configured.empty()) {
+    for (const DeviceInfo& device : devices) order.push_back(&device);
+    const auto distance = [&](const DeviceInfo& device) {
+      return device.numa_node < 0 || numa_node < 0 ? 1 : device.numa_node == numa_node ? 0 : 2;
+    };
+    std::sort(order.begin(), order.end(), [&](const DeviceInfo* a, const DeviceInfo* b) {
+      return std::pair(distance(*a), a->name) < std::pair(distance(*b), b->name);
+    });
+    if (order.empty()) add_reason("no RDMA device");
+  }
+  for (const std::string& name : configured) {
+    const auto found =
+        std::find_if(devices.begin(), devices.end(), [&](const auto& each) { return each.name == name; });
+    if (found == devices.end()) {
+      add_reason("device: " + name + ", no such device");
+    } else {
+      order.push_back(&*found);
+    }
+  }
+  std::vector<Attachment> chosen;
+  for (const DeviceInfo* const device : order) {
+    std::string reason;
+    auto attached = attach(*device, std::nullopt, &reason);
+    if (attached) {
+      chosen.push_back(std::move(*attached));
+    } else {
+      add_reason(reason);
+    }
+  }
+  if (why) *why = reasons;
+  return chosen;
+}
+
+std::uint32_t random_psn() {
+  std::uint32_t random = 0;
+  KV_ASSERT(::getrandom(&random, sizeof random, 0) == sizeof random);
+  return random & 0xFFFFFF;
+}
+
+QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::uint32_t first_psn) {
+  return {.number = number,
+          .first_psn = first_psn,
+          .lid = ours.lid,
+          .gid = ours.gid.gid,
+          .mtu_bytes = ours.mtu_bytes,
+          .read_count_max = ours.read_count_max};
+}
+
+Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer) {
+  return {.port = ours.port,
+          .gid_index = ours.gid.index,
+          .is_global = ours.is_ethernet,
+          .first_psn = first_psn,
+          .mtu_bytes = std::min(ours.mtu_bytes, peer.mtu_bytes),
+          .read_count = std::min(ours.read_count_max, peer.read_count_max)};
+}
+
+std::string text_of(const Gid& gid) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  KV_ASSERT(::inet_ntop(AF_INET6, gid.data(), text.data(), text.size()) != nullptr);
+  return text.data();
+}
+
+std::optional<Gid> parse_gid(const std::string& text) {
+  Gid gid;
+  if (::inet_pton(AF_INET6, text.c_str(), gid.data()) != 1) return std::nullopt;
+  return gid;
+}
+
+}  // namespace kv::verbs

@@ -1,0 +1,46 @@
+// transport/verbs_choice.h: which device, port and GID to use, and what two sides agree on. No I/O.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/verbs.h"
+
+namespace kv::verbs {
+
+/// One port of a device, with the address that it is to be reached at.
+struct Attachment {
+  std::string device;
+  std::uint8_t port = 1;
+  GidEntry gid;
+  bool is_ethernet = false;
+  std::uint16_t lid = 0;
+  std::uint32_t mtu_bytes = 0;
+  std::uint32_t read_count_max = 0;
+};
+
+/// The first active port that has a usable GID: on Ethernet a RoCEv2 one, IPv4-mapped before routable IPv6 before
+/// link-local; on InfiniBand the first. `wanted`, if given, must be among them. Errors: kUnavailable; `why` says what
+/// each port lacks.
+Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wanted, std::string* why);
+
+/// Devices that can be attached, best first: those on `numa_node`, then unknown ones, then the others; equal ones by
+/// name. If `configured` is not empty, only those, in its order.
+std::vector<Attachment> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
+                                       std::span<const std::string> configured, std::string* why);
+
+/// 24 random bits from the system, for a queue pair's first packet.
+std::uint32_t random_psn();
+
+QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::uint32_t first_psn);
+/// The smaller MTU and read count of both.
+Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer);
+
+/// "fe80::1" and "::ffff:10.0.0.1" forms. text_of() writes what parse_gid() reads.
+std::string text_of(const Gid& gid);
+std::optional<Gid> parse_gid(const std::string& text);
+
+}  // namespace kv::verbs
