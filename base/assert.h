@@ -7,6 +7,7 @@ namespace kv {
 /// The client library throws instead, so that its outermost layer can disable it and leave the engine running.
 enum class AssertPolicy { kAbort, kThrow };
 void set_assert_policy(AssertPolicy policy) noexcept;
+AssertPolicy assert_policy() noexcept;
 
 /// Prints the condition with its place to stderr, then aborts or throws std::logic_error.
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);

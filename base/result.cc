@@ -11,6 +11,8 @@ namespace {
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class Category final : public boost::system::error_category {
  public:
+  // The number makes it equal to the copies of itself that are linked into modules.
+  constexpr Category() : error_category(0x6B7673746F726531) {}
   const char* name() const noexcept override { return "kvstore"; }
   std::string message(int value) const override {
     switch (static_cast<Errc>(value)) {

@@ -4,15 +4,18 @@
 #
 #   deploy/install-dependencies.sh           what deploy/quickstart.sh needs
 #   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest)
+#   deploy/install-dependencies.sh --rdma    also what tests/rdma_vm/run.sh needs (QEMU, libibverbs with its software devices)
 set -euo pipefail
 
 fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
 
 with_tests=no
+with_rdma=no
 for argument in "$@"; do
   case $argument in
     --test) with_tests=yes ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --rdma) with_rdma=yes ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) fail "unknown argument '$argument' (see --help)" ;;
   esac
 done
@@ -25,7 +28,7 @@ debian=${debian%%.*}
 
 packages=(build-essential cmake ninja-build pkg-config ccache git ca-certificates
   flatbuffers-compiler libflatbuffers-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libxxhash-dev libsystemd-dev libssl-dev
-  librocksdb-dev zlib1g-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  librocksdb-dev libibverbs-dev zlib1g-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
 # Boost 1.81 is the oldest that builds kvstore. Debian 12 has it beside its default 1.74, and the two exclude each other.
 case $debian in
   12) packages+=(libboost1.81-dev) ;;
@@ -36,6 +39,9 @@ if [ "$with_tests" = yes ]; then
     12) packages+=(clang-16 libclang-rt-16-dev llvm-16) ;;
     *) packages+=(clang libclang-rt-dev llvm) ;;
   esac
+fi
+if [ "$with_rdma" = yes ]; then
+  packages+=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers)
 fi
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }

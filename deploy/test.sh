@@ -7,6 +7,7 @@
 #   deploy/test.sh --tsan        the tests under ThreadSanitizer (Clang)
 #   deploy/test.sh --fuzz        every decoder under libFuzzer, 10 s each (KV_FUZZ_SECONDS)
 #   deploy/test.sh --planted     plants bugs one by one: the tests must catch each
+#   deploy/test.sh --rdma        the tests of verbs on Soft-RoCE devices, in a virtual machine (QEMU; skipped where it cannot be had)
 #   deploy/test.sh --all         the same as no argument; flags can be combined
 #
 # Logs and JUnit files: build/test-logs/. Exits 0 only if nothing failed. The last line counts it all.
@@ -18,13 +19,13 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted) steps+=("${argument#--}") ;;
+    --asan | --tsan | --fuzz | --planted | --rdma) steps+=("${argument#--}") ;;
     --all) steps=() && set -- && break ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(release asan tsan fuzz planted)
+[ ${#steps[@]} -gt 0 ] || steps=(release rdma asan tsan fuzz planted)
 
 "$root/deploy/install-dependencies.sh" --test
 
@@ -181,6 +182,38 @@ step_fuzz() {
   for pid in "${pids[@]}"; do if wait "$pid"; then good=$((good + 1)); else bad=$((bad + 1)); fi; done
   [ $((good + bad)) -gt 0 ] || { echo '   no fuzz target was built'; bad=1; }
   count fuzz "$good" "$bad" 0
+}
+
+# run_in_vm NET FILTER: verbs_test on that network's devices, counted test by test
+run_in_vm() {
+  local net=$1 devices=rxe0,rxe0 log=$logs/rdma-$1.log good bad
+  [ "$net" = loop ] || devices=rxe0,rxe1
+  KV_VERBS_TEST_DEVICES=$devices KV_VERBS_MODULE=$root/build/release/transport/ibverbs/libkvstore_verbs.so \
+    tests/rdma_vm/run.sh --net "$net" --timeout 900 build/release/tests/transport/verbs_test --gtest_filter="$2" \
+    > "$log" 2>&1 || grep -vE '^\[ +(OK|RUN) ' "$log" | tail -n 200
+  good=$(grep -cE '^\[ +OK \]' "$log" || true)
+  bad=$(grep -cE '^\[  FAILED  \].* \([0-9]+ ms\)$' "$log" || true)
+  # No closing line: it did not get to the end.
+  grep -q '^\[  PASSED  \]' "$log" || bad=$((bad + 1))
+  count "rdma $net" "$good" "$bad" "$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)"
+}
+
+step_rdma() {
+  begin "rdma: Soft-RoCE in a virtual machine"
+  local log=$logs/rdma-vm.log
+  if ! deploy/install-dependencies.sh --rdma > "$log" 2>&1 || ! tests/rdma_vm/run.sh --check >> "$log" 2>&1; then
+    skips+=("rdma: $(tail -n 1 "$log")")
+    count rdma 0 0 1
+    return
+  fi
+  build release verbs_test || return 0
+  if [ ! -e build/release/transport/ibverbs/libkvstore_verbs.so ]; then
+    skips+=("rdma: the module was not built, libibverbs-dev is not installed")
+    count rdma 0 0 1
+    return
+  fi
+  run_in_vm loop '*/device'
+  run_in_vm pair '*Conformance*/device:*Model*/device'
 }
 
 step_planted() {

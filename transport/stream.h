@@ -8,7 +8,8 @@
 //   frame_writer.h    frames -> stream, payload straight from where it lies
 //   block_sink.h      lands blocks from a stream, verified stripe by stripe
 //   shared_memory.h   a region of kind memfd, both sides of it
-//   verbs.h           RDMA: devices, registered memory, queue pairs; verbs_fake.h is the one inside the process
+//   verbs.h           RDMA: devices, registered memory, queue pairs; verbs_fake.h is the one inside the process,
+//                     verbs_module.h that of this machine
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -136,7 +136,7 @@ Result<void> check_path(const QueuePairAddress& peer, const Path& path, const De
 
 Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,
                          std::uint32_t inline_bytes_max) {
-  if (batch.empty() || id >> 63 != 0) return Errc::kBadRequest;
+  if (batch.empty() || id >> 62 != 0) return Errc::kBadRequest;
   for (const Request& request : batch) {
     if (request.pieces.size() > piece_count_max) return Errc::kBadRequest;
     std::uint64_t bytes = 0;

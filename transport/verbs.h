@@ -204,9 +204,10 @@ class QueuePair {
   /// not touched any more. The peer's may still be, by what is on its way, until the peer ends its own queue pair.
   virtual Result<void> fail() = 0;
 
-  /// All of `batch` or nothing; in order. One completion with `id` (below 2^63) when the last has ended well. Errors:
-  /// kBadRequest (an empty batch, a list too long, too many bytes for inline, an INIT state), kBusy (more outstanding
-  /// than request_count_max: poll first).
+  /// All of `batch` or nothing; in order, but that what follows a READ may overtake it: a WRITE or SEND of bytes that a
+  /// READ brings, or a WRITE to where it reads, is posted after the READ has completed. One completion with `id` (below
+  /// 2^62) when the last has ended well. Errors: kBadRequest (an empty batch, a list too long, too many bytes for
+  /// inline, an INIT state), kBusy (more outstanding than request_count_max: poll first).
   virtual Result<void> post(std::span<const Request> batch, std::uint64_t id) = 0;
   /// One RECV. Errors as post().
   virtual Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) = 0;

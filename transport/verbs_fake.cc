@@ -169,7 +169,7 @@ class FakeQueuePair final : public QueuePair {
   }
 
   Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) override {
-    if (pieces.size() > pair().options.piece_count_max || id >> 63 != 0) return Errc::kBadRequest;
+    if (pieces.size() > pair().options.piece_count_max || id >> 62 != 0) return Errc::kBadRequest;
     if (pair().receive_count == pair().options.receive_count_max) return Errc::kBusy;
     ++pair().receive_count;
     pair().receives.push_back({id, {pieces.begin(), pieces.end()}});

@@ -31,6 +31,8 @@ expect 1 store/store.cc '#include <boost/asio/awaitable.hpp>' 'store must not in
 expect 1 transport/a.cc '#include "store/store.h"' 'transport must not include store'
 expect 1 transport/a.cc '#include "index/block_hash.h"' 'transport must not include index'
 expect 1 transport/a.cc '#include <cuda_runtime.h>' 'transport must not include <cuda_runtime.h>'
+expect 1 transport/a.cc '#include <infiniband/verbs.h>' 'transport must not include <infiniband/verbs.h>'
+expect 0 transport/ibverbs/a.cc '#include <infiniband/verbs.h>'
 expect 1 store/node/a.cc '#include "client/client.h"' 'store/node must not include client'
 expect 1 client/get.cc '#include "store/store.h"' 'client must not include store'
 expect 1 client/get.cc '#include <infiniband/verbs.h>' 'client must not include'

@@ -42,6 +42,7 @@ class VerbsModel {
         take(some[i]);
         if (testing::Test::HasFatalFailure()) return;
       }
+      if (count > 0) world_.progressed();
       if (count == 0 && !world_.wait_some() && left_ == 0) break;
     }
     EXPECT_TRUE(waiting_.empty()) << waiting_.size() << " batches never ended";
@@ -70,6 +71,7 @@ class VerbsModel {
     std::size_t outstanding = 0;
     bool is_broken = false;  ///< A bad request was posted: nothing after it happens.
     bool has_failed = false;
+    bool has_read = false;  ///< Since nothing was outstanding.
   };
 
   std::size_t pick(std::size_t low, std::size_t high) {
@@ -85,9 +87,12 @@ class VerbsModel {
     Batch batch{.link = i, .requests = {}, .first_bad = {}};
     std::vector<Request> requests;
     const std::size_t count = pick(1, 6);
+    if (links_[i].outstanding == 0) links_[i].has_read = false;
     for (std::size_t r = 0; r < count; ++r) {
+      // What follows a READ may overtake it: WRITEs wait until it has ended.
+      links_[i].has_read = links_[i].has_read || pick(0, 2) == 0;
       Planned planned{
-          .opcode = pick(0, 1) ? Opcode::kWrite : Opcode::kRead, .pieces = {}, .rkey = client_.region->rkey()};
+          .opcode = links_[i].has_read ? Opcode::kRead : Opcode::kWrite, .pieces = {}, .rkey = client_.region->rkey()};
       // Pieces that do not overlap: a READ into one byte twice has no defined end.
       std::size_t at = pick(0, 2000), bytes = 0;
       for (std::size_t p = pick(1, 4); p > 0 && at < kAreaBytes; --p) {

@@ -25,6 +25,7 @@ class VerbsWorld {
   virtual FakeVerbs* fake() { return nullptr; }
   virtual std::string node_device() const = 0;
   virtual std::string client_device() const = 0;
+  virtual void progressed() {}   ///< Something came: patience begins anew.
   virtual bool wait_some() = 0;  ///< Lets time pass; false when nothing more can come of it.
 
   /// At least `count` completions, or what came before nothing more could.

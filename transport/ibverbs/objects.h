@@ -1,0 +1,98 @@
+// transport/ibverbs/objects.h: transport/verbs.h on libibverbs. provider.cc is what the module shows to the outside.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/assert.h"
+#include "transport/verbs.h"
+
+namespace kv::verbs {
+
+/// A failed destroy means a child outlived its parent: a bug in member order that no destructor can repair.
+template <auto destroy>
+struct DeleteWith {
+  void operator()(auto* handle) const noexcept { KV_ASSERT(destroy(handle) == 0); }  // 0 is success in verbs
+};
+using IbContext = std::unique_ptr<ibv_context, DeleteWith<&ibv_close_device>>;
+using IbDomain = std::unique_ptr<ibv_pd, DeleteWith<&ibv_dealloc_pd>>;
+using IbRegion = std::unique_ptr<ibv_mr, DeleteWith<&ibv_dereg_mr>>;
+using IbChannel = std::unique_ptr<ibv_comp_channel, DeleteWith<&ibv_destroy_comp_channel>>;
+using IbQueue = std::unique_ptr<ibv_cq, DeleteWith<&ibv_destroy_cq>>;
+using IbPair = std::unique_ptr<ibv_qp, DeleteWith<&ibv_destroy_qp>>;
+
+inline error_code system_error(int error) { return {error, boost::system::system_category()}; }
+int access_flags(Access access);
+
+class IbQueuePair;
+
+/// Completions name their queue pair by number; those of one that is gone are dropped.
+class IbCompletionQueue final : public CompletionQueue {
+ public:
+  static Result<std::unique_ptr<CompletionQueue>> create(ibv_context& context, std::uint32_t count);
+
+  std::size_t poll(std::span<Completion> to) override;
+  Result<void> arm() override;
+  int descriptor() const override { return channel_->fd; }
+  void take_events() override;
+
+  ibv_cq& handle() const { return *queue_; }
+  std::uint32_t room() const { return room_; }
+  void add(IbQueuePair& pair, std::uint32_t completion_count);
+  void remove(std::uint32_t number, std::uint32_t completion_count);
+
+ private:
+  IbCompletionQueue(IbChannel channel, IbQueue queue, std::uint32_t count)
+      : channel_(std::move(channel)), queue_(std::move(queue)), room_(count) {}
+
+  IbChannel channel_;
+  IbQueue queue_;
+  std::uint32_t room_;
+  std::map<std::uint32_t, IbQueuePair*> pairs_;
+};
+
+class IbQueuePair final : public QueuePair {
+ public:
+  static Result<std::unique_ptr<QueuePair>> create(ibv_pd& domain, IbCompletionQueue& queue,
+                                                   const QueuePairOptions& options, const DeviceLimits& limits,
+                                                   std::string* why);
+  ~IbQueuePair() override;
+
+  std::uint32_t number() const override { return pair_->qp_num; }
+  State state() const override;
+  std::uint32_t inline_bytes_max() const override { return options_.inline_bytes_max; }
+  Result<void> connect(const QueuePairAddress& peer, const Path& path, std::string* why) override;
+  Result<void> fail() override;
+  Result<void> post(std::span<const Request> batch, std::uint64_t id) override;
+  Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) override;
+
+  void took(const Completion& completion);  ///< The completion queue has handed it out.
+
+ private:
+  IbQueuePair(IbPair pair, IbCompletionQueue& queue, const QueuePairOptions& options, const DeviceLimits& limits)
+      : pair_(std::move(pair)), queue_(queue), options_(options), limits_(limits), sends_(options.request_count_max) {}
+
+  IbPair pair_;
+  IbCompletionQueue& queue_;
+  QueuePairOptions options_;
+  DeviceLimits limits_;
+  Outstanding sends_;
+  std::uint32_t receive_count_ = 0;
+  bool is_connected_ = false;
+  std::vector<ibv_sge> pieces_;  ///< Of the batch being posted; kept for their memory.
+  std::vector<ibv_send_wr> requests_;
+};
+
+/// What travels in a wr_id: on an error a device tells nothing else.
+constexpr std::uint64_t pack_id(std::uint64_t id, bool is_receive, bool is_last) {
+  return id << 2 | std::uint64_t{is_receive} << 1 | std::uint64_t{is_last};
+}
+
+Result<DeviceInfo> query_device(ibv_context& context);
+std::unique_ptr<ProtectionDomain> make_domain(IbDomain domain, DeviceInfo info);
+
+}  // namespace kv::verbs
