@@ -10,6 +10,7 @@
 //   shared_memory.h   a region of kind memfd, both sides of it
 //   verbs.h           RDMA: devices, registered memory, queue pairs; verbs_fake.h is the one inside the process,
 //                     verbs_module.h that of this machine
+//   verbs_mover.h     moves blocks into or out of a peer's memory; completion_loop.h wakes it
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -21,7 +21,7 @@ Result<std::unique_ptr<Provider>> load_verbs(std::string* why) {
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const std::string error = ::dlerror();
-    const bool lacks_library = error.starts_with("libibverbs");
+    const bool lacks_library = error.find("libibverbs.so") != std::string::npos;
     return refuse(error + (lacks_library ? "; install rdma-core (Debian: libibverbs1 and ibverbs-providers)"
                                          : "; kvstore's module for RDMA is not installed"));
   }

@@ -15,6 +15,8 @@ class FakeWorld final : public VerbsWorld {
  public:
   explicit FakeWorld(const FakeOptions& options) : verbs_(sim_.clock, sim_.io.get_executor(), options) {}
   Provider& provider() override { return verbs_; }
+  Clock& clock() override { return sim_.clock; }
+  asio::io_context& io() override { return sim_.io; }
   FakeVerbs* fake() override { return &verbs_; }
   std::string node_device() const override { return "fake0"; }
   std::string client_device() const override { return "fake1"; }
@@ -49,18 +51,23 @@ class DeviceWorld final : public VerbsWorld {
     verbs_ = std::move(*loaded);
   }
   Provider& provider() override { return *verbs_; }
+  Clock& clock() override { return clock_; }
+  asio::io_context& io() override { return io_; }
   std::string node_device() const override { return real_devices().first; }
   std::string client_device() const override { return real_devices().second; }
-  void progressed() override { last_ = SteadyClock().now(); }
+  void progressed() override { last_ = clock_.now(); }
   bool wait_some() override {
-    std::this_thread::yield();
-    return SteadyClock().now() - last_ < kPatience;
+    io_.restart();
+    if (io_.poll() == 0) std::this_thread::yield();
+    return clock_.now() - last_ < kPatience;
   }
 
  private:
   static constexpr Duration kPatience = 20s;  ///< Far beyond what any test waits for.
+  SteadyClock clock_;
+  asio::io_context io_{1};
   std::unique_ptr<Provider> verbs_;
-  TimePoint last_ = SteadyClock().now();
+  TimePoint last_ = clock_.now();
 };
 
 }  // namespace

@@ -22,6 +22,8 @@ class VerbsWorld {
   virtual ~VerbsWorld() = default;
 
   virtual Provider& provider() = 0;
+  virtual Clock& clock() = 0;
+  virtual asio::io_context& io() = 0;
   virtual FakeVerbs* fake() { return nullptr; }
   virtual std::string node_device() const = 0;
   virtual std::string client_device() const = 0;

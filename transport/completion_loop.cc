@@ -1,0 +1,60 @@
+#include "transport/completion_loop.h"
+
+#include <array>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv::verbs {
+
+CompletionLoop::CompletionLoop(const asio::any_io_executor& executor, std::unique_ptr<CompletionQueue> queue)
+    : executor_(executor), queue_(std::move(queue)), waiting_(executor, queue_->descriptor()) {}
+
+CompletionLoop::~CompletionLoop() {
+  KV_ASSERT(handlers_.empty());  // a mover outlived its loop
+  waiting_.release();
+}
+
+void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
+  const bool is_new = handlers_.emplace(queue_pair, std::make_shared<Handler>(std::move(handler))).second;
+  KV_ASSERT(is_new);
+}
+
+void CompletionLoop::remove(std::uint32_t queue_pair) { handlers_.erase(queue_pair); }
+
+asio::awaitable<void> CompletionLoop::run() {
+  std::array<Completion, kTurnCount> some;
+  bool is_armed = false;
+  while (!is_stopped_) {
+    const std::size_t count = queue_->poll(some);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto found = handlers_.find(some[i].queue_pair);
+      if (found == handlers_.end()) continue;
+      const std::shared_ptr<Handler> handler = found->second;  // it may remove itself
+      (*handler)(some[i]);
+    }
+    if (count > 0) {
+      is_armed = false;
+      co_await asio::post(executor_, asio::use_awaitable);
+    } else if (!is_armed) {
+      // What arrived before it was armed makes no event: look once more.
+      const auto armed = queue_->arm();
+      if (!armed) co_return;
+      is_armed = true;
+    } else {
+      const auto [error] =
+          co_await waiting_.async_wait(asio::posix::stream_descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
+      if (error) co_return;
+      queue_->take_events();
+      is_armed = false;
+    }
+  }
+}
+
+void CompletionLoop::stop() {
+  is_stopped_ = true;
+  waiting_.cancel();
+}
+
+}  // namespace kv::verbs
