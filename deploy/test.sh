@@ -213,7 +213,7 @@ step_rdma() {
     return
   fi
   run_in_vm loop '*/device'
-  run_in_vm pair '*Conformance*/device:*Model*/device:*Mover*/device'
+  run_in_vm pair '*Conformance*/device:*Model*/device:*Mover*/device:*Process*/device'
 }
 
 step_planted() {

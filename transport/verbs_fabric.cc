@@ -223,7 +223,8 @@ Status FakeVerbs::Fabric::take_message(Pair& target, const Packet& packet) {
 
 void FakeVerbs::Fabric::answered(const Packet& packet, Status status, const std::vector<std::byte>& answer) {
   Pair::Sent* const request = current(packet.source, packet.serial);
-  if (!request || request->done != packet.offset) return;
+  if (!request) return land_late(packet, answer);
+  if (request->done != packet.offset) return;
   Pair& pair = *find_pair(packet.source);
   if (!nodes[pair.node].is_up) return after(timeout_of(pair.path), [this, packet] { retry(packet); });
   if (status != Status::kSuccess) return finish(pair, status);
@@ -235,6 +236,15 @@ void FakeVerbs::Fabric::answered(const Packet& packet, Status status, const std:
   request->tries = request->not_ready_tries = 0;
   if (request->done == request->bytes) return finish(pair, Status::kSuccess);
   send(packet.source, packet.serial);
+}
+
+/// Between ERROR and the flush a device may still write what a READ brings.
+void FakeVerbs::Fabric::land_late(const Packet& packet, const std::vector<std::byte>& answer) {
+  const Pair* const pair = find_pair(packet.source);
+  if (!pair || pair->is_dead || !pair->flushing || pair->flushing->serial != packet.serial) return;
+  if (clock_.now() >= pair->flushed || pair->flushing->done != packet.offset || answer.empty()) return;
+  if (!nodes[pair->node].is_up || !may_touch(*pair, pair->flushing->pieces, true)) return;
+  copy_pieces<false>(pair->flushing->pieces, packet.offset, const_cast<std::byte*>(answer.data()), packet.bytes);
 }
 
 void FakeVerbs::Fabric::retry(const Packet& packet) {
@@ -265,9 +275,12 @@ void FakeVerbs::Fabric::finish(Pair& pair, Status status) {
 }
 
 void FakeVerbs::Fabric::fail_pair(Pair& pair) {
-  pair.state = QueuePair::State::kError;
+  const bool is_first = std::exchange(pair.state, QueuePair::State::kError) != QueuePair::State::kError;
   for (const Pair::Sent& request : pair.requests) {
     complete(pair, {.id = request.id, .status = Status::kFlushed, .is_last = request.is_last});
+    if (!is_first || pair.flushing) continue;
+    pair.flushing = request;
+    pair.flushed = pair.completes;
   }
   for (const Pair::Receive& receive : pair.receives) {
     complete(pair, {.id = receive.id, .status = Status::kFlushed, .is_receive = true});

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -71,6 +72,8 @@ class FakeVerbs::Fabric {
     std::uint32_t receive_count = 0;
     std::deque<Sent> requests;
     std::deque<Receive> receives;
+    std::optional<Sent> flushing;  ///< What was being carried out when it failed: its answer may still land,
+    TimePoint flushed{};           ///< until the flush has been told.
     std::uint64_t serial_last = 0;
     std::pair<std::uint64_t, std::uint64_t> taken{0, 0};  ///< As the peer: Packet::end() of what was carried out last.
     TimePoint completes{};                                ///< When the completion before arrives.
@@ -118,6 +121,7 @@ class FakeVerbs::Fabric {
   Status carry_out(Pair& target, const Packet& packet, std::vector<std::byte>* answer);
   Status take_message(Pair& target, const Packet& packet);
   void answered(const Packet& packet, Status status, const std::vector<std::byte>& answer);
+  void land_late(const Packet& packet, const std::vector<std::byte>& answer);
   void retry(const Packet& packet);
   void retry_not_ready(const Packet& packet);
   void finish(Pair& pair, Status status);

@@ -29,9 +29,10 @@ struct FakeOptions {
 };
 
 /// A queue pair takes packets only from the queue pair that it is connected to, with the first PSN it was told.
-/// Requests of one queue pair are carried out one after the other; a packet that has left still lands after its queue
-/// pair went to ERROR, if the peer's queue pair still takes it: as on a network. Keys are never given twice. Thread
-/// safety: none; everything on the executor's one thread. Outlives what it makes.
+/// Requests of one queue pair are carried out one after the other, which is more than devices promise. A packet that
+/// has left still lands after its queue pair went to ERROR, if the peer's queue pair still takes it: as on a network.
+/// What a READ brings still lands until the flush is told. Keys are never given twice.
+/// Thread safety: none; everything on the executor's one thread. Outlives what it makes.
 class FakeVerbs final : public Provider {
  public:
   FakeVerbs(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
