@@ -131,7 +131,7 @@ step_release() {
   fi
 }
 
-# The release build runs the simulation's 1,000 seeds, changes 500 bytes in each kind of file of the disk tier and lets the
+# The release build runs the simulation's 1,000 seeds, changes 100 bytes in each kind of file of the disk tier and lets the
 # attacker of verbs try 1,000,000 times; under a sanitizer each takes ten times as long.
 step_asan() {
   begin "asan: build"

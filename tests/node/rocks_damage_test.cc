@@ -115,11 +115,7 @@ class RocksDamageTest : public DiskTest {
   }
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSamples = 50;
-#else
-constexpr int kSamples = 500;
-#endif
+constexpr int kSamples = 100;
 
 /// One byte of a file of the kind is changed, many times; KV_CORRUPT_SAMPLES says how many.
 class RocksDamagedByteTest : public RocksDamageTest, public testing::WithParamInterface<const char*> {};
