@@ -218,6 +218,12 @@ void add_run_command(CLI::App& app) {
       ->add_option("--blocks", options->block_count,
                    "Working set of get and match; default 512 MiB, at most 32,768 blocks")
       ->type_name("N");
+  command
+      ->add_option("--rate", options->calls_per_second,
+                   "Calls a second of each thread and call in flight, evenly spaced; 0: as many as go")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000))
+      ->type_name("N");
   add_bytes_option(*command, "--memory", options->memory_bytes, "Buffers of each thread, used in random order");
   add_duration_option(*command, "--duration", options->duration, "Measured time");
   add_duration_option(*command, "--warm-up", options->warm_up, "Time before it that does not count");

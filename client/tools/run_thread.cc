@@ -1,6 +1,9 @@
 #include "client/tools/run_thread.h"
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <stdexcept>
 #include <vector>
 
@@ -118,7 +121,13 @@ class RunThread {
     std::vector<std::span<const std::byte>> sources;
     std::vector<BlockHash> fresh;
     const auto now = [] { return std::chrono::steady_clock::now(); };
+    asio::steady_timer pace(co_await asio::this_coro::executor, now());
     for (TimePoint start = now(); start < window_.end;) {
+      if (options_.calls_per_second > 0) {
+        pace.expires_at(std::max(pace.expiry(), start) +
+                        std::chrono::duration_cast<Duration>(1s) / static_cast<long>(options_.calls_per_second));
+        co_await pace.async_wait(asio::use_awaitable);
+      }
       targets = cut(place(task * own_count + random.below(own_count)), options_.block_bytes, options_.batch);
       std::span<const BlockHash> chain;
       if (options_.verb == RunVerb::kPut) {

@@ -27,7 +27,8 @@ struct RunOptions {
   std::size_t concurrency = 1;  ///< Calls in flight, per thread.
   std::size_t connections = 2;  ///< Per node and thread.
   std::size_t thread_count = 1;
-  std::size_t block_count = 0;  ///< Working set of get and match, over all threads; 0: chosen from the block size.
+  std::size_t block_count = 0;       ///< Working set of get and match, over all threads; 0: chosen from the block size.
+  std::size_t calls_per_second = 0;  ///< Of each thread and call in flight, evenly spaced; 0: as many as go.
   std::size_t memory_bytes = 512u << 20;  ///< Buffers of each thread, walked in random order.
   std::chrono::milliseconds duration{3000}, warm_up{500};
   std::chrono::microseconds busy_poll{0};

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a disk tier costs those who get from memory: the p99 of a get while another client puts as fast as it can, with
-# the node spilling what it evicts, and with a node that has no disk and evicts.
+# What a disk tier costs those who get from memory: the p99 of a get while another client puts KV_PUTS (20) times 32 MiB
+# a second, with the node spilling what it evicts, and with a node that has no disk and evicts.
 #
 #   tests/bench/spill_p99.sh DIRECTORY [BUILD_DIR]     a directory on the device; KV_ROUNDS=5, KV_SECONDS=5
 #
@@ -8,7 +8,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help | '') sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 directory=$1 build=${2:-build/release}
-rounds=${KV_ROUNDS:-5} seconds=${KV_SECONDS:-5}
+rounds=${KV_ROUNDS:-5} seconds=${KV_SECONDS:-5} puts=${KV_PUTS:-20}
 node=$build/store/node/kvstore-node
 bench=$build/client/tools/kvstore-bench
 
@@ -38,12 +38,12 @@ start disk --spill-path "$spill" --spill-capacity 8GiB
 # number KEY FILE: the number under that key of a JSON document
 number() { awk -v key="\"$1\":" '$1 == key { printf "%.0f\n", $2; exit }' "$2"; }
 
-# one NODE: p50 and p99 in microseconds of gets of 64 KiB that are in memory, while 2 MiB blocks are put
+# one NODE: p50 and p99 in microseconds of gets of 4 x 64 KiB that are in memory, while 2 MiB blocks are put
 one() {
-  "$bench" run --op put -e "unix://$scratch/$1" --duration $((seconds + 3))s --salt "$RANDOM" --json > "$scratch/put.json" &
+  "$bench" run --op put -e "unix://$scratch/$1" --rate "$puts" --duration $((seconds + 3))s --salt "$RANDOM" --json > "$scratch/put.json" &
   local putting=$!
   sleep 1
-  "$bench" run --op get -e "unix://$scratch/$1" --block-bytes 64KiB --batch 4 --blocks 256 --duration "${seconds}s" --json > "$scratch/get.json"
+  "$bench" run --op get -e "unix://$scratch/$1" --block-bytes 64KiB --batch 4 --blocks 256 --rate 1000 --duration "${seconds}s" --json > "$scratch/get.json"
   wait "$putting"
   echo "$(number p50_us "$scratch/get.json") $(number p99_us "$scratch/get.json") $(number bytes_per_second "$scratch/put.json")"
 }
