@@ -98,8 +98,9 @@ rocksdb::DBOptions database_options(bool direct_io) {
   options.writable_file_max_buffer_size = 4 << 20;
   options.max_open_files = open_files_max();
   options.skip_stats_update_on_db_open = true;
-  // Two flushes at a time: one computes checksums while the other waits for the device.
-  options.max_background_flushes = 2;
+  // One at a time. Of two atomic flushes of which the first meets a full disk, RocksDB 7.8 has the second wait for the
+  // first to be done again, and what would do it again wait for the second: for ever.
+  options.max_background_flushes = 1;
   options.max_background_compactions = 1;
   // Nobody waits for them: whoever serves goes first. (Of the whole process, but nothing else in it uses the pools.)
   for (const auto pool : {rocksdb::Env::Priority::HIGH, rocksdb::Env::Priority::LOW})

@@ -297,8 +297,11 @@ TEST_F(RocksDamageTest, ADiskWithoutSpaceIsSaidAndHealsWithoutLosingABlock) {
   for (const DiskRecord& record : records) ASSERT_TRUE(is_right(**disk, record));
   EXPECT_TRUE(write(**disk, 2000, 4, kBlockBytes)) << "still full";
   ASSERT_EQ(::mount("none", path.c_str(), "tmpfs", MS_REMOUNT, "size=64m"), 0);
-  for (number = 3000; write(**disk, number, 4, kBlockBytes); number += 4)  // RocksDB looks every 5 seconds
-    std::this_thread::yield();
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (number = 3000; write(**disk, number, 4, kBlockBytes); number += 4) {  // RocksDB looks every 5 seconds
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   EXPECT_FALSE((*disk)->flush());
   EXPECT_EQ(named(**disk).size(), records.size() + 4);
   for (const DiskRecord& record : named(**disk)) ASSERT_TRUE(is_right(**disk, record));
