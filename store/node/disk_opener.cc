@@ -73,8 +73,8 @@ Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Cl
                                        const std::function<void()>& accepted, std::string* why) {
   // Several are accepted when it is clear that they belong together.
   const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
-  // Shared by all databases of the process, and 2 by default: each needs two to write out while it computes.
-  rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(2 * paths.size()), rocksdb::Env::Priority::HIGH);
+  // Shared by all databases of the process, and one by default: each writes out at its own pace.
+  rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
   std::vector<std::future<Opened>> opening;
   for (const std::string& path : paths)
     opening.push_back(std::async(std::launch::async, [&accept_one, &path] { return open_one(path, accept_one); }));

@@ -134,10 +134,10 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
   return report(status, "write");
 }
 
-/// After an error RocksDB is told to go on. From a full disk it recovers by itself, looking for room every few seconds,
-/// and is busy until then: trying to write is how to find out. After other errors it is closed and opened again.
 error_code RocksDisk::ready() { return rocks_.db && !has_failed_ ? error_code() : heal(); }
 
+/// After an error RocksDB is told to go on. From a full disk it recovers by itself, looking for room every few seconds,
+/// and is busy until then: trying to write is how to find out. After other errors it is closed and opened again.
 error_code RocksDisk::heal() {
   const Status resumed = rocks_.db ? rocks_.db->Resume() : Status::Aborted("closed");
   if (resumed.ok() || resumed.IsBusy()) return {};
@@ -181,8 +181,9 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
 
 error_code RocksDisk::erase(std::span<const DiskKey> keys) {
   if (const error_code error = ready()) return error;
+  if (const error_code error = erase_records(keys)) return error;
   unflushed_.insert(unflushed_.end(), keys.begin(), keys.end());
-  return erase_records(keys);
+  return {};
 }
 
 error_code RocksDisk::erase_records(std::span<const DiskKey> keys) {

@@ -249,7 +249,7 @@ void SpillDriver::open_disk() {
   bool is_said = false;
   for (TimePoint next{}; !stopping_;) {
     if (clock_.now() < next) {
-      std::this_thread::sleep_for(std::chrono::duration_cast<std::chrono::nanoseconds>(kPollInterval));
+      std::this_thread::sleep_for(kPollInterval);
       continue;
     }
     std::string why;

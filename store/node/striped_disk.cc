@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
 
 #include "base/assert.h"
 #include "store/node/record_stream.h"
@@ -39,13 +40,20 @@ StripedDisk::Member* StripedDisk::find(DiskKey key) const {
 
 bool StripedDisk::is_left_out(const Member& member) const { return clock_.now() < member.left_out_until; }
 
-std::vector<DiskPlace> StripedDisk::places() const {
-  std::vector<DiskPlace> working, all;
+/// Those that are not left out; all if none is left, since somebody has to find out whether they work again.
+std::vector<StripedDisk::Member*> StripedDisk::in_use() const {
+  std::vector<Member*> working, all;
   for (const auto& member : members_) {
-    all.push_back(member->part.place);
-    if (!is_left_out(*member)) working.push_back(member->part.place);
+    all.push_back(member.get());
+    if (!is_left_out(*member)) working.push_back(member.get());
   }
   return working.empty() ? all : working;
+}
+
+std::vector<DiskPlace> StripedDisk::places() const {
+  std::vector<DiskPlace> places;
+  for (const Member* const member : in_use()) places.push_back(member->part.place);
+  return places;
 }
 
 error_code StripedDisk::failed(Member& member, error_code error) {
@@ -75,33 +83,28 @@ error_code StripedDisk::settle(Member& member) {
   return {};
 }
 
-/// Settles all that are not left out. An error only when none works: what one misses it is told later.
+/// Settles all that are in use. An error only when none works: what one misses it is told later.
 error_code StripedDisk::settle_all() {
   bool has_any = false;
-  error_code error = make_error_code(Errc::kDiskFailed);
-  for (const auto& member : members_) {
-    if (is_left_out(*member)) continue;
-    if (const error_code own = settle(*member)) {
-      error = own;
-    } else {
-      has_any = true;
-    }
+  error_code error;
+  for (Member* const member : in_use()) {
+    const error_code own = settle(*member);
+    if (own) error = own;
+    has_any = has_any || !own;
   }
   return has_any ? error_code() : error;
 }
 
 error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
-  std::vector<std::vector<DiskWrite>> shares(members_.size());
+  std::map<Member*, std::vector<DiskWrite>> shares;
   for (const DiskWrite& block : blocks) {
-    const Member* const member = find(block.record.key);
+    Member* const member = find(block.record.key);
     KV_ASSERT(member != nullptr);
-    const auto at = std::ranges::find_if(members_, [member](const auto& each) { return each.get() == member; });
-    shares[static_cast<std::size_t>(at - members_.begin())].push_back(block);
+    shares[member].push_back(block);
   }
   std::vector<std::future<error_code>> writing;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (shares[i].empty()) continue;
-    writing.push_back(std::async(std::launch::async, [this, &member = *members_[i], &share = shares[i]] {
+  for (auto& [to, share] : shares) {
+    writing.push_back(std::async(std::launch::async, [this, &member = *to, &share = share] {
       if (const error_code error = settle(member)) return error;
       const error_code error = member.part.disk->write(share);
       return error ? failed(member, error) : error;
@@ -175,11 +178,12 @@ std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->e
 
 error_code StripedDisk::flush() {
   error_code first;
-  for (const auto& member : members_) {
-    if (is_left_out(*member)) continue;
+  for (Member* const member : in_use()) {
     error_code error = settle(*member);
-    if (!error) error = member->part.disk->flush();
-    if (error) failed(*member, error);
+    if (!error) {
+      error = member->part.disk->flush();
+      if (error) failed(*member, error);
+    }
     if (error && !first) first = error;
   }
   return first;

@@ -43,6 +43,7 @@ class StripedDisk final : public Disk {
   struct Member;
   Member* find(DiskKey key) const;
   bool is_left_out(const Member& member) const;
+  std::vector<Member*> in_use() const;
   error_code settle(Member& member);
   error_code settle_all();
   error_code failed(Member& member, error_code error);

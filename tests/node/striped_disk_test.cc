@@ -97,6 +97,7 @@ TEST_F(StripedDiskTest, WhenAllFailAllAreTried) {
   EXPECT_TRUE(write({key(1, 0), key(2, 2), key(3, 7)}));
   EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 2, 7));
   EXPECT_FALSE(disk->erase(std::vector{key(1, 0)})) << "remembered";
+  EXPECT_TRUE(disk->flush()) << "to ask none of them is no success";
 }
 
 TEST_F(StripedDiskTest, ADiskThatWasLeftOutIsToldWhatItMissed) {

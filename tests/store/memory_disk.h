@@ -81,7 +81,7 @@ class MemoryDisk final : public Disk {
     return {};
   }
   std::uint32_t epoch() const override { return epoch_; }
-  error_code flush() override { return {}; }
+  error_code flush() override { return fails_writes ? make_error_code(Errc::kDiskFailed) : error_code(); }
   DiskStats stats() const override { return stats_; }
 
  private:
