@@ -327,6 +327,7 @@ std::span<std::uint64_t> Arena::checksums(SlotId slot) const {
 }
 
 std::size_t Arena::block_bytes(SlotId slot) const { return impl_->slab_of(slot).block_bytes; }
+std::span<std::byte> Arena::memory() const { return {impl_->base, impl_->mapped_bytes}; }
 std::size_t Arena::capacity_bytes() const { return impl_->capacity_bytes; }
 std::size_t Arena::allocated_bytes() const { return impl_->allocated_bytes; }
 std::size_t Arena::slab_bytes() const { return impl_->slab_bytes; }

@@ -68,6 +68,7 @@ class Arena {
   std::span<std::uint64_t> checksums(SlotId slot) const;  ///< stripe_count(block_bytes) elements.
   std::size_t block_bytes(SlotId slot) const;
 
+  std::span<std::byte> memory() const;  ///< All of it: what a device is given to move blocks from and to.
   std::size_t capacity_bytes() const;
   std::size_t allocated_bytes() const;       ///< Invariant 2.
   std::size_t slab_bytes() const;            ///< Of the granules that belong to a slab.

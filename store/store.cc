@@ -18,6 +18,8 @@ Result<std::unique_ptr<Store>> Store::create(const StoreConfig& config) {
 
 // -- namespaces
 
+std::span<std::byte> Store::memory() const { return impl_->pool.arena().memory(); }
+
 Result<SpaceId> Store::open(const NamespaceRecord& record) {
   if (const auto it = impl_->space_of_record.find(record.text()); it != impl_->space_of_record.end()) return it->second;
   if (!impl_->pool.arena().fits(record.block_bytes())) return Errc::kTooLarge;

@@ -101,6 +101,7 @@ class Store {
  public:
   static Result<std::unique_ptr<Store>> create(const StoreConfig& config);
   ~Store();
+  std::span<std::byte> memory() const;  ///< Where all slots lie. Stays where it is.
 
   // -- namespaces
   /// Opens (or finds) the namespace. Errors: kBusy at namespace_count_max; kTooLarge if not even one block fits the

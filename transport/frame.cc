@@ -53,6 +53,7 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kRegionRemove: return "region_remove";
     case FrameType::kStats: return "stats";
     case FrameType::kPing: return "ping";
+    case FrameType::kVerbsConnect: return "verbs_connect";
   }
   return "unknown";
 }

@@ -40,8 +40,12 @@ enum class FrameType : std::uint8_t {
   kRegionRemove = 14,
   kStats = 15,
   kPing = 16,
+  kVerbsConnect = 17,  ///< Only to a node whose hello has kFeatureVerbs.
 };
-inline constexpr std::uint8_t kFrameTypeMax = 16;
+inline constexpr std::uint8_t kFrameTypeMax = 17;
+
+/// HelloResponse.features.
+inline constexpr std::uint64_t kFeatureVerbs = 1;
 const char* frame_type_name(FrameType type);  ///< As in metrics: "hello", "put_data", ...
 
 /// Flags of a frame. Unknown bits are an error.

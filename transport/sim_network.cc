@@ -182,7 +182,7 @@ class SimNetwork::SimStream final : public Stream {
     in().writable.set();
   }
 
-  bool can_pass_descriptors() const override { return true; }
+  bool can_pass_descriptors() const override { return link_->network.passes_descriptors_; }
   void send_descriptor(int fd) override { to_send_ = fd; }
   Descriptor take_descriptor() override { return std::move(received_); }
   std::string peer() const override { return "sim:" + link_->host; }

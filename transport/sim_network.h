@@ -42,6 +42,8 @@ class SimNetwork final : public Network {
   /// lost.
   void freeze(const std::string& name);
   void thaw(const std::string& name);
+  /// Whether streams pass descriptors, as Unix sockets do and TCP does not. At first they do.
+  void set_passes_descriptors(bool passes) { passes_descriptors_ = passes; }
   /// Breaks one random stream, if there is any.
   void break_one();
 
@@ -61,6 +63,7 @@ class SimNetwork final : public Network {
   SimFaults faults_;
   std::map<std::string, SimListener*> listeners_;
   std::set<std::string> killed_, frozen_;
+  bool passes_descriptors_ = true;
   std::uint64_t link_count_ = 0;          ///< Ever made.
   std::map<std::uint64_t, Link*> links_;  ///< By number, so that every run visits them in one order.
 };

@@ -10,6 +10,8 @@
 //   shared_memory.h   a region of kind memfd, both sides of it
 //   verbs.h           RDMA: devices, registered memory, queue pairs; verbs_fake.h is the one inside the process,
 //                     verbs_module.h that of this machine
+//   verbs_devices.h   the devices a process uses (verbs_choice.h says which), memory registered with them
+//   verbs_wire.h      what two sides tell each other of their queue pairs
 //   verbs_mover.h     moves blocks into or out of a peer's memory; completion_loop.h wakes it
 #pragma once
 

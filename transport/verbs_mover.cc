@@ -21,6 +21,7 @@ struct VerbsMover::Job {
   std::size_t segment = 0;              ///< Which that belongs to.
   std::deque<std::size_t> batches;      ///< Outstanding, in order: the segments that each completes.
   std::size_t landed = 0;               ///< Segments that have.
+  bool is_stopped = false;              ///< No more is posted.
   Event ended;
   error_code result;
 };
@@ -202,14 +203,25 @@ void VerbsMover::on_completion(const Completion& completion) {
 }
 
 void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
-  const bool is_posted = job->segment == job->segment_ends.size();
+  const bool is_posted = job->segment == job->segment_ends.size() || job->is_stopped;
   if (!job->batches.empty() || (!is_posted && !broken_)) return;
   job->owner.reset();
+  if (job->is_stopped && !broken_) return end(*job, Errc::kCancelled);
   while (!broken_ && job->landed < job->segment_ends.size()) {  // nothing but empty segments
     const std::size_t segment = job->landed++;
     if (job->on_segment) job->on_segment(segment);
   }
   end(*job, job->landed == job->segment_ends.size() ? error_code() : broken_);
+}
+
+void VerbsMover::stop(const void* owner) {
+  const auto found = std::ranges::find_if(waiting_, [&](const auto& job) { return job->owner.get() == owner; });
+  if (found == waiting_.end()) return;
+  const std::shared_ptr<Job> job = *found;
+  waiting_.erase(found);
+  job->is_stopped = true;
+  batch_ended(job);
+  post_all();  // it may have been the one that had no room
 }
 
 void VerbsMover::fail(error_code why) {

@@ -48,7 +48,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
          put_seconds = 30;
   bool no_huge_pages = false;
   std::size_t spill_capacity_blocks = 0, promote_reads = 2;
-  std::string spill_policy = "eviction";
+  std::string spill_policy = "eviction", rdma = "auto";
   double spill_wait_seconds = 0.05, spill_retry_seconds = 5, spill_stop_seconds = 30;
 
   CLI::App app(kAbout, "kvstore-node");
@@ -128,6 +128,25 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->group("Disk tier");
   add("spill-save", options.spill_save, "At a clean stop, write what is in memory, for the next start")
       ->group("Disk tier");
+  add("rdma", rdma,
+      "Move blocks by RDMA: auto (if there is a device), on (do not start without), off. "
+      "`kvstorectl doctor --rdma` checks a machine for it")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->group("RDMA");
+  add("rdma-device", options.verbs.devices.names,
+      "A device to use, such as mlx5_0; may be repeated. None: those nearest to this node's processor, at most 4")
+      ->group("RDMA");
+  add("rdma-lanes-max", options.verbs.lane_count_max, "Queue pairs of one session; lane i is on device i")
+      ->check(CLI::Range(1, 32))
+      ->group("RDMA");
+  add("rdma-queue-pairs-max", options.verbs.queue_pair_count_max, "Queue pairs of all sessions")
+      ->check(CLI::Range(1, 1000000))
+      ->group("RDMA");
+  add("rdma-slice-bytes", options.verbs.slice_bytes_max,
+      "Memory registered at once, such as 64GiB; 0: as much as the devices take")
+      ->transform(size)
+      ->check(rate_range)
+      ->group("RDMA");
   add("threads", options.threads, "I/O threads (default: one per core)")->check(CLI::Range(0, 1024));
   add("busy-poll-us", busy_poll_us, "Spin this long for the next request before sleeping; costs CPU, saves wake-ups")
       ->check(CLI::Range(0, 1000000));
@@ -241,6 +260,10 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   }
   options.store.spill.write_through = spill_policy == "write-through";
   options.store.disk.promote_reads = static_cast<std::uint8_t>(promote_reads);
+  options.rdma = rdma == "on"     ? NodeOptions::Rdma::kOn
+                 : rdma == "auto" ? NodeOptions::Rdma::kAuto
+                                  : NodeOptions::Rdma::kOff;
+  options.verbs.devices.count_max = std::max<std::size_t>(4, options.verbs.devices.names.size());
   if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
   const auto duration = [](double seconds) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "store/node/session.h"
 #include "store/node/spill_driver.h"
+#include "store/node/verbs_node.h"
 #include "store/store.h"
 #include "transport/endpoint.h"
 
@@ -31,6 +32,9 @@ struct NodeOptions {
   std::vector<std::string> spill_paths;  ///< Empty: no disk tier.
   bool spill_save = true;                ///< Write what is in memory at a clean stop.
   SpillDriverConfig spill;
+  enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
+  Rdma rdma = Rdma::kAuto;  ///< kOn: no start without it.
+  VerbsConfig verbs;
 };
 
 /// Parses the command line (which may name a TOML file) and the environment; flags win over environment, that over the

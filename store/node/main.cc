@@ -18,9 +18,41 @@
 #include "store/node/metrics.h"
 #include "store/node/server.h"
 #include "store/node/spill_tool.h"
+#include "store/node/verbs_node.h"
+#include "transport/verbs_module.h"
 
 namespace kv {
 namespace {
+
+/// RDMA, as far as it is wanted and there. False: the node is not to start.
+bool open_verbs(const NodeOptions& options, NodeContext& node, std::unique_ptr<verbs::Provider>& provider,
+                std::unique_ptr<VerbsNode>& opened) {
+  if (options.rdma == NodeOptions::Rdma::kOff) return true;
+  std::string why;
+  auto loaded = verbs::load_verbs(&why);
+  if (loaded) {
+    provider = std::move(*loaded);
+    const std::span<std::byte> arena = node.store.with([](Store& store) { return store.memory(); });
+    auto made = VerbsNode::open(*provider, options.verbs, arena, node.clock, &why);
+    if (made) opened = std::move(*made);
+  }
+  if (!opened) {
+    if (options.rdma == NodeOptions::Rdma::kOn) {
+      std::cerr << "kvstore-node: rdma: on, but " << why << "\n";
+      return false;
+    }
+    spdlog::info("rdma: not available, blocks move by TCP and shared memory: {}", why);
+    return true;
+  }
+  for (const verbs::OpenDevice& each : opened->devices()) {
+    spdlog::info("rdma: device={} port={} gid={} index={} mtu_bytes={}", each.attachment.device, each.attachment.port,
+                 verbs::text_of(each.attachment.gid.gid), each.attachment.gid.index, each.attachment.mtu_bytes);
+  }
+  if (!opened->left_out().empty()) spdlog::info("rdma: left out: {}", opened->left_out());
+  node.verbs = opened.get();
+  node.metrics.watch([each = opened.get()] { return each->stats(); });
+  return true;
+}
 
 /// Sessions are descriptors: ask for as many as the system allows.
 void raise_descriptor_limit() {
@@ -78,9 +110,13 @@ int run(const NodeOptions& options) {
       return 1;
     }
     node.spill = spill.get();
-    metrics.watch_spill([&spill] { return spill->stats(); });
+    metrics.watch([&spill] { return spill->stats(); });
   }
   metrics.watch_store([&store] { return store.with([](Store& each) { return each.stats(); }); });
+
+  std::unique_ptr<verbs::Provider> provider;
+  std::unique_ptr<VerbsNode> verbs;
+  if (!open_verbs(options, node, provider, verbs)) return 1;
 
   std::atomic<bool> ready = false;
   std::unique_ptr<AdminServer> admin;

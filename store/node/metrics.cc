@@ -25,6 +25,8 @@ const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 
 constexpr std::array kSessionEnds = {"peer_closed", "bad_frame", "hello_timeout", "slow_frame",
                                      "slow_reader", "broken",    "drained"};
 static_assert(kSessionEnds.size() == kSessionEndCount);
+constexpr std::array kPathNames = {"inline", "memfd", "verbs"};
+static_assert(kPathNames.size() == kPathCount);
 constexpr std::array kErrcNames = {"none",      "out_of_memory", "stale_lease", "corrupt_block",
                                    "bad_frame", "bad_request",   "unsupported", "no_namespace",
                                    "mismatch",  "too_large",     "busy",        "unavailable",
@@ -98,7 +100,7 @@ struct NodeMetrics::Impl {
   std::array<Histogram*, kFrameTypeMax + 1> verb_seconds{};
   std::array<Counter*, kFrameTypeMax + 1> verb_failures{};
   Histogram *lock_waited, *lock_held;
-  std::array<Counter*, 2> bytes_out{}, bytes_in{};
+  std::array<Counter*, kPathCount> bytes_out{}, bytes_in{};
   Counter *tokens_hit, *tokens_missed;
   Gauge* sessions;
   Counter *sessions_opened, *sessions_refused;
@@ -107,7 +109,7 @@ struct NodeMetrics::Impl {
   Counter *checksum_failures, *deadline_misses;
   std::array<Counter*, kErrcNames.size()> refusals{};
   std::function<StoreStats()> stats;
-  std::function<std::vector<Value>()> spill;
+  std::vector<std::function<std::vector<Value>()>> values;
 };
 
 NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Impl>()) {
@@ -149,10 +151,9 @@ NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Im
                  .Name("kvstore_bytes_in_total")
                  .Help("Block bytes taken by put, by path")
                  .Register(registry);
-  for (const auto path : {Path::kInline, Path::kMemfd}) {
-    const std::string name = path == Path::kInline ? "inline" : "memfd";
-    impl_->bytes_out[static_cast<std::size_t>(path)] = &out.Add({{"path", name}});
-    impl_->bytes_in[static_cast<std::size_t>(path)] = &in.Add({{"path", name}});
+  for (std::size_t i = 0; i < kPathCount; ++i) {
+    impl_->bytes_out[i] = &out.Add({{"path", kPathNames[i]}});
+    impl_->bytes_in[i] = &in.Add({{"path", kPathNames[i]}});
   }
   impl_->tokens_hit = &counter("match_hit_tokens_total", "Tokens asked for by match and held");
   impl_->tokens_missed = &counter("match_miss_tokens_total", "Tokens asked for by match and not held");
@@ -225,15 +226,17 @@ std::uint64_t NodeMetrics::session_count() const { return static_cast<std::uint6
 
 void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats = std::move(stats); }
 
-void NodeMetrics::watch_spill(std::function<std::vector<Value>()> values) { impl_->spill = std::move(values); }
+void NodeMetrics::watch(std::function<std::vector<Value>()> values) { impl_->values.push_back(std::move(values)); }
 
 std::string NodeMetrics::text() const {
   auto families = impl_->registry.Collect();
-  for (const Value& each : impl_->spill ? impl_->spill() : std::vector<Value>()) {
-    auto& own = families.emplace_back(
-        family(each.is_counter ? std::string(each.name) + "_total" : each.name, each.help,
-               each.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge));
-    add_value(own, each.value);
+  for (const auto& values : impl_->values) {
+    for (const Value& each : values()) {
+      auto& own = families.emplace_back(
+          family(each.is_counter ? std::string(each.name) + "_total" : each.name, each.help,
+                 each.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge));
+      add_value(own, each.value);
+    }
   }
   if (impl_->stats) {
     for (auto& each : families_of(impl_->stats())) families.push_back(std::move(each));

@@ -27,7 +27,8 @@ enum class SessionEnd : std::uint8_t {
 inline constexpr std::size_t kSessionEndCount = 7;
 
 /// How blocks travel, as a label.
-enum class Path : std::uint8_t { kInline, kMemfd };
+enum class Path : std::uint8_t { kInline, kMemfd, kVerbs };
+inline constexpr std::size_t kPathCount = 3;
 
 /// What the Store counts, by name: for the stats verb and for /metrics alike.
 struct StoreStatName {
@@ -103,14 +104,14 @@ class NodeMetrics {
 
   /// What the Store counts is read at scrape time. `stats` is called from the admin thread.
   void watch_store(std::function<StoreStats()> stats);
-  /// The same for the disk tier's threads.
+  /// The same for what other parts count.
   struct Value {
     const char* name;
     double value;
     bool is_counter;
     const char* help;
   };
-  void watch_spill(std::function<std::vector<Value>()> values);
+  void watch(std::function<std::vector<Value>()> values);
   std::string text() const;  ///< Prometheus text format 0.0.4.
 
  private:

@@ -16,12 +16,19 @@ namespace kv {
 struct Server::Thread {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
-  std::set<Session*> sessions;  ///< Touched on this thread only.
+  std::shared_ptr<VerbsThread> verbs;  ///< nullptr: no RDMA.
+  std::set<Session*> sessions;         ///< Touched on this thread only.
   std::thread thread;
 };
 
 Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(config) {
-  for (std::size_t i = 0; i < config_.threads; ++i) threads_.push_back(std::make_unique<Thread>());
+  for (std::size_t i = 0; i < config_.threads; ++i) {
+    Thread& thread = *threads_.emplace_back(std::make_unique<Thread>());
+    if (node_.verbs == nullptr) continue;
+    std::string why;
+    thread.verbs = node_.verbs->make_thread(thread.context.get_executor(), &why);
+    if (!thread.verbs) spdlog::warn("rdma: {}; sessions of thread {} go without", why, i);
+  }
 }
 
 Server::~Server() { stop(Duration::zero()); }
@@ -68,7 +75,8 @@ asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
     const SessionId id{++session_last_};
     asio::post(
         thread.context, [this, &thread, id, stream = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream))] {
-          const auto session = std::make_shared<Session>(node_, id, std::move(*stream), thread.context.get_executor());
+          const auto session =
+              std::make_shared<Session>(node_, id, std::move(*stream), thread.context.get_executor(), thread.verbs);
           thread.sessions.insert(session.get());
           asio::co_spawn(thread.context, session->run(), [this, &thread, session](std::exception_ptr error) {
             thread.sessions.erase(session.get());
@@ -126,7 +134,10 @@ void Server::stop(Duration timeout) {
   const auto now = std::chrono::steady_clock::now();
   end_sessions(now + timeout, [](Session& session) { session.terminate_if_idle(); });
   end_sessions(now + timeout + 2s, [](Session& session) { session.terminate(SessionEnd::kDrained); });
-  for (auto& thread : threads_) thread->work.reset();
+  for (auto& thread : threads_) {
+    thread->work.reset();
+    if (thread->verbs && running) asio::post(thread->context, [verbs = thread->verbs] { verbs->stop(); });
+  }
   for (auto& thread : threads_) {
     thread->context.stop();
     if (thread->thread.joinable()) thread->thread.join();

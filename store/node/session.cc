@@ -20,13 +20,15 @@ constexpr std::uint64_t kProgressBytes = 64 * 1024;
 
 }  // namespace
 
-Session::Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor)
+Session::Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor,
+                 std::shared_ptr<VerbsThread> verbs)
     : node_(node),
       id_(id),
       executor_(executor),
       stream_(std::move(stream)),
       reader_(*stream_),
       writer_(*stream_, executor_),
+      lanes_(verbs ? std::make_unique<SessionLanes>(std::move(verbs), executor_) : nullptr),
       alarm_(node.clock.make_alarm(executor_)),
       jobs_done_(executor_) {}
 
@@ -80,6 +82,7 @@ asio::awaitable<void> Session::run() {
     co_await jobs_done_.wait();
   }
   for (const auto& [request_id, job] : std::exchange(puts_, {})) finish_put(*job);
+  lanes_.reset();
   node_.store.with([&](Store& store) { store.end_session(id_); });
   node_.metrics.add_region_bytes(-static_cast<std::int64_t>(region_bytes_));
   regions_.clear();
@@ -110,6 +113,7 @@ void Session::cancel_jobs() {
     if (job->sink != nullptr) job->sink->cancel();
     job->is_over = true;
   }
+  if (lanes_) lanes_->fail_all();  // or moves to a client that died would go on until their devices notice
 }
 
 void Session::close_stream() {
@@ -160,11 +164,12 @@ void Session::watch() {
   });
 }
 
-void Session::refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message) {
+void Session::refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
+                     std::uint32_t broken_lanes) {
   const auto value = code.category() == errc_category() ? code.value() : static_cast<int>(Errc::kBadRequest);
   node_.metrics.request_refused(static_cast<Errc>(value));
   reply(type, request_id, kFrameError, [&](FlatBufferBuilder& builder) {
-    return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(value), message.c_str());
+    return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(value), message.c_str(), broken_lanes);
   });
 }
 
@@ -224,6 +229,7 @@ asio::awaitable<bool> Session::handle(const Frame& frame) {
     case FrameType::kDrop: on_prefix(frame); break;
     case FrameType::kRegionAdd: on_region_add(frame); break;
     case FrameType::kRegionRemove: on_region_remove(frame); break;
+    case FrameType::kVerbsConnect: on_verbs_connect(frame); break;
     case FrameType::kStats: on_stats(frame); break;
     case FrameType::kPing:
       reply(type, id, 0, [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
@@ -257,10 +263,10 @@ bool Session::on_hello(const Frame& frame) {
   const SessionLimits& limits = node_.limits;
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
-    return wire::CreateHelloResponseDirect(builder, std::min(request->version_max(), kWireVersion),
-                                           node_.node_id.c_str(),
-                                           /*epoch=*/0, /*features=*/0, limits.table_bytes_max, node_.chain_blocks_max,
-                                           limits.requests_max, limits.region_bytes_max);
+    return wire::CreateHelloResponseDirect(
+        builder, std::min(request->version_max(), kWireVersion), node_.node_id.c_str(),
+        /*epoch=*/0, lanes_ ? kFeatureVerbs : 0, limits.table_bytes_max, node_.chain_blocks_max, limits.requests_max,
+        limits.region_bytes_max, lanes_ ? node_.verbs->config().lane_count_max : 0);
   });
   spdlog::debug("session {} of '{}' ({}) opened", static_cast<std::uint64_t>(id_), identity_, stream_->peer());
   return true;
@@ -284,7 +290,7 @@ bool Session::check_target(const Frame& frame, std::uint32_t region, std::size_t
     return fail(Errc::kBadRequest, "offsets: " + std::to_string(offsets.size()) + ", one per hash (" +
                                        std::to_string(hash_count) + ") is due");
   }
-  const std::uint64_t size = found->second->mapped->bytes().size();
+  const std::uint64_t size = found->second->bytes;
   for (const std::uint64_t offset : offsets) {
     if (offset > size || size - offset < block_bytes) {
       return fail(Errc::kNoRegion, "offsets: " + std::to_string(offset) + " + " + std::to_string(block_bytes) +

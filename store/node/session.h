@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/event.h"
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
+#include "store/node/session_lanes.h"
 #include "store/node/session_wire.h"
 #include "store/node/spill.h"
 #include "store/store.h"
@@ -53,19 +55,21 @@ struct NodeContext {
   std::string node_id;
   TimePoint started{};
   std::atomic<bool> draining{false};
-  Spill* spill = nullptr;  ///< nullptr: no disk tier.
+  Spill* spill = nullptr;      ///< nullptr: no disk tier.
+  VerbsNode* verbs = nullptr;  ///< nullptr: no RDMA.
 };
 
 /// Nothing that the peer sends is trusted: each length, count, offset and handle is checked before it is used.
 ///   1. A slot stays pinned (get) or staged (put) until no move touches it.
 ///   2. The stream is closed only after the last copy into or out of the session's regions: a client that sees the end
-///   of the
-///      stream may reuse the memory it lent.
+///      of the stream may reuse the memory it lent, of kind verbs once it has ended its own queue pairs.
 ///   3. Memory held for a session is bounded by SessionLimits.
 /// Thread safety: none; all calls on the executor.
 class Session final : public std::enable_shared_from_this<Session> {
  public:
-  Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor);
+  /// `verbs`: of the thread that the executor runs on; nullptr: no RDMA.
+  Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor,
+          std::shared_ptr<VerbsThread> verbs = nullptr);
   ~Session();
 
   /// Serves until the peer leaves, breaks a rule or terminate() is called; then everything of the session is released.
@@ -79,9 +83,12 @@ class Session final : public std::enable_shared_from_this<Session> {
 
   /// Memory that the client lent. Lives until removed and no job uses it.
   struct Lent {
-    std::unique_ptr<MappedRegion> mapped;
-    std::size_t user_count = 0;         ///< Jobs that copy.
-    std::uint64_t removal_request = 0;  ///< Answered when the last user is gone.
+    std::uint64_t bytes = 0;
+    std::unique_ptr<MappedRegion> mapped;  ///< Of kind memfd.
+    std::vector<RemoteSlice> slices;       ///< Of kind verbs.
+    std::uint32_t lanes = 0;               ///< Bit i: lane i has keys for it.
+    std::size_t user_count = 0;            ///< Jobs that copy, and moves.
+    std::uint64_t removal_request = 0;     ///< Answered when the last user is gone.
     bool removing = false;
   };
 
@@ -90,6 +97,14 @@ class Session final : public std::enable_shared_from_this<Session> {
     std::span<const std::byte> bytes;
     std::span<const std::uint64_t> checksums;
     std::shared_ptr<const void> owner;  ///< Of what was read from disk.
+  };
+
+  /// Some blocks of one segment.
+  struct Part {
+    std::size_t segment = 0, first = 0, count = 0;
+    bool is_inline = true;
+    bool is_moving = false;            ///< By RDMA, into the region.
+    const void* move_owner = nullptr;  ///< Of that move.
   };
 
   struct GetJob {
@@ -107,7 +122,12 @@ class Session final : public std::enable_shared_from_this<Session> {
     std::vector<std::uint64_t> segment_ends;
     std::shared_ptr<Lent> region;        ///< Null: inline.
     std::vector<std::uint64_t> offsets;  ///< In the region, one per block.
+    std::uint32_t lanes = 0;             ///< Bit i: lane i may be used; of a verbs region.
     std::size_t segment = 0, block = 0;  ///< Next to deliver.
+    std::deque<Part> parts;              ///< Begun and not told of yet: their marks go out in order.
+    std::uint64_t moving_bytes = 0;      ///< Of `parts`.
+    std::size_t move_count = 0;          ///< That have not ended.
+    SessionLanes::Outcome outcome;       ///< Of moves that failed.
     bool cancelled = false;
     bool failed = false;    ///< Some of it did not leave.
     Event* wake = nullptr;  ///< While it waits for the disk.
@@ -121,11 +141,15 @@ class Session final : public std::enable_shared_from_this<Session> {
     std::uint64_t block_bytes = 0;
     std::size_t hash_count = 0;
     Store::OfferPlan plan;
-    std::size_t committed = 0;  ///< Staged blocks done with, in order.
+    std::shared_ptr<void> staged;  ///< The put is over, and its slots free, when all who fill them have let this go.
+    std::size_t announced = 0;     ///< Staged blocks whose data the client has said to be there.
+    std::size_t committed = 0;     ///< Of them: done with, in order.
     std::uint32_t stored = 0, already_stored = 0, refused_late = 0;
     std::shared_ptr<Lent> region;        ///< Null: inline.
     std::vector<std::uint64_t> offsets;  ///< In the region, one per hash.
+    std::uint32_t lanes = 0;             ///< Bit i: lane i may be used; of a verbs region.
     BlockSink* sink = nullptr;           ///< While a payload is being read into staged slots.
+    std::shared_ptr<Event> last_drain;   ///< Set when the data announced last has been taken from a verbs region.
     bool is_waiting = true;              ///< For memory; PutWant not sent yet.
     bool is_over = false;
   };
@@ -142,33 +166,43 @@ class Session final : public std::enable_shared_from_this<Session> {
   void on_prefix(const Frame& frame);  ///< touch, pin, unpin, drop
   void on_region_add(const Frame& frame);
   void on_region_remove(const Frame& frame);
+  void on_verbs_connect(const Frame& frame);
+  /// The slices of a region of kind verbs; empty after refusing the request.
+  std::vector<RemoteSlice> read_slices(const Frame& frame, const wire::RegionAddRequest& request);
   void on_stats(const Frame& frame);
 
   /// Pins the longest prefix for `job`. False after refusing the request.
   bool pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::span<const BlockHash> hashes,
            const Store::GetOptions& options);
-  /// Delivers up to a mark's worth of what is ready; false when nothing more is.
+  /// Delivers up to a mark's worth of what is ready, or begins to; false when nothing more can be now.
   bool deliver_some(const std::shared_ptr<GetJob>& job);
+  void begin_move(const std::shared_ptr<GetJob>& job, Part& part);
+  void tell_of_parts(const std::shared_ptr<GetJob>& job);
+  void tell_of(const std::shared_ptr<GetJob>& job, const Part& part);
   static asio::awaitable<void> deliver(std::shared_ptr<Session> self, std::shared_ptr<GetJob> job);
   asio::awaitable<void> read_from_disk(const std::shared_ptr<GetJob>& job);
   void start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& job, std::size_t i);
   void promote(const GetJob& job, std::size_t block_count, const DiskBlock& last);
   void prefetch(const Frame& frame, std::uint32_t space, std::span<const BlockHash> hashes);
-  static void cancel(GetJob& job);
+  void cancel(GetJob& job);
   void finish_get(const std::shared_ptr<GetJob>& job);
 
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job);
   void send_want(PutJob& job);
   asio::awaitable<bool> drain(std::shared_ptr<PutJob> job, std::uint32_t count, std::vector<std::uint64_t> claimed);
+  static asio::awaitable<void> drain_by_verbs(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job,
+                                              std::size_t first, std::size_t count, std::vector<std::uint64_t> claimed);
+  void commit(PutJob& job, std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   void finish_put(PutJob& job);
-  void fail_put(PutJob& job, Errc code, std::string message);
+  void fail_put(PutJob& job, Errc code, std::string message, std::uint32_t broken_lanes = 0);
 
   /// Queues an answer whose table `build` makes with the builder it is given.
   template <class Build>
   void reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
              std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr);
   /// Queues an error as the last answer.
-  void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message);
+  void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
+              std::uint32_t broken_lanes = 0);
   /// The namespace record, or nullptr after refusing the request.
   const NamespaceRecord* find_space(const Frame& frame, std::uint32_t space);
   /// Checks what get and put say about a region; false after refusing the request.
@@ -186,6 +220,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::unique_ptr<Stream> stream_;
   FrameReader reader_;
   FrameWriter writer_;
+  std::unique_ptr<SessionLanes> lanes_;  ///< nullptr: no RDMA.
   std::unique_ptr<Alarm> alarm_;
   Event jobs_done_;
   std::string identity_;

@@ -1,6 +1,7 @@
 // store/node/session_get.cc: a block leaves: pinned under the lock (pin_prefix), then sent inline straight from its
-// slot or copied into the client's region (deliver_some), and unpinned when its last byte is on its way. A block on
-// disk is read first (session_disk.cc) and then goes the same way.
+// slot, copied into the client's region, or moved there by RDMA (deliver_some), and unpinned when its last byte is on
+// its way. A block on disk is read first (session_disk.cc) and then goes the same way, but never by RDMA: where it was
+// read to is registered with no device.
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
@@ -19,6 +20,7 @@ constexpr std::size_t kMarkBytes = 4 << 20;  ///< Copied between two progress ma
 constexpr std::size_t kPieceBytes = 256 * 1024;
 constexpr std::size_t kInlineFrameBytes = 8 << 20;       ///< Payload of one GetPart, at least one block's segment.
 constexpr std::uint64_t kDeadlineUsMax = 3'600'000'000;  ///< Longer is as good as none.
+constexpr std::uint64_t kMovingBytesMax = 16 << 20;      ///< By RDMA, of one get: enough to keep several lanes busy.
 constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< A get into a region up to this size is not worth a coroutine.
 
 /// memcpy() in pieces that fit a core's second-level cache: glibc moves those with `rep movsb`, which does not read the
@@ -75,8 +77,9 @@ void Session::on_get(const Frame& frame) {
   if (request->region() != 0) {
     job->region = regions_.at(request->region());
     job->offsets.assign(offsets.begin(), offsets.end());
+    job->lanes = request->lanes() & job->region->lanes;
   }
-  const bool at_once = !job->region || job->blocks.size() * block_bytes <= kCopyAtOnceBytes;
+  const bool at_once = !job->region || (job->region->mapped && job->blocks.size() * block_bytes <= kCopyAtOnceBytes);
   if (job->is_complete && at_once) {
     while (deliver_some(job)) {
     }
@@ -112,35 +115,108 @@ bool Session::pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::s
     --self->sending_count_;
     if (!job->is_prefetch)
       self->node_.metrics.observe_verb(FrameType::kGet, self->node_.clock.now() - job->began,
-                                       job->failed || job->cancelled);
+                                       job->failed || job->cancelled || job->outcome.error);
   });
   return true;
 }
 
 bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
   auto& blocks = job->blocks;
-  if (job->cancelled || job->is_prefetch || job->segment == job->segment_ends.size() || job->block == blocks.size())
+  if (job->cancelled || job->outcome.error || job->is_prefetch || job->segment == job->segment_ends.size() ||
+      job->block == blocks.size() || job->moving_bytes >= kMovingBytesMax)
     return false;
   const std::uint64_t begin = job->segment == 0 ? 0 : job->segment_ends[job->segment - 1];
   const std::uint64_t length = job->segment_ends[job->segment] - begin;
-  const std::size_t first = job->block;
-  const std::size_t count = std::min<std::size_t>(
-      blocks.size() - first, std::max<std::uint64_t>(1, (job->region ? kMarkBytes : kInlineFrameBytes) / length));
-  std::vector<std::span<const std::byte>> payload;
-  std::vector<std::shared_ptr<const void>> owners;
-  for (std::size_t i = first; i < first + count; ++i) {
-    const auto bytes = blocks[i].bytes.subspan(begin, length);
-    if (job->region) {
+  Part part{.segment = job->segment, .first = job->block};
+  part.is_inline = !job->region;
+  if (job->region && !job->region->mapped)
+    part.is_inline = blocks[part.first].owner || (job->lanes & lanes_->up()) == 0;
+  const std::uint64_t bytes_max = part.is_inline ? kInlineFrameBytes : kMarkBytes;
+  const std::size_t count_max =
+      std::min<std::size_t>(blocks.size() - part.first, std::max<std::uint64_t>(1, bytes_max / length));
+  do {
+    ++part.count;
+  } while (part.count < count_max && (part.is_inline || !blocks[part.first + part.count].owner || job->region->mapped));
+  if (part.is_inline) {
+  } else if (job->region->mapped) {
+    for (std::size_t i = part.first; i < part.first + part.count; ++i) {
       // check_target saw that offset + block_bytes lies in the region, and regions only shrink by being removed, after
       // us.
-      copy_in_pieces(job->region->mapped->bytes().subspan(job->offsets[i] + begin, length), bytes);
-    } else {
-      payload.push_back(bytes);
+      copy_in_pieces(job->region->mapped->bytes().subspan(job->offsets[i] + begin, length),
+                     blocks[i].bytes.subspan(begin, length));
+    }
+  } else {
+    begin_move(job, part);
+  }
+  job->parts.push_back(part);
+  job->block += part.count;
+  if (job->block == blocks.size() && job->is_complete) {
+    job->block = 0;
+    ++job->segment;
+  }
+  tell_of_parts(job);
+  return job->segment < job->segment_ends.size() && job->block < blocks.size();
+}
+
+void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
+  const std::uint64_t begin = part.segment == 0 ? 0 : job->segment_ends[part.segment - 1];
+  const std::uint64_t length = job->segment_ends[part.segment] - begin;
+  std::vector<Placement> placements;
+  for (std::size_t i = part.first; i < part.first + part.count; ++i) {
+    // The device reads what nobody may write: a pinned block never changes.
+    auto* const slot = const_cast<std::byte*>(job->blocks[i].bytes.data());
+    placements.push_back({{slot + begin, length}, job->offsets[i] + begin});
+  }
+  struct Owner {  // the pins end first: they tell of the job
+    std::shared_ptr<GetJob> job;
+    std::shared_ptr<void> pins;
+  };
+  const auto owner = std::make_shared<Owner>(Owner{job, job->pins});
+  part.is_moving = true;
+  part.move_owner = owner.get();
+  const std::uint64_t bytes = part.count * length;
+  job->moving_bytes += bytes;
+  ++job->move_count;
+  lanes_->move(verbs::Direction::kToPeer, placements, job->region->slices, job->lanes, owner,
+               [self = shared_from_this(), job, bytes, owner = owner.get()](const SessionLanes::Outcome& outcome) {
+                 job->moving_bytes -= bytes;
+                 --job->move_count;
+                 if (outcome.error) {
+                   if (!job->outcome.error || job->outcome.error == Errc::kCancelled)
+                     job->outcome.error = outcome.error;
+                   job->outcome.broken_lanes |= outcome.broken_lanes;
+                   for (const Part& each : job->parts) self->lanes_->stop(each.move_owner);
+                 } else {
+                   const auto landed = std::ranges::find(job->parts, owner, &Part::move_owner);
+                   if (landed != job->parts.end()) landed->is_moving = false;
+                   self->tell_of_parts(job);
+                   self->writer_.flush();
+                 }
+                 if (job->wake != nullptr) job->wake->set();
+               });
+}
+
+/// Of those at the front whose bytes are where they belong.
+void Session::tell_of_parts(const std::shared_ptr<GetJob>& job) {
+  while (!job->parts.empty() && !job->parts.front().is_moving && !job->outcome.error) {
+    const Part part = job->parts.front();
+    job->parts.pop_front();
+    tell_of(job, part);
+  }
+}
+
+void Session::tell_of(const std::shared_ptr<GetJob>& job, const Part& part) {
+  auto& blocks = job->blocks;
+  const std::uint64_t begin = part.segment == 0 ? 0 : job->segment_ends[part.segment - 1];
+  const std::uint64_t length = job->segment_ends[part.segment] - begin;
+  std::vector<std::span<const std::byte>> payload;
+  std::function<void(bool)> done;
+  if (part.is_inline) {
+    std::vector<std::shared_ptr<const void>> owners;
+    for (std::size_t i = part.first; i < part.first + part.count; ++i) {
+      payload.push_back(blocks[i].bytes.subspan(begin, length));
       if (blocks[i].owner) owners.push_back(blocks[i].owner);
     }
-  }
-  std::function<void(bool)> done;
-  if (!job->region) {
     // Keeps what is sent where it is until it has left.
     done = [job, pins = job->pins, owners = std::move(owners)](bool sent) { job->failed = job->failed || !sent; };
   }
@@ -149,35 +225,39 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
       FrameType::kGet, job->request_id, kFrameMore,
       [&](FlatBufferBuilder& builder) {
         std::uint64_t* sums = nullptr;
-        const auto checksums = builder.CreateUninitializedVector(count * stripes, &sums);
-        for (std::size_t i = first; i < first + count; ++i, sums += stripes)
+        const auto checksums = builder.CreateUninitializedVector(part.count * stripes, &sums);
+        for (std::size_t i = part.first; i < part.first + part.count; ++i, sums += stripes)
           std::memcpy(sums, blocks[i].checksums.data() + first_stripe, stripes * sizeof *sums);
-        return wire::CreateGetPart(builder, static_cast<std::uint32_t>(job->segment), static_cast<std::uint32_t>(first),
-                                   static_cast<std::uint32_t>(count), checksums);
+        return wire::CreateGetPart(builder, static_cast<std::uint32_t>(part.segment),
+                                   static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(part.count),
+                                   checksums);
       },
       payload, std::move(done));
-  node_.metrics.add_bytes_out(job->region ? Path::kMemfd : Path::kInline, count * length);
-  job->block += count;
+  const Path path = part.is_inline ? Path::kInline : job->region->mapped ? Path::kMemfd : Path::kVerbs;
+  node_.metrics.add_bytes_out(path, part.count * length);
   // With one segment a block is not needed again: what was read from disk may go as soon as it has left.
   if (job->segment_ends.size() == 1) {
-    for (std::size_t i = first; i < first + count; ++i) blocks[i].owner.reset();
+    for (std::size_t i = part.first; i < part.first + part.count; ++i) blocks[i].owner.reset();
   }
-  if (job->block == blocks.size() && job->is_complete) {
-    job->block = 0;
-    ++job->segment;
-  }
-  return job->segment < job->segment_ends.size() && job->block < blocks.size();
 }
 
 asio::awaitable<void> Session::deliver(std::shared_ptr<Session> self, std::shared_ptr<GetJob> job) {
   if (!job->is_complete) co_await self->read_from_disk(job);
   job->is_complete = true;
+  Event moved(self->executor_);
+  job->wake = &moved;
   bool more = true;
-  while (more) {
+  while (more || job->move_count > 0) {
+    moved.reset();
     more = self->deliver_some(job);
     self->writer_.flush();
-    if (more) co_await asio::post(self->executor_, asio::use_awaitable);  // others get a turn; a cancel is seen
+    if (more) {
+      co_await asio::post(self->executor_, asio::use_awaitable);  // others get a turn; a cancel is seen
+    } else if (job->move_count > 0) {
+      co_await moved.wait();
+    }
   }
+  job->wake = nullptr;
   if (job->is_prefetch) {
     std::erase(self->prefetches_, job);
   } else {
@@ -191,6 +271,9 @@ asio::awaitable<void> Session::deliver(std::shared_ptr<Session> self, std::share
 
 void Session::cancel(GetJob& job) {
   job.cancelled = true;
+  for (const Part& part : job.parts) {
+    if (part.is_moving) lanes_->stop(part.move_owner);  // what was begun still lands, and then the last frame goes out
+  }
   if (job.wake != nullptr) job.wake->set();
 }
 
@@ -198,6 +281,10 @@ void Session::finish_get(const std::shared_ptr<GetJob>& job) {
   const auto count = static_cast<std::uint32_t>(job->blocks.size());
   job->pins.reset();
   if (job->is_prefetch) return;
+  if (job->outcome.broken_lanes != 0) {
+    return refuse(FrameType::kGet, job->request_id, Errc::kUnavailable,
+                  "get: the transfer broke: " + job->outcome.error.message(), job->outcome.broken_lanes);
+  }
   if (job->cancelled) return refuse(FrameType::kGet, job->request_id, Errc::kCancelled, "get: cancelled");
   reply(FrameType::kGet, job->request_id, 0,
         [&](FlatBufferBuilder& builder) { return wire::CreateGetResponse(builder, count); });

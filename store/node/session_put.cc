@@ -1,10 +1,12 @@
 // store/node/session_put.cc: a block enters: its slot is staged under the lock (offer), filled from the socket or the
-// region and verified against what the client claims (drain), and made visible (commit).
+// region and verified against what the client claims (drain), and made visible (commit). Memory registered for RDMA is
+// read by the device, while the session goes on (drain_by_verbs).
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
+#include <utility>
 
 #include "base/checksum.h"
 #include "store/node/session.h"
@@ -67,10 +69,14 @@ void Session::on_put(const Frame& frame) {
                       ", token_ids: " + std::to_string(options.token_ids.size()) + ")");
   }
   job->plan = std::move(*plan);
+  job->staged = std::shared_ptr<void>(nullptr, [self = shared_from_this(), put = job->plan.put](void*) {
+    if (put != PutId{}) self->node_.store.with([&](Store& store) { store.end_put(put); });
+  });
   if (request->region() != 0) {
     job->region = regions_.at(request->region());
     ++job->region->user_count;
     job->offsets.assign(offsets.begin(), offsets.end());
+    job->lanes = request->lanes() & job->region->lanes;
   }
   puts_.emplace(id, job);
   if (job->plan.refused_count > 0 && (job->plan.again || wait_us > 0) && job->plan.put != PutId{}) {
@@ -139,7 +145,7 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
   const std::shared_ptr<PutJob> job = found->second;
   const auto* request = read_table<wire::PutData>(frame.table);
   const std::uint64_t stripes = stripe_count(job->block_bytes);
-  const std::size_t left = job->plan.staged.size() - job->committed;
+  const std::size_t left = job->plan.staged.size() - job->announced;
   std::string why;
   if (request == nullptr) {
     why = "put_data: the table fails verification";
@@ -159,7 +165,68 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
     co_return skipped.has_value();
   }
   const auto sums = numbers_of(request->checksums());
-  co_return co_await drain(job, request->block_count(), std::vector<std::uint64_t>(sums.begin(), sums.end()));
+  const std::uint32_t count = request->block_count();
+  std::vector<std::uint64_t> claimed(sums.begin(), sums.end());
+  const std::size_t first = std::exchange(job->announced, job->announced + count);
+  if (job->region && !job->region->mapped) {
+    if ((job->lanes & lanes_->up()) == 0) {
+      fail_put(*job, Errc::kUnavailable, "put_data: no lane is up");
+      co_return true;
+    }
+    ++job_count_;
+    asio::co_spawn(executor_, drain_by_verbs(shared_from_this(), job, first, count, std::move(claimed)),
+                   asio::detached);
+    co_return true;  // the next data may be announced while these are fetched
+  }
+  co_return co_await drain(job, count, std::move(claimed));
+}
+
+asio::awaitable<void> Session::drain_by_verbs(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job,
+                                              std::size_t first, std::size_t count,
+                                              std::vector<std::uint64_t> claimed) {
+  const auto staged = std::span(job->plan.staged).subspan(first, count);
+  std::vector<Placement> placements;
+  for (const auto& each : staged) placements.push_back({each.bytes, job->offsets[each.index]});
+  const std::shared_ptr<Event> before = job->last_drain;
+  const auto own_end = std::make_shared<Event>(self->executor_);
+  job->last_drain = own_end;
+  const auto fetched = std::make_shared<Event>(self->executor_);
+  const auto outcome = std::make_shared<SessionLanes::Outcome>();
+  const std::shared_ptr<Lent> region = job->region;
+  ++region->user_count;
+  auto owner = std::make_shared<std::shared_ptr<void>>(job->staged);
+  self->lanes_->move(verbs::Direction::kFromPeer, placements, region->slices, job->lanes, std::move(owner),
+                     [fetched, outcome](const SessionLanes::Outcome& ended) {
+                       *outcome = ended;
+                       fetched->set();
+                     });
+  while (!fetched->is_set()) co_await fetched->wait();
+  while (before && !before->is_set()) co_await before->wait();
+
+  const std::size_t stripes = stripe_count(job->block_bytes);
+  std::vector<std::uint64_t> sums(stripes);
+  std::size_t good = 0, since_turn = 0;
+  for (; !outcome->error && good < count && !job->is_over; ++good) {
+    // What lies in the slot is what counts: the client may have changed its memory meanwhile.
+    block_checksums(staged[good].seed, staged[good].bytes, sums);
+    if (!std::equal(sums.begin(), sums.end(), claimed.begin() + static_cast<std::ptrdiff_t>(good * stripes))) break;
+    since_turn += job->block_bytes;
+    if (since_turn >= kTurnBytes && good + 1 < count) {
+      since_turn = 0;
+      co_await asio::post(self->executor_, asio::use_awaitable);
+    }
+  }
+  if (!job->is_over && outcome->error) {
+    self->fail_put(*job, Errc::kUnavailable, "put_data: the transfer broke: " + outcome->error.message(),
+                   outcome->broken_lanes);
+  } else if (!job->is_over) {
+    self->node_.metrics.add_bytes_in(Path::kVerbs, good * job->block_bytes);
+    self->commit(*job, good, count, claimed);
+  }
+  own_end->set();
+  self->release(region);
+  self->writer_.flush();
+  self->job_ended();
 }
 
 asio::awaitable<bool> Session::drain(std::shared_ptr<PutJob> job, std::uint32_t count,
@@ -196,29 +263,36 @@ asio::awaitable<bool> Session::drain(std::shared_ptr<PutJob> job, std::uint32_t 
     node_.metrics.add_bytes_in(Path::kMemfd, good * job->block_bytes);
   }
   if (job->is_over) co_return !ending_;  // timed out or cancelled meanwhile; its end was told
-  node_.store.with([&](Store& store) {
-    for (std::size_t i = 0; i < good; ++i) {
-      switch (store.commit(job->plan.put, std::span(claimed).subspan(i * stripes, stripes), node_.clock.now())) {
-        case Store::CommitStatus::kStored: ++job->stored; break;
-        case Store::CommitStatus::kAlreadyStored: ++job->already_stored; break;
-        default: ++job->refused_late; break;
-      }
-    }
-  });
-  job->committed += good;
-  if (good < count) {
-    node_.metrics.checksum_failed();
-    fail_put(*job, Errc::kCorruptBlock,
-             "put_data: block " + std::to_string(job->plan.staged[job->committed].index) +
-                 " of the chain does not match its checksums");
-  } else if (job->committed == job->plan.staged.size()) {
-    finish_put(*job);
-  }
+  commit(*job, good, count, claimed);
   co_return true;
 }
 
+/// Makes the next `good` of `count` announced blocks visible; the one after them, if there is one, was not what the
+/// client said.
+void Session::commit(PutJob& job, std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed) {
+  const std::size_t stripes = stripe_count(job.block_bytes);
+  node_.store.with([&](Store& store) {
+    for (std::size_t i = 0; i < good; ++i) {
+      switch (store.commit(job.plan.put, claimed.subspan(i * stripes, stripes), node_.clock.now())) {
+        case Store::CommitStatus::kStored: ++job.stored; break;
+        case Store::CommitStatus::kAlreadyStored: ++job.already_stored; break;
+        default: ++job.refused_late; break;
+      }
+    }
+  });
+  job.committed += good;
+  if (good < count) {
+    node_.metrics.checksum_failed();
+    fail_put(job, Errc::kCorruptBlock,
+             "put_data: block " + std::to_string(job.plan.staged[job.committed].index) +
+                 " of the chain does not match its checksums");
+  } else if (job.committed == job.plan.staged.size()) {
+    finish_put(job);
+  }
+}
+
 void Session::finish_put(PutJob& job) {
-  if (job.plan.put != PutId{}) node_.store.with([&](Store& store) { store.end_put(job.plan.put); });
+  job.staged.reset();
   const bool whole = job.committed == job.plan.staged.size();
   node_.metrics.observe_verb(FrameType::kPut, node_.clock.now() - job.began, !whole);
   job.is_over = true;
@@ -234,9 +308,9 @@ void Session::finish_put(PutJob& job) {
   puts_.erase(job.request_id);  // last: it may hold the only reference to `job`
 }
 
-void Session::fail_put(PutJob& job, Errc code, std::string message) {
+void Session::fail_put(PutJob& job, Errc code, std::string message, std::uint32_t broken_lanes) {
   if (job.sink != nullptr) job.sink->cancel();  // its slots are freed below
-  refuse(FrameType::kPut, job.request_id, code, message);
+  refuse(FrameType::kPut, job.request_id, code, message, broken_lanes);
   const std::shared_ptr<PutJob> keep = puts_.at(job.request_id);
   // A copy from the region into the slots may be waiting for its turn: drain() sees is_over before it touches them
   // again.

@@ -1,11 +1,13 @@
 // store/node/session_verbs.cc: the verbs that move no bytes: open, match, retention, regions, stats.
 
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
 #include <cstring>
 
 #include "base/assert.h"
 #include "store/node/session.h"
+#include "transport/verbs_wire.h"
 
 namespace kv {
 namespace {
@@ -137,9 +139,11 @@ void Session::on_region_add(const Frame& frame) {
   const auto* request = read_table<wire::RegionAddRequest>(frame.table);
   if (request == nullptr)
     return refuse(FrameType::kRegionAdd, id, Errc::kBadRequest, "region_add: the table fails verification");
-  if (!stream_->can_pass_descriptors()) {
+  const bool is_verbs = request->slices() != nullptr && request->slices()->size() > 0;
+  if (is_verbs ? lanes_ == nullptr : !stream_->can_pass_descriptors()) {
     return refuse(FrameType::kRegionAdd, id, Errc::kUnsupported,
-                  "region_add: memory can be lent over a Unix socket only");
+                  is_verbs ? "region_add: this node has no RDMA"
+                           : "region_add: memory can be lent over a Unix socket, or registered for RDMA, only");
   }
   const SessionLimits& limits = node_.limits;
   if (regions_.size() >= limits.region_count_max) {
@@ -150,16 +154,101 @@ void Session::on_region_add(const Frame& frame) {
     return refuse(FrameType::kRegionAdd, id, Errc::kTooLarge,
                   count_text("region bytes", request->bytes(), limits.region_bytes_max - region_bytes_));
   }
-  std::string why;
-  auto mapped = MappedRegion::map(fd, request->bytes(), &why);
-  if (!mapped) return refuse(FrameType::kRegionAdd, id, mapped.error(), why);
   const auto region = std::make_shared<Lent>();
-  region->mapped = std::move(*mapped);
+  region->bytes = request->bytes();
+  if (is_verbs) {
+    region->slices = read_slices(frame, *request);
+    if (region->slices.empty()) return;
+    region->lanes = static_cast<std::uint32_t>((std::uint64_t{1} << region->slices[0].rkeys.size()) - 1);
+  } else {
+    std::string why;
+    auto mapped = MappedRegion::map(fd, request->bytes(), &why);
+    if (!mapped) return refuse(FrameType::kRegionAdd, id, mapped.error(), why);
+    region->mapped = std::move(*mapped);
+  }
   regions_.emplace(++region_last_, region);
   region_bytes_ += request->bytes();
   node_.metrics.add_region_bytes(static_cast<std::int64_t>(request->bytes()));
   reply(FrameType::kRegionAdd, id, 0,
         [&](FlatBufferBuilder& builder) { return wire::CreateRegionResponse(builder, region_last_); });
+}
+
+std::vector<RemoteSlice> Session::read_slices(const Frame& frame, const wire::RegionAddRequest& request) {
+  constexpr std::size_t kSliceCountMax = 4096;
+  const auto fail = [&](Errc code, const std::string& message) {
+    refuse(FrameType::kRegionAdd, frame.header.request_id, code, message);
+    return std::vector<RemoteSlice>();
+  };
+  const auto& given = *request.slices();
+  if (given.size() > kSliceCountMax) return fail(Errc::kTooLarge, count_text("slices", given.size(), kSliceCountMax));
+  const std::uint32_t lane_count_max = node_.verbs->config().lane_count_max;
+  std::vector<RemoteSlice> slices;
+  std::uint64_t total = 0;
+  for (const wire::RegionSlice* each : given) {
+    const auto rkeys = numbers_of(each->rkeys());
+    const std::string field = "slices[" + std::to_string(slices.size()) + "].";
+    if (rkeys.empty() || rkeys.size() > lane_count_max || (!slices.empty() && rkeys.size() != slices[0].rkeys.size())) {
+      return fail(Errc::kBadRequest, field + "rkeys: " + std::to_string(rkeys.size()) + ", the same count, 1.." +
+                                         std::to_string(lane_count_max) + ", is due in each");
+    }
+    if (each->bytes() == 0 || each->bytes() > request.bytes() - total || each->address() > ~each->bytes()) {
+      return fail(Errc::kBadRequest, field + "bytes: " + std::to_string(each->bytes()) + " at " +
+                                         std::to_string(each->address()) + ", with " +
+                                         std::to_string(request.bytes() - total) + " of the region left");
+    }
+    total += each->bytes();
+    slices.push_back({each->address(), each->bytes(), std::vector<std::uint32_t>(rkeys.begin(), rkeys.end())});
+  }
+  if (total != request.bytes()) {
+    return fail(Errc::kBadRequest,
+                "bytes: " + std::to_string(request.bytes()) + ", the slices have " + std::to_string(total));
+  }
+  return slices;
+}
+
+void Session::on_verbs_connect(const Frame& frame) {
+  const std::uint64_t id = frame.header.request_id;
+  const auto fail = [&](Errc code, const std::string& message) {
+    refuse(FrameType::kVerbsConnect, id, code, "verbs_connect: " + message);
+  };
+  const auto* request = read_table<wire::VerbsConnectRequest>(frame.table);
+  if (request == nullptr || request->lanes() == nullptr || request->lanes()->size() == 0)
+    return fail(Errc::kBadRequest, "the table fails verification or has no lane");
+  if (!lanes_) return fail(Errc::kUnsupported, "this node has no RDMA");
+  if (lanes_->is_connecting()) return fail(Errc::kBusy, "another is in progress");
+  const std::uint32_t lane_count_max = node_.verbs->config().lane_count_max;
+  std::vector<SessionLanes::Offer> offers;
+  for (const wire::LaneOffer* each : *request->lanes()) {
+    const std::string field = "lanes[" + std::to_string(offers.size()) + "].";
+    if (each->lane() >= lane_count_max || offers.size() == lane_count_max)
+      return fail(Errc::kBadRequest, field + count_text("lane", each->lane(), lane_count_max - 1));
+    for (const SessionLanes::Offer& other : offers) {
+      if (other.lane == each->lane())
+        return fail(Errc::kBadRequest, field + "lane: " + std::to_string(each->lane()) + ", twice");
+    }
+    std::string why;
+    const auto end = verbs::decode(each->end(), &why);
+    if (!end) return fail(Errc::kBadRequest, field + why);
+    offers.push_back({each->lane(), *end});
+  }
+  ++job_count_;
+  lanes_->connect(std::move(offers), [self = shared_from_this(), id](std::vector<SessionLanes::Answer> answers) {
+    for (const SessionLanes::Answer& each : answers) {
+      if (!each.end)
+        spdlog::warn("session {} of '{}' ({}): lane {}: {}", static_cast<std::uint64_t>(self->id_), self->identity_,
+                     self->stream_->peer(), each.lane, each.why);
+    }
+    self->reply(FrameType::kVerbsConnect, id, 0, [&](FlatBufferBuilder& builder) {
+      std::vector<flatbuffers::Offset<wire::LaneAnswer>> lanes;
+      for (const SessionLanes::Answer& each : answers) {
+        lanes.push_back(each.end ? wire::CreateLaneAnswer(builder, each.lane, verbs::encode(builder, *each.end))
+                                 : wire::CreateLaneAnswerDirect(builder, each.lane, 0, each.why.c_str()));
+      }
+      return wire::CreateVerbsConnectResponseDirect(builder, &lanes);
+    });
+    self->writer_.flush();
+    self->job_ended();
+  });
 }
 
 void Session::on_region_remove(const Frame& frame) {
@@ -186,10 +275,9 @@ void Session::on_region_remove(const Frame& frame) {
 void Session::release(const std::shared_ptr<Lent>& region) {
   KV_ASSERT(region->user_count > 0);
   if (--region->user_count > 0 || !region->removing) return;
-  const std::uint64_t bytes = region->mapped->bytes().size();
   region->mapped.reset();
-  region_bytes_ -= bytes;
-  node_.metrics.add_region_bytes(-static_cast<std::int64_t>(bytes));
+  region_bytes_ -= region->bytes;
+  node_.metrics.add_region_bytes(-static_cast<std::int64_t>(region->bytes));
   reply(FrameType::kRegionRemove, region->removal_request, 0,
         [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
 }
@@ -214,6 +302,9 @@ void Session::on_stats(const Frame& frame) {
     for (const StoreStatName& stat : kStoreStatNames) count(stat.name, stats.*stat.value);
     if (node_.spill != nullptr) {
       for (const NodeMetrics::Value& stat : node_.spill->stats()) add(stat.name, stat.value);
+    }
+    if (node_.verbs != nullptr) {
+      for (const NodeMetrics::Value& stat : node_.verbs->stats()) add(stat.name, stat.value);
     }
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {

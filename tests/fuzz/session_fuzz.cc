@@ -14,6 +14,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/transport/sim_world.h"
 #include "transport/shared_memory.h"
+#include "transport/verbs_fake.h"
 
 namespace kv {
 namespace {
@@ -125,7 +126,7 @@ class HostileClient {
 
   void step() {
     if (out_.size() > 100'000) flush();
-    switch (input_.below(20)) {
+    switch (input_.below(23)) {
       case 0: {
         const auto type = static_cast<FrameType>(input_.byte());
         const auto flags = static_cast<std::uint16_t>(input_.below(8) == 0 ? input_.number(2) : 0);
@@ -169,7 +170,7 @@ class HostileClient {
             FrameType::kGet,
             [&](FlatBufferBuilder& b) {
               return wire::CreateGetRequestDirect(b, space(), &hashes, input_.below(5), to, to == 0 ? nullptr : &where,
-                                                  &ends);
+                                                  &ends, 2, 0, static_cast<std::uint32_t>(input_.below(4)));
             },
             id());
       }
@@ -185,7 +186,8 @@ class HostileClient {
             FrameType::kPut,
             [&](FlatBufferBuilder& b) {
               return wire::CreatePutRequestDirect(b, space(), &hashes, &positions, &tokens, from,
-                                                  from == 0 ? nullptr : &where, deadline_us);
+                                                  from == 0 ? nullptr : &where, deadline_us,
+                                                  static_cast<std::uint32_t>(input_.below(4)));
             },
             id());
       }
@@ -231,8 +233,45 @@ class HostileClient {
       case 18:
         return frame(
             FrameType::kStats, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); }, id());
+      case 19:
+      case 20: return connect_lanes();
+      case 21: return add_verbs_region();
       default: reads_ = !reads_;
     }
+  }
+  /// Lanes to a queue pair that nobody has, with numbers that are nearly right.
+  void connect_lanes() {
+    frame(
+        FrameType::kVerbsConnect,
+        [&](FlatBufferBuilder& b) {
+          std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
+          for (std::size_t i = 0, count = input_.below(4); i < count; ++i) {
+            const std::vector<std::uint8_t> gid(input_.below(8) == 0 ? input_.below(20) : 16, 1);
+            const std::uint32_t mtu = input_.below(8) == 0 ? static_cast<std::uint32_t>(input_.number(4)) : 1024;
+            const auto end = wire::CreateQueuePairEndDirect(b, static_cast<std::uint32_t>(input_.below(4)),
+                                                            static_cast<std::uint32_t>(input_.below(1 << 24)), 0, &gid,
+                                                            mtu, static_cast<std::uint32_t>(input_.below(20)));
+            offers.push_back(wire::CreateLaneOffer(b, static_cast<std::uint32_t>(input_.below(3)), end));
+          }
+          return wire::CreateVerbsConnectRequestDirect(b, &offers);
+        },
+        id());
+  }
+  void add_verbs_region() {
+    frame(
+        FrameType::kRegionAdd,
+        [&](FlatBufferBuilder& b) {
+          std::vector<flatbuffers::Offset<wire::RegionSlice>> slices;
+          const std::size_t count = 1 + input_.below(3);
+          const std::uint64_t bytes = 16 * kBlockBytes / count;
+          for (std::size_t i = 0; i < count; ++i) {
+            const std::vector<std::uint32_t> rkeys(1 + input_.below(3), static_cast<std::uint32_t>(input_.below(9)));
+            slices.push_back(wire::CreateRegionSliceDirect(b, input_.number(8),
+                                                           input_.below(8) == 0 ? input_.number(8) : bytes, &rkeys));
+          }
+          return wire::CreateRegionAddRequestDirect(b, bytes * count, &slices);
+        },
+        id());
   }
   void put_data() {
     const auto hashes = chain();  // often what was offered
@@ -288,10 +327,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   node.chain_blocks_max = 8;
   node.limits.requests_max = 4;
   node.limits.region_count_max = 3;
+  verbs::FakeVerbs verbs(world.clock, world.io.get_executor(), {});
+  std::string why;
+  const auto rdma = VerbsNode::open(verbs, {.lane_count_max = 2, .queue_pair_count_max = 3, .in_place = true},
+                                    store.with([](Store& each) { return each.memory(); }), world.clock, &why)
+                        .value();
+  node.verbs = rdma.get();
+  const auto rdma_thread = rdma->make_thread(world.io.get_executor(), &why);
   const auto listener = world.network.listen({Endpoint::Scheme::kSim, "node", ""}, world.io.get_executor()).value();
   auto stream = world.await(world.network.connect(listener->endpoint(), world.io.get_executor())).value().value();
   auto accepted = world.await(listener->accept(world.io.get_executor())).value().value();
-  auto session = std::make_shared<Session>(node, SessionId{1}, std::move(accepted), world.io.get_executor());
+  auto session =
+      std::make_shared<Session>(node, SessionId{1}, std::move(accepted), world.io.get_executor(), rdma_thread);
   bool ended = false;
   asio::co_spawn(world.io, session->run(), [&](std::exception_ptr error) {
     KV_ASSERT(!error);
@@ -305,6 +352,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   world.run_for(10s);
   KV_ASSERT(session.use_count() == 1);
   session.reset();
+  rdma_thread->stop();
+  world.run_for(1s);
   store.with([](Store& each) {
     KV_ASSERT(each.check().empty());
     const StoreStats stats = each.stats();

@@ -226,8 +226,8 @@ class NodeTest : public testing::Test {
   std::unique_ptr<RawClient> connect() {
     auto stream = world.await(world.network.connect(listener->endpoint(), world.io.get_executor())).value().value();
     auto accepted = world.await(listener->accept(world.io.get_executor())).value().value();
-    const auto session =
-        std::make_shared<Session>(*node, SessionId{++session_last_}, std::move(accepted), world.io.get_executor());
+    const auto session = std::make_shared<Session>(*node, SessionId{++session_last_}, std::move(accepted),
+                                                   world.io.get_executor(), verbs_thread);
     ++session_count;
     sessions_.push_back(session);
     asio::co_spawn(world.io, session->run(), [this, session](std::exception_ptr error) {
@@ -405,6 +405,7 @@ class NodeTest : public testing::Test {
   NodeMetrics metrics{"test"};
   std::unique_ptr<LockedStore> store;
   std::unique_ptr<NodeContext> node;
+  std::shared_ptr<VerbsThread> verbs_thread;  ///< Of sessions from now on; nullptr: no RDMA.
   std::unique_ptr<Listener> listener;
   NamespaceRecord record = make_record("m", kBlockBytes);
   std::uint32_t space = 0;

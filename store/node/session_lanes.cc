@@ -1,0 +1,220 @@
+#include "store/node/session_lanes.h"
+
+#include <algorithm>
+#include <bit>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+
+using verbs::Direction;
+using verbs::Stretch;
+using verbs::VerbsMover;
+
+/// A queue pair that is counted against the node's limit as long as it is there.
+struct SessionLanes::Lane {
+  std::shared_ptr<VerbsMover> mover;
+  bool is_up = false;
+};
+
+/// The moves of one call, one for each lane that takes part.
+struct SessionLanes::Moving {
+  Moving(SessionLanes& of, std::shared_ptr<bool> is_alive) : lanes(of), alive(std::move(is_alive)) {}
+
+  SessionLanes& lanes;
+  std::shared_ptr<bool> alive;  ///< Whether `lanes` is.
+  std::shared_ptr<const void> owner;
+  std::function<void(const Outcome&)> ended;
+  Outcome outcome;
+  std::size_t left = 0;
+
+  void lane_ended(std::uint32_t lane, error_code error) {
+    if (error) {
+      if (error != Errc::kCancelled) {
+        outcome.broken_lanes |= 1u << lane;
+        if (error != asio::error::operation_aborted && *alive && lanes.lanes_[lane].is_up)
+          ++lanes.thread_->node().counters().lanes_broken;
+      }
+      // What broke a lane says more than that others were stopped for it.
+      if (!outcome.error || outcome.error == Errc::kCancelled) outcome.error = error;
+    }
+    if (*alive) lanes.sweep();
+    if (--left > 0) return;
+    owner.reset();
+    ended(outcome);
+  }
+};
+
+SessionLanes::SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor)
+    : thread_(std::move(thread)), executor_(std::move(executor)), lanes_(thread_->node().config().lane_count_max) {
+  KV_ASSERT(lanes_.size() >= 1 && lanes_.size() <= 32);
+}
+
+SessionLanes::~SessionLanes() {
+  fail_all();
+  *alive_ = false;
+}
+
+void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::vector<Answer>)> done) {
+  VerbsNode& node = thread_->node();
+  struct Attempt {
+    Answer answer;
+    std::shared_ptr<VerbsMover> mover;
+    verbs::QueuePairAddress peer;
+    verbs::Path path;
+  };
+  auto attempts = std::make_shared<std::vector<Attempt>>();
+  for (const Offer& offer : offers) {
+    KV_ASSERT(offer.lane < lanes_.size());
+    Lane& lane = lanes_[offer.lane];
+    if (lane.mover) lane.mover->fail(asio::error::operation_aborted);  // the client has ended its own side
+    sweep();
+    lane.mover.reset();
+    Attempt& attempt = attempts->emplace_back();
+    attempt.answer.lane = offer.lane;
+    attempt.peer = offer.peer;
+    const std::size_t device = offer.lane % node.devices().size();
+    const verbs::OpenDevice& open = node.devices()[device];
+    if (!node.take_queue_pair()) {
+      attempt.answer.why =
+          "queue pairs: the node's limit of " + std::to_string(node.config().queue_pair_count_max) + " is reached";
+      continue;
+    }
+    verbs::MoverOptions options = node.config().mover;
+    options.port = open.attachment.port;
+    auto mover = VerbsMover::create(thread_->loop(device), node.clock(), *open.domain, options, &attempt.answer.why);
+    if (!mover) {
+      node.give_queue_pair();
+      if (attempt.answer.why.empty()) attempt.answer.why = mover.error().message();
+      continue;
+    }
+    attempt.mover = std::shared_ptr<VerbsMover>(mover->release(), [&node, thread = thread_](VerbsMover* each) {
+      delete each;  // before the loop that it is on
+      node.give_queue_pair();
+    });
+    const std::uint32_t first_psn = verbs::random_psn();
+    attempt.path = path_to(open.attachment, first_psn, offer.peer);
+    attempt.answer.end = address_of(open.attachment, attempt.mover->queue_pair().number(), first_psn);
+  }
+  is_connecting_ = true;
+  const auto connect_all = [attempts] {
+    for (Attempt& each : *attempts) {
+      if (!each.mover) continue;
+      const auto connected = each.mover->queue_pair().connect(each.peer, each.path, &each.answer.why);
+      if (connected) continue;
+      each.answer.end.reset();
+      if (each.answer.why.empty()) each.answer.why = connected.error().message();
+    }
+  };
+  node.slow_calls().run(connect_all, executor_, [this, alive = alive_, attempts, done = std::move(done), &node] {
+    std::vector<Answer> answers;
+    for (Attempt& each : *attempts) {
+      if (*alive && each.answer.end) {
+        lanes_[each.answer.lane] = {std::move(each.mover), true};
+        ++node.counters().lanes;
+        ++node.counters().lanes_connected;
+      } else if (!each.answer.end) {
+        ++node.counters().lanes_refused;
+      }
+      each.mover.reset();
+      answers.push_back(std::move(each.answer));
+    }
+    if (*alive) is_connecting_ = false;
+    done(std::move(answers));
+  });
+}
+
+void SessionLanes::sweep() {
+  auto& counters = thread_->node().counters();
+  for (Lane& lane : lanes_) {
+    if (!lane.is_up || !lane.mover->is_broken()) continue;
+    lane.is_up = false;
+    --counters.lanes;
+  }
+}
+
+std::uint32_t SessionLanes::up() const {
+  std::uint32_t up = 0;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (lanes_[i].is_up && !lanes_[i].mover->is_broken()) up |= 1u << i;
+  }
+  return up;
+}
+
+/// Cut where a slice of the arena or of the region ends.
+std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::span<const RemoteSlice> region,
+                                             std::size_t lane) const {
+  const VerbsNode& node = thread_->node();
+  const std::size_t device = lane % node.devices().size();
+  std::vector<Stretch> all;
+  std::size_t slice = 0;
+  std::uint64_t in_slice = placement.region_offset;
+  while (slice < region.size() && in_slice >= region[slice].bytes) in_slice -= region[slice++].bytes;
+  for (std::size_t at = 0; at < placement.slot.size();) {
+    KV_ASSERT(slice < region.size());
+    const RemoteSlice& to = region[slice];
+    const std::uint64_t left = std::min<std::uint64_t>(placement.slot.size() - at, to.bytes - in_slice);
+    const auto local = node.arena().within_slice(placement.slot.data() + at, std::min<std::uint64_t>(left, 1u << 31));
+    all.push_back({local, node.arena().lkey(device, local.data()), to.address + in_slice, to.rkeys[lane]});
+    at += local.size();
+    in_slice += local.size();
+    if (in_slice == to.bytes) ++slice, in_slice = 0;
+  }
+  return all;
+}
+
+void SessionLanes::move(Direction direction, std::span<const Placement> placements, std::span<const RemoteSlice> region,
+                        std::uint32_t lanes, std::shared_ptr<const void> owner,
+                        std::function<void(const Outcome&)> ended) {
+  std::vector<std::uint32_t> usable;
+  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (((lanes & up()) >> lane & 1u) != 0) usable.push_back(lane);
+  }
+  KV_ASSERT(!usable.empty() && !placements.empty());
+  std::vector<std::vector<Stretch>> by_lane(usable.size());
+  for (const Placement& placement : placements) {
+    const std::size_t which = turn_++ % usable.size();
+    const auto more = stretches(placement, region, usable[which]);
+    by_lane[which].insert(by_lane[which].end(), more.begin(), more.end());
+  }
+  const auto moving = std::make_shared<Moving>(*this, alive_);
+  moving->owner = std::move(owner);
+  moving->ended = std::move(ended);
+  moving->left = static_cast<std::size_t>(
+      std::ranges::count_if(by_lane, [](const std::vector<Stretch>& each) { return !each.empty(); }));
+  const TimePoint deadline = thread_->node().clock().now() + thread_->node().config().move_timeout;
+  for (std::size_t i = 0; i < usable.size(); ++i) {
+    if (by_lane[i].empty()) continue;
+    asio::co_spawn(executor_,
+                   move_on(lanes_[usable[i]].mover, direction, std::move(by_lane[i]), deadline, moving, usable[i]),
+                   asio::detached);
+  }
+}
+
+asio::awaitable<void> SessionLanes::move_on(std::shared_ptr<VerbsMover> mover, Direction direction,
+                                            std::vector<Stretch> stretches, TimePoint deadline,
+                                            std::shared_ptr<Moving> moving, std::uint32_t lane) {
+  std::vector<std::size_t> one_segment{stretches.size()};
+  std::shared_ptr<const void> owner = moving->owner;
+  const auto moved = co_await mover->move(direction, std::move(stretches), std::move(one_segment), std::move(owner),
+                                          deadline, nullptr);
+  moving->lane_ended(lane, moved ? error_code() : moved.error());
+}
+
+void SessionLanes::stop(const void* owner) {
+  for (const Lane& lane : lanes_) {
+    if (lane.mover) lane.mover->stop(owner);
+  }
+}
+
+void SessionLanes::fail_all() {
+  for (const Lane& lane : lanes_) {
+    if (lane.mover) lane.mover->fail(asio::error::operation_aborted);
+  }
+  sweep();
+}
+
+}  // namespace kv

@@ -1,0 +1,81 @@
+#include "store/node/verbs_node.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <utility>
+
+namespace kv {
+namespace {
+
+/// Of one thread's queue on one device: room for so many lanes at once, as far as the device has it.
+constexpr std::uint32_t kCompletionCountMax = 32 * 1024;
+
+}  // namespace
+
+VerbsNode::VerbsNode(VerbsConfig config, Clock& clock)
+    : config_(std::move(config)), clock_(clock), slow_calls_(config_.in_place) {}
+
+Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
+                                                   std::span<std::byte> arena, Clock& clock, std::string* why) {
+  std::unique_ptr<VerbsNode> node(new VerbsNode(std::move(config), clock));
+  auto devices = verbs::open_devices(provider, node->config_.devices, &node->left_out_);
+  if (!devices) {
+    *why = node->left_out_;
+    return devices.error();
+  }
+  node->devices_ = std::move(*devices);
+  auto registered =
+      verbs::RegisteredMemory::make(node->devices_, arena, {.local_write = true}, node->config_.slice_bytes_max, why);
+  if (!registered) return registered.error();
+  node->arena_ = std::move(*registered);
+  return node;
+}
+
+std::shared_ptr<VerbsThread> VerbsNode::make_thread(const asio::any_io_executor& executor, std::string* why) {
+  auto thread = std::make_shared<VerbsThread>(*this);
+  for (const verbs::OpenDevice& each : devices_) {
+    auto queue = each.device->create_completion_queue(std::min(kCompletionCountMax, each.limits.completion_count_max));
+    if (!queue) {
+      *why = each.attachment.device + ": no completion queue: " + queue.error().message();
+      return nullptr;
+    }
+    thread->loops_.push_back(std::make_unique<verbs::CompletionLoop>(executor, std::move(*queue)));
+  }
+  for (const auto& loop : thread->loops_) {
+    asio::co_spawn(
+        executor,
+        [](std::shared_ptr<VerbsThread>, verbs::CompletionLoop& each) -> asio::awaitable<void> { co_await each.run(); }(
+                                                                          thread, *loop),
+        asio::detached);
+  }
+  return thread;
+}
+
+bool VerbsNode::take_queue_pair() {
+  if (queue_pair_count_.fetch_add(1) < config_.queue_pair_count_max) return true;
+  --queue_pair_count_;
+  return false;
+}
+
+std::vector<NodeMetrics::Value> VerbsNode::stats() const {
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  return {
+      {"rdma_devices", number(devices_.size()), false, "RDMA devices in use"},
+      {"rdma_registered_bytes", number(arena_->memory().size()), false, "Bytes of the arena registered with each"},
+      {"rdma_lanes", number(counters_.lanes), false, "Queue pairs connected to clients"},
+      {"rdma_lanes_connected", number(counters_.lanes_connected), true, "Queue pairs that were connected"},
+      {"rdma_lanes_broken", number(counters_.lanes_broken), true,
+       "Queue pairs that broke under a transfer: a link, a device, or a client's memory that was gone"},
+      {"rdma_lanes_refused", number(counters_.lanes_refused), true,
+       "Queue pairs that clients asked for and did not get"},
+  };
+}
+
+VerbsThread::~VerbsThread() = default;
+
+void VerbsThread::stop() {
+  for (const auto& loop : loops_) loop->stop();
+}
+
+}  // namespace kv

@@ -1,0 +1,89 @@
+// store/node/verbs_node.h: what a node has for RDMA, besides its sessions' lanes: open devices, the arena registered
+// with them, and for each I/O thread a loop that takes their completions.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/node/metrics.h"
+#include "transport/completion_loop.h"
+#include "transport/verbs_devices.h"
+#include "transport/verbs_mover.h"
+
+namespace kv {
+
+struct VerbsConfig {
+  verbs::DevicesConfig devices;
+  std::uint32_t lane_count_max = 4;           ///< Of a session: 1..32.
+  std::uint32_t queue_pair_count_max = 1024;  ///< Of the node.
+  std::uint64_t slice_bytes_max = 0;          ///< Of one registration; 0: what the devices take.
+  Duration move_timeout = 10s;                ///< Of one move. A device that says nothing for so long is given up.
+  verbs::MoverOptions mover;
+  bool in_place = false;  ///< The provider is not thread-safe: nothing is done on another thread.
+};
+
+class VerbsThread;
+
+/// Thread safety: any thread, once open. Outlives its threads' loops and all sessions.
+class VerbsNode {
+ public:
+  /// Registers `arena`, which stays ours alone: no remote access. Errors: kUnavailable (no device that can be used),
+  /// system errors; `why` says what to do. May take long.
+  static Result<std::unique_ptr<VerbsNode>> open(verbs::Provider& provider, VerbsConfig config,
+                                                 std::span<std::byte> arena, Clock& clock, std::string* why);
+
+  const VerbsConfig& config() const { return config_; }
+  std::span<const verbs::OpenDevice> devices() const { return devices_; }
+  const verbs::RegisteredMemory& arena() const { return *arena_; }
+  const std::string& left_out() const { return left_out_; }  ///< Devices that are not used, and why.
+  Clock& clock() const { return clock_; }
+  verbs::SlowCalls& slow_calls() { return slow_calls_; }
+
+  /// Loops of one I/O thread, running. nullptr if a device gives no completion queue; `why` says which.
+  std::shared_ptr<VerbsThread> make_thread(const asio::any_io_executor& executor, std::string* why);
+
+  /// Queue pairs are counted, so that clients cannot use up the devices. False at the limit.
+  bool take_queue_pair();
+  void give_queue_pair() { --queue_pair_count_; }
+
+  /// Of all sessions. Lanes now; connected, ended and refused since start.
+  struct Counters {
+    std::atomic<std::uint64_t> lanes{0}, lanes_connected{0}, lanes_broken{0}, lanes_refused{0};
+  };
+  Counters& counters() { return counters_; }
+  std::vector<NodeMetrics::Value> stats() const;
+
+ private:
+  VerbsNode(VerbsConfig config, Clock& clock);
+
+  VerbsConfig config_;
+  Clock& clock_;
+  std::vector<verbs::OpenDevice> devices_;
+  std::string left_out_;
+  std::unique_ptr<verbs::RegisteredMemory> arena_;
+  std::atomic<std::uint32_t> queue_pair_count_{0};
+  Counters counters_;
+  verbs::SlowCalls slow_calls_;
+};
+
+/// One I/O thread's completion loops, one for each device. Thread safety: none; on its executor.
+class VerbsThread {
+ public:
+  explicit VerbsThread(VerbsNode& node) : node_(node) {}
+  ~VerbsThread();
+  VerbsNode& node() { return node_; }
+  verbs::CompletionLoop& loop(std::size_t device) { return *loops_[device]; }
+  void stop();  ///< The loops end; completions that come later are taken by nobody.
+
+ private:
+  friend class VerbsNode;
+  VerbsNode& node_;
+  std::vector<std::unique_ptr<verbs::CompletionLoop>> loops_;
+};
+
+}  // namespace kv

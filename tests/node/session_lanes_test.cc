@@ -1,0 +1,472 @@
+// A session with RDMA, and clients of it that know frames and no rules: what is refused, what becomes of transfers to
+// memory that is not there, and that nobody reaches what was not lent.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/node/node_world.h"
+#include "transport/verbs_fake.h"
+#include "transport/verbs_wire.h"
+
+namespace kv {
+namespace {
+
+using testing::HasSubstr;
+using verbs::Access;
+using verbs::FakeVerbs;
+
+constexpr Access kAll{.local_write = true, .remote_write = true, .remote_read = true};
+
+/// What a client has for RDMA: memory, and a queue pair for each lane. On the last device.
+struct RawSide {
+  explicit RawSide(FakeVerbs& verbs, std::size_t bytes)
+      : devices(verbs::open_devices(verbs, {.names = {"fake2"}}, &why).value()), memory(bytes) {
+    registered = verbs::RegisteredMemory::make(devices, memory, kAll, 0, &why).value();
+  }
+  verbs::QueuePairAddress make_pair() {
+    const verbs::OpenDevice& device = devices[0];
+    queues.push_back(device.device->create_completion_queue(256).value());
+    pairs.push_back(device.domain->create_queue_pair(*queues.back(), {.remote = kAll}, &why).value());
+    psns.push_back(verbs::random_psn());
+    return address_of(device.attachment, pairs.back()->number(), psns.back());
+  }
+  void connect(std::size_t lane, const verbs::QueuePairAddress& node) {
+    ASSERT_TRUE(pairs[lane]->connect(node, path_to(devices[0].attachment, psns[lane], node), &why)) << why;
+  }
+  std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
+  std::uint32_t rkey() const { return registered->rkey(0, 0); }
+
+  std::string why;
+  std::vector<verbs::OpenDevice> devices;
+  Bytes memory;
+  std::unique_ptr<verbs::RegisteredMemory> registered;
+  std::vector<std::unique_ptr<verbs::CompletionQueue>> queues;
+  std::vector<std::unique_ptr<verbs::QueuePair>> pairs;
+  std::vector<std::uint32_t> psns;
+};
+
+class SessionLanesTest : public NodeTest {
+ protected:
+  static constexpr std::size_t kBlocks = 4, kBytes = kBlocks * kBlockBytes;
+
+  SessionLanesTest() { open_verbs({}); }
+  void open_verbs(VerbsConfig config) {
+    config.devices.names = {"fake0", "fake1"};
+    config.in_place = true;
+    config.slice_bytes_max = 100'000;  // blocks span registrations
+    rdma = VerbsNode::open(fake, config, store->with([](Store& each) { return each.memory(); }), world.clock, &why)
+               .value();
+    node->verbs = rdma.get();
+    verbs_thread = rdma->make_thread(world.io.get_executor(), &why);
+  }
+  void TearDown() override {
+    NodeTest::TearDown();
+    verbs_thread->stop();
+    world.run_for(1s);
+    EXPECT_EQ(rdma->counters().lanes, 0u) << "a lane outlives its session";
+    verbs_thread.reset();
+  }
+
+  struct OfferedLane {
+    std::uint32_t lane = 0;
+    verbs::QueuePairAddress end;
+  };
+  static auto offer(std::vector<OfferedLane> lanes) {
+    return [=](FlatBufferBuilder& b) {
+      std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
+      for (const OfferedLane& each : lanes) offers.push_back(wire::CreateLaneOffer(b, each.lane, encode(b, each.end)));
+      return wire::CreateVerbsConnectRequestDirect(b, &offers);
+    };
+  }
+  struct LentSlice {
+    std::uint64_t address = 0, bytes = 0;
+    std::vector<std::uint32_t> rkeys;
+  };
+  static auto lend_slices(std::uint64_t bytes, std::vector<LentSlice> given) {
+    return [=](FlatBufferBuilder& b) {
+      std::vector<flatbuffers::Offset<wire::RegionSlice>> slices;
+      for (const LentSlice& each : given)
+        slices.push_back(wire::CreateRegionSliceDirect(b, each.address, each.bytes, &each.rkeys));
+      return wire::CreateRegionAddRequestDirect(b, bytes, &slices);
+    };
+  }
+  /// Connects `count` lanes of `side` and lends its memory over them.
+  std::uint32_t set_up(RawClient& client, RawSide& side, std::uint32_t count = 2) {
+    std::vector<OfferedLane> lanes;
+    for (std::uint32_t lane = 0; lane < count; ++lane) lanes.push_back({lane, side.make_pair()});
+    const Answer answer = client.ask(FrameType::kVerbsConnect, 50, offer(lanes));
+    const auto& ends = *answer.as<wire::VerbsConnectResponse>().lanes();
+    for (std::uint32_t lane = 0; lane < count; ++lane) {
+      EXPECT_NE(ends[lane]->end(), nullptr) << ends[lane]->why()->str();
+      side.connect(lane, verbs::decode(ends[lane]->end(), &why).value());
+    }
+    // In two slices that part in the middle of a block.
+    const std::vector<std::uint32_t> rkeys(count, side.rkey());
+    const Answer lent = client.ask(
+        FrameType::kRegionAdd, 51,
+        lend_slices(kBytes, {{side.address(), 200'000, rkeys}, {side.address() + 200'000, kBytes - 200'000, rkeys}}));
+    EXPECT_FALSE(lent.is_error()) << lent.message();
+    return lent.as<wire::RegionResponse>().region();
+  }
+  static std::vector<std::uint64_t> places() {
+    std::vector<std::uint64_t> offsets;
+    for (std::size_t i = 0; i < kBlocks; ++i) offsets.push_back((kBlocks - 1 - i) * kBlockBytes);  // last block first
+    return offsets;
+  }
+  auto get_over(std::uint32_t region, std::uint32_t lanes, std::vector<std::uint64_t> segment_ends = {}) {
+    return [=, this, wanted = wire_hashes(names)](FlatBufferBuilder& b) {
+      const auto offsets = places();
+      return wire::CreateGetRequestDirect(b, space, &wanted, 0, region, &offsets, &segment_ends, 2, 0, lanes);
+    };
+  }
+  auto put_over(std::uint32_t region, std::uint32_t lanes) {
+    return [=, this, offered = wire_hashes(names)](FlatBufferBuilder& b) {
+      const auto offsets = places();
+      return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, lanes);
+    };
+  }
+  /// All frames of one get.
+  std::vector<Answer> run_get(RawClient& client, std::uint32_t region, std::uint32_t lanes,
+                              std::vector<std::uint64_t> segment_ends = {}) {
+    std::vector<Answer> answers;
+    client.send(FrameType::kGet, 60, get_over(region, lanes, std::move(segment_ends)));
+    do answers.push_back(client.answer());
+    while (!answers.back().is_last());
+    return answers;
+  }
+  Bytes expected_memory() const {
+    Bytes all(kBytes);
+    const auto offsets = places();
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      const Bytes one = block(names[i]);
+      std::copy(one.begin(), one.end(), all.begin() + static_cast<std::ptrdiff_t>(offsets[i]));
+    }
+    return all;
+  }
+
+  std::string why;
+  FakeVerbs fake{world.clock, world.io.get_executor(), {.device_count = 3}};
+  std::unique_ptr<VerbsNode> rdma;
+  const std::vector<BlockHash> names = chain(1, kBlocks);
+};
+
+TEST_F(SessionLanesTest, HelloSaysThatThereIsRdmaAndHowManyLanes) {
+  const auto client = connect();
+  const Answer hello = client->ask(FrameType::kHello, 1, hello_request());
+  EXPECT_EQ(hello.as<wire::HelloResponse>().features(), kFeatureVerbs);
+  EXPECT_EQ(hello.as<wire::HelloResponse>().lanes_max(), 4u);
+}
+
+TEST_F(SessionLanesTest, AGetWritesIntoLentMemoryAcrossSlicesAndSegments) {
+  const auto client = greet();
+  put(*client, names);
+  RawSide side(fake, kBytes);
+  const std::uint32_t region = set_up(*client, side);
+  for (const auto& ends : {std::vector<std::uint64_t>{}, {kStripeBytes, 2 * kStripeBytes, kBlockBytes}}) {
+    std::ranges::fill(side.memory, std::byte{0});
+    std::size_t segment = 0, block_count = 0;
+    for (const Answer& answer : run_get(*client, region, 3, ends)) {
+      ASSERT_FALSE(answer.is_error()) << answer.message();
+      EXPECT_EQ(answer.header.payload_bytes, 0u);
+      if (answer.is_last()) break;
+      const auto& part = answer.as<wire::GetPart>();
+      if (part.segment() != segment) segment = part.segment(), block_count = 0;
+      EXPECT_EQ(part.first_block(), block_count);
+      block_count += part.block_count();
+    }
+    EXPECT_EQ(side.memory, expected_memory());
+    EXPECT_EQ(segment, ends.empty() ? 0 : ends.size() - 1);
+  }
+  EXPECT_EQ(metric("kvstore_bytes_out_total{path=\"verbs\"}"), 2 * kBytes);
+  EXPECT_EQ(rdma->counters().lanes, 2u);
+}
+
+TEST_F(SessionLanesTest, APutIsFetchedFromLentMemoryAndVerified) {
+  const auto client = greet();
+  RawSide side(fake, kBytes);
+  const std::uint32_t region = set_up(*client, side);
+  side.memory = expected_memory();
+  side.registered = verbs::RegisteredMemory::make(side.devices, side.memory, kAll, 0, &why).value();
+  const std::uint32_t fresh =
+      client
+          ->ask(FrameType::kRegionAdd, 52, lend_slices(kBytes, {{side.address(), kBytes, {side.rkey(), side.rkey()}}}))
+          .as<wire::RegionResponse>()
+          .region();
+  EXPECT_NE(fresh, region);
+  EXPECT_FALSE(client->ask(FrameType::kPut, 61, put_over(fresh, 3)).is_last());
+  // In two frames, of which the second is announced before the first has been fetched.
+  const auto all = sums(names);
+  const std::size_t half = all.size() / 2;
+  client->send(FrameType::kPutData, 61, put_data(2, {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(half)}));
+  const Answer done =
+      client->ask(FrameType::kPutData, 61, put_data(2, {all.begin() + static_cast<std::ptrdiff_t>(half), all.end()}));
+  ASSERT_FALSE(done.is_error()) << done.message();
+  EXPECT_EQ(done.as<wire::PutResponse>().stored(), kBlocks);
+  EXPECT_EQ(get(*client, names).bytes, blocks(names));
+  EXPECT_EQ(metric("kvstore_bytes_in_total{path=\"verbs\"}"), kBytes);
+}
+
+TEST_F(SessionLanesTest, BytesThatAreNotWhatThePutSaysAreNotStored) {
+  const auto client = greet();
+  RawSide side(fake, kBytes);  // holds zeroes
+  const std::uint32_t region = set_up(*client, side);
+  EXPECT_FALSE(client->ask(FrameType::kPut, 61, put_over(region, 3)).is_last());
+  const Answer refused = client->ask(FrameType::kPutData, 61, put_data(kBlocks, sums(names)));
+  ASSERT_TRUE(refused.is_error());
+  EXPECT_EQ(refused.error(), Errc::kCorruptBlock);
+  EXPECT_EQ(client->ask(FrameType::kMatch, 62, match_request(names)).as<wire::MatchResponse>().host_blocks(), 0u);
+}
+
+TEST_F(SessionLanesTest, WithoutALaneAGetComesInlineAndAPutIsRefused) {
+  const auto client = greet();
+  put(*client, std::span(names).first(2));
+  RawSide side(fake, kBytes);
+  const std::uint32_t region = set_up(*client, side);
+  const auto answers = run_get(*client, region, /*lanes=*/0xF0);
+  ASSERT_FALSE(answers[0].is_error()) << answers[0].message();
+  EXPECT_EQ(answers[0].payload, blocks(std::span(names).first(2)));
+  EXPECT_FALSE(client->ask(FrameType::kPut, 61, put_over(region, 0)).is_last());
+  const auto missing = std::span(names).subspan(2);
+  const Answer refused = client->ask(FrameType::kPutData, 61, put_data(2, sums(missing)));
+  ASSERT_TRUE(refused.is_error());
+  EXPECT_EQ(refused.error(), Errc::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("no lane"));
+}
+
+TEST_F(SessionLanesTest, AWrongKeyCostsTheClientItsLaneAndNobodyElse) {
+  const auto client = greet(), other = greet();
+  put(*client, names);
+  RawSide side(fake, kBytes), others(fake, kBytes);
+  set_up(*client, side);
+  const std::uint32_t others_region = set_up(*other, others);
+  const Answer lent = client->ask(FrameType::kRegionAdd, 52,
+                                  lend_slices(kBytes, {{side.address(), kBytes, {side.rkey() + 1000, side.rkey()}}}));
+  const auto answers = run_get(*client, lent.as<wire::RegionResponse>().region(), 1);
+  ASSERT_TRUE(answers.back().is_error());
+  EXPECT_EQ(answers.back().error(), Errc::kUnavailable);
+  EXPECT_EQ(answers.back().as<wire::Error>().broken_lanes(), 1u);
+  EXPECT_EQ(rdma->counters().lanes_broken, 1u);
+  EXPECT_EQ(rdma->counters().lanes, 3u);
+  EXPECT_TRUE(std::ranges::all_of(side.memory, [](std::byte byte) { return byte == std::byte{0}; }));
+  EXPECT_FALSE(run_get(*other, others_region, 3).back().is_error());
+  EXPECT_EQ(others.memory, expected_memory());
+}
+
+TEST_F(SessionLanesTest, BadOffersAreRefusedNamingTheField) {
+  const auto client = greet();
+  RawSide side(fake, kBytes);
+  const verbs::QueuePairAddress good = side.make_pair();
+  const auto refused = [&](auto change, std::uint32_t lane = 0) {
+    verbs::QueuePairAddress end = good;
+    change(end);
+    const Answer answer = client->ask(FrameType::kVerbsConnect, 50, offer({{lane, end}}));
+    EXPECT_TRUE(answer.is_error());
+    EXPECT_EQ(answer.error(), Errc::kBadRequest);
+    return answer.message();
+  };
+  EXPECT_THAT(refused([](auto& end) { end.number = 0; }), HasSubstr("lanes[0].end.number: 0"));
+  EXPECT_THAT(refused([](auto& end) { end.number = 1 << 24; }), HasSubstr("lanes[0].end.number"));
+  EXPECT_THAT(refused([](auto& end) { end.first_psn = 1 << 24; }), HasSubstr("first_psn"));
+  EXPECT_THAT(refused([](auto& end) { end.mtu_bytes = 1500; }), HasSubstr("mtu_bytes: 1500"));
+  EXPECT_THAT(refused([](auto& end) { end.read_count_max = 0; }), HasSubstr("read_count_max: 0"));
+  EXPECT_THAT(refused([](auto&) {}, 4), HasSubstr("lane: 4, at most 3"));
+  const Answer twice = client->ask(FrameType::kVerbsConnect, 50, offer({{1, good}, {1, good}}));
+  ASSERT_TRUE(twice.is_error());
+  EXPECT_THAT(twice.message(), HasSubstr("lane: 1, twice"));
+  const Answer none = client->ask(FrameType::kVerbsConnect, 50, offer({}));
+  EXPECT_TRUE(none.is_error());
+}
+
+TEST_F(SessionLanesTest, BadSlicesAreRefusedNamingTheField) {
+  const auto client = greet();
+  const auto refused = [&](std::uint64_t bytes, std::vector<LentSlice> slices) {
+    const Answer answer = client->ask(FrameType::kRegionAdd, 51, lend_slices(bytes, std::move(slices)));
+    EXPECT_TRUE(answer.is_error());
+    return answer.is_error() ? answer.message() : "";
+  };
+  EXPECT_THAT(refused(100, {{1000, 100, {}}}), HasSubstr("slices[0].rkeys: 0"));
+  EXPECT_THAT(refused(100, {{1000, 100, {1, 2, 3, 4, 5}}}), HasSubstr("slices[0].rkeys: 5"));
+  EXPECT_THAT(refused(100, {{1000, 50, {1}}, {1050, 50, {1, 2}}}), HasSubstr("slices[1].rkeys: 2"));
+  EXPECT_THAT(refused(100, {{1000, 0, {1}}}), HasSubstr("slices[0].bytes: 0"));
+  EXPECT_THAT(refused(100, {{1000, 101, {1}}}), HasSubstr("slices[0].bytes: 101"));
+  EXPECT_THAT(refused(100, {{UINT64_MAX - 10, 100, {1}}}), HasSubstr("slices[0].bytes: 100 at"));
+  EXPECT_THAT(refused(100, {{1000, 60, {1}}}), HasSubstr("bytes: 100, the slices have 60"));
+  EXPECT_THAT(refused(UINT64_MAX, {{1000, UINT64_MAX, {1}}}), HasSubstr("region bytes"));
+  EXPECT_THAT(refused(5000, std::vector<LentSlice>(5000, LentSlice{1000, 1, {1}})), HasSubstr("slices: 5000"));
+}
+
+TEST_F(SessionLanesTest, QueuePairsOfTheNodeAreLimited) {
+  verbs_thread->stop();
+  open_verbs({.queue_pair_count_max = 3});
+  const auto first = greet(), second = greet();
+  RawSide side(fake, kBytes), others(fake, kBytes);
+  set_up(*first, side);
+  const Answer answer =
+      second->ask(FrameType::kVerbsConnect, 50, offer({{0, others.make_pair()}, {1, others.make_pair()}}));
+  const auto& ends = *answer.as<wire::VerbsConnectResponse>().lanes();
+  EXPECT_NE(ends[0]->end(), nullptr);
+  EXPECT_EQ(ends[1]->end(), nullptr);
+  EXPECT_THAT(ends[1]->why()->str(), HasSubstr("queue pairs: the node's limit of 3"));
+  first->close();
+  world.run_for(1s);
+  const Answer again = second->ask(FrameType::kVerbsConnect, 50, offer({{1, others.make_pair()}}));
+  EXPECT_NE((*again.as<wire::VerbsConnectResponse>().lanes())[0]->end(), nullptr) << "they are given back";
+}
+
+TEST_F(SessionLanesTest, ALaneThatIsOfferedAgainIsMadeAnew) {
+  const auto client = greet();
+  put(*client, names);
+  RawSide side(fake, kBytes);
+  const std::uint32_t region = set_up(*client, side);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(side.pairs[0]->fail());
+    ASSERT_TRUE(run_get(*client, region, 1).back().is_error());
+    side.pairs.clear(), side.queues.clear(), side.psns.clear();
+    const Answer answer = client->ask(FrameType::kVerbsConnect, 50, offer({{0, side.make_pair()}}));
+    const auto& ends = *answer.as<wire::VerbsConnectResponse>().lanes();
+    ASSERT_NE(ends[0]->end(), nullptr);
+    side.connect(0, verbs::decode(ends[0]->end(), &why).value());
+    std::ranges::fill(side.memory, std::byte{0});
+    EXPECT_FALSE(run_get(*client, region, 1).back().is_error());
+    EXPECT_EQ(side.memory, expected_memory());
+  }
+}
+
+TEST_F(SessionLanesTest, ARegionThatIsRemovedOrAnothersIsOutOfReach) {
+  const auto client = greet(), other = greet();
+  put(*client, names);
+  RawSide side(fake, kBytes), others(fake, kBytes);
+  const std::uint32_t region = set_up(*client, side);
+  set_up(*other, others);
+  client->send(FrameType::kGet, 60, get_over(region, 3));
+  const Answer removed = client->ask(FrameType::kRegionRemove, 70, region_remove(region));
+  // The get's frames come before the answer to the removal.
+  EXPECT_EQ(removed.header.type, FrameType::kGet);
+  Answer last = removed;
+  while (last.header.request_id != 70) last = client->answer();
+  std::ranges::fill(side.memory, std::byte{0x77});
+  world.run_for(10s);
+  EXPECT_TRUE(std::ranges::all_of(side.memory, [](std::byte byte) { return byte == std::byte{0x77}; }));
+  const auto replayed = run_get(*client, region, 3);
+  ASSERT_TRUE(replayed.back().is_error());
+  EXPECT_EQ(replayed.back().error(), Errc::kNoRegion);
+  for (std::uint32_t guess = 0; guess < 1000; ++guess) {
+    if (guess == 0) continue;
+    const auto answers = run_get(*client, guess, 3);
+    ASSERT_TRUE(answers.back().is_error());
+    ASSERT_EQ(answers.back().error(), Errc::kNoRegion) << "a region number of another session";
+  }
+  EXPECT_TRUE(std::ranges::all_of(others.memory, [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+/// The client names keys and addresses at random: the node writes what it is told to through the client's own queue
+/// pair, and so nowhere but where that client may.
+TEST_F(SessionLanesTest, GuessedKeysAndAddressesReachNobodyElse) {
+  const std::uint64_t seed = seed_or(3);
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto victim = greet();
+  put(*victim, names);
+  RawSide lent(fake, kBytes);
+  set_up(*victim, lent);
+  const Bytes before = lent.memory;
+  const std::span<std::byte> arena = store->with([](Store& each) { return each.memory(); });
+  const Bytes arena_before(arena.begin(), arena.end());
+  const auto attacker = greet();
+  RawSide side(fake, kBytes);
+  set_up(*attacker, side, 1);
+  std::size_t refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    // Often the true key and address of somebody else: another client's, or the arena's own.
+    const std::uint32_t keys[] = {lent.rkey(), rdma->arena().rkey(0, 0), static_cast<std::uint32_t>(random())};
+    const std::uint64_t addresses[] = {lent.address(), reinterpret_cast<std::uintptr_t>(arena.data()), random() >> 16};
+    const Answer added = attacker->ask(FrameType::kRegionAdd, 52,
+                                       lend_slices(kBytes, {{addresses[random() % 3], kBytes, {keys[random() % 3]}}}));
+    ASSERT_FALSE(added.is_error());
+    const std::uint32_t region = added.as<wire::RegionResponse>().region();
+    if (random() % 2 == 0) {
+      refused += run_get(*attacker, region, 1).back().is_error();
+    } else {
+      const auto mine = chain(static_cast<std::uint32_t>(10 + i), kBlocks);
+      const auto offered = wire_hashes(mine);
+      const Answer want = attacker->ask(FrameType::kPut, 61, [&](FlatBufferBuilder& b) {
+        const auto offsets = places();
+        return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, 1);
+      });
+      if (!want.is_last()) {
+        const Answer done = attacker->ask(FrameType::kPutData, 61, put_data(kBlocks, sums(mine)));
+        EXPECT_TRUE(done.is_error()) << "it stored what it could not read";
+        refused += done.is_error();
+      }
+    }
+    EXPECT_FALSE(attacker->ask(FrameType::kRegionRemove, 53, region_remove(region)).is_error());
+    side.pairs.clear(), side.queues.clear(), side.psns.clear();
+    const Answer answer = attacker->ask(FrameType::kVerbsConnect, 50, offer({{0, side.make_pair()}}));
+    side.connect(0, verbs::decode((*answer.as<wire::VerbsConnectResponse>().lanes())[0]->end(), &why).value());
+  }
+  EXPECT_GT(refused, 1000u);
+  EXPECT_EQ(lent.memory, before);
+  EXPECT_EQ(get(*victim, names).bytes, blocks(names)) << "its blocks are as they were";
+}
+
+TEST_F(SessionLanesTest, ASessionThatEndsMidTransferFreesItsSlotsAndLanes) {
+  for (int round = 0; round < 20; ++round) {
+    const auto client = greet();
+    put(*client, names);
+    RawSide side(fake, kBytes);
+    const std::uint32_t region = set_up(*client, side);
+    client->send(FrameType::kGet, 60, get_over(region, 3));
+    world.run_for(round * 37us);
+    client->close();
+    world.run_for(10s);
+    EXPECT_EQ(session_count, 0u);
+    EXPECT_EQ(rdma->counters().lanes, 0u);
+  }
+}
+
+TEST_F(SessionLanesTest, WhatIsNearlyRightHarmsNobody) {
+  const std::uint64_t seed = seed_or(5);
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto client = greet();
+  put(*client, names);
+  RawSide side(fake, kBytes);
+  const std::uint32_t region = set_up(*client, side);
+  const auto extra = side.make_pair();
+  const Bytes seeds[] = {
+      frame_bytes(FrameType::kVerbsConnect, 7, offer({{0, extra}, {3, extra}})),
+      frame_bytes(FrameType::kRegionAdd, 7, lend_slices(kBytes, {{side.address(), kBytes, {1, 2}}})),
+      frame_bytes(FrameType::kGet, 7, get_over(region, 3, {kStripeBytes, kBlockBytes})),
+      frame_bytes(FrameType::kPut, 7, put_over(region, 3)),
+  };
+  for (int round = 0; round < 4000; ++round) {
+    Bytes frame = seeds[random() % std::size(seeds)];
+    const std::size_t table_bytes = frame.size() - kFrameHeaderBytes;
+    for (std::size_t i = 0, changes = 1 + random() % 4; i < changes; ++i) {
+      const std::uint64_t values[] = {random(), 0, UINT64_MAX, 1, 0x7FFFFFFF, 0x80000000};
+      const std::uint64_t value = values[random() % std::size(values)];
+      const std::size_t width = std::size_t{1} << (random() % 4);
+      std::memcpy(frame.data() + kFrameHeaderBytes + random() % (table_bytes - width + 1), &value, width);
+    }
+    FrameHeader header;
+    header.type = static_cast<FrameType>(frame[5]);
+    header.request_id = 10'000 + static_cast<std::uint64_t>(round);
+    encode_frame_header(header, std::span(frame).subspan(kFrameHeaderBytes),
+                        std::span<std::byte, kFrameHeaderBytes>(frame.data(), kFrameHeaderBytes));
+    ASSERT_TRUE(client->send_bytes(frame));
+    client->send(FrameType::kPing, 8, ping());
+    while (client->answer().header.request_id != 8) {  // answers, until the ping's
+    }
+  }
+  client->close();
+  world.run_for(100s);
+  const auto other = greet();
+  const Got got = get(*other, names);  // its puts may have evicted some
+  EXPECT_EQ(got.bytes, blocks(std::span(names).first(got.block_count)));
+  put(*other, names);
+  EXPECT_EQ(get(*other, names).bytes, blocks(names));
+}
+
+}  // namespace
+}  // namespace kv

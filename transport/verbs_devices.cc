@@ -1,0 +1,122 @@
+#include "transport/verbs_devices.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv::verbs {
+namespace {
+
+int own_numa_node() {
+  unsigned processor = 0, node = 0;
+  return ::getcpu(&processor, &node) == 0 ? static_cast<int>(node) : -1;
+}
+
+}  // namespace
+
+Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why) {
+  std::string reasons;
+  const auto add_reason = [&](const std::string& reason) {
+    if (!reason.empty()) reasons += (reasons.empty() ? "" : "; ") + reason;
+  };
+  std::vector<DeviceInfo> infos;
+  std::vector<std::unique_ptr<Device>> handles;
+  for (const std::string& name : provider.device_names()) {
+    auto device = provider.open(name);
+    if (!device) {
+      add_reason(name + ": " + device.error().message());
+      continue;
+    }
+    auto info = (*device)->query();
+    if (!info) {
+      add_reason(name + ": " + info.error().message());
+      continue;
+    }
+    infos.push_back(std::move(*info));
+    handles.push_back(std::move(*device));
+  }
+  std::string lacks;
+  const int numa_node = config.numa_node >= 0 ? config.numa_node : own_numa_node();
+  std::vector<OpenDevice> open;
+  for (Attachment& attachment : choose_devices(infos, numa_node, config.names, &lacks)) {
+    if (open.size() == config.count_max) break;
+    const auto info = std::ranges::find(infos, attachment.device, &DeviceInfo::name);
+    auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];
+    if (!handle) continue;  // named twice
+    auto domain = handle->create_domain();
+    if (!domain) {
+      add_reason(attachment.device + ": " + domain.error().message());
+      continue;
+    }
+    open.push_back({std::move(attachment), info->limits, std::move(handle), std::move(*domain)});
+  }
+  add_reason(lacks);
+  if (why) *why = reasons;
+  if (open.empty()) return Errc::kUnavailable;
+  return open;
+}
+
+RegisteredMemory::RegisteredMemory(std::span<std::byte> memory, std::uint64_t slice_bytes)
+    : memory_(memory), slice_bytes_(slice_bytes), slice_count_((memory.size() + slice_bytes - 1) / slice_bytes) {}
+
+Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make(std::span<const OpenDevice> devices,
+                                                                 std::span<std::byte> memory, Access access,
+                                                                 std::uint64_t slice_bytes_max, std::string* why) {
+  constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages
+  KV_ASSERT(!devices.empty() && !memory.empty());
+  std::uint64_t slice_bytes = memory.size();
+  if (slice_bytes_max > 0) slice_bytes = std::min(slice_bytes, slice_bytes_max);
+  for (const OpenDevice& each : devices) slice_bytes = std::min(slice_bytes, each.limits.region_bytes_max);
+  if (slice_bytes < memory.size() && slice_bytes > kSliceAlign) slice_bytes -= slice_bytes % kSliceAlign;
+  std::unique_ptr<RegisteredMemory> made(new RegisteredMemory(memory, slice_bytes));
+  for (const OpenDevice& each : devices) {
+    for (std::size_t slice = 0; slice < made->slice_count_; ++slice) {
+      const std::uint64_t begin = slice * slice_bytes;
+      std::string reason;
+      auto region = each.domain->register_memory(memory.subspan(begin, std::min(slice_bytes, memory.size() - begin)),
+                                                 access, &reason);
+      if (!region) {
+        if (why) *why = each.attachment.device + ": " + (reason.empty() ? region.error().message() : reason);
+        return region.error();
+      }
+      made->regions_.push_back(std::move(*region));
+    }
+  }
+  return made;
+}
+
+std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::uint64_t bytes_max) const {
+  const auto begin = static_cast<std::uint64_t>(from - memory_.data());
+  KV_ASSERT(begin < memory_.size());
+  const std::uint64_t end = std::min<std::uint64_t>((slice_of(from) + 1) * slice_bytes_, memory_.size());
+  return memory_.subspan(begin, std::min(bytes_max, end - begin));
+}
+
+SlowCalls::SlowCalls(bool in_place) {
+  if (!in_place) thread_ = std::make_unique<asio::thread_pool>(1);
+}
+
+SlowCalls::~SlowCalls() {
+  if (!thread_) return;
+  thread_->stop();
+  thread_->join();
+}
+
+void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then) {
+  if (!thread_) {
+    call();
+    asio::post(executor, std::move(then));
+    return;
+  }
+  asio::post(*thread_, [call = std::move(call), executor, then = std::move(then)]() mutable {
+    call();
+    // Both go together: the last holder of what they share must not be this thread.
+    asio::post(executor, [call = std::move(call), then = std::move(then)] { then(); });
+  });
+}
+
+}  // namespace kv::verbs

@@ -1,0 +1,86 @@
+// transport/verbs_devices.h: the devices that a process uses, opened, and memory registered with all of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include "transport/verbs.h"
+#include "transport/verbs_choice.h"
+
+namespace kv::verbs {
+
+/// A device, and the domain that the process's memory and queue pairs on it share.
+struct OpenDevice {
+  Attachment attachment;
+  DeviceLimits limits;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<ProtectionDomain> domain;
+};
+
+struct DevicesConfig {
+  std::vector<std::string> names = {};  ///< Empty: every device that can be attached, nearest first.
+  std::size_t count_max = 4;
+  int numa_node = -1;  ///< -1: that of the calling thread's processor.
+};
+
+/// Opens them, best first. One that cannot be used is left out; `why` says what each of those lacks, also on success.
+/// Errors: kUnavailable: none is left. May take long.
+Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why);
+
+/// One stretch of memory, registered with each of several devices, in slices of equal size but the last.
+class RegisteredMemory {
+ public:
+  /// `slice_bytes_max` 0: as much as every device takes at once. May take long: 0.2 s a GiB. `memory` and `devices`
+  /// outlive it. Errors: those of register_memory; `why` names the device.
+  static Result<std::unique_ptr<RegisteredMemory>> make(std::span<const OpenDevice> devices,
+                                                        std::span<std::byte> memory, Access access,
+                                                        std::uint64_t slice_bytes_max, std::string* why);
+
+  std::span<std::byte> memory() const { return memory_; }
+  std::uint64_t slice_bytes() const { return slice_bytes_; }
+  std::size_t slice_count() const { return slice_count_; }
+  /// From `from` on, at most `bytes_max` bytes that lie in one slice.
+  std::span<std::byte> within_slice(const std::byte* from, std::uint64_t bytes_max) const;
+  /// Of the slice that `at` lies in.
+  std::uint32_t lkey(std::size_t device, const std::byte* at) const { return region(device, slice_of(at)).lkey(); }
+  std::uint32_t rkey(std::size_t device, std::size_t slice) const { return region(device, slice).rkey(); }
+
+ private:
+  RegisteredMemory(std::span<std::byte> memory, std::uint64_t slice_bytes);
+  std::size_t slice_of(const std::byte* at) const {
+    return static_cast<std::uint64_t>(at - memory_.data()) / slice_bytes_;
+  }
+  const MemoryRegion& region(std::size_t device, std::size_t slice) const {
+    return *regions_[device * slice_count_ + slice];
+  }
+
+  std::span<std::byte> memory_;
+  std::uint64_t slice_bytes_;
+  std::size_t slice_count_;
+  std::vector<std::unique_ptr<MemoryRegion>> regions_;
+};
+
+/// Makes calls that may take long (opening, registering, connecting a queue pair) away from an event loop.
+/// Thread safety: any thread. The destructor waits for the call that is being made and forgets the others.
+class SlowCalls {
+ public:
+  /// `in_place`: calls are made at once by who asks, for a provider that is not thread-safe.
+  explicit SlowCalls(bool in_place);
+  ~SlowCalls();
+
+  /// Makes `call`, then `then` on `executor`. What they hold is let go on the executor, or here if that has ended.
+  void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
+
+ private:
+  std::unique_ptr<asio::thread_pool> thread_;
+};
+
+}  // namespace kv::verbs
