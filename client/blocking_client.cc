@@ -215,6 +215,9 @@ Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
   return impl_->run_there<Result<std::span<std::byte>>>(error_code(Errc::kUnavailable),
                                                         [&](Client& client) { return client.allocate(bytes); });
 }
+Result<std::size_t> BlockingClient::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+  return impl_->call<std::size_t>([&](Client& client) { return client.lend(memory, deadline); });
+}
 Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {
   return impl_->run_there<Result<void>>(error_code(Errc::kUnavailable),
                                         [&](Client& client) { return client.free_memory(memory); });

@@ -42,6 +42,7 @@ class BlockingClient {
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;
   Result<std::span<std::byte>> allocate(std::size_t bytes);
+  Result<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline);
   Result<void> free_memory(std::span<std::byte> memory);
   bool is_quarantined(std::span<const std::byte> memory) const;
   /// Whether an internal error has ended the I/O thread. Then every call fails with kUnavailable at once.

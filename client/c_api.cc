@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -168,6 +169,12 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     if (options.calls_max != 0) config.calls_max = options.calls_max;
     if (options.connect_timeout_us != 0) config.connect_timeout = microseconds(options.connect_timeout_us);
     if (options.region_bytes_max != 0) config.region_bytes_max = options.region_bytes_max;
+    if (options.rdma_off != 0) config.rdma = ClientConfig::Rdma::kOff;
+    if (options.rdma_devices != nullptr) {
+      std::istringstream names(options.rdma_devices);
+      for (std::string name; std::getline(names, name, ',');) config.rdma_devices.push_back(name);
+    }
+    config.rdma_lanes = options.rdma_lanes;
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
     set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down
@@ -355,6 +362,16 @@ int kvs_allocate(kvs_client* client, size_t bytes, void** memory) {
     const auto span = blocking.allocate(bytes);
     if (!span) return fail(span.error());
     *memory = span->data();
+    return KVS_OK;
+  });
+}
+
+int kvs_lend(kvs_client* client, void* memory, size_t bytes, uint64_t deadline_us, size_t* connections) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (connections != nullptr) *connections = 0;
+    const auto lent = blocking.lend({static_cast<std::byte*>(memory), bytes}, microseconds(deadline_us));
+    if (!lent) return fail(lent.error());
+    if (connections != nullptr) *connections = *lent;
     return KVS_OK;
   });
 }

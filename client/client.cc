@@ -40,6 +40,7 @@ ClientConfig checked(ClientConfig config) {
   check(config.breaker_failures >= 1, "breaker_failures: must be at least 1");
   check(config.breaker_open >= Duration::zero(), "breaker_open: must not be negative");
   check(config.calls_max >= 1, "calls_max: must be at least 1");
+  check(config.rdma_lanes <= 32, "rdma_lanes: must be at most 32");
   return config;
 }
 
@@ -248,8 +249,9 @@ std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const Block
 
 // -- Client::Impl
 
-Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock)
-    : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock)),
+Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
+                   verbs::Provider* verbs)
+    : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock, verbs)),
       map(make_map(shared->config)) {
   for (const NodeConfig& node : shared->config.nodes) {
     std::string why;
@@ -287,8 +289,9 @@ std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
 Client::Client(asio::any_io_executor executor, ClientConfig config, Network& network)
     : Client(std::move(executor), std::move(config), network, steady_clock()) {}
 
-Client::Client(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock)
-    : impl_(std::make_unique<Impl>(std::move(executor), std::move(config), network, clock)) {}
+Client::Client(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
+               verbs::Provider* verbs)
+    : impl_(std::make_unique<Impl>(std::move(executor), std::move(config), network, clock, verbs)) {}
 
 Client::~Client() = default;
 
@@ -531,10 +534,38 @@ std::vector<NodeStatus> Client::nodes() const {
 
 Result<std::span<std::byte>> Client::allocate(std::size_t bytes) { return impl_->shared->memory.allocate(bytes); }
 
+Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+  constexpr Duration kPause = 1ms;
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  const auto region = shared->memory.find(memory);
+  if (!region || memory.empty() || deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
+  const VerbInProgress verb(shared);
+  const RegionUse region_use(region);
+  const TimePoint until = impl.deadline_after(deadline);
+  Event pause(shared->executor);
+  const auto alarm = shared->clock.make_alarm(shared->executor);
+  NodeLink::LendState all;
+  while (true) {
+    all = {};
+    for (const auto& link : impl.links) {
+      const NodeLink::LendState state = link->lend(region);
+      all.lent += state.lent;
+      all.pending += state.pending;
+    }
+    if (all.pending == 0 || shared->clock.now() >= until) break;
+    pause.reset();
+    alarm->arm(shared->clock.now() + kPause, [&pause] { pause.set(); });
+    co_await pause.wait();
+  }
+  co_return all.lent;
+}
+
 Result<void> Client::free_memory(std::span<std::byte> memory) {
   const auto region = impl_->shared->memory.free(memory);
   if (!region) return region.error();
   for (const auto& link : impl_->links) link->take_back(**region);
+  impl_->shared->verbs.forget(**region);
   return {};
 }
 

@@ -11,6 +11,7 @@
 //   get.cc, put.cc     the two long verbs, each one coroutine from call to answer; client.cc has the short ones
 //   cluster_map.h      which node owns a block
 //   link_session.h     one connection to a node: requests out, frames in, each checked and given to its call
+//   link_lanes.h       its queue pairs, if there is RDMA; verbs_lender.h has the devices
 //   node_link.h        the sessions with one node: connect, back off, break, prepare calls
 //   deadline_queue.h   one alarm for all deadlines
 //   lent_memory.h      memory that nodes on this host fill and drain themselves, and its quarantine
@@ -36,6 +37,10 @@
 
 namespace kv {
 
+namespace verbs {
+class Provider;
+}
+
 struct NodeConfig {
   std::string endpoint;  ///< tcp://HOST:PORT or unix://PATH.
   std::string name =
@@ -53,8 +58,13 @@ struct ClientConfig {
   Duration breaker_open = 1s;                     ///< Then one call probes.
   std::size_t calls_max = 1024;                   ///< In flight, per client; more are refused with kBusy.
   std::size_t region_bytes_max = 8ull << 30;      ///< Memory lent in all.
-  bool verify = true;                             ///< Checksums of what was got. Off only to measure its cost.
-  std::uint64_t seed = 0;                         ///< For jitter; 0: random.
+  enum class Rdma : std::uint8_t { kOff, kAuto };
+  /// Over TCP, memory of allocate() is registered with this machine's RDMA devices when a node offers RDMA.
+  Rdma rdma = Rdma::kAuto;
+  std::vector<std::string> rdma_devices = {};  ///< Such as "mlx5_0". None: the nearest to this processor, at most 4.
+  std::size_t rdma_lanes = 0;                  ///< Queue pairs of one connection, 1..32; 0: one for each device.
+  bool verify = true;                          ///< Checksums of what was got. Off only to measure its cost.
+  std::uint64_t seed = 0;                      ///< For jitter; 0: random.
 };
 
 /// An opened namespace. Stays valid over reconnects: the client opens it again on each node by itself.
@@ -112,7 +122,10 @@ struct PutResult {
 };
 
 struct NodeStatus {
-  std::string name, endpoint, node_id, peer_transport;  ///< peer_transport: "tcp", "unix", "unix+memfd", "sim".
+  /// peer_transport: "tcp", "tcp+verbs", "unix", "unix+memfd", "sim".
+  std::string name, endpoint, node_id, peer_transport;
+  std::size_t rdma_lanes = 0;  ///< Queue pairs that are up.
+  std::string rdma_text;       ///< Why there is no RDMA, or less than there could be; empty while nobody asked for it.
   bool connected = false, breaker_open = false;
   std::uint64_t calls = 0, failures = 0, timeouts = 0, reconnects = 0;
   error_code last_error;
@@ -145,7 +158,9 @@ class Client {
   /// No I/O; connects on first use. Throws std::invalid_argument for a bad configuration, naming the field.
   /// `network` and `clock` outlive the client.
   Client(asio::any_io_executor executor, ClientConfig config, Network& network = socket_network());
-  Client(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock);
+  /// `verbs`: used instead of this machine's RDMA devices, on the executor only; outlives the client. For tests.
+  Client(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
+         verbs::Provider* verbs = nullptr);
   ~Client();
 
   /// Opens `record` on every node that answers within `deadline`; needs at least one. The others are opened when they
@@ -186,11 +201,16 @@ class Client {
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;
 
-  /// Memory that nodes on this host can fill and drain directly (memfd). Owned by the client, freed by free_memory() or
-  /// the destructor. Errors: kBusy over region_bytes_max, system errors.
+  /// Memory that nodes can fill and drain directly: those on this host (memfd), and those that RDMA reaches. Owned by
+  /// the client, freed by free_memory() or the destructor. Errors: kBusy over region_bytes_max, system errors.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
+  /// Lends `memory` of allocate() to all nodes now. Without this it is done at its first use, and calls are served
+  /// through the socket until RDMA is ready: registering takes 0.2 s a GiB. Returns to how many connections it is lent;
+  /// that nodes cannot have it is no error. Errors: kBadRequest if it is not from allocate().
+  Async<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline);
   /// Also while it is quarantined: the node may go on writing the memfd's pages, but these addresses are no longer
-  /// them. Errors: kBadRequest if it is not from allocate(), kBusy while a call in progress uses it.
+  /// them. What RDMA reaches is taken from the devices before its addresses are used again. Errors: kBadRequest if it
+  /// is not from allocate(), kBusy while a call in progress uses it.
   Result<void> free_memory(std::span<std::byte> memory);
   /// Whether some node may still write a part of `memory` for a get that has ended.
   bool is_quarantined(std::span<const std::byte> memory) const;

@@ -13,7 +13,7 @@
 namespace kv {
 
 struct Client::Impl {
-  Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock);
+  Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock, verbs::Provider* verbs);
   ~Impl();
 
   struct LeasePart {

@@ -2,7 +2,8 @@
 //
 // get() asks each owner for its part of the chain, all at once. The answers come as parts: some blocks of one segment
 // that follow in the same frame and are verified while they land (inline), or that lie in the lent region already and
-// are verified at the mark (memfd). The result is cut at the first block, over the whole chain, that did not make it.
+// are verified at the mark (memfd, verbs). The result is cut at the first block, over the whole chain, that did not
+// make it.
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <utility>
@@ -114,9 +115,9 @@ error_code GetCall::send(LinkSession& session) {
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
   const auto left =
       std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
-  builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, handle, offsets, ends,
-                                        plan->memory_only ? kTierMemory : kTierDisk,
-                                        static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1))));
+  builder.Finish(wire::CreateGetRequest(
+      builder, space_handle(), hashes, own_lease, handle, offsets, ends, plan->memory_only ? kTierMemory : kTierDisk,
+      static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)), region ? session.lanes_up() : 0));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -143,7 +144,9 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
 
   const std::size_t first = next_block_;  // landed() moves it on
   std::vector<BlockTarget> verify_here;
-  std::vector<BlockTarget>& targets = region ? verify_here : session.land();
+  // A node sends inline what it cannot move into the region: blocks on disk, when it moves by RDMA.
+  const bool is_inline = !region || frame.header.payload_bytes > 0;
+  std::vector<BlockTarget>& targets = is_inline ? session.land() : verify_here;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t own = first + i;
     BlockTarget target;
@@ -151,7 +154,7 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
     target.seed = checksum_seed(plan->space_id, chain->hashes[own]);
     target.first_stripe = begin / kStripeBytes;
     if (plan->verify) target.checksums = sums.subspan(i * stripes, stripes);
-    if (!region) {
+    if (is_inline) {
       targets.push_back(target);
       continue;
     }
@@ -164,7 +167,7 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
     }
     landed(ok ? 1 : 0, 1);
   }
-  if (!region) part_blocks_ = count;
+  if (is_inline) part_blocks_ = count;
   return {};
 }
 

@@ -80,9 +80,12 @@ typedef struct kvs_options {
   uint64_t connect_timeout_us;   /* 0: one second */
   uint64_t region_bytes_max;     /* 0: 8 GiB */
   uint64_t busy_poll_us;         /* spin this long before sleeping; 0: never */
+  int rdma_off;                  /* not 0: no RDMA, even where nodes offer it */
+  const char* rdma_devices;      /* such as "mlx5_0,mlx5_1"; NULL: the nearest to this processor */
+  uint32_t rdma_lanes;           /* queue pairs of one connection; 0: one for each device */
 } kvs_options;
 #define KVS_OPTIONS_INIT \
-  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0 }
+  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0 }
 
 typedef struct kvs_match_options {
   size_t struct_size;
@@ -188,8 +191,12 @@ KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes
  * then *length says how much is needed. */
 KVS_API int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length);
 
-/* Memory that nodes on this host fill and drain themselves. Freed by kvs_free or with the client. */
+/* Memory that nodes fill and drain themselves: those on this host, and those that RDMA reaches. Freed by kvs_free or
+ * with the client. */
 KVS_API int kvs_allocate(kvs_client* client, size_t bytes, void** memory);
+/* Lends memory of kvs_allocate to all nodes now, so that the first calls need not go through the socket while it is
+ * registered. *connections: to how many it is lent; that there are none is no error. NULL is allowed. */
+KVS_API int kvs_lend(kvs_client* client, void* memory, size_t bytes, uint64_t deadline_us, size_t* connections);
 KVS_API int kvs_free(kvs_client* client, void* memory, size_t bytes);
 
 #ifdef __cplusplus

@@ -25,13 +25,14 @@ std::uint64_t random_seed() {
 
 }  // namespace
 
-ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k)
+ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v)
     : executor(std::move(e)),
       config(std::move(c)),
       network(n),
       clock(k),
       deadlines(k, executor),
       memory(config.region_bytes_max),
+      verbs(executor, config.rdma_devices, v),
       random(config.seed != 0 ? config.seed : random_seed()) {}
 
 ClientShared::~ClientShared() = default;
@@ -103,8 +104,23 @@ struct LinkSession::LentRegion {
 error_code LinkSession::RegionAdd::send(LinkSession& session) {
   auto& builder = session.shared().builder;
   builder.Clear();
-  builder.Finish(wire::CreateRegionAddRequest(builder, lent_.region->bytes().size()));
-  session.send_frame(FrameType::kRegionAdd, request_id(), builder, {}, nullptr, lent_.region->memory->fd());
+  const LentMemory::Region& lent = *lent_.region;
+  if (session.stream_->can_pass_descriptors()) {
+    builder.Finish(wire::CreateRegionAddRequest(builder, lent.bytes().size()));
+    session.send_frame(FrameType::kRegionAdd, request_id(), builder, {}, nullptr, lent.memory->fd());
+    return {};
+  }
+  const verbs::RegisteredMemory& memory = session.shared_->verbs.registered(lent);
+  std::vector<flatbuffers::Offset<wire::RegionSlice>> slices;
+  for (std::size_t slice = 0; slice < memory.slice_count(); ++slice) {
+    const auto rkeys = session.lanes_->rkeys(memory, slice);
+    const auto bytes = memory.within_slice(memory.memory().data() + slice * memory.slice_bytes(), memory.slice_bytes());
+    slices.push_back(
+        wire::CreateRegionSliceDirect(builder, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size(), &rkeys));
+  }
+  builder.Finish(wire::CreateRegionAddRequestDirect(builder, lent.bytes().size(), &slices));
+  if (builder.GetSize() > session.table_bytes_max()) return Errc::kTooLarge;
+  session.send_frame(FrameType::kRegionAdd, request_id(), builder);
   return {};
 }
 
@@ -270,6 +286,7 @@ bool LinkSession::dispatch(const FrameReader::Frame& frame) {
     if (!what.empty()) return violation(std::move(what));
   }
   free_slot(*slot);
+  if (lanes_ && call != nullptr && call->region) lanes_->worked();
   if (call != nullptr) {
     call->answered_ = true;
     call->end({});
@@ -289,6 +306,7 @@ bool LinkSession::on_error_frame(const FrameReader::Frame& frame, Slot* slot) {
     return true;
   }
   if (frame.header.type != slot->type) return violation("an error of another type");
+  if (lanes_ && error->broken_lanes() != 0) lanes_->cut(error->broken_lanes());  // before its memory is free
   Call* const call = slot->call;
   free_slot(*slot);
   if (call != nullptr) {
@@ -321,6 +339,10 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
   chain_blocks_max_ = hello->chain_blocks_max();
   requests_max_ = std::min<std::uint32_t>(hello->requests_max(), 0xFFFF);
   region_bytes_max_ = hello->region_bytes_max();
+  if ((hello->features() & kFeatureVerbs) != 0 && hello->lanes_max() > 0 && !stream_->can_pass_descriptors() &&
+      shared_->config.rdma != ClientConfig::Rdma::kOff) {
+    lanes_ = std::make_unique<LinkLanes>(shared_, *this, std::min<std::uint32_t>(hello->lanes_max(), 32));
+  }
   reader_.set_limits({.table_bytes_max = kTableBytesMax, .payload_bytes_max = kPayloadBytesMax});
   is_up_ = true;
   link_->session_up(*this);
@@ -476,6 +498,11 @@ void LinkSession::end(error_code why, std::string text, bool node_closed) {
   const auto self = shared_from_this();
   ended_ = true;
   writer_.close();
+  const std::unique_ptr<LinkLanes> lanes = std::move(lanes_);
+  if (lanes) {  // then nothing is written any more, whether the node has closed or not
+    lanes->cut(~0u);
+    node_closed = true;
+  }
   if (payload_call_ != nullptr) {
     sink_->cancel();
     payload_call_->on_payload(*sink_);
@@ -513,7 +540,7 @@ void LinkSession::retire() {
 }
 
 void LinkSession::close_if_retired() {
-  if (retired_ && !ended_ && active_ == 0 && quarantine_count_ == 0) {
+  if (retired_ && !ended_ && active_ == 0 && (quarantine_count_ == 0 || lanes_)) {
     NodeLink* const link = link_;
     const auto self = shared_from_this();
     close();
@@ -523,11 +550,34 @@ void LinkSession::close_if_retired() {
 
 // -- lent memory
 
+LinkSession::LentRegion* LinkSession::find_lent(const LentMemory::Region& region) const {
+  const auto found = std::ranges::find_if(lent_, [&](const auto& lent) { return lent->region.get() == &region; });
+  return found == lent_.end() ? nullptr : found->get();
+}
+
 LinkSession::Lent LinkSession::lend(const std::shared_ptr<LentMemory::Region>& region) {
-  if (!stream_->can_pass_descriptors()) return Lent::kRefused;
-  for (const auto& lent : lent_) {
-    if (lent->region == region) return lent->state;
-  }
+  if (!stream_->can_pass_descriptors()) return lend_by_verbs(region);
+  if (const LentRegion* const lent = find_lent(*region)) return lent->state;
+  return add_region(region);
+}
+
+/// Nothing is waited for: a call that finds memory not lent yet, or the lanes broken, goes inline.
+LinkSession::Lent LinkSession::lend_by_verbs(const std::shared_ptr<LentMemory::Region>& region) {
+  if (!lanes_) return Lent::kRefused;
+  lanes_->connect_missing();
+  VerbsLender& lender = shared_->verbs;
+  if (lender.state() == VerbsLender::State::kUnavailable) return Lent::kRefused;
+  if (lender.state() != VerbsLender::State::kReady) return Lent::kNotNow;
+  const LentRegion* const lent = find_lent(*region);
+  if (lent != nullptr && lent->state == Lent::kRefused) return Lent::kRefused;
+  const auto registration = lender.registration(region);
+  if (registration == VerbsLender::Registration::kFailed) return Lent::kRefused;
+  if (lanes_->up() == 0 || registration != VerbsLender::Registration::kReady) return Lent::kNotNow;
+  const Lent state = lent != nullptr ? lent->state : add_region(region);
+  return state == Lent::kPending ? Lent::kNotNow : state;
+}
+
+LinkSession::Lent LinkSession::add_region(const std::shared_ptr<LentMemory::Region>& region) {
   if (!can_take_call()) return Lent::kPending;
   auto lent = std::make_unique<LentRegion>();
   lent->region = region;
@@ -541,11 +591,15 @@ LinkSession::Lent LinkSession::lend(const std::shared_ptr<LentMemory::Region>& r
   lent->add = std::make_unique<RegionAdd>(*this, *lent);
   RegionAdd& add = *lent->add;
   lent_.push_back(std::move(lent));
-  add.ended = false;
-  add.link_ = link_;
-  shared_->deadlines.add(add, shared_->clock.now() + shared_->config.connect_timeout);
-  send_call(add);
+  start_own(add);
   return Lent::kPending;
+}
+
+void LinkSession::start_own(Call& call) {
+  call.ended = false;
+  call.link_ = link_;
+  shared_->deadlines.add(call, shared_->clock.now() + shared_->config.connect_timeout);
+  send_call(call);
 }
 
 std::uint32_t LinkSession::region_handle(const LentMemory::Region& region) const {
@@ -581,7 +635,7 @@ void LinkSession::take_back(const LentMemory::Region& region) {
 }
 
 bool LinkSession::has_lent_memory() const {
-  return std::any_of(lent_.begin(), lent_.end(), [](const auto& lent) { return lent->state == Lent::kYes; });
+  return !lanes_ && std::ranges::any_of(lent_, [](const auto& lent) { return lent->state == Lent::kYes; });
 }
 
 }  // namespace kv

@@ -14,6 +14,8 @@
 #include "client/client.h"
 #include "client/deadline_queue.h"
 #include "client/lent_memory.h"
+#include "client/link_lanes.h"
+#include "client/verbs_lender.h"
 #include "transport/block_sink.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
@@ -28,7 +30,7 @@ class NodeLink;
 /// What all links and sessions of a client share. They hold it by shared_ptr, since their coroutines end a little later
 /// than the client; after DeadlineQueue::close() nothing touches `network` or `clock` again.
 struct ClientShared {
-  ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k);
+  ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v);
   ~ClientShared();
 
   asio::any_io_executor executor;
@@ -37,6 +39,7 @@ struct ClientShared {
   Clock& clock;
   DeadlineQueue deadlines;
   LentMemory memory;
+  VerbsLender verbs;
   flatbuffers::FlatBufferBuilder builder{4096};  ///< For the request being built; no one keeps it over a suspension.
   std::mt19937_64 random;
   struct SpaceInfo {
@@ -116,8 +119,8 @@ class Call : public DeadlineEntry {
 /// the protocol ends the session, and its calls fail with kBadFrame.
 ///   1. Each request ends with exactly one frame without kFrameMore, or with the session.
 ///   2. A call that passed its deadline is completed at once; its slot is kept, its bytes are swallowed, and its
-///   unfinished
-///      destinations in lent memory are quarantined until its last frame or until the node has closed the connection.
+///      unfinished destinations in lent memory are quarantined until its last frame or until the node has closed the
+///      connection. With RDMA the session can end it by itself, and does when it ends: it cuts its lanes.
 /// Thread safety: none; on the client's executor. Two coroutines, reader and writer, hold it until the stream ends.
 class LinkSession : public std::enable_shared_from_this<LinkSession> {
  public:
@@ -147,9 +150,17 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   std::uint32_t chain_blocks_max() const { return chain_blocks_max_; }
 
   // Lent memory.
-  enum class Lent { kNo, kPending, kYes, kRefused };
-  /// Asks for `region` to be lent if it was not; NodeLink::pump() is called when that is decided.
+  enum class Lent {
+    kNotNow,   ///< By RDMA: devices are being opened, memory registered, lanes connected. Calls go inline.
+    kPending,  ///< The node is being asked; NodeLink::pump() is called when that is decided.
+    kYes,
+    kRefused
+  };
+  /// Asks for `region` to be lent if it was not.
   Lent lend(const std::shared_ptr<LentMemory::Region>& region);
+  std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }  ///< Bit i: lane i.
+  /// For a request that the session itself makes. Requires can_take_call().
+  void start_own(Call& call);
   std::uint32_t region_handle(const LentMemory::Region& region) const;  ///< Requires lend() == kYes.
   void take_back(const LentMemory::Region& region);
 
@@ -164,7 +175,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   bool is_up() const { return is_up_ && !ended_; }
   bool has_ended() const { return ended_ && !draining_; }
   std::size_t load_bytes() const { return load_bytes_; }
-  bool has_lent_memory() const;
+  bool has_lent_memory() const;  ///< Of kind memfd.
 
  private:
   friend class Call;
@@ -184,6 +195,9 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   asio::awaitable<void> read_frames();
   asio::awaitable<void> drain_stream();
   bool stream_has_ended();
+  Lent lend_by_verbs(const std::shared_ptr<LentMemory::Region>& region);
+  Lent add_region(const std::shared_ptr<LentMemory::Region>& region);
+  LentRegion* find_lent(const LentMemory::Region& region) const;
   bool dispatch(const FrameReader::Frame& frame);
   bool on_hello(const FrameReader::Frame& frame);
   bool on_error_frame(const FrameReader::Frame& frame, Slot* slot);
@@ -208,6 +222,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   std::size_t in_flight_ = 0, active_ = 0;  ///< Slots in use; those with a call.
   std::size_t quarantine_count_ = 0, load_bytes_ = 0;
   std::vector<std::unique_ptr<LentRegion>> lent_;
+  std::unique_ptr<LinkLanes> lanes_;  ///< nullptr: no RDMA with this node.
 
   std::vector<BlockTarget> targets_;
   std::optional<BlockSink> sink_;

@@ -1,6 +1,7 @@
 #include "client/node_link.h"
 
 #include <algorithm>
+#include <bit>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
@@ -159,7 +160,7 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   }
   if (call.region) {
     const LinkSession::Lent lent = session->lend(call.region);
-    if (lent == LinkSession::Lent::kPending) return Prepared::kWait;
+    if (lent == LinkSession::Lent::kPending) return Prepared::kWait;  // one round trip
     if (lent != LinkSession::Lent::kYes) call.region.reset();
     if (!session->can_take_call()) return Prepared::kWait;  // lending took the last place, or failed
   }
@@ -408,6 +409,19 @@ void NodeLink::take_back(const LentMemory::Region& region) {
   }
 }
 
+NodeLink::LendState NodeLink::lend(const std::shared_ptr<LentMemory::Region>& region) {
+  if (up_count_ < slots_.size()) connect_missing();
+  LendState state;
+  state.pending = connecting_count_;
+  for (const auto& slot : slots_) {
+    if (slot->state != Slot::State::kUp) continue;
+    const LinkSession::Lent lent = slot->session->lend(region);
+    state.lent += lent == LinkSession::Lent::kYes;
+    state.pending += lent == LinkSession::Lent::kPending || lent == LinkSession::Lent::kNotNow;
+  }
+  return state;
+}
+
 NodeStatus NodeLink::status() const {
   NodeStatus status;
   status.name = config_.name;
@@ -424,6 +438,11 @@ NodeStatus NodeLink::status() const {
     return slot->state == Slot::State::kUp && slot->session->has_lent_memory();
   });
   if (lent) status.peer_transport += "+memfd";
+  for (const auto& slot : slots_) {
+    if (slot->state == Slot::State::kUp) status.rdma_lanes += std::popcount(slot->session->lanes_up());
+  }
+  if (status.rdma_lanes > 0) status.peer_transport += "+verbs";
+  status.rdma_text = shared_->verbs.why();
   status.calls = calls_;
   status.failures = failures_;
   status.timeouts = timeouts_;

@@ -31,6 +31,11 @@ class NodeLink : public std::enable_shared_from_this<NodeLink> {
   void start(Call& call, TimePoint deadline);
   void close();  ///< Ends everything, now and for ever.
 
+  struct LendState {
+    std::size_t lent = 0, pending = 0;  ///< Sessions that have it; that may have it soon.
+  };
+  /// Lends `region` to all sessions, and connects those that are missing.
+  LendState lend(const std::shared_ptr<LentMemory::Region>& region);
   void take_back(const LentMemory::Region& region);  ///< Before its memory is given up.
   NodeStatus status() const;
 

@@ -97,7 +97,7 @@ void run_chat(ChatOptions options) {
   const auto space = client.run(client->open(record, options.node.deadline));
   if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
   const std::size_t longest = options.system_block_count + options.turn_count * options.turn_block_count;
-  WorkMemory memory(*client, transport, longest * options.block_bytes);
+  WorkMemory memory(client, transport, longest * options.block_bytes);
   const PromptContext context{*client, *space, record.id(), options.block_bytes, options.node.deadline};
 
   std::mt19937 random(1);

@@ -117,7 +117,7 @@ void run_replay(ReplayOptions options) {
   ToolClient client(client_config(options.node, "kvstore-bench replay"), options.busy_poll);
   const auto space = client.run(client->open(record, options.node.deadline));
   if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
-  WorkMemory memory(*client, transport, longest * options.block_bytes);
+  WorkMemory memory(client, transport, longest * options.block_bytes);
 
   // One request after the other, so that the same trace against a fresh node gives the same numbers each time.
   const PromptContext context{*client, *space, record.id(), options.block_bytes, options.node.deadline};

@@ -48,7 +48,7 @@ class RunThread {
         space_(open()),
         place_bytes_(options.batch * options.block_bytes),
         place_count_(std::max(options.memory_bytes / place_bytes_, options.concurrency)),
-        memory_(*client_, options.transport, place_count_ * place_bytes_) {
+        memory_(client_, options.transport, place_count_ * place_bytes_) {
     const std::size_t chain_count =
         options.verb == RunVerb::kPut ? 0 : options.block_count / options.batch / options.thread_count;
     for (std::size_t c = 0; c < chain_count; ++c) {

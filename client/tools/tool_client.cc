@@ -15,6 +15,7 @@ constexpr const char* kDefaultUnix = "unix:///run/kvstore/kvstore.sock";
 constexpr const char* kDefaultTcp = "tcp://127.0.0.1:7400";
 
 bool is_unix(const std::string& endpoint) { return endpoint.starts_with("unix://"); }
+bool needs_unix(const std::string& transport) { return transport == "unix" || transport == "shm"; }
 
 bool default_socket_exists() {
   struct stat status {};
@@ -28,6 +29,7 @@ const char* transport_name(Transport transport) {
     case Transport::kTcp: return "tcp";
     case Transport::kUnix: return "unix";
     case Transport::kShm: return "shm";
+    case Transport::kVerbs: return "verbs";
   }
   return "?";
 }
@@ -43,30 +45,37 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
   if (with_transport) {
     app.add_option(
            "--transport", options.transport,
-           "tcp or unix: bytes in the socket; shm: the node copies into memory lent to it over the Unix socket. "
-           "Default: shm for a Unix endpoint, else tcp")
-        ->check(CLI::IsMember({"tcp", "unix", "shm"}))
+           "tcp or unix: bytes in the socket; shm: the node copies into memory lent to it over the Unix socket; "
+           "verbs: RDMA, set up over TCP. Default: shm for a Unix endpoint, else tcp")
+        ->check(CLI::IsMember({"tcp", "unix", "shm", "verbs"}))
         ->type_name("NAME");
+    app.add_option("--rdma-device", options.rdma_devices,
+                   "With verbs: a device to use, such as mlx5_0; may be repeated. Default: the nearest")
+        ->type_name("NAME");
+    app.add_option("--rdma-lanes", options.rdma_lanes,
+                   "With verbs: queue pairs of one connection. Default: one for each device")
+        ->check(CLI::Range(0, 32));
   }
 }
 
 Transport complete(ConnectionOptions& options) {
   if (options.endpoints.empty()) {
-    const bool want_unix = options.transport.empty() ? default_socket_exists() : options.transport != "tcp";
+    const bool want_unix = options.transport.empty() ? default_socket_exists() : needs_unix(options.transport);
     options.endpoints.push_back(want_unix ? kDefaultUnix : kDefaultTcp);
   }
   for (const std::string& endpoint : options.endpoints) {
     std::string why;
     if (!parse_endpoint(endpoint, &why)) throw CLI::ValidationError("--endpoint", why);
-    if (!options.transport.empty() && is_unix(endpoint) != (options.transport != "tcp")) {
+    if (!options.transport.empty() && is_unix(endpoint) != needs_unix(options.transport)) {
       throw CLI::ValidationError("--transport", options.transport + " does not go with the endpoint " + endpoint +
-                                                    "; tcp needs tcp://, unix and shm need unix://");
+                                                    "; tcp and verbs need tcp://, unix and shm need unix://");
     }
   }
   if (options.deadline <= std::chrono::microseconds(0)) throw CLI::ValidationError("--deadline", "must be more than 0");
   if (options.transport == "tcp") return Transport::kTcp;
   if (options.transport == "unix") return Transport::kUnix;
   if (options.transport == "shm") return Transport::kShm;
+  if (options.transport == "verbs") return Transport::kVerbs;
   const bool all_unix = std::all_of(options.endpoints.begin(), options.endpoints.end(), is_unix);
   return all_unix ? Transport::kShm : Transport::kTcp;
 }
@@ -79,6 +88,9 @@ ClientConfig client_config(const ConnectionOptions& options, std::string identit
     config.nodes.push_back(std::move(node));
   }
   config.identity = std::move(identity);
+  config.rdma = options.transport == "verbs" ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
+  config.rdma_devices = options.rdma_devices;
+  config.rdma_lanes = options.rdma_lanes;
   return config;
 }
 

@@ -15,13 +15,16 @@
 
 namespace kv {
 
-/// How bytes travel: in the sockets, or (kShm) by the node's own copy into memory lent over a Unix socket.
-enum class Transport { kTcp, kUnix, kShm };
+/// How bytes travel: in the sockets, by the node's own copy into memory lent over a Unix socket (kShm), or by RDMA into
+/// registered memory (kVerbs).
+enum class Transport { kTcp, kUnix, kShm, kVerbs };
 const char* transport_name(Transport transport);
 
 struct ConnectionOptions {
   std::vector<std::string> endpoints;       ///< After parsing at least one.
-  std::string transport;                    ///< "tcp", "unix", "shm" or empty: from the endpoints.
+  std::string transport;                    ///< "tcp", "unix", "shm", "verbs" or empty: from the endpoints.
+  std::vector<std::string> rdma_devices;    ///< With "verbs".
+  std::size_t rdma_lanes = 0;               ///< With "verbs"; as ClientConfig.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
 };
 

@@ -6,10 +6,21 @@
 
 namespace kv {
 
-WorkMemory::WorkMemory(Client& client, Transport transport, std::size_t bytes) : client_(client) {
-  if (transport == Transport::kShm) {
+WorkMemory::WorkMemory(ToolClient& client, Transport transport, std::size_t bytes) : client_(client) {
+  constexpr auto kRdmaDeadline = 30s;  // registering takes 0.2 s a GiB, more in a virtual machine
+  if (transport == Transport::kShm || transport == Transport::kVerbs) {
     bytes_ = {static_cast<std::byte*>(nullptr), bytes};
     lend();
+    if (transport == Transport::kShm) return;
+    const auto lent = client_.run(client_->lend(bytes_, kRdmaDeadline));
+    if (lent && *lent > 0) return;
+    (void)client_->free_memory(bytes_);
+    std::string why = lent ? "no node offers it" : describe(lent.error());
+    for (const NodeStatus& node : client_->nodes()) {
+      if (!node.rdma_text.empty()) why = node.rdma_text;
+      if (!node.connected) why = node.endpoint + ": " + node.last_error_text;
+    }
+    throw std::runtime_error("no RDMA: " + why);
   } else {
     ordinary_ = std::make_unique<TouchedMemory>(bytes);
     bytes_ = ordinary_->bytes();
@@ -17,18 +28,18 @@ WorkMemory::WorkMemory(Client& client, Transport transport, std::size_t bytes) :
 }
 
 WorkMemory::~WorkMemory() {
-  if (!ordinary_) (void)client_.free_memory(bytes_);
+  if (!ordinary_) (void)client_->free_memory(bytes_);
 }
 
 bool WorkMemory::renew_if_quarantined() {
-  if (ordinary_ || !client_.is_quarantined(bytes_)) return false;
-  (void)client_.free_memory(bytes_);  // the client frees it once no node can touch it any more
+  if (ordinary_ || !client_->is_quarantined(bytes_)) return false;
+  (void)client_->free_memory(bytes_);  // the client frees it once no node can touch it any more
   lend();
   return true;
 }
 
 void WorkMemory::lend() {
-  const auto memory = client_.allocate(bytes_.size());
+  const auto memory = client_->allocate(bytes_.size());
   if (!memory) {
     throw std::runtime_error("cannot lend " + format_bytes(bytes_.size()) + " of memory: " + describe(memory.error()));
   }

@@ -1,4 +1,4 @@
-// client/tools/work_memory.h: a tool's block buffers: lent to the node for shared memory, ordinary otherwise.
+// client/tools/work_memory.h: a tool's block buffers: lent to the node for shared memory and RDMA, ordinary otherwise.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace kv {
 /// Thread safety: none; on the client's thread, and ends before the client does.
 class WorkMemory {
  public:
-  /// Throws std::runtime_error or std::system_error if there is not that much.
-  WorkMemory(Client& client, Transport transport, std::size_t bytes);
+  /// Throws std::runtime_error or std::system_error if there is not that much, or (kVerbs) no node takes it by RDMA.
+  WorkMemory(ToolClient& client, Transport transport, std::size_t bytes);
   ~WorkMemory();
   WorkMemory(const WorkMemory&) = delete;
   WorkMemory& operator=(const WorkMemory&) = delete;
@@ -28,7 +28,7 @@ class WorkMemory {
  private:
   void lend();
 
-  Client& client_;
+  ToolClient& client_;
   std::unique_ptr<TouchedMemory> ordinary_;
   std::span<std::byte> bytes_;
 };

@@ -18,10 +18,13 @@ struct Setup {
 class ClientTest : public testing::TestWithParam<Setup> {
  protected:
   ClientTest() {
+    network.set_passes_descriptors(!is_verbs());
     for (std::size_t i = 0; i < GetParam().node_count; ++i) {
       const std::string name = "node" + std::to_string(i);
       if (is_sim()) {
-        sim_nodes.push_back(std::make_unique<sim::SimNode>(loop.context(), network, clock, name, small_store()));
+        sim_nodes.push_back(std::make_unique<sim::SimNode>(loop.context(), network, clock, name, small_store(),
+                                                           sim::DiskFaults{}, i, is_verbs() ? &verbs : nullptr,
+                                                           std::vector{"fake" + std::to_string(i)}));
         config.nodes.push_back({.endpoint = "sim://" + name, .name = name});
       } else {
         const Endpoint endpoint = transport() == "tcp"
@@ -40,20 +43,31 @@ class ClientTest : public testing::TestWithParam<Setup> {
   }
 
   std::unique_ptr<Client> make_client() {
-    if (is_sim()) return std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+    config.rdma_devices = {"fake4", "fake5"};
+    config.rdma_lanes = 2;
+    if (is_sim())
+      return std::make_unique<Client>(loop.context().get_executor(), config, network, clock,
+                                      is_verbs() ? &verbs : nullptr);
     return std::make_unique<Client>(loop.context().get_executor(), config);
   }
   std::string transport() const { return GetParam().transport; }
-  bool is_sim() const { return transport() == "sim"; }
+  bool is_verbs() const { return transport() == "verbs"; }
+  bool is_sim() const { return transport() == "sim" || is_verbs(); }
   Blocks blocks(std::size_t count, std::size_t block_bytes) {
-    if (transport() != "memfd") return Blocks(count, block_bytes);
-    return Blocks(client->allocate(count * block_bytes).value(), count, block_bytes);
+    if (transport() != "memfd" && !is_verbs()) return Blocks(count, block_bytes);
+    const auto lent = client->allocate(count * block_bytes).value();
+    if (is_verbs()) {  // else the first calls would go through the socket
+      EXPECT_GE(loop.run(client->lend(lent, 5s)).value(), GetParam().node_count);
+      for (const NodeStatus& node : client->nodes()) EXPECT_EQ(node.peer_transport, "sim+verbs") << node.rdma_text;
+    }
+    return Blocks(lent, count, block_bytes);
   }
   Space open(const NamespaceRecord& record) { return loop.run(client->open(record, 5s)).value(); }
 
   VirtualClock clock;
   SimNetwork network{clock, 1};
-  Loop loop{GetParam().transport == std::string("sim") ? &clock : nullptr};
+  Loop loop{is_sim() ? &clock : nullptr};
+  verbs::FakeVerbs verbs{clock, loop.context().get_executor(), {.device_count = 6}};
   TemporaryDirectory directory;
   std::vector<std::unique_ptr<sim::SimNode>> sim_nodes;
   std::vector<std::unique_ptr<SocketNode>> nodes;
@@ -241,7 +255,8 @@ TEST_P(ClientTest, ManyCallsAtOnceAllComeBack) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, ClientTest,
                          testing::Values(Setup{"tcp", 1}, Setup{"tcp", 3}, Setup{"unix", 1}, Setup{"memfd", 1},
-                                         Setup{"memfd", 3}, Setup{"sim", 1}, Setup{"sim", 4}),
+                                         Setup{"memfd", 3}, Setup{"sim", 1}, Setup{"sim", 4}, Setup{"verbs", 1},
+                                         Setup{"verbs", 4}),
                          [](const auto& each) {
                            return std::string(each.param.transport) + "_" + std::to_string(each.param.node_count);
                          });

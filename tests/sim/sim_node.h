@@ -7,27 +7,32 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/assert.h"
 #include "store/node/session.h"
 #include "tests/sim/sim_spill.h"
 #include "transport/sim_network.h"
+#include "transport/verbs_fake.h"
 
 namespace kv::sim {
 
 /// A node that can be killed and restarted (with what is on its disk, as a process would be), frozen and thawed.
 class SimNode {
  public:
-  /// With a disk tier if `config` has one.
+  /// With a disk tier if `config` has one, and RDMA over `device` of `verbs` if that is given.
   SimNode(asio::io_context& context, SimNetwork& network, VirtualClock& clock, std::string name, StoreConfig config,
-          DiskFaults disk_faults = {}, std::uint64_t seed = 0)
+          DiskFaults disk_faults = {}, std::uint64_t seed = 0, verbs::FakeVerbs* verbs = nullptr,
+          std::vector<std::string> devices = {})
       : context_(context),
         network_(network),
         clock_(clock),
         name_(std::move(name)),
         config_(std::move(config)),
         disk_faults_(disk_faults),
-        random_(seed) {
+        random_(seed),
+        verbs_(verbs),
+        devices_(std::move(devices)) {
     start();
   }
   ~SimNode() { kill(); }
@@ -44,6 +49,9 @@ class SimNode {
   void kill() {
     if (!life_) return;
     network_.kill(name_);
+    if (verbs_ != nullptr) {
+      for (const std::string& device : devices_) verbs_->kill(device);
+    }
     life_->listener->close();
     for (Session* session : life_->sessions) session->terminate(SessionEnd::kBroken);
     if (life_->spill) {  // what was being written is gone, and some of what was
@@ -79,14 +87,27 @@ class SimNode {
       context.lease_duration = node.config_.lease_duration;
       context.node_id = node.name_ + "#" + std::to_string(++node.life_count_);
       context.limits.queued_bytes_max = 1 << 20;
+      if (node.verbs_ != nullptr) {
+        std::string why;
+        rdma = VerbsNode::open(*node.verbs_, {.devices = {.names = node.devices_}, .in_place = true},
+                               store.with([](Store& each) { return each.memory(); }), node.clock_, &why)
+                   .value();
+        context.verbs = rdma.get();
+        rdma_thread = rdma->make_thread(node.context_.get_executor(), &why);
+      }
       if (node.config_.disk.capacity_bytes == 0) return;
       spill = std::make_unique<SimSpill>(store, node.disk_, node.clock_, node.context_.get_executor(),
                                          node.disk_faults_, node.random_());
       context.spill = spill.get();
     }
+    ~Life() {
+      if (rdma_thread) rdma_thread->stop();
+    }
     NodeMetrics metrics;
     LockedStore store;
     NodeContext context;
+    std::unique_ptr<VerbsNode> rdma;
+    std::shared_ptr<VerbsThread> rdma_thread;
     std::unique_ptr<SimSpill> spill;
     std::unique_ptr<Listener> listener;
     std::set<Session*> sessions;
@@ -98,7 +119,7 @@ class SimNode {
       auto stream = co_await life->listener->accept(context_.get_executor());
       if (!stream) co_return;
       const auto session = std::make_shared<Session>(life->context, SessionId{++life->session_last}, std::move(*stream),
-                                                     context_.get_executor());
+                                                     context_.get_executor(), life->rdma_thread);
       life->sessions.insert(session.get());
       asio::co_spawn(context_, run(life, session), asio::detached);
     }
@@ -116,6 +137,8 @@ class SimNode {
   DiskFaults disk_faults_;
   MemoryDisk disk_;  ///< Survives kills.
   std::mt19937_64 random_;
+  verbs::FakeVerbs* verbs_;
+  std::vector<std::string> devices_;
   std::shared_ptr<Life> life_;
   int life_count_ = 0;
 };

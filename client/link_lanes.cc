@@ -1,0 +1,177 @@
+#include "client/link_lanes.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/link_session.h"
+#include "transport/verbs_wire.h"
+
+namespace kv {
+
+struct LinkLanes::Lane {
+  std::shared_ptr<VerbsLender::Open> open;
+  std::uint32_t number = 0;
+  std::unique_ptr<verbs::CompletionQueue> queue;  ///< Nothing comes there: the node posts, this side is written to.
+  std::unique_ptr<verbs::QueuePair> pair;
+  verbs::QueuePairAddress own, peer;
+  verbs::Path path;
+  bool is_connected = false;
+  std::string why;
+};
+
+/// Tells the node of the queue pairs and asks for its own.
+class LinkLanes::Connect final : public Call {
+ public:
+  explicit Connect(LinkLanes& lanes) : lanes_(lanes) { type = FrameType::kVerbsConnect; }
+
+ private:
+  error_code send(LinkSession& session) override {
+    auto& builder = session.shared().builder;
+    builder.Clear();
+    std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
+    for (const auto& lane : lanes_.attempt_)
+      offers.push_back(wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own)));
+    builder.Finish(wire::CreateVerbsConnectRequestDirect(builder, &offers));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::VerbsConnectResponse>(frame.table);
+    if (response == nullptr || response->lanes() == nullptr || response->lanes()->size() != lanes_.attempt_.size())
+      return "verbs_connect: not one answer for each lane";
+    for (std::uint32_t i = 0; i < response->lanes()->size(); ++i) {
+      const wire::LaneAnswer* const answer = response->lanes()->Get(i);
+      Lane& lane = *lanes_.attempt_[i];
+      if (answer->lane() != lane.number) return "verbs_connect: lane " + std::to_string(answer->lane());
+      if (answer->end() == nullptr) {
+        lane.pair.reset();
+        lane.why = answer->why() == nullptr ? "refused" : answer->why()->str();
+        continue;
+      }
+      const auto peer = verbs::decode(answer->end(), &lane.why);
+      if (!peer) return "verbs_connect: " + lane.why;
+      lane.peer = *peer;
+    }
+    return {};
+  }
+  void on_end(LinkSession*) override {
+    if (error) return lanes_.attempt_ended();
+    lanes_.connect_to_answers();
+  }
+
+  LinkLanes& lanes_;
+};
+
+LinkLanes::LinkLanes(std::shared_ptr<ClientShared> shared, LinkSession& session, std::uint32_t lane_count_max)
+    : shared_(std::move(shared)), session_(session), lane_count_max_(lane_count_max) {}
+
+LinkLanes::~LinkLanes() { *alive_ = false; }
+
+std::size_t LinkLanes::device_of(std::size_t lane) const { return lane % shared_->verbs.devices()->devices.size(); }
+
+std::uint32_t LinkLanes::up() const {
+  std::uint32_t up = 0;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) up |= lanes_[i] ? 1u << i : 0u;
+  return up;
+}
+
+std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const {
+  std::vector<std::uint32_t> keys;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) keys.push_back(memory.rkey(device_of(lane), slice));
+  return keys;
+}
+
+void LinkLanes::cut(std::uint32_t lanes) {
+  bool any = false;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
+    lanes_[i].reset();  // destroys the queue pair
+    any = true;
+  }
+  if (!any) return;
+  const ClientConfig& config = shared_->config;
+  backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
+  std::uniform_int_distribution<Duration::rep> jitter(backoff_.count() / 2, backoff_.count());
+  next_attempt_ = shared_->clock.now() + Duration(jitter(shared_->random));
+}
+
+void LinkLanes::connect_missing() {
+  VerbsLender& lender = shared_->verbs;
+  lender.open();
+  if (lender.state() != VerbsLender::State::kReady || is_connecting_ || shared_->clock.now() < next_attempt_) return;
+  if (lanes_.empty()) {
+    const std::size_t wanted =
+        shared_->config.rdma_lanes > 0 ? shared_->config.rdma_lanes : lender.devices()->devices.size();
+    lanes_.resize(std::min<std::size_t>(wanted, lane_count_max_));
+  }
+  attempt_.clear();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (lanes_[i]) continue;
+    const auto& lane = attempt_.emplace_back(std::make_shared<Lane>());
+    lane->open = lender.devices();
+    lane->number = static_cast<std::uint32_t>(i);
+  }
+  if (attempt_.empty()) return;
+  is_connecting_ = true;
+  const auto make_all = [lanes = attempt_] {
+    for (const auto& lane : lanes) {
+      const verbs::OpenDevice& device = lane->open->devices[lane->number % lane->open->devices.size()];
+      auto queue = device.device->create_completion_queue(4);
+      if (!queue) {
+        lane->why = queue.error().message();
+        continue;
+      }
+      lane->queue = std::move(*queue);
+      auto pair = device.domain->create_queue_pair(*lane->queue,
+                                                   {.request_count_max = 1,
+                                                    .receive_count_max = 0,
+                                                    .piece_count_max = 1,
+                                                    .port = device.attachment.port,
+                                                    .remote = {.remote_write = true, .remote_read = true}},
+                                                   &lane->why);
+      if (!pair) continue;
+      lane->pair = std::move(*pair);
+      lane->path.first_psn = verbs::random_psn();
+      lane->own = address_of(device.attachment, lane->pair->number(), lane->path.first_psn);
+    }
+  };
+  lender.slow_calls().run(make_all, shared_->executor, [this, alive = alive_] {
+    if (*alive) send_offers();
+  });
+}
+
+void LinkLanes::send_offers() {
+  std::erase_if(attempt_, [](const auto& lane) { return !lane->pair; });
+  if (attempt_.empty() || !session_.can_take_call()) return attempt_ended();
+  connect_ = std::make_unique<Connect>(*this);
+  session_.start_own(*connect_);
+}
+
+void LinkLanes::connect_to_answers() {
+  std::erase_if(attempt_, [](const auto& lane) { return !lane->pair; });
+  const auto connect_all = [lanes = attempt_] {
+    for (const auto& lane : lanes) {
+      const verbs::OpenDevice& device = lane->open->devices[lane->number % lane->open->devices.size()];
+      const auto path = path_to(device.attachment, lane->path.first_psn, lane->peer);
+      lane->is_connected = lane->pair->connect(lane->peer, path, &lane->why).has_value();
+    }
+  };
+  shared_->verbs.slow_calls().run(connect_all, shared_->executor, [this, alive = alive_] {
+    if (*alive) attempt_ended();
+  });
+}
+
+void LinkLanes::attempt_ended() {
+  is_connecting_ = false;
+  for (auto& lane : std::exchange(attempt_, {})) {
+    if (lane->is_connected) lanes_[lane->number] = std::move(lane);
+  }
+  if (std::ranges::all_of(lanes_, [](const auto& lane) { return lane != nullptr; })) return;
+  const ClientConfig& config = shared_->config;
+  backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
+  next_attempt_ = shared_->clock.now() + backoff_;
+}
+
+}  // namespace kv

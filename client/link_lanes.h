@@ -1,0 +1,58 @@
+// client/link_lanes.h: one session's lanes: queue pairs through which its node writes and reads lent memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/verbs_lender.h"
+
+namespace kv {
+
+class LinkSession;
+struct ClientShared;
+
+/// Lane i is on the client's device i modulo their number. Made when memory is first to be lent, and made again some
+/// time after they broke, while calls go inline.
+///   1. The node reaches memory through a lane that is up, and through no other.
+///   2. What is cut writes nothing from then on, whatever the node does: this is how memory is taken back from a node
+///      that cannot be trusted to have stopped.
+/// Thread safety: none; on the client's executor. Belongs to its session.
+class LinkLanes {
+ public:
+  LinkLanes(std::shared_ptr<ClientShared> shared, LinkSession& session, std::uint32_t lane_count_max);
+  ~LinkLanes();
+
+  /// Begins to connect the lanes that are not up, if it is time.
+  void connect_missing();
+  bool is_connecting() const { return is_connecting_; }
+  std::uint32_t up() const;  ///< Bit i: lane i.
+  /// By lane, for RegionAddRequest. Requires that some lane was up.
+  std::vector<std::uint32_t> rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const;
+  void cut(std::uint32_t lanes);  ///< Bit i: lane i. They are connected again after a while.
+  void worked() { backoff_ = {}; }
+
+ private:
+  struct Lane;
+  class Connect;
+
+  void send_offers();
+  void connect_to_answers();
+  void attempt_ended();
+  std::size_t device_of(std::size_t lane) const;
+
+  std::shared_ptr<ClientShared> shared_;
+  LinkSession& session_;
+  std::uint32_t lane_count_max_;
+  std::vector<std::shared_ptr<Lane>> lanes_;    ///< Null or up. As many as are wanted, from the first attempt on.
+  std::vector<std::shared_ptr<Lane>> attempt_;  ///< Being connected.
+  std::unique_ptr<Connect> connect_;
+  bool is_connecting_ = false;
+  TimePoint next_attempt_{};
+  Duration backoff_{};
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< For what comes back from another thread.
+};
+
+}  // namespace kv

@@ -1,0 +1,66 @@
+// client/verbs_lender.h: the client's RDMA devices, opened when a node first offers RDMA, and its lent memory
+// registered with them. Sessions share both; their queue pairs are link_lanes.h.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/lent_memory.h"
+#include "transport/verbs_devices.h"
+
+namespace kv {
+
+/// Nothing here waits: opening and registering happen on a thread of its own, and until they are over calls go inline.
+/// Thread safety: none; on the client's executor.
+class VerbsLender {
+ public:
+  /// Devices, and the provider they come from. Held by all that was made of them.
+  struct Open {
+    std::unique_ptr<verbs::Provider> provider;
+    std::vector<verbs::OpenDevice> devices;
+  };
+  enum class State : std::uint8_t { kIdle, kOpening, kReady, kUnavailable };
+
+  /// `provider`: instead of this machine's devices, and used on the executor only; outlives the lender.
+  VerbsLender(asio::any_io_executor executor, std::vector<std::string> device_names, verbs::Provider* provider);
+  ~VerbsLender();
+
+  void open();  ///< Begins it, once.
+  State state() const { return state_; }
+  const std::string& why() const { return why_; }                 ///< Why not kReady; then: which devices are left out.
+  const std::shared_ptr<Open>& devices() const { return open_; }  ///< Null until kReady.
+
+  enum class Registration : std::uint8_t { kPending, kReady, kFailed };
+  /// Begins to register `region` if that was not done. Requires kReady.
+  Registration registration(const std::shared_ptr<LentMemory::Region>& region);
+  const verbs::RegisteredMemory& registered(const LentMemory::Region& region) const;  ///< Requires that it is.
+  /// Nobody can reach its memory through a device any more, shortly; it stays mapped until then.
+  void forget(const LentMemory::Region& region);
+
+  verbs::SlowCalls& slow_calls() { return slow_calls_; }
+  const asio::any_io_executor& executor() const { return executor_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<Open> open;
+    std::shared_ptr<LentMemory::Region> region;
+    std::unique_ptr<verbs::RegisteredMemory> memory;  ///< Goes first.
+    std::string why;
+    Registration state = Registration::kPending;
+  };
+
+  asio::any_io_executor executor_;
+  std::vector<std::string> device_names_;
+  verbs::Provider* provider_;
+  State state_ = State::kIdle;
+  std::string why_;
+  std::shared_ptr<Open> open_;
+  std::map<const LentMemory::Region*, std::shared_ptr<Entry>> entries_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< For what comes back from the thread.
+  verbs::SlowCalls slow_calls_;
+};
+
+}  // namespace kv

@@ -1,0 +1,282 @@
+// A block's whole way by RDMA between a client and real sessions, on the provider inside the process: what breaks it,
+// and what becomes of the client's memory then.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/real_nodes.h"
+
+namespace kv {
+namespace {
+
+using verbs::Status;
+
+/// A node on fake0 and fake1, a client on fake2 and fake3.
+class VerbsPathTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kBlockBytes = 300'000, kCount = 64;
+
+  VerbsPathTest() {
+    network.set_passes_descriptors(false);
+    restart_node();
+    config.nodes.push_back({.endpoint = "sim://node", .name = "node"});
+    config.rdma_devices = {"fake2", "fake3"};
+    config.connections_per_node = 1;
+    restart_client();
+  }
+  ~VerbsPathTest() override {
+    client.reset();
+    node.reset();
+    loop.drain();
+    loop.run_for(20s);
+    loop.drain();
+  }
+
+  void restart_node() {
+    node.reset();
+    node = std::make_unique<sim::SimNode>(loop.context(), network, clock, "node", small_store(), sim::DiskFaults{}, 1,
+                                          &verbs, std::vector<std::string>{"fake0", "fake1"});
+  }
+  void restart_client() {
+    client.reset();
+    client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock, &verbs);
+    space = loop.run(client->open(record, 5s)).value();
+    lent = client->allocate(kCount * kBlockBytes).value();
+    EXPECT_EQ(loop.run(client->lend(lent, 5s)).value(), 1u);
+    memory.emplace(lent, kCount, kBlockBytes);
+  }
+  void put_all() {
+    memory->fill(chain);
+    const PutResult put = loop.run(client->put(space, chain, memory->from, {.deadline = 5s})).value();
+    ASSERT_EQ(put.stored, kCount) << put.why.message();
+    memory->clear();
+  }
+  GetResult get(std::chrono::microseconds deadline = 5s) {
+    memory->clear();
+    const GetResult got = loop.run(client->get(space, chain, memory->to, {.deadline = deadline})).value();
+    EXPECT_GE(memory->right(chain), got.block_count) << "a block that is not what it says";
+    EXPECT_EQ(got.corrupt_count, 0u);
+    return got;
+  }
+  /// Runs a get in the background.
+  struct Running {
+    bool is_over = false;
+    GetResult result;
+  };
+  std::shared_ptr<Running> start_get(std::chrono::microseconds deadline) {
+    const auto running = std::make_shared<Running>();
+    memory->clear();
+    asio::co_spawn(loop.context(), client->get(space, chain, memory->to, {.deadline = deadline}),
+                   [running](std::exception_ptr thrown, Result<GetResult> result) {
+                     if (thrown) std::rethrow_exception(thrown);
+                     running->is_over = true;
+                     if (result) running->result = *result;
+                   });
+    return running;
+  }
+  /// Until RDMA packets are on their way.
+  void run_into_transfer(std::uint64_t packets = 20) {
+    const std::uint64_t before = verbs.packet_count();
+    loop.run_until([&] { return verbs.packet_count() > before + packets; });
+  }
+  /// The memory is the caller's: nothing may change in it any more.
+  void expect_left_alone() {
+    std::memset(lent.data(), 0x5A, lent.size());
+    loop.run_for(20s);
+    EXPECT_TRUE(std::ranges::all_of(lent, [](std::byte byte) { return byte == std::byte{0x5A}; }))
+        << "written after it was given back";
+  }
+  std::string transport() { return client->nodes()[0].peer_transport; }
+  bool uses_verbs() {
+    const std::uint64_t before = verbs.packet_count();
+    EXPECT_EQ(get().block_count, kCount);
+    return verbs.packet_count() > before + kCount;
+  }
+
+  VirtualClock clock;
+  SimNetwork network{clock, 1};
+  Loop loop{&clock};
+  verbs::FakeVerbs verbs{clock, loop.context().get_executor(), {.device_count = 4}};
+  std::unique_ptr<sim::SimNode> node;
+  ClientConfig config;
+  std::unique_ptr<Client> client;
+  const NamespaceRecord record = test_record(kBlockBytes);
+  const std::vector<BlockHash> chain = test_chain(record, kCount);
+  Space space{};
+  std::span<std::byte> lent;
+  std::optional<Blocks> memory;
+};
+
+TEST_F(VerbsPathTest, BlocksGoByRdmaAndNotThroughTheSocket) {
+  put_all();
+  EXPECT_EQ(transport(), "sim+verbs");
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u);
+  EXPECT_TRUE(uses_verbs());
+}
+
+TEST_F(VerbsPathTest, TheFirstGetDoesNotWaitForRdma) {
+  put_all();
+  const auto other = client->allocate(kBlockBytes).value();
+  const std::span<std::byte> to[] = {other};
+  const auto got = loop.run(client->get(space, std::span(chain).first(1), to, {.deadline = 5s}));
+  EXPECT_EQ(got->block_count, 1u) << "through the socket, while the memory is being registered";
+}
+
+class BrokenLaneTest : public VerbsPathTest, public testing::WithParamInterface<int> {};
+
+TEST_P(BrokenLaneTest, CostsOneShortGetAndIsMadeAnew) {
+  put_all();
+  for (const char* device : {"fake0", "fake1"}) {
+    verbs.fail_next(device, static_cast<Status>(GetParam()));
+    const GetResult got = get();
+    EXPECT_LT(got.block_count, kCount);
+    EXPECT_EQ(got.why, make_error_code(Errc::kUnavailable)) << got.why.message();
+    EXPECT_FALSE(client->is_quarantined(lent)) << "its lane was cut before the call ended";
+    EXPECT_EQ(client->nodes()[0].rdma_lanes, 1u) << "the other lane goes on";
+    expect_left_alone();
+    EXPECT_TRUE(uses_verbs());
+    loop.run_for(10s);
+    loop.run(client->lend(lent, 5s)).value();
+    EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u) << "queue pairs are rebuilt";
+    EXPECT_TRUE(uses_verbs());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Statuses, BrokenLaneTest, testing::Range(1, static_cast<int>(verbs::kStatusCount)),
+                         [](const auto& each) {
+                           std::string name(verbs::name_of(static_cast<Status>(each.param)));
+                           std::ranges::replace_if(
+                               name, [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
+
+TEST_F(VerbsPathTest, APutOverABrokenLaneStoresNothingWrong) {
+  memory->fill(chain);
+  verbs.fail_next("fake0", Status::kRetryExceeded);
+  const PutResult put = loop.run(client->put(space, chain, memory->from, {.deadline = 5s})).value();
+  EXPECT_LT(put.stored, kCount);
+  EXPECT_EQ(put.why, make_error_code(Errc::kUnavailable)) << put.why.message();
+  loop.run_for(5s);
+  EXPECT_EQ(node->check(), "");
+  EXPECT_EQ(node->stats().staged_count, 0u) << "slots that were being filled are free again";
+  const PutResult again = loop.run(client->put(space, chain, memory->from, {.deadline = 5s})).value();
+  EXPECT_EQ(again.stored + again.already_stored, kCount) << again.why.message();
+  EXPECT_EQ(get().block_count, kCount);
+}
+
+TEST_F(VerbsPathTest, ALinkThatIsCutIsNoticedAndTheMemoryComesBack) {
+  put_all();
+  const auto running = start_get(300ms);
+  run_into_transfer();
+  verbs.set_link("fake0", false);
+  verbs.set_link("fake1", false);
+  loop.run_until([&] { return running->is_over; });
+  EXPECT_LT(running->result.block_count, kCount);
+  EXPECT_EQ(running->result.why, make_error_code(asio::error::timed_out));
+  const TimePoint ended = clock.now();
+  EXPECT_TRUE(client->is_quarantined(lent)) << "packets may still be on their way";
+  loop.run_until([&] { return !client->is_quarantined(lent); });
+  const auto noticed = std::chrono::duration_cast<std::chrono::milliseconds>(clock.now() - ended);
+  RecordProperty("noticed_after_ms", static_cast<int>(noticed.count()));
+  EXPECT_LT(noticed, 10s);
+  expect_left_alone();
+  EXPECT_EQ(get().block_count, kCount) << "through the socket";
+  verbs.set_link("fake0", true);
+  verbs.set_link("fake1", true);
+  loop.run_for(30s);
+  loop.run(client->lend(lent, 5s)).value();
+  EXPECT_TRUE(uses_verbs());
+}
+
+TEST_F(VerbsPathTest, AMissedDeadlineGivesTheMemoryBackOnceTheNodeHasStopped) {
+  put_all();
+  const auto running = start_get(200us);
+  loop.run_until([&] { return running->is_over; });
+  EXPECT_LT(running->result.block_count, kCount);
+  loop.run_until([&] { return !client->is_quarantined(lent); });
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u) << "nothing broke";
+  expect_left_alone();
+  EXPECT_TRUE(uses_verbs());
+}
+
+TEST_F(VerbsPathTest, ANodeKilledInTheMiddleWritesNothingLater) {
+  put_all();
+  const auto running = start_get(5s);
+  run_into_transfer();
+  node->kill();
+  loop.run_until([&] { return running->is_over; });
+  EXPECT_EQ(running->result.why, make_error_code(Errc::kUnavailable)) << running->result.why.message();
+  EXPECT_FALSE(client->is_quarantined(lent)) << "the client has cut its lanes";
+  expect_left_alone();
+}
+
+TEST_F(VerbsPathTest, AClientThatVanishesLeavesNothingPinned) {
+  put_all();
+  const auto running = start_get(5s);
+  run_into_transfer();
+  verbs.kill("fake2");
+  verbs.kill("fake3");
+  client.reset();
+  loop.run_until([&] { return node->session_count() == 0; });
+  loop.run_for(20s);
+  EXPECT_EQ(node->check(), "");
+  EXPECT_EQ(node->stats().staged_count, 0u);
+}
+
+TEST_F(VerbsPathTest, MemoryFreedAfterADeadlineIsOutOfReachBeforeItIsUsedAgain) {
+  put_all();
+  const auto running = start_get(200us);
+  loop.run_until([&] { return running->is_over; });
+  ASSERT_TRUE(client->free_memory(lent));
+  loop.run_for(5s);
+  lent = client->allocate(kCount * kBlockBytes).value();
+  memory.emplace(lent, kCount, kBlockBytes);
+  loop.run(client->lend(lent, 5s)).value();
+  EXPECT_EQ(get().block_count, kCount);
+}
+
+TEST_F(VerbsPathTest, WithoutADeviceBlocksGoThroughTheSocket) {
+  put_all();
+  verbs.remove_device("fake0");
+  verbs.remove_device("fake1");
+  for (int i = 0; i < 5; ++i) get(1s);
+  loop.run_for(10s);
+  EXPECT_EQ(get().block_count, kCount);
+  verbs.remove_device("fake2");
+  verbs.remove_device("fake3");
+  EXPECT_EQ(get().block_count, kCount);
+}
+
+TEST_F(VerbsPathTest, AClientWithoutDevicesSaysWhyAndGoesOn) {
+  config.rdma_devices = {"fake9"};
+  client.reset();
+  client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock, &verbs);
+  space = loop.run(client->open(record, 5s)).value();
+  lent = client->allocate(kCount * kBlockBytes).value();
+  EXPECT_EQ(loop.run(client->lend(lent, 5s)).value(), 0u);
+  EXPECT_THAT(client->nodes()[0].rdma_text, testing::HasSubstr("fake9"));
+  EXPECT_EQ(transport(), "sim");
+  memory.emplace(lent, kCount, kBlockBytes);
+  put_all();
+  EXPECT_EQ(get().block_count, kCount);
+}
+
+TEST_F(VerbsPathTest, RandomFaultsNeverDeliverAWrongByte) {
+  put_all();
+  verbs.set_fault_probability(0.002);
+  std::size_t short_gets = 0;
+  for (int i = 0; i < 200; ++i) {
+    short_gets += get(20ms).block_count < kCount;
+    loop.run_until([&] { return !client->is_quarantined(lent); });
+    loop.run_for(50ms);
+  }
+  EXPECT_GT(short_gets, 0u);
+  verbs.set_fault_probability(0);
+  loop.run_until([&] { return !client->is_quarantined(lent); });
+  loop.run_for(10s);
+  EXPECT_EQ(node->check(), "");
+  loop.run(client->lend(lent, 5s)).value();
+  EXPECT_TRUE(uses_verbs());
+}
+
+}  // namespace
+}  // namespace kv
