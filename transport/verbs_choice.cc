@@ -14,7 +14,6 @@ bool is_ipv4_mapped(const Gid& gid) {
   return std::all_of(gid.begin(), gid.begin() + 10, [](std::uint8_t byte) { return byte == 0; }) && gid[10] == 0xFF &&
          gid[11] == 0xFF;
 }
-bool is_link_local(const Gid& gid) { return gid[0] == 0xFE && (gid[1] & 0xC0) == 0x80; }
 bool is_empty(const Gid& gid) {
   return std::all_of(gid.begin(), gid.end(), [](std::uint8_t byte) { return byte == 0; });
 }
@@ -60,6 +59,14 @@ Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wa
   }
   if (why) *why = reasons.empty() ? device.name + " has no port" : reasons;
   return Errc::kUnavailable;
+}
+
+std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best) {
+  const auto its_rank = rank(port, entry);
+  if (is_empty(entry.gid)) return "empty";
+  if (!its_rank) return "kvstore speaks RoCE v2 only";
+  if (!best || !port.is_ethernet || *its_rank == *rank(port, *best)) return "the first of its kind is used";
+  return is_link_local(entry.gid) ? "link-local comes last" : "IPv4 goes before IPv6";
 }
 
 std::vector<Attachment> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
@@ -123,6 +130,8 @@ Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAdd
           .mtu_bytes = std::min(ours.mtu_bytes, peer.mtu_bytes),
           .read_count = std::min(ours.read_count_max, peer.read_count_max)};
 }
+
+bool is_link_local(const Gid& gid) { return gid[0] == 0xFE && (gid[1] & 0xC0) == 0x80; }
 
 std::string text_of(const Gid& gid) {
   std::array<char, INET6_ADDRSTRLEN> text{};

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transport/verbs.h"
@@ -27,6 +28,9 @@ struct Attachment {
 /// each port lacks.
 Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wanted, std::string* why);
 
+/// Why attach() takes `best`, or nothing if that is null, and not `entry`: part of a sentence.
+std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best);
+
 /// Devices that can be attached, best first: those on `numa_node`, then unknown ones, then the others; equal ones by
 /// name. If `configured` is not empty, only those, in its order.
 std::vector<Attachment> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
@@ -39,6 +43,7 @@ QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::u
 /// The smaller MTU and read count of both.
 Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer);
 
+bool is_link_local(const Gid& gid);
 /// "fe80::1" and "::ffff:10.0.0.1" forms. text_of() writes what parse_gid() reads.
 std::string text_of(const Gid& gid);
 std::optional<Gid> parse_gid(const std::string& text);

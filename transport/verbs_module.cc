@@ -23,14 +23,15 @@ Result<std::unique_ptr<Provider>> load_verbs(std::string* why) {
     const std::string error = ::dlerror();
     const bool lacks_library = error.find("libibverbs.so") != std::string::npos;
     return refuse(error + (lacks_library ? "; install rdma-core (Debian: libibverbs1 and ibverbs-providers)"
-                                         : "; kvstore's module for RDMA is not installed"));
+                                         : "; install kvstore's module for RDMA, or name its file in KV_VERBS_MODULE"));
   }
   const auto version = reinterpret_cast<int (*)()>(::dlsym(library, "kv_verbs_abi_version"));
   const auto make = reinterpret_cast<Provider* (*)(int)>(::dlsym(library, "kv_verbs_make_provider"));
   if (!version || !make || version() != kModuleAbiVersion) {
     return refuse(
         file + " is another version's" +
-        (version ? ": " + std::to_string(version()) + ", wanted is " + std::to_string(kModuleAbiVersion) : ""));
+        (version ? ": " + std::to_string(version()) + ", wanted is " + std::to_string(kModuleAbiVersion) : "") +
+        "; install the one that was built with this program");
   }
   return std::unique_ptr<Provider>(make(static_cast<int>(assert_policy())));
 }

@@ -11,8 +11,8 @@ namespace kv::verbs {
 
 /// Loads the file that the environment names in KV_VERBS_MODULE, else libkvstore_verbs.so as the loader finds it. It
 /// stays loaded. That there is a device is not asked: device_names() may be empty.
-/// Errors: kUnavailable: no such module, no libibverbs, or another version's module; `why` is told which, and what to
-/// install. Thread safety: any thread.
+/// Errors: kUnavailable: no such module, no libibverbs, or another version's module; `why` is told which and, behind a
+/// semicolon, what to install. Thread safety: any thread.
 Result<std::unique_ptr<Provider>> load_verbs(std::string* why = nullptr);
 
 }  // namespace kv::verbs

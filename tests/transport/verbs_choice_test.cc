@@ -40,6 +40,21 @@ TEST(VerbsChoiceTest, TakesTheGidThatIsAskedForOrNone) {
   EXPECT_THAT(why, HasSubstr("gid: ::ffff:10.9.9.8"));
 }
 
+TEST(VerbsChoiceTest, SaysOfEveryGidWhyAnotherIsTaken) {
+  const PortInfo port = roce("mlx5_0").ports[0];
+  const GidEntry& best = port.gids[4];
+  const auto reason = [&](std::size_t i, const GidEntry* taken) {
+    return std::string(why_not(port, port.gids[i], taken));
+  };
+  EXPECT_EQ(reason(0, &best), "kvstore speaks RoCE v2 only");
+  EXPECT_EQ(reason(1, &best), "link-local comes last");
+  EXPECT_EQ(reason(2, &best), "IPv4 goes before IPv6");
+  EXPECT_EQ(reason(3, &best), "kvstore speaks RoCE v2 only");
+  EXPECT_EQ(reason(5, &best), "the first of its kind is used");
+  EXPECT_EQ(reason(0, nullptr), "kvstore speaks RoCE v2 only");
+  EXPECT_EQ(why_not(port, {.type = GidType::kRoceV2}, &best), "empty");
+}
+
 TEST(VerbsChoiceTest, InfinibandUsesTheFirstGidAndTheLid) {
   PortInfo port{.number = 2, .is_active = true, .lid = 17, .mtu_bytes = 2048};
   port.gids = {{0, gid("fe80::2:c903:1"), GidType::kInfiniband}, {1, gid("fe80::5"), GidType::kInfiniband}};
