@@ -5,7 +5,7 @@
 //   ctl_status.cc   status, namespaces, top
 //   ctl_blocks.cc   match, pin, unpin, drop
 //   ctl_ping.cc     ping
-//   ctl_doctor.cc   doctor
+//   ctl_doctor.cc   doctor; its files are listed in doctor.h
 //   ctl_size.cc     size
 //   ctl_spill.cc    spill
 #include "client/tools/ctl.h"

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "client/tools/ctl.h"
+#include "client/tools/doctor_rdma.h"
 #include "client/tools/latency_histogram.h"
 #include "client/tools/text_table.h"
 
@@ -15,9 +16,9 @@ namespace {
 
 struct DoctorOptions : CtlOptions {
   std::string admin = "127.0.0.1:7401";
+  bool rdma_only = false;
 };
 
-enum class Verdict { kOk, kNote, kWarning, kFailed };
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {
     case Verdict::kOk: return "ok";
@@ -27,14 +28,6 @@ const char* verdict_name(Verdict verdict) {
   }
   return "?";
 }
-
-struct Finding {
-  std::string check;
-  Verdict verdict;
-  std::string found;
-  std::string advice;  ///< Empty if there is nothing to do.
-};
-using Findings = std::vector<Finding>;
 
 /// The first line of a file of the kernel's, or nothing.
 std::string read_line(const std::string& path) {
@@ -181,13 +174,6 @@ void check_machine(Findings& findings) {
       {"transparent huge pages", thp_always ? Verdict::kNote : Verdict::kOk,
        "memory " + (thp.empty() ? "?" : thp) + ", shared memory " + (thp_shmem.empty() ? "?" : thp_shmem),
        thp_always ? "`madvise` avoids stalls while the kernel builds huge pages" : ""});
-  rlimit memlock{};
-  ::getrlimit(RLIMIT_MEMLOCK, &memlock);
-  const bool is_low = memlock.rlim_cur != RLIM_INFINITY && memlock.rlim_cur < (1ull << 30);
-  findings.push_back(
-      {"memlock limit", is_low ? Verdict::kNote : Verdict::kOk,
-       memlock.rlim_cur == RLIM_INFINITY ? "unlimited" : format_bytes(memlock.rlim_cur),
-       is_low ? "enough for sockets and shared memory; RDMA will need LimitMEMLOCK=infinity (or ulimit -l)" : ""});
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   findings.push_back(
@@ -206,7 +192,7 @@ void check_machine(Findings& findings) {
   }
 }
 
-void run_doctor(DoctorOptions options) {
+Findings check_all(DoctorOptions& options) {
   Findings findings;
   ToolClient client(ctl_config(options.node));
   for (std::size_t i = 0; i < options.node.endpoints.size(); ++i) check_node(client, options, i, findings);
@@ -215,7 +201,13 @@ void run_doctor(DoctorOptions options) {
   }
   if (options.admin != "none") check_admin(options, findings);
   check_machine(findings);
+  const Findings rdma = check_rdma_here(/*is_asked_for=*/false);
+  findings.insert(findings.end(), rdma.begin(), rdma.end());
+  return findings;
+}
 
+void run_doctor(DoctorOptions options) {
+  const Findings findings = options.rdma_only ? check_rdma_here(/*is_asked_for=*/true) : check_all(options);
   bool has_failed = false;
   nlohmann::json document = {{"findings", nlohmann::json::array()}};
   TextTable table({"", "check", "found"});
@@ -246,8 +238,13 @@ void add_doctor_command(CLI::App& app) {
   command->add_option("--admin", options->admin, "Admin address of a node; none: do not look")
       ->capture_default_str()
       ->type_name("HOST:PORT");
+  command->add_flag(
+      "--rdma", options->rdma_only,
+      "Only RDMA of this machine, and no node: module, devices, limits, a transfer of each device to itself");
   command->footer(
-      "Exit status 1 if something FAILED; notes and warnings are advice.\n\nExample:\n  kvstorectl doctor\n");
+      "Exit status 1 if something FAILED; notes and warnings are advice. That RDMA is absent or broken is FAILED only\n"
+      "with --rdma.\n\n"
+      "Examples:\n  kvstorectl doctor\n  kvstorectl doctor --rdma\n");
   command->callback([options] { run_doctor(*options); });
 }
 

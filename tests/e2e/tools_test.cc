@@ -95,6 +95,23 @@ TEST(E2eToolsTest, ANodeThatIsNotThereEndsWithOneAndAReason) {
   EXPECT_EQ(bench({"chat", "--endpoint", "tcp://127.0.0.1:1", "--deadline", "500ms"}).status, 1);
 }
 
+TEST(E2eToolsTest, DoctorForRdmaAsksNoNodeAndFailsWithoutAModule) {
+  const std::vector<std::string> environment = {"KV_VERBS_MODULE=/no/such/module.so"};
+  const Finished doctor = ctl({"doctor", "--rdma"}, environment);
+  EXPECT_EQ(doctor.status, 1);
+  EXPECT_THAT(doctor.out, HasSubstr("install kvstore's module for RDMA"));
+  EXPECT_THAT(doctor.out, testing::Not(HasSubstr("reach"))) << "no node was to be asked";
+  const json document = parsed(ctl({"doctor", "--rdma", "--json"}, environment));
+  EXPECT_FALSE(document["ok"].get<bool>());
+  EXPECT_EQ(document["findings"][0]["check"], "RDMA module");
+  EXPECT_EQ(document["findings"][0]["verdict"], "FAILED");
+
+  const NodeProcess node({"--capacity", "16MiB"});
+  const Finished all = ctl({"doctor", "--endpoint", node.tcp(), "--admin", node.admin()}, environment);
+  EXPECT_EQ(all.status, 0) << "without RDMA there are TCP and shared memory\n" << all.out;
+  EXPECT_THAT(all.out, HasSubstr("TCP and shared memory are used"));
+}
+
 TEST(E2eToolsTest, CtlSeesAndChangesWhatANodeHolds) {
   const NodeProcess node({"--capacity", "64MiB"});
   TestClient client(node.tcp(), Transport::kTcp, 65536, 8);
