@@ -7,7 +7,8 @@
 #   deploy/test.sh --tsan        the tests under ThreadSanitizer (Clang)
 #   deploy/test.sh --fuzz        every decoder under libFuzzer, 10 s each (KV_FUZZ_SECONDS)
 #   deploy/test.sh --planted     plants bugs one by one: the tests must catch each
-#   deploy/test.sh --rdma        the tests of verbs on Soft-RoCE devices, in a virtual machine (QEMU; skipped where it cannot be had)
+#   deploy/test.sh --rdma        the tests of verbs, and kvstorectl doctor, on Soft-RoCE devices in a virtual machine (QEMU; skipped
+#                                where it cannot be had)
 #   deploy/test.sh --all         the same as no argument; flags can be combined, --rdma has to be asked for
 #
 # Logs and JUnit files: build/test-logs/. Exits 0 only if nothing failed. The last line counts it all.
@@ -21,7 +22,7 @@ for argument in "$@"; do
     --quick) steps+=(release) ;;
     --asan | --tsan | --fuzz | --planted | --rdma) steps+=("${argument#--}") ;;
     --all) steps=() && set -- && break ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -198,6 +199,17 @@ run_in_vm() {
   count "rdma $net" "$good" "$bad" "$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)"
 }
 
+# doctor_in_vm: kvstorectl doctor on a device that is whole, and on one broken in one way after another
+doctor_in_vm() {
+  local log=$logs/rdma-doctor.log status=0 bad
+  KV_VERBS_MODULE=$root/build/release/transport/ibverbs/libkvstore_verbs.so \
+    tests/rdma_vm/run.sh --timeout 300 tests/rdma_vm/doctor.sh build/release/client/tools/kvstorectl > "$log" 2>&1 || status=$?
+  [ "$status" = 0 ] || tail -n 100 "$log"
+  bad=$(grep -c '^FAILED: ' "$log" || true)
+  [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1  # it did not get to the end
+  count "rdma doctor" "$(grep -c '^passed: ' "$log" || true)" "$bad" 0
+}
+
 step_rdma() {
   begin "rdma: Soft-RoCE in a virtual machine"
   local log=$logs/rdma-vm.log
@@ -206,12 +218,13 @@ step_rdma() {
     count rdma 0 0 1
     return
   fi
-  build release verbs_test || return 0
+  build release verbs_test kvstorectl || return 0
   if [ ! -e build/release/transport/ibverbs/libkvstore_verbs.so ]; then
     skips+=("rdma: the module was not built, libibverbs-dev is not installed")
     count rdma 0 0 1
     return
   fi
+  doctor_in_vm
   run_in_vm loop '*/device'
   run_in_vm pair '*Conformance*/device:*Model*/device:*Mover*/device:*Process*/device'
 }
