@@ -255,6 +255,7 @@ asio::awaitable<void> Session::deliver(std::shared_ptr<Session> self, std::share
       co_await asio::post(self->executor_, asio::use_awaitable);  // others get a turn; a cancel is seen
     } else if (job->move_count > 0) {
       co_await moved.wait();
+      more = true;  // there is room now
     }
   }
   job->wake = nullptr;

@@ -121,6 +121,24 @@ TEST_F(VerbsPathTest, TheFirstGetDoesNotWaitForRdma) {
   EXPECT_EQ(got->block_count, 1u) << "through the socket, while the memory is being registered";
 }
 
+TEST_F(VerbsPathTest, BlocksOfAnySizeArrive) {
+  for (const std::size_t block_bytes : {1ul, 4096ul, 5'000'000ul, 20'000'000ul}) {
+    const NamespaceRecord other = test_record(block_bytes, "size" + std::to_string(block_bytes));
+    const auto names = test_chain(other, 2);
+    const Space where = loop.run(client->open(other, 5s)).value();
+    const auto own = client->allocate(2 * block_bytes).value();
+    ASSERT_EQ(loop.run(client->lend(own, 5s)).value(), 1u);
+    Blocks two(own, 2, block_bytes);
+    two.fill(names);
+    ASSERT_EQ(loop.run(client->put(where, names, two.from, {.deadline = 5s}))->stored, 2u) << block_bytes;
+    two.clear();
+    const GetResult got = loop.run(client->get(where, names, two.to, {.deadline = 5s})).value();
+    EXPECT_EQ(got.block_count, 2u) << block_bytes << " " << got.why.message();
+    EXPECT_EQ(two.right(names), 2u) << block_bytes;
+    EXPECT_TRUE(client->free_memory(own));
+  }
+}
+
 class BrokenLaneTest : public VerbsPathTest, public testing::WithParamInterface<int> {};
 
 TEST_P(BrokenLaneTest, CostsOneShortGetAndIsMadeAnew) {

@@ -21,12 +21,17 @@ bool is_known_reason(const error_code& why) {
 
 class E2eFaultTest : public testing::TestWithParam<Transport> {
  protected:
-  std::string endpoint(const NodeProcess& node) const {
-    return GetParam() == Transport::kTcp ? node.tcp() : node.unix_socket();
+  void SetUp() override {
+    if (const std::string why = lacks(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
+  static std::vector<std::string> options(std::vector<std::string> more) {
+    return node_options(GetParam(), std::move(more));
+  }
+  std::string endpoint(const NodeProcess& node) const { return endpoint_of(node, GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, E2eFaultTest, testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm),
+INSTANTIATE_TEST_SUITE_P(Transports, E2eFaultTest,
+                         testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm, Transport::kVerbs),
                          [](const auto& one) { return std::string(transport_name(one.param)); });
 
 /// Gets again and again in a thread of its own until a get falls short, so that a fault hits one in its middle.
@@ -57,7 +62,7 @@ class GetLoop {
 };
 
 TEST_P(E2eFaultTest, AGetFromANodeKilledMidwayEndsWithAReason) {
-  NodeProcess node({"--capacity", "128MiB"});
+  NodeProcess node(options({"--capacity", "128MiB"}));
   TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
   const auto chain = make_chain(1, kCount);
   ASSERT_EQ(client.put(chain).stored, kCount);
@@ -72,7 +77,7 @@ TEST_P(E2eFaultTest, AGetFromANodeKilledMidwayEndsWithAReason) {
 }
 
 TEST_P(E2eFaultTest, APutToANodeKilledMidwayEndsWithAReason) {
-  NodeProcess node({"--capacity", "128MiB"});
+  NodeProcess node(options({"--capacity", "128MiB"}));
   TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
   std::atomic<int> rounds = 0;
   PutResult last;
@@ -91,7 +96,7 @@ TEST_P(E2eFaultTest, APutToANodeKilledMidwayEndsWithAReason) {
 }
 
 TEST_P(E2eFaultTest, AStoppedNodeCostsADeadlineAndHealsWhenItGoesOn) {
-  NodeProcess node({"--capacity", "128MiB"});
+  NodeProcess node(options({"--capacity", "128MiB"}));
   TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
   const auto chain = make_chain(1, kCount);
   ASSERT_EQ(client.put(chain).stored, kCount);
@@ -104,7 +109,7 @@ TEST_P(E2eFaultTest, AStoppedNodeCostsADeadlineAndHealsWhenItGoesOn) {
     EXPECT_TRUE(is_known_reason(got.why)) << got.why.message();
     EXPECT_EQ(loop.wrong_bytes(), 0u);
   }
-  if (GetParam() == Transport::kShm) {
+  if (GetParam() == Transport::kShm || GetParam() == Transport::kVerbs) {
     // The node may still write there once it goes on: until it has said so, nobody else may use that memory. (On a very
     // slow machine the loop ended before the node was stopped: then this get is the one that finds it so.)
     if (!client->is_quarantined(client.memory())) {
@@ -125,7 +130,7 @@ TEST_P(E2eFaultTest, AStoppedNodeCostsADeadlineAndHealsWhenItGoesOn) {
 TEST_P(E2eFaultTest, AClientFindsANodeThatCameBackEmpty) {
   const TempDir directory;
   const std::string socket = directory.path() + "/socket";
-  auto node = std::make_unique<NodeProcess>(std::vector<std::string>{"--capacity", "128MiB"}, socket);
+  auto node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB"}), socket);
   const std::string port = node->tcp();
   TestClient client(endpoint(*node), GetParam(), kBlockBytes, 8);
   const auto chain = make_chain(1, 8);
@@ -133,14 +138,14 @@ TEST_P(E2eFaultTest, AClientFindsANodeThatCameBackEmpty) {
   node->signal(SIGKILL);
   node->wait();
   EXPECT_EQ(client.get(chain, 200ms).block_count, 0u);
-  node = std::make_unique<NodeProcess>(std::vector<std::string>{"--capacity", "128MiB", "--listen", port}, socket);
+  node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB", "--listen", port}), socket);
   EXPECT_TRUE(eventually([&] { return client.put(chain, 1s).stored == 8; }));
   EXPECT_EQ(client.get(chain).block_count, 8u);
   EXPECT_EQ(client.wrong_bytes(chain, 8), 0u);
 }
 
 TEST_P(E2eFaultTest, SigtermDrainsAndExitsZero) {
-  NodeProcess node({"--capacity", "128MiB"});
+  NodeProcess node(options({"--capacity", "128MiB"}));
   TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
   const auto chain = make_chain(1, kCount);
   ASSERT_EQ(client.put(chain).stored, kCount);
@@ -155,7 +160,7 @@ TEST_P(E2eFaultTest, SigtermDrainsAndExitsZero) {
 }
 
 TEST_P(E2eFaultTest, AClientKilledMidPutLeavesNothingStaged) {
-  const NodeProcess node({"--capacity", "256MiB"});
+  const NodeProcess node(options({"--capacity", "256MiB"}));
   const std::string bench = bench_program(), url = endpoint(node), transport = transport_name(GetParam());
   const pid_t writer = ::fork();
   if (writer == 0) {

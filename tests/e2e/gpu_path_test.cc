@@ -104,7 +104,10 @@ class BlockClient {
 class GpuPathTest : public testing::TestWithParam<Transport> {
  protected:
   GpuPathTest() { random_.seed(seed_); }
-  std::string endpoint() const { return GetParam() == Transport::kTcp ? node_.tcp() : node_.unix_socket(); }
+  void SetUp() override {
+    if (const std::string why = lacks(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  }
+  std::string endpoint() const { return endpoint_of(node_, GetParam()); }
   /// A client for blocks of everything that `layout` holds, in so many head groups.
   BlockClient client_for(const Layout& layout, const std::string& model, std::int64_t head_groups = 1,
                          const std::string& heads = "") const {
@@ -115,10 +118,10 @@ class GpuPathTest : public testing::TestWithParam<Transport> {
   const std::uint64_t seed_ = test_seed();
   testing::ScopedTrace trace_{__FILE__, __LINE__, seed_text(seed_)};
   std::mt19937_64 random_;
-  const NodeProcess node_{{"--capacity", "256MiB"}};
+  const NodeProcess node_{node_options(GetParam(), {"--capacity", "256MiB"})};
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, GpuPathTest, testing::Values(Transport::kTcp, Transport::kShm),
+INSTANTIATE_TEST_SUITE_P(Transports, GpuPathTest, testing::Values(Transport::kTcp, Transport::kShm, Transport::kVerbs),
                          [](const auto& one) { return std::string(transport_name(one.param)); });
 
 struct LayoutPair {
@@ -287,7 +290,8 @@ class HeadGroupTest : public GpuPathTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, HeadGroupTest, testing::Values(Transport::kTcp, Transport::kShm),
+INSTANTIATE_TEST_SUITE_P(Transports, HeadGroupTest,
+                         testing::Values(Transport::kTcp, Transport::kShm, Transport::kVerbs),
                          [](const auto& one) { return std::string(transport_name(one.param)); });
 
 TEST_P(HeadGroupTest, FourRanksAndOneReadWhatTwoRanksWrote) {

@@ -23,16 +23,18 @@ constexpr std::size_t kChainBlocks = 16;
 
 class E2eSpillTest : public testing::TestWithParam<Transport> {
  protected:
+  void SetUp() override {
+    if (const std::string why = lacks(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  }
   std::unique_ptr<NodeProcess> start(std::vector<std::string> more = {}) {
     std::vector<std::string> options = {
         "--capacity-blocks", "64",     "--capacity-block-bytes",   "64KiB", "--spill-path", spill.path(),
         "--spill-capacity",  "256MiB", "--spill-put-wait-seconds", "5"};
     options.insert(options.end(), more.begin(), more.end());
-    return std::make_unique<NodeProcess>(options);
+    return std::make_unique<NodeProcess>(node_options(GetParam(), options));
   }
   static std::unique_ptr<TestClient> connect(const NodeProcess& node, Transport transport = Transport::kUnix) {
-    return std::make_unique<TestClient>(transport == Transport::kTcp ? node.tcp() : node.unix_socket(), transport,
-                                        kBlockBytes, kChainBlocks);
+    return std::make_unique<TestClient>(endpoint_of(node, transport), transport, kBlockBytes, kChainBlocks);
   }
   /// Puts chains 1..count, each as large as a quarter of the memory, and lets the disk keep up.
   static void fill(const NodeProcess& node, TestClient& client, std::uint64_t count) {
@@ -52,7 +54,8 @@ class E2eSpillTest : public testing::TestWithParam<Transport> {
   TempDir spill;
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, E2eSpillTest, testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm),
+INSTANTIATE_TEST_SUITE_P(Transports, E2eSpillTest,
+                         testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm, Transport::kVerbs),
                          [](const auto& one) { return std::string(transport_name(one.param)); });
 
 TEST_P(E2eSpillTest, WhatDoesNotFitInMemoryComesBackFromDisk) {
@@ -72,7 +75,7 @@ TEST_P(E2eSpillTest, WhatDoesNotFitInMemoryComesBackFromDisk) {
 
 TEST_P(E2eSpillTest, SegmentsOfBlocksOnDiskArriveInOrder) {
   const auto node = start();
-  const TestClient big(GetParam() == Transport::kTcp ? node->tcp() : node->unix_socket(), GetParam(), 256 << 10, 8);
+  const TestClient big(endpoint_of(*node, GetParam()), GetParam(), 256 << 10, 8);
   auto& client = const_cast<TestClient&>(big);
   for (std::uint64_t name = 1; name <= 6; ++name) {
     EXPECT_EQ(client.put(make_chain(name, 8)).stored, 8u);

@@ -1,6 +1,7 @@
 #include "tests/e2e/test_client.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "client/tools/block_pattern.h"
@@ -8,7 +9,18 @@
 namespace kv::e2e {
 namespace {
 
-ClientConfig with_node(ClientConfig config, const std::string& endpoint) {
+/// The device of the node (0) or of clients (1).
+std::string verbs_device(int which) {
+  const char* const text = std::getenv("KV_VERBS_TEST_DEVICES");
+  const std::string names = text == nullptr ? "" : text;
+  const auto comma = names.find(',');
+  if (comma == std::string::npos) return "";
+  return which == 0 ? names.substr(0, comma) : names.substr(comma + 1);
+}
+
+ClientConfig with_node(ClientConfig config, const std::string& endpoint, Transport transport) {
+  config.rdma = transport == Transport::kVerbs ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
+  if (transport == Transport::kVerbs) config.rdma_devices = {verbs_device(1)};
   NodeConfig node;
   node.endpoint = endpoint;
   config.nodes.push_back(std::move(node));
@@ -24,6 +36,28 @@ T value_of(Result<T> result, const char* what) {
 }
 
 }  // namespace
+
+std::string lacks(Transport transport) {
+  if (transport != Transport::kVerbs || !verbs_device(0).empty()) return "";
+  return "needs RDMA devices: KV_VERBS_TEST_DEVICES is not set (deploy/test.sh --rdma runs it in a virtual machine)";
+}
+
+std::vector<std::string> node_options(Transport transport, std::vector<std::string> options) {
+  if (transport == Transport::kVerbs && lacks(transport).empty())
+    options.insert(options.end(), {"--rdma", "on", "--rdma-device", verbs_device(0)});
+  return options;
+}
+
+std::vector<std::string> tool_options(const NodeProcess& node, Transport transport) {
+  std::vector<std::string> options = {"--endpoint", endpoint_of(node, transport), "--transport",
+                                      transport_name(transport)};
+  if (transport == Transport::kVerbs) options.insert(options.end(), {"--rdma-device", verbs_device(1)});
+  return options;
+}
+
+std::string endpoint_of(const NodeProcess& node, Transport transport) {
+  return transport == Transport::kTcp || transport == Transport::kVerbs ? node.tcp() : node.unix_socket();
+}
 
 NamespaceRecord make_record(std::size_t block_bytes, const std::string& salt) {
   std::string why;
@@ -47,15 +81,24 @@ TestClient::TestClient(const std::string& endpoint, Transport transport, std::si
 TestClient::TestClient(const std::string& endpoint, Transport transport, NamespaceRecord record,
                        std::size_t block_count, ClientConfig config)
     : record_(std::move(record)),
-      client_(with_node(std::move(config), endpoint)),
-      space_(value_of(client_.open(record_, kDeadline), "open")) {
+      client_(with_node(std::move(config), endpoint, transport)),
+      space_(value_of(client_.open(record_, kDeadline), "open")),
+      is_verbs_(transport == Transport::kVerbs) {
   const std::size_t bytes = record_.block_bytes() * block_count;
-  if (transport == Transport::kShm) {
+  if (transport == Transport::kShm || is_verbs_) {
     memory_ = value_of(client_.allocate(bytes), "allocate");
+    if (!wait_for_rdma()) throw std::runtime_error("no RDMA: " + client_.nodes()[0].rdma_text);
   } else {
     own_memory_.resize(bytes);
     memory_ = own_memory_;
   }
+}
+
+bool TestClient::wait_for_rdma() {
+  return !is_verbs_ || eventually([&] {
+    const auto lent = client_.lend(memory_, kDeadline);
+    return lent && *lent > 0 && client_.nodes()[0].rdma_lanes > 0;
+  });
 }
 
 std::vector<std::span<std::byte>> TestClient::blocks(std::size_t count) const {

@@ -250,7 +250,8 @@ struct TraceCase {
 class E2eTraceTest : public testing::TestWithParam<std::tuple<Transport, TraceCase>> {};
 
 INSTANTIATE_TEST_SUITE_P(Conversation, E2eTraceTest,
-                         testing::Combine(testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm),
+                         testing::Combine(testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm,
+                                                          Transport::kVerbs),
                                           testing::Values(TraceCase{10'000, 0.2116}, TraceCase{30'000, 0.3257})),
                          [](const auto& one) {
                            return std::string(transport_name(std::get<0>(one.param))) + "_" +
@@ -261,13 +262,16 @@ TEST_P(E2eTraceTest, TheRealTraceHitsAsTheModelSaysTwiceTheSame) {
   const char* folder = std::getenv("KV_TRACES");
   if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";
   const auto [transport, expected] = GetParam();
+  if (const std::string why = lacks(transport); !why.empty()) GTEST_SKIP() << why;
   std::vector<std::uint64_t> hits;
   for (int round = 0; round < 2; ++round) {
-    const NodeProcess node(
-        {"--capacity-blocks", std::to_string(expected.block_count), "--capacity-block-bytes", "4096"});
-    const json replay = parsed(bench({"replay", "--trace", std::string(folder) + "/conversation_trace.jsonl.gz",
-                                      "--endpoint", transport == Transport::kTcp ? node.tcp() : node.unix_socket(),
-                                      "--transport", transport_name(transport), "--json"}));
+    const NodeProcess node(node_options(
+        transport, {"--capacity-blocks", std::to_string(expected.block_count), "--capacity-block-bytes", "4096"}));
+    std::vector<std::string> command = {"replay", "--trace", std::string(folder) + "/conversation_trace.jsonl.gz",
+                                        "--json"};
+    const auto options = tool_options(node, transport);
+    command.insert(command.end(), options.begin(), options.end());
+    const json replay = parsed(bench(command));
     EXPECT_EQ(replay["requests"], 12'031);
     EXPECT_EQ(replay["references"], 288'500);
     EXPECT_EQ(replay["wrong_bytes"], 0);

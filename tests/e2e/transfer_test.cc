@@ -9,17 +9,33 @@ namespace {
 
 class E2eTransferTest : public testing::TestWithParam<Transport> {
  protected:
-  std::string endpoint(const NodeProcess& node) const {
-    return GetParam() == Transport::kTcp ? node.tcp() : node.unix_socket();
+  void SetUp() override {
+    if (const std::string why = lacks(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  }
+  static std::vector<std::string> options(std::vector<std::string> more) {
+    return node_options(GetParam(), std::move(more));
+  }
+  std::string endpoint(const NodeProcess& node) const { return endpoint_of(node, GetParam()); }
+  /// That it went the way it should.
+  static void expect_path(const NodeProcess& node) {
+    const char* const path = GetParam() == Transport::kVerbs ? "verbs"
+                             : GetParam() == Transport::kShm ? "memfd"
+                                                             : "inline";
+    for (const char* each : {"verbs", "memfd", "inline"}) {
+      for (const char* direction : {"in", "out"}) {
+        const std::string name = std::string("kvstore_bytes_") + direction + "_total{path=\"" + each + "\"}";
+        EXPECT_EQ(node.metric(name) > 0, std::string(each) == path) << name;
+      }
+    }
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Transports, E2eTransferTest,
-                         testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm),
+                         testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm, Transport::kVerbs),
                          [](const auto& one) { return std::string(transport_name(one.param)); });
 
 TEST_P(E2eTransferTest, WhatOneClientPutsAnotherGetsByteForByte) {
-  const NodeProcess node({"--capacity", "256MiB"});
+  const NodeProcess node(options({"--capacity", "256MiB"}));
   constexpr std::size_t kBlockBytes = 2 << 20, kCount = 24;
   const auto chain = make_chain(1, kCount);
   {
@@ -39,10 +55,11 @@ TEST_P(E2eTransferTest, WhatOneClientPutsAnotherGetsByteForByte) {
   EXPECT_FALSE(got.why) << got.why.message();
   EXPECT_EQ(got.corrupt_count, 0u);
   EXPECT_EQ(reader.wrong_bytes(chain, kCount), 0u);
+  expect_path(node);
 }
 
 TEST_P(E2eTransferTest, MixedBlockSizesLiveTogether) {
-  const NodeProcess node({"--capacity", "1GiB"});
+  const NodeProcess node(options({"--capacity", "1GiB"}));
   constexpr std::size_t kSizes[] = {4096, 196 * 1024, 1'153'434, 2 << 20, 32 << 20, 80 << 20};
   for (const std::size_t block_bytes : kSizes) {
     const std::size_t count = block_bytes >= (32u << 20) ? 2 : 20;
@@ -60,7 +77,7 @@ TEST_P(E2eTransferTest, MixedBlockSizesLiveTogether) {
 }
 
 TEST_P(E2eTransferTest, EvictionShortensAPrefixAndNeverBendsIt) {
-  const NodeProcess node({"--capacity-blocks", "64", "--capacity-block-bytes", "65536"});
+  const NodeProcess node(options({"--capacity-blocks", "64", "--capacity-block-bytes", "65536"}));
   TestClient client(endpoint(node), GetParam(), 65536, 40);
   const auto old = make_chain(1, 40), young = make_chain(2, 40);
   EXPECT_EQ(client.put(old).stored, 40u);
@@ -75,7 +92,7 @@ TEST_P(E2eTransferTest, EvictionShortensAPrefixAndNeverBendsIt) {
 }
 
 TEST_P(E2eTransferTest, SegmentsArriveInOrderAndVerified) {
-  const NodeProcess node({"--capacity", "64MiB"});
+  const NodeProcess node(options({"--capacity", "64MiB"}));
   TestClient client(endpoint(node), GetParam(), 1 << 20, 8);
   const auto chain = make_chain(3, 8);
   ASSERT_EQ(client.put(chain).stored, 8u);
@@ -95,6 +112,7 @@ TEST_P(E2eTransferTest, SegmentsArriveInOrderAndVerified) {
   EXPECT_EQ(got->block_count, 8u);
   EXPECT_EQ(client.wrong_bytes(chain, 8), 0u);
   EXPECT_EQ(marks.seen, (std::vector<std::pair<std::size_t, std::size_t>>{{0, 8}, {1, 8}, {2, 8}}));
+  expect_path(node);
 }
 
 }  // namespace

@@ -50,7 +50,10 @@ class SessionLanesTest : public NodeTest {
  protected:
   static constexpr std::size_t kBlocks = 4, kBytes = kBlocks * kBlockBytes;
 
-  SessionLanesTest() { open_verbs({}); }
+  explicit SessionLanesTest(const verbs::FakeOptions& options = {.device_count = 3})
+      : fake(world.clock, world.io.get_executor(), options) {
+    open_verbs({});
+  }
   void open_verbs(VerbsConfig config) {
     config.devices.names = {"fake0", "fake1"};
     config.in_place = true;
@@ -146,7 +149,7 @@ class SessionLanesTest : public NodeTest {
   }
 
   std::string why;
-  FakeVerbs fake{world.clock, world.io.get_executor(), {.device_count = 3}};
+  FakeVerbs fake;
   std::unique_ptr<VerbsNode> rdma;
   const std::vector<BlockHash> names = chain(1, kBlocks);
 };
@@ -408,6 +411,34 @@ TEST_F(SessionLanesTest, GuessedKeysAndAddressesReachNobodyElse) {
   EXPECT_GT(refused, 1000u);
   EXPECT_EQ(lent.memory, before);
   EXPECT_EQ(get(*victim, names).bytes, blocks(names)) << "its blocks are as they were";
+}
+
+class SlowDeviceTest : public SessionLanesTest {
+ protected:
+  SlowDeviceTest() : SessionLanesTest({.device_count = 3, .delay_min = 1ms, .delay_max = 5ms}) {}
+};
+
+TEST_F(SlowDeviceTest, SlotsOfACancelledPutAreNotUsedAgainWhileADeviceFillsThem) {
+  const auto client = greet(), other = greet();
+  RawSide side(fake, kBytes);
+  const std::uint32_t region = set_up(*client, side);
+  for (std::uint32_t round = 0; round < 10; ++round) {
+    const auto offered = wire_hashes(chain(100 + round, kBlocks));
+    client->send(FrameType::kPut, 61, [&](FlatBufferBuilder& b) {
+      const auto offsets = places();
+      return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, 3);
+    });
+    ASSERT_FALSE(client->answer().is_last());
+    client->send(FrameType::kPutData, 61, put_data(kBlocks, std::vector<std::uint64_t>(kBlocks * 3)));
+    world.run_for(round * 1ms);
+    EXPECT_EQ(client->ask(FrameType::kCancel, 62, cancel(61)).error(), Errc::kCancelled);
+    const auto mine = chain(200 + round, 32);  // all the memory there is
+    put(*other, mine);
+    world.run_for(1s);
+    const Got got = get(*other, mine);
+    EXPECT_GT(got.block_count, 0u);
+    ASSERT_TRUE(got.bytes == blocks(std::span(mine).first(got.block_count))) << "a device wrote over a stored block";
+  }
 }
 
 TEST_F(SessionLanesTest, ASessionThatEndsMidTransferFreesItsSlotsAndLanes) {
