@@ -89,9 +89,12 @@ class SimNode {
       context.limits.queued_bytes_max = 1 << 20;
       if (node.verbs_ != nullptr) {
         std::string why;
-        rdma = VerbsNode::open(*node.verbs_, {.devices = {.names = node.devices_}, .in_place = true},
-                               store.with([](Store& each) { return each.memory(); }), node.clock_, &why)
-                   .value();
+        auto opened = VerbsNode::open(*node.verbs_, {.devices = {.names = node.devices_}, .in_place = true},
+                                      store.with([](Store& each) { return each.memory(); }), node.clock_, &why);
+        if (opened) rdma = std::move(*opened);  // else its link is down: without RDMA, as a node does
+      }
+      if (rdma) {
+        std::string why;
         context.verbs = rdma.get();
         rdma_thread = rdma->make_thread(node.context_.get_executor(), &why);
       }

@@ -33,6 +33,7 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     total.evicted_blocks += outcome.evicted_blocks;
     total.spilled_blocks += outcome.spilled_blocks;
     total.disk_blocks_got += outcome.disk_blocks_got;
+    total.rdma_packets += outcome.rdma_packets;
     total.kills += outcome.kills;
     total.freezes += outcome.freezes;
     total.breaks += outcome.breaks;
@@ -40,12 +41,14 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
   std::cout << count << " seeds from " << first << ": " << total.calls << " calls, " << total.hit_blocks
             << " blocks got, " << total.stored_blocks << " stored, " << total.evicted_blocks << " evicted, "
             << total.spilled_blocks << " spilled, " << total.disk_blocks_got << " asked for from disk, "
-            << total.missed_deadlines << " deadlines missed, " << total.corrupt_blocks << " corrupt blocks caught, "
-            << total.kills << " kills, " << total.freezes << " freezes, " << total.breaks << " broken streams\n";
+            << total.rdma_packets << " RDMA packets, " << total.missed_deadlines << " deadlines missed, "
+            << total.corrupt_blocks << " corrupt blocks caught, " << total.kills << " kills, " << total.freezes
+            << " freezes, " << total.breaks << " broken streams\n";
   if (count >= 200) {  // the faults do happen, and do not drown everything
     EXPECT_GT(total.hit_blocks, 0u);
     EXPECT_GT(total.evicted_blocks, 0u);
     EXPECT_GT(total.disk_blocks_got, 0u);
+    EXPECT_GT(total.rdma_packets, 0u);
     EXPECT_GT(total.missed_deadlines, 0u);
     EXPECT_GT(total.corrupt_blocks, 0u);
     EXPECT_GT(total.kills, 0u);

@@ -24,6 +24,9 @@ void fill_block(const NamespaceId& space, const BlockHash& hash, std::span<std::
   }
 }
 
+constexpr std::size_t kChainBytesMax = 400'000;  ///< Of one call, or one block if that is larger.
+constexpr std::size_t kMemoryBytes = 1 << 20;    ///< Lent by a worker.
+
 bool block_is_right(const NamespaceId& space, const BlockHash& hash, std::span<const std::byte> bytes) {
   std::vector<std::byte> right(bytes.size());
   fill_block(space, hash, right);
@@ -77,9 +80,17 @@ class World {
       if (!calm_ && chance(0.3)) disk.flip_probability = real(0, 0.05);
       if (!calm_ && chance(0.5)) disk.lost_at_kill_max = pick(0, 100);
     }
+    if (chance(0.4)) {  // RDMA; each node and each worker with a device of its own
+      network_.set_passes_descriptors(false);
+      verbs::FakeOptions options{.seed = seed, .device_count = static_cast<std::uint32_t>(node_count_ + worker_count_)};
+      options.delay_max = Duration(std::chrono::microseconds(pick(5, 2000)));
+      options.packet_bytes_max = std::uint32_t{1} << pick(8, 16);
+      if (!calm_ && chance(0.5)) options.fault_probability = real(0, 0.01);
+      verbs_ = std::make_unique<verbs::FakeVerbs>(clock_, context_.get_executor(), options);
+    }
     for (std::size_t i = 0; i < node_count_; ++i) {
       nodes_.push_back(std::make_unique<SimNode>(context_, network_, clock_, "node" + std::to_string(i), config, disk,
-                                                 mix(seed + i)));
+                                                 mix(seed + i), verbs_.get(), std::vector{device(i)}));
     }
     // Chains that share prefixes, some deep: a tree of prompts as conversations make it.
     for (std::size_t i = 0; i < 40; ++i) {
@@ -142,7 +153,11 @@ class World {
 
   void cause_event() {
     SimNode& node = *nodes_[pick(0, nodes_.size() - 1)];
-    switch (pick(0, 5)) {
+    switch (pick(0, verbs_ ? 7 : 5)) {
+      case 6: verbs_->set_link(device(pick(0, node_count_ + worker_count_ - 1)), false); break;
+      case 7:
+        for (std::size_t i = 0; i < node_count_ + worker_count_; ++i) verbs_->set_link(device(i), true);
+        break;
       case 0:
         outcome_.evicted_blocks += node.stats().evicted_blocks;
         node.kill();
@@ -165,6 +180,12 @@ class World {
     note(steps_);
   }
 
+  static std::string device(std::size_t number) { return "fake" + std::to_string(number); }
+
+  std::unique_ptr<Client> make_client(std::size_t worker) {
+    return std::make_unique<Client>(context_.get_executor(), client_config(worker), network_, clock_, verbs_.get());
+  }
+
   ClientConfig client_config(std::size_t worker) {
     ClientConfig config;
     for (const auto& node : nodes_) config.nodes.push_back({.endpoint = "sim://" + node->name()});
@@ -175,6 +196,10 @@ class World {
     config.backoff_max = 200ms;
     config.breaker_open = std::chrono::milliseconds(pick(5, 300));
     config.seed = random_() | 1;
+    if (verbs_) {
+      config.rdma_devices = {device(node_count_ + worker % worker_count_)};
+      config.rdma_lanes = pick(1, 3);
+    }
     return config;
   }
 
@@ -193,23 +218,25 @@ class World {
     const auto& tokens = prompts_[pick(0, prompts_.size() - 1)];
     auto chain = hash_chain(record.digest(), tokens, record.block_size());
     // Few small Stores: keep one chain well below what all of them hold, but let many chains not fit.
-    const std::size_t most = std::max<std::size_t>(1, 400'000 / record.block_bytes());
+    const std::size_t most = std::max<std::size_t>(1, kChainBytesMax / record.block_bytes());
     chain.resize(std::min(chain.size(), most));
     return chain;
   }
 
   asio::awaitable<void> work(std::size_t worker, std::size_t call_count) {
-    auto client = std::make_unique<Client>(context_.get_executor(), client_config(worker), network_, clock_);
+    auto client = make_client(worker);
     std::vector<Space> spaces(records_.size());
     std::vector<bool> open(records_.size(), false);
-    std::vector<std::byte> memory;
+    std::vector<std::byte> own_memory;
+    std::span<std::byte> memory;  // own, or lent for RDMA
     Lease lease{};
     for (std::size_t i = 0; i < call_count && outcome_.failure.empty(); ++i) {
       if (chance(0.01)) {  // a worker restarts
         client.reset();
-        client = std::make_unique<Client>(context_.get_executor(), client_config(worker), network_, clock_);
+        client = make_client(worker);
         std::fill(open.begin(), open.end(), false);
         lease = Lease{};
+        memory = {};
       }
       const std::size_t which = pick(0, records_.size() - 1);
       const NamespaceRecord& record = records_[which];
@@ -227,7 +254,16 @@ class World {
       const auto chain = random_chain(record);
       if (chain.empty()) continue;
       const std::size_t block_bytes = record.block_bytes();
-      memory.resize(chain.size() * block_bytes);
+      if (verbs_) {
+        if (!memory.empty() && client->is_quarantined(memory)) {
+          if (!client->free_memory(memory)) fail("free_memory: refused");
+          memory = {};
+        }
+        if (memory.empty()) memory = client->allocate(kMemoryBytes).value();
+      } else {
+        own_memory.resize(chain.size() * block_bytes);
+        memory = own_memory;
+      }
       switch (pick(0, 11)) {
         case 0:
         case 1: {
@@ -337,6 +373,10 @@ class World {
   /// When faults stop, a fresh client can store a chain and get all of it back.
   void heal_and_converge() {
     network_.set_faults({});
+    if (verbs_) {
+      verbs_->set_fault_probability(0);
+      for (std::size_t i = 0; i < node_count_ + worker_count_; ++i) verbs_->set_link(device(i), true);
+    }
     for (const auto& node : nodes_) {
       network_.thaw(node->name());
       if (!node->is_alive()) node->start();
@@ -382,6 +422,7 @@ class World {
 
   /// All clients are gone: within their time-outs, nodes hold no session, no staged block, no lease.
   void finish() {
+    if (verbs_) outcome_.rdma_packets = verbs_->packet_count();
     run_for(outcome_.failure.empty() ? 120s : 0s);
     for (const auto& node : nodes_) {
       node->expire_leases();
@@ -396,7 +437,7 @@ class World {
     }
     check_nodes();
     for (const auto& node : nodes_) node->kill();
-    run_for(10s);  // whatever failed: every session comes to its end
+    run_for(30s);  // whatever failed: every session comes to its end, and every move
   }
 
   void run_for(Duration time) {
@@ -411,8 +452,9 @@ class World {
   std::mt19937_64 random_;
   VirtualClock clock_;
   SimNetwork network_;
+  std::unique_ptr<verbs::FakeVerbs> verbs_;  ///< nullptr: no RDMA in this world.
   asio::io_context context_{
-      1};  // its end destroys coroutines that still hold alarms and streams: before clock and network
+      1};  // its end destroys coroutines that still hold alarms, streams and queue pairs: before what those are of
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
   std::size_t node_count_ = 1, worker_count_ = 1;
   bool calm_ = false;
