@@ -110,6 +110,23 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
   table.print(out);
 }
 
+/// One line for each node with RDMA; nothing if there is none.
+void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
+  TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused"});
+  bool has_any = false;
+  for (const NodeStats& node : stats) {
+    if (node.error || !has_stat(node, "rdma_devices")) continue;
+    has_any = true;
+    table.add({node.name, count_cell(node, "rdma_devices"),
+               format_bytes(static_cast<std::uint64_t>(stat(node, "rdma_registered_bytes"))),
+               count_cell(node, "rdma_lanes"), count_cell(node, "rdma_lanes_connected"),
+               count_cell(node, "rdma_lanes_broken"), count_cell(node, "rdma_lanes_refused")});
+  }
+  if (!has_any) return;
+  out << '\n';
+  table.print(out);
+}
+
 void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeStatus>& nodes) {
   TextTable table(
       {"node", "state", "over", "up", "blocks", "used", "of", "full", "hit rate", "evicted", "leases", "sessions"});
@@ -129,6 +146,7 @@ void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeSta
   }
   table.print(std::cout);
   print_disks(stats, std::cout);
+  print_rdma(stats, std::cout);
 }
 
 void run_status(CtlOptions options) {
