@@ -26,7 +26,7 @@ for argument in "$@"; do
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(release asan tsan fuzz planted)
+[ ${#steps[@]} -gt 0 ] || steps=(release asan tsan fuzz rdma planted)
 
 "$root/deploy/install-dependencies.sh" --test
 
@@ -185,18 +185,23 @@ step_fuzz() {
   count fuzz "$good" "$bad" 0
 }
 
-# run_in_vm NET FILTER: verbs_test on that network's devices, counted test by test
+# run_in_vm NAME NET PROGRAM FILTER: a program of tests on that network's devices, counted test by test
 run_in_vm() {
-  local net=$1 devices=rxe0,rxe0 log=$logs/rdma-$1.log good bad
-  [ "$net" = loop ] || devices=rxe0,rxe1
-  KV_VERBS_TEST_DEVICES=$devices KV_VERBS_MODULE=$root/build/release/transport/ibverbs/libkvstore_verbs.so \
-    tests/rdma_vm/run.sh --net "$net" --timeout 900 build/release/tests/transport/verbs_test --gtest_filter="$2" \
+  local name=$1 net=$2 devices=rxe0,rxe0 log=$logs/rdma-$1.log good bad link=()
+  if [ "$net" = pair ]; then
+    devices=rxe0,rxe1
+    link=(KV_VERBS_TEST_LINK=eth1 KV_VERBS_TEST_ROUTES="ip route replace 10.77.0.1 dev eth1 src 10.77.0.2 table 102;
+      ip route replace 10.77.0.2 dev eth0 src 10.77.0.1 table 101")  # what a cut takes along
+  fi
+  env "${link[@]}" KV_RDMA_VM_MEMORY="${KV_RDMA_VM_MEMORY:-6144}" KV_VERBS_TEST_DEVICES=$devices \
+    KV_VERBS_MODULE="$root/build/release/transport/ibverbs/libkvstore_verbs.so" \
+    tests/rdma_vm/run.sh --net "$net" --timeout 900 "build/release/tests/$3" --gtest_filter="$4" \
     > "$log" 2>&1 || grep -vE '^\[ +(OK|RUN) ' "$log" | tail -n 200
   good=$(grep -cE '^\[ +OK \]' "$log" || true)
   bad=$(grep -cE '^\[  FAILED  \].* \([0-9]+ ms\)$' "$log" || true)
   # No closing line: it did not get to the end.
   grep -q '^\[  PASSED  \]' "$log" || bad=$((bad + 1))
-  count "rdma $net" "$good" "$bad" "$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)"
+  count "rdma $name" "$good" "$bad" "$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)"
 }
 
 # doctor_in_vm: kvstorectl doctor on a device that is whole, and on one broken in one way after another
@@ -218,15 +223,17 @@ step_rdma() {
     count rdma 0 0 1
     return
   fi
-  build release verbs_test kvstorectl || return 0
+  build release verbs_test e2e_test || return 0
   if [ ! -e build/release/transport/ibverbs/libkvstore_verbs.so ]; then
     skips+=("rdma: the module was not built, libibverbs-dev is not installed")
     count rdma 0 0 1
     return
   fi
   doctor_in_vm
-  run_in_vm loop '*/device'
-  run_in_vm pair '*Conformance*/device:*Model*/device:*Mover*/device:*Process*/device'
+  run_in_vm loop loop transport/verbs_test '*/device'
+  run_in_vm pair pair transport/verbs_test '*Conformance*/device:*Model*/device:*Mover*/device:*Process*/device'
+  run_in_vm e2e-loop loop e2e/e2e_test '*/verbs*:*RdmaDevice*'
+  run_in_vm e2e-pair pair e2e/e2e_test '*/verbs*:*RdmaDevice*:*RdmaLink*'
 }
 
 step_planted() {
