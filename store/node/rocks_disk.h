@@ -6,6 +6,7 @@
 //   spill_directory.h   the directory: ours or not, locked, writable
 //   rocks_options.h     how RocksDB is set up, and why
 //   rocks_scan.h        a walk over small entries that steps over damage
+//   table_footer.h      what RocksDB believes unchecked, checked
 //   rocks_open.h        from a directory in any state to an open database
 #pragma once
 

@@ -9,6 +9,7 @@
 
 #include "store/node/rocks_scan.h"
 #include "store/node/spill_format.h"
+#include "store/node/table_footer.h"
 
 namespace kv {
 namespace {
@@ -148,15 +149,28 @@ Status salvage(const SpillDirectory& directory, const RocksDiskConfig& config, b
 }
 
 Status repair(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io) {
-  const rocksdb::DBOptions options = database_options(direct_io);
-  const Status status = rocksdb::RepairDB(directory.database().string(), options, column_families(config));
-  const fs::path lost = directory.database() / "lost";  // where it puts what it does not use
-  std::error_code ignored;
-  if (fs::exists(lost, ignored)) {
-    if (const error_code error = directory.set_aside(lost))
-      spdlog::warn("spill: {}: {}", lost.string(), error.message());
+  return rocksdb::RepairDB(directory.database().string(), database_options(direct_io), column_families(config));
+}
+
+/// Where RepairDB puts what it does not use, and we tables that it must not see.
+fs::path lost_files(const SpillDirectory& directory) { return directory.database() / "lost"; }
+
+/// Takes tables out that would end the process. Errors: the system's.
+error_code take_out(const std::vector<fs::path>& tables, const SpillDirectory& directory, std::string* text) {
+  std::error_code error;
+  fs::create_directory(lost_files(directory), error);
+  for (const fs::path& table : tables) {
+    if (!error) fs::rename(table, lost_files(directory) / table.filename(), error);
+    *text += table.filename().string() + " has a damaged footer and is taken out. ";
   }
-  return status;
+  return {error.value(), boost::system::generic_category()};
+}
+
+void set_lost_files_aside(const SpillDirectory& directory, const RocksDiskConfig& config) {
+  std::error_code ignored;
+  if (config.read_only || !fs::exists(lost_files(directory), ignored)) return;
+  if (const error_code error = directory.set_aside(lost_files(directory)))
+    spdlog::warn("spill: {}: {}", lost_files(directory).string(), error.message());
 }
 
 /// kOn or kOff.
@@ -203,8 +217,20 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
   const bool direct_io = *chosen == DirectIo::kOn;
   const std::string path = config.path.string();
   std::string trouble;  // what was wrong, for the operator
+  DiskRecovery first_step = DiskRecovery::kNone;
+  if (const auto damaged = tables_with_damaged_end(directory.database()); !damaged.empty()) {
+    const bool may_take_out = !config.read_only && remedies == Remedies::kAllowed;
+    const error_code error = may_take_out ? take_out(damaged, directory, &trouble) : Errc::kDiskFailed;
+    if (error) {
+      opening->text = path + ": " + damaged.front().filename().string() + " has a damaged footer; " +
+                      (may_take_out ? "it cannot be taken out: " + error.message() : "a start takes it out");
+      return error;
+    }
+    first_step = DiskRecovery::kSalvaged;
+  }
   for (const DiskRecovery step :
        {DiskRecovery::kNone, DiskRecovery::kSalvaged, DiskRecovery::kRepaired, DiskRecovery::kStartedEmpty}) {
+    if (step < first_step) continue;
     Status status;
     if (step == DiskRecovery::kSalvaged) {
       spdlog::warn("spill: {}: {}; salvaging what can be read", path, trouble);
@@ -224,6 +250,7 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
     if (status.ok()) status = open_database(directory, config, direct_io, {}, rocks);
     if (status.ok()) status = mend(rocks, config, &mended);
     if (status.ok()) {
+      set_lost_files_aside(directory, config);
       trouble += mended;
       if (!mended.empty()) spdlog::warn("spill: {}: {}", path, mended);
       opening->recovery = step == DiskRecovery::kNone && !mended.empty() ? DiskRecovery::kSalvaged : step;

@@ -1,7 +1,8 @@
 // store/node/rocks_open.h: from a directory in any state to an open database, giving up no more than must be.
 //
-// Tried in this order, each step logged, until RocksDB opens and its small families can be read:
-//   as it is      the rule, also after kill -9
+// Before anything else, tables whose footer is damaged are taken out (table_footer.h): RocksDB must not see them. Then,
+// in this order, each step logged, until RocksDB opens and its small families can be read:
+//   as it is      the rule, also after kill -9; not when a table was taken out
 //   salvaged      CURRENT pointed at the newest MANIFEST; files that are gone or have no readable index dropped, with
 //                 their blocks; damaged stretches of records and state dropped
 //   repaired      RocksDB's RepairDB reads every file and writes a new MANIFEST; what it cannot read goes to damaged-*/

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "store/node/spill_format.h"
+#include "store/node/table_footer.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {
@@ -179,6 +180,42 @@ TEST_F(RocksDamageTest, AnyMissingFileCostsAtMostWhatItHeld) {
       EXPECT_GE(found.right, kBlocks - 6);
     }
     EXPECT_EQ(found.named, found.right) << "what is gone is not named";
+  }
+}
+
+TEST_F(RocksDamageTest, ATableWithADamagedFooterIsTakenOutAndCostsWhatItHeld) {
+  const Directory good = make();
+  for (const auto& [name, bytes] : good) {
+    if (!name.ends_with(".sst")) continue;
+    const std::size_t tail = bytes.size() - std::min(bytes.size(), kTableTailBytes);
+    if (look_at_table_end(std::string_view(bytes).substr(tail), bytes.size()) != TableEnd::kSound)
+      continue;                                   // it was just being written
+    for (std::size_t at = 0; at < 12; at += 2) {  // checksum type, and where metaindex and index lie
+      SCOPED_TRACE(name + " footer byte " + std::to_string(at));
+      Directory damaged = good;
+      char& byte = damaged[name][bytes.size() - kTableFooterBytes + at];
+      byte = static_cast<char>(byte ^ (1 << at % 8));
+      write_directory(path, damaged);
+      const auto looked_at = RocksDisk::open({.path = path, .read_only = true}, &opening);
+      EXPECT_EQ(looked_at.error(), Errc::kDiskFailed);
+      EXPECT_THAT(opening.text, HasSubstr("damaged footer"));
+      const Found found = open_and_read(/*writes_after=*/at == 0);
+      EXPECT_NE(found.recovery, DiskRecovery::kNone);
+      EXPECT_NE(found.recovery, DiskRecovery::kStartedEmpty);
+      EXPECT_EQ(found.named, found.right) << "what is gone is not named";
+      if (kind_of(name, bytes.size()) == "blocks") {
+        EXPECT_GE(found.right + bytes.size() / kBlockBytes + 1, kBlocks - 6);  // six were erased
+      }
+      int taken_out = 0;
+      for (const auto& entry : fs::recursive_directory_iterator(path)) {
+        if (!entry.is_regular_file() || !fs::relative(entry.path(), path).string().starts_with("damaged-")) continue;
+        taken_out += entry.path().filename() == fs::path(name).filename();
+      }
+      EXPECT_EQ(taken_out, 1);
+      const auto again = RocksDisk::open(small(), &opening);
+      ASSERT_TRUE(again);
+      EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
+    }
   }
 }
 
