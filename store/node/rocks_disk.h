@@ -5,6 +5,7 @@
 //   spill_format.h      the bytes: keys, records, checksums, the FORMAT file (docs/spill-format.md)
 //   spill_directory.h   the directory: ours or not, locked, writable
 //   rocks_options.h     how RocksDB is set up, and why
+//   write_behind.h      a table is built while what is built already is written
 //   rocks_scan.h        a walk over small entries that steps over damage
 //   table_footer.h      what RocksDB believes unchecked, checked
 //   rocks_open.h        from a directory in any state to an open database

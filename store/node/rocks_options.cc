@@ -12,6 +12,8 @@
 #include <limits>
 #include <string_view>
 
+#include "store/node/write_behind.h"
+
 namespace kv {
 namespace {
 
@@ -87,6 +89,12 @@ int open_files_max() {
   return static_cast<int>(std::max<rlim_t>(limit.rlim_cur / 2, 64));
 }
 
+/// Lives as long as the process, since every database needs it to its end.
+rocksdb::Env* write_behind_env() {
+  static rocksdb::Env* const env = rocksdb::NewCompositeEnv(write_behind(rocksdb::FileSystem::Default())).release();
+  return env;
+}
+
 }  // namespace
 
 rocksdb::DBOptions database_options(bool direct_io) {
@@ -95,7 +103,8 @@ rocksdb::DBOptions database_options(bool direct_io) {
   options.atomic_flush = true;  // RocksDisk, 1
   options.use_direct_reads = direct_io;
   options.use_direct_io_for_flush_and_compaction = direct_io;
-  options.writable_file_max_buffer_size = 4 << 20;
+  if (direct_io) options.env = write_behind_env();
+  options.writable_file_max_buffer_size = 64 << 10;  // what is larger goes to the file without another copy
   options.max_open_files = open_files_max();
   options.skip_stats_update_on_db_open = true;
   // One at a time. Of two atomic flushes of which the first meets a full disk, RocksDB 7.8 has the second wait for the
