@@ -73,6 +73,7 @@ class DiskTier {
   /// Of the keys from now on: larger than of all that is on disk already. Until then it is 1. Requires: no key of a
   /// larger epoch was given.
   void start_epoch(std::uint32_t epoch);
+  DiskKey next_key() const { return DiskKey{next_key_}; }  ///< No key was given that is not smaller.
   bool is_full() const { return only_bytes_ >= config_.capacity_bytes; }
   void load_key(DiskKey key, std::uint64_t bytes);  ///< A key that is on disk. Call with ever smaller keys.
   /// As add, for the key that load_key() was last called with, or for one before.

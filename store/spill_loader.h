@@ -3,9 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <map>
+#include <span>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "store/block_pool.h"
@@ -15,21 +16,29 @@ namespace kv {
 
 /// Takes the records of a disk newest first, so that what was used last is found first, and the tier is full of the
 /// most recent blocks. A block that comes before the one above it waits for that. Of two records of one block (it was
-/// written again) the newer counts. The node serves meanwhile: blocks may be in memory, or be written to disk, before
-/// their old record comes. Thread safety: none, the Store's lock covers it. Cost: a hash table entry for each block
-/// until it is destroyed.
+/// written again) the newer counts. The node serves meanwhile, and before, while there is no disk yet: blocks may be in
+/// memory, be written to disk, or be dropped before their old record comes. Thread safety: none, the Store's lock
+/// covers it. Cost: a hash table entry for each block, and each drop, until it is destroyed.
 class SpillLoader {
  public:
-  /// Loaded blocks count as used at `tick` and before, in their order.
-  SpillLoader(DiskTier& tier, BlockPool& pool, Tick tick) : tier_(tier), pool_(pool), tick_(tick) {}
+  SpillLoader(DiskTier& tier, BlockPool& pool) : tier_(tier), pool_(pool) {}
 
-  /// False once the tier is full: what follows was used longer ago than all that is there. Then place_some().
+  /// Before the first record. What is loaded counts as used at `tick` and before, in its order. Records of this start
+  /// are skipped from now on: their blocks are in the index, or dead.
+  void begin(Tick tick);
+  /// False once the tier is full: what follows was used longer ago than all that is there. Then place_some(). Skips
+  /// what it has seen, so that a load that broke off may begin again at the newest.
   bool add(TreeId tree, const DiskRecord& record);
   /// Places at most so many of the blocks whose place is known by now, and returns how many; a first block may have a
   /// million below it that waited.
   std::size_t place_some(std::size_t count_max);
   bool has_more() const { return !ready_.empty(); }  ///< To be placed.
   std::uint64_t loaded_count() const { return loaded_count_; }
+  /// As Store::drop, of what is yet to come: the last of `hashes`, or with none the tree, and all blocks below.
+  void drop(TreeId tree, std::span<const BlockHash> hashes);
+
+  /// Keys that the next start must not find, since the last call: of blocks that were dropped or written again.
+  std::vector<DiskKey> take_erased() { return std::exchange(erased_, {}); }
   /// Keys of blocks without those above them: nobody can ask for them.
   std::vector<DiskKey> orphans() const;
 
@@ -46,22 +55,30 @@ class SpillLoader {
     }
   };
 
+  struct Known {
+    BlockId block;
+    DiskKey key;  ///< Another by now: it went, and was written again.
+  };
   struct Ready {
     TreeId tree;
-    BlockId parent;
     DiskRecord record;
   };
 
   BlockId find(const Name& name) const;
+  bool is_dropped(const Name& name) const { return dropped_trees_.contains(name.tree) || dropped_.contains(name); }
   BlockId place(TreeId tree, BlockId parent, const DiskRecord& record);
 
   DiskTier& tier_;
   BlockPool& pool_;
-  Tick tick_;
+  Tick tick_{};
+  DiskKey seen_from_{};  ///< Records from here on were seen, or are of this start.
   std::uint64_t loaded_count_ = 0;
   std::vector<Ready> ready_;  ///< To be placed, last one first.
-  std::unordered_map<Name, BlockId, HashName> known_;
+  std::unordered_map<Name, Known, HashName> known_;
   std::unordered_map<Name, std::vector<DiskRecord>, HashName> waiting_;  ///< By the name of the block above.
+  std::unordered_set<Name, HashName> dropped_;                           ///< What is below them waits for them in vain.
+  std::unordered_set<TreeId> dropped_trees_;
+  std::vector<DiskKey> erased_;
 };
 
 }  // namespace kv

@@ -189,6 +189,7 @@ Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes
   BlockPool& pool = impl_->pool;
   // The disk first: a block that leaves memory is counted there from then on.
   std::size_t count = impl_->tier ? impl_->drop_spilled(tree, hashes) : 0;
+  if (impl_->loader) impl_->loader->drop(tree, hashes);
   for (const BlockId top : Impl::tops_of(pool.index(), tree, hashes)) count += pool.unlink(top, [](BlockId) {});
   impl_->counters.dropped_blocks += count;
   return count;

@@ -217,7 +217,8 @@ class Store {
   void unretain_all();
   /// Forgets the last of `hashes` (unless some are not here: then nothing) and all blocks below it; with no hashes, the
   /// whole namespace. Blocks being moved or leased vanish from the index at once, retained ones as well; their slots
-  /// are freed when their last pin ends. Returns how many blocks were dropped.
+  /// are freed when their last pin ends. What a load has yet to find is dropped when it does. Returns how many blocks
+  /// were dropped now.
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes);
 
   // -- disk tier
@@ -247,7 +248,7 @@ class Store {
 
   /// Puts what a disk holds into the index, while the node serves. First begin_load(), before any spill_work(), with
   /// the disk's epoch; then, its namespaces opened, the records newest first, some hundred a call, until there is no
-  /// room for older ones or there are no more; then end_load().
+  /// room for older ones or there are no more; then end_load(). A load that broke off may go on from the newest again.
   void begin_load(TimePoint now, std::uint32_t epoch);
   struct Loaded {
     bool has_room = true;

@@ -58,7 +58,8 @@ struct Store::Impl {
                     for (const BlockId block : spiller->taken()) visit(block);
                   }
                 }),
-        spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr) {}
+        spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr),
+        loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {}
 
   StoreConfig config;
   std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
@@ -67,7 +68,7 @@ struct Store::Impl {
   std::map<PutId, Put> puts;
   Evictor evictor;
   std::unique_ptr<Spiller> spiller;            ///< With `tier`.
-  std::unique_ptr<SpillLoader> loader;         ///< During a load.
+  std::unique_ptr<SpillLoader> loader;         ///< Until all that a disk held is loaded.
   std::map<NamespaceId, TreeId> trees;         ///< By name; with `tier`.
   std::vector<std::unique_ptr<Space>> spaces;  ///< By SpaceId. Never removed.
   std::unordered_map<std::string, SpaceId> space_of_record;

@@ -53,8 +53,9 @@ SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everyth
 void Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) { impl_->spiller->finish(work, outcome); }
 
 void Store::begin_load(TimePoint now, std::uint32_t epoch) {
+  KV_ASSERT(impl_->loader != nullptr);
   impl_->tier->start_epoch(epoch);
-  impl_->loader = std::make_unique<SpillLoader>(*impl_->tier, impl_->pool, impl_->pool.tick(now));
+  impl_->loader->begin(impl_->pool.tick(now));
   impl_->spiller->keep_log();
 }
 
@@ -69,6 +70,7 @@ Store::Loaded Store::load_spilled(std::span<const DiskRecord> records) {
   }
   impl_->loader->place_some(left);
   loaded.again = impl_->loader->has_more();
+  impl_->spiller->erase_later(impl_->loader->take_erased());
   return loaded;
 }
 

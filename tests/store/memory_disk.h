@@ -17,6 +17,7 @@ class MemoryDisk final : public Disk {
  public:
   // What it is told. Set by the test.
   bool fails_writes = false, fails_reads = false;
+  std::size_t fails_load_after = ~std::size_t{0};  ///< Records.
   std::uint64_t capacity_bytes = ~std::uint64_t{0};
 
   /// What is in a block, for tests that damage it. nullptr if it is not here.
@@ -75,7 +76,9 @@ class MemoryDisk final : public Disk {
                   const std::function<bool(const DiskRecord& block)>& block) const override {
     if (fails_reads) return Errc::kDiskFailed;
     for (const auto& [id, record] : spaces_) space(id, record);
+    std::size_t count = 0;
     for (auto it = blocks_.rbegin(); it != blocks_.rend(); ++it) {
+      if (count++ == fails_load_after) return Errc::kDiskFailed;
       if (!erased_.contains(it->first) && !block(it->second->record)) break;
     }
     return {};

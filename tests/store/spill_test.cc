@@ -20,7 +20,16 @@ class SpillTest : public StoreFixture {
   std::size_t step = 0;
 
   void restart() {
+    disk.crash(disk.block_count());  // a new epoch
     create(config.arena.capacity_bytes, kBytes);
+    const std::vector<DiskRecord> records = open_spaces();
+    store->begin_load(now, disk.epoch());
+    load(records);
+    store->end_load(/*is_whole=*/true);
+    check();
+  }
+  /// Those of the disk. Returns its records.
+  std::vector<DiskRecord> open_spaces() {
     std::vector<DiskRecord> records;
     std::string why;
     EXPECT_FALSE(disk.load(
@@ -28,10 +37,7 @@ class SpillTest : public StoreFixture {
           EXPECT_TRUE(store->open(NamespaceRecord::parse(record, &why).value()));
         },
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
-    store->begin_load(now, disk.epoch());
-    load(records);
-    store->end_load(/*is_whole=*/true);
-    check();
+    return records;
   }
   /// Whether there was room.
   bool load(std::span<const DiskRecord> records) {
@@ -373,7 +379,6 @@ TEST_F(SpillTest, ARestartFindsWhatIsOnDiskInPrefixesWithoutGaps) {
   put(space, chain(2, 4));
   store->drop(space, chain(1, 12)).value();
   spill();
-  disk.crash(disk.block_count());
   restart();
   EXPECT_EQ(get(space, chain(1, 16)).disk, 11u) << "what was dropped stays away";
   EXPECT_EQ(get(space, chain(2, 4)).disk, 0u) << "was in memory only";
@@ -389,7 +394,6 @@ TEST_F(SpillTest, AStopSavesWhatIsInMemory) {
     spill();
   }
   spill(/*everything=*/true);
-  disk.crash(disk.block_count());
   restart();
   EXPECT_EQ(store->stats().disk_block_count, 12u * 16);
   for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(get(space, chain(name, 16)).disk, 16u) << name;
@@ -429,7 +433,6 @@ TEST_F(SpillTest, ALoadThatIsCutShortLeavesTheRestForTheNextStart) {
   EXPECT_TRUE(load(records));
   EXPECT_EQ(store->end_load(/*is_whole=*/false), 8u) << "chain 3; of chain 2 the first blocks were not reached";
   spill(/*everything=*/true);
-  disk.crash(disk.block_count());
   restart();
   for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(get(space, chain(name, 8)).disk, 8u) << name;
 }
@@ -481,6 +484,108 @@ TEST_F(SpillTest, ALoadGoesOnWhileBlocksArePutAndDropped) {
     EXPECT_EQ(got.memory + got.disk, 8u) << name;
   }
   EXPECT_EQ(get(space, chain(8, 8)).disk, 2u);
+}
+
+TEST_F(SpillTest, WhatIsDroppedWhileThereIsNoDiskYetIsNotFoundThere) {
+  create_tiers(16, 200, 8);
+  const SpaceId space = open(kBytes), other = open(kBytes, "other");
+  for (std::uint64_t name = 1; name <= 3; ++name) {
+    put(space, chain(name, 8));
+    put(other, chain(name, 8));
+    spill(true);
+  }
+  disk.crash(disk.block_count());
+  create(16 * kBytes, kBytes);
+  const std::vector<DiskRecord> records = open_spaces();
+  EXPECT_EQ(store->drop(space, chain(2, 3)).value(), 0u) << "so far";
+  EXPECT_EQ(store->drop(other, {}).value(), 0u);
+  put(other, chain(3, 2));
+  store->begin_load(now, disk.epoch());
+  EXPECT_TRUE(load(records));
+  store->end_load(/*is_whole=*/true);
+  for (int start = 0; start < 2; ++start) {
+    SCOPED_TRACE(start);
+    spill(true);
+    EXPECT_EQ(get(space, chain(1, 8)).disk, 8u);
+    EXPECT_EQ(get(space, chain(2, 8)).disk, 2u);
+    EXPECT_EQ(get(space, chain(3, 8)).disk, 8u);
+    EXPECT_EQ(get(other, chain(1, 8)).disk, 0u);
+    EXPECT_EQ(get(other, chain(3, 8)).disk, 2u) << "put after the drop";
+    restart();
+  }
+}
+
+TEST_F(SpillTest, WhatIsDroppedAtAnyMomentOfALoadDoesNotComeBack) {
+  for (std::size_t moment = 0; moment <= 24; ++moment) {
+    for (const std::size_t again : {0, 4, 8}) {
+      SCOPED_TRACE(std::to_string(moment) + ", put again " + std::to_string(again));
+      disk = MemoryDisk();
+      create_tiers(16, 200, 8);
+      const SpaceId space = open(kBytes);
+      put(space, chain(1, 8));
+      spill(true);
+      put(space, chain(2, 8));
+      spill(true);
+      put(space, chain(3, 8));
+      spill(true);
+      disk.crash(disk.block_count());
+      create(16 * kBytes, kBytes);
+      const std::vector<DiskRecord> records = open_spaces();
+      ASSERT_EQ(records.size(), 24u);
+      store->begin_load(now, disk.epoch());
+      load(std::span(records).first(moment));
+      EXPECT_TRUE(store->drop(space, chain(2, 3)));
+      if (again > 0) put(space, chain(2, again));
+      spill(/*everything=*/true);
+      load(std::span(records).subspan(moment));
+      store->end_load(/*is_whole=*/true);
+      for (int start = 0; start < 2; ++start) {
+        spill(true);
+        EXPECT_EQ(get(space, chain(1, 8)).disk, 8u);
+        EXPECT_EQ(get(space, chain(2, 8)).disk, std::max<std::size_t>(2, again));
+        restart();
+      }
+    }
+  }
+}
+
+TEST_F(SpillTest, ABlockThatWasWrittenAgainDuringALoadIsDroppedForGood) {
+  create_tiers(16, 200, 8);
+  const SpaceId space = open(kBytes);
+  put(space, chain(1, 8));
+  spill(true);
+  disk.crash(disk.block_count());
+  create(16 * kBytes, kBytes);
+  const std::vector<DiskRecord> records = open_spaces();
+  store->begin_load(now, disk.epoch());
+  put(space, chain(1, 8));
+  spill(true);
+  EXPECT_EQ(disk.block_count(), 16u);
+  load(records);
+  store->end_load(/*is_whole=*/true);
+  EXPECT_EQ(store->drop(space, chain(1, 1)).value(), 8u);
+  spill(true);
+  restart();
+  EXPECT_EQ(get(space, chain(1, 8)).disk, 0u) << "neither copy";
+}
+
+TEST_F(SpillTest, ALoadThatBrokeOffGoesOnFromTheNewestAgain) {
+  create_tiers(16, 200, 8);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 3; ++name) {
+    put(space, chain(name, 8));
+    spill(true);
+  }
+  disk.crash(disk.block_count());
+  create(16 * kBytes, kBytes);
+  const std::vector<DiskRecord> records = open_spaces();
+  store->begin_load(now, disk.epoch());
+  for (const std::size_t seen : {5, 12, 12, 0, 24}) {
+    load(std::span(records).first(seen));
+    check();
+  }
+  EXPECT_EQ(store->end_load(/*is_whole=*/true), 24u);
+  for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(get(space, chain(name, 8)).disk, 8u) << name;
 }
 
 /// One LRU over both tiers' capacity, leaf ends first, is what two tiers should be as good as.
