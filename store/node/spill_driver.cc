@@ -15,7 +15,9 @@ constexpr Duration kPollInterval = 20ms;  ///< Between looks at the store when n
 constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
 constexpr std::chrono::milliseconds kScrubWait{5};
 constexpr Duration kStatsInterval = 100ms;
-constexpr Duration kErasuresWait = 1s;        ///< At most, before they are written out.
+constexpr Duration kErasuresWait = 1s;  ///< At most, before they are written out.
+/// Of a load, each after twice the pause of the one before. While it lasts, the log's old end cannot be given back.
+constexpr int kLoadTries = 5;
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
 
 /// Of this thread: whoever serves goes first. (On Linux a niceness is a thread's own.)
@@ -195,21 +197,17 @@ std::uint64_t SpillDriver::work_once(bool everything) {
 }
 
 void SpillDriver::failed(const char* what, error_code error) {
-  const bool was_on = is_on_.exchange(false);
-  const std::lock_guard lock(mutex_);
-  trouble_ = std::string(what) + ": " + error.message();
-  if (!was_on) return;
+  const std::string trouble = std::string(what) + ": " + error.message();
+  set_trouble(trouble);
+  if (!is_on_.exchange(false)) return;
   ++outages_;
   spdlog::error(
-      "spill: off, since the disk failed ({}); blocks are evicted unwritten, and it is tried again every {} s",
-      trouble_, std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
+      "spill: off, since the disk failed ({}); blocks are evicted unwritten, and it is tried again every {} s", trouble,
+      std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
 }
 
 void SpillDriver::recovered() {
-  {
-    const std::lock_guard lock(mutex_);
-    trouble_.clear();
-  }
+  set_trouble("");
   is_on_ = true;
   spdlog::info("spill: the disk works again");
 }
@@ -225,6 +223,11 @@ bool SpillDriver::is_stuck() const {
       spdlog::info("spill: the disk answers again");
   }
   return is_stuck;
+}
+
+void SpillDriver::set_trouble(std::string trouble) {
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::move(trouble);
 }
 
 std::string SpillDriver::trouble() const {
@@ -247,40 +250,48 @@ void SpillDriver::open_disk() {
     if (!std::exchange(is_accepted, true)) accepted_.set_value(refusal);
   };
   bool is_said = false;
-  for (TimePoint next{}; !stopping_;) {
-    if (clock_.now() < next) {
-      std::this_thread::sleep_for(kPollInterval);
-      continue;
-    }
+  while (!stopping_) {
     std::string why;
     auto opened = open_([&] { accept(""); }, &why);
     if (opened) {
       disk_ = std::move(*opened);
       store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch()); });
-      {
-        const std::lock_guard lock(mutex_);
-        trouble_.clear();
-      }
+      set_trouble("");
       is_on_ = true;
       open_disk_ = disk_.get();
       break;
     }
-    {
-      const std::lock_guard lock(mutex_);
-      trouble_ = "open: " + why;
-    }
+    set_trouble("open: " + why);
     if (!std::exchange(is_said, true)) {
       spdlog::error("spill: off: {}; it is tried again every {} s", why,
                     std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
     }
     accept(is_refusal(opened.error()) ? why : "");
-    next = clock_.now() + config_.retry_after;
+    wait(config_.retry_after);
   }
   accept("");
 }
 
 void SpillDriver::load() {
   const TimePoint began = clock_.now();
+  error_code error = load_once();
+  Duration pause = config_.retry_after;
+  for (int tries = 1; error && !stopping_ && tries < kLoadTries; ++tries, pause *= 2) {
+    failed("load", error);
+    wait(pause);
+    if (!stopping_) error = load_once();
+  }
+  const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(!error && !stopping_); });
+  if (error) failed("load", error);
+  spdlog::info("spill: {} blocks are there again after {} ms{}", count,
+               std::chrono::duration_cast<std::chrono::milliseconds>(clock_.now() - began).count(),
+               error ? "; the others cannot be found before the next start" : "");
+  notify();
+}
+
+/// From the newest record on; the store skips what it has seen.
+error_code SpillDriver::load_once() {
+  TimePoint reported = clock_.now();
   std::vector<DiskRecord> batch;
   bool has_room = true;
   const auto flush = [&] {
@@ -293,7 +304,6 @@ void SpillDriver::load() {
     }
     return has_room && !stopping_;
   };
-  TimePoint reported = began;
   const error_code error = disk_->load(
       [&](const NamespaceId&, const std::string& text) {
         std::string why;
@@ -309,13 +319,13 @@ void SpillDriver::load() {
         }
         return batch.size() < kRecordsPerLock || flush();
       });
-  if (!stopping_) flush();
-  const bool is_whole = !error && !stopping_;
-  const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(is_whole); });
-  if (error) failed("load", error);
-  spdlog::info("spill: {} blocks are there again after {} ms", count,
-               std::chrono::duration_cast<std::chrono::milliseconds>(clock_.now() - began).count());
-  notify();
+  flush();
+  return error;
+}
+
+void SpillDriver::wait(Duration duration) {
+  for (const TimePoint until = clock_.now() + duration; clock_.now() < until && !stopping_;)
+    std::this_thread::sleep_for(kPollInterval);
 }
 
 void SpillDriver::scrub() {

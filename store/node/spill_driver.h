@@ -65,7 +65,9 @@ class SpillDriver final : public Spill {
  private:
   void open_disk();
   void load();
+  error_code load_once();
   void scrub();
+  void wait(Duration duration);
   void write_loop();
   void save();
   bool flush();
@@ -75,6 +77,7 @@ class SpillDriver final : public Spill {
   DiskStats last_stats() const;
   std::uint64_t finished_calls() const;
   void failed(const char* what, error_code error);
+  void set_trouble(std::string trouble);
   bool is_stuck() const;
 
   LockedStore& store_;

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <future>
+#include <string>
 
 #include "base/checksum.h"
 #include "tests/store/memory_disk.h"
@@ -20,6 +23,7 @@ class HeldDisk final : public Disk {
   explicit HeldDisk(MemoryDisk& disk) : disk_(disk) {}
   void hold_writes(bool hold) { set(hold_writes_, hold); }
   void hold_reads(bool hold) { set(hold_reads_, hold); }
+  mutable std::atomic<int> loads = 0;  ///< Begun.
   template <class Call>
   auto with(Call call) {
     const std::lock_guard lock(mutex_);
@@ -51,6 +55,7 @@ class HeldDisk final : public Disk {
   error_code load(const std::function<void(const NamespaceId&, const std::string&)>& space,
                   const std::function<bool(const DiskRecord&)>& block) const override {
     const std::lock_guard lock(mutex_);
+    ++loads;
     return disk_.load(space, block);
   }
   std::uint32_t epoch() const override { return disk_.epoch(); }
@@ -127,6 +132,11 @@ class SpillDriverTest : public testing::Test {
       std::this_thread::sleep_for(1ms);
     }
     return false;
+  }
+  bool is_loaded() const {
+    return std::ranges::any_of(driver->stats(), [](const NodeMetrics::Value& each) {
+      return each.name == std::string("disk_is_loading") && each.value == 0;
+    });
   }
   StoreStats stats() {
     return store->with([](Store& each) { return each.stats(); });
@@ -324,6 +334,31 @@ TEST_F(SpillDriverTest, AStopSavesMemoryAndAStartFindsItAgain) {
     for (const auto& block : prefix.spilled) EXPECT_TRUE(read(block));
     store->with([&](Store& each) { each.unpin(prefix); });
   }
+}
+
+TEST_F(SpillDriverTest, ALoadThatBreaksOffIsTriedAgain) {
+  put(chain(1, 6));
+  put(chain(2, 6));
+  driver->stop(/*save=*/true);
+  disk.crash(disk.block_count());
+  disk.fails_load_after = 5;
+  start();
+  EXPECT_TRUE(eventually([&] { return held->loads >= 2; }));
+  held->with([](MemoryDisk& each) { each.fails_load_after = ~std::size_t{0}; });
+  EXPECT_TRUE(eventually([&] { return stats().disk_block_count == 12; }));
+  EXPECT_TRUE(eventually([&] { return driver->trouble().empty(); }));
+}
+
+TEST_F(SpillDriverTest, ALoadThatAlwaysBreaksOffIsGivenUpAndTheRestIsThere) {
+  put(chain(1, 6));
+  put(chain(2, 6));
+  driver->stop(/*save=*/true);
+  disk.crash(disk.block_count());
+  disk.fails_load_after = 8;
+  start();
+  EXPECT_TRUE(eventually([&] { return is_loaded(); }));
+  EXPECT_EQ(held->loads, 5);
+  EXPECT_EQ(stats().disk_block_count, 6u) << "of the older chain the first blocks were not reached";
 }
 
 }  // namespace
