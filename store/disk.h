@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "index/block_hash.h"
 
@@ -56,12 +57,13 @@ struct DiskStats {
   std::uint64_t written_bytes = 0;         ///< By write(), since open: blocks and their checksums.
   std::uint64_t device_written_bytes = 0;  ///< What that became: write amplification is the ratio.
   std::uint64_t read_bytes = 0;
+  std::uint32_t left_out_count = 0;  ///< Directories that failed and are not written to for now.
 };
 
 /// Blocks under ever-growing keys, on something that may fail, stall, fill up or lie. All calls block: only spill
 /// threads make them. What is written is not synced: after kill -9 or a power cut the newest writes may be gone, but
-/// load() never names a block that read() then does not find (bar damage). Thread safety: read(), load() and
-/// stats() from any thread at any time; the other calls from one thread at a time.
+/// load() never names a block that read() then does not find (bar damage). Thread safety: read(), load(), stats() and
+/// hanging() from any thread at any time; the other calls from one thread at a time.
 class Disk {
  public:
   virtual ~Disk() = default;
@@ -91,6 +93,9 @@ class Disk {
   /// Writes out what is buffered, for a clean stop.
   virtual error_code flush() = 0;
   virtual DiskStats stats() const = 0;
+  /// For the operator: which of several disks has not answered a call for so long. Empty: none, or there is one only.
+  /// Never waits.
+  virtual std::string hanging(Duration) const { return {}; }
 };
 
 /// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,

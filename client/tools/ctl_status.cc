@@ -87,7 +87,12 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
 
 std::string disk_state(const NodeStats& node) {
   const bool is_on = stat(node, "disk_is_on") != 0;
-  if (stat(node, "disk_is_loading") == 0) return is_on ? "on" : "off";
+  if (stat(node, "disk_is_loading") == 0) {
+    const std::string left_out = stat(node, "disk_directories_left_out") > 0
+                                     ? ", " + count_cell(node, "disk_directories_left_out") + " left out"
+                                     : "";
+    return (is_on ? "on" : "off") + left_out;
+  }
   return is_on ? "loading, " + count_cell(node, "disk_loaded_blocks") + " so far" : "opening";
 }
 

@@ -13,6 +13,18 @@ class CallWatch {
  public:
   explicit CallWatch(const Clock& clock) : clock_(clock) {}
 
+  /// While it lives, a call is under way.
+  class Call {
+   public:
+    explicit Call(CallWatch& watch) : watch_(watch) { watch_.begin(); }
+    ~Call() { watch_.end(); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    CallWatch& watch_;
+  };
+
   void begin() {
     if (running_ == 0) last_sign_ = ticks();  // before: nobody shall see a call with a sign of long ago
     ++running_;

@@ -217,8 +217,11 @@ bool SpillDriver::is_stuck() const {
       std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &reader_.watch()},
                           [this](const CallWatch* watch) { return watch->is_stuck(config_.stuck_after); });
   if (is_stuck_said_ != is_stuck && is_stuck_said_.exchange(is_stuck) != is_stuck) {
+    const Disk* const disk = open_disk_;
+    const std::string which = disk != nullptr ? disk->hanging(config_.stuck_after) : "";
     if (is_stuck)
-      spdlog::error("spill: off, since the disk does not answer; blocks are evicted unwritten until it does");
+      spdlog::error("spill: off, since {} does not answer; blocks are evicted unwritten until it does",
+                    which.empty() ? "the disk" : which);
     else
       spdlog::info("spill: the disk answers again");
   }
@@ -348,6 +351,8 @@ std::vector<NodeMetrics::Value> SpillDriver::stats() const {
       {"disk_is_on", is_on_ && !is_stuck() ? 1.0 : 0.0, false, "1: the disk tier works; 0: it failed or is stuck"},
       {"disk_is_loading", loading_ ? 1.0 : 0.0, false, "1: the index is still being rebuilt after a restart"},
       {"disk_loaded_blocks", number(loaded_blocks_.load()), true, "Records of blocks read after the restart"},
+      {"disk_directories_left_out", number(disk.left_out_count), false,
+       "Of several directories, those that failed lately"},
       {"disk_outages", number(outages_.load()), true, "Times the disk tier was turned off because the disk failed"},
       {"disk_file_bytes", number(disk.file_bytes), false, "Bytes of all files of the disk tier"},
       {"disk_written_bytes", number(disk.written_bytes), true, "Bytes of blocks written to disk"},

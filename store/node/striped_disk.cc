@@ -3,17 +3,22 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <map>
 
 #include "base/assert.h"
+#include "store/node/call_watch.h"
 #include "store/node/record_stream.h"
 
 namespace kv {
 
 struct StripedDisk::Member {
+  Member(Part own, const Clock& clock) : part(std::move(own)), writing(clock), reading(clock) {}
+
   Part part;
-  TimePoint left_out_until{};
+  CallWatch writing, reading;
+  std::atomic<Duration::rep> left_out_until{0};  // read by stats()
   // What it has not been told yet.
   std::vector<DiskKey> erased;
   DiskKey drop_before{};
@@ -26,7 +31,7 @@ StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, Duration left_ou
   const std::uint32_t epoch = parts.front().disk->epoch();
   for (Part& part : parts) {
     KV_ASSERT(part.disk->epoch() == epoch);
-    members_.push_back(std::make_unique<Member>(Member{.part = std::move(part)}));
+    members_.push_back(std::make_unique<Member>(std::move(part), clock));
   }
 }
 
@@ -38,7 +43,9 @@ StripedDisk::Member* StripedDisk::find(DiskKey key) const {
   return found == members_.end() ? nullptr : found->get();
 }
 
-bool StripedDisk::is_left_out(const Member& member) const { return clock_.now() < member.left_out_until; }
+bool StripedDisk::is_left_out(const Member& member) const {
+  return clock_.now().time_since_epoch().count() < member.left_out_until;
+}
 
 /// Those that are not left out; all if none is left, since somebody has to find out whether they work again.
 std::vector<StripedDisk::Member*> StripedDisk::in_use() const {
@@ -61,13 +68,14 @@ error_code StripedDisk::failed(Member& member, error_code error) {
     spdlog::error("spill: {} is left out for {} s: {}", member.part.name,
                   std::chrono::duration_cast<std::chrono::seconds>(left_out_).count(), error.message());
   }
-  member.left_out_until = clock_.now() + left_out_;
+  member.left_out_until = (clock_.now() + left_out_).time_since_epoch().count();
   return error;
 }
 
 /// Tells the disk what it missed.
 error_code StripedDisk::settle(Member& member) {
   Disk& disk = *member.part.disk;
+  const CallWatch::Call call(member.writing);
   for (; member.spaces_told < spaces_.size(); ++member.spaces_told) {
     const auto& [id, record] = spaces_[member.spaces_told];
     if (const error_code error = disk.add_namespace(id, record)) return failed(member, error);
@@ -106,6 +114,7 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
   for (auto& [to, share] : shares) {
     writing.push_back(std::async(std::launch::async, [this, &member = *to, &share = share] {
       if (const error_code error = settle(member)) return error;
+      const CallWatch::Call call(member.writing);
       const error_code error = member.part.disk->write(share);
       return error ? failed(member, error) : error;
     }));
@@ -119,8 +128,9 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
 }
 
 Result<DiskBlock> StripedDisk::read(DiskKey key) const {
-  const Member* const member = find(key);
+  Member* const member = find(key);
   if (member == nullptr) return make_error_code(Errc::kNotFound);  // of a directory that is not used any more
+  const CallWatch::Call call(member->reading);
   return member->part.disk->read(key);
 }
 
@@ -181,6 +191,7 @@ error_code StripedDisk::flush() {
   for (Member* const member : in_use()) {
     error_code error = settle(*member);
     if (!error) {
+      const CallWatch::Call call(member->writing);
       error = member->part.disk->flush();
       if (error) failed(*member, error);
     }
@@ -197,8 +208,18 @@ DiskStats StripedDisk::stats() const {
     sum.written_bytes += one.written_bytes;
     sum.device_written_bytes += one.device_written_bytes;
     sum.read_bytes += one.read_bytes;
+    sum.left_out_count += is_left_out(*member);
   }
   return sum;
+}
+
+std::string StripedDisk::hanging(Duration after) const {
+  std::string names;
+  for (const auto& member : members_) {
+    if (!member->writing.is_stuck(after) && !member->reading.is_stuck(after)) continue;
+    names += (names.empty() ? "" : ", ") + member->part.name;
+  }
+  return names;
 }
 
 }  // namespace kv

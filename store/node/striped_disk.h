@@ -38,6 +38,7 @@ class StripedDisk final : public Disk {
   std::uint32_t epoch() const override;
   error_code flush() override;
   DiskStats stats() const override;
+  std::string hanging(Duration after) const override;
 
  private:
   struct Member;

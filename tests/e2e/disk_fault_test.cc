@@ -234,8 +234,11 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
   std::uint64_t name = 100;
   EXPECT_TRUE(eventually([&] {
     expect_memory_is_served(*client, ++name);
-    return node->log().find("is left out") != std::string::npos;
+    return node->metric("kvstore_disk_directories_left_out") == 1;
   })) << node->log();
+  EXPECT_NE(node->log().find("is left out"), std::string::npos) << node->log();
+  const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
+  EXPECT_NE(status.out.find("1 left out"), std::string::npos) << status.out;
   const double before = node->metric("kvstore_spilled_blocks_total");
   EXPECT_TRUE(eventually([&] {
     expect_memory_is_served(*client, ++name);

@@ -85,11 +85,23 @@ TEST_F(StripedDiskTest, AFailingDiskIsLeftOutForAWhile) {
   disks[2]->fails_writes = true;
   EXPECT_TRUE(write({key(1, 0), key(2, 2)}));
   EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 7));
+  EXPECT_EQ(disk->stats().left_out_count, 1u);
   EXPECT_FALSE(write({key(3, 0), key(4, 7)})) << "the others go on";
   clock.advance(61s);
+  EXPECT_EQ(disk->stats().left_out_count, 0u);
   EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 2, 7)) << "it is tried again";
   disks[2]->fails_writes = false;
   EXPECT_FALSE(write({key(5, 2)}));
+}
+
+TEST_F(StripedDiskTest, ADiskThatHangsIsNamed) {
+  disks[7]->during_write = [this] {
+    EXPECT_EQ(disk->hanging(2s), "");
+    clock.advance(3s);
+    EXPECT_EQ(disk->hanging(2s), "disk 7");
+  };
+  EXPECT_FALSE(write({key(1, 7)}));
+  EXPECT_EQ(disk->hanging(2s), "") << "it has answered";
 }
 
 TEST_F(StripedDiskTest, WhenAllFailAllAreTried) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -19,6 +20,7 @@ class MemoryDisk final : public Disk {
   bool fails_writes = false, fails_reads = false;
   std::size_t fails_load_after = ~std::size_t{0};  ///< Records.
   std::uint64_t capacity_bytes = ~std::uint64_t{0};
+  std::function<void()> during_write = [] {};
 
   /// What is in a block, for tests that damage it. nullptr if it is not here.
   std::vector<std::byte>* bytes(DiskKey key) {
@@ -34,6 +36,7 @@ class MemoryDisk final : public Disk {
   bool has(DiskKey key) const { return blocks_.contains(key); }
 
   error_code write(std::span<const DiskWrite> writes) override {
+    during_write();
     if (fails_writes) return Errc::kDiskFailed;
     std::uint64_t bytes = 0;
     for (const DiskWrite& write : writes) bytes += write.bytes.size();
