@@ -70,6 +70,22 @@ void set_up_log(const NodeOptions& options) {
   spdlog::flush_on(spdlog::level::info);
 }
 
+/// Ends the process when the disk does not answer: the threads that wait for it cannot be joined.
+void stop_spill(SpillDriver& spill, bool save) {
+  if (spill.stop(save)) return;
+  spdlog::error("stopped without the disk, which does not answer{}", save ? ": what was only in memory is lost" : "");
+  spdlog::shutdown();
+  std::_Exit(1);
+}
+
+/// However run() ends.
+struct EndSpill {
+  void operator()(SpillDriver* spill) const {
+    stop_spill(*spill, /*save=*/false);
+    delete spill;
+  }
+};
+
 int run(const NodeOptions& options) {
   set_up_log(options);
   raise_descriptor_limit();
@@ -102,9 +118,9 @@ int run(const NodeOptions& options) {
   node.lease_duration = options.store.lease_duration;
   node.node_id = options.node_id;
   node.started = clock.now();
-  std::unique_ptr<SpillDriver> spill;
+  std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
-    spill = std::make_unique<SpillDriver>(store, disk_opener(options.spill_paths, clock), clock, options.spill);
+    spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock), clock, options.spill));
     if (const std::string refused = spill->start(); !refused.empty()) {
       std::cerr << "kvstore-node: spill-path " << refused << "\n";
       return 1;
@@ -165,11 +181,7 @@ int run(const NodeOptions& options) {
 
   sd_notify(0, "STOPPING=1");
   server.stop(options.drain_timeout);
-  if (spill && !spill->stop(options.spill_save)) {
-    spdlog::error("stopped without the disk, which does not answer: what was only in memory is lost");
-    spdlog::shutdown();
-    std::_Exit(1);  // threads still wait for it
-  }
+  if (spill) stop_spill(*spill, options.spill_save);
   spdlog::info("stopped");
   return 0;
 }

@@ -274,6 +274,16 @@ TEST_P(E2eDiskFaultNodeTest, AStopDoesNotWaitForADiskThatHangs) {
   EXPECT_NE(node->log().find("stopped without the disk"), std::string::npos) << node->log();
 }
 
+TEST_P(E2eDiskFaultNodeTest, AStartThatFailsDoesNotWaitForADiskThatHangs) {
+  disk.set(FAULT_STUCK);
+  const Finished node =
+      run_program({node_program(), "--listen", "unix:///proc/not/there", "--capacity", "64MiB", "--spill-path",
+                   disk.path(), "--spill-capacity", "256MiB", "--spill-stop-seconds", "0.2", "--admin", "127.0.0.1:0"},
+                  disk.environment());
+  EXPECT_EQ(node.status, 1) << node.err;
+  EXPECT_NE(node.err.find("/proc/not/there"), std::string::npos) << node.err;
+}
+
 TEST_P(E2eDiskFaultNodeTest, AClockThatJumpsChangesNothing) {
   auto node = start();
   {
