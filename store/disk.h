@@ -98,6 +98,13 @@ class Disk {
   virtual std::string hanging(Duration) const { return {}; }
 };
 
+/// The block under the key, of that size, and its bytes those of the name that the seed is made of. Errors: of
+/// Disk::read; kCorruptBlock if it is another.
+Result<DiskBlock> read_verified(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes);
+/// Of a read: the block is gone, or damaged for good. After any other error it is the disk that fails, and it may give
+/// the block later.
+bool is_lost(error_code error);
+
 /// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,
 /// before what is slow. After an error `*why` is for the operator.
 using OpenDisk = std::function<Result<std::unique_ptr<Disk>>(const std::function<void()>& accepted, std::string* why)>;

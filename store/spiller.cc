@@ -31,15 +31,15 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
   for (std::size_t i = 0; i < work.writes.size(); ++i) {
     DiskWrite write = work.writes[i];
     if (work.sources[i] != DiskKey{}) {
-      auto block = disk.read(work.sources[i]);
-      if (!block && block.error() != Errc::kNotFound && block.error() != Errc::kCorruptBlock) {
-        unreadable = block.error();
-        outcome.unreadable.push_back(i);
+      auto block = read_verified(disk, work.sources[i], checksum_seed(write.record.space, write.record.hash),
+                                 write.record.block_bytes);
+      if (!block && is_lost(block.error())) {
+        ++outcome.lost_count;
         continue;
       }
-      if (!block || block->bytes.size() != write.record.block_bytes ||
-          !verify_block(checksum_seed(write.record.space, write.record.hash), block->bytes, block->checksums)) {
-        ++outcome.lost_count;
+      if (!block) {
+        unreadable = block.error();
+        outcome.unreadable.push_back(i);
         continue;
       }
       write.bytes = block->bytes;

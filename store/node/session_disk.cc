@@ -31,12 +31,16 @@ struct Session::DiskReads {
 
 void Session::start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& job, std::size_t i) {
   const Store::SpilledBlock& block = job.prefix.spilled[i];
-  node_.spill->read(block.key, block.seed, job.block_bytes, [reads, i, executor = executor_](Result<DiskBlock> read) {
-    asio::post(executor, [reads, i, read = std::move(read)]() mutable {
-      reads->results[i] = std::move(read);
-      reads->progress.set();
+  // Not kept alive by what is read for it: a get that has ended waits for nothing.
+  const auto done = [weak = std::weak_ptr(reads), i, executor = executor_](Result<DiskBlock> read) {
+    asio::post(executor, [weak, i, read = std::move(read)]() mutable {
+      const auto waiting = weak.lock();
+      if (!waiting) return;
+      waiting->results[i] = std::move(read);
+      waiting->progress.set();
     });
-  });
+  };
+  node_.spill->read(block.key, block.seed, job.block_bytes, reads, done);
 }
 
 /// Appends what can be read to job->blocks; with one segment it is delivered as it comes.
@@ -72,11 +76,14 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
     reads->results[i].reset();
     if (!block) {
       // Moved within the log since it was pinned, or lost; a disk that fails now may give it later.
-      if (is_retry || (block.error() != Errc::kNotFound && block.error() != Errc::kCorruptBlock)) break;
+      if (is_retry || !is_lost(block.error())) break;
       const Store::FailedRead failed =
           node_.store.with([&](Store& store) { return store.read_failed(spilled[i].id, spilled[i].key); });
       if (failed.is_forgotten) {
-        spdlog::warn("spill: block {} is forgotten: {}", to_hex(job->hashes[job->prefix.blocks.size() + i].bytes),
+        const NamespaceRecord* const record =
+            node_.store.with([&](Store& store) { return store.find_namespace(job->space); });
+        spdlog::warn("spill: block {} of namespace {} is forgotten: {}",
+                     to_hex(job->hashes[job->prefix.blocks.size() + i].bytes), to_hex(record->id().bytes),
                      block.error().message());
       }
       if (failed.moved_to == DiskKey{}) break;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,11 +21,12 @@ class Spill {
 
   /// Whether blocks on disk can be had now. (One that does not take writes may well give what it has.)
   virtual bool can_read() const = 0;
-  /// Reads and verifies a block. `done` is called once, on some thread, perhaps before this returns.
-  /// Errors: of Disk::read; kCorruptBlock also if the bytes are not those of the name; kBusy when too much is being
-  /// read.
+  /// Reads and verifies a block. `done` is called once, on some thread, perhaps before this returns. What is destroyed
+  /// with `waiter` waits for it: once it has gone, a read that has not begun may be left out.
+  /// Errors: of read_verified(); kBusy when too much is being read, or nobody waits any more.
   using ReadDone = std::function<void(Result<DiskBlock>)>;
-  virtual void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) = 0;
+  virtual void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
+                    ReadDone done) = 0;
   /// How long reading `bytes` takes about, from what it took lately.
   virtual std::chrono::microseconds estimate_read(std::uint64_t bytes) const = 0;
 

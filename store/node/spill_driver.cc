@@ -238,10 +238,11 @@ std::string SpillDriver::trouble() const {
   return trouble_;
 }
 
-void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) {
+void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
+                       ReadDone done) {
   const Disk* const disk = open_disk_;
   if (disk == nullptr) return done(Errc::kBusy);
-  reader_.read(*disk, key, seed, block_bytes, std::move(done));
+  reader_.read(*disk, key, seed, block_bytes, std::move(waiter), std::move(done));
 }
 
 // -- after a start

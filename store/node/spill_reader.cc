@@ -5,12 +5,10 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
-#include "base/checksum.h"
-
 namespace kv {
 
 void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
-                       Spill::ReadDone done) {
+                       std::weak_ptr<const void> waiter, Spill::ReadDone done) {
   if (is_refusing_ || *held_bytes_ > held_bytes_max_) {
     ++refusals_;
     return done(Errc::kBusy);
@@ -18,17 +16,17 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
   *held_bytes_ += block_bytes;
   queued_bytes_ += block_bytes;
   watch_.begin();
-  asio::post(threads_, [this, &disk, key, seed, block_bytes, done = std::move(done)]() mutable {
+  asio::post(threads_, [this, &disk, key, seed, block_bytes, waiter = std::move(waiter),
+                        done = std::move(done)]() mutable {
     const TimePoint began = clock_.now();
-    auto block = is_refusing_ ? Result<DiskBlock>(Errc::kBusy) : disk.read(key);
-    if (block && (block->bytes.size() != block_bytes || !verify_block(seed, block->bytes, block->checksums)))
-      block = Errc::kCorruptBlock;
+    const bool is_unwanted = is_refusing_ || waiter.expired();
+    auto block = is_unwanted ? Result<DiskBlock>(Errc::kBusy) : read_verified(disk, key, seed, block_bytes);
     if (block) {
       read_bytes_ += block_bytes;
       const double seconds = std::chrono::duration<double>(clock_.now() - began).count();
       const double before = seconds_per_byte_;
       seconds_per_byte_ = before + (seconds / static_cast<double>(block_bytes) - before) / 16;
-    } else if (!is_refusing_) {
+    } else if (!is_unwanted) {
       ++failures_;
       spdlog::debug("spill: block under key {:x} of epoch {}: {}", static_cast<std::uint64_t>(key) & ((1ull << 40) - 1),
                     static_cast<std::uint64_t>(key) >> 40, block.error().message());

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/checksum.h"
 #include "index/block_hash.h"
 
 namespace kv {
@@ -39,13 +38,9 @@ TimePoint SpillScrubber::step(const Disk& disk) {
 }
 
 void SpillScrubber::verify(const Store::ScrubBlock& block, const Disk& disk) {
-  const auto read = disk.read(block.key);
+  const auto read = read_verified(disk, block.key, checksum_seed(block.space, block.hash), block.block_bytes);
   ++blocks_;
-  const error_code error = read ? error_code() : read.error();
-  if (error && error != Errc::kNotFound && error != Errc::kCorruptBlock) return;  // the disk fails: nobody's fault
-  if (read && read->bytes.size() == block.block_bytes &&
-      verify_block(checksum_seed(block.space, block.hash), read->bytes, read->checksums))
-    return;
+  if (read || !is_lost(read.error())) return;
   const Store::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });
   if (!failed.is_forgotten) return;  // it was evicted or moved while it was read
   ++damaged_;

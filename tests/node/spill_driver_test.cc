@@ -23,7 +23,7 @@ class HeldDisk final : public Disk {
   explicit HeldDisk(MemoryDisk& disk) : disk_(disk) {}
   void hold_writes(bool hold) { set(hold_writes_, hold); }
   void hold_reads(bool hold) { set(hold_reads_, hold); }
-  mutable std::atomic<int> loads = 0;  ///< Begun.
+  mutable std::atomic<int> loads = 0, reads = 0;  ///< Begun.
   template <class Call>
   auto with(Call call) {
     const std::lock_guard lock(mutex_);
@@ -36,6 +36,7 @@ class HeldDisk final : public Disk {
     return disk_.write(blocks);
   }
   Result<DiskBlock> read(DiskKey key) const override {
+    ++reads;
     std::unique_lock lock(mutex_);
     released_.wait(lock, [this] { return !hold_reads_; });
     return disk_.read(key);
@@ -161,7 +162,8 @@ class SpillDriverTest : public testing::Test {
   }
   Result<DiskBlock> read(const Store::SpilledBlock& block) {
     std::promise<Result<DiskBlock>> done;
-    driver->read(block.key, block.seed, kBytes, [&](Result<DiskBlock> read) { done.set_value(std::move(read)); });
+    driver->read(block.key, block.seed, kBytes, waiter,
+                 [&](Result<DiskBlock> read) { done.set_value(std::move(read)); });
     return done.get_future().get();
   }
   double stat(std::string_view name) const {
@@ -174,6 +176,7 @@ class SpillDriverTest : public testing::Test {
 
   NodeMetrics metrics{"test"};
   SteadyClock clock;
+  std::shared_ptr<int> waiter = std::make_shared<int>();  ///< For what is read.
   MemoryDisk disk;
   std::unique_ptr<LockedStore> store;
   SpaceId space{};
@@ -236,7 +239,7 @@ TEST_F(SpillDriverTest, ReadsThatHangMakeTheDiskCountAsStuck) {
   const auto prefix = pin(chain(1, 12));
   held->hold_reads(true);
   std::promise<void> done;
-  driver->read(prefix.spilled[0].key, prefix.spilled[0].seed, kBytes, [&](const Result<DiskBlock>& got) {
+  driver->read(prefix.spilled[0].key, prefix.spilled[0].seed, kBytes, waiter, [&](const Result<DiskBlock>& got) {
     EXPECT_TRUE(got);
     done.set_value();
   });
@@ -309,7 +312,7 @@ TEST_F(SpillDriverTest, WhatIsBeingReadIsBounded) {
   held->hold_reads(true);
   std::atomic<int> done{0}, refused{0};
   for (const auto& block : prefix.spilled) {
-    driver->read(block.key, block.seed, kBytes, [&](const Result<DiskBlock>& got) {
+    driver->read(block.key, block.seed, kBytes, waiter, [&](const Result<DiskBlock>& got) {
       ++done;
       refused += !got && got.error() == Errc::kBusy;
     });
@@ -318,6 +321,29 @@ TEST_F(SpillDriverTest, WhatIsBeingReadIsBounded) {
   EXPECT_EQ(done, refused) << "the others wait";
   held->hold_reads(false);
   EXPECT_TRUE(eventually([&] { return done == static_cast<int>(prefix.spilled.size()); }));
+  store->with([&](Store& each) { each.unpin(prefix); });
+}
+
+TEST_F(SpillDriverTest, WhatNobodyWaitsForAnyMoreIsNotRead) {
+  put(chain(1, 14));
+  EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  const auto prefix = pin(chain(1, 14));
+  ASSERT_GE(prefix.spilled.size(), 3u);
+  held->hold_reads(true);
+  std::atomic<int> done{0}, read{0};
+  for (const auto& block : std::span(prefix.spilled).first(3)) {  // two threads: the third waits for its turn
+    driver->read(block.key, block.seed, kBytes, waiter, [&](const Result<DiskBlock>& got) {
+      ++done;
+      read += got.has_value();
+    });
+  }
+  EXPECT_TRUE(eventually([&] { return held->reads == 2; }));
+  waiter.reset();
+  held->hold_reads(false);
+  EXPECT_TRUE(eventually([&] { return done == 3; }));
+  EXPECT_EQ(read, 2) << "those that had begun";
+  EXPECT_EQ(held->reads, 2);
+  EXPECT_EQ(stat("disk_read_failures"), 0);
   store->with([&](Store& each) { each.unpin(prefix); });
 }
 

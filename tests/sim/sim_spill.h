@@ -63,19 +63,16 @@ class SimSpill final : public Spill {
     writing_->arm(clock_.now() + delay, [this] { write(); });
   }
 
-  void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, ReadDone done) override {
+  void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void>,
+            ReadDone done) override {
     if (is_dead_) return done(Errc::kDiskFailed);
     reads_.push_back(clock_.make_alarm(executor_));
     const auto at = std::prev(reads_.end());
     (*at)->arm(clock_.now() + next_delay(), [this, at, key, seed, block_bytes, done = std::move(done)] {
-      auto block = chance(faults_.failure_probability) ? Result<DiskBlock>(Errc::kDiskFailed) : disk_.read(key);
-      if (block && chance(faults_.flip_probability)) {
-        auto& bytes = *disk_.bytes(key);
-        bytes[random_() % bytes.size()] ^= std::byte{1};
-      }
-      if (block && (block->bytes.size() != block_bytes || !verify_block(seed, block->bytes, block->checksums)))
-        block = Errc::kCorruptBlock;
-      done(std::move(block));
+      const bool fails = chance(faults_.failure_probability);
+      if (auto* const bytes = disk_.bytes(key); !fails && bytes != nullptr && chance(faults_.flip_probability))
+        (*bytes)[random_() % bytes->size()] ^= std::byte{1};
+      done(fails ? Result<DiskBlock>(Errc::kDiskFailed) : read_verified(disk_, key, seed, block_bytes));
       spent_.splice(spent_.end(), reads_, at);  // not destroyed within its own ring
       while (spent_.size() > 1) spent_.pop_front();
     });
