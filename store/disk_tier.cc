@@ -183,20 +183,25 @@ std::vector<BlockId> DiskTier::live_in_oldest(std::uint64_t bytes_max) {
   std::uint64_t bytes = 0;
   const Segment& oldest = segments_.front();
   const std::size_t end = std::min(oldest.entries.size(), dead_entries_ + kEntriesPerCall);
+  double uncovered = -rewrite_credit_;
+  for (std::size_t i = dead_entries_; i < end; ++i)
+    if (is_live(oldest.entries[i])) uncovered += static_cast<double>(block_bytes(oldest.entries[i].block));
+  // From the back, where a block's last descendants are: what has none in newer segments can go with all of them.
+  for (std::size_t i = end; i > dead_entries_ && uncovered > 0; --i) {
+    const Entry& entry = oldest.entries[i - 1];
+    if (!is_live(entry) || !index_.is_leaf_end(entry.block) || index_.pin_count(entry.block) > 0) continue;
+    uncovered -= static_cast<double>(block_bytes(entry.block));
+    evict(entry.block);
+  }
   for (std::size_t i = dead_entries_; i < end; ++i) {
     const Entry& entry = oldest.entries[i];
     if (is_live(entry)) {
-      const BlockId block = entry.block;
-      const bool may_go = index_.is_leaf_end(block) && index_.pin_count(block) == 0;
-      if (!may_go || rewrite_credit_ - static_cast<double>(bytes) > 0) {
-        if (!live.empty() && bytes + block_bytes(block) > bytes_max) break;
-        live.push_back(block);
-        bytes += block_bytes(block);
-        continue;
-      }
-      evict(block);
+      if (!live.empty() && bytes + block_bytes(entry.block) > bytes_max) break;
+      live.push_back(entry.block);
+      bytes += block_bytes(entry.block);
+    } else if (live.empty()) {
+      dead_entries_ = i + 1;
     }
-    if (live.empty()) dead_entries_ = i + 1;
   }
   return live;
 }

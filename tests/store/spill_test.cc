@@ -371,6 +371,20 @@ TEST_F(SpillTest, TheLogStaysBoundedAndIsGivenBackInWhole) {
 }
 
 /// A restart: memory is gone, the disk has what it has.
+TEST_F(SpillTest, AWholePrefixThatTheRewriteBudgetDoesNotCoverGoes) {
+  config.disk.rewrite_share = 0;
+  config.disk.log_factor = 1.25;
+  create_tiers(16, 256, 16);
+  const SpaceId space = open(kBytes);
+  for (std::uint64_t name = 1; name <= 100; ++name) {
+    put(space, chain(name, 8));
+    spill();
+    store->touch(space, chain(1, 8), now).value();  // recent: only its place in the log speaks against it
+  }
+  EXPECT_EQ(store->stats().rewritten_blocks, 0u);
+  EXPECT_EQ(get(space, chain(1, 8)).disk, 0u);
+}
+
 TEST_F(SpillTest, ARestartFindsWhatIsOnDiskInPrefixesWithoutGaps) {
   create_tiers(16, 100, 8);
   const SpaceId space = open(kBytes);
