@@ -88,8 +88,8 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
       {"version 0", [](Head& h) { put<std::uint8_t>(h, 4, 0); }, Errc::kUnsupported, {"version: 0", "1..1"}},
       {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "1..1"}},
       {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
-      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..16"}},
-      {"type 17", [](Head& h) { put<std::uint8_t>(h, 5, 17); }, Errc::kUnsupported, {"type: 17", "1..16"}},
+      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..17"}},
+      {"type 17", [](Head& h) { put<std::uint8_t>(h, 5, 17); }, Errc::kUnsupported, {"type: 17", "1..17"}},
       {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
       {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
       {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
@@ -433,6 +433,71 @@ std::map<std::string, GoldenFrame> golden_frames() {
                                  "",
                                  [](auto& b) { b.Finish(wire::CreateRegionResponse(b, 2)); },
                                  checker<wire::RegionResponse>([](const auto& t) { EXPECT_EQ(t.region(), 2u); })};
+  frames["region_add.verbs"] = {FrameType::kRegionAdd,
+                                0,
+                                16,
+                                "",
+                                [](auto& b) {
+                                  const std::vector<std::uint32_t> rkeys = {0x0A0B0C0D, 0xFFFFFFFF};
+                                  const std::vector<flatbuffers::Offset<wire::RegionSlice>> slices = {
+                                      wire::CreateRegionSliceDirect(b, 0x7F0000001000, 4096, &rkeys),
+                                      wire::CreateRegionSliceDirect(b, 0x7F0000002000, 1000, &rkeys)};
+                                  b.Finish(wire::CreateRegionAddRequestDirect(b, 5096, &slices));
+                                },
+                                checker<wire::RegionAddRequest>([](const auto& t) {
+                                  EXPECT_EQ(t.bytes(), 5096u);
+                                  ASSERT_EQ(t.slices()->size(), 2u);
+                                  EXPECT_EQ(t.slices()->Get(1)->address(), 0x7F0000002000u);
+                                  EXPECT_EQ(t.slices()->Get(1)->bytes(), 1000u);
+                                  EXPECT_EQ(t.slices()->Get(1)->rkeys()->Get(0), 0x0A0B0C0Du);
+                                })};
+  frames["verbs_connect.request"] = {
+      FrameType::kVerbsConnect,
+      0,
+      17,
+      "",
+      [](auto& b) {
+        const std::vector<std::uint8_t> gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 77, 0, 1};
+        const auto end = wire::CreateQueuePairEndDirect(b, 0x123456, 0x00ABCDEF, 7, &gid, 4096, 16);
+        const std::vector<flatbuffers::Offset<wire::LaneOffer>> lanes = {wire::CreateLaneOffer(b, 1, end)};
+        b.Finish(wire::CreateVerbsConnectRequestDirect(b, &lanes));
+      },
+      checker<wire::VerbsConnectRequest>([](const auto& t) {
+        const wire::LaneOffer& lane = *t.lanes()->Get(0);
+        EXPECT_EQ(lane.lane(), 1u);
+        EXPECT_EQ(lane.end()->number(), 0x123456u);
+        EXPECT_EQ(lane.end()->first_psn(), 0x00ABCDEFu);
+        EXPECT_EQ(lane.end()->lid(), 7u);
+        EXPECT_EQ(lane.end()->gid()->Get(12), 10u);
+        EXPECT_EQ(lane.end()->mtu_bytes(), 4096u);
+        EXPECT_EQ(lane.end()->read_count_max(), 16u);
+      })};
+  frames["verbs_connect.answer"] = {FrameType::kVerbsConnect,
+                                    kAnswer,
+                                    17,
+                                    "",
+                                    [](auto& b) {
+                                      const std::vector<std::uint8_t> gid(16, 0xFE);
+                                      const auto end = wire::CreateQueuePairEndDirect(b, 17, 1, 0, &gid, 1024, 1);
+                                      const std::vector<flatbuffers::Offset<wire::LaneAnswer>> lanes = {
+                                          wire::CreateLaneAnswer(b, 1, end),
+                                          wire::CreateLaneAnswerDirect(b, 2, 0, "no device")};
+                                      b.Finish(wire::CreateVerbsConnectResponseDirect(b, &lanes));
+                                    },
+                                    checker<wire::VerbsConnectResponse>([](const auto& t) {
+                                      EXPECT_EQ(t.lanes()->Get(0)->end()->number(), 17u);
+                                      EXPECT_EQ(t.lanes()->Get(1)->end(), nullptr);
+                                      EXPECT_EQ(t.lanes()->Get(1)->why()->str(), "no device");
+                                    })};
+  frames["get.broken"] = {FrameType::kGet,
+                          static_cast<std::uint16_t>(kAnswer | kFrameError),
+                          18,
+                          "",
+                          [](auto& b) { b.Finish(wire::CreateErrorDirect(b, 11, "get: the transfer broke", 5)); },
+                          checker<wire::Error>([](const auto& t) {
+                            EXPECT_EQ(t.code(), 11u);
+                            EXPECT_EQ(t.broken_lanes(), 5u);
+                          })};
   frames["region_remove.request"] = {
       FrameType::kRegionRemove,
       0,
