@@ -89,7 +89,7 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
       {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "1..1"}},
       {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
       {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..17"}},
-      {"type 17", [](Head& h) { put<std::uint8_t>(h, 5, 17); }, Errc::kUnsupported, {"type: 17", "1..17"}},
+      {"type 18", [](Head& h) { put<std::uint8_t>(h, 5, 18); }, Errc::kUnsupported, {"type: 18", "1..17"}},
       {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
       {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
       {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
