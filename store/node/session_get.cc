@@ -190,7 +190,8 @@ void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
                    const auto landed = std::ranges::find(job->parts, owner, &Part::move_owner);
                    if (landed != job->parts.end()) landed->is_moving = false;
                    self->tell_of_parts(job);
-                   self->writer_.flush();
+                   // The last mark and the end of the answer, which follows at once, leave in one system call.
+                   if (job->move_count > 0) self->writer_.flush();
                  }
                  if (job->wake != nullptr) job->wake->set();
                });
