@@ -208,6 +208,7 @@ void GetCall::next_segment() {
 std::string GetCall::on_last(const FrameReader::Frame& frame) {
   const auto* response = read_table<wire::GetResponse>(frame.table);
   if (response == nullptr) return "get: malformed";
+  session()->cut_lanes(response->broken_lanes());
   const std::size_t last = plan->ends.size() - 1;
   if (last == 0 && segment_ == 0 && next_block_ > 0) next_segment();  // fewer blocks than asked for
   const std::size_t delivered = segment_ > last ? limit_ : 0;

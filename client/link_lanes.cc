@@ -9,6 +9,12 @@
 #include "transport/verbs_wire.h"
 
 namespace kv {
+namespace {
+
+/// Of verbs_connect: the node resolves our address, and others may be before us.
+constexpr Duration kConnectLimit = 10s;
+
+}  // namespace
 
 struct LinkLanes::Lane {
   std::shared_ptr<VerbsLender::Open> open;
@@ -18,6 +24,7 @@ struct LinkLanes::Lane {
   verbs::QueuePairAddress own, peer;
   verbs::Path path;
   bool is_connected = false;
+  TimePoint since{};  ///< When it came up.
   std::string why;
 };
 
@@ -57,6 +64,7 @@ class LinkLanes::Connect final : public Call {
     return {};
   }
   void on_end(LinkSession*) override {
+    if (error) lanes_.why_ = "verbs_connect: " + (error_text.empty() ? error.message() : error_text);
     if (error) return lanes_.attempt_ended();
     lanes_.connect_to_answers();
   }
@@ -87,10 +95,17 @@ void LinkLanes::cut(std::uint32_t lanes) {
   bool any = false;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
+    // To connect proves little: only a lane that lasted begins anew with short pauses.
+    if (shared_->clock.now() - lanes_[i]->since >= 2 * shared_->config.backoff_max) backoff_ = {};
     lanes_[i].reset();  // destroys the queue pair
     any = true;
   }
   if (!any) return;
+  why_ = "a lane broke";
+  back_off();
+}
+
+void LinkLanes::back_off() {
   const ClientConfig& config = shared_->config;
   backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
   std::uniform_int_distribution<Duration::rep> jitter(backoff_.count() / 2, backoff_.count());
@@ -143,14 +158,21 @@ void LinkLanes::connect_missing() {
 }
 
 void LinkLanes::send_offers() {
-  std::erase_if(attempt_, [](const auto& lane) { return !lane->pair; });
+  drop_without_pair();
   if (attempt_.empty() || !session_.can_take_call()) return attempt_ended();
   connect_ = std::make_unique<Connect>(*this);
-  session_.start_own(*connect_);
+  session_.start_own(*connect_, kConnectLimit);
+}
+
+void LinkLanes::drop_without_pair() {
+  std::erase_if(attempt_, [&](const auto& lane) {
+    if (!lane->pair) why_ = "lane " + std::to_string(lane->number) + ": " + lane->why;
+    return !lane->pair;
+  });
 }
 
 void LinkLanes::connect_to_answers() {
-  std::erase_if(attempt_, [](const auto& lane) { return !lane->pair; });
+  drop_without_pair();
   const auto connect_all = [lanes = attempt_] {
     for (const auto& lane : lanes) {
       const verbs::OpenDevice& device = lane->open->devices[lane->number % lane->open->devices.size()];
@@ -166,12 +188,18 @@ void LinkLanes::connect_to_answers() {
 void LinkLanes::attempt_ended() {
   is_connecting_ = false;
   for (auto& lane : std::exchange(attempt_, {})) {
-    if (lane->is_connected) lanes_[lane->number] = std::move(lane);
+    if (lane->is_connected) {
+      lane->since = shared_->clock.now();
+      lanes_[lane->number] = std::move(lane);
+    } else if (!lane->why.empty()) {
+      why_ = "lane " + std::to_string(lane->number) + ": " + lane->why;
+    }
   }
-  if (std::ranges::all_of(lanes_, [](const auto& lane) { return lane != nullptr; })) return;
-  const ClientConfig& config = shared_->config;
-  backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
-  next_attempt_ = shared_->clock.now() + backoff_;
+  if (std::ranges::all_of(lanes_, [](const auto& lane) { return lane != nullptr; })) {
+    why_.clear();
+  } else {
+    back_off();
+  }
 }
 
 }  // namespace kv

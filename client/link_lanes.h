@@ -31,16 +31,18 @@ class LinkLanes {
   std::uint32_t up() const;  ///< Bit i: lane i.
   /// By lane, for RegionAddRequest. Requires that some lane was up.
   std::vector<std::uint32_t> rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const;
-  void cut(std::uint32_t lanes);  ///< Bit i: lane i. They are connected again after a while.
-  void worked() { backoff_ = {}; }
+  void cut(std::uint32_t lanes);                   ///< Bit i: lane i. They are connected again after a while.
+  const std::string& why() const { return why_; }  ///< Why not all are up. Empty: they are, or were not tried.
 
  private:
   struct Lane;
   class Connect;
 
   void send_offers();
+  void drop_without_pair();
   void connect_to_answers();
   void attempt_ended();
+  void back_off();
   std::size_t device_of(std::size_t lane) const;
 
   std::shared_ptr<ClientShared> shared_;
@@ -52,6 +54,7 @@ class LinkLanes {
   bool is_connecting_ = false;
   TimePoint next_attempt_{};
   Duration backoff_{};
+  std::string why_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< For what comes back from another thread.
 };
 

@@ -97,7 +97,8 @@ struct LinkSession::LentRegion {
   std::shared_ptr<LentMemory::Region> region;
   Lent state = Lent::kPending;
   std::uint32_t handle = 0;
-  bool taken_back = false;  ///< Freed while it was pending.
+  bool taken_back = false;                ///< Freed while it was pending.
+  TimePoint retry_at = TimePoint::max();  ///< If refused.
   std::unique_ptr<RegionAdd> add;
 };
 
@@ -133,7 +134,14 @@ std::string LinkSession::RegionAdd::on_last(const FrameReader::Frame& frame) {
 
 void LinkSession::RegionAdd::on_end(LinkSession* session) {
   lent_.state = !error && session != nullptr ? Lent::kYes : Lent::kRefused;
-  if (lent_.state == Lent::kYes && lent_.taken_back) session_of_.take_back(*lent_.region);
+  if (lent_.state == Lent::kRefused) {
+    session_of_.lent_bytes_ -= lent_.region->bytes().size();
+    const bool may_pass = error == asio::error::timed_out || error == Errc::kBusy || error == Errc::kUnavailable;
+    if (may_pass) lent_.retry_at = session_of_.shared_->clock.now() + session_of_.shared_->config.backoff_max;
+  } else if (lent_.taken_back) {
+    session_of_.take_back(*lent_.region);
+  }
+  if (lent_.taken_back) lent_.region.reset();  // or its memory would stay until the session's end
   if (session_of_.link_ != nullptr) session_of_.link_->pump();
 }
 
@@ -286,7 +294,6 @@ bool LinkSession::dispatch(const FrameReader::Frame& frame) {
     if (!what.empty()) return violation(std::move(what));
   }
   free_slot(*slot);
-  if (lanes_ && call != nullptr && call->region) lanes_->worked();
   if (call != nullptr) {
     call->answered_ = true;
     call->end({});
@@ -306,7 +313,7 @@ bool LinkSession::on_error_frame(const FrameReader::Frame& frame, Slot* slot) {
     return true;
   }
   if (frame.header.type != slot->type) return violation("an error of another type");
-  if (lanes_ && error->broken_lanes() != 0) lanes_->cut(error->broken_lanes());  // before its memory is free
+  cut_lanes(error->broken_lanes());  // before its memory is free
   Call* const call = slot->call;
   free_slot(*slot);
   if (call != nullptr) {
@@ -423,7 +430,8 @@ void LinkSession::abandon(Call& call) {
   flush_soon();
 
   const TimePoint now = shared_->clock.now();
-  const bool silent = is_silent(now, shared_->config.connect_timeout);
+  // A node may be long at a verbs_connect: it waits for the network, not for us.
+  const bool silent = call.type != FrameType::kVerbsConnect && is_silent(now, shared_->config.connect_timeout);
   if (reader_.bytes_read() != bytes_seen_) {
     bytes_seen_ = reader_.bytes_read();
     quiet_since_ = now;
@@ -556,6 +564,10 @@ LinkSession::LentRegion* LinkSession::find_lent(const LentMemory::Region& region
 }
 
 LinkSession::Lent LinkSession::lend(const std::shared_ptr<LentMemory::Region>& region) {
+  std::erase_if(lent_, [&](const auto& lent) {  // what was refused for a while, and what has gone
+    return lent->state == Lent::kRefused && (!lent->add || lent->add->ended) &&
+           (!lent->region || (lent->region == region && shared_->clock.now() >= lent->retry_at));
+  });
   if (!stream_->can_pass_descriptors()) return lend_by_verbs(region);
   if (const LentRegion* const lent = find_lent(*region)) return lent->state;
   return add_region(region);
@@ -591,14 +603,14 @@ LinkSession::Lent LinkSession::add_region(const std::shared_ptr<LentMemory::Regi
   lent->add = std::make_unique<RegionAdd>(*this, *lent);
   RegionAdd& add = *lent->add;
   lent_.push_back(std::move(lent));
-  start_own(add);
+  start_own(add, shared_->config.connect_timeout);
   return Lent::kPending;
 }
 
-void LinkSession::start_own(Call& call) {
+void LinkSession::start_own(Call& call, Duration limit) {
   call.ended = false;
   call.link_ = link_;
-  shared_->deadlines.add(call, shared_->clock.now() + shared_->config.connect_timeout);
+  shared_->deadlines.add(call, shared_->clock.now() + limit);
   send_call(call);
 }
 

@@ -158,9 +158,14 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   };
   /// Asks for `region` to be lent if it was not.
   Lent lend(const std::shared_ptr<LentMemory::Region>& region);
-  std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }  ///< Bit i: lane i.
+  /// The node says that these are not up on its side: their memory is ours from here on.
+  void cut_lanes(std::uint32_t lanes) {
+    if (lanes_ && lanes != 0) lanes_->cut(lanes);
+  }
+  std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }   ///< Bit i: lane i.
+  std::string lanes_why() const { return lanes_ ? lanes_->why() : ""; }  ///< Why not all are up; empty: they are.
   /// For a request that the session itself makes. Requires can_take_call().
-  void start_own(Call& call);
+  void start_own(Call& call, Duration limit);
   std::uint32_t region_handle(const LentMemory::Region& region) const;  ///< Requires lend() == kYes.
   void take_back(const LentMemory::Region& region);
 

@@ -197,7 +197,7 @@ void NodeLink::call_ended(const Call& call) {
   if (call.answered_) {
     failures_in_row_ = 0;
     backoff_ = {};
-  } else if (call.error == asio::error::timed_out) {
+  } else if (call.error == asio::error::timed_out && call.type != FrameType::kVerbsConnect) {
     ++timeouts_;
     last_error_ = call.error;
     last_error_text_ = std::string(frame_type_name(call.type)) + " missed its deadline";
@@ -443,6 +443,10 @@ NodeStatus NodeLink::status() const {
   }
   if (status.rdma_lanes > 0) status.peer_transport += "+verbs";
   status.rdma_text = shared_->verbs.why();
+  for (const auto& slot : slots_) {
+    if (slot->state == Slot::State::kUp && !slot->session->lanes_why().empty())
+      status.rdma_text = slot->session->lanes_why();
+  }
   status.calls = calls_;
   status.failures = failures_;
   status.timeouts = timeouts_;

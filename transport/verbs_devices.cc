@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <exception>
 #include <utility>
 
 #include "base/assert.h"
@@ -100,7 +101,9 @@ SlowCalls::SlowCalls(bool in_place) {
   if (!in_place) thread_ = std::make_unique<asio::thread_pool>(1);
 }
 
-SlowCalls::~SlowCalls() {
+SlowCalls::~SlowCalls() { finish(); }
+
+void SlowCalls::finish() {
   if (!thread_) return;
   thread_->stop();
   thread_->join();
@@ -113,9 +116,17 @@ void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& exe
     return;
   }
   asio::post(*thread_, [call = std::move(call), executor, then = std::move(then)]() mutable {
-    call();
+    std::exception_ptr thrown;
+    try {
+      call();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     // Both go together: the last holder of what they share must not be this thread.
-    asio::post(executor, [call = std::move(call), then = std::move(then)] { then(); });
+    asio::post(executor, [call = std::move(call), then = std::move(then), thrown] {
+      if (thrown) std::rethrow_exception(thrown);
+      then();
+    });
   });
 }
 

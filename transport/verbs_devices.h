@@ -76,8 +76,11 @@ class SlowCalls {
   explicit SlowCalls(bool in_place);
   ~SlowCalls();
 
-  /// Makes `call`, then `then` on `executor`. What they hold is let go on the executor, or here if that has ended.
+  /// Makes `call`, then `then` on `executor`, where an exception of `call` is thrown instead. What they hold is let go
+  /// there. The executor's context outlives this, or finish() is called before it ends.
   void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
+  /// Waits for the call that is being made; from then on calls are forgotten.
+  void finish();
 
  private:
   std::unique_ptr<asio::thread_pool> thread_;

@@ -215,13 +215,17 @@ void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
 }
 
 void VerbsMover::stop(const void* owner) {
-  const auto found = std::ranges::find_if(waiting_, [&](const auto& job) { return job->owner.get() == owner; });
-  if (found == waiting_.end()) return;
-  const std::shared_ptr<Job> job = *found;
-  waiting_.erase(found);
-  job->is_stopped = true;
-  batch_ended(job);
-  post_all();  // it may have been the one that had no room
+  std::vector<std::shared_ptr<Job>> stopped;
+  std::erase_if(waiting_, [&](const auto& job) {
+    if (job->owner.get() != owner) return false;
+    stopped.push_back(job);
+    return true;
+  });
+  for (const auto& job : stopped) {
+    job->is_stopped = true;
+    batch_ended(job);
+  }
+  if (!stopped.empty()) post_all();  // one of them may have been the one that had no room
 }
 
 void VerbsMover::fail(error_code why) {

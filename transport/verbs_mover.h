@@ -65,7 +65,7 @@ class VerbsMover {
   Async<void> move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
                    std::shared_ptr<const void> owner, TimePoint deadline, OnSegment on_segment);
 
-  /// Nothing more is posted of the move with this owner. It ends with kCancelled once what was posted has landed, or
+  /// Nothing more is posted of the moves with this owner. They end with kCancelled once what was posted has landed, or
   /// well if that was all; other moves go on.
   void stop(const void* owner);
   /// Puts the queue pair into ERROR: all moves end with `why` as soon as they are flushed.

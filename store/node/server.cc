@@ -133,7 +133,10 @@ void Server::stop(Duration timeout) {
   };
   const auto now = std::chrono::steady_clock::now();
   end_sessions(now + timeout, [](Session& session) { session.terminate_if_idle(); });
-  end_sessions(now + timeout + 2s, [](Session& session) { session.terminate(SessionEnd::kDrained); });
+  // A move that a device says nothing of ends by its own deadline, and its session after it.
+  const Duration grace = 2s + (node_.verbs != nullptr ? node_.verbs->config().move_timeout : Duration::zero());
+  end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
+  if (node_.verbs != nullptr) node_.verbs->slow_calls().finish();  // it posts to the threads' contexts
   for (auto& thread : threads_) {
     thread->work.reset();
     if (thread->verbs && running) asio::post(thread->context, [verbs = thread->verbs] { verbs->stop(); });

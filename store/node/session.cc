@@ -30,7 +30,8 @@ Session::Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream
       writer_(*stream_, executor_),
       lanes_(verbs ? std::make_unique<SessionLanes>(std::move(verbs), executor_) : nullptr),
       alarm_(node.clock.make_alarm(executor_)),
-      jobs_done_(executor_) {}
+      jobs_done_(executor_),
+      drained_(executor_) {}
 
 Session::~Session() { KV_ASSERT(job_count_ == 0 && sending_count_ == 0 && puts_.empty()); }
 
@@ -165,11 +166,11 @@ void Session::watch() {
 }
 
 void Session::refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
-                     std::uint32_t broken_lanes) {
+                     std::uint32_t broken) {
   const auto value = code.category() == errc_category() ? code.value() : static_cast<int>(Errc::kBadRequest);
   node_.metrics.request_refused(static_cast<Errc>(value));
   reply(type, request_id, kFrameError, [&](FlatBufferBuilder& builder) {
-    return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(value), message.c_str(), broken_lanes);
+    return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(value), message.c_str(), broken);
   });
 }
 

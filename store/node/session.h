@@ -126,11 +126,12 @@ class Session final : public std::enable_shared_from_this<Session> {
     std::size_t segment = 0, block = 0;  ///< Next to deliver.
     std::deque<Part> parts;              ///< Begun and not told of yet: their marks go out in order.
     std::uint64_t moving_bytes = 0;      ///< Of `parts`.
+    std::uint64_t read_bytes = 0;        ///< Read from disk and not told of.
     std::size_t move_count = 0;          ///< That have not ended.
     SessionLanes::Outcome outcome;       ///< Of moves that failed.
     bool cancelled = false;
     bool failed = false;    ///< Some of it did not leave.
-    Event* wake = nullptr;  ///< While it waits for the disk.
+    Event* wake = nullptr;  ///< While it waits, for the disk or for moves.
   };
   struct DiskReads;
 
@@ -145,12 +146,13 @@ class Session final : public std::enable_shared_from_this<Session> {
     std::size_t announced = 0;     ///< Staged blocks whose data the client has said to be there.
     std::size_t committed = 0;     ///< Of them: done with, in order.
     std::uint32_t stored = 0, already_stored = 0, refused_late = 0;
-    std::shared_ptr<Lent> region;        ///< Null: inline.
-    std::vector<std::uint64_t> offsets;  ///< In the region, one per hash.
-    std::uint32_t lanes = 0;             ///< Bit i: lane i may be used; of a verbs region.
-    BlockSink* sink = nullptr;           ///< While a payload is being read into staged slots.
-    std::shared_ptr<Event> last_drain;   ///< Set when the data announced last has been taken from a verbs region.
-    bool is_waiting = true;              ///< For memory; PutWant not sent yet.
+    std::shared_ptr<Lent> region;            ///< Null: inline.
+    std::vector<std::uint64_t> offsets;      ///< In the region, one per hash.
+    std::uint32_t lanes = 0;                 ///< Bit i: lane i may be used; of a verbs region.
+    BlockSink* sink = nullptr;               ///< While a payload is being read into staged slots.
+    std::shared_ptr<const void> move_owner;  ///< Of all moves of this put; holds `staged`.
+    std::shared_ptr<Event> last_drain;       ///< Set when the data announced last has been taken from a verbs region.
+    bool is_waiting = true;                  ///< For memory; PutWant not sent yet.
     bool is_over = false;
   };
 
@@ -177,6 +179,9 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Delivers up to a mark's worth of what is ready, or begins to; false when nothing more can be now.
   bool deliver_some(const std::shared_ptr<GetJob>& job);
   void begin_move(const std::shared_ptr<GetJob>& job, Part& part);
+  void stop_moves(const GetJob& job);
+  /// Of these, those that the client believes to be up and that are not: it is told with every last frame.
+  std::uint32_t broken_lanes(std::uint32_t lanes) const { return lanes_ ? lanes & ~lanes_->up() : 0; }
   void tell_of_parts(const std::shared_ptr<GetJob>& job);
   void tell_of(const std::shared_ptr<GetJob>& job, const Part& part);
   static asio::awaitable<void> deliver(std::shared_ptr<Session> self, std::shared_ptr<GetJob> job);
@@ -194,7 +199,7 @@ class Session final : public std::enable_shared_from_this<Session> {
                                               std::size_t first, std::size_t count, std::vector<std::uint64_t> claimed);
   void commit(PutJob& job, std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   void finish_put(PutJob& job);
-  void fail_put(PutJob& job, Errc code, std::string message, std::uint32_t broken_lanes = 0);
+  void fail_put(PutJob& job, Errc code, std::string message, std::uint32_t broken = 0);
 
   /// Queues an answer whose table `build` makes with the builder it is given.
   template <class Build>
@@ -202,7 +207,7 @@ class Session final : public std::enable_shared_from_this<Session> {
              std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr);
   /// Queues an error as the last answer.
   void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
-              std::uint32_t broken_lanes = 0);
+              std::uint32_t broken = 0);
   /// The namespace record, or nullptr after refusing the request.
   const NamespaceRecord* find_space(const Frame& frame, std::uint32_t space);
   /// Checks what get and put say about a region; false after refusing the request.
@@ -227,7 +232,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   bool greeted_ = false;
   bool ending_ = false;
   SessionEnd end_ = SessionEnd::kPeerClosed;
-  std::size_t job_count_ = 0;  ///< Coroutines that still use this session's memory or slots.
+  std::size_t job_count_ = 0;  ///< Coroutines and calls that still use this session's memory, slots or lanes.
 
   std::vector<const NamespaceRecord*> spaces_;  ///< By handle; null where not used yet.
   std::unordered_map<std::uint32_t, std::shared_ptr<Lent>> regions_;
@@ -236,7 +241,10 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::unordered_map<std::uint64_t, std::shared_ptr<GetJob>> gets_;  ///< By request id; those that copy.
   std::unordered_map<std::uint64_t, std::shared_ptr<PutJob>> puts_;  ///< By request id.
   std::vector<std::shared_ptr<GetJob>> prefetches_;
-  std::uint64_t sending_count_ = 0;  ///< Gets whose bytes have not all left.
+  std::uint64_t sending_count_ = 0;   ///< Gets whose bytes have not all left.
+  std::uint64_t draining_bytes_ = 0;  ///< Of puts: announced, and on their way by RDMA or being verified.
+  std::size_t drain_count_ = 0;
+  Event drained_;
 
   struct Progress {
     std::uint64_t bytes = 0;

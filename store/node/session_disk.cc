@@ -57,7 +57,7 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
   job->wake = &reads->progress;
   std::size_t started = 0;
   bool is_retry = false;
-  for (std::size_t i = 0; i < count && !job->cancelled;) {
+  for (std::size_t i = 0; i < count && !job->cancelled && !job->outcome.error;) {
     for (; started < std::min(count, i + window); ++started) start_read(reads, *job, started);
     if (is_streamed) {
       while (deliver_some(job)) {
@@ -67,11 +67,19 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
     }
     const TimePoint until = std::min(node_.clock.now() + node_.limits.disk_timeout, job->deadline);
     alarm->arm(until, [reads] { reads->progress.set(); });
-    while (!reads->results[i] && !job->cancelled && node_.clock.now() < until) {
+    const auto is_stopped = [&] { return job->cancelled || job->outcome.error; };
+    // Also while what was read before waits for a move: more would be held than a get may.
+    while ((!reads->results[i] || (is_streamed && job->read_bytes >= kReadAheadBytes)) && !is_stopped() &&
+           node_.clock.now() < until) {
       reads->progress.reset();
+      if (is_streamed) {  // a move that has landed makes room for the next
+        while (deliver_some(job)) {
+        }
+        writer_.flush();
+      }
       co_await reads->progress.wait();
     }
-    if (!reads->results[i] || job->cancelled) break;
+    if (!reads->results[i] || is_stopped()) break;
     const Result<DiskBlock> block = std::move(*reads->results[i]);
     reads->results[i].reset();
     if (!block) {
@@ -94,8 +102,9 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
     }
     is_retry = false;
     job->blocks.push_back({block->bytes, block->checksums, block->owner});
+    job->read_bytes += job->block_bytes;
     if (spilled[i].promote || job->is_prefetch) promote(*job, job->blocks.size(), *block);
-    if (job->is_prefetch) job->blocks.back() = {};
+    if (job->is_prefetch) job->blocks.back() = {}, job->read_bytes = 0;
     ++i;
   }
   job->wake = nullptr;

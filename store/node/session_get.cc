@@ -181,14 +181,15 @@ void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
                [self = shared_from_this(), job, bytes, owner = owner.get()](const SessionLanes::Outcome& outcome) {
                  job->moving_bytes -= bytes;
                  --job->move_count;
+                 const auto ended = std::ranges::find(job->parts, owner, &Part::move_owner);
+                 if (ended != job->parts.end()) ended->move_owner = nullptr;  // another may get this address
                  if (outcome.error) {
                    if (!job->outcome.error || job->outcome.error == Errc::kCancelled)
                      job->outcome.error = outcome.error;
                    job->outcome.broken_lanes |= outcome.broken_lanes;
-                   for (const Part& each : job->parts) self->lanes_->stop(each.move_owner);
+                   self->stop_moves(*job);
                  } else {
-                   const auto landed = std::ranges::find(job->parts, owner, &Part::move_owner);
-                   if (landed != job->parts.end()) landed->is_moving = false;
+                   if (ended != job->parts.end()) ended->is_moving = false;
                    self->tell_of_parts(job);
                    // The last mark and the end of the answer, which follows at once, leave in one system call.
                    if (job->move_count > 0) self->writer_.flush();
@@ -238,7 +239,9 @@ void Session::tell_of(const std::shared_ptr<GetJob>& job, const Part& part) {
   node_.metrics.add_bytes_out(path, part.count * length);
   // With one segment a block is not needed again: what was read from disk may go as soon as it has left.
   if (job->segment_ends.size() == 1) {
-    for (std::size_t i = part.first; i < part.first + part.count; ++i) blocks[i].owner.reset();
+    for (std::size_t i = part.first; i < part.first + part.count; ++i) {
+      if (std::exchange(blocks[i].owner, nullptr)) job->read_bytes -= job->block_bytes;
+    }
   }
 }
 
@@ -273,23 +276,31 @@ asio::awaitable<void> Session::deliver(std::shared_ptr<Session> self, std::share
 
 void Session::cancel(GetJob& job) {
   job.cancelled = true;
-  for (const Part& part : job.parts) {
-    if (part.is_moving) lanes_->stop(part.move_owner);  // what was begun still lands, and then the last frame goes out
-  }
+  stop_moves(job);
   if (job.wake != nullptr) job.wake->set();
+}
+
+/// What was begun still lands, and then the last frame goes out.
+void Session::stop_moves(const GetJob& job) {
+  std::vector<const void*> owners;  // first: a move may end within stop()
+  for (const Part& part : job.parts) {
+    if (part.move_owner != nullptr) owners.push_back(part.move_owner);
+  }
+  for (const void* owner : owners) lanes_->stop(owner);
 }
 
 void Session::finish_get(const std::shared_ptr<GetJob>& job) {
   const auto count = static_cast<std::uint32_t>(job->blocks.size());
   job->pins.reset();
   if (job->is_prefetch) return;
-  if (job->outcome.broken_lanes != 0) {
+  const std::uint32_t broken = job->outcome.broken_lanes | broken_lanes(job->lanes);
+  if (job->outcome.error && !(job->cancelled && job->outcome.error == Errc::kCancelled)) {
     return refuse(FrameType::kGet, job->request_id, Errc::kUnavailable,
-                  "get: the transfer broke: " + job->outcome.error.message(), job->outcome.broken_lanes);
+                  "get: the transfer broke: " + job->outcome.error.message(), broken);
   }
-  if (job->cancelled) return refuse(FrameType::kGet, job->request_id, Errc::kCancelled, "get: cancelled");
+  if (job->cancelled) return refuse(FrameType::kGet, job->request_id, Errc::kCancelled, "get: cancelled", broken);
   reply(FrameType::kGet, job->request_id, 0,
-        [&](FlatBufferBuilder& builder) { return wire::CreateGetResponse(builder, count); });
+        [&](FlatBufferBuilder& builder) { return wire::CreateGetResponse(builder, count, broken); });
 }
 
 }  // namespace kv

@@ -150,9 +150,9 @@ std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::sp
   const VerbsNode& node = thread_->node();
   const std::size_t device = lane % node.devices().size();
   std::vector<Stretch> all;
-  std::size_t slice = 0;
-  std::uint64_t in_slice = placement.region_offset;
-  while (slice < region.size() && in_slice >= region[slice].bytes) in_slice -= region[slice++].bytes;
+  const auto after = std::ranges::upper_bound(region, placement.region_offset, {}, &RemoteSlice::offset);
+  auto slice = static_cast<std::size_t>(after - region.begin()) - 1;
+  std::uint64_t in_slice = placement.region_offset - region[slice].offset;
   for (std::size_t at = 0; at < placement.slot.size();) {
     KV_ASSERT(slice < region.size());
     const RemoteSlice& to = region[slice];

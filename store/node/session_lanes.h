@@ -15,6 +15,7 @@ namespace kv {
 
 /// A slice of memory that the client has registered with its devices. Adjoining slices make a region.
 struct RemoteSlice {
+  std::uint64_t offset = 0;  ///< In the region.
   std::uint64_t address = 0, bytes = 0;
   std::vector<std::uint32_t> rkeys;  ///< By lane; a lane beyond has none.
 };
@@ -55,8 +56,8 @@ class SessionLanes {
     std::uint32_t broken_lanes = 0;  ///< Bit i: lane i broke under it.
   };
   /// Moves every slot, striped over the lanes of `lanes` that are up (at least one). `ended` is called once, on the
-  /// executor. `owner` is held as long as a device may touch the slots, which after a failure is longer; it also names
-  /// the moves for stop(). Slots lie in the arena.
+  /// executor, perhaps before move() returns. `owner` is held as long as a device may touch the slots, which after a
+  /// failure is longer; it also names the moves for stop(). Slots lie in the arena.
   void move(verbs::Direction direction, std::span<const Placement> placements, std::span<const RemoteSlice> region,
             std::uint32_t lanes, std::shared_ptr<const void> owner, std::function<void(const Outcome&)> ended);
   /// Nothing more of these moves is begun; they end with kCancelled unless all had been.

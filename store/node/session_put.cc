@@ -15,6 +15,9 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kTurnBytes = 4 << 20;  ///< Copied from a region before others get a turn.
+/// Of a session's puts, fetched by RDMA at once: enough to keep several lanes busy.
+constexpr std::uint64_t kDrainingBytesMax = 16 << 20;
+constexpr std::size_t kDrainsMax = 64;
 
 }  // namespace
 
@@ -174,9 +177,18 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
       co_return true;
     }
     ++job_count_;
+    ++drain_count_;
+    draining_bytes_ += count * job->block_bytes;
     asio::co_spawn(executor_, drain_by_verbs(shared_from_this(), job, first, count, std::move(claimed)),
                    asio::detached);
-    co_return true;  // the next data may be announced while these are fetched
+    // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
+    // deadline.
+    while (drain_count_ >= kDrainsMax || draining_bytes_ >= kDrainingBytesMax) {
+      writer_.flush();
+      drained_.reset();
+      co_await drained_.wait();
+    }
+    co_return !ending_;
   }
   co_return co_await drain(job, count, std::move(claimed));
 }
@@ -194,8 +206,8 @@ asio::awaitable<void> Session::drain_by_verbs(std::shared_ptr<Session> self, std
   const auto outcome = std::make_shared<SessionLanes::Outcome>();
   const std::shared_ptr<Lent> region = job->region;
   ++region->user_count;
-  auto owner = std::make_shared<std::shared_ptr<void>>(job->staged);
-  self->lanes_->move(verbs::Direction::kFromPeer, placements, region->slices, job->lanes, std::move(owner),
+  if (!job->move_owner) job->move_owner = std::make_shared<std::shared_ptr<void>>(job->staged);
+  self->lanes_->move(verbs::Direction::kFromPeer, placements, region->slices, job->lanes, job->move_owner,
                      [fetched, outcome](const SessionLanes::Outcome& ended) {
                        *outcome = ended;
                        fetched->set();
@@ -224,6 +236,9 @@ asio::awaitable<void> Session::drain_by_verbs(std::shared_ptr<Session> self, std
     self->commit(*job, good, count, claimed);
   }
   own_end->set();
+  --self->drain_count_;
+  self->draining_bytes_ -= count * job->block_bytes;
+  self->drained_.set();
   self->release(region);
   self->writer_.flush();
   self->job_ended();
@@ -292,6 +307,10 @@ void Session::commit(PutJob& job, std::size_t good, std::size_t count, std::span
 }
 
 void Session::finish_put(PutJob& job) {
+  if (job.move_owner) {
+    const auto owner = std::exchange(job.move_owner, nullptr);
+    lanes_->stop(owner.get());
+  }
   job.staged.reset();
   const bool whole = job.committed == job.plan.staged.size();
   node_.metrics.observe_verb(FrameType::kPut, node_.clock.now() - job.began, !whole);
@@ -300,17 +319,17 @@ void Session::finish_put(PutJob& job) {
   if (whole) {
     const auto refused = static_cast<std::uint32_t>(job.plan.refused_count + job.refused_late);
     reply(FrameType::kPut, job.request_id, 0, [&](FlatBufferBuilder& builder) {
-      return wire::CreatePutResponse(builder, job.stored,
-                                     static_cast<std::uint32_t>(job.plan.stored_count + job.already_stored), refused,
-                                     refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0});
+      return wire::CreatePutResponse(
+          builder, job.stored, static_cast<std::uint32_t>(job.plan.stored_count + job.already_stored), refused,
+          refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0}, broken_lanes(job.lanes));
     });
   }
   puts_.erase(job.request_id);  // last: it may hold the only reference to `job`
 }
 
-void Session::fail_put(PutJob& job, Errc code, std::string message, std::uint32_t broken_lanes) {
+void Session::fail_put(PutJob& job, Errc code, std::string message, std::uint32_t broken) {
   if (job.sink != nullptr) job.sink->cancel();  // its slots are freed below
-  refuse(FrameType::kPut, job.request_id, code, message, broken_lanes);
+  refuse(FrameType::kPut, job.request_id, code, message, broken | broken_lanes(job.lanes));
   const std::shared_ptr<PutJob> keep = puts_.at(job.request_id);
   // A copy from the region into the slots may be waiting for its turn: drain() sees is_over before it touches them
   // again.

@@ -175,6 +175,7 @@ void Session::on_region_add(const Frame& frame) {
 
 std::vector<RemoteSlice> Session::read_slices(const Frame& frame, const wire::RegionAddRequest& request) {
   constexpr std::size_t kSliceCountMax = 4096;
+  constexpr std::uint64_t kSliceBytesMin = 64 * 1024;  ///< Or a block could take a request for each of its bytes.
   const auto fail = [&](Errc code, const std::string& message) {
     refuse(FrameType::kRegionAdd, frame.header.request_id, code, message);
     return std::vector<RemoteSlice>();
@@ -191,13 +192,16 @@ std::vector<RemoteSlice> Session::read_slices(const Frame& frame, const wire::Re
       return fail(Errc::kBadRequest, field + "rkeys: " + std::to_string(rkeys.size()) + ", the same count, 1.." +
                                          std::to_string(lane_count_max) + ", is due in each");
     }
-    if (each->bytes() == 0 || each->bytes() > request.bytes() - total || each->address() > ~each->bytes()) {
+    const bool is_last = slices.size() + 1 == given.size();
+    if (each->bytes() < (is_last ? 1 : kSliceBytesMin) || each->bytes() > request.bytes() - total ||
+        each->address() > ~each->bytes()) {
       return fail(Errc::kBadRequest, field + "bytes: " + std::to_string(each->bytes()) + " at " +
                                          std::to_string(each->address()) + ", with " +
-                                         std::to_string(request.bytes() - total) + " of the region left");
+                                         std::to_string(request.bytes() - total) +
+                                         " of the region left; all but the last have at least 65536");
     }
+    slices.push_back({total, each->address(), each->bytes(), std::vector<std::uint32_t>(rkeys.begin(), rkeys.end())});
     total += each->bytes();
-    slices.push_back({each->address(), each->bytes(), std::vector<std::uint32_t>(rkeys.begin(), rkeys.end())});
   }
   if (total != request.bytes()) {
     return fail(Errc::kBadRequest,

@@ -172,14 +172,14 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
     RecordStream* newest = nullptr;
     for (const auto& stream : streams) {
       const DiskRecord* const record = stream->peek();
+      // Nothing older is told once one of them has broken off: who tries again goes on from the oldest that was, and
+      // would never hear of what this one had above it.
+      if (const error_code error = stream->error(); record == nullptr && error) return error;
       if (record != nullptr && (newest == nullptr || record->key > newest->peek()->key)) newest = stream.get();
     }
     if (newest == nullptr) break;
     if (!block(*newest->peek())) return {};
     newest->pop();
-  }
-  for (const auto& stream : streams) {
-    if (const error_code error = stream->error()) return error;
   }
   return {};
 }

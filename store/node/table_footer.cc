@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "store/node/spill_directory.h"
@@ -156,8 +157,12 @@ std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem
       damaged.push_back(tables[i]);
     }
   };
-  std::vector<std::thread> threads(std::min(kThreadsMax, tables.size() / 16));  // a few tables need none
-  for (std::thread& each : threads) each = std::thread(look);
+  std::vector<std::thread> threads;
+  try {
+    for (std::size_t i = 0; i < std::min(kThreadsMax, tables.size() / 16); ++i)  // a few tables need none
+      threads.emplace_back(look);
+  } catch (const std::system_error&) {  // no more threads: it takes longer
+  }
   look();
   for (std::thread& each : threads) each.join();
   std::ranges::sort(damaged);

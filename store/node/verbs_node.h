@@ -22,7 +22,7 @@ struct VerbsConfig {
   std::uint32_t lane_count_max = 4;           ///< Of a session: 1..32.
   std::uint32_t queue_pair_count_max = 1024;  ///< Of the node.
   std::uint64_t slice_bytes_max = 0;          ///< Of one registration; 0: what the devices take.
-  Duration move_timeout = 10s;                ///< Of one move. A device that says nothing for so long is given up.
+  Duration move_timeout = 10s;                ///< Of one move, those before it on its lane included.
   verbs::MoverOptions mover;
   bool in_place = false;  ///< The provider is not thread-safe: nothing is done on another thread.
 };

@@ -205,6 +205,29 @@ TEST_F(VerbsPathTest, ALinkThatIsCutIsNoticedAndTheMemoryComesBack) {
   EXPECT_TRUE(uses_verbs());
 }
 
+TEST_F(VerbsPathTest, ALaneThatBreaksUnderAPutThatIsOverIsMadeAnew) {
+  memory->fill(chain);
+  const auto few = std::span(chain).first(10);  // less than is fetched at once: the cancel is read before
+  const auto from = std::span(memory->from).first(10);
+  verbs.set_link("fake0", false);
+  verbs.set_link("fake1", false);
+  const PutResult late = loop.run(client->put(space, few, from, {.deadline = 100ms})).value();
+  EXPECT_EQ(late.why, make_error_code(asio::error::timed_out));
+  loop.run_for(5s);  // the node notices, with nobody left to tell
+  EXPECT_EQ(node->stats().staged_count, 0u);
+  verbs.set_link("fake0", true);
+  verbs.set_link("fake1", true);
+  const PutResult told = loop.run(client->put(space, few, from, {.deadline = 5s})).value();
+  EXPECT_EQ(told.why, make_error_code(Errc::kUnavailable)) << "and says so with its next answer";
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 0u);
+  EXPECT_EQ(client->nodes()[0].rdma_text, "a lane broke");
+  loop.run_for(10s);
+  EXPECT_EQ(loop.run(client->lend(lent, 5s)).value(), 1u);
+  const std::uint64_t before = verbs.packet_count();
+  EXPECT_EQ(loop.run(client->put(space, few, from, {.deadline = 5s}))->stored, few.size());
+  EXPECT_GT(verbs.packet_count(), before + few.size());
+}
+
 TEST_F(VerbsPathTest, AMissedDeadlineGivesTheMemoryBackOnceTheNodeHasStopped) {
   put_all();
   const auto running = start_get(200us);

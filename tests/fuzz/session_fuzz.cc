@@ -263,7 +263,7 @@ class HostileClient {
         [&](FlatBufferBuilder& b) {
           std::vector<flatbuffers::Offset<wire::RegionSlice>> slices;
           const std::size_t count = 1 + input_.below(3);
-          const std::uint64_t bytes = 16 * kBlockBytes / count;
+          const std::uint64_t bytes = 16 * kBlockBytes;  // the least that a slice may have
           for (std::size_t i = 0; i < count; ++i) {
             const std::vector<std::uint32_t> rkeys(1 + input_.below(3), static_cast<std::uint32_t>(input_.below(9)));
             slices.push_back(wire::CreateRegionSliceDirect(b, input_.number(8),

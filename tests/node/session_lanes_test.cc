@@ -290,7 +290,8 @@ TEST_F(SessionLanesTest, BadSlicesAreRefusedNamingTheField) {
   };
   EXPECT_THAT(refused(100, {{1000, 100, {}}}), HasSubstr("slices[0].rkeys: 0"));
   EXPECT_THAT(refused(100, {{1000, 100, {1, 2, 3, 4, 5}}}), HasSubstr("slices[0].rkeys: 5"));
-  EXPECT_THAT(refused(100, {{1000, 50, {1}}, {1050, 50, {1, 2}}}), HasSubstr("slices[1].rkeys: 2"));
+  EXPECT_THAT(refused(100'000, {{1000, 65'536, {1}}, {66'536, 34'464, {1, 2}}}), HasSubstr("slices[1].rkeys: 2"));
+  EXPECT_THAT(refused(100'000, {{1000, 65'535, {1}}, {66'535, 34'465, {1}}}), HasSubstr("slices[0].bytes: 65535"));
   EXPECT_THAT(refused(100, {{1000, 0, {1}}}), HasSubstr("slices[0].bytes: 0"));
   EXPECT_THAT(refused(100, {{1000, 101, {1}}}), HasSubstr("slices[0].bytes: 101"));
   EXPECT_THAT(refused(100, {{UINT64_MAX - 10, 100, {1}}}), HasSubstr("slices[0].bytes: 100 at"));

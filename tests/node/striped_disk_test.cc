@@ -80,6 +80,20 @@ TEST_F(StripedDiskTest, ALoadEndsWhenItIsToldTo) {
   EXPECT_EQ(count, 10u);
 }
 
+/// Who tries again leaves out what is newer than the oldest record that it was told of: none may be missing above it.
+TEST_F(StripedDiskTest, ALoadThatBreaksOffNamesNothingOlderThanWhatIsMissing) {
+  std::vector<DiskKey> keys;
+  for (std::uint64_t i = 1; i <= 300; ++i) keys.push_back(key(i, i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 7));
+  ASSERT_FALSE(write(keys));
+  disks[2]->fails_load_after = 10;
+  std::vector<DiskKey> told;
+  EXPECT_TRUE(disk->load([](const NamespaceId&, const std::string&) {},
+                         [&](const DiskRecord& record) { return told.push_back(record.key), true; }));
+  ASSERT_FALSE(told.empty());
+  std::reverse(keys.begin(), keys.end());
+  EXPECT_THAT(told, testing::ElementsAreArray(std::span(keys).first(told.size()))) << "all of them, newest first";
+}
+
 TEST_F(StripedDiskTest, AFailingDiskIsLeftOutForAWhile) {
   EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 2, 7));
   disks[2]->fails_writes = true;
