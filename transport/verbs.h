@@ -213,8 +213,8 @@ class QueuePair {
   virtual Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) = 0;
 };
 
-/// Only memory and queue pairs of one domain work together. One per client session that lends memory keeps the clients
-/// of one process apart; a node has one.
+/// Only memory and queue pairs of one domain work together. One for each client keeps the clients of one process apart;
+/// a node has one.
 class ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
