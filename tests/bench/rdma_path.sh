@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A block's whole way by RDMA, from node to client and back, beside perftest on the same device: Soft-RoCE in one virtual machine
 # (tests/rdma_vm/run.sh), in turns. Bandwidth of 2 MiB x 16 in MB/s (10^6); the median latency of one block of 64 KiB in us, beside
-# ib_write_lat plus a round trip of the session's (match of one block), once sleeping and once busy polling; processor time of the node in s a GB, beside TCP's.
+# ib_write_lat plus a round trip of the session's (match of one block); processor time of the node in s a GB, beside TCP's.
 # Prints each round, then the median of each, and the median, least and most of the rounds' ratios.
 #
 #   tests/bench/rdma_path.sh [ROUNDS]        default 5; needs perftest and a release build
@@ -15,16 +15,10 @@ if [ -z "${KV_RDMA_BENCH_INSIDE:-}" ]; then
 fi
 
 node=tcp://127.0.0.1:7400
-# start_node ARGUMENT...: in place of the one before
-start_node() {
-  stop_node
-  build/release/store/node/kvstore-node --rdma on --rdma-device rxe0 --capacity 512MiB --listen "$node" --admin none \
-    --log-level warn --threads 1 "$@" &
-  node_pid=$!
-  until build/release/client/tools/kvstorectl ping --endpoint "$node" --count 1 > /dev/null 2>&1; do sleep 0.2; done
-}
-stop_node() { [ -z "${node_pid:-}" ] || { kill "$node_pid" && wait "$node_pid"; } || :; node_pid=; }
-trap stop_node EXIT
+build/release/store/node/kvstore-node --rdma on --rdma-device rxe0 --capacity 512MiB --listen "$node" --admin none \
+  --log-level warn &
+trap 'kill %1' EXIT
+until build/release/client/tools/kvstorectl ping --endpoint "$node" --count 1 > /dev/null 2>&1; do sleep 0.2; done
 
 server=() client=()
 # perftest TOOL ARGUMENT...: its last line of numbers
@@ -46,25 +40,17 @@ bandwidth() { perftest "$1" -s 2097152 -t 16 -n $((96 / $2)) -q "$2" | awk '{ pr
 bench() {
   local field=$1
   shift
-  build/release/client/tools/kvstore-bench run --endpoint "$node" --connections 1 --warm-up 500ms --json "$@" 2> /dev/null |
+  build/release/client/tools/kvstore-bench run --endpoint "$node" --connections 1 --warm-up 500ms --duration 3s --json "$@" 2> /dev/null |
     awk -F '[:,]' -v field="\"$field\"" '$1 ~ field { print $2 + 0 }'
 }
-large=(--duration 5s --concurrency 2 --block-bytes 2MiB --batch 16 --blocks 64 --memory 192MiB)
+large=(--block-bytes 2MiB --batch 16 --blocks 64 --memory 128MiB)
 cpu() { # cpu OP TRANSPORT: of the node, s a GB
   local report
-  report=$(build/release/client/tools/kvstore-bench run --endpoint "$node" --connections 1 --json --op "$1" \
+  report=$(build/release/client/tools/kvstore-bench run --endpoint "$node" --connections 1 --duration 3s --json --op "$1" \
     --transport "$2" "${large[@]}" 2> /dev/null)
   awk -F '[:,]' '/"bytes_per_second"/ { rate = $2 } /"node_cores"/ { cores = $2 } END { print cores / rate * 1e9 }' <<< "$report"
 }
-# one NAME ARGUMENT...: a block of 64 KiB, one at a time
-one() {
-  local name=$1 turn shape=(--duration 3s --block-bytes 64KiB --batch 1 --blocks 256 --memory 16MiB)
-  shift
-  turn=$(bench p50_us --op match --transport tcp "${shape[@]}" "$@")
-  echo "$name us $(latency | awk -v turn="$turn" '{ print $1 + turn }') $(bench p50_us --op get --transport verbs "${shape[@]}" "$@")"
-}
 for _ in $(seq "$rounds"); do
-  start_node
   for lanes in 1 2; do
     verbs=(--transport verbs --rdma-lanes "$lanes" "${large[@]}")
     write=$(bandwidth ib_write_bw "$lanes") read=$(bandwidth ib_read_bw "$lanes")
@@ -72,10 +58,10 @@ for _ in $(seq "$rounds"); do
     echo "get_unverified_over_$lanes MB/s $write $(bench bytes_per_second --op get --no-verify "${verbs[@]}" | awk '{ print $1 / 1e6 }')"
     echo "put_over_$lanes MB/s $read $(bench bytes_per_second --op put "${verbs[@]}" | awk '{ print $1 / 1e6 }')"
   done
-  one get_64KiB
+  one=(--transport verbs --block-bytes 64KiB --batch 1 --blocks 256 --memory 16MiB)
+  turn=$(bench p50_us --op match --transport tcp --block-bytes 64KiB --batch 1 --blocks 256)
+  echo "get_64KiB us $(latency | awk -v turn="$turn" '{ print $1 + turn }') $(bench p50_us --op get "${one[@]}")"
   for op in get put; do echo "cpu_$op s/GB $(cpu $op tcp) $(cpu $op verbs)"; done
-  start_node --busy-poll-us 2000
-  one get_64KiB_polling --busy-poll-us 2000
 done | awk '{ print $0, $4 / $3; fflush() }' | tee /tmp/results
 # middle COLUMN: the median of that column of standard input
 middle() { awk -v column="$1" '{ print $column }' | sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
