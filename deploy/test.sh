@@ -26,7 +26,7 @@ for argument in "$@"; do
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(release asan tsan fuzz rdma planted)
+[ ${#steps[@]} -gt 0 ] || steps=(release asan tsan fuzz planted)
 
 "$root/deploy/install-dependencies.sh" --test
 
