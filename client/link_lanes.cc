@@ -26,6 +26,8 @@ struct LinkLanes::Lane {
   bool is_connected = false;
   TimePoint since{};  ///< When it came up.
   std::string why;
+
+  const verbs::OpenDevice& device() const { return open->devices[open->device_of(number)]; }
 };
 
 /// Tells the node of the queue pairs and asks for its own.
@@ -77,8 +79,6 @@ LinkLanes::LinkLanes(std::shared_ptr<ClientShared> shared, LinkSession& session,
 
 LinkLanes::~LinkLanes() { *alive_ = false; }
 
-std::size_t LinkLanes::device_of(std::size_t lane) const { return lane % shared_->verbs.devices()->devices.size(); }
-
 std::uint32_t LinkLanes::up() const {
   std::uint32_t up = 0;
   for (std::size_t i = 0; i < lanes_.size(); ++i) up |= lanes_[i] ? 1u << i : 0u;
@@ -87,7 +87,8 @@ std::uint32_t LinkLanes::up() const {
 
 std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const {
   std::vector<std::uint32_t> keys;
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) keys.push_back(memory.rkey(device_of(lane), slice));
+  const VerbsLender::Open& open = *shared_->verbs.devices();
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) keys.push_back(memory.rkey(open.device_of(lane), slice));
   return keys;
 }
 
@@ -132,7 +133,7 @@ void LinkLanes::connect_missing() {
   is_connecting_ = true;
   const auto make_all = [lanes = attempt_] {
     for (const auto& lane : lanes) {
-      const verbs::OpenDevice& device = lane->open->devices[lane->number % lane->open->devices.size()];
+      const verbs::OpenDevice& device = lane->device();
       auto queue = device.device->create_completion_queue(4);
       if (!queue) {
         lane->why = queue.error().message();
@@ -175,7 +176,7 @@ void LinkLanes::connect_to_answers() {
   drop_without_pair();
   const auto connect_all = [lanes = attempt_] {
     for (const auto& lane : lanes) {
-      const verbs::OpenDevice& device = lane->open->devices[lane->number % lane->open->devices.size()];
+      const verbs::OpenDevice& device = lane->device();
       const auto path = path_to(device.attachment, lane->path.first_psn, lane->peer);
       lane->is_connected = lane->pair->connect(lane->peer, path, &lane->why).has_value();
     }

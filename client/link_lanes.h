@@ -27,7 +27,6 @@ class LinkLanes {
 
   /// Begins to connect the lanes that are not up, if it is time.
   void connect_missing();
-  bool is_connecting() const { return is_connecting_; }
   std::uint32_t up() const;  ///< Bit i: lane i.
   /// By lane, for RegionAddRequest. Requires that some lane was up.
   std::vector<std::uint32_t> rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const;
@@ -43,7 +42,6 @@ class LinkLanes {
   void connect_to_answers();
   void attempt_ended();
   void back_off();
-  std::size_t device_of(std::size_t lane) const;
 
   std::shared_ptr<ClientShared> shared_;
   LinkSession& session_;

@@ -434,19 +434,16 @@ NodeStatus NodeLink::status() const {
     case Endpoint::Scheme::kUnix: status.peer_transport = "unix"; break;
     case Endpoint::Scheme::kSim: status.peer_transport = "sim"; break;
   }
-  const bool lent = std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) {
-    return slot->state == Slot::State::kUp && slot->session->has_lent_memory();
-  });
-  if (lent) status.peer_transport += "+memfd";
-  for (const auto& slot : slots_) {
-    if (slot->state == Slot::State::kUp) status.rdma_lanes += std::popcount(slot->session->lanes_up());
-  }
-  if (status.rdma_lanes > 0) status.peer_transport += "+verbs";
   status.rdma_text = shared_->verbs.why();
+  bool has_lent = false;
   for (const auto& slot : slots_) {
-    if (slot->state == Slot::State::kUp && !slot->session->lanes_why().empty())
-      status.rdma_text = slot->session->lanes_why();
+    if (slot->state != Slot::State::kUp) continue;
+    has_lent = has_lent || slot->session->has_lent_memory();
+    status.rdma_lanes += std::popcount(slot->session->lanes_up());
+    if (const std::string why = slot->session->lanes_why(); !why.empty()) status.rdma_text = why;
   }
+  if (has_lent) status.peer_transport += "+memfd";
+  if (status.rdma_lanes > 0) status.peer_transport += "+verbs";
   status.calls = calls_;
   status.failures = failures_;
   status.timeouts = timeouts_;

@@ -21,6 +21,7 @@ class VerbsLender {
   struct Open {
     std::unique_ptr<verbs::Provider> provider;
     std::vector<verbs::OpenDevice> devices;
+    std::size_t device_of(std::size_t lane) const { return lane % devices.size(); }
   };
   enum class State : std::uint8_t { kIdle, kOpening, kReady, kUnavailable };
 
@@ -41,7 +42,6 @@ class VerbsLender {
   void forget(const LentMemory::Region& region);
 
   verbs::SlowCalls& slow_calls() { return slow_calls_; }
-  const asio::any_io_executor& executor() const { return executor_; }
 
  private:
   struct Entry {

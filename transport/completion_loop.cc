@@ -23,7 +23,7 @@ void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
 
 void CompletionLoop::remove(std::uint32_t queue_pair) { handlers_.erase(queue_pair); }
 
-asio::awaitable<void> CompletionLoop::run() {
+Async<void> CompletionLoop::run() {
   std::array<Completion, kTurnCount> some;
   bool is_armed = false;
   while (!is_stopped_) {
@@ -40,16 +40,17 @@ asio::awaitable<void> CompletionLoop::run() {
     } else if (!is_armed) {
       // What arrived before it was armed makes no event: look once more.
       const auto armed = queue_->arm();
-      if (!armed) co_return;
+      if (!armed) co_return armed.error();
       is_armed = true;
     } else {
       const auto [error] =
           co_await waiting_.async_wait(asio::posix::stream_descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
-      if (error) co_return;
+      if (error && !is_stopped_) co_return error;
       queue_->take_events();
       is_armed = false;
     }
   }
+  co_return Result<void>();
 }
 
 void CompletionLoop::stop() {

@@ -30,8 +30,8 @@ class CompletionLoop {
   void add(std::uint32_t queue_pair, Handler handler);
   void remove(std::uint32_t queue_pair);
 
-  /// Runs until stop(), or until the device fails; runs once. The loop outlives it.
-  asio::awaitable<void> run();
+  /// Runs until stop(), once. The loop outlives it. Errors: the device's; from then on nobody is handed anything.
+  Async<void> run();
   void stop();
 
  private:

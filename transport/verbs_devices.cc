@@ -41,9 +41,8 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
     handles.push_back(std::move(*device));
   }
   std::string lacks;
-  const int numa_node = config.numa_node >= 0 ? config.numa_node : own_numa_node();
   std::vector<OpenDevice> open;
-  for (Attachment& attachment : choose_devices(infos, numa_node, config.names, &lacks)) {
+  for (Attachment& attachment : choose_devices(infos, own_numa_node(), config.names, &lacks)) {
     if (open.size() == config.count_max) break;
     const auto info = std::ranges::find(infos, attachment.device, &DeviceInfo::name);
     auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];

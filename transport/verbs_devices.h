@@ -1,6 +1,8 @@
 // transport/verbs_devices.h: the devices that a process uses, opened, and memory registered with all of them.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -8,9 +10,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/thread_pool.hpp>
 
 #include "transport/verbs.h"
 #include "transport/verbs_choice.h"
@@ -26,9 +25,8 @@ struct OpenDevice {
 };
 
 struct DevicesConfig {
-  std::vector<std::string> names = {};  ///< Empty: every device that can be attached, nearest first.
+  std::vector<std::string> names = {};  ///< Empty: all that can be attached, nearest to the calling thread first.
   std::size_t count_max = 4;
-  int numa_node = -1;  ///< -1: that of the calling thread's processor.
 };
 
 /// Opens them, best first. One that cannot be used is left out; `why` says what each of those lacks, also on success.

@@ -71,6 +71,7 @@ class VerbsMover {
   /// Puts the queue pair into ERROR: all moves end with `why` as soon as they are flushed.
   void fail(error_code why);
   bool is_broken() const { return static_cast<bool>(broken_); }
+  error_code broken() const { return broken_; }         ///< Why; none if it is not.
   bool is_drained() const { return batches_.empty(); }  ///< The device touches nothing of ours.
 
   struct Counters {

@@ -7,20 +7,10 @@
 namespace kv {
 
 WorkMemory::WorkMemory(ToolClient& client, Transport transport, std::size_t bytes) : client_(client) {
-  constexpr auto kRdmaDeadline = 30s;  // registering takes 0.2 s a GiB, more in a virtual machine
   if (transport == Transport::kShm || transport == Transport::kVerbs) {
     bytes_ = {static_cast<std::byte*>(nullptr), bytes};
     lend();
-    if (transport == Transport::kShm) return;
-    const auto lent = client_.run(client_->lend(bytes_, kRdmaDeadline));
-    if (lent && *lent > 0) return;
-    (void)client_->free_memory(bytes_);
-    std::string why = lent ? "no node offers it" : describe(lent.error());
-    for (const NodeStatus& node : client_->nodes()) {
-      if (!node.rdma_text.empty()) why = node.rdma_text;
-      if (!node.connected) why = node.endpoint + ": " + node.last_error_text;
-    }
-    throw std::runtime_error("no RDMA: " + why);
+    if (transport == Transport::kVerbs) wait_for_rdma();
   } else {
     ordinary_ = std::make_unique<TouchedMemory>(bytes);
     bytes_ = ordinary_->bytes();
@@ -36,6 +26,20 @@ bool WorkMemory::renew_if_quarantined() {
   (void)client_->free_memory(bytes_);  // the client frees it once no node can touch it any more
   lend();
   return true;
+}
+
+/// Or what is measured would be the socket.
+void WorkMemory::wait_for_rdma() {
+  constexpr auto kDeadline = 30s;  // registering takes 0.2 s a GiB, more in a virtual machine
+  const auto lent = client_.run(client_->lend(bytes_, kDeadline));
+  if (lent && *lent > 0) return;
+  (void)client_->free_memory(bytes_);
+  std::string why = lent ? "no node offers it" : describe(lent.error());
+  for (const NodeStatus& node : client_->nodes()) {
+    if (!node.rdma_text.empty()) why = node.rdma_text;
+    if (!node.connected) why = node.endpoint + ": " + node.last_error_text;
+  }
+  throw std::runtime_error("no RDMA: " + why);
 }
 
 void WorkMemory::lend() {

@@ -27,6 +27,7 @@ class WorkMemory {
 
  private:
   void lend();
+  void wait_for_rdma();
 
   ToolClient& client_;
   std::unique_ptr<TouchedMemory> ordinary_;

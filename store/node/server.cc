@@ -137,13 +137,14 @@ void Server::stop(Duration timeout) {
   const Duration grace = 2s + (node_.verbs != nullptr ? node_.verbs->config().move_timeout : Duration::zero());
   end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
   if (node_.verbs != nullptr) node_.verbs->slow_calls().finish();  // it posts to the threads' contexts
-  for (auto& thread : threads_) {
-    thread->work.reset();
-    if (thread->verbs && running) asio::post(thread->context, [verbs = thread->verbs] { verbs->stop(); });
-  }
+  for (auto& thread : threads_) thread->work.reset();
   for (auto& thread : threads_) {
     thread->context.stop();
     if (thread->thread.joinable()) thread->thread.join();
+    if (!thread->verbs) continue;
+    thread->verbs->stop();  // its loops end while their context is there
+    thread->context.restart();
+    thread->context.poll();
   }
 }
 

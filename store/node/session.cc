@@ -28,10 +28,15 @@ Session::Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream
       stream_(std::move(stream)),
       reader_(*stream_),
       writer_(*stream_, executor_),
-      lanes_(verbs ? std::make_unique<SessionLanes>(std::move(verbs), executor_) : nullptr),
       alarm_(node.clock.make_alarm(executor_)),
       jobs_done_(executor_),
-      drained_(executor_) {}
+      drained_(executor_) {
+  if (!verbs) return;
+  lanes_ = std::make_unique<SessionLanes>(std::move(verbs), executor_, [this](std::uint32_t lane, error_code why) {
+    spdlog::warn("session {} of '{}' ({}): lane {} broke: {}; the client is told, and may offer it again",
+                 static_cast<std::uint64_t>(id_), identity_, stream_->peer(), lane, why.message());
+  });
+}
 
 Session::~Session() { KV_ASSERT(job_count_ == 0 && sending_count_ == 0 && puts_.empty()); }
 

@@ -103,8 +103,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   struct Part {
     std::size_t segment = 0, first = 0, count = 0;
     bool is_inline = true;
-    bool is_moving = false;            ///< By RDMA, into the region.
-    const void* move_owner = nullptr;  ///< Of that move.
+    const void* move_owner = nullptr;  ///< Of the move by RDMA into the region, until it ends.
   };
 
   struct GetJob {
@@ -132,6 +131,9 @@ class Session final : public std::enable_shared_from_this<Session> {
     bool cancelled = false;
     bool failed = false;    ///< Some of it did not leave.
     Event* wake = nullptr;  ///< While it waits, for the disk or for moves.
+
+    std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : segment_ends[i - 1]; }
+    std::uint64_t segment_bytes(std::size_t i) const { return segment_ends[i] - segment_begin(i); }
   };
   struct DiskReads;
 

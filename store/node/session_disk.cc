@@ -104,7 +104,10 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
     job->blocks.push_back({block->bytes, block->checksums, block->owner});
     job->read_bytes += job->block_bytes;
     if (spilled[i].promote || job->is_prefetch) promote(*job, job->blocks.size(), *block);
-    if (job->is_prefetch) job->blocks.back() = {}, job->read_bytes = 0;
+    if (job->is_prefetch) {
+      job->blocks.back() = {};
+      job->read_bytes = 0;
+    }
     ++i;
   }
   job->wake = nullptr;

@@ -125,8 +125,7 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
   if (job->cancelled || job->outcome.error || job->is_prefetch || job->segment == job->segment_ends.size() ||
       job->block == blocks.size() || job->moving_bytes >= kMovingBytesMax)
     return false;
-  const std::uint64_t begin = job->segment == 0 ? 0 : job->segment_ends[job->segment - 1];
-  const std::uint64_t length = job->segment_ends[job->segment] - begin;
+  const std::uint64_t begin = job->segment_begin(job->segment), length = job->segment_bytes(job->segment);
   Part part{.segment = job->segment, .first = job->block};
   part.is_inline = !job->region;
   if (job->region && !job->region->mapped)
@@ -137,18 +136,16 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
   do {
     ++part.count;
   } while (part.count < count_max && (part.is_inline || !blocks[part.first + part.count].owner || job->region->mapped));
-  if (part.is_inline) {
-  } else if (job->region->mapped) {
+  if (!part.is_inline && job->region->mapped) {
     for (std::size_t i = part.first; i < part.first + part.count; ++i) {
       // check_target saw that offset + block_bytes lies in the region, and regions only shrink by being removed, after
       // us.
       copy_in_pieces(job->region->mapped->bytes().subspan(job->offsets[i] + begin, length),
                      blocks[i].bytes.subspan(begin, length));
     }
-  } else {
-    begin_move(job, part);
   }
   job->parts.push_back(part);
+  if (!part.is_inline && !job->region->mapped) begin_move(job, job->parts.back());
   job->block += part.count;
   if (job->block == blocks.size() && job->is_complete) {
     job->block = 0;
@@ -159,8 +156,7 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
 }
 
 void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
-  const std::uint64_t begin = part.segment == 0 ? 0 : job->segment_ends[part.segment - 1];
-  const std::uint64_t length = job->segment_ends[part.segment] - begin;
+  const std::uint64_t begin = job->segment_begin(part.segment), length = job->segment_bytes(part.segment);
   std::vector<Placement> placements;
   for (std::size_t i = part.first; i < part.first + part.count; ++i) {
     // The device reads what nobody may write: a pinned block never changes.
@@ -172,7 +168,6 @@ void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
     std::shared_ptr<void> pins;
   };
   const auto owner = std::make_shared<Owner>(Owner{job, job->pins});
-  part.is_moving = true;
   part.move_owner = owner.get();
   const std::uint64_t bytes = part.count * length;
   job->moving_bytes += bytes;
@@ -181,15 +176,14 @@ void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
                [self = shared_from_this(), job, bytes, owner = owner.get()](const SessionLanes::Outcome& outcome) {
                  job->moving_bytes -= bytes;
                  --job->move_count;
-                 const auto ended = std::ranges::find(job->parts, owner, &Part::move_owner);
-                 if (ended != job->parts.end()) ended->move_owner = nullptr;  // another may get this address
+                 const auto part_of_it = std::ranges::find(job->parts, owner, &Part::move_owner);
+                 if (part_of_it != job->parts.end()) part_of_it->move_owner = nullptr;  // another may get this address
                  if (outcome.error) {
                    if (!job->outcome.error || job->outcome.error == Errc::kCancelled)
                      job->outcome.error = outcome.error;
                    job->outcome.broken_lanes |= outcome.broken_lanes;
                    self->stop_moves(*job);
                  } else {
-                   if (ended != job->parts.end()) ended->is_moving = false;
                    self->tell_of_parts(job);
                    // The last mark and the end of the answer, which follows at once, leave in one system call.
                    if (job->move_count > 0) self->writer_.flush();
@@ -198,9 +192,9 @@ void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
                });
 }
 
-/// Of those at the front whose bytes are where they belong.
+/// Of those at the front whose bytes are where they belong; of none any more after a move that failed.
 void Session::tell_of_parts(const std::shared_ptr<GetJob>& job) {
-  while (!job->parts.empty() && !job->parts.front().is_moving && !job->outcome.error) {
+  while (!job->parts.empty() && job->parts.front().move_owner == nullptr && !job->outcome.error) {
     const Part part = job->parts.front();
     job->parts.pop_front();
     tell_of(job, part);
@@ -209,8 +203,7 @@ void Session::tell_of_parts(const std::shared_ptr<GetJob>& job) {
 
 void Session::tell_of(const std::shared_ptr<GetJob>& job, const Part& part) {
   auto& blocks = job->blocks;
-  const std::uint64_t begin = part.segment == 0 ? 0 : job->segment_ends[part.segment - 1];
-  const std::uint64_t length = job->segment_ends[part.segment] - begin;
+  const std::uint64_t begin = job->segment_begin(part.segment), length = job->segment_bytes(part.segment);
   std::vector<std::span<const std::byte>> payload;
   std::function<void(bool)> done;
   if (part.is_inline) {

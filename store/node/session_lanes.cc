@@ -1,7 +1,6 @@
 #include "store/node/session_lanes.h"
 
 #include <algorithm>
-#include <bit>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <utility>
@@ -33,11 +32,7 @@ struct SessionLanes::Moving {
 
   void lane_ended(std::uint32_t lane, error_code error) {
     if (error) {
-      if (error != Errc::kCancelled) {
-        outcome.broken_lanes |= 1u << lane;
-        if (error != asio::error::operation_aborted && *alive && lanes.lanes_[lane].is_up)
-          ++lanes.thread_->node().counters().lanes_broken;
-      }
+      if (error != Errc::kCancelled) outcome.broken_lanes |= 1u << lane;
       // What broke a lane says more than that others were stopped for it.
       if (!outcome.error || outcome.error == Errc::kCancelled) outcome.error = error;
     }
@@ -48,8 +43,11 @@ struct SessionLanes::Moving {
   }
 };
 
-SessionLanes::SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor)
-    : thread_(std::move(thread)), executor_(std::move(executor)), lanes_(thread_->node().config().lane_count_max) {
+SessionLanes::SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor, OnBroken on_broken)
+    : thread_(std::move(thread)),
+      executor_(std::move(executor)),
+      on_broken_(std::move(on_broken)),
+      lanes_(thread_->node().config().lane_count_max) {
   KV_ASSERT(lanes_.size() >= 1 && lanes_.size() <= 32);
 }
 
@@ -76,7 +74,7 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     Attempt& attempt = attempts->emplace_back();
     attempt.answer.lane = offer.lane;
     attempt.peer = offer.peer;
-    const std::size_t device = offer.lane % node.devices().size();
+    const std::size_t device = node.device_of(offer.lane);
     const verbs::OpenDevice& open = node.devices()[device];
     if (!node.take_queue_pair()) {
       attempt.answer.why =
@@ -129,10 +127,14 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
 
 void SessionLanes::sweep() {
   auto& counters = thread_->node().counters();
-  for (Lane& lane : lanes_) {
+  for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
     if (!lane.is_up || !lane.mover->is_broken()) continue;
     lane.is_up = false;
     --counters.lanes;
+    if (lane.mover->broken() == asio::error::operation_aborted) continue;  // by ourselves
+    ++counters.lanes_broken;
+    on_broken_(i, lane.mover->broken());
   }
 }
 
@@ -148,7 +150,7 @@ std::uint32_t SessionLanes::up() const {
 std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::span<const RemoteSlice> region,
                                              std::size_t lane) const {
   const VerbsNode& node = thread_->node();
-  const std::size_t device = lane % node.devices().size();
+  const std::size_t device = node.device_of(lane);
   std::vector<Stretch> all;
   const auto after = std::ranges::upper_bound(region, placement.region_offset, {}, &RemoteSlice::offset);
   auto slice = static_cast<std::size_t>(after - region.begin()) - 1;

@@ -31,7 +31,9 @@ struct Placement {
 /// Thread safety: none; on the executor of the session.
 class SessionLanes {
  public:
-  SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor);
+  /// `on_broken` is told once of each lane that broke, and why: for the log.
+  using OnBroken = std::function<void(std::uint32_t lane, error_code why)>;
+  SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor, OnBroken on_broken);
   ~SessionLanes();
 
   struct Offer {
@@ -77,6 +79,7 @@ class SessionLanes {
 
   std::shared_ptr<VerbsThread> thread_;
   asio::any_io_executor executor_;
+  OnBroken on_broken_;
   std::vector<Lane> lanes_;
   std::uint32_t turn_ = 0;  ///< Which lane the next move begins with.
   bool is_connecting_ = false;

@@ -1,4 +1,4 @@
-// store/node/session_verbs.cc: the verbs that move no bytes: open, match, retention, regions, stats.
+// store/node/session_verbs.cc: the verbs of the wire that move no bytes: open, match, retention, regions, lanes, stats.
 
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>

@@ -1,5 +1,7 @@
 #include "store/node/verbs_node.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -42,13 +44,8 @@ std::shared_ptr<VerbsThread> VerbsNode::make_thread(const asio::any_io_executor&
     }
     thread->loops_.push_back(std::make_unique<verbs::CompletionLoop>(executor, std::move(*queue)));
   }
-  for (const auto& loop : thread->loops_) {
-    asio::co_spawn(
-        executor,
-        [](std::shared_ptr<VerbsThread>, verbs::CompletionLoop& each) -> asio::awaitable<void> { co_await each.run(); }(
-                                                                          thread, *loop),
-        asio::detached);
-  }
+  for (std::size_t device = 0; device < devices_.size(); ++device)
+    asio::co_spawn(executor, VerbsThread::take_completions(thread, device), asio::detached);
   return thread;
 }
 
@@ -73,6 +70,15 @@ std::vector<NodeMetrics::Value> VerbsNode::stats() const {
 }
 
 VerbsThread::~VerbsThread() = default;
+
+asio::awaitable<void> VerbsThread::take_completions(std::shared_ptr<VerbsThread> self, std::size_t device) {
+  const auto ended = co_await self->loop(device).run();
+  if (ended) co_return;
+  spdlog::error(
+      "rdma: {} tells no more of this thread's transfers: {}; each ends by its deadline. Look at the device, and "
+      "restart the node",
+      self->node().devices()[device].attachment.device, ended.error().message());
+}
 
 void VerbsThread::stop() {
   for (const auto& loop : loops_) loop->stop();

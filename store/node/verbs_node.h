@@ -39,6 +39,7 @@ class VerbsNode {
 
   const VerbsConfig& config() const { return config_; }
   std::span<const verbs::OpenDevice> devices() const { return devices_; }
+  std::size_t device_of(std::size_t lane) const { return lane % devices_.size(); }
   const verbs::RegisteredMemory& arena() const { return *arena_; }
   const std::string& left_out() const { return left_out_; }  ///< Devices that are not used, and why.
   Clock& clock() const { return clock_; }
@@ -51,7 +52,7 @@ class VerbsNode {
   bool take_queue_pair();
   void give_queue_pair() { --queue_pair_count_; }
 
-  /// Of all sessions. Lanes now; connected, ended and refused since start.
+  /// Of all sessions. Lanes now; connected, broken and refused since start.
   struct Counters {
     std::atomic<std::uint64_t> lanes{0}, lanes_connected{0}, lanes_broken{0}, lanes_refused{0};
   };
@@ -82,6 +83,8 @@ class VerbsThread {
 
  private:
   friend class VerbsNode;
+  static asio::awaitable<void> take_completions(std::shared_ptr<VerbsThread> self, std::size_t device);
+
   VerbsNode& node_;
   std::vector<std::unique_ptr<verbs::CompletionLoop>> loops_;
 };

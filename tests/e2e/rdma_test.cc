@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -126,6 +127,10 @@ class E2eRdmaLinkTest : public E2eRdmaDeviceTest {
     const char* const name = std::getenv("KV_VERBS_TEST_LINK");
     if (name == nullptr) GTEST_SKIP() << "KV_VERBS_TEST_LINK names no interface to cut";
     link_ = name;
+    node_ = std::make_unique<NodeProcess>(node_options(Transport::kVerbs, {"--capacity", "128MiB"}));
+    client_ =
+        std::make_unique<TestClient>(endpoint_of(*node_, Transport::kVerbs), Transport::kVerbs, kBlockBytes, kCount);
+    ASSERT_EQ(client_->put(chain_).stored, kCount);
   }
   void TearDown() override {
     if (!link_.empty()) set_link(true);
@@ -142,20 +147,20 @@ class E2eRdmaLinkTest : public E2eRdmaDeviceTest {
   }
 
   std::string link_;
+  std::unique_ptr<NodeProcess> node_;
+  std::unique_ptr<TestClient> client_;
+  const std::vector<BlockHash> chain_ = make_chain(1, kCount);
 };
 
 TEST_F(E2eRdmaLinkTest, ACutLinkCostsADeadlineAndHealsByItself) {
-  const NodeProcess node(node_options(Transport::kVerbs, {"--capacity", "128MiB"}));
-  TestClient client(endpoint_of(node, Transport::kVerbs), Transport::kVerbs, kBlockBytes, kCount);
-  const auto chain = make_chain(1, kCount);
-  ASSERT_EQ(client.put(chain).stored, kCount);
+  TestClient& client = *client_;
   std::thread cutter([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(40));
     set_link(false);
   });
   GetResult got;
   const auto began = steady_clock::now();
-  do got = client.get(chain, 300ms);
+  do got = client.get(chain_, 300ms);
   while (got.block_count == kCount && seconds_since(began) < 30);
   const auto ended = steady_clock::now();
   cutter.join();
@@ -170,31 +175,28 @@ TEST_F(E2eRdmaLinkTest, ACutLinkCostsADeadlineAndHealsByItself) {
   while (steady_clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_TRUE(std::ranges::all_of(client.memory(), [](std::byte byte) { return byte == std::byte{0x5A}; }))
       << "written after it was given back";
-  EXPECT_GE(node.metric("kvstore_rdma_lanes_broken_total"), 1);
+  EXPECT_GE(node_->metric("kvstore_rdma_lanes_broken_total"), 1);
 
-  EXPECT_TRUE(eventually([&] { return client.get(chain).block_count == kCount; }));
-  EXPECT_EQ(client.wrong_bytes(chain, kCount), 0u);
+  EXPECT_TRUE(eventually([&] { return client.get(chain_).block_count == kCount; }));
+  EXPECT_EQ(client.wrong_bytes(chain_, kCount), 0u);
   ASSERT_TRUE(client.wait_for_rdma()) << "lanes are made anew";
-  const double before = node.metric("kvstore_bytes_out_total{path=\"verbs\"}");
-  EXPECT_EQ(client.get(chain).block_count, kCount);
-  EXPECT_GE(node.metric("kvstore_bytes_out_total{path=\"verbs\"}"), before + kCount * kBlockBytes);
+  const double before = node_->metric("kvstore_bytes_out_total{path=\"verbs\"}");
+  EXPECT_EQ(client.get(chain_).block_count, kCount);
+  EXPECT_GE(node_->metric("kvstore_bytes_out_total{path=\"verbs\"}"), before + kCount * kBlockBytes);
 }
 
 TEST_F(E2eRdmaLinkTest, AnInterruptionShorterThanTheDevicesPatienceIsNotNoticed) {
-  const NodeProcess node(node_options(Transport::kVerbs, {"--capacity", "128MiB"}));
-  TestClient client(endpoint_of(node, Transport::kVerbs), Transport::kVerbs, kBlockBytes, kCount);
-  const auto chain = make_chain(1, kCount);
-  ASSERT_EQ(client.put(chain).stored, kCount);
+  TestClient& client = *client_;
   std::thread cutter([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(40));
     set_link(false);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     set_link(true);
   });
-  const GetResult got = client.get(chain);
+  const GetResult got = client.get(chain_);
   cutter.join();
   EXPECT_EQ(got.block_count, kCount) << got.why.message();
-  EXPECT_EQ(client.wrong_bytes(chain, got.block_count), 0u);
+  EXPECT_EQ(client.wrong_bytes(chain_, got.block_count), 0u);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -60,6 +61,24 @@ Bytes frame_bytes(FrameType type, std::uint64_t id, Build build, std::span<const
   bytes.insert(bytes.end(), table.begin(), table.end());
   bytes.insert(bytes.end(), payload.begin(), payload.end());
   return bytes;
+}
+
+/// Changes some numbers in the table of `frame`, gives it another request id, and makes its checksum right again, so
+/// that what is behind it is reached.
+inline void mangle(Bytes& frame, std::uint64_t id, std::mt19937_64& random) {
+  const std::size_t table_bytes = frame.size() - kFrameHeaderBytes;
+  for (std::size_t i = 0, changes = 1 + random() % 4; i < changes; ++i) {
+    const std::uint64_t values[] = {random(), 0, UINT64_MAX, 1, 0x7FFFFFFF, 0x80000000};
+    const std::uint64_t value = values[random() % std::size(values)];
+    const std::size_t width = std::size_t{1} << (random() % 4);
+    if (width > table_bytes) continue;
+    std::memcpy(frame.data() + kFrameHeaderBytes + random() % (table_bytes - width + 1), &value, width);
+  }
+  FrameHeader header;
+  header.type = static_cast<FrameType>(frame[5]);
+  header.request_id = id;
+  encode_frame_header(header, std::span(frame).subspan(kFrameHeaderBytes),
+                      std::span<std::byte, kFrameHeaderBytes>(frame.data(), kFrameHeaderBytes));
 }
 
 /// A client that knows frames and no rules.

@@ -94,16 +94,26 @@ class SessionLanesTest : public NodeTest {
       return wire::CreateRegionAddRequestDirect(b, bytes, &slices);
     };
   }
-  /// Connects `count` lanes of `side` and lends its memory over them.
-  std::uint32_t set_up(RawClient& client, RawSide& side, std::uint32_t count = 2) {
+  void connect_lanes(RawClient& client, RawSide& side, std::uint32_t count) {
     std::vector<OfferedLane> lanes;
     for (std::uint32_t lane = 0; lane < count; ++lane) lanes.push_back({lane, side.make_pair()});
     const Answer answer = client.ask(FrameType::kVerbsConnect, 50, offer(lanes));
     const auto& ends = *answer.as<wire::VerbsConnectResponse>().lanes();
     for (std::uint32_t lane = 0; lane < count; ++lane) {
-      EXPECT_NE(ends[lane]->end(), nullptr) << ends[lane]->why()->str();
+      ASSERT_NE(ends[lane]->end(), nullptr) << ends[lane]->why()->str();
       side.connect(lane, verbs::decode(ends[lane]->end(), &why).value());
     }
+  }
+  /// Its one lane, after that broke.
+  void connect_anew(RawClient& client, RawSide& side) {
+    side.pairs.clear();
+    side.queues.clear();
+    side.psns.clear();
+    connect_lanes(client, side, 1);
+  }
+  /// Connects `count` lanes of `side` and lends its memory over them.
+  std::uint32_t set_up(RawClient& client, RawSide& side, std::uint32_t count = 2) {
+    connect_lanes(client, side, count);
     // In two slices that part in the middle of a block.
     const std::vector<std::uint32_t> rkeys(count, side.rkey());
     const Answer lent = client.ask(
@@ -326,11 +336,7 @@ TEST_F(SessionLanesTest, ALaneThatIsOfferedAgainIsMadeAnew) {
   for (int round = 0; round < 3; ++round) {
     ASSERT_TRUE(side.pairs[0]->fail());
     ASSERT_TRUE(run_get(*client, region, 1).back().is_error());
-    side.pairs.clear(), side.queues.clear(), side.psns.clear();
-    const Answer answer = client->ask(FrameType::kVerbsConnect, 50, offer({{0, side.make_pair()}}));
-    const auto& ends = *answer.as<wire::VerbsConnectResponse>().lanes();
-    ASSERT_NE(ends[0]->end(), nullptr);
-    side.connect(0, verbs::decode(ends[0]->end(), &why).value());
+    connect_anew(*client, side);
     std::ranges::fill(side.memory, std::byte{0});
     EXPECT_FALSE(run_get(*client, region, 1).back().is_error());
     EXPECT_EQ(side.memory, expected_memory());
@@ -376,7 +382,6 @@ TEST_F(SessionLanesTest, GuessedKeysAndAddressesReachNobodyElse) {
   set_up(*victim, lent);
   const Bytes before = lent.memory;
   const std::span<std::byte> arena = store->with([](Store& each) { return each.memory(); });
-  const Bytes arena_before(arena.begin(), arena.end());
   const auto attacker = greet();
   RawSide side(fake, kBytes);
   set_up(*attacker, side, 1);
@@ -405,9 +410,7 @@ TEST_F(SessionLanesTest, GuessedKeysAndAddressesReachNobodyElse) {
       }
     }
     EXPECT_FALSE(attacker->ask(FrameType::kRegionRemove, 53, region_remove(region)).is_error());
-    side.pairs.clear(), side.queues.clear(), side.psns.clear();
-    const Answer answer = attacker->ask(FrameType::kVerbsConnect, 50, offer({{0, side.make_pair()}}));
-    side.connect(0, verbs::decode((*answer.as<wire::VerbsConnectResponse>().lanes())[0]->end(), &why).value());
+    connect_anew(*attacker, side);
   }
   EXPECT_GT(refused, 1000u);
   EXPECT_EQ(lent.memory, before);
@@ -474,18 +477,7 @@ TEST_F(SessionLanesTest, WhatIsNearlyRightHarmsNobody) {
   };
   for (int round = 0; round < 4000; ++round) {
     Bytes frame = seeds[random() % std::size(seeds)];
-    const std::size_t table_bytes = frame.size() - kFrameHeaderBytes;
-    for (std::size_t i = 0, changes = 1 + random() % 4; i < changes; ++i) {
-      const std::uint64_t values[] = {random(), 0, UINT64_MAX, 1, 0x7FFFFFFF, 0x80000000};
-      const std::uint64_t value = values[random() % std::size(values)];
-      const std::size_t width = std::size_t{1} << (random() % 4);
-      std::memcpy(frame.data() + kFrameHeaderBytes + random() % (table_bytes - width + 1), &value, width);
-    }
-    FrameHeader header;
-    header.type = static_cast<FrameType>(frame[5]);
-    header.request_id = 10'000 + static_cast<std::uint64_t>(round);
-    encode_frame_header(header, std::span(frame).subspan(kFrameHeaderBytes),
-                        std::span<std::byte, kFrameHeaderBytes>(frame.data(), kFrameHeaderBytes));
+    mangle(frame, 10'000 + static_cast<std::uint64_t>(round), random);
     ASSERT_TRUE(client->send_bytes(frame));
     client->send(FrameType::kPing, 8, ping());
     while (client->answer().header.request_id != 8) {  // answers, until the ping's
