@@ -137,7 +137,8 @@ asio::awaitable<Loopback> run_loopback(verbs::Device& device, const verbs::Attac
   const auto executor = co_await asio::this_coro::executor;
   verbs::CompletionLoop loop(executor, std::move(queue));
   Event loop_ended(executor);
-  asio::co_spawn(executor, loop.run(), [&loop_ended](const std::exception_ptr&, const Result<void>&) { loop_ended.set(); });
+  asio::co_spawn(executor, loop.run(),
+                 [&loop_ended](const std::exception_ptr&, const Result<void>&) { loop_ended.set(); });
   {
     Transfer transfer(device, attachment, clock, result);
     bool is_good = transfer.open() && transfer.prepare(loop);
