@@ -222,6 +222,13 @@ Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {
   return impl_->run_there<Result<void>>(error_code(Errc::kUnavailable),
                                         [&](Client& client) { return client.free_memory(memory); });
 }
+Result<void> BlockingClient::add_device_memory(DeviceMemory memory) {
+  return impl_->run_there<Result<void>>(error_code(Errc::kUnavailable),
+                                        [&](Client& client) { return client.add_device_memory(memory); });
+}
+Result<void> BlockingClient::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+  return impl_->call<void>([&](Client& client) { return client.remove_device_memory(memory, deadline); });
+}
 bool BlockingClient::is_quarantined(std::span<const std::byte> memory) const {
   return impl_->run_there<bool>(false, [&](Client& client) { return client.is_quarantined(memory); });
 }

@@ -23,6 +23,7 @@ class BlockingClient {
  public:
   /// Throws as Client's constructor.
   explicit BlockingClient(ClientConfig config, BlockingOptions options = {});
+  /// After it no RDMA device reaches any memory that was lent, unless the client is_disabled().
   ~BlockingClient();
 
   Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
@@ -44,6 +45,8 @@ class BlockingClient {
   Result<std::span<std::byte>> allocate(std::size_t bytes);
   Result<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline);
   Result<void> free_memory(std::span<std::byte> memory);
+  Result<void> add_device_memory(DeviceMemory memory);
+  Result<void> remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline);
   bool is_quarantined(std::span<const std::byte> memory) const;
   /// Whether an internal error has ended the I/O thread. Then every call fails with kUnavailable at once.
   bool is_disabled() const;

@@ -172,9 +172,14 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     if (options.rdma_off != 0) config.rdma = ClientConfig::Rdma::kOff;
     if (options.rdma_devices != nullptr) {
       std::istringstream names(options.rdma_devices);
-      for (std::string name; std::getline(names, name, ',');) config.rdma_devices.push_back(name);
+      for (std::string name; std::getline(names >> std::ws, name, ',');) {
+        name.erase(name.find_last_not_of(' ') + 1);
+        config.rdma_devices.push_back(name);
+      }
     }
     config.rdma_lanes = options.rdma_lanes;
+    if (options.rdma_messages_off != 0) config.rdma_messages = 0;
+    config.rdma_traffic_class = options.rdma_traffic_class;
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
     set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down
@@ -281,6 +286,7 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     if (options.segment_ends == nullptr && options.segment_count > 0) {
       return fail(KVS_BAD_REQUEST, "segment_ends is NULL");
     }
+    if (options.checksums == nullptr && options.checksum_count > 0) return fail(KVS_BAD_REQUEST, "checksums is NULL");
     const std::size_t block_bytes = blocking.block_bytes(Space{space});
     std::vector<std::span<std::byte>> to(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -293,6 +299,7 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     get_options.segment_ends = {options.segment_ends, options.segment_count};
     get_options.on_segment = {options.on_segment, options.context};
     get_options.memory_only = options.memory_only != 0;
+    get_options.checksums = {options.checksums, options.checksum_count};
     const auto got = blocking.get(Space{space}, hashes_of(hashes, count), to, get_options);
     if (!got) return fail(got.error());
     kvs_get_result out = KVS_GET_RESULT_INIT;
@@ -310,6 +317,7 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
     if (count > 0 && (hashes == nullptr || blocks == nullptr)) return fail(KVS_BAD_REQUEST, "hashes or blocks is NULL");
     if (options.token_ids == nullptr && options.token_count > 0) return fail(KVS_BAD_REQUEST, "token_ids is NULL");
+    if (options.checksums == nullptr && options.checksum_count > 0) return fail(KVS_BAD_REQUEST, "checksums is NULL");
     const std::size_t block_bytes = blocking.block_bytes(Space{space});
     std::vector<std::span<const std::byte>> from(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -319,6 +327,7 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     PutOptions put_options{};
     put_options.deadline = microseconds(options.deadline_us);
     put_options.token_ids = {options.token_ids, options.token_count};
+    put_options.checksums = {options.checksums, options.checksum_count};
     const auto put = blocking.put(Space{space}, hashes_of(hashes, count), from, put_options);
     if (!put) return fail(put.error());
     kvs_put_result out = KVS_PUT_RESULT_INIT;
@@ -373,6 +382,25 @@ int kvs_lend(kvs_client* client, void* memory, size_t bytes, uint64_t deadline_u
     if (!lent) return fail(lent.error());
     if (connections != nullptr) *connections = *lent;
     return KVS_OK;
+  });
+}
+
+int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* given) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    kvs_device_memory memory;
+    if (const int bad = read_struct(given, &memory); bad != KVS_OK) return bad;
+    const auto added = blocking.add_device_memory({.bytes = {static_cast<std::byte*>(memory.address), memory.bytes},
+                                                   .dmabuf_fd = memory.dmabuf_fd > 0 ? memory.dmabuf_fd : -1,
+                                                   .dmabuf_offset = memory.dmabuf_offset});
+    return added ? KVS_OK : fail(added.error());
+  });
+}
+
+int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t bytes, uint64_t deadline_us) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const auto removed =
+        blocking.remove_device_memory({static_cast<std::byte*>(address), bytes}, microseconds(deadline_us));
+    return removed ? KVS_OK : fail(removed.error());
   });
 }
 

@@ -1,5 +1,7 @@
 #include "client/client.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <boost/asio/this_coro.hpp>
 #include <cmath>
@@ -8,12 +10,14 @@
 
 #include "base/assert.h"
 #include "client/client_impl.h"
+#include "transport/frame_message.h"
 
 namespace kv {
 namespace {
 
 constexpr std::size_t kSpacesMax = 65536;
 constexpr std::size_t kLeasesMax = 65536;
+constexpr Duration kPause = 1ms;  // Between looks at what another thread or a node has to do first.
 constexpr std::chrono::microseconds kLeaseMax = std::chrono::hours(1);  // What we believe of a node's lease_us.
 
 Clock& steady_clock() {
@@ -41,8 +45,11 @@ ClientConfig checked(ClientConfig config) {
   check(config.breaker_open >= Duration::zero(), "breaker_open: must not be negative");
   check(config.calls_max >= 1, "calls_max: must be at least 1");
   check(config.rdma_lanes <= 32, "rdma_lanes: must be at most 32");
+  check(config.rdma_messages <= kMessageCountMax, "rdma_messages: must be at most 64");
   return config;
 }
+
+constexpr std::size_t kSmallAnswerBytes = 256;  ///< Of match and touch, at most.
 
 ClusterMap make_map(const ClientConfig& config) {
   std::vector<ClusterMap::Node> nodes;
@@ -127,7 +134,7 @@ class MatchCall final : public Call {
     }
     builder.Finish(
         wire::CreateMatchRequest(builder, space_handle(), hashes, tokens, options->lease, options->prefetch));
-    session.send_frame(type, request_id(), builder);
+    session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     return {};
   }
   std::string on_last(const FrameReader::Frame& frame) override {
@@ -173,7 +180,11 @@ class CountCall final : public Call {
     builder.Clear();
     const auto list = builder.CreateVectorOfStructs(wire_hashes(hashes), hashes.size());
     builder.Finish(wire::CreatePrefixRequest(builder, space_handle(), list));
-    session.send_frame(type, request_id(), builder);
+    if (type == FrameType::kTouch) {
+      session.send_small(type, request_id(), builder, kSmallAnswerBytes);
+    } else {
+      session.send_frame(type, request_id(), builder);
+    }
     return {};
   }
   std::string on_last(const FrameReader::Frame& frame) override {
@@ -214,6 +225,23 @@ class StatsCall final : public Call {
     }
     return {};
   }
+};
+
+/// Lets the executor work for kPause.
+class Pause {
+ public:
+  explicit Pause(ClientShared& shared)
+      : clock_(shared.clock), event_(shared.executor), alarm_(shared.clock.make_alarm(shared.executor)) {}
+  asio::awaitable<void> wait() {
+    event_.reset();
+    alarm_->arm(clock_.now() + kPause, [this] { event_.set(); });
+    co_await event_.wait();
+  }
+
+ private:
+  Clock& clock_;
+  Event event_;
+  std::unique_ptr<Alarm> alarm_;
 };
 
 /// Until every call of the group has ended.
@@ -535,16 +563,15 @@ std::vector<NodeStatus> Client::nodes() const {
 Result<std::span<std::byte>> Client::allocate(std::size_t bytes) { return impl_->shared->memory.allocate(bytes); }
 
 Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
-  constexpr Duration kPause = 1ms;
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   const auto region = shared->memory.find(memory);
   if (!region || memory.empty() || deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
+  if (region->is_leaving) co_return error_code(Errc::kQuarantined);
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
   const TimePoint until = impl.deadline_after(deadline);
-  Event pause(shared->executor);
-  const auto alarm = shared->clock.make_alarm(shared->executor);
+  Pause pause(*shared);
   NodeLink::LendState all;
   while (true) {
     all = {};
@@ -554,8 +581,6 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
       all.pending += state.pending;
     }
     if (all.pending == 0 || shared->clock.now() >= until) break;
-    pause.reset();
-    alarm->arm(shared->clock.now() + kPause, [&pause] { pause.set(); });
     co_await pause.wait();
   }
   co_return all.lent;
@@ -567,6 +592,39 @@ Result<void> Client::free_memory(std::span<std::byte> memory) {
   for (const auto& link : impl_->links) link->take_back(**region);
   impl_->shared->verbs.forget(**region);
   return {};
+}
+
+Result<void> Client::add_device_memory(DeviceMemory memory) {
+  Descriptor dmabuf;
+  if (memory.dmabuf_fd >= 0) {
+    dmabuf = Descriptor(::fcntl(memory.dmabuf_fd, F_DUPFD_CLOEXEC, 0));
+    if (!dmabuf) return error_code(errno, boost::system::system_category());
+  }
+  return impl_->shared->memory.add_device(memory.bytes, std::move(dmabuf), memory.dmabuf_offset);
+}
+
+Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  if (deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
+  const auto found = shared->memory.find(memory);
+  const bool is_new = found && !found->is_leaving;
+  const auto begun = shared->memory.begin_removal(memory);
+  if (!begun) co_return begun.error();
+  const std::shared_ptr<LentMemory::Region> region = *begun;
+  const VerbInProgress verb(shared);
+  const TimePoint until = impl.deadline_after(deadline);
+  if (is_new) {
+    for (const auto& link : impl.links) link->take_back(*region);
+    shared->verbs.forget(*region, [region] { LentMemory::set_gone(*region); });
+  }
+  Pause pause(*shared);
+  while (!region->is_gone) {
+    if (shared->clock.now() >= until) co_return error_code(asio::error::timed_out);
+    co_await pause.wait();
+  }
+  shared->memory.end_removal(*region);
+  co_return Result<void>();
 }
 
 bool Client::is_quarantined(std::span<const std::byte> memory) const {

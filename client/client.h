@@ -14,7 +14,7 @@
 //   link_lanes.h       its queue pairs, if there is RDMA; verbs_lender.h has the devices
 //   node_link.h        the sessions with one node: connect, back off, break, prepare calls
 //   deadline_queue.h   one alarm for all deadlines
-//   lent_memory.h      memory that nodes on this host fill and drain themselves, and its quarantine
+//   lent_memory.h      memory that nodes fill and drain themselves, ours or a GPU's, and its quarantine
 //   blocking_client.h  the same calls from any thread, with an I/O thread of its own
 //   kvstore.h          the C ABI
 #pragma once
@@ -63,8 +63,11 @@ struct ClientConfig {
   Rdma rdma = Rdma::kAuto;
   std::vector<std::string> rdma_devices = {};  ///< Such as "mlx5_0". None: the nearest to this processor, at most 4.
   std::size_t rdma_lanes = 0;                  ///< Queue pairs of one connection, 1..32; 0: one for each device.
-  bool verify = true;                          ///< Checksums of what was got. Off only to measure its cost.
-  std::uint64_t seed = 0;                      ///< For jitter; 0: random.
+  /// Small requests of one connection that go by SEND, over a queue pair of their own, and have no answer yet; 0..64.
+  std::size_t rdma_messages = 16;
+  std::uint8_t rdma_traffic_class = 0;  ///< Of this side's packets; on RoCE 4 x DSCP.
+  bool verify = true;                   ///< Checksums of what was got. Off only to measure its cost.
+  std::uint64_t seed = 0;               ///< For jitter; 0: random.
 };
 
 /// An opened namespace. Stays valid over reconnects: the client opens it again on each node by itself.
@@ -104,10 +107,16 @@ struct GetOptions {
   std::span<const std::uint64_t> segment_ends = {};
   SegmentCallback on_segment = {};
   bool memory_only = false;  ///< Stop where the nodes would have to read from disk.
+  /// stripe_count(block_bytes) for each block: takes the checksums that the blocks must have, bound to their names. For
+  /// who verifies them a second time, and needed for a device's memory, where nobody has. Those of blocks before
+  /// block_count (of a segment callback: of its segment) are set. kvs_enqueue_scatter_verified takes them as they are.
+  std::span<std::uint64_t> checksums = {};
 };
 struct GetResult {
-  std::size_t block_count = 0;  ///< Leading blocks landed and verified. Later destinations are unspecified.
-  error_code why;               ///< Why not more: none for a plain miss; timed_out, kUnavailable, kCorruptBlock, ...
+  /// Leading blocks landed and verified; in a device's memory: landed, to be verified there. Later destinations are
+  /// unspecified.
+  std::size_t block_count = 0;
+  error_code why;  ///< Why not more: none for a plain miss; timed_out, kUnavailable, kCorruptBlock, ...
   std::size_t corrupt_count =
       0;  ///< Blocks whose checksum failed here; counting ends with the first in a row of blocks.
 };
@@ -115,10 +124,21 @@ struct GetResult {
 struct PutOptions {
   std::chrono::microseconds deadline;             ///< From the call to the last commit. No default: choose.
   std::span<const std::uint32_t> token_ids = {};  ///< block_size per hash, kept for partial matches; or none.
+  /// stripe_count(block_bytes) for each block, as gather_with_checksums() computes them: then they are not computed
+  /// here. Needed for a device's memory. The node verifies them; a block that does not match is refused, and what
+  /// follows it.
+  std::span<const std::uint64_t> checksums = {};
 };
 struct PutResult {
   std::size_t stored = 0, already_stored = 0, refused = 0;  ///< Sum: hashes.size().
   error_code why;                                           ///< Why some were refused.
+};
+
+/// Memory of a device that RDMA devices reach and this processor need not: a GPU's.
+struct DeviceMemory {
+  std::span<std::byte> bytes;       ///< Its addresses, as the device's own programs use them.
+  int dmabuf_fd = -1;               ///< A dma-buf that holds it, borrowed for the call; -1: none.
+  std::uint64_t dmabuf_offset = 0;  ///< Where in it `bytes` begins.
 };
 
 struct NodeStatus {
@@ -144,11 +164,12 @@ struct NodeStats {
 
 // So `{...}` is safe inside co_await (STYLE 8).
 static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_trivially_destructible_v<GetOptions> &&
-              std::is_trivially_destructible_v<PutOptions>);
+              std::is_trivially_destructible_v<PutOptions> && std::is_trivially_destructible_v<DeviceMemory>);
 
 /// Moves cached blocks between the nodes and this process's memory.
 ///   1. Every call completes by its deadline, plus what the executor is late.
-///   2. A block that get reports landed with the checksum bound to its name.
+///   2. A block that get reports landed with the checksum bound to its name; in a device's memory that is for the
+///      caller to verify, with the checksums that it is told.
 ///   3. Memory in use is bounded: calls_max, and buffers only where the caller gave them.
 /// Spans given to a call stay valid until it completes. Cancelling a call (Asio cancellation) is not supported: use the
 /// deadline. Thread safety: none. Every call, and the destructor, runs on the executor given at construction, which
@@ -204,15 +225,34 @@ class Client {
   /// Memory that nodes can fill and drain directly: those on this host (memfd), and those that RDMA reaches. Owned by
   /// the client, freed by free_memory() or the destructor. Errors: kBusy over region_bytes_max, system errors.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
-  /// Lends `memory` of allocate() to all nodes now. Without this it is done at its first use, and calls are served
-  /// through the socket until RDMA is ready: registering takes 0.2 s a GiB. Returns to how many connections it is lent;
-  /// that nodes cannot have it is no error. Errors: kBadRequest if it is not from allocate().
+  /// Lends `memory` of allocate() or add_device_memory() to all nodes now. Without this it is done at its first use,
+  /// and calls are served through the socket until RDMA is ready: registering takes 0.2 s a GiB. Returns to how many
+  /// connections it is lent; that nodes cannot have it is no error. Errors: kBadRequest if it is neither's,
+  /// kQuarantined if it is leaving.
   Async<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline);
   /// Also while it is quarantined: the node may go on writing the memfd's pages, but these addresses are no longer
   /// them. What RDMA reaches is taken from the devices before its addresses are used again. Errors: kBadRequest if it
   /// is not from allocate(), kBusy while a call in progress uses it.
   Result<void> free_memory(std::span<std::byte> memory);
-  /// Whether some node may still write a part of `memory` for a get that has ended.
+
+  /// Makes a device's memory lendable: by RDMA only, and to nodes on TCP endpoints only. Nothing here reads or writes
+  /// it. Blocks of one get or put lie all in one such region, or none does (kBadRequest). What lies in it can go no
+  /// other way, so where other memory is served through the socket, here the result is cut: with kUnavailable where
+  /// RDMA is not there yet or has just broken, with kNoRegion where this node cannot have the memory
+  /// (NodeStatus::rdma_text says why); and get stops before blocks on disk, as with memory_only. So lend() it before
+  /// the first call. It is registered through its dma-buf, or without one (or where an RDMA device cannot) by its
+  /// addresses, for which the kernel needs nvidia-peermem. Counts against region_bytes_max. Errors: kBadRequest (no
+  /// bytes, or some that can be lent already), kBusy over region_bytes_max, system errors.
+  Result<void> add_device_memory(DeviceMemory memory);
+  /// Takes back what add_device_memory() was given, also while it is quarantined. Once this has returned no error, no
+  /// RDMA device can reach it, whatever any node does: only then free it, or use it for something else. Until then, and
+  /// after timed_out, it is leaving: calls that name it fail with kQuarantined; call this again. How long
+  /// it takes is up to this machine's devices, not to nodes. Do it before the client is destroyed: that waits for
+  /// nothing, so a device may reach the memory until the executor has run what is left of the client's coroutines.
+  /// Errors: kBadRequest if it is not from add_device_memory(), kBusy while a call in progress uses it, timed_out.
+  Async<void> remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline);
+
+  /// Whether some node may still write a part of `memory` for a get that has ended, or it is leaving.
   bool is_quarantined(std::span<const std::byte> memory) const;
 
  private:

@@ -1,6 +1,7 @@
 // client/client_impl.h: what the verbs of Client share (client.cc, get.cc, put.cc).
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -95,6 +96,14 @@ std::shared_ptr<LentMemory::Region> find_region(const LentMemory& memory, std::s
     }
   }
   return region;
+}
+
+/// False if some of `blocks` are in a device's memory, but not all in `region`: the rest would be touched by our
+/// processor, which must not touch those.
+template <class Byte>
+bool may_touch(const LentMemory& memory, const std::shared_ptr<LentMemory::Region>& region,
+               std::span<const std::span<Byte>> blocks) {
+  return region || std::ranges::none_of(blocks, [&](std::span<Byte> block) { return memory.is_device(block); });
 }
 
 inline const wire::Hash* wire_hashes(std::span<const BlockHash> hashes) {

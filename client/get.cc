@@ -3,13 +3,15 @@
 // get() asks each owner for its part of the chain, all at once. The answers come as parts: some blocks of one segment
 // that follow in the same frame and are verified while they land (inline), or that lie in the lent region already and
 // are verified at the mark (memfd, verbs). The result is cut at the first block, over the whole chain, that did not
-// make it.
+// make it. What lands in a device's memory is the caller's to verify, on that device: there the part's checksums are
+// handed on.
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <utility>
 
 #include "base/checksum.h"
 #include "client/client_impl.h"
+#include "transport/frame_message.h"
 
 namespace kv {
 namespace {
@@ -23,6 +25,7 @@ struct GetPlan {
   std::size_t block_bytes = 0;
   bool verify = true;
   bool memory_only = false;
+  std::span<std::uint64_t> checksums;  ///< To be told, by position in the whole chain; or none.
   TimePoint until;
   /// Where each segment of the wire ends: whole stripes but the last, strictly increasing.
   boost::container::small_vector<std::uint64_t, 8> ends;
@@ -42,7 +45,7 @@ class GetCall final : public Call {
   /// Nothing has landed yet. Before each get, since the object served another one, and before each time it is sent.
   void forget_answer() {
     asked_ = limit_ = segment_ = next_block_ = good_ = part_blocks_ = corrupt_count_ = 0;
-    row_broken_ = false;
+    row_broken_ = is_cut_ = false;
     segment_good_.clear();
   }
 
@@ -58,6 +61,7 @@ class GetCall final : public Call {
   /// Why good() is not the whole part.
   error_code reason() const {
     if (corrupt_count_ > 0) return Errc::kCorruptBlock;
+    if (is_cut_) return Errc::kUnavailable;
     if (error) return error;
     return asked_ < chain->hashes.size() && good() == asked_ ? make_error_code(Errc::kTooLarge) : error_code();
   }
@@ -75,6 +79,7 @@ class GetCall final : public Call {
   std::size_t segment_bytes(std::size_t segment) const {
     return static_cast<std::size_t>(plan->ends[segment]) - segment_begin(segment);
   }
+  void tell(std::size_t own, std::span<const std::uint64_t> sums);
   void next_segment();
   void landed(std::size_t good, std::size_t count);  ///< Of `count` blocks after next_block_, the first `good` passed.
 
@@ -85,6 +90,7 @@ class GetCall final : public Call {
   std::size_t good_ = 0;         ///< Leading blocks that passed in this segment and in all before it.
   std::size_t part_blocks_ = 0;  ///< Of the part whose payload is arriving.
   bool row_broken_ = false;      ///< Some block of this segment failed: later ones count no more.
+  bool is_cut_ = false;          ///< Bytes for a device's memory came inline, and were thrown away.
   std::size_t corrupt_count_ = 0;
   boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of the segments that are done.
 };
@@ -118,7 +124,13 @@ error_code GetCall::send(LinkSession& session) {
   builder.Finish(wire::CreateGetRequest(
       builder, space_handle(), hashes, own_lease, handle, offsets, ends, plan->memory_only ? kTierMemory : kTierDisk,
       static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)), region ? session.lanes_up() : 0));
-  session.send_frame(type, request_id(), builder);
+  // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
+  if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
+    const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);
+    session.send_small(type, request_id(), builder, sums_bytes + kTableOverheadBytes);
+  } else {
+    session.send_frame(type, request_id(), builder);
+  }
   return {};
 }
 
@@ -146,6 +158,15 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
   std::vector<BlockTarget> verify_here;
   // A node sends inline what it cannot move into the region: blocks on disk, when it moves by RDMA.
   const bool is_inline = !region || frame.header.payload_bytes > 0;
+  const bool is_device = region && region->is_device();
+  if (is_inline && is_device) {  // the node lost its lanes; nothing here may write there
+    if (frame.header.payload_bytes != count * bytes) return "get: a payload of another size";
+    if (!is_cut_) session.send_cancel(request_id());
+    is_cut_ = true;
+    session.swallow();
+    landed(0, count);
+    return {};
+  }
   std::vector<BlockTarget>& targets = is_inline ? session.land() : verify_here;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t own = first + i;
@@ -153,7 +174,8 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
     target.bytes = plan->blocks[chain->position(own)].subspan(begin, bytes);
     target.seed = checksum_seed(plan->space_id, chain->hashes[own]);
     target.first_stripe = begin / kStripeBytes;
-    if (plan->verify) target.checksums = sums.subspan(i * stripes, stripes);
+    tell(own, sums.subspan(i * stripes, stripes));
+    if (plan->verify && !is_device) target.checksums = sums.subspan(i * stripes, stripes);
     if (is_inline) {
       targets.push_back(target);
       continue;
@@ -169,6 +191,13 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
   }
   if (is_inline) part_blocks_ = count;
   return {};
+}
+
+void GetCall::tell(std::size_t own, std::span<const std::uint64_t> sums) {
+  if (plan->checksums.empty()) return;
+  const std::size_t block = chain->position(own) * stripe_count(plan->block_bytes);
+  const std::size_t first_stripe = segment_begin(segment_) / kStripeBytes;
+  std::ranges::copy(sums, plan->checksums.begin() + static_cast<std::ptrdiff_t>(block + first_stripe));
 }
 
 void GetCall::on_payload(const BlockSink& sink) {
@@ -188,7 +217,7 @@ void GetCall::landed(std::size_t good, std::size_t count) {
     const std::size_t bound = segment_ == 0 ? limit_ : segment_good_[segment_ - 1];
     good_ = std::min(good_ + good, bound);
     row_broken_ = good < count;
-    if (row_broken_) ++corrupt_count_;
+    if (row_broken_ && !is_cut_) ++corrupt_count_;
   }
   if (next_block_ == limit_) next_segment();
 }
@@ -345,15 +374,24 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   plan.block_bytes = info.record.block_bytes();
   plan.verify = shared->config.verify;
   plan.memory_only = options.memory_only;
+  plan.checksums = options.checksums;
   plan.until = impl.deadline_after(options.deadline);
   if (const error_code bad = plan_segments(plan, options.segment_ends)) co_return bad;
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
+  if (!plan.checksums.empty() && plan.checksums.size() != hashes.size() * stripe_count(plan.block_bytes)) {
+    co_return error_code(Errc::kBadRequest);
+  }
   for (const std::span<std::byte> block : blocks) {
     if (block.size() != plan.block_bytes) co_return error_code(Errc::kBadRequest);
     if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
   }
   if (hashes.empty()) co_return GetResult{};
   plan.region = find_region(shared->memory, std::span(blocks));
+  if (!may_touch(shared->memory, plan.region, std::span(blocks))) co_return error_code(Errc::kBadRequest);
+  if (plan.region && plan.region->is_device()) {
+    if (plan.checksums.empty()) co_return error_code(Errc::kBadRequest);  // nobody could verify
+    plan.memory_only = true;                                              // what is on disk comes inline
+  }
 
   const VerbInProgress verb(shared);
   const RegionUse region_use(plan.region);

@@ -123,6 +123,30 @@ int kvs_unlock_pages(void* memory) {
   });
 }
 
+int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* exported) {
+  return gpu_call([&]() -> int {
+    if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
+    kvs_device_memory out = KVS_DEVICE_MEMORY_INIT;
+    // Checked before: else its descriptor would be lost.
+    if (exported == nullptr || exported->struct_size < sizeof out || exported->struct_size > 65536) {
+      return fail(KVS_BAD_REQUEST, "exported is NULL, or struct_size is not set");
+    }
+    Run run;
+    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const auto dmabuf = run.cuda->export_dmabuf({static_cast<std::byte*>(memory), bytes});
+    if (!dmabuf && dmabuf.error() == Errc::kUnsupported) {
+      return fail(KVS_UNSUPPORTED,
+                  "the CUDA driver exports no dma-buf: it needs the open kernel modules and Linux 5.12");
+    }
+    if (!dmabuf) return fail(dmabuf.error());
+    out.address = memory;
+    out.bytes = bytes;
+    out.dmabuf_fd = dmabuf->fd;
+    out.dmabuf_offset = dmabuf->offset;
+    return write_struct(out, exported);
+  });
+}
+
 int kvs_layout_check(const kvs_layout* to, const kvs_layout* from, const kvs_operation* given) {
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a layout is NULL");

@@ -47,7 +47,7 @@ enum {
   KVS_BUSY = 10,         /* a limit is reached: back off */
   KVS_UNAVAILABLE = 11,  /* the node cannot be reached */
   KVS_NO_REGION = 12,    /* memory cannot be lent */
-  KVS_QUARANTINED = 13,  /* a timed-out get may still write this memory */
+  KVS_QUARANTINED = 13,  /* a timed-out get may still write this memory, or it is being taken back */
   KVS_DRAINING = 14,     /* the node is shutting down */
   KVS_CANCELLED = 15,    /* given up */
   KVS_NOT_FOUND = 16,    /* nothing under that key of the disk tier */
@@ -83,9 +83,11 @@ typedef struct kvs_options {
   int rdma_off;                  /* not 0: no RDMA, even where nodes offer it */
   const char* rdma_devices;      /* such as "mlx5_0,mlx5_1"; NULL: the nearest to this processor */
   uint32_t rdma_lanes;           /* queue pairs of one connection; 0: one for each device */
+  int rdma_messages_off;         /* not 0: small requests go through the socket, not by SEND */
+  uint8_t rdma_traffic_class;    /* of this side's packets; on RoCE 4 x DSCP */
 } kvs_options;
 #define KVS_OPTIONS_INIT \
-  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0 }
+  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
 
 typedef struct kvs_match_options {
   size_t struct_size;
@@ -121,12 +123,16 @@ typedef struct kvs_get_options {
   kvs_on_segment on_segment;
   void* context;
   int memory_only; /* not 0: stop where the nodes would have to read from disk */
+  /* Takes the checksums that the blocks must have, one for each 64 KiB stripe begun, block after block: those of the
+   * first block_count blocks are set. Needed for a device's memory. NULL: not told. */
+  uint64_t* checksums;
+  size_t checksum_count; /* of all blocks */
 } kvs_get_options;
 #define KVS_GET_OPTIONS_INIT \
-  { sizeof(kvs_get_options), 0, 0, NULL, 0, NULL, NULL, 0 }
+  { sizeof(kvs_get_options), 0, 0, NULL, 0, NULL, NULL, 0, NULL, 0 }
 typedef struct kvs_get_result {
   size_t struct_size;
-  size_t block_count; /* leading blocks landed and verified; what follows is unspecified */
+  size_t block_count; /* leading blocks landed and verified (a device's memory: landed); the rest is unspecified */
   int why;
   size_t corrupt_count;
 } kvs_get_result;
@@ -138,9 +144,12 @@ typedef struct kvs_put_options {
   uint64_t deadline_us;
   const uint32_t* token_ids; /* block_size per block; NULL: none */
   size_t token_count;
+  const uint64_t*
+      checksums;         /* as kvs_gather_with_checksums writes them. NULL: computed; a device's memory needs them */
+  size_t checksum_count; /* of all blocks */
 } kvs_put_options;
 #define KVS_PUT_OPTIONS_INIT \
-  { sizeof(kvs_put_options), 0, NULL, 0 }
+  { sizeof(kvs_put_options), 0, NULL, 0, NULL, 0 }
 typedef struct kvs_put_result {
   size_t struct_size;
   size_t stored, already_stored, refused;
@@ -148,6 +157,18 @@ typedef struct kvs_put_result {
 } kvs_put_result;
 #define KVS_PUT_RESULT_INIT \
   { sizeof(kvs_put_result), 0, 0, 0, 0 }
+
+/* Memory of a device that RDMA devices reach and the processor need not: a GPU's. kvs_export_device_memory
+ * (kvstore_gpu.h) fills it for CUDA. */
+typedef struct kvs_device_memory {
+  size_t struct_size;
+  void* address; /* as the device's own programs use it */
+  uint64_t bytes;
+  int dmabuf_fd;          /* a dma-buf that holds it, borrowed for the call; 0 or less: none */
+  uint64_t dmabuf_offset; /* where in it the memory begins */
+} kvs_device_memory;
+#define KVS_DEVICE_MEMORY_INIT \
+  { sizeof(kvs_device_memory), NULL, 0, 0, 0 }
 
 KVS_API uint32_t kvs_abi_version(void);
 KVS_API const char* kvs_status_text(int status);
@@ -198,6 +219,15 @@ KVS_API int kvs_allocate(kvs_client* client, size_t bytes, void** memory);
  * registered. *connections: to how many it is lent; that there are none is no error. NULL is allowed. */
 KVS_API int kvs_lend(kvs_client* client, void* memory, size_t bytes, uint64_t deadline_us, size_t* connections);
 KVS_API int kvs_free(kvs_client* client, void* memory, size_t bytes);
+/* Makes a device's memory lendable, by RDMA only and to nodes on tcp:// endpoints only. kvs_lend it, wait for its
+ * connections, then name it in kvs_get and kvs_put, all blocks of a call in one such memory, with checksums: this
+ * library never reads or writes it, so get's are for the caller to verify (kvs_enqueue_scatter_verified), and put's to
+ * bring (kvs_gather_with_checksums). What cannot go by RDMA ends the result: `why` is KVS_UNAVAILABLE (not yet, or
+ * RDMA broke) or KVS_NO_REGION (not with this node); get stops before blocks on disk. docs/rdma.md, "GPU memory". */
+KVS_API int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* memory);
+/* Takes it back. After KVS_OK no RDMA device reaches it, whatever a node does: free it then, not before. After
+ * KVS_TIMED_OUT call again. KVS_BUSY: a call in progress uses it. kvs_client_close does the same for all. */
+KVS_API int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t bytes, uint64_t deadline_us);
 
 #ifdef __cplusplus
 }

@@ -210,6 +210,12 @@ KVS_API int kvs_device_check(int device);
 KVS_API int kvs_lock_pages(void* memory, size_t bytes);
 KVS_API int kvs_unlock_pages(void* memory);
 
+/* Describes device memory (of cudaMalloc, say) for kvs_add_device_memory: its address, bytes and, to be closed after
+ * that call, dmabuf_fd. From then on the driver's copies to and from it are over when they return. KVS_UNSUPPORTED: the
+ * driver exports no dma-buf; where the kernel has nvidia-peermem, kvs_add_device_memory takes the address alone.
+ * KVS_UNAVAILABLE without a device. */
+KVS_API int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* exported);
+
 /* --- calls --- */
 
 /* Row r of `from_rows` to row r of `to_rows`, for r in [0, row_count): each component that `to` has, in each layer. A

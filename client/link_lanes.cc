@@ -1,11 +1,13 @@
 #include "client/link_lanes.h"
 
 #include <algorithm>
+#include <boost/asio/co_spawn.hpp>
 #include <random>
 #include <utility>
 
 #include "base/assert.h"
 #include "client/link_session.h"
+#include "transport/frame_message.h"
 #include "transport/verbs_wire.h"
 
 namespace kv {
@@ -16,18 +18,45 @@ constexpr Duration kConnectLimit = 10s;
 
 }  // namespace
 
-struct LinkLanes::Lane {
+/// Hands out what comes over one lane for messages. Its coroutine ends a little later than the lane.
+struct LinkLanes::MessageLoop {
+  MessageLoop(const asio::any_io_executor& executor, std::shared_ptr<VerbsLender::Open> of,
+              std::unique_ptr<verbs::CompletionQueue> queue)
+      : open(std::move(of)), loop(executor, std::move(queue)) {}
+
   std::shared_ptr<VerbsLender::Open> open;
-  std::uint32_t number = 0;
-  std::unique_ptr<verbs::CompletionQueue> queue;  ///< Nothing comes there: the node posts, this side is written to.
-  std::unique_ptr<verbs::QueuePair> pair;
+  verbs::CompletionLoop loop;
+
+  /// Until it is stopped. Errors: the device's, which tells nothing any more.
+  static Async<void> run(std::shared_ptr<MessageLoop> self) { co_return co_await self->loop.run(); }
+};
+
+struct LinkLanes::Lane {
+  ~Lane() {
+    messages.reset();
+    if (loop) loop->loop.stop();
+  }
+
+  std::shared_ptr<VerbsLender::Open> open;
+  std::uint32_t number = 0, message_count = 0;
+  /// Nothing comes to a lane's for blocks: the node posts, this side is written to. That of messages goes to `loop`.
+  std::unique_ptr<verbs::CompletionQueue> queue;
+  std::shared_ptr<MessageLoop> loop;
+  std::unique_ptr<verbs::QueuePair> blocks;        ///< Either this
+  std::unique_ptr<verbs::VerbsMessages> messages;  ///< or this.
   verbs::QueuePairAddress own, peer;
   verbs::Path path;
   bool is_connected = false;
   TimePoint since{};  ///< When it came up.
   std::string why;
 
-  const verbs::OpenDevice& device() const { return open->devices[open->device_of(number)]; }
+  /// That of messages is on the device of lane 0: so are the keys of lent memory that the node has for it.
+  const verbs::OpenDevice& device() const { return open->devices[open->device_of(message_count > 0 ? 0 : number)]; }
+  verbs::QueuePair* pair() const { return messages ? &messages->queue_pair() : blocks.get(); }
+  void drop_pair() {
+    blocks.reset();
+    messages.reset();
+  }
 };
 
 /// Tells the node of the queue pairs and asks for its own.
@@ -41,7 +70,8 @@ class LinkLanes::Connect final : public Call {
     builder.Clear();
     std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
     for (const auto& lane : lanes_.attempt_)
-      offers.push_back(wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own)));
+      offers.push_back(
+          wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own), lane->message_count));
     builder.Finish(wire::CreateVerbsConnectRequestDirect(builder, &offers));
     session.send_frame(type, request_id(), builder);
     return {};
@@ -55,13 +85,16 @@ class LinkLanes::Connect final : public Call {
       Lane& lane = *lanes_.attempt_[i];
       if (answer->lane() != lane.number) return "verbs_connect: lane " + std::to_string(answer->lane());
       if (answer->end() == nullptr) {
-        lane.pair.reset();
+        lane.drop_pair();
         lane.why = answer->why() == nullptr ? "refused" : answer->why()->str();
         continue;
       }
       const auto peer = verbs::decode(answer->end(), &lane.why);
       if (!peer) return "verbs_connect: " + lane.why;
       lane.peer = *peer;
+      if ((answer->messages() > 0) != (lane.message_count > 0) || answer->messages() > lane.message_count)
+        return "verbs_connect: messages " + std::to_string(answer->messages());
+      lane.message_count = answer->messages();
     }
     return {};
   }
@@ -74,8 +107,12 @@ class LinkLanes::Connect final : public Call {
   LinkLanes& lanes_;
 };
 
-LinkLanes::LinkLanes(std::shared_ptr<ClientShared> shared, LinkSession& session, std::uint32_t lane_count_max)
-    : shared_(std::move(shared)), session_(session), lane_count_max_(lane_count_max) {}
+LinkLanes::LinkLanes(std::shared_ptr<ClientShared> shared, LinkSession& session, std::uint32_t lane_count_max,
+                     std::uint32_t message_count_max)
+    : shared_(std::move(shared)),
+      session_(session),
+      lane_count_max_(lane_count_max),
+      message_count_max_(message_count_max) {}
 
 LinkLanes::~LinkLanes() { *alive_ = false; }
 
@@ -106,6 +143,21 @@ void LinkLanes::cut(std::uint32_t lanes) {
   back_off();
 }
 
+bool LinkLanes::wants_messages() const {
+  return !message_lane_ && message_count_max_ > 0 && session_.may_try_messages();
+}
+
+void LinkLanes::cut_all() {
+  cut(~0u);
+  message_lane_.reset();
+}
+
+std::uint32_t LinkLanes::message_count() const { return message_lane_ ? message_lane_->message_count : 0; }
+
+bool LinkLanes::send_message(std::span<const std::byte> message) {
+  return message_lane_ && message_lane_->messages->send(message).has_value();
+}
+
 void LinkLanes::back_off() {
   const ClientConfig& config = shared_->config;
   backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
@@ -123,39 +175,59 @@ void LinkLanes::connect_missing() {
     lanes_.resize(std::min<std::size_t>(wanted, lane_count_max_));
   }
   attempt_.clear();
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (lanes_[i]) continue;
+  const auto offer = [&](std::size_t number, std::uint32_t message_count) {
     const auto& lane = attempt_.emplace_back(std::make_shared<Lane>());
     lane->open = lender.devices();
-    lane->number = static_cast<std::uint32_t>(i);
+    lane->number = static_cast<std::uint32_t>(number);
+    lane->message_count = message_count;
+  };
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (!lanes_[i]) offer(i, 0);
   }
+  if (wants_messages()) offer(lane_count_max_, message_count_max_);
   if (attempt_.empty()) return;
   is_connecting_ = true;
   const auto make_all = [lanes = attempt_] {
-    for (const auto& lane : lanes) {
-      const verbs::OpenDevice& device = lane->device();
-      auto queue = device.device->create_completion_queue(4);
-      if (!queue) {
-        lane->why = queue.error().message();
-        continue;
-      }
-      lane->queue = std::move(*queue);
-      auto pair = device.domain->create_queue_pair(*lane->queue,
-                                                   {.request_count_max = 1,
-                                                    .receive_count_max = 0,
-                                                    .piece_count_max = 1,
-                                                    .port = device.attachment.port,
-                                                    .remote = {.remote_write = true, .remote_read = true}},
-                                                   &lane->why);
-      if (!pair) continue;
-      lane->pair = std::move(*pair);
-      lane->path.first_psn = verbs::random_psn();
-      lane->own = address_of(device.attachment, lane->pair->number(), lane->path.first_psn);
-    }
+    for (const auto& lane : lanes) make_pair(*lane);
   };
   lender.slow_calls().run(make_all, shared_->executor, [this, alive = alive_] {
     if (*alive) send_offers();
   });
+}
+
+/// Without one, lane.why says why.
+void LinkLanes::make_pair(Lane& lane) {
+  const verbs::OpenDevice& device = lane.device();
+  auto queue = device.device->create_completion_queue(lane.message_count > 0 ? 2 * lane.message_count : 4);
+  if (!queue) {
+    lane.why = queue.error().message();
+    return;
+  }
+  lane.queue = std::move(*queue);
+  if (lane.message_count > 0) {
+    auto messages = verbs::VerbsMessages::create(*device.domain, *lane.queue,
+                                                 {.count = lane.message_count,
+                                                  .bytes_max = kMessageBytesMax,
+                                                  .port = device.attachment.port,
+                                                  .remote = {.remote_write = true}},
+                                                 &lane.why);
+    if (!messages && lane.why.empty()) lane.why = messages.error().message();
+    if (!messages) return;
+    lane.messages = std::move(*messages);
+  } else {
+    auto pair = device.domain->create_queue_pair(*lane.queue,
+                                                 {.request_count_max = 1,
+                                                  .receive_count_max = 0,
+                                                  .piece_count_max = 1,
+                                                  .port = device.attachment.port,
+                                                  .remote = {.remote_write = true, .remote_read = true}},
+                                                 &lane.why);
+    if (!pair && lane.why.empty()) lane.why = pair.error().message();
+    if (!pair) return;
+    lane.blocks = std::move(*pair);
+  }
+  lane.path.first_psn = verbs::random_psn();
+  lane.own = address_of(device.attachment, lane.pair()->number(), lane.path.first_psn);
 }
 
 void LinkLanes::send_offers() {
@@ -167,8 +239,8 @@ void LinkLanes::send_offers() {
 
 void LinkLanes::drop_without_pair() {
   std::erase_if(attempt_, [&](const auto& lane) {
-    if (!lane->pair) why_ = "lane " + std::to_string(lane->number) + ": " + lane->why;
-    return !lane->pair;
+    if (lane->pair() == nullptr) why_ = "lane " + std::to_string(lane->number) + ": " + lane->why;
+    return lane->pair() == nullptr;
   });
 }
 
@@ -178,7 +250,7 @@ void LinkLanes::connect_to_answers() {
     for (const auto& lane : lanes) {
       const verbs::OpenDevice& device = lane->device();
       const auto path = path_to(device.attachment, lane->path.first_psn, lane->peer);
-      lane->is_connected = lane->pair->connect(lane->peer, path, &lane->why).has_value();
+      lane->is_connected = lane->pair()->connect(lane->peer, path, &lane->why).has_value();
     }
   };
   shared_->verbs.slow_calls().run(connect_all, shared_->executor, [this, alive = alive_] {
@@ -191,16 +263,35 @@ void LinkLanes::attempt_ended() {
   for (auto& lane : std::exchange(attempt_, {})) {
     if (lane->is_connected) {
       lane->since = shared_->clock.now();
-      lanes_[lane->number] = std::move(lane);
+      if (lane->messages) {
+        begin_messages(std::move(lane));
+      } else {
+        lanes_[lane->number] = std::move(lane);
+      }
     } else if (!lane->why.empty()) {
       why_ = "lane " + std::to_string(lane->number) + ": " + lane->why;
     }
   }
-  if (std::ranges::all_of(lanes_, [](const auto& lane) { return lane != nullptr; })) {
+  if (!wants_messages() && std::ranges::all_of(lanes_, [](const auto& lane) { return lane != nullptr; })) {
     why_.clear();
   } else {
     back_off();
   }
+}
+
+void LinkLanes::begin_messages(std::shared_ptr<Lane> lane) {
+  lane->loop = std::make_shared<MessageLoop>(shared_->executor, lane->open, std::move(lane->queue));
+  lane->messages->attach(
+      lane->loop->loop, shared_->clock, [this](std::span<const std::byte> message) { session_.on_message(message); },
+      [this](error_code why) { session_.messages_broke(why); });
+  // An exception is a bug (an assertion that throws, see AssertPolicy) or no memory: this session ends, others go on.
+  const auto ended = [weak = session_.weak_from_this()](std::exception_ptr thrown, Result<void> result) {
+    const auto session = weak.lock();
+    if (session && (thrown || !result))
+      session->messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
+  };
+  asio::co_spawn(shared_->executor, MessageLoop::run(lane->loop), ended);
+  message_lane_ = std::move(lane);
 }
 
 }  // namespace kv

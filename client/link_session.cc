@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "client/node_link.h"
+#include "transport/frame_message.h"
 
 namespace kv {
 namespace {
@@ -32,7 +33,7 @@ ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, 
       clock(k),
       deadlines(k, executor),
       memory(config.region_bytes_max),
-      verbs(executor, config.rdma_devices, v),
+      verbs(executor, {.names = config.rdma_devices, .traffic_class = config.rdma_traffic_class}, v),
       random(config.seed != 0 ? config.seed : random_seed()) {}
 
 ClientShared::~ClientShared() = default;
@@ -205,7 +206,7 @@ asio::awaitable<void> LinkSession::read_frames() {
           is_violation ? reader_.why() : "connection lost: " + why.message(), !is_violation);
       co_return;
     }
-    landing_ = false;
+    landing_ = swallowing_ = false;
     if (!dispatch(*frame)) {
       end(Errc::kBadFrame, violation_, /*node_closed=*/false);
       co_return;
@@ -270,23 +271,7 @@ bool LinkSession::dispatch(const FrameReader::Frame& frame) {
   if (slot == nullptr) return violation("unknown request id " + std::to_string(header.request_id));
   if (header.type != slot->type) return violation(std::string("an answer of type ") + frame_type_name(header.type));
 
-  if (more) {
-    if (slot->call == nullptr) return true;  // swallowed
-    targets_.clear();
-    std::string what = slot->call->on_more(*this, frame);
-    if (!what.empty()) return violation(std::move(what));
-    std::uint64_t wanted_bytes = 0;
-    for (const BlockTarget& target : targets_) wanted_bytes += target.bytes.size();
-    if (header.payload_bytes != (landing_ ? wanted_bytes : 0)) {
-      return violation("payload of " + std::to_string(header.payload_bytes) + " bytes, not " +
-                       std::to_string(landing_ ? wanted_bytes : 0));
-    }
-    if (landing_ && wanted_bytes > 0) {
-      sink_.emplace(targets_);
-      payload_call_ = slot->call;
-    }
-    return true;
-  }
+  if (more) return slot->call == nullptr || begin_payload(frame, *slot->call);  // or it is swallowed
 
   Call* const call = slot->call;
   if (call != nullptr) {
@@ -302,6 +287,60 @@ bool LinkSession::dispatch(const FrameReader::Frame& frame) {
   close_if_retired();
   return true;
 }
+
+bool LinkSession::begin_payload(const FrameReader::Frame& frame, Call& call) {
+  const std::uint64_t payload_bytes = frame.header.payload_bytes;
+  targets_.clear();
+  std::string what = call.on_more(*this, frame);
+  if (!what.empty()) return violation(std::move(what));
+  std::uint64_t wanted_bytes = 0;
+  for (const BlockTarget& target : targets_) wanted_bytes += target.bytes.size();
+  if (swallowing_) return true;
+  if (payload_bytes != (landing_ ? wanted_bytes : 0)) {
+    return violation("payload of " + std::to_string(payload_bytes) + " bytes, not " +
+                     std::to_string(landing_ ? wanted_bytes : 0));
+  }
+  if (landing_ && wanted_bytes > 0) {
+    sink_.emplace(targets_);
+    payload_call_ = &call;
+  }
+  return true;
+}
+
+/// All frames of one answer. Between them and a payload that is arriving by the stream there is no order.
+void LinkSession::on_message(std::span<const std::byte> message) {
+  const auto self = shared_from_this();
+  messages_are_late_ = false;
+  message_bytes_ += message.size();
+  if (message.empty()) return end(Errc::kBadFrame, "by SEND: nothing", /*node_closed=*/false);
+  while (!message.empty() && !ended_) {
+    std::string why;
+    const auto frame = take_frame(message, &why);
+    if (!frame) return end(Errc::kBadFrame, "by SEND: " + why, /*node_closed=*/false);
+    const Slot* const slot = find_slot(frame->header.request_id);
+    bool is_good = false;
+    if (slot == nullptr || !slot->is_message) {
+      violation("by SEND: an answer to request " + std::to_string(frame->header.request_id) + ", which did not go so");
+    } else if (slot->call != nullptr && slot->call == payload_call_) {
+      violation("by SEND: a frame of an answer whose payload is arriving by the stream");
+    } else if ((frame->header.flags & kFrameMore) == 0 || (frame->header.flags & kFrameError) != 0) {
+      is_good = dispatch(*frame);
+    } else if ((frame->header.flags & kFrameResponse) == 0 || frame->header.type != slot->type) {
+      violation("by SEND: a part of another answer");
+    } else {  // its bytes are in lent memory
+      std::string what = slot->call == nullptr ? "" : slot->call->on_more(*this, *frame);
+      is_good = what.empty() || violation(std::move(what));
+    }
+    if (!is_good) return end(Errc::kBadFrame, violation_, /*node_closed=*/false);
+  }
+}
+
+void LinkSession::messages_broke(error_code why) {
+  lost_messages_ = true;
+  give_up("the lane for messages broke: " + why.message());
+}
+
+bool LinkSession::may_try_messages() const { return link_ != nullptr && link_->may_try_messages(); }
 
 bool LinkSession::on_error_frame(const FrameReader::Frame& frame, Slot* slot) {
   const auto* error = read_table<wire::Error>(frame.table);
@@ -348,7 +387,9 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
   region_bytes_max_ = hello->region_bytes_max();
   if ((hello->features() & kFeatureVerbs) != 0 && hello->lanes_max() > 0 && !stream_->can_pass_descriptors() &&
       shared_->config.rdma != ClientConfig::Rdma::kOff) {
-    lanes_ = std::make_unique<LinkLanes>(shared_, *this, std::min<std::uint32_t>(hello->lanes_max(), 32));
+    const bool has_messages = (hello->features() & kFeatureMessages) != 0;
+    lanes_ = std::make_unique<LinkLanes>(shared_, *this, std::min<std::uint32_t>(hello->lanes_max(), 32),
+                                         has_messages ? static_cast<std::uint32_t>(shared_->config.rdma_messages) : 0);
   }
   reader_.set_limits({.table_bytes_max = kTableBytesMax, .payload_bytes_max = kPayloadBytesMax});
   is_up_ = true;
@@ -389,6 +430,22 @@ void LinkSession::send_frame(FrameType type, std::uint64_t request_id, const fla
   writer_.send(header, table, payload, std::move(done), fd);
 }
 
+void LinkSession::send_small(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                             std::size_t answer_bytes) {
+  if (lanes_ && !messages_are_late_ && message_count_ < lanes_->message_count() && answer_bytes <= kMessageBytesMax &&
+      message_frame_bytes(builder.GetSize()) <= kMessageBytesMax) {
+    message_.clear();
+    append_frame(message_, {.type = type, .request_id = request_id},
+                 std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())));
+    if (lanes_->send_message(message_)) {
+      find_slot(request_id)->is_message = true;
+      ++message_count_;
+      return;
+    }
+  }
+  send_frame(type, request_id, builder);
+}
+
 std::vector<BlockTarget>& LinkSession::land() {
   landing_ = true;
   return targets_;
@@ -422,24 +479,29 @@ void LinkSession::abandon(Call& call) {
   }
   slot.call = nullptr;
   --active_;
+  messages_are_late_ = messages_are_late_ || slot.is_message;
 
-  auto& builder = shared_->builder;
-  builder.Clear();
-  builder.Finish(wire::CreateCancelRequest(builder, id));
-  send_frame(FrameType::kCancel, id, builder);
-  flush_soon();
+  send_cancel(id);
 
   const TimePoint now = shared_->clock.now();
   // A node may be long at a verbs_connect: it waits for the network, not for us.
   const bool silent = call.type != FrameType::kVerbsConnect && is_silent(now, shared_->config.connect_timeout);
-  if (reader_.bytes_read() != bytes_seen_) {
-    bytes_seen_ = reader_.bytes_read();
+  if (bytes_received() != bytes_seen_) {
+    bytes_seen_ = bytes_received();
     quiet_since_ = now;
   }
   const auto self = shared_from_this();  // the call's end may close this session
   call.end(asio::error::timed_out);
   if (silent && link_ != nullptr) link_->retire(*this);
   close_if_retired();
+}
+
+void LinkSession::send_cancel(std::uint64_t request_id) {
+  auto& builder = shared_->builder;
+  builder.Clear();
+  builder.Finish(wire::CreateCancelRequest(builder, request_id));
+  send_frame(FrameType::kCancel, request_id, builder);
+  flush_soon();
 }
 
 void LinkSession::forget(Call& call) {
@@ -464,9 +526,10 @@ std::uint64_t LinkSession::take_slot(FrameType type, Call* call, std::size_t loa
   slot.type = type;
   slot.call = call;
   slot.load_bytes = load_bytes;
+  slot.is_message = false;
   if (in_flight_++ == 0) {
     quiet_since_ = shared_->clock.now();
-    bytes_seen_ = reader_.bytes_read();
+    bytes_seen_ = bytes_received();
   }
   if (call != nullptr) ++active_;
   load_bytes_ += load_bytes;
@@ -488,6 +551,7 @@ void LinkSession::free_slot(Slot& slot) {
     --quarantine_count_;
   }
   --in_flight_;
+  if (slot.is_message && --message_count_ == 0) messages_are_late_ = false;  // nothing would come that tells otherwise
   load_bytes_ -= slot.load_bytes;
   slot.call = nullptr;
   slot.quarantine.reset();
@@ -496,7 +560,7 @@ void LinkSession::free_slot(Slot& slot) {
 }
 
 bool LinkSession::is_silent(TimePoint now, Duration silence_max) const {
-  return in_flight_ > 0 && reader_.bytes_read() == bytes_seen_ && now - quiet_since_ >= silence_max;
+  return in_flight_ > 0 && bytes_received() == bytes_seen_ && now - quiet_since_ >= silence_max;
 }
 
 // -- the end
@@ -505,10 +569,12 @@ void LinkSession::end(error_code why, std::string text, bool node_closed) {
   if (ended_) return;
   const auto self = shared_from_this();
   ended_ = true;
+  // The node ends the session too when that lane breaks, and may have been the one to notice.
+  lost_messages_ = lost_messages_ || message_count_ > 0;
   writer_.close();
   const std::unique_ptr<LinkLanes> lanes = std::move(lanes_);
   if (lanes) {  // then nothing is written any more, whether the node has closed or not
-    lanes->cut(~0u);
+    lanes->cut_all();
     node_closed = true;
   }
   if (payload_call_ != nullptr) {
@@ -537,6 +603,7 @@ void LinkSession::end(error_code why, std::string text, bool node_closed) {
   }
   draining_ = quarantine_count_ > 0;
   if (!draining_) stream_->close();
+  if (lost_messages_ && link_ != nullptr) link_->messages_broke();
   // The link first, so that no call that is started by the end of another comes here again.
   if (NodeLink* const link = std::exchange(link_, nullptr)) link->session_ended(*this, why, std::move(text));
   for (Call* const call : calls) call->end(why);
@@ -569,6 +636,7 @@ LinkSession::Lent LinkSession::lend(const std::shared_ptr<LentMemory::Region>& r
            (!lent->region || (lent->region == region && shared_->clock.now() >= lent->retry_at));
   });
   if (!stream_->can_pass_descriptors()) return lend_by_verbs(region);
+  if (region->is_device()) return Lent::kRefused;  // it has no memfd
   if (const LentRegion* const lent = find_lent(*region)) return lent->state;
   return add_region(region);
 }

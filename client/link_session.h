@@ -141,9 +141,15 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                   std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr,
                   int fd = -1);
+  /// The same for a request without payload, whose answer has no payload and at most `answer_bytes` in its tables, and
+  /// whose order among other requests does not matter: it goes by SEND if it can.
+  void send_small(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
+                  std::size_t answer_bytes);
   void flush() { writer_.flush(); }
   /// Where the payload of the frame given to Call::on_more goes; the session keeps the list.
   std::vector<BlockTarget>& land();
+  void swallow() { swallowing_ = true; }  ///< Instead: the payload goes nowhere.
+  void send_cancel(std::uint64_t request_id);
   FrameWriter& writer() { return writer_; }
   ClientShared& shared() { return *shared_; }
   std::uint32_t table_bytes_max() const { return table_bytes_max_; }
@@ -162,6 +168,9 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void cut_lanes(std::uint32_t lanes) {
     if (lanes_ && lanes != 0) lanes_->cut(lanes);
   }
+  void on_message(std::span<const std::byte> message);  ///< Answers came by SEND.
+  void messages_broke(error_code why);                  ///< Ends the session.
+  bool may_try_messages() const;
   std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }   ///< Bit i: lane i.
   std::string lanes_why() const { return lanes_ ? lanes_->why() : ""; }  ///< Why not all are up; empty: they are.
   /// For a request that the session itself makes. Requires can_take_call().
@@ -175,6 +184,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void give_up(std::string why) { end(Errc::kUnavailable, std::move(why), /*node_closed=*/false); }
   /// Whether requests are waiting and not one byte came for `silence_max`.
   bool is_silent(TimePoint now, Duration silence_max) const;
+  bool lost_messages() const { return lost_messages_; }
 
   const std::string& node_id() const { return node_id_; }
   bool is_up() const { return is_up_ && !ended_; }
@@ -192,6 +202,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
     FrameType type{};
     Call* call = nullptr;  ///< nullptr: nobody waits for it any more.
     std::size_t load_bytes = 0;
+    bool is_message = false;  ///< The request went by SEND.
     std::optional<LentMemory::QuarantineId> quarantine;
   };
 
@@ -204,6 +215,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   Lent add_region(const std::shared_ptr<LentMemory::Region>& region);
   LentRegion* find_lent(const LentMemory::Region& region) const;
   bool dispatch(const FrameReader::Frame& frame);
+  bool begin_payload(const FrameReader::Frame& frame, Call& call);
   bool on_hello(const FrameReader::Frame& frame);
   bool on_error_frame(const FrameReader::Frame& frame, Slot* slot);
   bool violation(std::string what);
@@ -215,6 +227,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void end(error_code why, std::string text, bool node_closed);
   void close_if_retired();
   void flush_soon();
+  std::uint64_t bytes_received() const { return reader_.bytes_read() + message_bytes_; }
 
   std::shared_ptr<ClientShared> shared_;
   NodeLink* link_;  ///< nullptr once it is told of the end.
@@ -228,16 +241,23 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   std::size_t quarantine_count_ = 0, load_bytes_ = 0;
   std::vector<std::unique_ptr<LentRegion>> lent_;
   std::unique_ptr<LinkLanes> lanes_;  ///< nullptr: no RDMA with this node.
+  std::size_t message_count_ = 0;     ///< Slots in use whose request went by SEND.
+  bool messages_are_late_ = false;    ///< One of them missed its deadline, and nothing came by SEND since.
+  bool lost_messages_ = false;        ///< The session ended, perhaps, for its lane for messages.
+  std::uint64_t message_bytes_ = 0;   ///< That came by SEND.
+  std::vector<std::byte> message_;    ///< Being sent.
 
   std::vector<BlockTarget> targets_;
   std::optional<BlockSink> sink_;
   Call* payload_call_ = nullptr;  ///< Whose payload is arriving.
   bool landing_ = false;          ///< sink_ takes the payload of this frame.
+  bool swallowing_ = false;       ///< Nobody does.
 
   std::string node_id_, violation_;
   std::uint32_t table_bytes_max_ = 4096, chain_blocks_max_ = 0, requests_max_ = 0;
   std::uint64_t region_bytes_max_ = 0, lent_bytes_ = 0;
-  // Silence, looked at only when a call misses its deadline: no byte since quiet_since_ if bytes_read() is bytes_seen_.
+  // Silence, looked at only when a call misses its deadline: no byte since quiet_since_ if bytes_received() is
+  // bytes_seen_.
   TimePoint quiet_since_{};
   std::uint64_t bytes_seen_ = 0;
   bool is_up_ = false, ended_ = false, retired_ = false, draining_ = false, flush_posted_ = false;

@@ -12,6 +12,7 @@
 namespace kv {
 namespace {
 
+constexpr Duration kMessagesBackoffMin = 1s, kMessagesBackoffMax = 60s;
 constexpr std::size_t kRetiredMax = 16;  // Sessions kept only for their unfinished business; then no new ones are made.
 
 }  // namespace
@@ -138,7 +139,7 @@ void NodeLink::pump() {
       if (prepared == Prepared::kReady) {
         session->send_call(call);
       } else {
-        call.end(Errc::kUnavailable);
+        call.end(prepared == Prepared::kNotLent ? Errc::kNoRegion : Errc::kUnavailable);
       }
     }
   } while (pump_again_ && !waiting_.empty());
@@ -161,21 +162,35 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   if (call.region) {
     const LinkSession::Lent lent = session->lend(call.region);
     if (lent == LinkSession::Lent::kPending) return Prepared::kWait;  // one round trip
+    // A device's memory is reached by RDMA or not at all; everything else goes inline then.
+    if (lent != LinkSession::Lent::kYes && call.region->is_device()) {
+      return lent == LinkSession::Lent::kRefused ? Prepared::kNotLent : Prepared::kFailed;
+    }
     if (lent != LinkSession::Lent::kYes) call.region.reset();
     if (!session->can_take_call()) return Prepared::kWait;  // lending took the last place, or failed
   }
   return Prepared::kReady;
 }
 
-/// The session with the least data under way: a lookup does not wait behind a transfer.
+/// The session with the least data under way: a lookup does not wait behind a transfer. For a device's memory first of
+/// all one that has it, since the others are no way at all.
 LinkSession* NodeLink::pick(const Call& call) const {
   if (call.session_wanted && call.session_wanted->is_up()) {
     return call.session_wanted->can_take_call() ? call.session_wanted.get() : nullptr;
   }
+  const bool needs_region = call.region && call.region->is_device();
   LinkSession* best = nullptr;
+  bool best_has_region = false;
   for (const auto& slot : slots_) {
     if (slot->state != Slot::State::kUp || !slot->session->can_take_call()) continue;
-    if (best == nullptr || slot->session->load_bytes() < best->load_bytes()) best = slot->session.get();
+    LinkSession& session = *slot->session;
+    const bool has_region = needs_region && session.lend(call.region) == LinkSession::Lent::kYes;
+    if (best != nullptr) {
+      const bool is_better = has_region != best_has_region ? has_region : session.load_bytes() < best->load_bytes();
+      if (!is_better) continue;
+    }
+    best = &session;
+    best_has_region = has_region;
   }
   return best;
 }
@@ -350,7 +365,7 @@ void NodeLink::session_ended(LinkSession& session, error_code why, std::string t
     last_error_ = why;
     last_error_text_ = std::move(text);
     back_off();
-    failure();
+    if (!session.lost_messages()) failure();  // the node is well, as far as this goes
     break;
   }
   pump();
@@ -385,6 +400,15 @@ void NodeLink::back_off() {
   backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
   std::uniform_int_distribution<Duration::rep> jitter(0, backoff_.count());
   next_attempt_ = now + Duration(jitter(shared_->random));
+}
+
+void NodeLink::messages_broke() {
+  const TimePoint now = shared_->clock.now();
+  if (now < next_messages_) return;  // several sessions lost theirs together: once is enough
+  const bool lasted = now >= next_messages_ + 2 * kMessagesBackoffMax;
+  messages_backoff_ =
+      lasted ? kMessagesBackoffMin : std::clamp(messages_backoff_ * 2, kMessagesBackoffMin, kMessagesBackoffMax);
+  next_messages_ = now + messages_backoff_;
 }
 
 void NodeLink::close() {

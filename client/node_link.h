@@ -48,12 +48,16 @@ class NodeLink : public std::enable_shared_from_this<NodeLink> {
   bool retry(Call& call, error_code why);  ///< True if the call goes on.
   void call_ended(const Call& call);
   void unqueue(const Call& call);
+  /// The lane for messages broke, and its session with it. It is tried again after a pause that grows, so that a fabric
+  /// that carries no messages does not cost one session after the other.
+  void messages_broke();
+  bool may_try_messages() const { return shared_->clock.now() >= next_messages_; }
 
  private:
   struct Slot;
   class Open;
   struct SpaceEntry;
-  enum class Prepared { kReady, kWait, kNoRoom, kFailed };
+  enum class Prepared { kReady, kWait, kNoRoom, kFailed, kNotLent };
 
   Prepared prepare(Call& call, LinkSession*& session);
   LinkSession* pick(const Call& call) const;
@@ -78,8 +82,8 @@ class NodeLink : public std::enable_shared_from_this<NodeLink> {
 
   std::string node_id_;
   std::size_t up_count_ = 0, connecting_count_ = 0;
-  TimePoint next_attempt_{};
-  Duration backoff_{};
+  TimePoint next_attempt_{}, next_messages_{};
+  Duration backoff_{}, messages_backoff_{};
   std::size_t failures_in_row_ = 0;
   TimePoint breaker_until_{};
   const Call* probe_ = nullptr;

@@ -21,6 +21,7 @@ constexpr std::size_t kBytesPerTurn = 4 << 20;    // Then the executor gets a tu
 struct PutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the whole chain.
   std::span<const std::uint32_t> token_ids;
+  std::span<const std::uint64_t> checksums;  ///< Of all blocks, by position in the whole chain; or none: computed.
   NamespaceId space_id;
   std::size_t block_bytes = 0, block_size = 0;
   TimePoint until;
@@ -54,6 +55,7 @@ class PutCall final : public Call {
   void on_end(LinkSession* session) override;
 
   std::size_t batch_blocks() const { return std::max<std::size_t>(1, kBatchBytes / plan->block_bytes); }
+  /// To sums_; of a device's memory they are given, and its bytes are not looked at.
   void compute_sums(std::size_t first, std::size_t count);
 
   std::size_t asked_ = 0;
@@ -135,6 +137,11 @@ void PutCall::compute_sums(std::size_t first, std::size_t count) {
   const std::size_t stripes = stripe_count(plan->block_bytes);
   sums_.resize(count * stripes);
   for (std::size_t i = 0; i < count; ++i) {
+    if (!plan->checksums.empty()) {
+      const auto given = plan->checksums.subspan(chain->position(first + i) * stripes, stripes);
+      std::ranges::copy(given, sums_.begin() + static_cast<std::ptrdiff_t>(i * stripes));
+      continue;
+    }
     block_checksums(checksum_seed(plan->space_id, chain->hashes[first + i]), plan->blocks[chain->position(first + i)],
                     std::span(sums_).subspan(i * stripes, stripes));
   }
@@ -206,6 +213,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   PutPlan plan;
   plan.blocks = blocks;
   plan.token_ids = options.token_ids;
+  plan.checksums = options.checksums;
   plan.space_id = info.id;
   plan.block_bytes = info.record.block_bytes();
   plan.block_size = info.record.block_size();
@@ -214,14 +222,19 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   if (!plan.token_ids.empty() && plan.token_ids.size() != hashes.size() * plan.block_size) {
     co_return error_code(Errc::kBadRequest);
   }
+  if (!plan.checksums.empty() && plan.checksums.size() != hashes.size() * stripe_count(plan.block_bytes)) {
+    co_return error_code(Errc::kBadRequest);
+  }
   for (const std::span<const std::byte> block : blocks) {
     if (block.size() != plan.block_bytes) co_return error_code(Errc::kBadRequest);
     if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
   }
   if (hashes.empty()) co_return PutResult{};
 
-  const VerbInProgress verb(shared);
   const auto region = find_region(shared->memory, blocks);
+  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  if (region && region->is_device() && plan.checksums.empty()) co_return error_code(Errc::kBadRequest);
+  const VerbInProgress verb(shared);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
   CallGroup group(shared->executor);

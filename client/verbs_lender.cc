@@ -7,10 +7,9 @@
 
 namespace kv {
 
-VerbsLender::VerbsLender(asio::any_io_executor executor, std::vector<std::string> device_names,
-                         verbs::Provider* provider)
+VerbsLender::VerbsLender(asio::any_io_executor executor, verbs::DevicesConfig devices, verbs::Provider* provider)
     : executor_(std::move(executor)),
-      device_names_(std::move(device_names)),
+      config_(std::move(devices)),
       provider_(provider),
       slow_calls_(/*in_place=*/provider != nullptr) {}
 
@@ -25,14 +24,14 @@ void VerbsLender::open() {
     bool is_open = false;
   };
   const auto attempt = std::make_shared<Attempt>();
-  const auto open_all = [attempt, given = provider_, names = device_names_] {
+  const auto open_all = [attempt, given = provider_, config = config_] {
     if (given == nullptr) {
       auto loaded = verbs::load_verbs(&attempt->why);
       if (!loaded) return;
       attempt->open->provider = std::move(*loaded);
     }
     verbs::Provider& provider = given != nullptr ? *given : *attempt->open->provider;
-    auto devices = verbs::open_devices(provider, {.names = names}, &attempt->why);
+    auto devices = verbs::open_devices(provider, config, &attempt->why);
     if (!devices) return;
     attempt->open->devices = std::move(*devices);
     attempt->is_open = true;
@@ -53,14 +52,19 @@ VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMe
   entry->region = region;
   entries_.emplace(region.get(), entry);
   const auto register_all = [entry] {
-    auto made = verbs::RegisteredMemory::make(entry->open->devices, entry->region->bytes(),
-                                              {.local_write = true, .remote_write = true, .remote_read = true},
-                                              /*slice_bytes_max=*/0, &entry->why);
+    const LentMemory::Region& lent = *entry->region;
+    const verbs::Access access{.local_write = true, .remote_write = true, .remote_read = true};
+    auto made = lent.is_device()
+                    ? verbs::RegisteredMemory::make_of_device(entry->open->devices, lent.bytes(), lent.dmabuf.get(),
+                                                              lent.dmabuf_offset, access, &entry->why)
+                    : verbs::RegisteredMemory::make(entry->open->devices, lent.bytes(), access,
+                                                    /*slice_bytes_max=*/0, &entry->why);
+    entry->is_registered = made.has_value();
     if (made) entry->memory = std::move(*made);
   };
   slow_calls_.run(register_all, executor_, [this, alive = alive_, entry] {
-    entry->state = entry->memory ? Registration::kReady : Registration::kFailed;
-    if (*alive && !entry->memory) why_ = entry->why;
+    entry->state = entry->is_registered ? Registration::kReady : Registration::kFailed;
+    if (*alive && !entry->is_registered) why_ = entry->why;
   });
   return entry->state;
 }
@@ -71,12 +75,19 @@ const verbs::RegisteredMemory& VerbsLender::registered(const LentMemory::Region&
   return *found->second->memory;
 }
 
-void VerbsLender::forget(const LentMemory::Region& region) {
+void VerbsLender::forget(const LentMemory::Region& region, std::function<void()> then) {
   const auto found = entries_.find(&region);
-  if (found == entries_.end()) return;
+  if (found == entries_.end()) return then();
   auto entry = std::make_shared<std::shared_ptr<Entry>>(std::move(found->second));
   entries_.erase(found);
-  slow_calls_.run([entry] { entry->reset(); }, executor_, [] {});
+  const auto let_go = [entry] {
+    // By itself: what has just registered it may hold the entry a little longer.
+    (*entry)->memory.reset();
+    entry->reset();
+  };
+  slow_calls_.run(let_go, executor_, [alive = alive_, then = std::move(then)] {
+    if (*alive) then();
+  });
 }
 
 }  // namespace kv

@@ -2,6 +2,7 @@
 // registered with them. Sessions share both; their queue pairs are link_lanes.h.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -26,7 +27,7 @@ class VerbsLender {
   enum class State : std::uint8_t { kIdle, kOpening, kReady, kUnavailable };
 
   /// `provider`: instead of this machine's devices, and used on the executor only; outlives the lender.
-  VerbsLender(asio::any_io_executor executor, std::vector<std::string> device_names, verbs::Provider* provider);
+  VerbsLender(asio::any_io_executor executor, verbs::DevicesConfig devices, verbs::Provider* provider);
   ~VerbsLender();
 
   void open();  ///< Begins it, once.
@@ -38,8 +39,10 @@ class VerbsLender {
   /// Begins to register `region` if that was not done. Requires kReady.
   Registration registration(const std::shared_ptr<LentMemory::Region>& region);
   const verbs::RegisteredMemory& registered(const LentMemory::Region& region) const;  ///< Requires that it is.
-  /// Nobody can reach its memory through a device any more, shortly; it stays mapped until then.
-  void forget(const LentMemory::Region& region);
+  /// Nobody can reach its memory through a device any more, shortly; it stays mapped until then. `then` is called when
+  /// it is so, unless the lender is gone.
+  void forget(
+      const LentMemory::Region& region, std::function<void()> then = [] {});
 
   verbs::SlowCalls& slow_calls() { return slow_calls_; }
 
@@ -49,11 +52,12 @@ class VerbsLender {
     std::shared_ptr<LentMemory::Region> region;
     std::unique_ptr<verbs::RegisteredMemory> memory;  ///< Goes first.
     std::string why;
+    bool is_registered = false;  ///< Not `memory`: what forgets it writes that one on another thread.
     Registration state = Registration::kPending;
   };
 
   asio::any_io_executor executor_;
-  std::vector<std::string> device_names_;
+  verbs::DevicesConfig config_;
   verbs::Provider* provider_;
   State state_ = State::kIdle;
   std::string why_;

@@ -26,6 +26,7 @@ struct CudaModule::Functions {
   decltype(&kv_cuda_free_page_locked) free_page_locked = nullptr;
   decltype(&kv_cuda_lock_pages) lock_pages = nullptr;
   decltype(&kv_cuda_unlock_pages) unlock_pages = nullptr;
+  decltype(&kv_cuda_export_dmabuf) export_dmabuf = nullptr;
   decltype(&kv_cuda_create_stream) create_stream = nullptr;
   decltype(&kv_cuda_destroy_stream) destroy_stream = nullptr;
   decltype(&kv_cuda_create_event) create_event = nullptr;

@@ -63,6 +63,7 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
       find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
       find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
       find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
+      find(library, "kv_cuda_export_dmabuf", f.export_dmabuf) &&
       find(library, "kv_cuda_create_stream", f.create_stream) &&
       find(library, "kv_cuda_destroy_stream", f.destroy_stream) &&
       find(library, "kv_cuda_create_event", f.create_event) &&
@@ -151,6 +152,14 @@ Result<void> CudaModule::lock_pages(std::span<std::byte> memory) const {
   return check(functions_->lock_pages(memory.data(), memory.size()));
 }
 Result<void> CudaModule::unlock_pages(std::byte* memory) const { return check(functions_->unlock_pages(memory)); }
+Result<CudaModule::Dmabuf> CudaModule::export_dmabuf(std::span<std::byte> memory) const {
+  constexpr int kNotSupported = 801;  // cudaErrorNotSupported
+  Dmabuf dmabuf;
+  const int error = functions_->export_dmabuf(memory.data(), memory.size(), &dmabuf.fd, &dmabuf.offset);
+  if (error == kNotSupported) return Errc::kUnsupported;
+  if (const auto exported = check(error); !exported) return exported.error();
+  return dmabuf;
+}
 Result<void> CudaModule::synchronise(void* stream) const { return check(functions_->synchronise(stream)); }
 
 }  // namespace kv

@@ -64,6 +64,14 @@ class CudaModule {
   /// Unlock it before it is freed or lent memory ends. Takes as long as touching each page.
   Result<void> lock_pages(std::span<std::byte> memory) const;
   Result<void> unlock_pages(std::byte* memory) const;
+  struct Dmabuf {
+    int fd = -1;               ///< The caller's to close.
+    std::uint64_t offset = 0;  ///< Of the memory in it.
+  };
+  /// Device memory as RDMA devices take it (client.h's DeviceMemory). It stays allocated until the descriptor and all
+  /// registrations are gone. Errors: kUnsupported where the driver cannot (nvidia-peermem may be there instead), CUDA's
+  /// own.
+  Result<Dmabuf> export_dmabuf(std::span<std::byte> memory) const;
   Result<void> synchronise(void* stream) const;
 
  private:

@@ -45,7 +45,7 @@ enum class FrameType : std::uint8_t {
 inline constexpr std::uint8_t kFrameTypeMax = 17;
 
 /// HelloResponse.features.
-inline constexpr std::uint64_t kFeatureVerbs = 1;
+inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2;
 const char* frame_type_name(FrameType type);  ///< As in metrics: "hello", "put_data", ...
 
 /// Flags of a frame. Unknown bits are an error.

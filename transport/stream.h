@@ -13,6 +13,7 @@
 //   verbs_devices.h   the devices a process uses (verbs_choice.h says which), memory registered with them
 //   verbs_wire.h      what two sides tell each other of their queue pairs
 //   verbs_mover.h     moves blocks into or out of a peer's memory; completion_loop.h wakes it
+//   verbs_messages.h  requests and answers without a stream; frame_message.h has the frames in them
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -166,8 +166,9 @@ struct QueuePairAddress {
 struct Path {
   std::uint8_t port = 1;
   std::uint32_t gid_index = 0;
-  bool is_global = true;        ///< With a GID; required on RoCE.
-  std::uint32_t first_psn = 0;  ///< Of what we send: what our QueuePairAddress says.
+  bool is_global = true;           ///< With a GID; required on RoCE.
+  std::uint8_t traffic_class = 0;  ///< Of a global path; on RoCE the packets' DSCP is its upper six bits.
+  std::uint32_t first_psn = 0;     ///< Of what we send: what our QueuePairAddress says.
   std::uint32_t mtu_bytes = 1024;
   std::uint32_t read_count = 1;
   /// An unanswered request is sent again after 4.096 us * 2^timeout_exponent, retry_count times. Not 0 and not 7:

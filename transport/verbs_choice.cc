@@ -126,6 +126,7 @@ Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAdd
   return {.port = ours.port,
           .gid_index = ours.gid.index,
           .is_global = ours.is_ethernet,
+          .traffic_class = ours.traffic_class,
           .first_psn = first_psn,
           .mtu_bytes = std::min(ours.mtu_bytes, peer.mtu_bytes),
           .read_count = std::min(ours.read_count_max, peer.read_count_max)};

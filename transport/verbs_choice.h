@@ -21,6 +21,7 @@ struct Attachment {
   std::uint16_t lid = 0;
   std::uint32_t mtu_bytes = 0;
   std::uint32_t read_count_max = 0;
+  std::uint8_t traffic_class = 0;  ///< As configured.
 };
 
 /// The first active port that has a usable GID: on Ethernet a RoCEv2 one, IPv4-mapped before routable IPv6 before

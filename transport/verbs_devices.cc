@@ -52,6 +52,7 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
       add_reason(attachment.device + ": " + domain.error().message());
       continue;
     }
+    attachment.traffic_class = config.traffic_class;
     open.push_back({std::move(attachment), info->limits, std::move(handle), std::move(*domain)});
   }
   add_reason(lacks);
@@ -66,6 +67,43 @@ RegisteredMemory::RegisteredMemory(std::span<std::byte> memory, std::uint64_t sl
 Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make(std::span<const OpenDevice> devices,
                                                                  std::span<std::byte> memory, Access access,
                                                                  std::uint64_t slice_bytes_max, std::string* why) {
+  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin, std::uint64_t bytes,
+                                  std::string* reason) {
+    return domain.register_memory(memory.subspan(begin, bytes), access, reason);
+  };
+  return make_slices(devices, memory, slice_bytes_max, register_slice, why);
+}
+
+Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_of_device(std::span<const OpenDevice> devices,
+                                                                           std::span<std::byte> addresses,
+                                                                           int dmabuf_fd, std::uint64_t dmabuf_offset,
+                                                                           Access access, std::string* why) {
+  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin, std::uint64_t bytes,
+                                  std::string* reason) -> Result<std::unique_ptr<MemoryRegion>> {
+    std::string by_dmabuf = "there is none", by_address;
+    if (dmabuf_fd >= 0) {
+      const auto address = reinterpret_cast<std::uintptr_t>(addresses.data()) + begin;
+      auto region = domain.register_dmabuf(dmabuf_fd, dmabuf_offset + begin, bytes, address, access, &by_dmabuf);
+      if (region || region.error() != Errc::kUnsupported) {
+        if (!region) *reason = "by dma-buf: " + (by_dmabuf.empty() ? region.error().message() : by_dmabuf);
+        return region;
+      }
+    }
+    auto region = domain.register_memory(addresses.subspan(begin, bytes), access, &by_address);
+    if (!region) {
+      *reason = "by dma-buf: " + by_dmabuf + "; by address, which needs nvidia-peermem: " +
+                (by_address.empty() ? region.error().message() : by_address);
+    }
+    return region;
+  };
+  return make_slices(devices, addresses, /*slice_bytes_max=*/0, register_slice, why);
+}
+
+Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::span<const OpenDevice> devices,
+                                                                        std::span<std::byte> memory,
+                                                                        std::uint64_t slice_bytes_max,
+                                                                        const RegisterSlice& register_slice,
+                                                                        std::string* why) {
   constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages
   KV_ASSERT(!devices.empty() && !memory.empty());
   std::uint64_t slice_bytes = memory.size();
@@ -77,8 +115,8 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make(std::span<const
     for (std::size_t slice = 0; slice < made->slice_count_; ++slice) {
       const std::uint64_t begin = slice * slice_bytes;
       std::string reason;
-      auto region = each.domain->register_memory(memory.subspan(begin, std::min(slice_bytes, memory.size() - begin)),
-                                                 access, &reason);
+      auto region =
+          register_slice(*each.domain, begin, std::min<std::uint64_t>(slice_bytes, memory.size() - begin), &reason);
       if (!region) {
         if (why) *why = each.attachment.device + ": " + (reason.empty() ? region.error().message() : reason);
         return region.error();
@@ -96,32 +134,32 @@ std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::
   return memory_.subspan(begin, std::min(bytes_max, end - begin));
 }
 
-SlowCalls::SlowCalls(bool in_place) {
-  if (!in_place) thread_ = std::make_unique<asio::thread_pool>(1);
+SlowCalls::SlowCalls(bool in_place, std::size_t thread_count) {
+  if (!in_place) threads_ = std::make_unique<asio::thread_pool>(thread_count);
 }
 
 SlowCalls::~SlowCalls() { finish(); }
 
 void SlowCalls::finish() {
-  if (!thread_) return;
-  thread_->stop();
-  thread_->join();
+  if (!threads_) return;
+  threads_->stop();
+  threads_->join();
 }
 
 void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then) {
-  if (!thread_) {
+  if (!threads_) {
     call();
     asio::post(executor, std::move(then));
     return;
   }
-  asio::post(*thread_, [call = std::move(call), executor, then = std::move(then)]() mutable {
+  asio::post(*threads_, [call = std::move(call), executor, then = std::move(then)]() mutable {
     std::exception_ptr thrown;
     try {
       call();
     } catch (...) {
       thrown = std::current_exception();
     }
-    // Both go together: the last holder of what they share must not be this thread.
+    // Both go together: the last holder of what they share must not be such a thread.
     asio::post(executor, [call = std::move(call), then = std::move(then), thrown] {
       if (thrown) std::rethrow_exception(thrown);
       then();

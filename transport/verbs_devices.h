@@ -27,6 +27,7 @@ struct OpenDevice {
 struct DevicesConfig {
   std::vector<std::string> names = {};  ///< Empty: all that can be attached, nearest to the calling thread first.
   std::size_t count_max = 4;
+  std::uint8_t traffic_class = 0;  ///< Of what goes to peers: Path::traffic_class.
 };
 
 /// Opens them, best first. One that cannot be used is left out; `why` says what each of those lacks, also on success.
@@ -41,6 +42,14 @@ class RegisteredMemory {
   static Result<std::unique_ptr<RegisteredMemory>> make(std::span<const OpenDevice> devices,
                                                         std::span<std::byte> memory, Access access,
                                                         std::uint64_t slice_bytes_max, std::string* why);
+  /// The same for memory that is not the processor's, a GPU's for instance: `addresses` are what the peer calls it, and
+  /// nothing here touches them. Through the dma-buf that begins `dmabuf_offset` bytes before it (`dmabuf_fd` < 0: there
+  /// is none), or where a device or the kernel cannot do that, by its addresses, which needs a driver that knows them
+  /// (nvidia-peermem). Errors: those of the last try; `why` names the device and both ways.
+  static Result<std::unique_ptr<RegisteredMemory>> make_of_device(std::span<const OpenDevice> devices,
+                                                                  std::span<std::byte> addresses, int dmabuf_fd,
+                                                                  std::uint64_t dmabuf_offset, Access access,
+                                                                  std::string* why);
 
   std::span<std::byte> memory() const { return memory_; }
   std::uint64_t slice_bytes() const { return slice_bytes_; }
@@ -52,7 +61,14 @@ class RegisteredMemory {
   std::uint32_t rkey(std::size_t device, std::size_t slice) const { return region(device, slice).rkey(); }
 
  private:
+  using RegisterSlice = std::function<Result<std::unique_ptr<MemoryRegion>>(ProtectionDomain&, std::uint64_t begin,
+                                                                            std::uint64_t bytes, std::string* why)>;
+
   RegisteredMemory(std::span<std::byte> memory, std::uint64_t slice_bytes);
+  static Result<std::unique_ptr<RegisteredMemory>> make_slices(std::span<const OpenDevice> devices,
+                                                               std::span<std::byte> memory,
+                                                               std::uint64_t slice_bytes_max,
+                                                               const RegisterSlice& register_slice, std::string* why);
   std::size_t slice_of(const std::byte* at) const {
     return static_cast<std::uint64_t>(at - memory_.data()) / slice_bytes_;
   }
@@ -67,21 +83,22 @@ class RegisteredMemory {
 };
 
 /// Makes calls that may take long (opening, registering, connecting a queue pair) away from an event loop.
-/// Thread safety: any thread. The destructor waits for the call that is being made and forgets the others.
+/// Thread safety: any thread. The destructor waits for calls that are being made and forgets the others.
 class SlowCalls {
  public:
-  /// `in_place`: calls are made at once by who asks, for a provider that is not thread-safe.
-  explicit SlowCalls(bool in_place);
+  /// `in_place`: calls are made at once by who asks, for a provider that is not thread-safe. With several threads, in
+  /// no order.
+  explicit SlowCalls(bool in_place, std::size_t thread_count = 1);
   ~SlowCalls();
 
   /// Makes `call`, then `then` on `executor`, where an exception of `call` is thrown instead. What they hold is let go
   /// there. The executor's context outlives this, or finish() is called before it ends.
   void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
-  /// Waits for the call that is being made; from then on calls are forgotten.
+  /// Waits for calls that are being made; from then on calls are forgotten.
   void finish();
 
  private:
-  std::unique_ptr<asio::thread_pool> thread_;
+  std::unique_ptr<asio::thread_pool> threads_;
 };
 
 }  // namespace kv::verbs

@@ -205,6 +205,10 @@ class FakeDomain final : public ProtectionDomain {
                                                         std::string* why) override {
     const auto checked = check_access(bytes, fabric_.options.limits.region_bytes_max, access, why);
     if (!checked) return checked.error();
+    if (!fabric_.options.takes_dmabuf) {
+      if (why) *why = "not with this device";
+      return Errc::kUnsupported;
+    }
     void* const mapped = ::mmap(nullptr, offset + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped == MAP_FAILED) return last_errno();
     auto* const first = static_cast<std::byte*>(mapped);
@@ -328,5 +332,8 @@ void FakeVerbs::kill(const std::string& device) {
 }
 
 std::uint64_t FakeVerbs::packet_count() const { return fabric_->packet_count; }
+std::uint64_t FakeVerbs::registered_bytes(const std::string& device) const {
+  return fabric_->find_node(device)->registered_bytes;
+}
 
 }  // namespace kv::verbs

@@ -19,6 +19,7 @@ struct FakeOptions {
   std::uint32_t packet_bytes_max = 16 * 1024;    ///< Transfers are split into packets of 1..this many bytes.
   double fault_probability = 0;                  ///< Per packet: its request fails with a random status.
   std::uint64_t registered_bytes_max = 1 << 30;  ///< Of one device, as a memlock limit.
+  bool takes_dmabuf = true;
   DeviceLimits limits{.region_bytes_max = 1 << 30,
                       .queue_pair_count_max = 1024,
                       .request_count_max = 4096,
@@ -52,7 +53,8 @@ class FakeVerbs final : public Provider {
   void kill(const std::string& device);
 
   std::uint64_t packet_count() const;  ///< That arrived anywhere.
-  class Fabric;                        ///< The network; transport/verbs_fabric.h.
+  std::uint64_t registered_bytes(const std::string& device) const;
+  class Fabric;  ///< The network; transport/verbs_fabric.h.
 
  private:
   std::unique_ptr<Fabric> fabric_;

@@ -117,7 +117,7 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
 
 /// One line for each node with RDMA; nothing if there is none.
 void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
-  TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused"});
+  TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused", "messages"});
   bool has_any = false;
   for (const NodeStats& node : stats) {
     if (node.error || !has_stat(node, "rdma_devices")) continue;
@@ -125,7 +125,8 @@ void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
     table.add({node.name, count_cell(node, "rdma_devices"),
                format_bytes(static_cast<std::uint64_t>(stat(node, "rdma_registered_bytes"))),
                count_cell(node, "rdma_lanes"), count_cell(node, "rdma_lanes_connected"),
-               count_cell(node, "rdma_lanes_broken"), count_cell(node, "rdma_lanes_refused")});
+               count_cell(node, "rdma_lanes_broken"), count_cell(node, "rdma_lanes_refused"),
+               count_cell(node, "rdma_messages")});
   }
   if (!has_any) return;
   out << '\n';

@@ -55,6 +55,9 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
     app.add_option("--rdma-lanes", options.rdma_lanes,
                    "With verbs: queue pairs of one connection. Default: one for each device")
         ->check(CLI::Range(0, 32));
+    app.add_option("--rdma-messages", options.rdma_messages,
+                   "With verbs: small requests of one connection on their way by SEND; 0: they go through the socket")
+        ->check(CLI::Range(0, 64));
   }
 }
 
@@ -91,6 +94,7 @@ ClientConfig client_config(const ConnectionOptions& options, std::string identit
   config.rdma = options.transport == "verbs" ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
   config.rdma_devices = options.rdma_devices;
   config.rdma_lanes = options.rdma_lanes;
+  config.rdma_messages = options.rdma_messages;
   return config;
 }
 

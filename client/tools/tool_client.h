@@ -25,6 +25,7 @@ struct ConnectionOptions {
   std::string transport;                    ///< "tcp", "unix", "shm", "verbs" or empty: from the endpoints.
   std::vector<std::string> rdma_devices;    ///< With "verbs".
   std::size_t rdma_lanes = 0;               ///< With "verbs"; as ClientConfig.
+  std::size_t rdma_messages = 16;           ///< The same.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
 };
 

@@ -35,6 +35,10 @@ void* kv_cuda_allocate_page_locked(std::size_t bytes);  ///< Host memory that ke
 int kv_cuda_free_page_locked(void* memory);
 int kv_cuda_lock_pages(void* memory, std::size_t bytes);  ///< Somebody's own memory, until it is unlocked.
 int kv_cuda_unlock_pages(void* memory);
+/// A dma-buf of device memory that RDMA devices can register: the caller closes `fd`, and `memory` begins `offset`
+/// bytes after the start of it. From then on copies by the driver to or from `memory` are over when they return, where
+/// that can be had. cudaErrorNotSupported: not on this system; cudaErrorInvalidValue: no device memory.
+int kv_cuda_export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_t* offset);
 int kv_cuda_create_stream(void** stream);  ///< One that waits for no other, the default one included.
 int kv_cuda_destroy_stream(void* stream);
 int kv_cuda_create_event(void** event);

@@ -1,5 +1,8 @@
 // gpu/cuda/transfer.cu: memory, streams, events and copies for the host's side of the module. No kernels.
+#include <cuda.h>  // types of the driver's functions: those are found at run time, nothing links the driver
 #include <cuda_runtime.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "gpu/cuda/module_abi.h"
 
@@ -27,7 +30,77 @@ cudaError_t copy_in_one_call(void* const* to, const void* const* from, const std
 }
 #endif
 
+template <class Function>
+cudaError_t find_in_driver(const char* name, unsigned int version, Function** function) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t asked = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
+#else
+  static_cast<void>(version);
+  const cudaError_t asked = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
+  if (asked != cudaSuccess) return asked;
+  if (result != cudaDriverEntryPointSuccess || found == nullptr) return cudaErrorNotSupported;
+  *function = reinterpret_cast<Function*>(found);
+  return cudaSuccess;
+}
+
+/// CUresult and cudaError_t have equal values where both have a name for it.
+cudaError_t as_error(CUresult result) { return static_cast<cudaError_t>(result); }
+
+/// Makes a device the thread's, and the one before it again.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    static_cast<void>(cudaGetDevice(&before_));
+    status = cudaSetDevice(device);
+  }
+  ~OnDevice() { static_cast<void>(cudaSetDevice(before_)); }
+  cudaError_t status = cudaSuccess;
+
+ private:
+  int before_ = 0;
+};
+
+cudaError_t export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_t* offset) {
+  cudaPointerAttributes attributes = {};
+  const cudaError_t asked = cudaPointerGetAttributes(&attributes, memory);
+  if (asked != cudaSuccess) return asked;
+  if (attributes.type != cudaMemoryTypeDevice) return cudaErrorInvalidValue;
+  const OnDevice on_device(attributes.device);
+  if (on_device.status != cudaSuccess) return on_device.status;
+
+  decltype(cuPointerSetAttribute)* set = nullptr;
+  cudaError_t found = find_in_driver("cuPointerSetAttribute", 6000, &set);
+  if (found != cudaSuccess) return found;
+  decltype(cuMemGetHandleForAddressRange)* get = nullptr;
+  found = find_in_driver("cuMemGetHandleForAddressRange", 11070, &get);
+  if (found != cudaSuccess) return found;
+
+  const auto address = reinterpret_cast<CUdeviceptr>(memory);
+  // Memory of cuMemMap refuses it. What it guards against, bytes that a copy has not brought yet, checksums find.
+  unsigned int is_synchronous = 1;
+  static_cast<void>(set(&is_synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+  // Whole pages of the host's size; allocations are, as a rule, and else the driver refuses.
+  const auto page = static_cast<CUdeviceptr>(sysconf(_SC_PAGESIZE));
+  const CUdeviceptr first = address / page * page, end = (address + bytes + page - 1) / page * page;
+  int exported = -1;
+  const CUresult got = get(&exported, first, end - first, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  if (got != CUDA_SUCCESS) return as_error(got);
+  *fd = fcntl(exported, F_DUPFD_CLOEXEC, 3);  // above what programs take for their standard streams, or for none
+  close(exported);
+  *offset = address - first;
+  return *fd >= 0 ? cudaSuccess : cudaErrorOperatingSystem;
+}
+
 }  // namespace
+
+extern "C" int kv_cuda_export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_t* offset) {
+  const cudaError_t status = export_dmabuf(memory, bytes, fd, offset);
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());  // told here; no other call's
+  return status;
+}
 
 extern "C" int kv_cuda_copy_batch(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
                                   void* stream) {

@@ -8,6 +8,8 @@
 #include <iostream>
 #include <thread>
 
+#include "transport/frame_message.h"
+
 namespace kv {
 namespace {
 
@@ -49,6 +51,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   bool no_huge_pages = false;
   std::size_t spill_capacity_blocks = 0, promote_reads = 2;
   std::string spill_policy = "eviction", rdma = "auto";
+  unsigned rdma_traffic_class = 0;
   double spill_wait_seconds = 0.05, spill_retry_seconds = 5, spill_stop_seconds = 30;
 
   CLI::App app(kAbout, "kvstore-node");
@@ -139,8 +142,16 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("rdma-lanes-max", options.verbs.lane_count_max, "Queue pairs of one session; lane i is on device i")
       ->check(CLI::Range(1, 32))
       ->group("RDMA");
+  add("rdma-messages-max", options.verbs.message_count_max,
+      "Small requests of one session that come by SEND and have no answer yet; 0: they come through the socket")
+      ->check(CLI::Range(0, static_cast<int>(kMessageCountMax)))
+      ->group("RDMA");
   add("rdma-queue-pairs-max", options.verbs.queue_pair_count_max, "Queue pairs of all sessions")
       ->check(CLI::Range(1, 1000000))
+      ->group("RDMA");
+  add("rdma-traffic-class", rdma_traffic_class,
+      "Of the node's packets; on RoCE 4 x DSCP, such as 104 for the lossless class 26")
+      ->check(CLI::Range(0, 255))
       ->group("RDMA");
   add("rdma-slice-bytes", options.verbs.slice_bytes_max,
       "Memory registered at once, such as 64GiB; 0: as much as the devices take")
@@ -260,6 +271,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   }
   options.store.spill.write_through = spill_policy == "write-through";
   options.store.disk.promote_reads = static_cast<std::uint8_t>(promote_reads);
+  options.verbs.devices.traffic_class = static_cast<std::uint8_t>(rdma_traffic_class);
   options.rdma = rdma == "on"     ? NodeOptions::Rdma::kOn
                  : rdma == "auto" ? NodeOptions::Rdma::kAuto
                                   : NodeOptions::Rdma::kOff;

@@ -18,39 +18,37 @@
 #include "store/node/metrics.h"
 #include "store/node/server.h"
 #include "store/node/spill_tool.h"
-#include "store/node/verbs_node.h"
-#include "transport/verbs_module.h"
+#include "store/node/verbs_opener.h"
 
 namespace kv {
 namespace {
 
-/// RDMA, as far as it is wanted and there. False: the node is not to start.
-bool open_verbs(const NodeOptions& options, NodeContext& node, std::unique_ptr<verbs::Provider>& provider,
-                std::unique_ptr<VerbsNode>& opened) {
-  if (options.rdma == NodeOptions::Rdma::kOff) return true;
-  std::string why;
-  auto loaded = verbs::load_verbs(&why);
-  if (loaded) {
-    provider = std::move(*loaded);
-    const std::span<std::byte> arena = node.store.with([](Store& store) { return store.memory(); });
-    auto made = VerbsNode::open(*provider, options.verbs, arena, node.clock, &why);
-    if (made) opened = std::move(*made);
-  }
-  if (!opened) {
-    if (options.rdma == NodeOptions::Rdma::kOn) {
-      std::cerr << "kvstore-node: rdma: on, but " << why << "\n";
-      return false;
-    }
-    spdlog::info("rdma: not available, blocks move by TCP and shared memory: {}", why);
-    return true;
-  }
-  for (const verbs::OpenDevice& each : opened->devices()) {
+void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
+  for (const verbs::OpenDevice& each : opened.devices()) {
     spdlog::info("rdma: device={} port={} gid={} index={} mtu_bytes={}", each.attachment.device, each.attachment.port,
                  verbs::text_of(each.attachment.gid.gid), each.attachment.gid.index, each.attachment.mtu_bytes);
   }
-  if (!opened->left_out().empty()) spdlog::info("rdma: left out: {}", opened->left_out());
-  node.verbs = opened.get();
-  node.metrics.watch([each = opened.get()] { return each->stats(); });
+  if (!opened.left_out().empty()) spdlog::info("rdma: left out: {}", opened.left_out());
+  node.verbs = &opened;
+  server.begin_verbs(opened);
+}
+
+/// RDMA, as far as it is wanted and there, or when it comes. False: the node is not to start.
+bool open_verbs(const NodeOptions& options, VerbsOpener& opener, NodeContext& node, Server& server) {
+  constexpr Duration kPause = 5s;
+  if (options.rdma == NodeOptions::Rdma::kOff) return true;
+  std::string why;
+  if (VerbsNode* const opened = opener.open(&why)) {
+    begin_verbs(*opened, node, server);
+    return true;
+  }
+  if (options.rdma == NodeOptions::Rdma::kOn) {
+    std::cerr << "kvstore-node: rdma: on, but " << why << "\n";
+    return false;
+  }
+  spdlog::info("rdma: not available, blocks move by TCP and shared memory: {}", why);
+  if (opener.may_come())
+    opener.keep_trying(kPause, [&node, &server](VerbsNode& opened) { begin_verbs(opened, node, server); });
   return true;
 }
 
@@ -77,6 +75,11 @@ void stop_spill(SpillDriver& spill, bool save) {
   spdlog::shutdown();
   std::_Exit(1);
 }
+
+/// However run() ends. The server that it tells goes after that.
+struct StopVerbs {
+  void operator()(VerbsOpener* opener) const { opener->stop(); }
+};
 
 /// However run() ends.
 struct EndSpill {
@@ -130,9 +133,11 @@ int run(const NodeOptions& options) {
   }
   metrics.watch_store([&store] { return store.with([](Store& each) { return each.stats(); }); });
 
-  std::unique_ptr<verbs::Provider> provider;
-  std::unique_ptr<VerbsNode> verbs;
-  if (!open_verbs(options, node, provider, verbs)) return 1;
+  metrics.watch([&node] {
+    VerbsNode* const verbs = node.verbs;
+    return verbs == nullptr ? std::vector<NodeMetrics::Value>() : verbs->stats();
+  });
+  VerbsOpener verbs_opener(options.verbs, store.with([](Store& each) { return each.memory(); }), clock);
 
   std::atomic<bool> ready = false;
   std::unique_ptr<AdminServer> admin;
@@ -148,6 +153,8 @@ int run(const NodeOptions& options) {
     admin = std::move(*started);
   }
   Server server(node, {options.threads, options.busy_poll, options.session_count_max});
+  const std::unique_ptr<VerbsOpener, StopVerbs> stop_verbs(&verbs_opener);
+  if (!open_verbs(options, verbs_opener, node, server)) return 1;
   std::string listening;
   for (const Endpoint& endpoint : options.listen) {
     const auto real = server.listen(socket_network(), endpoint);
@@ -180,6 +187,7 @@ int run(const NodeOptions& options) {
   signals_context.run();
 
   sd_notify(0, "STOPPING=1");
+  verbs_opener.stop();
   server.stop(options.drain_timeout);
   if (spill) stop_spill(*spill, options.spill_save);
   spdlog::info("stopped");

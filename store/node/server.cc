@@ -16,18 +16,23 @@ namespace kv {
 struct Server::Thread {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
+  // Touched on this thread only.
   std::shared_ptr<VerbsThread> verbs;  ///< nullptr: no RDMA.
-  std::set<Session*> sessions;         ///< Touched on this thread only.
+  std::set<Session*> sessions;
   std::thread thread;
 };
 
 Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(config) {
-  for (std::size_t i = 0; i < config_.threads; ++i) {
-    Thread& thread = *threads_.emplace_back(std::make_unique<Thread>());
-    if (node_.verbs == nullptr) continue;
-    std::string why;
-    thread.verbs = node_.verbs->make_thread(thread.context.get_executor(), &why);
-    if (!thread.verbs) spdlog::warn("rdma: {}; sessions of thread {} go without", why, i);
+  for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
+}
+
+void Server::begin_verbs(VerbsNode& verbs) {
+  for (const auto& each : threads_) {
+    asio::post(each->context, [&thread = *each, &verbs] {
+      std::string why;
+      thread.verbs = verbs.make_thread(thread.context.get_executor(), &why);
+      if (!thread.verbs) spdlog::warn("rdma: {}; sessions of one thread go without", why);
+    });
   }
 }
 
@@ -134,9 +139,10 @@ void Server::stop(Duration timeout) {
   const auto now = std::chrono::steady_clock::now();
   end_sessions(now + timeout, [](Session& session) { session.terminate_if_idle(); });
   // A move that a device says nothing of ends by its own deadline, and its session after it.
-  const Duration grace = 2s + (node_.verbs != nullptr ? node_.verbs->config().move_timeout : Duration::zero());
+  VerbsNode* const verbs = node_.verbs;
+  const Duration grace = 2s + (verbs != nullptr ? verbs->config().move_timeout : Duration::zero());
   end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
-  if (node_.verbs != nullptr) node_.verbs->slow_calls().finish();  // it posts to the threads' contexts
+  if (verbs != nullptr) verbs->slow_calls().finish();  // it posts to the threads' contexts
   for (auto& thread : threads_) thread->work.reset();
   for (auto& thread : threads_) {
     thread->context.stop();

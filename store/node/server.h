@@ -27,6 +27,8 @@ class Server {
   /// Starts to accept on `endpoint`. Returns it with its real port. Errors: of Network::listen.
   Result<Endpoint> listen(Network& network, const Endpoint& endpoint);
   void start();  ///< Starts the threads.
+  /// From now on sessions have RDMA. Any thread, before stop(); `verbs` outlives this.
+  void begin_verbs(VerbsNode& verbs);
   /// Stops accepting, lets running transfers end for up to `timeout`, ends all sessions and joins the threads.
   void stop(Duration timeout);
 

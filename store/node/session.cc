@@ -32,10 +32,10 @@ Session::Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream
       jobs_done_(executor_),
       drained_(executor_) {
   if (!verbs) return;
-  lanes_ = std::make_unique<SessionLanes>(std::move(verbs), executor_, [this](std::uint32_t lane, error_code why) {
-    spdlog::warn("session {} of '{}' ({}): lane {} broke: {}; the client is told, and may offer it again",
-                 static_cast<std::uint64_t>(id_), identity_, stream_->peer(), lane, why.message());
-  });
+  SessionLanes::Listener listener;
+  listener.on_broken = [this](std::uint32_t lane, error_code why) { on_lane_broken(lane, why); };
+  listener.on_message = [this](std::span<const std::byte> message) { on_message(message); };
+  lanes_ = std::make_unique<SessionLanes>(std::move(verbs), executor_, std::move(listener));
 }
 
 Session::~Session() { KV_ASSERT(job_count_ == 0 && sending_count_ == 0 && puts_.empty()); }
@@ -108,7 +108,8 @@ void Session::terminate(SessionEnd why) {
 }
 
 void Session::terminate_if_idle() {
-  if (gets_.empty() && puts_.empty() && sending_count_ == 0 && writer_.queued_bytes() == 0)
+  if (gets_.empty() && puts_.empty() && sending_count_ == 0 && writer_.queued_bytes() == 0 &&
+      (!lanes_ || lanes_->has_sent_messages()))
     terminate(SessionEnd::kDrained);
 }
 
@@ -196,7 +197,6 @@ const NamespaceRecord* Session::find_space(const Frame& frame, std::uint32_t spa
 asio::awaitable<bool> Session::handle(const Frame& frame) {
   const FrameType type = frame.header.type;
   const std::uint64_t id = frame.header.request_id;
-  const TimePoint began = node_.clock.now();
   if ((frame.header.flags & (kFrameResponse | kFrameError | kFrameMore)) != 0) {
     refuse(type, id, Errc::kBadFrame, "flags: " + std::to_string(frame.header.flags) + ", a request has none");
     end_ = SessionEnd::kBadFrame;
@@ -210,23 +210,35 @@ asio::awaitable<bool> Session::handle(const Frame& frame) {
     }
     co_return on_hello(frame);
   }
+  if (type != FrameType::kCancel && by_message_.contains(id)) {  // or answers would take each other's way
+    refuse(type, id, Errc::kBadRequest, "request_id: " + std::to_string(id) + ", in use by SEND");
+    end_ = SessionEnd::kBadFrame;
+    co_return false;
+  }
   if (type != FrameType::kPutData && frame.header.payload_bytes != 0) {
     refuse(type, id, Errc::kBadRequest,
            count_text("payload_bytes", frame.header.payload_bytes, 0) + " with " + frame_type_name(type));
     const auto skipped = co_await reader_.skip_payload();
     co_return skipped.has_value();
   }
-  if (node_.draining && (type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kPut)) {
-    refuse(type, id, Errc::kDraining, "the node is shutting down");
-    co_return true;
-  }
+  if (type == FrameType::kPutData) co_return co_await on_put_data(frame);
+  serve(frame);
+  co_return true;
+}
+
+void Session::serve(const Frame& frame) {
+  const FrameType type = frame.header.type;
+  const std::uint64_t id = frame.header.request_id;
+  const TimePoint began = node_.clock.now();
+  if (node_.draining && (type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kPut))
+    return refuse(type, id, Errc::kDraining, "the node is shutting down");
   switch (type) {
     case FrameType::kHello: refuse(type, id, Errc::kBadRequest, "hello: said already"); break;
     case FrameType::kOpen: on_open(frame); break;
     case FrameType::kMatch: on_match(frame); break;
-    case FrameType::kGet: on_get(frame); co_return true;  // observed when its last byte is on its way
-    case FrameType::kPut: on_put(frame); co_return true;
-    case FrameType::kPutData: co_return co_await on_put_data(frame);
+    case FrameType::kGet: return on_get(frame);  // observed when its last byte is on its way
+    case FrameType::kPut: return on_put(frame);
+    case FrameType::kPutData: break;  // handle() has it
     case FrameType::kCancel: on_cancel(frame); break;
     case FrameType::kRelease: on_release(frame); break;
     case FrameType::kTouch:
@@ -242,7 +254,15 @@ asio::awaitable<bool> Session::handle(const Frame& frame) {
       break;
   }
   node_.metrics.observe_verb(type, node_.clock.now() - began, false);
-  co_return true;
+}
+
+void Session::on_lane_broken(std::uint32_t lane, error_code why) {
+  const bool carried_messages = lane == lanes_->message_lane();
+  spdlog::warn(
+      "session {} of '{}' ({}): lane {} broke: {}; {}", static_cast<std::uint64_t>(id_), identity_, stream_->peer(),
+      lane, why.message(),
+      carried_messages ? "requests were on it, so the session ends" : "the client is told, and may offer it again");
+  if (carried_messages && !ending_) terminate(SessionEnd::kBroken);
 }
 
 bool Session::on_hello(const Frame& frame) {
@@ -271,8 +291,9 @@ bool Session::on_hello(const Frame& frame) {
   reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     return wire::CreateHelloResponseDirect(
         builder, std::min(request->version_max(), kWireVersion), node_.node_id.c_str(),
-        /*epoch=*/0, lanes_ ? kFeatureVerbs : 0, limits.table_bytes_max, node_.chain_blocks_max, limits.requests_max,
-        limits.region_bytes_max, lanes_ ? node_.verbs->config().lane_count_max : 0);
+        /*epoch=*/0, lanes_ ? kFeatureVerbs | (lanes_->config().message_count_max > 0 ? kFeatureMessages : 0) : 0,
+        limits.table_bytes_max, node_.chain_blocks_max, limits.requests_max, limits.region_bytes_max,
+        lanes_ ? lanes_->config().lane_count_max : 0);
   });
   spdlog::debug("session {} of '{}' ({}) opened", static_cast<std::uint64_t>(id_), identity_, stream_->peer());
   return true;

@@ -55,8 +55,8 @@ struct NodeContext {
   std::string node_id;
   TimePoint started{};
   std::atomic<bool> draining{false};
-  Spill* spill = nullptr;      ///< nullptr: no disk tier.
-  VerbsNode* verbs = nullptr;  ///< nullptr: no RDMA.
+  Spill* spill = nullptr;                  ///< nullptr: no disk tier.
+  std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: no RDMA, so far.
 };
 
 /// Nothing that the peer sends is trusted: each length, count, offset and handle is checked before it is used.
@@ -137,6 +137,13 @@ class Session final : public std::enable_shared_from_this<Session> {
   };
   struct DiskReads;
 
+  /// To a request that came as a message.
+  struct MessageAnswer {
+    std::vector<std::byte> frames;  ///< So far.
+    SessionLanes::Cargo cargo;
+    bool goes_by_stream = false;
+  };
+
   struct PutJob {
     std::uint64_t request_id = 0;
     TimePoint began, deadline;
@@ -159,6 +166,9 @@ class Session final : public std::enable_shared_from_this<Session> {
   };
 
   asio::awaitable<bool> handle(const Frame& frame);  ///< False: the session is over.
+  void serve(const Frame& frame);                    ///< What needs no bytes besides the frame's.
+  void on_message(std::span<const std::byte> message);
+  void on_lane_broken(std::uint32_t lane, error_code why);
   bool on_hello(const Frame& frame);
   void on_open(const Frame& frame);
   void on_match(const Frame& frame);
@@ -181,6 +191,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Delivers up to a mark's worth of what is ready, or begins to; false when nothing more can be now.
   bool deliver_some(const std::shared_ptr<GetJob>& job);
   void begin_move(const std::shared_ptr<GetJob>& job, Part& part);
+  static std::vector<Placement> placements(const GetJob& job, const Part& part);
   void stop_moves(const GetJob& job);
   /// Of these, those that the client believes to be up and that are not: it is told with every last frame.
   std::uint32_t broken_lanes(std::uint32_t lanes) const { return lanes_ ? lanes & ~lanes_->up() : 0; }
@@ -207,6 +218,12 @@ class Session final : public std::enable_shared_from_this<Session> {
   template <class Build>
   void reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
              std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr);
+  /// Keeps a frame that answers a message, and sends them all with the last. False: it goes by the stream, as then do
+  /// those that were kept.
+  bool answer_by_message(const FrameHeader& header, std::span<const std::byte> table, bool has_payload);
+  void stream_answer(MessageAnswer& answer);
+  /// Whether the blocks of this get go right before its answer, which then is made at once.
+  bool send_with_answer(const std::shared_ptr<GetJob>& job);
   /// Queues an error as the last answer.
   void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
               std::uint32_t broken = 0);
@@ -243,8 +260,10 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::unordered_map<std::uint64_t, std::shared_ptr<GetJob>> gets_;  ///< By request id; those that copy.
   std::unordered_map<std::uint64_t, std::shared_ptr<PutJob>> puts_;  ///< By request id.
   std::vector<std::shared_ptr<GetJob>> prefetches_;
-  std::uint64_t sending_count_ = 0;   ///< Gets whose bytes have not all left.
-  std::uint64_t draining_bytes_ = 0;  ///< Of puts: announced, and on their way by RDMA or being verified.
+  std::unordered_map<std::uint64_t, MessageAnswer> by_message_;  ///< By request id, of those that came as messages.
+  std::deque<std::uint64_t> streamed_answers_;  ///< Of these: where in the stream each ends that went so.
+  std::uint64_t sending_count_ = 0;             ///< Gets whose bytes have not all left.
+  std::uint64_t draining_bytes_ = 0;            ///< Of puts: announced, and on their way by RDMA or being verified.
   std::size_t drain_count_ = 0;
   Event drained_;
 
@@ -263,8 +282,9 @@ void Session::reply(FrameType type, std::uint64_t request_id, std::uint16_t flag
   header.type = type;
   header.flags = static_cast<std::uint16_t>(kFrameResponse | flags);
   header.request_id = request_id;
-  writer_.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), payload,
-               std::move(done));
+  const auto table = std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
+  if (!by_message_.empty() && answer_by_message(header, table, !payload.empty())) return;
+  writer_.send(header, table, payload, std::move(done));
 }
 
 }  // namespace kv

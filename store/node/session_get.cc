@@ -1,7 +1,8 @@
 // store/node/session_get.cc: a block leaves: pinned under the lock (pin_prefix), then sent inline straight from its
 // slot, copied into the client's region, or moved there by RDMA (deliver_some), and unpinned when its last byte is on
-// its way. A block on disk is read first (session_disk.cc) and then goes the same way, but never by RDMA: where it was
-// read to is registered with no device.
+// its way. A small get that came as a message takes its blocks along with its answer (session_message.cc). A block on
+// disk is read first (session_disk.cc) and then goes the same way, but never by RDMA: where it was read to is
+// registered with no device.
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
@@ -79,6 +80,7 @@ void Session::on_get(const Frame& frame) {
     job->offsets.assign(offsets.begin(), offsets.end());
     job->lanes = request->lanes() & job->region->lanes;
   }
+  if (send_with_answer(job)) return;
   const bool at_once = !job->region || (job->region->mapped && job->blocks.size() * block_bytes <= kCopyAtOnceBytes);
   if (job->is_complete && at_once) {
     while (deliver_some(job)) {
@@ -155,24 +157,28 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
   return job->segment < job->segment_ends.size() && job->block < blocks.size();
 }
 
-void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
-  const std::uint64_t begin = job->segment_begin(part.segment), length = job->segment_bytes(part.segment);
-  std::vector<Placement> placements;
+std::vector<Placement> Session::placements(const GetJob& job, const Part& part) {
+  const std::uint64_t begin = job.segment_begin(part.segment), length = job.segment_bytes(part.segment);
+  std::vector<Placement> all;
   for (std::size_t i = part.first; i < part.first + part.count; ++i) {
     // The device reads what nobody may write: a pinned block never changes.
-    auto* const slot = const_cast<std::byte*>(job->blocks[i].bytes.data());
-    placements.push_back({{slot + begin, length}, job->offsets[i] + begin});
+    auto* const slot = const_cast<std::byte*>(job.blocks[i].bytes.data());
+    all.push_back({{slot + begin, length}, job.offsets[i] + begin});
   }
+  return all;
+}
+
+void Session::begin_move(const std::shared_ptr<GetJob>& job, Part& part) {
   struct Owner {  // the pins end first: they tell of the job
     std::shared_ptr<GetJob> job;
     std::shared_ptr<void> pins;
   };
   const auto owner = std::make_shared<Owner>(Owner{job, job->pins});
   part.move_owner = owner.get();
-  const std::uint64_t bytes = part.count * length;
+  const std::uint64_t bytes = part.count * job->segment_bytes(part.segment);
   job->moving_bytes += bytes;
   ++job->move_count;
-  lanes_->move(verbs::Direction::kToPeer, placements, job->region->slices, job->lanes, owner,
+  lanes_->move(verbs::Direction::kToPeer, placements(*job, part), job->region->slices, job->lanes, owner,
                [self = shared_from_this(), job, bytes, owner = owner.get()](const SessionLanes::Outcome& outcome) {
                  job->moving_bytes -= bytes;
                  --job->move_count;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "transport/frame_message.h"
 
 namespace kv {
 
@@ -43,10 +44,21 @@ struct SessionLanes::Moving {
   }
 };
 
-SessionLanes::SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor, OnBroken on_broken)
+/// A queue pair on its way to being a lane.
+struct SessionLanes::Attempt {
+  Answer answer;
+  std::shared_ptr<VerbsMover> mover;  ///< Or:
+  std::shared_ptr<verbs::VerbsMessages> messages;
+  verbs::QueuePairAddress peer;
+  verbs::Path path;
+
+  verbs::QueuePair* pair() const { return mover ? &mover->queue_pair() : messages ? &messages->queue_pair() : nullptr; }
+};
+
+SessionLanes::SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor, Listener listener)
     : thread_(std::move(thread)),
       executor_(std::move(executor)),
-      on_broken_(std::move(on_broken)),
+      listener_(std::move(listener)),
       lanes_(thread_->node().config().lane_count_max) {
   KV_ASSERT(lanes_.size() >= 1 && lanes_.size() <= 32);
 }
@@ -58,50 +70,28 @@ SessionLanes::~SessionLanes() {
 
 void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::vector<Answer>)> done) {
   VerbsNode& node = thread_->node();
-  struct Attempt {
-    Answer answer;
-    std::shared_ptr<VerbsMover> mover;
-    verbs::QueuePairAddress peer;
-    verbs::Path path;
-  };
   auto attempts = std::make_shared<std::vector<Attempt>>();
   for (const Offer& offer : offers) {
-    KV_ASSERT(offer.lane < lanes_.size());
-    Lane& lane = lanes_[offer.lane];
-    if (lane.mover) lane.mover->fail(asio::error::operation_aborted);  // the client has ended its own side
-    sweep();
-    lane.mover.reset();
+    KV_ASSERT(offer.lane < lanes_.size() || (offer.lane == message_lane() && offer.message_count > 0));
+    if (offer.lane == message_lane()) {
+      message_lane_.reset();
+    } else {
+      Lane& lane = lanes_[offer.lane];
+      if (lane.mover) lane.mover->fail(asio::error::operation_aborted);  // the client has ended its own side
+      sweep();
+      lane.mover.reset();
+    }
     Attempt& attempt = attempts->emplace_back();
     attempt.answer.lane = offer.lane;
+    attempt.answer.message_count = std::min(offer.message_count, node.config().message_count_max);
     attempt.peer = offer.peer;
-    const std::size_t device = node.device_of(offer.lane);
-    const verbs::OpenDevice& open = node.devices()[device];
-    if (!node.take_queue_pair()) {
-      attempt.answer.why =
-          "queue pairs: the node's limit of " + std::to_string(node.config().queue_pair_count_max) + " is reached";
-      continue;
-    }
-    verbs::MoverOptions options = node.config().mover;
-    options.port = open.attachment.port;
-    auto mover = VerbsMover::create(thread_->loop(device), node.clock(), *open.domain, options, &attempt.answer.why);
-    if (!mover) {
-      node.give_queue_pair();
-      if (attempt.answer.why.empty()) attempt.answer.why = mover.error().message();
-      continue;
-    }
-    attempt.mover = std::shared_ptr<VerbsMover>(mover->release(), [&node, thread = thread_](VerbsMover* each) {
-      delete each;  // before the loop that it is on
-      node.give_queue_pair();
-    });
-    const std::uint32_t first_psn = verbs::random_psn();
-    attempt.path = path_to(open.attachment, first_psn, offer.peer);
-    attempt.answer.end = address_of(open.attachment, attempt.mover->queue_pair().number(), first_psn);
+    make(attempt);
   }
   is_connecting_ = true;
   const auto connect_all = [attempts] {
     for (Attempt& each : *attempts) {
-      if (!each.mover) continue;
-      const auto connected = each.mover->queue_pair().connect(each.peer, each.path, &each.answer.why);
+      if (each.pair() == nullptr) continue;
+      const auto connected = each.pair()->connect(each.peer, each.path, &each.answer.why);
       if (connected) continue;
       each.answer.end.reset();
       if (each.answer.why.empty()) each.answer.why = connected.error().message();
@@ -111,18 +101,87 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     std::vector<Answer> answers;
     for (Attempt& each : *attempts) {
       if (*alive && each.answer.end) {
-        lanes_[each.answer.lane] = {std::move(each.mover), true};
-        ++node.counters().lanes;
         ++node.counters().lanes_connected;
+        if (each.messages) {
+          message_lane_ = std::move(each.messages);
+          message_count_max_ = each.answer.message_count;
+        } else {
+          lanes_[each.answer.lane] = {std::move(each.mover), true};
+          ++node.counters().lanes;
+        }
       } else if (!each.answer.end) {
         ++node.counters().lanes_refused;
       }
       each.mover.reset();
+      each.messages.reset();
       answers.push_back(std::move(each.answer));
     }
     if (*alive) is_connecting_ = false;
     done(std::move(answers));
   });
+}
+
+/// Its queue pair, and what the client is told of it; else its answer says why not.
+void SessionLanes::make(Attempt& attempt) {
+  VerbsNode& node = thread_->node();
+  Answer& answer = attempt.answer;
+  const std::size_t device = node.device_of(answer.message_count > 0 ? 0 : answer.lane);
+  const verbs::OpenDevice& open = node.devices()[device];
+  if (!node.take_queue_pair()) {
+    answer.why =
+        "queue pairs: the node's limit of " + std::to_string(node.config().queue_pair_count_max) + " is reached";
+    return;
+  }
+  if (!node.take_peer(attempt.peer)) {
+    node.give_queue_pair();
+    answer.why = "end: queue pair " + std::to_string(attempt.peer.number) + ", a lane is connected to it";
+    return;
+  }
+  // Gives back what was taken, and goes before the loop that it is on.
+  const auto end = [&node, thread = thread_, peer = attempt.peer](auto* each) {
+    delete each;
+    node.give_queue_pair();
+    node.give_peer(peer);
+  };
+  error_code error;
+  if (answer.message_count > 0) {
+    auto made = verbs::VerbsMessages::create(*open.domain, thread_->loop(device).queue(),
+                                             {.count = answer.message_count,
+                                              .bytes_max = kMessageBytesMax,
+                                              .write_count_max = kCargoStretchesMax,
+                                              .timeout = node.config().move_timeout,
+                                              .port = open.attachment.port},
+                                             &answer.why);
+    if (made) {
+      attempt.messages = std::shared_ptr<verbs::VerbsMessages>(made->release(), end);
+      attempt.messages->attach(thread_->loop(device), node.clock(), listener_.on_message,
+                               [this, alive = alive_](error_code why) {
+                                 if (!*alive) return;
+                                 ++thread_->node().counters().lanes_broken;
+                                 listener_.on_broken(message_lane(), why);
+                               });
+    } else {
+      error = made.error();
+    }
+  } else {
+    verbs::MoverOptions options = node.config().mover;
+    options.port = open.attachment.port;
+    auto made = VerbsMover::create(thread_->loop(device), node.clock(), *open.domain, options, &answer.why);
+    if (made) {
+      attempt.mover = std::shared_ptr<VerbsMover>(made->release(), end);
+    } else {
+      error = made.error();
+    }
+  }
+  if (error) {
+    node.give_queue_pair();
+    node.give_peer(attempt.peer);
+    if (answer.why.empty()) answer.why = error.message();
+    return;
+  }
+  const std::uint32_t first_psn = verbs::random_psn();
+  attempt.path = path_to(open.attachment, first_psn, attempt.peer);
+  answer.end = address_of(open.attachment, attempt.pair()->number(), first_psn);
 }
 
 void SessionLanes::sweep() {
@@ -134,7 +193,7 @@ void SessionLanes::sweep() {
     --counters.lanes;
     if (lane.mover->broken() == asio::error::operation_aborted) continue;  // by ourselves
     ++counters.lanes_broken;
-    on_broken_(i, lane.mover->broken());
+    listener_.on_broken(i, lane.mover->broken());
   }
 }
 
@@ -206,6 +265,23 @@ asio::awaitable<void> SessionLanes::move_on(std::shared_ptr<VerbsMover> mover, D
   moving->lane_ended(lane, moved ? error_code() : moved.error());
 }
 
+std::vector<Stretch> SessionLanes::stretches_before_message(std::span<const Placement> placements,
+                                                            std::span<const RemoteSlice> region) const {
+  std::vector<Stretch> all;
+  for (const Placement& placement : placements) {
+    const auto more = stretches(placement, region, /*lane=*/0);
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+bool SessionLanes::send_message(std::span<const std::byte> message, Cargo cargo) {
+  if (!message_lane_) return false;
+  const auto sent = message_lane_->send(message, cargo.stretches, std::move(cargo.owner));
+  if (sent) ++thread_->node().counters().messages;
+  return sent.has_value();
+}
+
 void SessionLanes::stop(const void* owner) {
   for (const Lane& lane : lanes_) {
     if (lane.mover) lane.mover->stop(owner);
@@ -216,6 +292,7 @@ void SessionLanes::fail_all() {
   for (const Lane& lane : lanes_) {
     if (lane.mover) lane.mover->fail(asio::error::operation_aborted);
   }
+  if (message_lane_) message_lane_->fail();
   sweep();
 }
 

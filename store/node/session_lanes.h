@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/node/verbs_node.h"
+#include "transport/verbs_messages.h"
 
 namespace kv {
 
@@ -28,29 +29,54 @@ struct Placement {
 
 /// Lane i is on the node's device i modulo their number. A lane that broke is of no use until the client offers it
 /// again: only the client can end its own queue pair, and until it has, packets on their way still land.
+/// The lane after the last, message_lane(), carries small requests, their answers and the few blocks that go with one.
+/// It is on the device of lane 0, and lane 0's keys are good for it.
 /// Thread safety: none; on the executor of the session.
 class SessionLanes {
  public:
-  /// `on_broken` is told once of each lane that broke, and why: for the log.
-  using OnBroken = std::function<void(std::uint32_t lane, error_code why)>;
-  SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor, OnBroken on_broken);
+  struct Listener {
+    /// Told once of each lane that broke, and why.
+    std::function<void(std::uint32_t lane, error_code why)> on_broken;
+    std::function<void(std::span<const std::byte> message)> on_message;  ///< As VerbsMessages has it.
+  };
+  SessionLanes(std::shared_ptr<VerbsThread> thread, asio::any_io_executor executor, Listener listener);
   ~SessionLanes();
+
+  const VerbsConfig& config() const { return thread_->node().config(); }
+  std::uint32_t message_lane() const { return config().lane_count_max; }
 
   struct Offer {
     std::uint32_t lane = 0;
     verbs::QueuePairAddress peer;
+    std::uint32_t message_count = 0;  ///< Not 0 for the message lane, and only there.
   };
   struct Answer {
     std::uint32_t lane = 0;
     std::optional<verbs::QueuePairAddress> end;
     std::string why;  ///< Why not.
+    std::uint32_t message_count = 0;
   };
   /// Makes each lane anew. `done` is called later, on the executor, unless that ends before; by then the lanes that
-  /// have an end are connected. Requires lane numbers below lane_count_max, and that none is in progress.
+  /// have an end are connected. Requires lane numbers up to message_lane(), and that none is in progress.
   void connect(std::vector<Offer> offers, std::function<void(std::vector<Answer>)> done);
   bool is_connecting() const { return is_connecting_; }
 
   std::uint32_t up() const;  ///< Bit i: lane i can be used.
+
+  /// False: what is sent now has to go another way.
+  bool has_room_for_message() const { return message_lane_ && message_lane_->has_room(); }
+  bool has_sent_messages() const { return !message_lane_ || message_lane_->is_idle(); }  ///< All of them.
+  std::uint32_t message_count_max() const { return message_count_max_; }  ///< As agreed: requests without an answer.
+  /// Slots on their way to the client right before a message, and what keeps them; see VerbsMessages.
+  struct Cargo {
+    std::vector<verbs::Stretch> stretches;
+    std::shared_ptr<const void> owner;
+  };
+  static constexpr std::uint32_t kCargoStretchesMax = 16;
+  std::vector<verbs::Stretch> stretches_before_message(std::span<const Placement> placements,
+                                                       std::span<const RemoteSlice> region) const;
+  /// False: it has to go another way. Requires room, if there is cargo.
+  bool send_message(std::span<const std::byte> message, Cargo cargo);
 
   /// How the moves of one call ended.
   struct Outcome {
@@ -69,6 +95,9 @@ class SessionLanes {
  private:
   struct Lane;
   struct Moving;
+  struct Attempt;
+
+  void make(Attempt& attempt);
 
   void sweep();  ///< Takes note of lanes that have broken.
   std::vector<verbs::Stretch> stretches(const Placement& placement, std::span<const RemoteSlice> region,
@@ -79,8 +108,10 @@ class SessionLanes {
 
   std::shared_ptr<VerbsThread> thread_;
   asio::any_io_executor executor_;
-  OnBroken on_broken_;
+  Listener listener_;
   std::vector<Lane> lanes_;
+  std::shared_ptr<verbs::VerbsMessages> message_lane_;  ///< Null: none.
+  std::uint32_t message_count_max_ = 0;
   std::uint32_t turn_ = 0;  ///< Which lane the next move begins with.
   bool is_connecting_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< For what comes back from another thread.

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "store/node/session.h"
+#include "transport/frame_message.h"
 #include "transport/verbs_wire.h"
 
 namespace kv {
@@ -182,7 +183,7 @@ std::vector<RemoteSlice> Session::read_slices(const Frame& frame, const wire::Re
   };
   const auto& given = *request.slices();
   if (given.size() > kSliceCountMax) return fail(Errc::kTooLarge, count_text("slices", given.size(), kSliceCountMax));
-  const std::uint32_t lane_count_max = node_.verbs->config().lane_count_max;
+  const std::uint32_t lane_count_max = lanes_->config().lane_count_max;
   std::vector<RemoteSlice> slices;
   std::uint64_t total = 0;
   for (const wire::RegionSlice* each : given) {
@@ -220,12 +221,17 @@ void Session::on_verbs_connect(const Frame& frame) {
     return fail(Errc::kBadRequest, "the table fails verification or has no lane");
   if (!lanes_) return fail(Errc::kUnsupported, "this node has no RDMA");
   if (lanes_->is_connecting()) return fail(Errc::kBusy, "another is in progress");
-  const std::uint32_t lane_count_max = node_.verbs->config().lane_count_max;
+  const std::uint32_t lane_count_max = lanes_->config().lane_count_max;
   std::vector<SessionLanes::Offer> offers;
   for (const wire::LaneOffer* each : *request->lanes()) {
     const std::string field = "lanes[" + std::to_string(offers.size()) + "].";
-    if (each->lane() >= lane_count_max || offers.size() == lane_count_max)
-      return fail(Errc::kBadRequest, field + count_text("lane", each->lane(), lane_count_max - 1));
+    const bool has_messages = lanes_->config().message_count_max > 0;
+    const std::uint32_t lane_max = has_messages ? lane_count_max : lane_count_max - 1;
+    if (each->lane() > lane_max || offers.size() > lane_max)
+      return fail(Errc::kBadRequest, field + count_text("lane", each->lane(), lane_max));
+    if ((each->lane() == lane_count_max) != (each->messages() > 0) || each->messages() > kMessageCountMax)
+      return fail(Errc::kBadRequest, field + count_text("messages", each->messages(), kMessageCountMax) +
+                                         "; at least 1 on lane " + std::to_string(lane_count_max) + ", 0 on others");
     for (const SessionLanes::Offer& other : offers) {
       if (other.lane == each->lane())
         return fail(Errc::kBadRequest, field + "lane: " + std::to_string(each->lane()) + ", twice");
@@ -233,7 +239,7 @@ void Session::on_verbs_connect(const Frame& frame) {
     std::string why;
     const auto end = verbs::decode(each->end(), &why);
     if (!end) return fail(Errc::kBadRequest, field + why);
-    offers.push_back({each->lane(), *end});
+    offers.push_back({each->lane(), *end, each->messages()});
   }
   ++job_count_;
   lanes_->connect(std::move(offers), [self = shared_from_this(), id](std::vector<SessionLanes::Answer> answers) {
@@ -245,7 +251,8 @@ void Session::on_verbs_connect(const Frame& frame) {
     self->reply(FrameType::kVerbsConnect, id, 0, [&](FlatBufferBuilder& builder) {
       std::vector<flatbuffers::Offset<wire::LaneAnswer>> lanes;
       for (const SessionLanes::Answer& each : answers) {
-        lanes.push_back(each.end ? wire::CreateLaneAnswer(builder, each.lane, verbs::encode(builder, *each.end))
+        lanes.push_back(each.end ? wire::CreateLaneAnswer(builder, each.lane, verbs::encode(builder, *each.end), 0,
+                                                          each.message_count)
                                  : wire::CreateLaneAnswerDirect(builder, each.lane, 0, each.why.c_str()));
       }
       return wire::CreateVerbsConnectResponseDirect(builder, &lanes);
@@ -307,8 +314,8 @@ void Session::on_stats(const Frame& frame) {
     if (node_.spill != nullptr) {
       for (const NodeMetrics::Value& stat : node_.spill->stats()) add(stat.name, stat.value);
     }
-    if (node_.verbs != nullptr) {
-      for (const NodeMetrics::Value& stat : node_.verbs->stats()) add(stat.name, stat.value);
+    if (VerbsNode* const verbs = node_.verbs) {
+      for (const NodeMetrics::Value& stat : verbs->stats()) add(stat.name, stat.value);
     }
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <utility>
 
 namespace kv {
@@ -12,11 +11,13 @@ namespace {
 
 /// Of one thread's queue on one device: room for so many lanes at once, as far as the device has it.
 constexpr std::uint32_t kCompletionCountMax = 32 * 1024;
+/// That connect queue pairs: a client with an address that nobody answers for keeps one busy for seconds.
+constexpr std::size_t kConnectThreadCount = 4;
 
 }  // namespace
 
 VerbsNode::VerbsNode(VerbsConfig config, Clock& clock)
-    : config_(std::move(config)), clock_(clock), slow_calls_(config_.in_place) {}
+    : config_(std::move(config)), clock_(clock), slow_calls_(config_.in_place, kConnectThreadCount) {}
 
 Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
                                                    std::span<std::byte> arena, Clock& clock, std::string* why) {
@@ -45,7 +46,9 @@ std::shared_ptr<VerbsThread> VerbsNode::make_thread(const asio::any_io_executor&
     thread->loops_.push_back(std::make_unique<verbs::CompletionLoop>(executor, std::move(*queue)));
   }
   for (std::size_t device = 0; device < devices_.size(); ++device)
-    asio::co_spawn(executor, VerbsThread::take_completions(thread, device), asio::detached);
+    asio::co_spawn(executor, VerbsThread::take_completions(thread, device), [](std::exception_ptr thrown) {
+      if (thrown) std::rethrow_exception(thrown);  // a bug: ends the node, as in a session
+    });
   return thread;
 }
 
@@ -55,17 +58,29 @@ bool VerbsNode::take_queue_pair() {
   return false;
 }
 
+bool VerbsNode::take_peer(const verbs::QueuePairAddress& peer) {
+  const std::scoped_lock lock(peers_mutex_);
+  return peers_.emplace(peer.gid, peer.lid, peer.number).second;
+}
+
+void VerbsNode::give_peer(const verbs::QueuePairAddress& peer) {
+  const std::scoped_lock lock(peers_mutex_);
+  peers_.erase({peer.gid, peer.lid, peer.number});
+}
+
 std::vector<NodeMetrics::Value> VerbsNode::stats() const {
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   return {
       {"rdma_devices", number(devices_.size()), false, "RDMA devices in use"},
       {"rdma_registered_bytes", number(arena_->memory().size()), false, "Bytes of the arena registered with each"},
-      {"rdma_lanes", number(counters_.lanes), false, "Queue pairs connected to clients"},
-      {"rdma_lanes_connected", number(counters_.lanes_connected), true, "Queue pairs that were connected"},
+      {"rdma_lanes", number(counters_.lanes), false, "Queue pairs connected to clients, for blocks"},
+      {"rdma_lanes_connected", number(counters_.lanes_connected), true,
+       "Queue pairs that were connected, for blocks or messages"},
       {"rdma_lanes_broken", number(counters_.lanes_broken), true,
        "Queue pairs that broke under a transfer: a link, a device, or a client's memory that was gone"},
       {"rdma_lanes_refused", number(counters_.lanes_refused), true,
        "Queue pairs that clients asked for and did not get"},
+      {"rdma_messages", number(counters_.messages), true, "Requests that came and were answered by SEND"},
   };
 }
 

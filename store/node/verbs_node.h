@@ -5,8 +5,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,8 +22,9 @@ namespace kv {
 
 struct VerbsConfig {
   verbs::DevicesConfig devices;
-  std::uint32_t lane_count_max = 4;           ///< Of a session: 1..32.
-  std::uint32_t queue_pair_count_max = 1024;  ///< Of the node.
+  std::uint32_t lane_count_max = 4;           ///< Of a session: 1..32; besides the one for messages.
+  std::uint32_t message_count_max = 16;       ///< Requests of a session on their way as messages; 0: no messages.
+  std::uint32_t queue_pair_count_max = 2048;  ///< Of the node.
   std::uint64_t slice_bytes_max = 0;          ///< Of one registration; 0: what the devices take.
   Duration move_timeout = 10s;                ///< Of one move, those before it on its lane included.
   verbs::MoverOptions mover;
@@ -51,10 +55,15 @@ class VerbsNode {
   /// Queue pairs are counted, so that clients cannot use up the devices. False at the limit.
   bool take_queue_pair();
   void give_queue_pair() { --queue_pair_count_; }
+  /// A client's queue pair is connected to once. Without this, one who names another's would have the node send there,
+  /// with nothing but a packet number to guess. False: some lane is connected to it, or is being.
+  bool take_peer(const verbs::QueuePairAddress& peer);
+  void give_peer(const verbs::QueuePairAddress& peer);
 
-  /// Of all sessions. Lanes now; connected, broken and refused since start.
+  /// Of all sessions. Lanes now; connected, broken and refused since start; requests that came and were answered as
+  /// messages.
   struct Counters {
-    std::atomic<std::uint64_t> lanes{0}, lanes_connected{0}, lanes_broken{0}, lanes_refused{0};
+    std::atomic<std::uint64_t> lanes{0}, lanes_connected{0}, lanes_broken{0}, lanes_refused{0}, messages{0};
   };
   Counters& counters() { return counters_; }
   std::vector<NodeMetrics::Value> stats() const;
@@ -68,6 +77,8 @@ class VerbsNode {
   std::string left_out_;
   std::unique_ptr<verbs::RegisteredMemory> arena_;
   std::atomic<std::uint32_t> queue_pair_count_{0};
+  std::mutex peers_mutex_;
+  std::set<std::tuple<verbs::Gid, std::uint16_t, std::uint32_t>> peers_;  ///< GID, LID, number.
   Counters counters_;
   verbs::SlowCalls slow_calls_;
 };

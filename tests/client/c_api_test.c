@@ -48,6 +48,9 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   kvs_put_options put = KVS_PUT_OPTIONS_INIT;
   kvs_put_result stored = KVS_PUT_RESULT_INIT;
   put.deadline_us = 5000000;
+  put.checksum_count = BLOCKS * 2;
+  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_BAD_REQUEST);
+  put.checksum_count = 0;
   CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK);
   CHECK(stored.stored + stored.already_stored == BLOCKS && stored.refused == 0 && stored.why == KVS_OK);
 
@@ -74,6 +77,27 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   for (size_t i = 0; i < BLOCKS; ++i) {
     for (size_t j = 0; j < BLOCK_BYTES; ++j) CHECK(memory[i * BLOCK_BYTES + j] == i + 1);
   }
+
+  /* Checksums told, and taken back at their word. */
+  uint64_t sums[BLOCKS * 2] = {0}, wrong[BLOCKS * 2];
+  get.segment_count = 0;
+  get.segment_ends = NULL;
+  get.on_segment = NULL;
+  get.checksum_count = BLOCKS * 2;
+  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_BAD_REQUEST);
+  get.checksums = sums;
+  get.checksum_count = 1;
+  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_BAD_REQUEST);
+  get.checksum_count = BLOCKS * 2;
+  CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_OK && got.block_count == BLOCKS);
+  memcpy(wrong, sums, sizeof sums);
+  wrong[0] ^= 1;
+  CHECK(kvs_drop(client, space, hashes, 1, 5000000, NULL) == KVS_OK);
+  put.checksums = wrong;
+  put.checksum_count = BLOCKS * 2;
+  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK && stored.why == KVS_CORRUPT_BLOCK);
+  put.checksums = sums;
+  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK && stored.stored == BLOCKS);
 
   uint64_t blocks = 0;
   CHECK(kvs_touch(client, space, hashes, BLOCKS, 5000000, &blocks) == KVS_OK && blocks == BLOCKS);
@@ -114,6 +138,48 @@ static void other_versions(kvs_client* client) {
   CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_OK && result.lease == 0x5555);
   newer.known.struct_size = 0;
   CHECK(kvs_match(client, space, &hash, 1, &newer.known, &result) == KVS_BAD_REQUEST);
+}
+
+/* Addresses that this program cannot touch stand in for a GPU's. Over a Unix socket there is no way to them. */
+static void device_memory(kvs_client* client) {
+  kvs_space space;
+  CHECK(kvs_open(client, "block_bytes=131072\nblock_size=16\nmodel=c\n", 5000000, &space) == KVS_OK);
+  void* const address = (void*)(uintptr_t)0x7000000000;
+  kvs_device_memory memory = KVS_DEVICE_MEMORY_INIT;
+  CHECK(kvs_add_device_memory(client, NULL) == KVS_BAD_REQUEST);
+  CHECK(kvs_add_device_memory(client, &memory) == KVS_BAD_REQUEST);
+  memory.address = address;
+  memory.bytes = BLOCK_BYTES;
+  CHECK(kvs_add_device_memory(client, &memory) == KVS_OK);
+  CHECK(kvs_add_device_memory(client, &memory) == KVS_BAD_REQUEST);
+  size_t connections = 1;
+  CHECK(kvs_lend(client, address, BLOCK_BYTES, 5000000, &connections) == KVS_OK && connections == 0);
+
+  kvs_hash hash;
+  memset(&hash, 7, sizeof hash);
+  uint64_t sums[2] = {0, 0};
+  kvs_get_options get = KVS_GET_OPTIONS_INIT;
+  kvs_get_result got = KVS_GET_RESULT_INIT;
+  get.deadline_us = 5000000;
+  CHECK(kvs_get(client, space, &hash, 1, &memory.address, &get, &got) == KVS_BAD_REQUEST);
+  get.checksums = sums;
+  get.checksum_count = 2;
+  CHECK(kvs_get(client, space, &hash, 1, &memory.address, &get, &got) == KVS_OK);
+  CHECK(got.block_count == 0 && got.why == KVS_NO_REGION);
+  kvs_put_options put = KVS_PUT_OPTIONS_INIT;
+  kvs_put_result stored = KVS_PUT_RESULT_INIT;
+  const void* from = address;
+  put.deadline_us = 5000000;
+  CHECK(kvs_put(client, space, &hash, 1, &from, &put, &stored) == KVS_BAD_REQUEST);
+  put.checksums = sums;
+  put.checksum_count = 2;
+  CHECK(kvs_put(client, space, &hash, 1, &from, &put, &stored) == KVS_OK);
+  CHECK(stored.stored == 0 && stored.refused == 1 && stored.why == KVS_NO_REGION);
+
+  CHECK(kvs_free(client, address, BLOCK_BYTES) == KVS_BAD_REQUEST);
+  CHECK(kvs_remove_device_memory(client, address, 1, 5000000) == KVS_BAD_REQUEST);
+  CHECK(kvs_remove_device_memory(client, address, BLOCK_BYTES, 5000000) == KVS_OK);
+  CHECK(kvs_remove_device_memory(client, address, BLOCK_BYTES, 5000000) == KVS_BAD_REQUEST);
 }
 
 static void mistakes(kvs_client* client) {
@@ -160,6 +226,7 @@ int main(int argc, char** argv) {
   CHECK(kvs_allocate(client, BLOCKS * BLOCK_BYTES, &lent) == KVS_OK);
   verbs(client, lent);
   CHECK(kvs_free(client, lent, BLOCKS * BLOCK_BYTES) == KVS_OK);
+  device_memory(client);
   other_versions(client);
   mistakes(client);
   kvs_client_close(client);

@@ -577,12 +577,20 @@ static void bad_calls(void) {
   CHECK(kvs_device_check(KVS_HOST) == KVS_OK);
   CHECK(kvs_lock_pages(NULL, 4096) == KVS_BAD_REQUEST && kvs_lock_pages(buffer, 0) == KVS_BAD_REQUEST);
   CHECK(kvs_unlock_pages(NULL) == KVS_BAD_REQUEST);
+  kvs_device_memory exported = KVS_DEVICE_MEMORY_INIT;
+  BAD(kvs_export_device_memory(NULL, 4096, &exported));
+  BAD(kvs_export_device_memory(buffer, 0, &exported));
+  BAD(kvs_export_device_memory(buffer, 4096, NULL));
+  exported.struct_size = 8;
+  BAD(kvs_export_device_memory(buffer, 4096, &exported));
+  exported.struct_size = sizeof exported;
   if (kvs_device_check(KVS_CUDA) != KVS_OK) {
     printf("gpu_c_api_test: no device: %s\n", kvs_last_error());
     run.device = KVS_CUDA;
     REFUSED(kvs_scatter(to.cache, &range, from.cache, 4, NULL, &run), KVS_UNAVAILABLE);
     REFUSED(kvs_copy_blocks(to.cache, both, 1, &run), KVS_UNAVAILABLE);
     REFUSED(kvs_lock_pages(buffer, 2 * BLOCK_BYTES), KVS_UNAVAILABLE);
+    REFUSED(kvs_export_device_memory(buffer, 2 * BLOCK_BYTES, &exported), KVS_UNAVAILABLE);
     REFUSED(kvs_swap_blocks(to.cache, from.cache, both, 1, &run), KVS_UNAVAILABLE);
     REFUSED(kvs_enqueue_scatter_verified(to.cache, &range, blocks, seeds, 2, sums, 2, verdicts, NULL, &run),
             KVS_UNAVAILABLE);

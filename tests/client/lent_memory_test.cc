@@ -63,5 +63,72 @@ TEST(LentMemoryTest, FreedMemoryTakesItsQuarantineAlong) {
   EXPECT_TRUE(memory.is_quarantined(kept));
 }
 
+/// A device's memory: addresses that nobody here may touch.
+std::span<std::byte> addresses(std::uintptr_t first, std::size_t bytes) {
+  return {reinterpret_cast<std::byte*>(first), bytes};
+}
+
+TEST(LentMemoryTest, ADevicesRegionIsFoundAndToldApart) {
+  LentMemory memory(16 * kPage);
+  const auto device = addresses(0x7000'0000, 4 * kPage);
+  EXPECT_FALSE(memory.is_device(device));
+  ASSERT_TRUE(memory.add_device(device, Descriptor(), 0));
+  const auto host = memory.allocate(kPage).value();
+  EXPECT_TRUE(memory.find(device.subspan(kPage, kPage))->is_device());
+  EXPECT_FALSE(memory.find(host)->is_device());
+  EXPECT_TRUE(memory.is_device(device));
+  EXPECT_TRUE(memory.is_device(device.last(1)));
+  EXPECT_TRUE(memory.is_device(addresses(0x7000'0000 - kPage, kPage + 1))) << "its first byte";
+  EXPECT_FALSE(memory.is_device(addresses(0x7000'0000 - kPage, kPage)));
+  EXPECT_TRUE(memory.is_device(addresses(0x7000'0000 + 4 * kPage - 1, kPage))) << "its last byte";
+  EXPECT_FALSE(memory.is_device(addresses(0x7000'0000 + 4 * kPage, kPage)));
+  EXPECT_TRUE(memory.is_device(addresses(0x6000'0000, 0x2000'0000))) << "around it";
+  EXPECT_FALSE(memory.is_device(host));
+}
+
+TEST(LentMemoryTest, RegionsOfDevicesDoNotOverlapAndCount) {
+  LentMemory memory(8 * kPage);
+  ASSERT_TRUE(memory.add_device(addresses(0x7000'0000, 4 * kPage), Descriptor(), 0));
+  for (const auto& bad : {addresses(0x7000'0000, kPage), addresses(0x7000'0000 - 1, 2),
+                          addresses(0x7000'0000 + 4 * kPage - 1, 1), addresses(0x6000'0000, 0x2000'0000),
+                          addresses(0x8000'0000, 0), addresses(0, kPage), addresses(~std::uintptr_t{0} - 5, 10)}) {
+    EXPECT_EQ(memory.add_device(bad, Descriptor(), 0).error(), Errc::kBadRequest) << bad.data() << " " << bad.size();
+  }
+  EXPECT_EQ(memory.add_device(addresses(0x9000'0000, 5 * kPage), Descriptor(), 0).error(), Errc::kBusy);
+  EXPECT_EQ(memory.add_device(addresses(0x9000'0000, 2), Descriptor(), ~std::uint64_t{0}).error(), Errc::kBadRequest);
+  EXPECT_TRUE(memory.add_device(addresses(0x7000'0000 + 4 * kPage, 4 * kPage), Descriptor(), 0)) << "adjoins";
+  EXPECT_EQ(memory.bytes(), 8 * kPage);
+}
+
+TEST(LentMemoryTest, ADevicesRegionIsRefusedWhileItLeavesAndIsThereUntilItIsGone) {
+  LentMemory memory(16 * kPage);
+  const auto device = addresses(0x7000'0000, 4 * kPage);
+  ASSERT_TRUE(memory.add_device(device, Descriptor(), 0));
+  memory.quarantine({device.first(kPage)});
+  EXPECT_EQ(memory.free(device).error(), Errc::kBadRequest);
+  EXPECT_EQ(memory.begin_removal(device.first(kPage)).error(), Errc::kBadRequest);
+  const auto region = memory.find(device);
+  ++region->call_count;
+  EXPECT_EQ(memory.begin_removal(device).error(), Errc::kBusy);
+  EXPECT_FALSE(region->is_leaving);
+  --region->call_count;
+  ASSERT_EQ(memory.begin_removal(device).value(), region);
+  EXPECT_TRUE(memory.is_quarantined(device.last(1)));
+  EXPECT_TRUE(memory.is_device(device)) << "our processor must still leave it alone";
+  EXPECT_EQ(memory.add_device(device, Descriptor(), 0).error(), Errc::kBadRequest);
+  EXPECT_EQ(memory.begin_removal(device).value(), region) << "again, to wait for it";
+  LentMemory::set_gone(*region);
+  EXPECT_TRUE(region->is_gone);
+  EXPECT_TRUE(memory.is_quarantined(device)) << "its owner does not know yet";
+  memory.end_removal(*region);
+  memory.end_removal(*region);
+  EXPECT_FALSE(memory.is_quarantined(device)) << "with its quarantine";
+  EXPECT_EQ(memory.find(device), nullptr);
+  EXPECT_EQ(memory.bytes(), 0u);
+  EXPECT_TRUE(memory.add_device(device, Descriptor(), 0));
+  memory.end_removal(*region);
+  EXPECT_NE(memory.find(device), nullptr) << "another region at these addresses stays";
+}
+
 }  // namespace
 }  // namespace kv

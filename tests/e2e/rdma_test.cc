@@ -91,6 +91,21 @@ TEST_F(E2eRdmaDeviceTest, SeveralLanesCarryATransferAndToolsTellOfThem) {
   EXPECT_THAT(status.out, HasSubstr("RDMA"));
 }
 
+TEST_F(E2eRdmaDeviceTest, SmallRequestsGoBySend) {
+  constexpr std::size_t kSmallBytes = 16 << 10, kSmallCount = 8;
+  const NodeProcess node(node_options(Transport::kVerbs, {"--capacity", "128MiB"}));
+  TestClient client(endpoint_of(node, Transport::kVerbs), Transport::kVerbs, kSmallBytes, kSmallCount);
+  const auto chain = make_chain(1, kSmallCount);
+  ASSERT_EQ(client.put(chain).stored, kSmallCount);
+  const double before = node.metric("kvstore_rdma_messages_total");
+  for (int i = 0; i < 500; ++i) {
+    std::fill(client.memory().begin(), client.memory().end(), std::byte{0});
+    ASSERT_EQ(client.get(chain).block_count, kSmallCount);
+    ASSERT_EQ(client.wrong_bytes(chain, kSmallCount), 0u);
+  }
+  EXPECT_GE(node.metric("kvstore_rdma_messages_total"), before + 500);
+}
+
 TEST_F(E2eRdmaDeviceTest, TheFirstRequestsOfTheRealTraceHitAsOverTcp) {
   const char* const folder = std::getenv("KV_TRACES");
   if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";
@@ -183,6 +198,24 @@ TEST_F(E2eRdmaLinkTest, ACutLinkCostsADeadlineAndHealsByItself) {
   const double before = node_->metric("kvstore_bytes_out_total{path=\"verbs\"}");
   EXPECT_EQ(client.get(chain_).block_count, kCount);
   EXPECT_GE(node_->metric("kvstore_bytes_out_total{path=\"verbs\"}"), before + kCount * kBlockBytes);
+}
+
+TEST_F(E2eRdmaLinkTest, ANodeThatStartsBeforeItsLinkHasRdmaOnceThatIsUp) {
+  set_link(false);
+  std::vector<std::string> options = node_options(Transport::kVerbs, {"--capacity", "128MiB"});
+  std::ranges::replace(options, std::string("on"), std::string("auto"));
+  const NodeProcess early(options);
+  EXPECT_EQ(count_of(early.log(), "rdma: not available"), 1u) << early.log();
+  {
+    TestClient through_the_socket(early.tcp(), Transport::kTcp, kBlockBytes, kCount);
+    EXPECT_EQ(through_the_socket.put(chain_).stored, kCount);
+  }
+  set_link(true);
+  ASSERT_TRUE(eventually([&] { return early.log().find("rdma: device=") != std::string::npos; })) << early.log();
+  TestClient client(endpoint_of(early, Transport::kVerbs), Transport::kVerbs, kBlockBytes, kCount);
+  EXPECT_EQ(client.get(chain_).block_count, kCount);
+  EXPECT_EQ(client.wrong_bytes(chain_, kCount), 0u);
+  EXPECT_GE(early.metric("kvstore_bytes_out_total{path=\"verbs\"}"), kCount * kBlockBytes);
 }
 
 TEST_F(E2eRdmaLinkTest, AnInterruptionShorterThanTheDevicesPatienceIsNotNoticed) {

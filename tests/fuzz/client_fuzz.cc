@@ -4,6 +4,7 @@
 #include <boost/asio/detached.hpp>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/assert.h"
@@ -11,9 +12,13 @@
 #include "client/client.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/sim_world.h"
+#include "transport/frame_message.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
-#include "transport/wire_generated.h"
+#include "transport/verbs_devices.h"
+#include "transport/verbs_fake.h"
+#include "transport/verbs_messages.h"
+#include "transport/verbs_wire.h"
 
 namespace kv {
 namespace {
@@ -24,11 +29,41 @@ using Bytes = std::vector<std::byte>;
 constexpr std::size_t kBlockBytes = kStripeBytes + 4096;  // two segments are possible
 constexpr std::size_t kCount = 3;
 
+/// What the node has for RDMA: a queue pair for each lane, one of them for messages. Nothing is moved.
+struct NodeLanes {
+  NodeLanes(SimWorld& w, verbs::FakeVerbs& verbs)
+      : world(w), devices(verbs::open_devices(verbs, {.names = {"fake0"}}, &why).value()) {
+    auto queue = devices[0].device->create_completion_queue(256).value();
+    loop = std::make_unique<verbs::CompletionLoop>(world.io.get_executor(), std::move(queue));
+    asio::co_spawn(world.io, loop->run(), asio::detached);
+  }
+  ~NodeLanes() {
+    messages.clear();
+    blocks.clear();
+    loop->stop();
+    world.run_for(1ms);
+  }
+  verbs::QueuePairAddress connect(verbs::QueuePair& pair, const verbs::QueuePairAddress& peer) {
+    constexpr std::uint32_t kPsn = 9;
+    KV_ASSERT(pair.connect(peer, path_to(devices[0].attachment, kPsn, peer), &why));
+    return address_of(devices[0].attachment, pair.number(), kPsn);
+  }
+  SimWorld& world;
+  std::string why;
+  std::vector<verbs::OpenDevice> devices;
+  std::unique_ptr<verbs::CompletionLoop> loop;
+  std::vector<std::unique_ptr<verbs::QueuePair>> blocks;
+  std::vector<std::unique_ptr<verbs::VerbsMessages>> messages;
+};
+
 /// What calls and nodes share. Outlives both.
 struct Scene {
-  Scene(SimWorld& w, Input& i) : world(w), input(i) {}
+  Scene(SimWorld& w, verbs::FakeVerbs& v, Input& i) : world(w), verbs(v), input(i) {}
   SimWorld& world;
+  verbs::FakeVerbs& verbs;
   Input& input;
+  bool has_rdma = false;
+  std::vector<std::unique_ptr<NodeLanes>> lanes;  ///< Of all connections: they go when nothing runs any more.
   NamespaceRecord record = [] {
     std::string why;
     return NamespaceRecord::from_fields(
@@ -40,7 +75,7 @@ struct Scene {
 };
 
 /// One connection of the node.
-struct Connection {
+struct Connection : std::enable_shared_from_this<Connection> {
   Connection(Scene& s, std::unique_ptr<Stream> from) : scene(s), stream(std::move(from)), reader(*stream) {
     reader.set_limits({1 << 20, 1 << 30});
   }
@@ -48,6 +83,8 @@ struct Connection {
   std::unique_ptr<Stream> stream;
   FrameReader reader;
   bool over = false;
+  NodeLanes* lanes = nullptr;
+  std::optional<Bytes> message;  ///< While what answers one is gathered.
 
   void write(const Bytes& bytes) {
     // What the stream does not take is lost: the client sees a frame that never ends, which is one more bad answer.
@@ -114,6 +151,7 @@ struct Connection {
     if (header.payload_bytes == 0 || scene.input.below(8) != 0) {
       header.payload_bytes = header.payload_bytes > (1 << 20) ? header.payload_bytes : body.size();
     }
+    if (message && header.payload_bytes == 0) return append_frame(*message, header, table);
     Bytes bytes(kFrameHeaderBytes);
     encode_frame_header(header, table, std::span<std::byte, kFrameHeaderBytes>(bytes.data(), kFrameHeaderBytes));
     bytes.insert(bytes.end(), table.begin(), table.end());
@@ -143,8 +181,10 @@ struct Connection {
     switch (type) {
       case FrameType::kHello:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
-          return wire::CreateHelloResponseDirect(b, 1, "n", 0, 0, 1 << 20, 1000, 16, 1 << 20);
+          return wire::CreateHelloResponseDirect(b, 1, "n", 0, scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0,
+                                                 1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0);
         });
+      case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateOpenResponse(b, 0, kBlockBytes); });
       case FrameType::kMatch:
@@ -154,7 +194,7 @@ struct Connection {
       case FrameType::kGet: {
         const auto* request = read_table<wire::GetRequest>(frame.table);
         KV_ASSERT(request != nullptr);  // the client's own frames are always good
-        const bool is_inline = request->region() == 0;
+        const bool is_inline = request->region() == 0 || (scene.has_rdma && input.below(4) == 0);
         const std::size_t segments = request->segment_ends() == nullptr || request->segment_ends()->size() < 2 ? 1 : 2;
         for (std::uint32_t segment = 0; segment < segments; ++segment) {
           const std::size_t begin = segment * kStripeBytes;
@@ -197,6 +237,50 @@ struct Connection {
       case FrameType::kCancel: return;
       default: return answer(type, id, 0, [](FlatBufferBuilder& b) { return wire::CreateEmptyResponse(b); });
     }
+  }
+  void connect_lanes(const FrameReader::Frame& frame) {
+    const auto* request = read_table<wire::VerbsConnectRequest>(frame.table);
+    KV_ASSERT(request != nullptr);
+    lanes = scene.lanes.emplace_back(std::make_unique<NodeLanes>(scene.world, scene.verbs)).get();
+    verbs::ProtectionDomain& domain = *lanes->devices[0].domain;
+    answer(FrameType::kVerbsConnect, frame.header.request_id, 0, [&](FlatBufferBuilder& b) {
+      std::vector<flatbuffers::Offset<wire::LaneAnswer>> answers;
+      for (const wire::LaneOffer* offer : *request->lanes()) {
+        const auto peer = verbs::decode(offer->end(), &lanes->why).value();
+        verbs::QueuePairAddress end;
+        if (offer->messages() > 0) {
+          auto& made = lanes->messages.emplace_back(
+              verbs::VerbsMessages::create(domain, lanes->loop->queue(), {.count = 16}, &lanes->why).value());
+          made->attach(
+              *lanes->loop, scene.world.clock,
+              [weak = weak_from_this()](std::span<const std::byte> bytes) {
+                if (const auto self = weak.lock()) self->respond_to_message(bytes);
+              },
+              [](error_code) {});
+          end = lanes->connect(made->queue_pair(), peer);
+        } else {
+          auto& made = lanes->blocks.emplace_back(domain.create_queue_pair(lanes->loop->queue(), {}).value());
+          end = lanes->connect(*made, peer);
+        }
+        answers.push_back(
+            wire::CreateLaneAnswer(b, offer->lane(), verbs::encode(b, end), 0, std::min(offer->messages(), 4u)));
+      }
+      return wire::CreateVerbsConnectResponseDirect(b, &answers);
+    });
+  }
+  /// Answers by message, by the stream, or both.
+  void respond_to_message(std::span<const std::byte> bytes) {
+    std::string why;
+    const auto frame = take_frame(bytes, &why);
+    KV_ASSERT(frame && bytes.empty());
+    if (scene.input.below(8) != 0) message.emplace();
+    respond(*frame);
+    const auto gathered = std::exchange(message, std::nullopt);
+    if (!gathered || gathered->empty()) return;
+    Bytes sent = *gathered;
+    if (scene.input.below(16) == 15) sent[scene.input.below(sent.size())] ^= std::byte{1};
+    if (scene.input.below(16) == 15) sent.resize(1 + scene.input.below(sent.size()));
+    (void)lanes->messages.back()->send(sent);
   }
   static asio::awaitable<void> serve(std::shared_ptr<Connection> self) {
     while (!self->over) {
@@ -294,7 +378,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   SimFaults faults;
   faults.chunk_bytes_max = 1 << 20;
   world.network.set_faults(faults);
-  Scene scene(world, input);
+  verbs::FakeVerbs verbs(world.clock, world.io.get_executor(), {});
+  Scene scene(world, verbs, input);
   for (std::size_t i = 0; i < kCount; ++i) std::memset(scene.hashes[i].bytes.data(), static_cast<int>(i + 1), 32);
   const Endpoint endpoint{Endpoint::Scheme::kSim, "node", ""};
   const auto listener = world.network.listen(endpoint, world.io.get_executor()).value();
@@ -307,7 +392,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     config.backoff_max = 2ms;
     config.breaker_open = 5ms;
     config.seed = 1;
-    Client client(world.io.get_executor(), config, world.network, world.clock);
+    scene.has_rdma = input.flag();
+    if (scene.has_rdma) world.network.set_passes_descriptors(false);
+    config.rdma_devices = {"fake1"};
+    Client client(world.io.get_executor(), config, world.network, world.clock, &verbs);
     const auto lent = client.allocate(kCount * kBlockBytes).value();
     bool done = false;
     asio::co_spawn(world.io, use(scene, client, lent, done), [](std::exception_ptr error) { KV_ASSERT(!error); });
@@ -316,6 +404,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   listener->close();
   world.run_for(100s);
+  scene.lanes.clear();
   KV_ASSERT(world.network.stream_count() == 0);
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <boost/asio/detached.hpp>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/assert.h"
@@ -13,8 +14,11 @@
 #include "store/node/session.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/sim_world.h"
+#include "transport/frame_message.h"
 #include "transport/shared_memory.h"
 #include "transport/verbs_fake.h"
+#include "transport/verbs_messages.h"
+#include "transport/verbs_wire.h"
 
 namespace kv {
 namespace {
@@ -39,13 +43,54 @@ Lasting& lasting() {
   return instance;
 }
 
+/// The client's end of a lane for messages.
+class MessageEnd {
+ public:
+  MessageEnd(SimWorld& world, verbs::FakeVerbs& verbs)
+      : world_(world), devices_(verbs::open_devices(verbs, {.names = {"fake1"}}, &why_).value()) {
+    auto queue = devices_[0].device->create_completion_queue(256).value();
+    loop_ = std::make_unique<verbs::CompletionLoop>(world.io.get_executor(), std::move(queue));
+    messages_ = verbs::VerbsMessages::create(*devices_[0].domain, loop_->queue(),
+                                             {.count = 16, .remote = {.remote_write = true}}, &why_)
+                    .value();
+    messages_->attach(
+        *loop_, world_.clock, [](std::span<const std::byte>) {}, [](error_code) {});
+    asio::co_spawn(world.io, loop_->run(), asio::detached);
+  }
+  ~MessageEnd() {
+    messages_.reset();
+    loop_->stop();
+    world_.run_for(1ms);
+  }
+  verbs::QueuePairAddress address() const {
+    return address_of(devices_[0].attachment, messages_->queue_pair().number(), kPsn);
+  }
+  void connect(const verbs::QueuePairAddress& node) {
+    const auto path = path_to(devices_[0].attachment, kPsn, node);
+    KV_ASSERT(messages_->queue_pair().connect(node, path, &why_));
+  }
+  void send(std::span<const std::byte> message) { (void)messages_->send(message); }
+
+ private:
+  static constexpr std::uint32_t kPsn = 5;
+  SimWorld& world_;
+  std::string why_;
+  std::vector<verbs::OpenDevice> devices_;
+  std::unique_ptr<verbs::CompletionLoop> loop_;
+  std::unique_ptr<verbs::VerbsMessages> messages_;
+};
+
+constexpr std::uint32_t kMessageLane = 2;
+
 class HostileClient {
  public:
-  HostileClient(SimWorld& world, Stream& stream, Input& input) : world_(world), stream_(stream), input_(input) {}
+  HostileClient(SimWorld& world, Stream& stream, verbs::FakeVerbs& verbs, Input& input)
+      : world_(world), stream_(stream), verbs_(verbs), input_(input) {}
 
   void run() {
     frame(FrameType::kHello, [](FlatBufferBuilder& b) { return wire::CreateHelloRequest(b, 1, 1); });
     open(lasting().record.text());
+    if (input_.flag()) connect_messages();
     while (!input_.empty()) step();
     flush();
   }
@@ -95,6 +140,13 @@ class HostileClient {
     header.flags = flags;
     header.request_id = request_id;
     header.payload_bytes = payload_bytes;
+    if (messages_ && payload_bytes == 0 && input_.below(3) == 0) {
+      Bytes message;
+      append_frame(message, header, table);
+      if (input_.below(16) == 0) message[input_.below(message.size())] ^= std::byte{1};
+      if (input_.below(16) == 0) message.resize(input_.below(2 * message.size()) + 1);
+      return messages_->send(message);
+    }
     Bytes head(kFrameHeaderBytes);
     encode_frame_header(header, table, std::span<std::byte, kFrameHeaderBytes>(head.data(), kFrameHeaderBytes));
     out_.insert(out_.end(), head.begin(), head.end());
@@ -122,6 +174,31 @@ class HostileClient {
       if (reads_) read_some();
     }
     out_.clear();
+  }
+
+  /// Properly: what comes over it later is what this is about.
+  void connect_messages() {
+    auto made = std::make_unique<MessageEnd>(world_, verbs_);
+    frame(FrameType::kVerbsConnect, [&](FlatBufferBuilder& b) {
+      const std::vector<flatbuffers::Offset<wire::LaneOffer>> offers = {
+          wire::CreateLaneOffer(b, kMessageLane, verbs::encode(b, made->address()), 4)};
+      return wire::CreateVerbsConnectRequestDirect(b, &offers);
+    });
+    const asio::const_buffer rest = asio::buffer(out_);
+    KV_ASSERT(stream_.try_write(std::span(&rest, 1)).value() == out_.size());
+    out_.clear();
+    FrameReader reader(stream_);
+    reader.set_limits({1 << 20, 1 << 20});
+    while (true) {
+      const auto answer = world_.await(reader.next()).value();
+      KV_ASSERT(answer);
+      if (answer->header.type != FrameType::kVerbsConnect) continue;
+      std::string why;
+      const auto* const lane = (*read_table<wire::VerbsConnectResponse>(answer->table)->lanes())[0];
+      made->connect(verbs::decode(lane->end(), &why).value());
+      messages_ = std::move(made);
+      return;
+    }
   }
 
   void step() {
@@ -251,7 +328,9 @@ class HostileClient {
             const auto end = wire::CreateQueuePairEndDirect(b, static_cast<std::uint32_t>(input_.below(4)),
                                                             static_cast<std::uint32_t>(input_.below(1 << 24)), 0, &gid,
                                                             mtu, static_cast<std::uint32_t>(input_.below(20)));
-            offers.push_back(wire::CreateLaneOffer(b, static_cast<std::uint32_t>(input_.below(3)), end));
+            const auto lane = static_cast<std::uint32_t>(input_.below(4));
+            const bool is_right = input_.below(8) != 0;
+            offers.push_back(wire::CreateLaneOffer(b, lane, end, (lane == kMessageLane) == is_right ? 3 : 0));
           }
           return wire::CreateVerbsConnectRequestDirect(b, &offers);
         },
@@ -303,7 +382,9 @@ class HostileClient {
 
   SimWorld& world_;
   Stream& stream_;
+  verbs::FakeVerbs& verbs_;
   Input& input_;
+  std::unique_ptr<MessageEnd> messages_;
   Bytes out_;
   bool reads_ = true;
 };
@@ -344,14 +425,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     KV_ASSERT(!error);
     ended = true;
   });
-  HostileClient client(world, *stream, input);
-  client.run();
+  std::optional<HostileClient> client(std::in_place, world, *stream, verbs, input);
+  client->run();
   stream->close();
   world.run_until([&] { return ended; }, 100s);
   KV_ASSERT(ended);
   world.run_for(10s);
   KV_ASSERT(session.use_count() == 1);
   session.reset();
+  client.reset();
   rdma_thread->stop();
   world.run_for(1s);
   store.with([](Store& each) {

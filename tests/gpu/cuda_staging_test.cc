@@ -2,6 +2,7 @@
 #include "gpu/cuda_staging.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -127,6 +128,25 @@ TEST_F(CudaStagingTest, SwappedBlocksAreOnTheOtherSide) {
                 device.code(layer, Role::kKey, 7 * 16 + token, 3, 5));
     }
   }
+}
+
+TEST_F(CudaStagingTest, DeviceMemoryIsExportedAsADmabufOrThatIsNotSupported) {
+  const auto no_memory = module_->export_dmabuf({reinterpret_cast<std::byte*>(&random_), 4096});
+  EXPECT_FALSE(no_memory);
+  constexpr std::size_t kBytes = 4 << 20;
+  std::byte* const memory = device_->allocate(StagingMemory::kDevice, kBytes);
+  ASSERT_TRUE(memory);
+  const auto dmabuf = module_->export_dmabuf({memory, kBytes});
+  if (dmabuf) {
+    EXPECT_GT(dmabuf->fd, 2);
+    EXPECT_LT(dmabuf->offset, 65536u);
+    ::close(dmabuf->fd);
+  } else {
+    EXPECT_EQ(dmabuf.error(), Errc::kUnsupported) << dmabuf.error().message();
+    std::cout << "this driver exports no dma-buf\n";
+  }
+  EXPECT_FALSE(module_->export_dmabuf({memory, std::size_t{1} << 50})) << "more than there is";
+  device_->free(StagingMemory::kDevice, memory);
 }
 
 }  // namespace

@@ -489,6 +489,33 @@ std::map<std::string, GoldenFrame> golden_frames() {
                                       EXPECT_EQ(t.lanes()->Get(1)->end(), nullptr);
                                       EXPECT_EQ(t.lanes()->Get(1)->why()->str(), "no device");
                                     })};
+  frames["verbs_connect.messages"] = {
+      FrameType::kVerbsConnect,
+      0,
+      19,
+      "",
+      [](auto& b) {
+        const std::vector<std::uint8_t> gid(16, 0xFD);
+        const auto end = wire::CreateQueuePairEndDirect(b, 18, 2, 0, &gid, 1024, 1);
+        const std::vector<flatbuffers::Offset<wire::LaneOffer>> lanes = {wire::CreateLaneOffer(b, 4, end, 16)};
+        b.Finish(wire::CreateVerbsConnectRequestDirect(b, &lanes));
+      },
+      checker<wire::VerbsConnectRequest>([](const auto& t) {
+        EXPECT_EQ(t.lanes()->Get(0)->lane(), 4u);
+        EXPECT_EQ(t.lanes()->Get(0)->messages(), 16u);
+      })};
+  frames["verbs_connect.messages_answer"] = {
+      FrameType::kVerbsConnect,
+      kAnswer,
+      19,
+      "",
+      [](auto& b) {
+        const std::vector<std::uint8_t> gid(16, 0xFC);
+        const auto end = wire::CreateQueuePairEndDirect(b, 19, 3, 0, &gid, 1024, 1);
+        const std::vector<flatbuffers::Offset<wire::LaneAnswer>> lanes = {wire::CreateLaneAnswer(b, 4, end, 0, 8)};
+        b.Finish(wire::CreateVerbsConnectResponseDirect(b, &lanes));
+      },
+      checker<wire::VerbsConnectResponse>([](const auto& t) { EXPECT_EQ(t.lanes()->Get(0)->messages(), 8u); })};
   frames["get.broken"] = {FrameType::kGet,
                           static_cast<std::uint16_t>(kAnswer | kFrameError),
                           18,

@@ -90,7 +90,8 @@ TEST(VerbsChoiceTest, TakesDevicesByDistanceLeavingOutThoseThatAreDown) {
 
 TEST(VerbsChoiceTest, AgreesOnTheSmallerOfBoth) {
   std::string why;
-  const Attachment ours = attach(roce("a"), std::nullopt, &why).value();
+  Attachment ours = attach(roce("a"), std::nullopt, &why).value();
+  ours.traffic_class = 104;
   QueuePairAddress peer = address_of(ours, 1, 2);
   peer.mtu_bytes = 1024;
   peer.read_count_max = 128;
@@ -98,6 +99,7 @@ TEST(VerbsChoiceTest, AgreesOnTheSmallerOfBoth) {
   EXPECT_EQ(path.mtu_bytes, 1024u);
   EXPECT_EQ(path.read_count, 16u);
   EXPECT_EQ(path.first_psn, 77u);
+  EXPECT_EQ(path.traffic_class, 104);
   EXPECT_TRUE(path.is_global);
   EXPECT_TRUE(check_path(peer, path, {.read_count_max = 16}, &why));
 }

@@ -34,7 +34,11 @@ std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
                             .status = each.status < kStatusCount ? static_cast<Status>(each.status) : Status::kGeneral,
                             .is_receive = (each.wr_id & 2) != 0,
                             .is_last = (each.wr_id & 1) != 0};
-      if (completion.status == Status::kSuccess && completion.is_receive) completion.bytes = each.byte_len;
+      if (completion.status == Status::kSuccess && completion.is_receive) {
+        completion.bytes = each.byte_len;
+        // A WRITE with an immediate value takes a RECV too, and writes nothing there: its length is that of the WRITE.
+        if (each.opcode != IBV_WC_RECV) completion.status = Status::kGeneral;
+      }
       owner->second->took(completion);
       to[filled++] = completion;
     }

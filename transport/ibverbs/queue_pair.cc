@@ -114,6 +114,7 @@ Result<void> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path
     std::copy(peer.gid.begin(), peer.gid.end(), attribute.ah_attr.grh.dgid.raw);
     attribute.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(path.gid_index);
     attribute.ah_attr.grh.hop_limit = kHopLimit;
+    attribute.ah_attr.grh.traffic_class = path.traffic_class;
   }
   if (const int error = ibv_modify_qp(pair_.get(), &attribute,
                                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

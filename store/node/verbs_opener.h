@@ -1,0 +1,45 @@
+// store/node/verbs_opener.h: opens RDMA for a node, now or as soon as a device can be used: at boot a machine's links
+// are often up a little later than its services.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "store/node/verbs_node.h"
+
+namespace kv {
+
+/// Thread safety: all calls from one thread.
+class VerbsOpener {
+ public:
+  /// `arena` and `clock` outlive it.
+  VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& clock);
+  ~VerbsOpener();  ///< stop(), then closes the devices.
+
+  /// What was opened; nullptr: nothing, and `why` says why not. May take long.
+  VerbsNode* open(std::string* why);
+  /// Whether that may change by itself: libibverbs is here, and it is devices that are missing. A limit that forbids to
+  /// register memory stays until the node is started anew.
+  bool may_come() const { return may_come_; }
+  /// Tries again every `pause` as long as it may, on a thread of its own, and then calls `opened` there, once.
+  void keep_trying(Duration pause, std::function<void(VerbsNode&)> opened);
+  void stop();  ///< Tries no more; waits for an attempt in progress.
+
+ private:
+  VerbsConfig config_;
+  std::span<std::byte> arena_;
+  Clock& clock_;
+  std::unique_ptr<verbs::Provider> provider_;
+  std::unique_ptr<VerbsNode> node_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool is_stopped_ = false, may_come_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kv

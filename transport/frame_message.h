@@ -1,0 +1,33 @@
+// transport/frame_message.h: whole frames in one message, where each is carried in one piece (verbs_messages.h) instead
+// of a stream.
+//
+//   | header 32 | table | 0 to a multiple of 8 | header 32 | table | 0 ...       frames as transport/frame.h draws them
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/frame.h"
+#include "transport/frame_reader.h"
+
+namespace kv {
+
+inline constexpr std::uint32_t kMessageBytesMax = 8 * 1024;  ///< Of one message. Both sides know it.
+inline constexpr std::uint32_t kMessageCountMax = 64;        ///< That a side may offer to have on their way.
+/// Of a get that is asked for by message: its blocks go right before the answer, and other answers wait for them.
+inline constexpr std::uint32_t kMessageGetBytesMax = 256 * 1024;
+
+/// How long a frame with such a table is in a message.
+constexpr std::size_t message_frame_bytes(std::size_t table_bytes) {
+  return (kFrameHeaderBytes + table_bytes + 7) / 8 * 8;
+}
+/// Requires header.payload_bytes == 0.
+void append_frame(std::vector<std::byte>& message, const FrameHeader& header, std::span<const std::byte> table);
+/// Takes the first frame off `message`, which begins at a multiple of 8; its table lies in the message. Errors: as
+/// decode_frame_header; kBadFrame for a checksum, for a frame that is cut off, and for padding that is not 0.
+Result<FrameReader::Frame> take_frame(std::span<const std::byte>& message, std::string* why);
+
+}  // namespace kv
