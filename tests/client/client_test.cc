@@ -71,7 +71,7 @@ class ClientTest : public testing::TestWithParam<Setup> {
   TemporaryDirectory directory;
   std::vector<std::unique_ptr<sim::SimNode>> sim_nodes;
   std::vector<std::unique_ptr<SocketNode>> nodes;
-  ClientConfig config;
+  ClientConfig config = repeatable_config();
   std::unique_ptr<Client> client;
 };
 

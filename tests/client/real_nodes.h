@@ -82,6 +82,13 @@ struct Blocks {
   }
 };
 
+/// Of a client on virtual time: the pauses that it chooses at random are the same in every run.
+inline ClientConfig repeatable_config(std::uint64_t seed = 1) {
+  ClientConfig config;
+  config.seed = seed;
+  return config;
+}
+
 /// Runs coroutines of the test to their end.
 class Loop {
  public:

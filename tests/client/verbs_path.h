@@ -94,7 +94,7 @@ class VerbsPathTest : public testing::Test {
   Loop loop{&clock};
   verbs::FakeVerbs verbs{clock, loop.context().get_executor(), {.device_count = 4}};
   std::unique_ptr<sim::SimNode> node;
-  ClientConfig config;
+  ClientConfig config = repeatable_config();
   std::unique_ptr<Client> client;
   const NamespaceRecord record = test_record(kBlockBytes);
   const std::vector<BlockHash> chain = test_chain(record, kCount);
