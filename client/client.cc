@@ -44,6 +44,10 @@ ClientConfig checked(ClientConfig config) {
   check(config.breaker_failures >= 1, "breaker_failures: must be at least 1");
   check(config.breaker_open >= Duration::zero(), "breaker_open: must not be negative");
   check(config.calls_max >= 1, "calls_max: must be at least 1");
+  for (const std::string& name : config.rdma_devices) {
+    std::string why;
+    check(verbs::parse_device_wish(name, &why).has_value(), "rdma_devices: " + why);
+  }
   check(config.rdma_lanes <= 32, "rdma_lanes: must be at most 32");
   check(config.rdma_messages <= kMessageCountMax, "rdma_messages: must be at most 64");
   return config;

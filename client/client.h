@@ -61,8 +61,10 @@ struct ClientConfig {
   enum class Rdma : std::uint8_t { kOff, kAuto };
   /// Over TCP, memory of allocate() is registered with this machine's RDMA devices when a node offers RDMA.
   Rdma rdma = Rdma::kAuto;
-  std::vector<std::string> rdma_devices = {};  ///< Such as "mlx5_0". None: the nearest to this processor, at most 4.
-  std::size_t rdma_lanes = 0;                  ///< Queue pairs of one connection, 1..32; 0: one for each device.
+  /// Such as "mlx5_0", or "mlx5_0@10.0.0.1" for one of its addresses; its link may come later. None: those nearest to
+  /// this processor whose link is up, at most 4.
+  std::vector<std::string> rdma_devices = {};
+  std::size_t rdma_lanes = 0;  ///< Queue pairs of one connection, 1..32; 0: one for each device.
   /// Small requests of one connection that go by SEND, over a queue pair of their own, and have no answer yet; 0..64.
   std::size_t rdma_messages = 16;
   std::uint8_t rdma_traffic_class = 0;  ///< Of this side's packets; on RoCE 4 x DSCP.

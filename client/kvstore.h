@@ -81,7 +81,7 @@ typedef struct kvs_options {
   uint64_t region_bytes_max;     /* 0: 8 GiB */
   uint64_t busy_poll_us;         /* spin this long before sleeping; 0: never */
   int rdma_off;                  /* not 0: no RDMA, even where nodes offer it */
-  const char* rdma_devices;      /* such as "mlx5_0,mlx5_1"; NULL: the nearest to this processor */
+  const char* rdma_devices;      /* such as "mlx5_0,mlx5_1@10.0.0.1"; NULL: the nearest to this processor */
   uint32_t rdma_lanes;           /* queue pairs of one connection; 0: one for each device */
   int rdma_messages_off;         /* not 0: small requests go through the socket, not by SEND */
   uint8_t rdma_traffic_class;    /* of this side's packets; on RoCE 4 x DSCP */

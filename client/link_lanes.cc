@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -44,6 +45,7 @@ struct LinkLanes::Lane {
   std::shared_ptr<MessageLoop> loop;
   std::unique_ptr<verbs::QueuePair> blocks;        ///< Either this
   std::unique_ptr<verbs::VerbsMessages> messages;  ///< or this.
+  std::optional<verbs::Attachment> attachment;     ///< Once there is a queue pair.
   verbs::QueuePairAddress own, peer;
   verbs::Path path;
   bool is_connected = false;
@@ -198,6 +200,8 @@ void LinkLanes::connect_missing() {
 /// Without one, lane.why says why.
 void LinkLanes::make_pair(Lane& lane) {
   const verbs::OpenDevice& device = lane.device();
+  auto attached = device.attach(&lane.why);
+  if (!attached) return;
   auto queue = device.device->create_completion_queue(lane.message_count > 0 ? 2 * lane.message_count : 4);
   if (!queue) {
     lane.why = queue.error().message();
@@ -208,7 +212,7 @@ void LinkLanes::make_pair(Lane& lane) {
     auto messages = verbs::VerbsMessages::create(*device.domain, *lane.queue,
                                                  {.count = lane.message_count,
                                                   .bytes_max = kMessageBytesMax,
-                                                  .port = device.attachment.port,
+                                                  .port = attached->port,
                                                   .remote = {.remote_write = true}},
                                                  &lane.why);
     if (!messages && lane.why.empty()) lane.why = messages.error().message();
@@ -219,7 +223,7 @@ void LinkLanes::make_pair(Lane& lane) {
                                                  {.request_count_max = 1,
                                                   .receive_count_max = 0,
                                                   .piece_count_max = 1,
-                                                  .port = device.attachment.port,
+                                                  .port = attached->port,
                                                   .remote = {.remote_write = true, .remote_read = true}},
                                                  &lane.why);
     if (!pair && lane.why.empty()) lane.why = pair.error().message();
@@ -227,7 +231,8 @@ void LinkLanes::make_pair(Lane& lane) {
     lane.blocks = std::move(*pair);
   }
   lane.path.first_psn = verbs::random_psn();
-  lane.own = address_of(device.attachment, lane.pair()->number(), lane.path.first_psn);
+  lane.own = address_of(*attached, lane.pair()->number(), lane.path.first_psn);
+  lane.attachment = std::move(*attached);
 }
 
 void LinkLanes::send_offers() {
@@ -248,8 +253,7 @@ void LinkLanes::connect_to_answers() {
   drop_without_pair();
   const auto connect_all = [lanes = attempt_] {
     for (const auto& lane : lanes) {
-      const verbs::OpenDevice& device = lane->device();
-      const auto path = path_to(device.attachment, lane->path.first_psn, lane->peer);
+      const auto path = path_to(*lane->attachment, lane->path.first_psn, lane->peer);
       lane->is_connected = lane->pair()->connect(lane->peer, path, &lane->why).has_value();
     }
   };

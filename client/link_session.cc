@@ -33,7 +33,7 @@ ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, 
       clock(k),
       deadlines(k, executor),
       memory(config.region_bytes_max),
-      verbs(executor, {.names = config.rdma_devices, .traffic_class = config.rdma_traffic_class}, v),
+      verbs(executor, k, {.names = config.rdma_devices, .traffic_class = config.rdma_traffic_class}, v),
       random(config.seed != 0 ? config.seed : random_seed()) {}
 
 ClientShared::~ClientShared() = default;

@@ -6,9 +6,16 @@
 #include "transport/verbs_module.h"
 
 namespace kv {
+namespace {
 
-VerbsLender::VerbsLender(asio::any_io_executor executor, verbs::DevicesConfig devices, verbs::Provider* provider)
+constexpr Duration kOpenPause = 5s;
+
+}  // namespace
+
+VerbsLender::VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::DevicesConfig devices,
+                         verbs::Provider* provider)
     : executor_(std::move(executor)),
+      clock_(clock),
       config_(std::move(devices)),
       provider_(provider),
       slow_calls_(/*in_place=*/provider != nullptr) {}
@@ -16,12 +23,13 @@ VerbsLender::VerbsLender(asio::any_io_executor executor, verbs::DevicesConfig de
 VerbsLender::~VerbsLender() { *alive_ = false; }
 
 void VerbsLender::open() {
-  if (state_ != State::kIdle) return;
+  const bool may_try = state_ == State::kIdle || (state_ == State::kUnavailable && clock_.now() >= open_again_);
+  if (!may_try) return;
   state_ = State::kOpening;
   struct Attempt {
     std::shared_ptr<Open> open = std::make_shared<Open>();
     std::string why;
-    bool is_open = false;
+    bool is_open = false, may_come = false;
   };
   const auto attempt = std::make_shared<Attempt>();
   const auto open_all = [attempt, given = provider_, config = config_] {
@@ -32,6 +40,7 @@ void VerbsLender::open() {
     }
     verbs::Provider& provider = given != nullptr ? *given : *attempt->open->provider;
     auto devices = verbs::open_devices(provider, config, &attempt->why);
+    attempt->may_come = !devices && devices.error() == Errc::kUnavailable;
     if (!devices) return;
     attempt->open->devices = std::move(*devices);
     attempt->is_open = true;
@@ -41,6 +50,7 @@ void VerbsLender::open() {
     why_ = std::move(attempt->why);
     state_ = attempt->is_open ? State::kReady : State::kUnavailable;
     if (attempt->is_open) open_ = std::move(attempt->open);
+    open_again_ = attempt->may_come ? clock_.now() + kOpenPause : TimePoint::max();
   });
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "client/lent_memory.h"
 #include "transport/verbs_devices.h"
 
@@ -26,11 +27,14 @@ class VerbsLender {
   };
   enum class State : std::uint8_t { kIdle, kOpening, kReady, kUnavailable };
 
-  /// `provider`: instead of this machine's devices, and used on the executor only; outlives the lender.
-  VerbsLender(asio::any_io_executor executor, verbs::DevicesConfig devices, verbs::Provider* provider);
+  /// `provider`: instead of this machine's devices, and used on the executor only; outlives the lender, as `clock`
+  /// does.
+  VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::DevicesConfig devices, verbs::Provider* provider);
   ~VerbsLender();
 
-  void open();  ///< Begins it, once.
+  /// Begins it, once; and again from time to time if libibverbs is here and it is devices that are missing: a link may
+  /// come.
+  void open();
   State state() const { return state_; }
   const std::string& why() const { return why_; }                 ///< Why not kReady; then: which devices are left out.
   const std::shared_ptr<Open>& devices() const { return open_; }  ///< Null until kReady.
@@ -57,9 +61,11 @@ class VerbsLender {
   };
 
   asio::any_io_executor executor_;
+  Clock& clock_;
   verbs::DevicesConfig config_;
   verbs::Provider* provider_;
   State state_ = State::kIdle;
+  TimePoint open_again_ = TimePoint::max();  ///< If kUnavailable.
   std::string why_;
   std::shared_ptr<Open> open_;
   std::map<const LentMemory::Region*, std::shared_ptr<Entry>> entries_;

@@ -4,6 +4,8 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -69,12 +71,32 @@ std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidE
   return is_link_local(entry.gid) ? "link-local comes last" : "IPv4 goes before IPv6";
 }
 
-std::vector<Attachment> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
-                                       std::span<const std::string> configured, std::string* why) {
-  std::vector<const DeviceInfo*> order;
-  std::string reasons;
-  const auto add_reason = [&](const std::string& reason) { reasons += (reasons.empty() ? "" : "; ") + reason; };
+Result<DeviceWish> parse_device_wish(const std::string& text, std::string* why) {
+  const std::size_t at = text.find('@');
+  DeviceWish wish{.device = text.substr(0, at), .gid = std::nullopt};
+  if (at != std::string::npos) wish.gid = parse_gid(text.substr(at + 1));
+  if (!wish.device.empty() && (wish.gid || at == std::string::npos)) return wish;
+  if (why) *why = "device: '" + text + "', must be NAME or NAME@ADDRESS, such as mlx5_0@10.0.0.1";
+  return Errc::kBadRequest;
+}
+
+std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
+                                         std::span<const std::string> configured, std::string* why) {
+  std::vector<DeviceChoice> chosen;
+  std::string reasons, missing;
+  const auto append = [](std::string& all, const std::string& reason) {
+    if (!reason.empty()) all += (all.empty() ? "" : "; ") + reason;
+  };
+  const auto add_reason = [&](const std::string& reason) { append(reasons, reason); };
+  const auto add = [&](const DeviceInfo& device, DeviceWish wish) {
+    std::string reason;
+    auto attached = attach(device, wish.gid, &reason);
+    if (!attached) append(configured.empty() ? reasons : missing, reason);
+    chosen.push_back({std::move(wish), attached ? std::optional(std::move(*attached)) : std::nullopt});
+  };
+  const auto has_come = [](const DeviceChoice& each) { return each.attachment.has_value(); };
   if (configured.empty()) {
+    std::vector<const DeviceInfo*> order;
     for (const DeviceInfo& device : devices) order.push_back(&device);
     const auto distance = [&](const DeviceInfo& device) {
       return device.numa_node < 0 || numa_node < 0 ? 1 : device.numa_node == numa_node ? 0 : 2;
@@ -83,26 +105,26 @@ std::vector<Attachment> choose_devices(std::span<const DeviceInfo> devices, int 
       return std::pair(distance(*a), a->name) < std::pair(distance(*b), b->name);
     });
     if (order.empty()) add_reason("no RDMA device");
+    for (const DeviceInfo* const device : order) add(*device, {.device = device->name, .gid = std::nullopt});
+    std::erase_if(chosen, std::not_fn(has_come));
   }
-  for (const std::string& name : configured) {
-    const auto found =
-        std::find_if(devices.begin(), devices.end(), [&](const auto& each) { return each.name == name; });
-    if (found == devices.end()) {
-      add_reason("device: " + name + ", no such device");
-    } else {
-      order.push_back(&*found);
-    }
-  }
-  std::vector<Attachment> chosen;
-  for (const DeviceInfo* const device : order) {
+  for (const std::string& text : configured) {
     std::string reason;
-    auto attached = attach(*device, std::nullopt, &reason);
-    if (attached) {
-      chosen.push_back(std::move(*attached));
-    } else {
+    auto wish = parse_device_wish(text, &reason);
+    if (!wish) {
       add_reason(reason);
+      continue;
+    }
+    const auto found =
+        std::find_if(devices.begin(), devices.end(), [&](const auto& each) { return each.name == wish->device; });
+    if (found == devices.end()) {
+      add_reason("device: " + wish->device + ", no such device");
+    } else {
+      add(*found, std::move(*wish));
     }
   }
+  std::stable_partition(chosen.begin(), chosen.end(), has_come);
+  if (chosen.empty() || !has_come(chosen[0])) add_reason(missing);
   if (why) *why = reasons;
   return chosen;
 }
@@ -141,7 +163,8 @@ std::string text_of(const Gid& gid) {
 }
 
 std::optional<Gid> parse_gid(const std::string& text) {
-  Gid gid;
+  Gid gid{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  if (::inet_pton(AF_INET, text.c_str(), gid.data() + 12) == 1) return gid;
   if (::inet_pton(AF_INET6, text.c_str(), gid.data()) != 1) return std::nullopt;
   return gid;
 }

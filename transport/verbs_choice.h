@@ -32,10 +32,25 @@ Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wa
 /// Why attach() takes `best`, or nothing if that is null, and not `entry`: part of a sentence.
 std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best);
 
-/// Devices that can be attached, best first: those on `numa_node`, then unknown ones, then the others; equal ones by
-/// name. If `configured` is not empty, only those, in its order.
-std::vector<Attachment> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
-                                       std::span<const std::string> configured, std::string* why);
+/// A device as it was asked for.
+struct DeviceWish {
+  std::string device;
+  std::optional<Gid> gid;  ///< To be reached at; none: attach() chooses.
+};
+/// "mlx5_0", "mlx5_0@10.0.0.1", "mlx5_0@2001:db8::7". Errors: kBadRequest; `why` names the part.
+Result<DeviceWish> parse_device_wish(const std::string& text, std::string* why);
+
+/// A device to be used.
+struct DeviceChoice {
+  DeviceWish wish;
+  std::optional<Attachment> attachment;  ///< None: not now.
+};
+/// Of the devices that `configured` names, as parse_device_wish() reads it, those that are there, in its order but with
+/// those that cannot be attached now at the end: they may come. If it is empty, all that can be attached, best first:
+/// those on `numa_node`, then unknown ones, then the others; equal ones by name. `why` says what each one lacks that
+/// is left out; if none can be attached, what each one lacks.
+std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
+                                         std::span<const std::string> configured, std::string* why);
 
 /// 24 random bits from the system, for a queue pair's first packet.
 std::uint32_t random_psn();
@@ -45,7 +60,7 @@ QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::u
 Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer);
 
 bool is_link_local(const Gid& gid);
-/// "fe80::1" and "::ffff:10.0.0.1" forms. text_of() writes what parse_gid() reads.
+/// "fe80::1", "::ffff:10.0.0.1" and, to be read, "10.0.0.1" forms. text_of() writes what parse_gid() reads.
 std::string text_of(const Gid& gid);
 std::optional<Gid> parse_gid(const std::string& text);
 

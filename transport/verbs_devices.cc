@@ -42,23 +42,36 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
   }
   std::string lacks;
   std::vector<OpenDevice> open;
-  for (Attachment& attachment : choose_devices(infos, own_numa_node(), config.names, &lacks)) {
+  bool is_attached = false;
+  for (DeviceChoice& choice : choose_devices(infos, own_numa_node(), config.names, &lacks)) {
     if (open.size() == config.count_max) break;
-    const auto info = std::ranges::find(infos, attachment.device, &DeviceInfo::name);
+    const std::string& name = choice.wish.device;
+    const auto info = std::ranges::find(infos, name, &DeviceInfo::name);
     auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];
     if (!handle) continue;  // named twice
     auto domain = handle->create_domain();
     if (!domain) {
-      add_reason(attachment.device + ": " + domain.error().message());
+      add_reason(name + ": " + domain.error().message());
       continue;
     }
-    attachment.traffic_class = config.traffic_class;
-    open.push_back({std::move(attachment), info->limits, std::move(handle), std::move(*domain)});
+    is_attached = is_attached || choice.attachment;
+    open.push_back({std::move(choice.wish), config.traffic_class, info->limits, std::move(handle), std::move(*domain)});
   }
   add_reason(lacks);
   if (why) *why = reasons;
-  if (open.empty()) return Errc::kUnavailable;
+  if (!is_attached) return Errc::kUnavailable;
   return open;
+}
+
+Result<Attachment> OpenDevice::attach(std::string* why) const {
+  const auto info = device->query();
+  if (!info) {
+    if (why) *why = wish.device + ": " + info.error().message();
+    return info.error();
+  }
+  auto attached = verbs::attach(*info, wish.gid, why);
+  if (attached) attached->traffic_class = traffic_class;
+  return attached;
 }
 
 RegisteredMemory::RegisteredMemory(std::span<std::byte> memory, std::uint64_t slice_bytes)
@@ -118,7 +131,7 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::spa
       auto region =
           register_slice(*each.domain, begin, std::min<std::uint64_t>(slice_bytes, memory.size() - begin), &reason);
       if (!region) {
-        if (why) *why = each.attachment.device + ": " + (reason.empty() ? region.error().message() : reason);
+        if (why) *why = each.wish.device + ": " + (reason.empty() ? region.error().message() : reason);
         return region.error();
       }
       made->regions_.push_back(std::move(*region));

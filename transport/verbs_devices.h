@@ -18,20 +18,27 @@ namespace kv::verbs {
 
 /// A device, and the domain that the process's memory and queue pairs on it share.
 struct OpenDevice {
-  Attachment attachment;
+  /// Where it is reached now: its link may have gone or come, its addresses may have changed. Errors: kUnavailable, or
+  /// the device's; `why` says what is missing. May take long. Thread safety: any thread, if the provider's is.
+  Result<Attachment> attach(std::string* why) const;
+
+  DeviceWish wish;
+  std::uint8_t traffic_class = 0;
   DeviceLimits limits;
   std::unique_ptr<Device> device;
   std::unique_ptr<ProtectionDomain> domain;
 };
 
 struct DevicesConfig {
-  std::vector<std::string> names = {};  ///< Empty: all that can be attached, nearest to the calling thread first.
+  /// Each as parse_device_wish() reads it. Empty: all that can be attached, nearest to the calling thread first.
+  std::vector<std::string> names = {};
   std::size_t count_max = 4;
   std::uint8_t traffic_class = 0;  ///< Of what goes to peers: Path::traffic_class.
 };
 
-/// Opens them, best first. One that cannot be used is left out; `why` says what each of those lacks, also on success.
-/// Errors: kUnavailable: none is left. May take long.
+/// Opens them, best first. One that cannot be used is left out, but one that is named and lacks no more than a link or
+/// an address comes last: OpenDevice::attach() tells when it has them. `why` says what each lacks that is left out,
+/// also on success. Errors: kUnavailable: none can be attached. May take long.
 Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why);
 
 /// One stretch of memory, registered with each of several devices, in slices of equal size but the last.

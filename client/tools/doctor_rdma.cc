@@ -320,7 +320,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   findings.push_back(judge_gpu(machine, dmabuf));
 
   std::string why;
-  const std::vector<verbs::Attachment> chosen = verbs::choose_devices(infos, -1, {}, &why);
+  const std::vector<verbs::DeviceChoice> chosen = verbs::choose_devices(infos, -1, {}, &why);
   if (names.empty()) findings.push_back(no_device(!machine.devices.empty()));
   if (chosen.empty() && !names.empty()) {
     findings.push_back({"RDMA devices", Verdict::kFailed,
@@ -328,7 +328,8 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   }
   // A transfer of 1 MiB fits into the limit of an ordinary login.
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
-  for (const verbs::Attachment& attachment : chosen) {
+  for (const verbs::DeviceChoice& choice : chosen) {
+    const verbs::Attachment& attachment = *choice.attachment;
     const auto device =
         std::find_if(open.begin(), open.end(), [&](const auto& each) { return each.first == attachment.device; });
     const Loopback loopback =

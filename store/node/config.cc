@@ -137,7 +137,9 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->group("RDMA");
   add("rdma-device", options.verbs.devices.names,
-      "A device to use, such as mlx5_0; may be repeated. None: those nearest to this node's processor, at most 4")
+      "A device to use, such as mlx5_0, or mlx5_0@10.0.0.1 for one of its addresses; may be repeated. Its link may "
+      "come "
+      "later. None: those nearest to this node's processor whose link is up, at most 4")
       ->group("RDMA");
   add("rdma-lanes-max", options.verbs.lane_count_max, "Queue pairs of one session; lane i is on device i")
       ->check(CLI::Range(1, 32))
@@ -275,6 +277,10 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   options.rdma = rdma == "on"     ? NodeOptions::Rdma::kOn
                  : rdma == "auto" ? NodeOptions::Rdma::kAuto
                                   : NodeOptions::Rdma::kOff;
+  for (const std::string& name : options.verbs.devices.names) {
+    std::string why;
+    if (!verbs::parse_device_wish(name, &why)) return fail("rdma-" + why);
+  }
   options.verbs.devices.count_max = std::max<std::size_t>(4, options.verbs.devices.names.size());
   if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
   const auto duration = [](double seconds) {

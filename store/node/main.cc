@@ -25,8 +25,14 @@ namespace {
 
 void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
   for (const verbs::OpenDevice& each : opened.devices()) {
-    spdlog::info("rdma: device={} port={} gid={} index={} mtu_bytes={}", each.attachment.device, each.attachment.port,
-                 verbs::text_of(each.attachment.gid.gid), each.attachment.gid.index, each.attachment.mtu_bytes);
+    std::string why;
+    const auto at = each.attach(&why);
+    if (at) {
+      spdlog::info("rdma: device={} port={} gid={} index={} mtu_bytes={}", at->device, at->port,
+                   verbs::text_of(at->gid.gid), at->gid.index, at->mtu_bytes);
+    } else {
+      spdlog::warn("rdma: device={} is waited for: {}", each.wish.device, why);
+    }
   }
   if (!opened.left_out().empty()) spdlog::info("rdma: left out: {}", opened.left_out());
   node.verbs = &opened;

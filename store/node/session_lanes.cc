@@ -47,6 +47,8 @@ struct SessionLanes::Moving {
 /// A queue pair on its way to being a lane.
 struct SessionLanes::Attempt {
   Answer answer;
+  std::size_t device = 0;
+  std::optional<verbs::Attachment> attachment;
   std::shared_ptr<VerbsMover> mover;  ///< Or:
   std::shared_ptr<verbs::VerbsMessages> messages;
   verbs::QueuePairAddress peer;
@@ -84,10 +86,28 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     Attempt& attempt = attempts->emplace_back();
     attempt.answer.lane = offer.lane;
     attempt.answer.message_count = std::min(offer.message_count, node.config().message_count_max);
+    attempt.device = node.device_of(offer.message_count > 0 ? 0 : offer.lane);
     attempt.peer = offer.peer;
-    make(attempt);
   }
   is_connecting_ = true;
+  const auto attach_all = [attempts, &node] {
+    for (Attempt& each : *attempts) {
+      auto attached = node.devices()[each.device].attach(&each.answer.why);
+      if (attached) each.attachment = std::move(*attached);
+    }
+  };
+  node.slow_calls().run(attach_all, executor_, [this, alive = alive_, attempts, done = std::move(done)] {
+    if (!*alive) return done({});
+    for (Attempt& each : *attempts) {
+      if (each.attachment) make(each);
+    }
+    connect_made(attempts, done);
+  });
+}
+
+void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
+                                std::function<void(std::vector<Answer>)> done) {
+  VerbsNode& node = thread_->node();
   const auto connect_all = [attempts] {
     for (Attempt& each : *attempts) {
       if (each.pair() == nullptr) continue;
@@ -121,11 +141,11 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
   });
 }
 
-/// Its queue pair, and what the client is told of it; else its answer says why not.
+/// Its queue pair, and what the client is told of it; else its answer says why not. Requires its attachment.
 void SessionLanes::make(Attempt& attempt) {
   VerbsNode& node = thread_->node();
   Answer& answer = attempt.answer;
-  const std::size_t device = node.device_of(answer.message_count > 0 ? 0 : answer.lane);
+  const std::size_t device = attempt.device;
   const verbs::OpenDevice& open = node.devices()[device];
   if (!node.take_queue_pair()) {
     answer.why =
@@ -150,7 +170,7 @@ void SessionLanes::make(Attempt& attempt) {
                                               .bytes_max = kMessageBytesMax,
                                               .write_count_max = kCargoStretchesMax,
                                               .timeout = node.config().move_timeout,
-                                              .port = open.attachment.port},
+                                              .port = attempt.attachment->port},
                                              &answer.why);
     if (made) {
       attempt.messages = std::shared_ptr<verbs::VerbsMessages>(made->release(), end);
@@ -165,7 +185,7 @@ void SessionLanes::make(Attempt& attempt) {
     }
   } else {
     verbs::MoverOptions options = node.config().mover;
-    options.port = open.attachment.port;
+    options.port = attempt.attachment->port;
     auto made = VerbsMover::create(thread_->loop(device), node.clock(), *open.domain, options, &answer.why);
     if (made) {
       attempt.mover = std::shared_ptr<VerbsMover>(made->release(), end);
@@ -180,8 +200,8 @@ void SessionLanes::make(Attempt& attempt) {
     return;
   }
   const std::uint32_t first_psn = verbs::random_psn();
-  attempt.path = path_to(open.attachment, first_psn, attempt.peer);
-  answer.end = address_of(open.attachment, attempt.pair()->number(), first_psn);
+  attempt.path = path_to(*attempt.attachment, first_psn, attempt.peer);
+  answer.end = address_of(*attempt.attachment, attempt.pair()->number(), first_psn);
 }
 
 void SessionLanes::sweep() {

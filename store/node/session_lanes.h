@@ -27,10 +27,10 @@ struct Placement {
   std::uint64_t region_offset = 0;  ///< The slot's length from there lies in the region: checked before.
 };
 
-/// Lane i is on the node's device i modulo their number. A lane that broke is of no use until the client offers it
-/// again: only the client can end its own queue pair, and until it has, packets on their way still land.
-/// The lane after the last, message_lane(), carries small requests, their answers and the few blocks that go with one.
-/// It is on the device of lane 0, and lane 0's keys are good for it.
+/// Lane i is on the node's device i modulo their number, at the address that the device has when it is connected. A
+/// lane that broke is of no use until the client offers it again: only the client can end its own queue pair, and until
+/// it has, packets on their way still land. The lane after the last, message_lane(), carries small requests, their
+/// answers and the few blocks that go with one. It is on the device of lane 0, and lane 0's keys are good for it.
 /// Thread safety: none; on the executor of the session.
 class SessionLanes {
  public:
@@ -43,6 +43,7 @@ class SessionLanes {
   ~SessionLanes();
 
   const VerbsConfig& config() const { return thread_->node().config(); }
+  verbs::SlowCalls& verifiers() const { return thread_->node().verifiers(); }
   std::uint32_t message_lane() const { return config().lane_count_max; }
 
   struct Offer {
@@ -98,7 +99,7 @@ class SessionLanes {
   struct Attempt;
 
   void make(Attempt& attempt);
-
+  void connect_made(std::shared_ptr<std::vector<Attempt>> attempts, std::function<void(std::vector<Answer>)> done);
   void sweep();  ///< Takes note of lanes that have broken.
   std::vector<verbs::Stretch> stretches(const Placement& placement, std::span<const RemoteSlice> region,
                                         std::size_t lane) const;

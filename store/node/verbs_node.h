@@ -48,6 +48,9 @@ class VerbsNode {
   const std::string& left_out() const { return left_out_; }  ///< Devices that are not used, and why.
   Clock& clock() const { return clock_; }
   verbs::SlowCalls& slow_calls() { return slow_calls_; }
+  /// Verifies what large puts bring. The thread that posts their READs has the next ones to post meanwhile.
+  verbs::SlowCalls& verifiers() { return verifiers_; }
+  void finish_calls();  ///< Waits for slow calls and verifiers; from then on they do nothing.
 
   /// Loops of one I/O thread, running. nullptr if a device gives no completion queue; `why` says which.
   std::shared_ptr<VerbsThread> make_thread(const asio::any_io_executor& executor, std::string* why);
@@ -80,7 +83,7 @@ class VerbsNode {
   std::mutex peers_mutex_;
   std::set<std::tuple<verbs::Gid, std::uint16_t, std::uint32_t>> peers_;  ///< GID, LID, number.
   Counters counters_;
-  verbs::SlowCalls slow_calls_;
+  verbs::SlowCalls slow_calls_, verifiers_;
 };
 
 /// One I/O thread's completion loops, one for each device. Thread safety: none; on its executor.

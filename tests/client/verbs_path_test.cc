@@ -179,6 +179,51 @@ TEST_F(VerbsPathTest, MemoryFreedAfterADeadlineIsOutOfReachBeforeItIsUsedAgain) 
   EXPECT_EQ(get().block_count, kCount);
 }
 
+TEST_F(VerbsPathTest, ADeviceThatIsNamedIsUsedOnceItsLinkHasCome) {
+  for (const std::string late : {"fake1", "fake3"}) {  // the node's, then the client's
+    SCOPED_TRACE(late);
+    verbs.set_link(late, false);
+    restart_node();
+    restart_client();
+    EXPECT_EQ(client->nodes()[0].rdma_lanes, 1u);
+    EXPECT_EQ(client->nodes()[0].rdma_text, "lane 1: " + late + " port 1: the link is down");
+    put_all();
+    EXPECT_TRUE(uses_verbs());
+    verbs.set_link(late, true);
+    loop.run_for(10s);
+    get();
+    loop.run_for(1s);
+    EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u);
+    EXPECT_EQ(client->nodes()[0].rdma_text, "");
+    EXPECT_TRUE(uses_verbs());
+  }
+}
+
+TEST_F(VerbsPathTest, AClientLooksAgainForDevicesThatAreMissing) {
+  verbs.set_link("fake2", false);
+  verbs.set_link("fake3", false);
+  client.reset();
+  client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock, &verbs);
+  space = loop.run(client->open(record, 5s)).value();
+  lent = client->allocate(kCount * kBlockBytes).value();
+  memory.emplace(lent, kCount, kBlockBytes);
+  put_all();
+  EXPECT_EQ(get().block_count, kCount) << "through the socket";
+  EXPECT_EQ(client->nodes()[0].rdma_text, "fake2 port 1: the link is down; fake3 port 1: the link is down");
+  verbs.set_link("fake2", true);
+  verbs.set_link("fake3", true);
+  get();
+  loop.run_for(1s);
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 0u) << "not at every call";
+  loop.run_for(5s);
+  for (int i = 0; i < 3; ++i) {
+    get();
+    loop.run_for(1s);
+  }
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u);
+  EXPECT_TRUE(uses_verbs());
+}
+
 TEST_F(VerbsPathTest, WithoutADeviceBlocksGoThroughTheSocket) {
   put_all();
   verbs.remove_device("fake0");

@@ -45,8 +45,8 @@ struct NodeLanes {
   }
   verbs::QueuePairAddress connect(verbs::QueuePair& pair, const verbs::QueuePairAddress& peer) {
     constexpr std::uint32_t kPsn = 9;
-    KV_ASSERT(pair.connect(peer, path_to(devices[0].attachment, kPsn, peer), &why));
-    return address_of(devices[0].attachment, pair.number(), kPsn);
+    KV_ASSERT(pair.connect(peer, path_to(devices[0].attach(nullptr).value(), kPsn, peer), &why));
+    return address_of(devices[0].attach(nullptr).value(), pair.number(), kPsn);
   }
   SimWorld& world;
   std::string why;

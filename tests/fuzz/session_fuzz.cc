@@ -63,10 +63,10 @@ class MessageEnd {
     world_.run_for(1ms);
   }
   verbs::QueuePairAddress address() const {
-    return address_of(devices_[0].attachment, messages_->queue_pair().number(), kPsn);
+    return address_of(devices_[0].attach(nullptr).value(), messages_->queue_pair().number(), kPsn);
   }
   void connect(const verbs::QueuePairAddress& node) {
-    const auto path = path_to(devices_[0].attachment, kPsn, node);
+    const auto path = path_to(devices_[0].attach(nullptr).value(), kPsn, node);
     KV_ASSERT(messages_->queue_pair().connect(node, path, &why_));
   }
   void send(std::span<const std::byte> message) { (void)messages_->send(message); }

@@ -242,13 +242,14 @@ TEST_F(ConfigTest, VersionEndsWithSuccess) {
 }
 
 TEST_F(ConfigTest, RdmaOptionsReachTheDevicesAndTheirRangesAreKept) {
-  const NodeOptions options = good({"--rdma", "on", "--rdma-device", "mlx5_0", "--rdma-lanes-max", "2",
+  const NodeOptions options = good({"--rdma", "on", "--rdma-device", "mlx5_0@10.0.0.1", "--rdma-lanes-max", "2",
                                     "--rdma-messages-max", "0", "--rdma-traffic-class", "104"});
   EXPECT_EQ(options.rdma, NodeOptions::Rdma::kOn);
-  EXPECT_EQ(options.verbs.devices.names, std::vector<std::string>{"mlx5_0"});
+  EXPECT_EQ(options.verbs.devices.names, std::vector<std::string>{"mlx5_0@10.0.0.1"});
   EXPECT_EQ(options.verbs.lane_count_max, 2u);
   EXPECT_EQ(options.verbs.message_count_max, 0u);
   EXPECT_EQ(options.verbs.devices.traffic_class, 104);
+  expect_refused({"--rdma-device", "mlx5_0@here"}, {"rdma-device", "mlx5_0@here", "mlx5_0@10.0.0.1"});
   expect_refused({"--rdma-traffic-class", "256"}, {"rdma-traffic-class", "256"});
   expect_refused({"--rdma-messages-max", "65"}, {"rdma-messages-max", "65"});
   expect_refused({"--rdma", "maybe"}, {"rdma", "maybe"});

@@ -30,10 +30,10 @@ struct RawSide {
     queues.push_back(device.device->create_completion_queue(256).value());
     pairs.push_back(device.domain->create_queue_pair(*queues.back(), {.remote = kAll}, &why).value());
     psns.push_back(verbs::random_psn());
-    return address_of(device.attachment, pairs.back()->number(), psns.back());
+    return address_of(device.attach(nullptr).value(), pairs.back()->number(), psns.back());
   }
   void connect(std::size_t lane, const verbs::QueuePairAddress& node) {
-    ASSERT_TRUE(pairs[lane]->connect(node, path_to(devices[0].attachment, psns[lane], node), &why)) << why;
+    ASSERT_TRUE(pairs[lane]->connect(node, path_to(devices[0].attach(nullptr).value(), psns[lane], node), &why)) << why;
   }
   std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
   std::uint32_t rkey() const { return registered->rkey(0, 0); }

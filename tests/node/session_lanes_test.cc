@@ -182,7 +182,7 @@ TEST_F(SessionLanesTest, AQueuePairIsConnectedToOnce) {
   RawSide side(fake, kBytes);
   set_up(*client, side, 1);
   const verbs::QueuePairAddress taken =
-      address_of(side.devices[0].attachment, side.pairs[0]->number(), /*first_psn=*/1);
+      address_of(side.devices[0].attach(nullptr).value(), side.pairs[0]->number(), /*first_psn=*/1);
   const Answer answer = thief->ask(FrameType::kVerbsConnect, 50, offer({{0, taken}}));
   const auto* const lane = (*answer.as<wire::VerbsConnectResponse>().lanes())[0];
   EXPECT_EQ(lane->end(), nullptr);

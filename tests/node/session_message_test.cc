@@ -32,7 +32,7 @@ class SessionMessageTest : public SessionLanesTest {
           [this](error_code) { is_broken = true; });
       asio::co_spawn(world.io, loop.run(), asio::detached);
       psn = verbs::random_psn();
-      end = address_of(side.devices[0].attachment, messages->queue_pair().number(), psn);
+      end = address_of(side.devices[0].attach(nullptr).value(), messages->queue_pair().number(), psn);
     }
     ~RawMessages() {
       messages.reset();
@@ -55,7 +55,8 @@ class SessionMessageTest : public SessionLanesTest {
     const auto* const lane = (*answer.as<wire::VerbsConnectResponse>().lanes())[0];
     EXPECT_EQ(lane->messages(), std::min(count, 16u));
     const auto peer = verbs::decode(lane->end(), &why).value();
-    EXPECT_TRUE(made->messages->queue_pair().connect(peer, path_to(side.devices[0].attachment, made->psn, peer), &why));
+    EXPECT_TRUE(made->messages->queue_pair().connect(
+        peer, path_to(side.devices[0].attach(nullptr).value(), made->psn, peer), &why));
     return made;
   }
 

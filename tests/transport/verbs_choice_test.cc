@@ -75,7 +75,10 @@ TEST(VerbsChoiceTest, TakesDevicesByDistanceLeavingOutThoseThatAreDown) {
   std::string why;
   const auto names = [&](int numa_node, const std::vector<std::string>& configured) {
     std::string all;
-    for (const Attachment& each : choose_devices(devices, numa_node, configured, &why)) all += each.device;
+    for (const DeviceChoice& each : choose_devices(devices, numa_node, configured, &why)) {
+      all += each.wish.device;
+      if (!each.attachment) all += '?';
+    }
     return all;
   };
   EXPECT_EQ(names(0, {}), "cba");
@@ -84,8 +87,32 @@ TEST(VerbsChoiceTest, TakesDevicesByDistanceLeavingOutThoseThatAreDown) {
   EXPECT_EQ(names(-1, {}), "abc");
   EXPECT_EQ(names(0, {"b", "x", "a"}), "ba");
   EXPECT_EQ(why, "device: x, no such device");
+  EXPECT_EQ(names(0, {"d", "b"}), "bd?") << "its link may come";
+  EXPECT_EQ(why, "");
+  EXPECT_EQ(names(0, {"d", "x"}), "d?");
+  EXPECT_EQ(why, "device: x, no such device; d port 1: the link is down");
   EXPECT_TRUE(choose_devices({}, 0, {}, &why).empty());
   EXPECT_EQ(why, "no RDMA device");
+}
+
+TEST(VerbsChoiceTest, ADeviceCanBeNamedWithItsAddress) {
+  const std::vector<DeviceInfo> devices = {roce("a"), roce("b")};
+  std::string why;
+  const auto taken = [&](const std::string& text) {
+    const auto chosen = choose_devices(devices, 0, std::vector{text}, &why);
+    return chosen.empty() || !chosen[0].attachment ? -1 : static_cast<int>(chosen[0].attachment->gid.index);
+  };
+  EXPECT_EQ(taken("b"), 5);
+  EXPECT_EQ(taken("b@10.9.9.9"), 6);
+  EXPECT_EQ(taken("b@::ffff:10.9.9.9"), 6);
+  EXPECT_EQ(taken("b@fe80::1"), 1);
+  EXPECT_EQ(taken("b@10.9.9.8"), -1);
+  EXPECT_THAT(why, HasSubstr("b port 1: gid: ::ffff:10.9.9.8"));
+  for (const char* wrong : {"", "@10.9.9.9", "b@", "b@10.9.9", "b@b"}) {
+    EXPECT_EQ(parse_device_wish(wrong, &why).error(), Errc::kBadRequest);
+    EXPECT_THAT(why, HasSubstr("'" + std::string(wrong) + "'"));
+    EXPECT_EQ(taken(wrong), -1);
+  }
 }
 
 TEST(VerbsChoiceTest, AgreesOnTheSmallerOfBoth) {
