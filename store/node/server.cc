@@ -142,7 +142,7 @@ void Server::stop(Duration timeout) {
   VerbsNode* const verbs = node_.verbs;
   const Duration grace = 2s + (verbs != nullptr ? verbs->config().move_timeout : Duration::zero());
   end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
-  if (verbs != nullptr) verbs->slow_calls().finish();  // it posts to the threads' contexts
+  if (verbs != nullptr) verbs->finish_calls();  // they post to the threads' contexts
   for (auto& thread : threads_) thread->work.reset();
   for (auto& thread : threads_) {
     thread->context.stop();

@@ -210,6 +210,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   asio::awaitable<bool> drain(std::shared_ptr<PutJob> job, std::uint32_t count, std::vector<std::uint64_t> claimed);
   static asio::awaitable<void> drain_by_verbs(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job,
                                               std::size_t first, std::size_t count, std::vector<std::uint64_t> claimed);
+  asio::awaitable<std::size_t> verify(const PutJob& job, std::size_t first, std::size_t count,
+                                      std::span<const std::uint64_t> claimed);
   void commit(PutJob& job, std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   void finish_put(PutJob& job);
   void fail_put(PutJob& job, Errc code, std::string message, std::uint32_t broken = 0);

@@ -1,6 +1,6 @@
 // store/node/session_put.cc: a block enters: its slot is staged under the lock (offer), filled from the socket or the
 // region and verified against what the client claims (drain), and made visible (commit). Memory registered for RDMA is
-// read by the device, while the session goes on (drain_by_verbs).
+// read by the device, and verified on another thread, while the session goes on (drain_by_verbs).
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
@@ -14,10 +14,23 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kTurnBytes = 4 << 20;  ///< Copied from a region before others get a turn.
+constexpr std::size_t kTurnBytes = 4 << 20;          ///< Copied from a region before others get a turn.
+constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would take longer to wake.
 /// Of a session's puts, fetched by RDMA at once: enough to keep several lanes busy.
 constexpr std::uint64_t kDrainingBytesMax = 16 << 20;
 constexpr std::size_t kDrainsMax = 64;
+
+/// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
+std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed,
+                        std::size_t stripes) {
+  std::vector<std::uint64_t> sums(stripes);
+  std::size_t sound = 0;
+  for (; sound < staged.size(); ++sound) {
+    block_checksums(staged[sound].seed, staged[sound].bytes, sums);
+    if (!std::ranges::equal(sums, claimed.subspan(sound * stripes, stripes))) break;
+  }
+  return sound;
+}
 
 }  // namespace
 
@@ -213,21 +226,18 @@ asio::awaitable<void> Session::drain_by_verbs(std::shared_ptr<Session> self, std
                        fetched->set();
                      });
   while (!fetched->is_set()) co_await fetched->wait();
-  while (before && !before->is_set()) co_await before->wait();
 
   const std::size_t stripes = stripe_count(job->block_bytes);
-  std::vector<std::uint64_t> sums(stripes);
-  std::size_t good = 0, since_turn = 0;
-  for (; !outcome->error && good < count && !job->is_over; ++good) {
-    // What lies in the slot is what counts: the client may have changed its memory meanwhile.
-    block_checksums(staged[good].seed, staged[good].bytes, sums);
-    if (!std::equal(sums.begin(), sums.end(), claimed.begin() + static_cast<std::ptrdiff_t>(good * stripes))) break;
-    since_turn += job->block_bytes;
-    if (since_turn >= kTurnBytes && good + 1 < count) {
-      since_turn = 0;
-      co_await asio::post(self->executor_, asio::use_awaitable);
-    }
+  const std::size_t turn = std::max<std::size_t>(1, kTurnBytes / job->block_bytes);
+  std::size_t good = 0;
+  while (!outcome->error && good < count && !job->is_over) {
+    const std::size_t part = std::min(turn, count - good);
+    const std::size_t sound =
+        co_await self->verify(*job, first + good, part, std::span(claimed).subspan(good * stripes, part * stripes));
+    good += sound;
+    if (sound < part) break;
   }
+  while (before && !before->is_set()) co_await before->wait();
   if (!job->is_over && outcome->error) {
     self->fail_put(*job, Errc::kUnavailable, "put_data: the transfer broke: " + outcome->error.message(),
                    outcome->broken_lanes);
@@ -242,6 +252,23 @@ asio::awaitable<void> Session::drain_by_verbs(std::shared_ptr<Session> self, std
   self->release(region);
   self->writer_.flush();
   self->job_ended();
+}
+
+/// How many of these staged blocks are sound. The caller keeps `job` and `claimed` until it has returned.
+asio::awaitable<std::size_t> Session::verify(const PutJob& job, std::size_t first, std::size_t count,
+                                             std::span<const std::uint64_t> claimed) {
+  const auto staged = std::span(job.plan.staged).subspan(first, count);
+  const std::size_t stripes = stripe_count(job.block_bytes);
+  if (count * job.block_bytes <= kVerifyHereBytes) co_return count_sound(staged, claimed, stripes);
+  struct Verification {
+    Event over;
+    std::size_t sound = 0;
+  };
+  const auto verification = std::make_shared<Verification>(Verification{Event(executor_)});
+  const auto read = [=, slots = job.move_owner] { verification->sound = count_sound(staged, claimed, stripes); };
+  lanes_->verifiers().run(read, executor_, [verification] { verification->over.set(); });
+  while (!verification->over.is_set()) co_await verification->over.wait();
+  co_return verification->sound;
 }
 
 asio::awaitable<bool> Session::drain(std::shared_ptr<PutJob> job, std::uint32_t count,
