@@ -223,7 +223,8 @@ KVS_API int kvs_free(kvs_client* client, void* memory, size_t bytes);
  * connections, then name it in kvs_get and kvs_put, all blocks of a call in one such memory, with checksums: this
  * library never reads or writes it, so get's are for the caller to verify (kvs_enqueue_scatter_verified), and put's to
  * bring (kvs_gather_with_checksums). What cannot go by RDMA ends the result: `why` is KVS_UNAVAILABLE (not yet, or
- * RDMA broke) or KVS_NO_REGION (not with this node); get stops before blocks on disk. docs/rdma.md, "GPU memory". */
+ * RDMA broke) or KVS_NO_REGION (not with this node now); get stops before blocks on disk. docs/rdma.md, "GPU memory".
+ */
 KVS_API int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* memory);
 /* Takes it back. After KVS_OK no RDMA device reaches it, whatever a node does: free it then, not before. After
  * KVS_TIMED_OUT call again. KVS_BUSY: a call in progress uses it. kvs_client_close does the same for all. */

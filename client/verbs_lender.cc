@@ -24,8 +24,9 @@ VerbsLender::~VerbsLender() { *alive_ = false; }
 
 void VerbsLender::open() {
   const bool may_try = state_ == State::kIdle || (state_ == State::kUnavailable && clock_.now() >= open_again_);
-  if (!may_try) return;
-  state_ = State::kOpening;
+  if (!may_try || is_opening_) return;
+  is_opening_ = true;
+  if (state_ == State::kIdle) state_ = State::kOpening;
   struct Attempt {
     std::shared_ptr<Open> open = std::make_shared<Open>();
     std::string why;
@@ -47,6 +48,7 @@ void VerbsLender::open() {
   };
   slow_calls_.run(open_all, executor_, [this, alive = alive_, attempt] {
     if (!*alive) return;
+    is_opening_ = false;
     why_ = std::move(attempt->why);
     state_ = attempt->is_open ? State::kReady : State::kUnavailable;
     if (attempt->is_open) open_ = std::move(attempt->open);

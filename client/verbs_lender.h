@@ -32,7 +32,7 @@ class VerbsLender {
   VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::DevicesConfig devices, verbs::Provider* provider);
   ~VerbsLender();
 
-  /// Begins it, once; and again from time to time if libibverbs is here and it is devices that are missing: a link may
+  /// Begins it; and again from time to time if libibverbs is here and it is devices that are missing: a link may
   /// come.
   void open();
   State state() const { return state_; }
@@ -65,6 +65,7 @@ class VerbsLender {
   verbs::DevicesConfig config_;
   verbs::Provider* provider_;
   State state_ = State::kIdle;
+  bool is_opening_ = false;                  ///< Also while it is kUnavailable, and tried again.
   TimePoint open_again_ = TimePoint::max();  ///< If kUnavailable.
   std::string why_;
   std::shared_ptr<Open> open_;

@@ -117,14 +117,16 @@ std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, in
     }
     const auto found =
         std::find_if(devices.begin(), devices.end(), [&](const auto& each) { return each.name == wish->device; });
+    const auto is_same = [&](const DeviceChoice& each) { return each.wish.device == wish->device; };
     if (found == devices.end()) {
       add_reason("device: " + wish->device + ", no such device");
+    } else if (std::ranges::any_of(chosen, is_same)) {
+      add_reason("device: " + text + ", " + wish->device + " is named twice");
     } else {
       add(*found, std::move(*wish));
     }
   }
-  std::stable_partition(chosen.begin(), chosen.end(), has_come);
-  if (chosen.empty() || !has_come(chosen[0])) add_reason(missing);
+  if (std::ranges::none_of(chosen, has_come)) add_reason(missing);
   if (why) *why = reasons;
   return chosen;
 }

@@ -45,10 +45,10 @@ struct DeviceChoice {
   DeviceWish wish;
   std::optional<Attachment> attachment;  ///< None: not now.
 };
-/// Of the devices that `configured` names, as parse_device_wish() reads it, those that are there, in its order but with
-/// those that cannot be attached now at the end: they may come. If it is empty, all that can be attached, best first:
-/// those on `numa_node`, then unknown ones, then the others; equal ones by name. `why` says what each one lacks that
-/// is left out; if none can be attached, what each one lacks.
+/// The devices that `configured` names, as parse_device_wish() reads it, if they are there: in its order, also those
+/// that cannot be attached now, since they may come. If it is empty, all that can be attached, best first: those on
+/// `numa_node`, then unknown ones, then the others; equal ones by name. `why` says what each one lacks that is left
+/// out; if none can be attached, what each one lacks.
 std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
                                          std::span<const std::string> configured, std::string* why);
 

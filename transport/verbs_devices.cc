@@ -48,7 +48,7 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
     const std::string& name = choice.wish.device;
     const auto info = std::ranges::find(infos, name, &DeviceInfo::name);
     auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];
-    if (!handle) continue;  // named twice
+    KV_ASSERT(handle);
     auto domain = handle->create_domain();
     if (!domain) {
       add_reason(name + ": " + domain.error().message());

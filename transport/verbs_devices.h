@@ -36,9 +36,9 @@ struct DevicesConfig {
   std::uint8_t traffic_class = 0;  ///< Of what goes to peers: Path::traffic_class.
 };
 
-/// Opens them, best first. One that cannot be used is left out, but one that is named and lacks no more than a link or
-/// an address comes last: OpenDevice::attach() tells when it has them. `why` says what each lacks that is left out,
-/// also on success. Errors: kUnavailable: none can be attached. May take long.
+/// Opens them, in the order of choose_devices(). One that cannot be used is left out, but not one that is named and
+/// lacks no more than a link or an address: OpenDevice::attach() tells when it has them. `why` says what each lacks
+/// that is left out, also on success. Errors: kUnavailable: none can be attached now. May take long.
 Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why);
 
 /// One stretch of memory, registered with each of several devices, in slices of equal size but the last.
@@ -89,8 +89,8 @@ class RegisteredMemory {
   std::vector<std::unique_ptr<MemoryRegion>> regions_;
 };
 
-/// Makes calls that may take long (opening, registering, connecting a queue pair) away from an event loop.
-/// Thread safety: any thread. The destructor waits for calls that are being made and forgets the others.
+/// Makes calls that may take long (opening, registering, connecting a queue pair, reading many bytes) away from an
+/// event loop. Thread safety: any thread. The destructor waits for calls that are being made and forgets the others.
 class SlowCalls {
  public:
   /// `in_place`: calls are made at once by who asks, for a provider that is not thread-safe. With several threads, in

@@ -49,8 +49,9 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
            "verbs: RDMA, set up over TCP. Default: shm for a Unix endpoint, else tcp")
         ->check(CLI::IsMember({"tcp", "unix", "shm", "verbs"}))
         ->type_name("NAME");
-    app.add_option("--rdma-device", options.rdma_devices,
-                   "With verbs: a device to use, such as mlx5_0; may be repeated. Default: the nearest")
+    app.add_option(
+           "--rdma-device", options.rdma_devices,
+           "With verbs: a device to use, such as mlx5_0, or mlx5_0@10.0.0.1; may be repeated. Default: the nearest")
         ->type_name("NAME");
     app.add_option("--rdma-lanes", options.rdma_lanes,
                    "With verbs: queue pairs of one connection. Default: one for each device")

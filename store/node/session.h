@@ -268,6 +268,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::uint64_t draining_bytes_ = 0;            ///< Of puts: announced, and on their way by RDMA or being verified.
   std::size_t drain_count_ = 0;
   Event drained_;
+  std::map<std::uint32_t, std::string> lane_refusals_;  ///< Why, as the log has it; empty: it was connected.
 
   struct Progress {
     std::uint64_t bytes = 0;

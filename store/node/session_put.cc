@@ -195,7 +195,7 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
     asio::co_spawn(executor_, drain_by_verbs(shared_from_this(), job, first, count, std::move(claimed)),
                    asio::detached);
     // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
-    // deadline.
+    // deadline, and what it brought is verified in bounded time.
     while (drain_count_ >= kDrainsMax || draining_bytes_ >= kDrainingBytesMax) {
       writer_.flush();
       drained_.reset();

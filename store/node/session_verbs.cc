@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <cstring>
+#include <utility>
 
 #include "base/assert.h"
 #include "store/node/session.h"
@@ -244,9 +245,11 @@ void Session::on_verbs_connect(const Frame& frame) {
   ++job_count_;
   lanes_->connect(std::move(offers), [self = shared_from_this(), id](std::vector<SessionLanes::Answer> answers) {
     for (const SessionLanes::Answer& each : answers) {
-      if (!each.end)
+      const std::string refusal = each.end ? "" : each.why;
+      const bool is_new = std::exchange(self->lane_refusals_[each.lane], refusal) != refusal;
+      if (is_new && !refusal.empty())  // a client asks every few seconds
         spdlog::warn("session {} of '{}' ({}): lane {}: {}", static_cast<std::uint64_t>(self->id_), self->identity_,
-                     self->stream_->peer(), each.lane, each.why);
+                     self->stream_->peer(), each.lane, refusal);
     }
     self->reply(FrameType::kVerbsConnect, id, 0, [&](FlatBufferBuilder& builder) {
       std::vector<flatbuffers::Offset<wire::LaneAnswer>> lanes;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <thread>
 #include <utility>
 
 namespace kv {
@@ -14,12 +13,6 @@ namespace {
 constexpr std::uint32_t kCompletionCountMax = 32 * 1024;
 /// That connect queue pairs: a client with an address that nobody answers for keeps one busy for seconds.
 constexpr std::size_t kConnectThreadCount = 4;
-/// That verify: one reads about as fast as two devices of 100 Gbit/s write.
-constexpr std::size_t kVerifyThreadCountMax = 8;
-
-std::size_t verify_thread_count() {
-  return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 4, 1, kVerifyThreadCountMax);
-}
 
 }  // namespace
 
@@ -27,7 +20,7 @@ VerbsNode::VerbsNode(VerbsConfig config, Clock& clock)
     : config_(std::move(config)),
       clock_(clock),
       slow_calls_(config_.in_place, kConnectThreadCount),
-      verifiers_(config_.in_place, verify_thread_count()) {}
+      verifiers_(config_.verify_thread_count == 0, config_.verify_thread_count) {}
 
 Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
                                                    std::span<std::byte> arena, Clock& clock, std::string* why) {

@@ -28,7 +28,8 @@ struct VerbsConfig {
   std::uint64_t slice_bytes_max = 0;          ///< Of one registration; 0: what the devices take.
   Duration move_timeout = 10s;                ///< Of one move, those before it on its lane included.
   verbs::MoverOptions mover;
-  bool in_place = false;  ///< The provider is not thread-safe: nothing is done on another thread.
+  std::size_t verify_thread_count = 0;  ///< For large puts. 0: the session's own thread verifies.
+  bool in_place = false;                ///< The provider is not thread-safe: nothing is done on another thread.
 };
 
 class VerbsThread;

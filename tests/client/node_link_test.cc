@@ -53,7 +53,7 @@ class NodeLinkTest : public testing::Test {
   FakeNode node{loop.context(), network, "fake"};
   NamespaceRecord record = test_record(100'000);
   std::vector<BlockHash> chain = test_chain(record, 4);
-  ClientConfig config;
+  ClientConfig config = repeatable_config();
   std::unique_ptr<Client> client;
   Space space{};
 };

@@ -51,9 +51,9 @@ class SessionLanesTest : public NodeTest {
  protected:
   static constexpr std::size_t kBlocks = 4, kBytes = kBlocks * kBlockBytes;
 
-  explicit SessionLanesTest(const verbs::FakeOptions& options = {.device_count = 3})
+  explicit SessionLanesTest(const verbs::FakeOptions& options = {.device_count = 3}, VerbsConfig config = {})
       : fake(world.clock, world.io.get_executor(), options) {
-    open_verbs({});
+    open_verbs(std::move(config));
   }
   void open_verbs(VerbsConfig config) {
     config.devices.names = {"fake0", "fake1"};
@@ -136,12 +136,13 @@ class SessionLanesTest : public NodeTest {
       return wire::CreateGetRequestDirect(b, space, &wanted, 0, region, &offsets, &segment_ends, 2, 0, lanes);
     };
   }
-  auto put_over(std::uint32_t region, std::uint32_t lanes) {
-    return [=, this, offered = wire_hashes(names)](FlatBufferBuilder& b) {
+  auto put_over(std::uint32_t region, std::uint32_t lanes, std::span<const BlockHash> chain) {
+    return [=, this, offered = wire_hashes(chain)](FlatBufferBuilder& b) {
       const auto offsets = places();
       return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, lanes);
     };
   }
+  auto put_over(std::uint32_t region, std::uint32_t lanes) { return put_over(region, lanes, names); }
   /// All frames of one get.
   std::vector<Answer> run_get(RawClient& client, std::uint32_t region, std::uint32_t lanes,
                               std::vector<std::uint64_t> segment_ends = {}) {

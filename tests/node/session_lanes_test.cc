@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "tests/node/lanes_world.h"
 
@@ -77,6 +79,53 @@ TEST_F(SessionLanesTest, BytesThatAreNotWhatThePutSaysAreNotStored) {
   ASSERT_TRUE(refused.is_error());
   EXPECT_EQ(refused.error(), Errc::kCorruptBlock);
   EXPECT_EQ(client->ask(FrameType::kMatch, 62, match_request(names)).as<wire::MatchResponse>().host_blocks(), 0u);
+}
+
+/// Large puts are verified on real threads, which the virtual clock knows nothing of.
+class VerifyThreadTest : public SessionLanesTest {
+ protected:
+  VerifyThreadTest() : SessionLanesTest({.device_count = 3}, {.verify_thread_count = 2}) {}
+
+  template <class Done>
+  void wait_until(Done done) {
+    const auto until = std::chrono::steady_clock::now() + 60s;
+    while (!done() && std::chrono::steady_clock::now() < until) {
+      world.run_for(1ms);
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  Answer wait(RawClient& client) {
+    std::optional<Answer> answer;
+    wait_until([&] { return (answer = client.next(1ms)).has_value(); });
+    return std::move(answer.value());
+  }
+};
+
+TEST_F(VerifyThreadTest, WhatIsRightIsStoredWhatIsNotIsRefusedAndWhatIsCancelledIsLetGo) {
+  const std::vector<BlockHash> chains[] = {names, chain(2, kBlocks), chain(3, kBlocks)};
+  std::vector<std::unique_ptr<RawClient>> clients;
+  std::vector<std::unique_ptr<RawSide>> sides;
+  for (const auto& offered : chains) {
+    RawClient& client = *clients.emplace_back(greet());
+    RawSide& side = *sides.emplace_back(std::make_unique<RawSide>(fake, kBytes));  // holds zeroes
+    const std::uint32_t region = set_up(client, side);
+    if (&offered == &chains[0]) std::ranges::copy(expected_memory(), side.memory.begin());
+    EXPECT_FALSE(client.ask(FrameType::kPut, 61, put_over(region, 3, offered)).is_last());
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    clients[i]->send(FrameType::kPutData, 61, put_data(kBlocks, sums(chains[i])));
+  }
+  clients[2]->send(FrameType::kCancel, 61, [](FlatBufferBuilder& b) { return wire::CreateCancelRequest(b, 61); });
+  const Answer stored = wait(*clients[0]);
+  ASSERT_FALSE(stored.is_error()) << stored.message();
+  EXPECT_EQ(stored.as<wire::PutResponse>().stored(), kBlocks);
+  const Answer refused = wait(*clients[1]);
+  ASSERT_TRUE(refused.is_error());
+  EXPECT_EQ(refused.error(), Errc::kCorruptBlock);
+  EXPECT_TRUE(wait(*clients[2]).is_error());
+  wait_until([&] { return store->with([](Store& each) { return each.stats().staged_count; }) == 0; });
+  EXPECT_EQ(get(*clients[0], names).bytes, blocks(names));
+  EXPECT_EQ(get(*clients[0], chains[1]).bytes.size(), 0u);
 }
 
 TEST_F(SessionLanesTest, WithoutALaneAGetComesInlineAndAPutIsRefused) {

@@ -87,10 +87,12 @@ TEST(VerbsChoiceTest, TakesDevicesByDistanceLeavingOutThoseThatAreDown) {
   EXPECT_EQ(names(-1, {}), "abc");
   EXPECT_EQ(names(0, {"b", "x", "a"}), "ba");
   EXPECT_EQ(why, "device: x, no such device");
-  EXPECT_EQ(names(0, {"d", "b"}), "bd?") << "its link may come";
+  EXPECT_EQ(names(0, {"d", "b"}), "d?b") << "its link may come, and each lane is on its device";
   EXPECT_EQ(why, "");
   EXPECT_EQ(names(0, {"d", "x"}), "d?");
   EXPECT_EQ(why, "device: x, no such device; d port 1: the link is down");
+  EXPECT_EQ(names(0, {"a", "b", "a@10.0.0.1"}), "ab");
+  EXPECT_EQ(why, "device: a@10.0.0.1, a is named twice");
   EXPECT_TRUE(choose_devices({}, 0, {}, &why).empty());
   EXPECT_EQ(why, "no RDMA device");
 }
