@@ -19,6 +19,14 @@ class SessionMessageTest : public SessionLanesTest {
 
   explicit SessionMessageTest(const verbs::FakeOptions& options = {.device_count = 3}) : SessionLanesTest(options) {}
 
+  /// The node says so in the stream, and closes it.
+  static void expect_ended(RawClient& client, const std::string& why) {
+    const auto last = client.next();
+    ASSERT_TRUE(last && last->is_error());
+    EXPECT_THAT(last->message(), HasSubstr(why));
+    EXPECT_TRUE(client.ended());
+  }
+
   /// The client's end of a lane for messages, and what came over it.
   struct RawMessages {
     RawMessages(RawSide& given, SimWorld& sim, const MessagesOptions& options)
@@ -201,11 +209,7 @@ TEST_F(SessionMessageTest, AMessageThatBreaksTheRulesEndsItsSessionAndNoOther) {
     RawSide side(fake, kBytes);
     const auto lane = connect_messages(*client, side);
     send(*lane);
-    const auto last = client->next();
-    ASSERT_TRUE(last);
-    ASSERT_TRUE(last->is_error());
-    EXPECT_THAT(last->message(), HasSubstr(text));
-    EXPECT_TRUE(client->ended());
+    expect_ended(*client, text);
     expect_others_served();
   }
 }
@@ -219,10 +223,7 @@ TEST_F(SessionMessageTest, MoreRequestsThanAgreedEndTheSession) {
   // Each takes a while: its blocks go over the other lanes first.
   for (std::uint64_t id = 100; id < 150; ++id)
     (void)lane->messages->send(message(FrameType::kGet, id, get_over(region, 3)));
-  const auto last = client->next();
-  ASSERT_TRUE(last && last->is_error());
-  EXPECT_THAT(last->message(), HasSubstr("requests without an answer: 9, at most 8"));
-  EXPECT_TRUE(client->ended());
+  expect_ended(*client, "requests without an answer: 9, at most 8");
   expect_others_served();
 }
 
@@ -233,10 +234,7 @@ TEST_F(SessionMessageTest, AnIdThatIsInUseEndsTheSession) {
   const std::uint32_t region = set_up(*client, side);
   const auto lane = connect_messages(*client, side);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(lane->messages->send(message(FrameType::kGet, 100, get_over(region, 3))));
-  const auto last = client->next();
-  ASSERT_TRUE(last && last->is_error());
-  EXPECT_THAT(last->message(), HasSubstr("no id twice"));
-  EXPECT_TRUE(client->ended());
+  expect_ended(*client, "no id twice");
 }
 
 TEST_F(SessionMessageTest, AWrongKeyEndsTheSessionAndReachesNobody) {
