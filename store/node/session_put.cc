@@ -23,12 +23,10 @@ constexpr std::size_t kDrainsMax = 64;
 /// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
 std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed,
                         std::size_t stripes) {
-  std::vector<std::uint64_t> sums(stripes);
   std::size_t sound = 0;
-  for (; sound < staged.size(); ++sound) {
-    block_checksums(staged[sound].seed, staged[sound].bytes, sums);
-    if (!std::ranges::equal(sums, claimed.subspan(sound * stripes, stripes))) break;
-  }
+  while (sound < staged.size() &&
+         verify_block(staged[sound].seed, staged[sound].bytes, claimed.subspan(sound * stripes, stripes)))
+    ++sound;
   return sound;
 }
 
