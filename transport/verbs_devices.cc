@@ -44,7 +44,7 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
   std::vector<OpenDevice> open;
   bool is_attached = false;
   for (DeviceChoice& choice : choose_devices(infos, own_numa_node(), config.names, &lacks)) {
-    if (open.size() == config.count_max) break;
+    if (config.names.empty() && open.size() == config.count_max) break;
     const std::string& name = choice.wish.device;
     const auto info = std::ranges::find(infos, name, &DeviceInfo::name);
     auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];

@@ -32,7 +32,7 @@ struct OpenDevice {
 struct DevicesConfig {
   /// Each as parse_device_wish() reads it. Empty: all that can be attached, nearest to the calling thread first.
   std::vector<std::string> names = {};
-  std::size_t count_max = 4;
+  std::size_t count_max = 4;       ///< If none is named.
   std::uint8_t traffic_class = 0;  ///< Of what goes to peers: Path::traffic_class.
 };
 

@@ -37,8 +37,8 @@ struct MessagesOptions {
 /// Thread safety: none; create() on any thread, all else on the loop's executor.
 class VerbsMessages {
  public:
-  /// Registers the memory and posts the RECVs. `queue` outlives it, and has room for 2 count completions. Errors: those
-  /// of register_memory and create_queue_pair.
+  /// Registers the memory and posts the RECVs. `queue` outlives it, with room for count (2 + write_count_max). Errors:
+  /// those of register_memory and create_queue_pair.
   static Result<std::unique_ptr<VerbsMessages>> create(ProtectionDomain& domain, CompletionQueue& queue,
                                                        const MessagesOptions& options, std::string* why = nullptr);
   ~VerbsMessages();

@@ -138,8 +138,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->group("RDMA");
   add("rdma-device", options.verbs.devices.names,
       "A device to use, such as mlx5_0, or mlx5_0@10.0.0.1 for one of its addresses; may be repeated. Its link may "
-      "come "
-      "later. None: those nearest to this node's processor whose link is up, at most 4")
+      "come later. None: those nearest to this node's processor whose link is up, at most 4")
       ->group("RDMA");
   add("rdma-lanes-max", options.verbs.lane_count_max, "Queue pairs of one session; lane i is on device i")
       ->check(CLI::Range(1, 32))
@@ -283,7 +282,6 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   }
   // One reads about as fast as two devices of 100 Gbit/s write.
   options.verbs.verify_thread_count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
-  options.verbs.devices.count_max = std::max<std::size_t>(4, options.verbs.devices.names.size());
   if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
   const auto duration = [](double seconds) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/transport/verbs_world.h"
+#include "transport/verbs_devices.h"
 
 namespace kv::verbs {
 namespace {
@@ -160,6 +161,16 @@ TEST_F(FakeVerbsTest, RegisteredBytesAreLimitedAsByMemlock) {
   EXPECT_EQ(side.domain->register_memory(more, Side::kAll, &why).error().value(), ENOMEM);
   EXPECT_EQ(why, "bytes: 4097, the memlock limit leaves 4096");
   EXPECT_TRUE(side.domain->register_memory(std::span(more).first(4096), Side::kAll, &why));
+}
+
+TEST_F(FakeVerbsTest, AllThatAreNamedAreOpenedAndOfOthersTheFirstFour) {
+  const auto many = VerbsWorld::make("fake", {.device_count = 6});
+  std::string why;
+  EXPECT_EQ(open_devices(*many->fake(), {}, &why)->size(), 4u);
+  const std::vector<std::string> names = {"fake5", "fake4", "fake3", "fake2", "fake1"};
+  const auto named = open_devices(*many->fake(), {.names = names}, &why).value();
+  ASSERT_EQ(named.size(), 5u);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(named[i].wish.device, names[i]);
 }
 
 TEST_F(FakeVerbsTest, ARunIsTheSameForItsSeed) {
