@@ -6,7 +6,7 @@ endif()
 
 if(KV_BUILD_FUZZERS)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    message(FATAL_ERROR "KV_BUILD_FUZZERS needs Clang (libFuzzer); use `cmake --preset fuzz`. This is ${CMAKE_CXX_COMPILER}.")
+    message(FATAL_ERROR "KV_BUILD_FUZZERS needs Clang (libFuzzer); use `cmake --preset asan`. This is ${CMAKE_CXX_COMPILER}.")
   endif()
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()

@@ -20,8 +20,8 @@ function(kv_add_test name)
 endfunction()
 
 # kv_add_fuzzer(NAME SOURCES file... LIBS target... CORPUS directory): a decoder under hostile bytes, as a file that defines
-# LLVMFuzzerTestOneInput. In the fuzz preset it is a libFuzzer program; in every other build a small main replays the seed
-# corpus through it, as one ctest test, so that what fuzzing once found stays fixed under every compiler and sanitizer.
+# LLVMFuzzerTestOneInput. With KV_BUILD_FUZZERS it is a libFuzzer program, else it has a small main that replays inputs. Either
+# way one ctest test replays the seed corpus, so that what fuzzing once found stays fixed under every compiler and sanitizer.
 function(kv_add_fuzzer name)
   cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;LIBS" ${ARGN})
   get_filename_component(corpus ${ARG_CORPUS} ABSOLUTE)
@@ -32,13 +32,14 @@ function(kv_add_fuzzer name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} kv_warnings)
   if(KV_BUILD_FUZZERS)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    add_test(NAME ${name}.corpus COMMAND ${name} -runs=0 -timeout=10 -rss_limit_mb=0 ${corpus})
     set_property(GLOBAL APPEND PROPERTY KV_FUZZ_TARGETS ${name})
     set_property(GLOBAL APPEND PROPERTY KV_FUZZ_LINES "$<TARGET_FILE:${name}> ${corpus}")
   else()
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/replay_corpus.cc)
     add_test(NAME ${name}.corpus COMMAND ${name} ${corpus})
-    set_tests_properties(${name}.corpus PROPERTIES TIMEOUT 120)
   endif()
+  set_tests_properties(${name}.corpus PROPERTIES TIMEOUT 120)
   set_property(GLOBAL APPEND PROPERTY KV_TEST_TARGETS ${name})
 endfunction()
 
@@ -54,7 +55,7 @@ function(kv_add_benchmark name)
 endfunction()
 
 # Called once, after all tests are declared: the target `tests`, which builds what ctest runs and nothing else, and in the
-# fuzz preset the target `fuzzers` and fuzz_targets.txt (one line per target: program, corpus), which deploy/test.sh reads.
+# asan preset the target `fuzzers` and fuzz_targets.txt (one line per target: program, corpus), which deploy/test.sh reads.
 function(kv_finish_tests)
   get_property(targets GLOBAL PROPERTY KV_TEST_TARGETS)
   foreach(program kvstore-node kvstorectl kvstore-bench)  # the end-to-end tests start these

@@ -66,6 +66,7 @@ void print_json(const RunOptions& options, const RunReport& report) {
       {"check", options.check},
       {"seconds", report.seconds},
       {"calls", report.sum.calls},
+      {"unmeasured_calls", report.sum.unmeasured_calls},
       {"calls_per_second", report.calls_per_second()},
       {"blocks_per_second", report.blocks_per_second()},
       {"bytes_per_second", report.blocks_per_second() * static_cast<double>(options.block_bytes)},
@@ -101,6 +102,11 @@ void print_table(const RunOptions& options, const RunReport& report) {
              format_number(static_cast<double>(latency.max().count()) / 1000, 1), format_number(report.client_cores, 2),
              report.node_cores ? format_number(*report.node_cores, 2) : "-"});
   table.print(std::cout);
+  if (report.sum.calls == 0) {
+    std::cout << "\nNo call ended in the measured " << format_number(report.seconds, 3)
+              << " s: " << format_count(report.sum.unmeasured_calls)
+              << " ended before or after. A longer --duration measures them.\n";
+  }
   if (report.sum.missing_blocks > 0) {
     std::cout << "\n"
               << format_count(report.sum.missing_blocks) << " blocks were not "
@@ -170,6 +176,7 @@ RunReport measure(const RunOptions& options) {
   report.seconds = std::chrono::duration<double>(options.duration).count();
   for (const RunResult& result : results) {
     report.sum.calls += result.calls;
+    report.sum.unmeasured_calls += result.unmeasured_calls;
     report.sum.blocks += result.blocks;
     report.sum.missing_blocks += result.missing_blocks;
     report.sum.wrong_bytes += result.wrong_bytes;

@@ -122,7 +122,8 @@ class RunThread {
     std::vector<BlockHash> fresh;
     const auto now = [] { return std::chrono::steady_clock::now(); };
     asio::steady_timer pace(co_await asio::this_coro::executor, now());
-    for (TimePoint start = now(); start < window_.end;) {
+    TimePoint start = now();
+    do {
       if (options_.calls_per_second > 0) {
         pace.expires_at(std::max(pace.expiry(), start) +
                         std::chrono::duration_cast<Duration>(1s) / static_cast<long>(options_.calls_per_second));
@@ -165,12 +166,15 @@ class RunThread {
       count(outcome, start, end);
       if (options_.check && options_.verb == RunVerb::kGet) check(chain.first(outcome.block_count), targets);
       start = now();
-    }
+    } while (start < window_.end);
   }
 
   void count(const Outcome& outcome, TimePoint start, TimePoint end) {
     window_.done_blocks.fetch_add(outcome.block_count, std::memory_order_relaxed);
-    if (end < window_.begin || end >= window_.end) return;
+    if (end < window_.begin || end >= window_.end) {
+      ++result_.unmeasured_calls;
+      return;
+    }
     ++result_.calls;
     result_.blocks += outcome.block_count;
     result_.missing_blocks += options_.batch - outcome.block_count;

@@ -38,6 +38,7 @@ struct RunOptions {
 
 struct RunResult {
   std::uint64_t calls = 0, blocks = 0;  ///< That ended in the measured window.
+  std::uint64_t unmeasured_calls = 0;   ///< That ended before or after it.
   std::uint64_t missing_blocks = 0;     ///< Asked for and not delivered, found or stored.
   std::uint64_t wrong_bytes = 0;        ///< With `check` only.
   std::map<std::string, std::uint64_t> reasons;
@@ -54,7 +55,7 @@ struct RunWindow {
   std::atomic<std::uint64_t> filled_blocks = 0, done_blocks = 0;  ///< For the progress line.
 };
 
-/// Fills the working set, waits for `go`, calls until the window ends. Throws what stands in the way.
+/// Fills the working set, waits for `go`, calls until the window ends, and once at least. Throws what stands in the way.
 RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window);
 
 }  // namespace kv
