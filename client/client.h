@@ -147,7 +147,7 @@ struct NodeStatus {
   /// peer_transport: "tcp", "tcp+verbs", "unix", "unix+memfd", "sim".
   std::string name, endpoint, node_id, peer_transport;
   std::size_t rdma_lanes = 0;  ///< Queue pairs that are up.
-  std::string rdma_text;       ///< Why there is no RDMA, or less than there could be; empty while nobody asked for it.
+  std::string rdma_text;       ///< Why there is no RDMA, or less than there could be. Empty: it was not asked for yet.
   bool connected = false, breaker_open = false;
   std::uint64_t calls = 0, failures = 0, timeouts = 0, reconnects = 0;
   error_code last_error;

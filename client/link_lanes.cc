@@ -16,6 +16,7 @@ namespace {
 
 /// Of verbs_connect: the node resolves our address, and others may be before us.
 constexpr Duration kConnectLimit = 10s;
+constexpr std::uint32_t kAll = ~0u;  ///< Lanes; that of messages too.
 
 }  // namespace
 
@@ -49,7 +50,8 @@ struct LinkLanes::Lane {
   verbs::QueuePairAddress own, peer;
   verbs::Path path;
   bool is_connected = false;
-  TimePoint since{};  ///< When it came up.
+  bool is_cut = false;  ///< While it was connected.
+  TimePoint since{};    ///< When it came up.
   std::string why;
 
   /// That of messages is on the device of lane 0: so are the keys of lent memory that the node has for it.
@@ -140,9 +142,22 @@ void LinkLanes::cut(std::uint32_t lanes) {
     lanes_[i].reset();  // destroys the queue pair
     any = true;
   }
-  if (!any) return;
+  if (!cut_attempt(lanes) && !any) return;
   why_ = "a lane broke";
   back_off();
+}
+
+/// Whether there were any. The other thread has them yet, so they go a little later.
+bool LinkLanes::cut_attempt(std::uint32_t lanes) {
+  bool any = false;
+  if (!is_answered_) return any;  // to nobody: nothing comes through a queue pair in INIT
+  for (const auto& lane : attempt_) {
+    const bool is_meant = lane->message_count > 0 ? lanes == kAll : (lanes >> lane->number & 1u) != 0;
+    if (!is_meant) continue;
+    [[maybe_unused]] const auto failed = lane->pair()->fail();  // a device that cannot do that is gone
+    lane->is_cut = any = true;
+  }
+  return any;
 }
 
 bool LinkLanes::wants_messages() const {
@@ -150,7 +165,7 @@ bool LinkLanes::wants_messages() const {
 }
 
 void LinkLanes::cut_all() {
-  cut(~0u);
+  cut(kAll);
   message_lane_.reset();
 }
 
@@ -251,6 +266,7 @@ void LinkLanes::drop_without_pair() {
 
 void LinkLanes::connect_to_answers() {
   drop_without_pair();
+  is_answered_ = true;
   const auto connect_all = [lanes = attempt_] {
     for (const auto& lane : lanes) {
       const auto path = path_to(*lane->attachment, lane->path.first_psn, lane->peer);
@@ -263,9 +279,11 @@ void LinkLanes::connect_to_answers() {
 }
 
 void LinkLanes::attempt_ended() {
-  is_connecting_ = false;
+  is_connecting_ = is_answered_ = false;
   for (auto& lane : std::exchange(attempt_, {})) {
-    if (lane->is_connected) {
+    if (lane->is_cut) {
+      why_ = "a lane broke";
+    } else if (lane->is_connected) {
       lane->since = shared_->clock.now();
       if (lane->messages) {
         begin_messages(std::move(lane));

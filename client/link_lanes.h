@@ -22,7 +22,8 @@ struct ClientShared;
 /// it arrived.
 ///   1. The node reaches memory through a lane that is up, and through no other.
 ///   2. What is cut writes nothing from then on, whatever the node does: this is how memory is taken back from a node
-///      that cannot be trusted to have stopped.
+///      that cannot be trusted to have stopped. That holds for what is just being connected too: the node may have it
+///      up before this side knows.
 /// Thread safety: none; on the client's executor. Belongs to its session.
 class LinkLanes {
  public:
@@ -48,6 +49,7 @@ class LinkLanes {
   struct MessageLoop;
   class Connect;
 
+  bool cut_attempt(std::uint32_t lanes);
   void send_offers();
   void drop_without_pair();
   void connect_to_answers();
@@ -64,7 +66,8 @@ class LinkLanes {
   std::shared_ptr<Lane> message_lane_;          ///< Null or up.
   std::vector<std::shared_ptr<Lane>> attempt_;  ///< Being connected.
   std::unique_ptr<Connect> connect_;
-  bool is_connecting_ = false;
+  bool is_connecting_ = false;  ///< `attempt_` goes on.
+  bool is_answered_ = false;    ///< And its queue pairs are connected, or about to be, on another thread.
   TimePoint next_attempt_{};
   Duration backoff_{};
   std::string why_;

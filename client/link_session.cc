@@ -641,6 +641,13 @@ LinkSession::Lent LinkSession::lend(const std::shared_ptr<LentMemory::Region>& r
   return add_region(region);
 }
 
+std::string LinkSession::lanes_why() const {
+  if (lanes_) return lanes_->why();
+  if (shared_->config.rdma == ClientConfig::Rdma::kOff) return "rdma is off in this client's configuration";
+  if (stream_->can_pass_descriptors()) return "over a Unix socket memory is shared instead";
+  return "the node offers no RDMA; its log says why";
+}
+
 /// Nothing is waited for: a call that finds memory not lent yet, or the lanes broken, goes inline.
 LinkSession::Lent LinkSession::lend_by_verbs(const std::shared_ptr<LentMemory::Region>& region) {
   if (!lanes_) return Lent::kRefused;

@@ -171,8 +171,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void on_message(std::span<const std::byte> message);  ///< Answers came by SEND.
   void messages_broke(error_code why);                  ///< Ends the session.
   bool may_try_messages() const;
-  std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }   ///< Bit i: lane i.
-  std::string lanes_why() const { return lanes_ ? lanes_->why() : ""; }  ///< Why not all are up; empty: they are.
+  std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }  ///< Bit i: lane i.
+  std::string lanes_why() const;  ///< Why not all are up. Empty: they are, or were not tried.
   /// For a request that the session itself makes. Requires can_take_call().
   void start_own(Call& call, Duration limit);
   std::uint32_t region_handle(const LentMemory::Region& region) const;  ///< Requires lend() == kYes.

@@ -46,7 +46,8 @@ Async<void> CompletionLoop::run() {
       const auto [error] =
           co_await waiting_.async_wait(asio::posix::stream_descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
       if (error && !is_stopped_) co_return error;
-      queue_->take_events();
+      const auto taken = queue_->take_events();
+      if (!taken) co_return taken.error();  // its descriptor stays readable: this loop would spin
       is_armed = false;
     }
   }

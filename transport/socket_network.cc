@@ -140,6 +140,20 @@ class SocketStream final : public Stream {
   int to_send_ = -1;
 };
 
+/// A peer whose machine is gone says nothing, ever: without this, an idle connection to it would stay, with all that it
+/// holds. The kernel asks it, and breaks the connection a minute later.
+void notice_a_silent_peer(Socket& socket) {
+  constexpr int kProbeAfterSeconds = 30, kProbeEverySeconds = 10, kSilentPeerSeconds = 60;
+  const auto set = [&](int level, int option, int value) {
+    // Best effort: a kernel that does not know one of them has its own defaults.
+    (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kProbeAfterSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEverySeconds);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentPeerSeconds * 1000);
+}
+
 Result<asio::generic::stream_protocol::endpoint> resolve_numeric(const Endpoint& endpoint) {
   using Generic = asio::generic::stream_protocol::endpoint;
   if (endpoint.scheme == Endpoint::Scheme::kUnix) return Generic(asio::local::stream_protocol::endpoint(endpoint.host));
@@ -168,6 +182,7 @@ class SocketListener final : public Listener {
         peer = "unix:pid=" + std::to_string(credentials.pid) + ",uid=" + std::to_string(credentials.uid);
       }
     } else {
+      notice_a_silent_peer(socket);
       boost::system::error_code ignored;
       const auto remote = socket.remote_endpoint(ignored);
       if (!ignored) {
@@ -248,6 +263,7 @@ class SocketNetwork final : public Network {
     const auto [error] = co_await socket.async_connect(*address, kAwait);
     if (error) co_return error;
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
+    if (!is_unix) notice_a_silent_peer(socket);
     co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), is_unix, endpoint.to_string()));
   }
 };

@@ -131,7 +131,8 @@ class CompletionQueue {
   virtual Result<void> arm() = 0;
   /// Non-blocking, for an event loop to wait on. Owned by the queue.
   virtual int descriptor() const = 0;
-  virtual void take_events() = 0;  ///< Makes descriptor() unreadable again.
+  /// Makes descriptor() unreadable again. Errors: the device's, which tells no more: it was pulled out or reset.
+  virtual Result<void> take_events() = 0;
 };
 
 /// Part of a gather or scatter list, in registered memory.
@@ -201,8 +202,9 @@ class QueuePair {
 
   /// INIT to ready to receive and to send. May take long on Ethernet (the neighbour is resolved): not on an event loop.
   virtual Result<void> connect(const QueuePairAddress& peer, const Path& path, std::string* why = nullptr) = 0;
-  /// To ERROR. Idempotent. What is outstanding completes with kFlushed; when the last of it has, this side's memory is
-  /// not touched any more. The peer's may still be, by what is on its way, until the peer ends its own queue pair.
+  /// To ERROR. Idempotent. Also while another thread is in connect(): that fails, or what it connected is in ERROR
+  /// once both have returned. What is outstanding completes with kFlushed; when the last of it has, this side's memory
+  /// is not touched any more. The peer's may still be, by what is on its way, until the peer ends its own queue pair.
   virtual Result<void> fail() = 0;
 
   /// All of `batch` or nothing; in order, but that what follows a READ may overtake it: a WRITE or SEND of bytes that a

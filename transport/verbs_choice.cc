@@ -63,6 +63,8 @@ Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wa
   return Errc::kUnavailable;
 }
 
+bool is_usable(const PortInfo& port, const GidEntry& entry) { return rank(port, entry).has_value(); }
+
 std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best) {
   const auto its_rank = rank(port, entry);
   if (is_empty(entry.gid)) return "empty";

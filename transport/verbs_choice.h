@@ -29,6 +29,8 @@ struct Attachment {
 /// each port lacks.
 Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wanted, std::string* why);
 
+/// Whether attach() would take an address of this kind.
+bool is_usable(const PortInfo& port, const GidEntry& entry);
 /// Why attach() takes `best`, or nothing if that is null, and not `entry`: part of a sentence.
 std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best);
 

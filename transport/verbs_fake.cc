@@ -76,9 +76,10 @@ class FakeQueue final : public CompletionQueue {
     return {};
   }
   int descriptor() const override { return state.event.get(); }
-  void take_events() override {
+  Result<void> take_events() override {
     std::uint64_t count = 0;
     KV_ASSERT(::read(state.event.get(), &count, sizeof count) == sizeof count || errno == EAGAIN);
+    return {};
   }
 
   Fabric::Queue state;

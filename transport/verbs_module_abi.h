@@ -7,6 +7,6 @@
 
 namespace kv::verbs {
 
-inline constexpr int kModuleAbiVersion = 1;  ///< Changes with transport/verbs.h.
+inline constexpr int kModuleAbiVersion = 2;  ///< Changes with transport/verbs.h.
 
 }  // namespace kv::verbs

@@ -17,6 +17,7 @@ namespace {
 struct DoctorOptions : CtlOptions {
   std::string admin = "127.0.0.1:7401";
   bool rdma_only = false;
+  std::vector<std::string> rdma_devices;
 };
 
 const char* verdict_name(Verdict verdict) {
@@ -201,13 +202,18 @@ Findings check_all(DoctorOptions& options) {
   }
   if (options.admin != "none") check_admin(options, findings);
   check_machine(findings);
-  const Findings rdma = check_rdma_here(/*is_asked_for=*/false);
+  const Findings rdma = check_rdma_here(/*is_asked_for=*/false, {});
   findings.insert(findings.end(), rdma.begin(), rdma.end());
   return findings;
 }
 
 void run_doctor(DoctorOptions options) {
-  const Findings findings = options.rdma_only ? check_rdma_here(/*is_asked_for=*/true) : check_all(options);
+  for (const std::string& name : options.rdma_devices) {
+    std::string why;
+    if (!verbs::parse_device_wish(name, &why)) throw CLI::ValidationError("--rdma-device", why);
+  }
+  const Findings findings =
+      options.rdma_only ? check_rdma_here(/*is_asked_for=*/true, options.rdma_devices) : check_all(options);
   bool has_failed = false;
   nlohmann::json document = {{"findings", nlohmann::json::array()}};
   TextTable table({"", "check", "found"});
@@ -238,13 +244,19 @@ void add_doctor_command(CLI::App& app) {
   command->add_option("--admin", options->admin, "Admin address of a node; none: do not look")
       ->capture_default_str()
       ->type_name("HOST:PORT");
-  command->add_flag(
+  CLI::Option* const rdma = command->add_flag(
       "--rdma", options->rdma_only,
       "Only RDMA of this machine, and no node: module, devices, limits, a transfer of each device to itself");
+  command
+      ->add_option("--rdma-device", options->rdma_devices,
+                   "A device as it is configured, such as mlx5_0 or mlx5_0@10.0.0.1; may be repeated. Default: all")
+      ->needs(rdma)
+      ->type_name("NAME");
   command->footer(
       "Exit status 1 if something FAILED; notes and warnings are advice. That RDMA is absent or broken is FAILED only\n"
       "with --rdma.\n\n"
-      "Examples:\n  kvstorectl doctor\n  kvstorectl doctor --rdma\n");
+      "Examples:\n  kvstorectl doctor\n  kvstorectl doctor --rdma\n"
+      "  kvstorectl doctor --rdma --rdma-device mlx5_0@10.0.0.1\n");
   command->callback([options] { run_doctor(*options); });
 }
 

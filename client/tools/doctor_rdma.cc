@@ -5,6 +5,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
+#include <map>
 #include <utility>
 
 #include "client/tools/text_table.h"
@@ -95,17 +96,19 @@ std::string gidless_advice(const verbs::PortInfo& port, const RdmaPort* kernel) 
          ". If it has: the device speaks RoCE v1 only, or is set to (ConnectX-3: module option mlx4_core roce_mode=2)";
 }
 
-void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const verbs::Attachment* chosen,
-                const RdmaPort* kernel, Findings& findings) {
+void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const std::optional<verbs::Gid>& wanted,
+                const verbs::Attachment* chosen, const RdmaPort* kernel, Findings& findings) {
   const std::string name = device.name + " port " + std::to_string(port.number) + " GID";
   // What this port would be reached at, also where another port goes before it.
-  const auto own =
-      verbs::attach({.name = device.name, .limits = device.limits, .ports = {port}}, std::nullopt, nullptr);
+  const verbs::DeviceInfo alone{.name = device.name, .limits = device.limits, .ports = {port}};
+  const auto own = verbs::attach(alone, wanted, nullptr);
   for (const verbs::GidEntry& entry : port.gids) {
     Finding finding{name + " " + std::to_string(entry.index), Verdict::kOk,
                     verbs::text_of(entry.gid) + ", " + type_name(entry.type) + ", ", ""};
     if (!port.is_active) {
       finding.found += "the link is down";
+    } else if (wanted && entry.gid != *wanted && verbs::is_usable(port, entry)) {
+      finding.found += "not used: another address is asked for";
     } else if (!own || own->gid.index != entry.index) {
       finding.found += "not used: " + std::string(verbs::why_not(port, entry, own ? &own->gid : nullptr));
     } else {
@@ -117,7 +120,7 @@ void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, co
     }
     findings.push_back(finding);
   }
-  if (own || !port.is_active) return;
+  if (own || !port.is_active || verbs::attach(alone, std::nullopt, nullptr)) return;
   findings.push_back({name, Verdict::kWarning, "none that kvstore can use", gidless_advice(port, kernel)});
 }
 
@@ -235,16 +238,17 @@ Finding judge_closed_device(const RdmaDevice& device, error_code error) {
   return finding;
 }
 
-Findings judge_device(const verbs::DeviceInfo& device, const RdmaMachine& machine) {
+Findings judge_device(const verbs::DeviceInfo& device, const RdmaMachine& machine,
+                      const std::optional<verbs::Gid>& wanted) {
   Findings findings = {{"RDMA device " + device.name, Verdict::kOk,
                         (device.numa_node < 0 ? "NUMA node unknown" : "NUMA node " + std::to_string(device.numa_node)) +
                             ", " + std::to_string(device.limits.read_count_max) + " READs in flight",
                         ""}};
-  const auto chosen = verbs::attach(device, std::nullopt, nullptr);
+  const auto chosen = verbs::attach(device, wanted, nullptr);
   for (const verbs::PortInfo& port : device.ports) {
     const RdmaPort* const kernel = machine.find(device.name, port.number);
     findings.push_back(judge_port(device, port, kernel));
-    judge_gids(device, port, chosen ? &*chosen : nullptr, kernel, findings);
+    judge_gids(device, port, wanted, chosen ? &*chosen : nullptr, kernel, findings);
   }
   return findings;
 }
@@ -292,13 +296,18 @@ Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::s
   return finding;
 }
 
-asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine, Clock& clock) {
+asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine,
+                                     const std::vector<std::string>& names, Clock& clock) {
   Findings findings;
+  std::map<std::string, std::optional<verbs::Gid>> wanted;  // by device
+  for (const std::string& text : names) {
+    if (const auto wish = verbs::parse_device_wish(text, nullptr)) wanted.emplace(wish->device, wish->gid);
+  }
   std::vector<verbs::DeviceInfo> infos;
   std::vector<std::pair<std::string, std::unique_ptr<verbs::Device>>> open;
   std::vector<std::pair<std::string, bool>> dmabuf;
-  const std::vector<std::string> names = provider.device_names();
-  for (const std::string& name : names) {
+  const std::vector<std::string> present = provider.device_names();
+  for (const std::string& name : present) {
     auto device = provider.open(name);
     const auto info = device ? (*device)->query() : Result<verbs::DeviceInfo>(device.error());
     if (!info) {
@@ -306,29 +315,43 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
       findings.push_back(judge_closed_device(kernel ? *kernel : RdmaDevice{.name = name, .file = name}, info.error()));
       continue;
     }
-    const Findings of_device = judge_device(*info, machine);
+    const Findings of_device = judge_device(*info, machine, wanted[name]);
     findings.insert(findings.end(), of_device.begin(), of_device.end());
     infos.push_back(*info);
     dmabuf.emplace_back(name, takes_dmabufs(**device));
     open.emplace_back(name, std::move(*device));
   }
   for (const RdmaDevice& device : machine.devices) {
-    if (std::find(names.begin(), names.end(), device.name) == names.end())
+    if (std::find(present.begin(), present.end(), device.name) == present.end())
       findings.push_back(judge_closed_device(device, {}));
   }
   findings.push_back(judge_memlock(machine));
   findings.push_back(judge_gpu(machine, dmabuf));
 
   std::string why;
-  const std::vector<verbs::DeviceChoice> chosen = verbs::choose_devices(infos, -1, {}, &why);
-  if (names.empty()) findings.push_back(no_device(!machine.devices.empty()));
-  if (chosen.empty() && !names.empty()) {
+  const std::vector<verbs::DeviceChoice> chosen = verbs::choose_devices(infos, -1, names, &why);
+  const bool can_any =
+      std::any_of(chosen.begin(), chosen.end(), [](const auto& each) { return each.attachment.has_value(); });
+  if (present.empty()) {
+    findings.push_back(no_device(!machine.devices.empty()));
+  } else if (!can_any) {
     findings.push_back({"RDMA devices", Verdict::kFailed,
                         infos.empty() ? "none can be opened" : "none can be used: " + why, "see the warnings above"});
+  } else if (!names.empty() && !why.empty()) {
+    findings.push_back({"RDMA devices", Verdict::kFailed, why, "kvstorectl doctor --rdma lists what is here"});
   }
   // A transfer of 1 MiB fits into the limit of an ordinary login.
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
   for (const verbs::DeviceChoice& choice : chosen) {
+    if (!choice.attachment) {
+      std::string reason;
+      const auto info =
+          std::find_if(infos.begin(), infos.end(), [&](const auto& each) { return each.name == choice.wish.device; });
+      (void)verbs::attach(*info, choice.wish.gid, &reason);
+      findings.push_back({choice.wish.device + " transfer", Verdict::kFailed, "not possible: " + reason,
+                          "it was asked for by name: see the findings on it above"});
+      continue;
+    }
     const verbs::Attachment& attachment = *choice.attachment;
     const auto device =
         std::find_if(open.begin(), open.end(), [&](const auto& each) { return each.first == attachment.device; });
@@ -339,7 +362,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   co_return findings;
 }
 
-Findings check_rdma_here(bool is_asked_for) {
+Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& names) {
   const RdmaMachine machine = read_rdma_machine();
   std::string why;
   const auto provider = verbs::load_verbs(&why);
@@ -355,7 +378,7 @@ Findings check_rdma_here(bool is_asked_for) {
     findings.push_back({"RDMA module", Verdict::kOk, "libkvstore_verbs.so and libibverbs are here", ""});
     SteadyClock clock;
     asio::io_context io{1};
-    auto checking = check_rdma(**provider, machine, clock);
+    auto checking = check_rdma(**provider, machine, names, clock);
     asio::co_spawn(io, std::move(checking), [&](const std::exception_ptr& thrown, const Findings& found) {
       if (thrown) std::rethrow_exception(thrown);
       findings.insert(findings.end(), found.begin(), found.end());

@@ -149,8 +149,9 @@ void Session::watch() {
   } else if (reader_.bytes_read() >= read_progress_.bytes + kProgressBytes) {
     read_progress_ = {reader_.bytes_read(), now};
   } else if (now - read_progress_.since >= limits.frame_timeout &&
-             writer_.queued_bytes() <= limits.queued_bytes_max / 2) {
-    return terminate(SessionEnd::kSlowFrame);  // unless it is us who do not read, waiting for our answers to be taken
+             writer_.queued_bytes() <= limits.queued_bytes_max / 2 && !is_draining_enough()) {
+    // Unless it is us who do not read: waiting for our answers to be taken, or for blocks that we fetch.
+    return terminate(SessionEnd::kSlowFrame);
   }
   if (writer_.queued_bytes() == 0 || writer_.bytes_written() != write_progress_.bytes) {
     write_progress_ = {writer_.bytes_written(), now};

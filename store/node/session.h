@@ -207,6 +207,7 @@ class Session final : public std::enable_shared_from_this<Session> {
 
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job);
   void send_want(PutJob& job);
+  bool is_draining_enough() const;  ///< No more is announced until something has been fetched.
   asio::awaitable<bool> drain(std::shared_ptr<PutJob> job, std::uint32_t count, std::vector<std::uint64_t> claimed);
   static asio::awaitable<void> drain_by_verbs(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job,
                                               std::size_t first, std::size_t count, std::vector<std::uint64_t> claimed);

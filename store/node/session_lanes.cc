@@ -152,13 +152,14 @@ void SessionLanes::make(Attempt& attempt) {
         "queue pairs: the node's limit of " + std::to_string(node.config().queue_pair_count_max) + " is reached";
     return;
   }
-  if (!node.take_peer(attempt.peer)) {
+  const VerbsNode::Peer peer = VerbsNode::peer_of(*attempt.attachment, attempt.peer);
+  if (!node.take_peer(peer)) {
     node.give_queue_pair();
     answer.why = "end: queue pair " + std::to_string(attempt.peer.number) + ", a lane is connected to it";
     return;
   }
   // Gives back what was taken, and goes before the loop that it is on.
-  const auto end = [&node, thread = thread_, peer = attempt.peer](auto* each) {
+  const auto end = [&node, thread = thread_, peer](auto* each) {
     delete each;
     node.give_queue_pair();
     node.give_peer(peer);
@@ -195,7 +196,7 @@ void SessionLanes::make(Attempt& attempt) {
   }
   if (error) {
     node.give_queue_pair();
-    node.give_peer(attempt.peer);
+    node.give_peer(peer);
     if (answer.why.empty()) answer.why = error.message();
     return;
   }

@@ -194,15 +194,18 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
                    asio::detached);
     // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
     // deadline, and what it brought is verified in bounded time.
-    while (drain_count_ >= kDrainsMax || draining_bytes_ >= kDrainingBytesMax) {
+    while (is_draining_enough()) {
       writer_.flush();
       drained_.reset();
       co_await drained_.wait();
+      read_progress_.since = node_.clock.now();  // it was not the client who was slow
     }
     co_return !ending_;
   }
   co_return co_await drain(job, count, std::move(claimed));
 }
+
+bool Session::is_draining_enough() const { return drain_count_ >= kDrainsMax || draining_bytes_ >= kDrainingBytesMax; }
 
 asio::awaitable<void> Session::drain_by_verbs(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job,
                                               std::size_t first, std::size_t count,

@@ -66,14 +66,18 @@ bool VerbsNode::take_queue_pair() {
   return false;
 }
 
-bool VerbsNode::take_peer(const verbs::QueuePairAddress& peer) {
-  const std::scoped_lock lock(peers_mutex_);
-  return peers_.emplace(peer.gid, peer.lid, peer.number).second;
+VerbsNode::Peer VerbsNode::peer_of(const verbs::Attachment& ours, const verbs::QueuePairAddress& peer) {
+  return ours.is_ethernet ? Peer{peer.gid, 0, peer.number} : Peer{{}, peer.lid, peer.number};
 }
 
-void VerbsNode::give_peer(const verbs::QueuePairAddress& peer) {
+bool VerbsNode::take_peer(const Peer& peer) {
   const std::scoped_lock lock(peers_mutex_);
-  peers_.erase({peer.gid, peer.lid, peer.number});
+  return peers_.insert(peer).second;
+}
+
+void VerbsNode::give_peer(const Peer& peer) {
+  const std::scoped_lock lock(peers_mutex_);
+  peers_.erase(peer);
 }
 
 std::vector<NodeMetrics::Value> VerbsNode::stats() const {

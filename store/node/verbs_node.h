@@ -59,10 +59,14 @@ class VerbsNode {
   /// Queue pairs are counted, so that clients cannot use up the devices. False at the limit.
   bool take_queue_pair();
   void give_queue_pair() { --queue_pair_count_; }
+  /// Whom packets reach: a GID or a LID, and the number there. Nothing else of what a client says of itself, or one
+  /// queue pair would have many names.
+  using Peer = std::tuple<verbs::Gid, std::uint16_t, std::uint32_t>;
+  static Peer peer_of(const verbs::Attachment& ours, const verbs::QueuePairAddress& peer);
   /// A client's queue pair is connected to once. Without this, one who names another's would have the node send there,
   /// with nothing but a packet number to guess. False: some lane is connected to it, or is being.
-  bool take_peer(const verbs::QueuePairAddress& peer);
-  void give_peer(const verbs::QueuePairAddress& peer);
+  bool take_peer(const Peer& peer);
+  void give_peer(const Peer& peer);
 
   /// Of all sessions. Lanes now; connected, broken and refused since start; requests that came and were answered as
   /// messages.
@@ -82,7 +86,7 @@ class VerbsNode {
   std::unique_ptr<verbs::RegisteredMemory> arena_;
   std::atomic<std::uint32_t> queue_pair_count_{0};
   std::mutex peers_mutex_;
-  std::set<std::tuple<verbs::Gid, std::uint16_t, std::uint32_t>> peers_;  ///< GID, LID, number.
+  std::set<Peer> peers_;
   Counters counters_;
   verbs::SlowCalls slow_calls_, verifiers_;
 };

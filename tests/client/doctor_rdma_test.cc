@@ -75,6 +75,19 @@ TEST(DoctorRdmaTest, AHealthyDeviceNeedsNothingAndSaysWhyThisGid) {
   EXPECT_EQ(count_above(judge_device(infiniband(), machine()), Verdict::kOk), 0u);
 }
 
+TEST(DoctorRdmaTest, AnAddressThatIsAskedForIsTheOneThatIsUsed) {
+  verbs::DeviceInfo device = roce();
+  device.ports[0].gids.push_back({4, gid("::ffff:10.0.0.2"), GidType::kRoceV2});
+  const Findings findings = judge_device(device, machine(), gid("10.0.0.2"));
+  EXPECT_EQ(count_above(findings, Verdict::kOk), 0u);
+  EXPECT_THAT(only(findings, "mlx5_0 port 1 GID 4").found, HasSubstr("RoCE v2, used"));
+  EXPECT_THAT(only(findings, "mlx5_0 port 1 GID 3").found, HasSubstr("not used: another address is asked for"));
+  EXPECT_THAT(only(findings, "mlx5_0 port 1 GID 2").found, HasSubstr("not used: kvstore speaks RoCE v2 only"));
+  const Findings without = judge_device(roce(), machine(), gid("10.0.0.2"));
+  EXPECT_THAT(only(without, "mlx5_0 port 1 GID 3").found, HasSubstr("not used: another address is asked for"));
+  EXPECT_EQ(find(without, "mlx5_0 port 1 GID"), nullptr) << "there are others";
+}
+
 TEST(DoctorRdmaTest, ASmallMtuIsToldWithTheInterfacesMtuThatMendsIt) {
   verbs::DeviceInfo device = roce();
   device.ports[0].mtu_bytes = 2048;
@@ -183,11 +196,11 @@ class DoctorRdmaTransferTest : public testing::Test {
  protected:
   explicit DoctorRdmaTransferTest() { options_.device_count = 1; }
 
-  Findings check(const std::function<void(verbs::FakeVerbs&)>& spoil = {}) {
+  Findings check(const std::function<void(verbs::FakeVerbs&)>& spoil = {}, const std::vector<std::string>& names = {}) {
     SimWorld world;
     verbs::FakeVerbs verbs(world.clock, world.io.get_executor(), options_);
     if (spoil) spoil(verbs);
-    return world.await(check_rdma(verbs, RdmaMachine{}, world.clock)).value_or(Findings{});
+    return world.await(check_rdma(verbs, RdmaMachine{}, names, world.clock)).value_or(Findings{});
   }
   Finding transfer_after(Status status) {
     return only(check([&](auto& verbs) { verbs.fail_next("fake0", status); }), "fake0 transfer");
@@ -216,6 +229,25 @@ TEST_F(DoctorRdmaTransferTest, ALinkThatIsDownLeavesNothingToUse) {
   EXPECT_EQ(only(findings, "RDMA devices").verdict, Verdict::kFailed);
   EXPECT_THAT(only(findings, "RDMA devices").found, HasSubstr("the link is down"));
   EXPECT_EQ(find(findings, "fake0 transfer"), nullptr);
+}
+
+TEST_F(DoctorRdmaTransferTest, OnlyDevicesThatAreAskedForMoveBytesAndEachMust) {
+  options_.device_count = 2;
+  Findings findings = check({}, {"fake1"});
+  EXPECT_EQ(find(findings, "fake0 transfer"), nullptr);
+  EXPECT_EQ(only(findings, "fake1 transfer").verdict, Verdict::kOk);
+  EXPECT_EQ(find(findings, "RDMA devices"), nullptr);
+
+  findings = check([](auto& verbs) { verbs.set_link("fake0", false); }, {"fake0", "fake1", "fake7"});
+  EXPECT_EQ(only(findings, "fake0 transfer").verdict, Verdict::kFailed);
+  EXPECT_THAT(only(findings, "fake0 transfer").found, HasSubstr("the link is down"));
+  EXPECT_EQ(only(findings, "fake1 transfer").verdict, Verdict::kOk);
+  EXPECT_EQ(only(findings, "RDMA devices").verdict, Verdict::kFailed);
+  EXPECT_THAT(only(findings, "RDMA devices").found, HasSubstr("fake7, no such device"));
+
+  findings = check({}, {"fake0@10.9.9.9"});
+  EXPECT_THAT(only(findings, "fake0 transfer").found, HasSubstr("10.9.9.9, not one of this port"));
+  EXPECT_EQ(only(findings, "RDMA devices").verdict, Verdict::kFailed);
 }
 
 TEST_F(DoctorRdmaTransferTest, NoDeviceIsAFailureWithAWayToTryRdma) {

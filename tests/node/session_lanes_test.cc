@@ -81,6 +81,48 @@ TEST_F(SessionLanesTest, BytesThatAreNotWhatThePutSaysAreNotStored) {
   EXPECT_EQ(client->ask(FrameType::kMatch, 62, match_request(names)).as<wire::MatchResponse>().host_blocks(), 0u);
 }
 
+/// A client with so much to put that the node, which fetches slowly, does not read on for longer than it gives a client
+/// to send a frame.
+class SlowFetchTest : public SessionLanesTest {
+ protected:
+  SlowFetchTest() : SessionLanesTest({.device_count = 3, .delay_min = 1500us, .delay_max = 1500us}) {
+    verbs_thread->stop();
+    world.run_for(1s);
+    verbs_thread.reset();
+    rdma.reset();
+    start(kMany);
+    open_verbs({});
+  }
+  static constexpr std::size_t kMany = 160;
+};
+
+TEST_F(SlowFetchTest, WhoWaitsForTheNodeIsNotCalledSlow) {
+  const auto client = greet();
+  RawSide side(fake, kMany * kBlockBytes);
+  connect_lanes(*client, side, 1);
+  const std::vector<BlockHash> many = chain(5, kMany);
+  std::ranges::copy(blocks(many), side.memory.begin());
+  const Answer lent =
+      client->ask(FrameType::kRegionAdd, 51,
+                  lend_slices(side.memory.size(), {{side.address(), side.memory.size(), {side.rkey()}}}));
+  ASSERT_FALSE(lent.is_error()) << lent.message();
+  const std::uint32_t region = lent.as<wire::RegionResponse>().region();
+  std::vector<std::uint64_t> offsets;
+  for (std::size_t i = 0; i < kMany; ++i) offsets.push_back(i * kBlockBytes);
+  const auto offered = wire_hashes(many);
+  const Answer want = client->ask(FrameType::kPut, 61, [&](FlatBufferBuilder& b) {
+    return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, /*lanes=*/1);
+  });
+  ASSERT_EQ(want.as<wire::PutWant>().block_count(), kMany);
+  const TimePoint began = world.clock.now();
+  for (const BlockHash& each : many) client->send(FrameType::kPutData, 61, put_data(1, sums(std::span(&each, 1))));
+  const auto done = client->next(1min);
+  ASSERT_TRUE(done.has_value());
+  ASSERT_FALSE(done->is_error()) << done->message();
+  EXPECT_EQ(done->as<wire::PutResponse>().stored(), kMany);
+  EXPECT_GT(world.clock.now() - began, 2 * node->limits.frame_timeout) << "or nothing was tested";
+}
+
 /// Large puts are verified on real threads, which the virtual clock knows nothing of.
 class VerifyThreadTest : public SessionLanesTest {
  protected:
@@ -232,10 +274,15 @@ TEST_F(SessionLanesTest, AQueuePairIsConnectedToOnce) {
   set_up(*client, side, 1);
   const verbs::QueuePairAddress taken =
       address_of(side.devices[0].attach(nullptr).value(), side.pairs[0]->number(), /*first_psn=*/1);
-  const Answer answer = thief->ask(FrameType::kVerbsConnect, 50, offer({{0, taken}}));
-  const auto* const lane = (*answer.as<wire::VerbsConnectResponse>().lanes())[0];
-  EXPECT_EQ(lane->end(), nullptr);
-  EXPECT_THAT(lane->why()->str(), HasSubstr("a lane is connected to it"));
+  verbs::QueuePairAddress renamed = taken;  // by what does not matter on Ethernet
+  renamed.lid = 7;
+  renamed.mtu_bytes = 1024;
+  for (const verbs::QueuePairAddress& each : {taken, renamed}) {
+    const Answer answer = thief->ask(FrameType::kVerbsConnect, 50, offer({{0, each}}));
+    const auto* const lane = (*answer.as<wire::VerbsConnectResponse>().lanes())[0];
+    EXPECT_EQ(lane->end(), nullptr);
+    EXPECT_THAT(lane->why()->str(), HasSubstr("a lane is connected to it"));
+  }
   client->close();
   world.run_for(1s);
   const Answer later = thief->ask(FrameType::kVerbsConnect, 50, offer({{0, taken}}));

@@ -7,11 +7,12 @@ set -euo pipefail
 ctl=$1
 failed=0
 
-# expect STATUS TEXT NAME [PREFIX...]: what doctor ends with and says, run behind PREFIX
+# expect STATUS TEXT NAME [PREFIX...]: what doctor ends with and says, run behind PREFIX; `options` are doctor's own
+options=()
 expect() {
   local status=0 said wanted=$1 text=$2 name=$3
   shift 3
-  said=$("$@" "$ctl" doctor --rdma 2>&1) || status=$?
+  said=$("$@" "$ctl" doctor --rdma "${options[@]}" 2>&1) || status=$?
   printf '\n%s\n' "$said"
   if [ "$status" = "$wanted" ] && grep -qF -- "$text" <<< "$said"; then
     echo "passed: $name"
@@ -27,6 +28,13 @@ with_memlock() { (ulimit -l "$1" && shift && as_nobody "$@"); }
 
 expect 0 'every byte right' 'a device that is whole moves every byte'
 expect 0 '::ffff:10.77.0.1, RoCE v2, used' 'the IPv4 address is chosen'
+
+ip addr add 10.77.0.9/24 dev eth0
+options=(--rdma-device rxe0@10.77.0.9)
+expect 0 '::ffff:10.77.0.9, RoCE v2, used' 'an address that is asked for'
+ip addr del 10.77.0.9/24 dev eth0
+expect 1 '10.77.0.9, not one of this port' 'an address that is asked for and not there'
+options=()
 
 ip link set eth0 mtu 1500
 expect 0 'ip link set eth0 mtu 4200' 'a small MTU is a warning'

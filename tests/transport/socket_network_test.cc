@@ -11,8 +11,11 @@
 #include <boost/asio/io_context.hpp>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iomanip>
 #include <optional>
 #include <random>
+#include <sstream>
 
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
@@ -299,6 +302,23 @@ TEST_P(TcpNetworkTest, ANameIsResolvedAndAnUnknownOneIsAnError) {
   EXPECT_TRUE(await(socket_network().connect(by_name, io.get_executor())).value());
   by_name.host = "no-such-host.invalid";
   EXPECT_FALSE(await(socket_network().connect(by_name, io.get_executor())).value());
+}
+
+TEST_P(TcpNetworkTest, TheKernelAsksAnIdlePeerWhetherItIsStillThere) {
+  const auto listener = listen();
+  const Pair pair = connect(*listener);
+  std::ostringstream port;  // as /proc/net/tcp writes it
+  port << ':' << std::hex << std::uppercase << std::setw(4) << std::setfill('0')
+       << std::stoi(listener->endpoint().port);
+  std::ifstream table("/proc/net/tcp");
+  std::size_t asked = 0;
+  for (std::string line; std::getline(table, line);) {
+    std::string slot, local, remote, state, queues, timer;
+    std::istringstream(line) >> slot >> local >> remote >> state >> queues >> timer;
+    const bool is_established = state == "01" && (local.ends_with(port.str()) || remote.ends_with(port.str()));
+    asked += is_established && timer.starts_with("02");  // its timer is that of keepalive
+  }
+  EXPECT_EQ(asked, 2u) << "both ends";
 }
 
 TEST_P(TcpNetworkTest, DescriptorsCannotBePassed) {

@@ -342,6 +342,15 @@ TEST_P(VerbsConformanceTest, FailFlushesAndIsIdempotent) {
   EXPECT_EQ(link.a->state(), QueuePair::State::kError);
 }
 
+TEST_P(VerbsConformanceTest, WhatFailedBeforeItWasConnectedIsNotConnectedAnyMore) {
+  Link link(node, client, {}, kOpen);
+  const auto pair = client.domain->create_queue_pair(*client.queue, kOpen).value();
+  ASSERT_TRUE(pair->fail());
+  const auto peer = address_of(node.attachment, link.a->number(), /*first_psn=*/1);
+  EXPECT_FALSE(pair->connect(peer, path_to(client.attachment, /*first_psn=*/2, peer)));
+  EXPECT_EQ(pair->state(), QueuePair::State::kError);
+}
+
 TEST_P(VerbsConformanceTest, PostRefusesWhatIsOverALimit) {
   QueuePairOptions options;
   options.request_count_max = 4;
@@ -413,7 +422,7 @@ TEST_P(VerbsConformanceTest, TheDescriptorTellsOfTheNextCompletion) {
   EXPECT_FALSE(is_readable());
   ASSERT_TRUE(link.a->post(std::span(&request, 1), 2));
   while (!is_readable()) ASSERT_TRUE(world->wait_some());
-  node.queue->take_events();
+  ASSERT_TRUE(node.queue->take_events());
   EXPECT_FALSE(is_readable());
   EXPECT_EQ(world->collect(*node.queue, 1).size(), 1u);
   ASSERT_TRUE(link.a->post(std::span(&request, 1), 3));

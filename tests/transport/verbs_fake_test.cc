@@ -2,11 +2,18 @@
 #include "transport/verbs_fake.h"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <cerrno>
+#include <optional>
 #include <set>
+#include <stdexcept>
 
 #include "tests/transport/verbs_world.h"
+#include "transport/completion_loop.h"
+#include "transport/stream.h"
 #include "transport/verbs_devices.h"
 
 namespace kv::verbs {
@@ -171,6 +178,32 @@ TEST_F(FakeVerbsTest, AllThatAreNamedAreOpenedAndOfOthersTheFirstFour) {
   const auto named = open_devices(*many->fake(), {.names = names}, &why).value();
   ASSERT_EQ(named.size(), 5u);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(named[i].wish.device, names[i]);
+}
+
+/// As of a device that was pulled out: readable for ever, and nothing to take.
+class DeadQueue final : public CompletionQueue {
+ public:
+  std::size_t poll(std::span<Completion>) override {
+    if (++poll_count_ == 100) throw std::runtime_error("it spins");
+    return 0;
+  }
+  Result<void> arm() override { return {}; }
+  int descriptor() const override { return event_.get(); }
+  Result<void> take_events() override { return error_code(EIO, boost::system::system_category()); }
+
+ private:
+  int poll_count_ = 0;
+  Descriptor event_{::eventfd(1, EFD_NONBLOCK)};
+};
+
+TEST_F(FakeVerbsTest, ALoopEndsWithItsDevice) {
+  SimWorld real;
+  CompletionLoop loop(real.io.get_executor(), std::make_unique<DeadQueue>());
+  std::optional<Result<void>> ended;
+  asio::co_spawn(real.io, loop.run(), [&](std::exception_ptr, Result<void> result) { ended = result; });
+  real.io.run_for(60s);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->error().value(), EIO);
 }
 
 TEST_F(FakeVerbsTest, ARunIsTheSameForItsSeed) {

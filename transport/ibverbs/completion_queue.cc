@@ -52,12 +52,15 @@ Result<void> IbCompletionQueue::arm() {
   return {};
 }
 
-void IbCompletionQueue::take_events() {
+Result<void> IbCompletionQueue::take_events() {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   unsigned count = 0;
   while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ++count;
+  const int error = errno;
   if (count > 0) ibv_ack_cq_events(queue_.get(), count);  // or destroying the queue would wait for it
+  if (error != EAGAIN && error != EINTR) return system_error(error);
+  return {};
 }
 
 void IbCompletionQueue::add(IbQueuePair& pair, std::uint32_t completion_count) {

@@ -43,7 +43,7 @@ class IbCompletionQueue final : public CompletionQueue {
   std::size_t poll(std::span<Completion> to) override;
   Result<void> arm() override;
   int descriptor() const override { return channel_->fd; }
-  void take_events() override;
+  Result<void> take_events() override;
 
   ibv_cq& handle() const { return *queue_; }
   std::uint32_t room() const { return room_; }
