@@ -123,7 +123,7 @@ error_code GetCall::send(LinkSession& session) {
       std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
   builder.Finish(wire::CreateGetRequest(
       builder, space_handle(), hashes, own_lease, handle, offsets, ends, plan->memory_only ? kTierMemory : kTierDisk,
-      static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)), region ? session.lanes_up() : 0));
+      static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)), region ? session.lanes_for(*region) : 0));
   // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
   if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
     const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);

@@ -126,10 +126,20 @@ std::uint32_t LinkLanes::up() const {
   return up;
 }
 
+std::uint32_t LinkLanes::reaching(const verbs::RegisteredMemory& memory) const {
+  std::uint32_t lanes = up();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (lanes_[i] && !memory.has(lanes_[i]->open->device_of(i))) lanes &= ~(1u << i);
+  }
+  return lanes;
+}
+
 std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const {
   std::vector<std::uint32_t> keys;
-  const VerbsLender::Open& open = *shared_->verbs.devices();
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) keys.push_back(memory.rkey(open.device_of(lane), slice));
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const std::size_t device = shared_->verbs.devices()->device_of(lane);
+    keys.push_back(memory.has(device) ? memory.rkey(device, slice) : 0);
+  }
   return keys;
 }
 

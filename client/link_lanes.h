@@ -35,7 +35,9 @@ class LinkLanes {
   /// Begins to connect the lanes that are not up, if it is time.
   void connect_missing();
   std::uint32_t up() const;  ///< Bit i: lane i.
-  /// By lane, for RegionAddRequest. Requires that some lane was up.
+  /// Of those that are up, lanes through which the node can reach `memory`. Bit i: lane i.
+  std::uint32_t reaching(const verbs::RegisteredMemory& memory) const;
+  /// By lane, for RegionAddRequest; 0 where the lane's device does not have `memory`. Requires that some lane was up.
   std::vector<std::uint32_t> rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const;
   void cut(std::uint32_t lanes);  ///< Bit i: lane i. They are connected again after a while.
   void cut_all();                 ///< That of messages too: for good.

@@ -641,6 +641,10 @@ LinkSession::Lent LinkSession::lend(const std::shared_ptr<LentMemory::Region>& r
   return add_region(region);
 }
 
+std::uint32_t LinkSession::lanes_for(const LentMemory::Region& region) const {
+  return lanes_ ? lanes_->reaching(shared_->verbs.registered(region)) : 0;
+}
+
 std::string LinkSession::lanes_why() const {
   if (lanes_) return lanes_->why();
   if (shared_->config.rdma == ClientConfig::Rdma::kOff) return "rdma is off in this client's configuration";
@@ -659,7 +663,7 @@ LinkSession::Lent LinkSession::lend_by_verbs(const std::shared_ptr<LentMemory::R
   if (lent != nullptr && lent->state == Lent::kRefused) return Lent::kRefused;
   const auto registration = lender.registration(region);
   if (registration == VerbsLender::Registration::kFailed) return Lent::kRefused;
-  if (lanes_->up() == 0 || registration != VerbsLender::Registration::kReady) return Lent::kNotNow;
+  if (registration != VerbsLender::Registration::kReady || lanes_for(*region) == 0) return Lent::kNotNow;
   const Lent state = lent != nullptr ? lent->state : add_region(region);
   return state == Lent::kPending ? Lent::kNotNow : state;
 }

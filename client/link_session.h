@@ -172,6 +172,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void messages_broke(error_code why);                  ///< Ends the session.
   bool may_try_messages() const;
   std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }  ///< Bit i: lane i.
+  /// Those of them that the node may use for `region`, which is lent; 0 without RDMA.
+  std::uint32_t lanes_for(const LentMemory::Region& region) const;
   std::string lanes_why() const;  ///< Why not all are up. Empty: they are, or were not tried.
   /// For a request that the session itself makes. Requires can_take_call().
   void start_own(Call& call, Duration limit);

@@ -76,7 +76,7 @@ VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMe
   };
   slow_calls_.run(register_all, executor_, [this, alive = alive_, entry] {
     entry->state = entry->is_registered ? Registration::kReady : Registration::kFailed;
-    if (*alive && !entry->is_registered) why_ = entry->why;
+    if (*alive && !entry->why.empty()) why_ = entry->why;
   });
   return entry->state;
 }

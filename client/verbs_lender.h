@@ -39,7 +39,7 @@ class VerbsLender {
   const std::string& why() const { return why_; }                 ///< Why not kReady; then: which devices are left out.
   const std::shared_ptr<Open>& devices() const { return open_; }  ///< Null until kReady.
 
-  enum class Registration : std::uint8_t { kPending, kReady, kFailed };
+  enum class Registration : std::uint8_t { kPending, kReady, kFailed };  ///< kReady: with one device at least.
   /// Begins to register `region` if that was not done. Requires kReady.
   Registration registration(const std::shared_ptr<LentMemory::Region>& region);
   const verbs::RegisteredMemory& registered(const LentMemory::Region& region) const;  ///< Requires that it is.

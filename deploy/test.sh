@@ -224,11 +224,13 @@ step_fuzz() {
 
 # run_in_vm NAME NET PROGRAM FILTER: a program of tests on that network's devices, counted test by test
 run_in_vm() {
-  local name=$1 net=$2 devices=rxe0,rxe0 log=$logs/rdma-$1.log good bad link=()
+  local name=$1 net=$2 devices=rxe0,rxe0 log=$logs/rdma-$1.log good bad
+  local link=(KV_VERBS_TEST_LATE=rxe9 KV_VERBS_TEST_LATE_ADD="ip link add eth9 type dummy && ip link set eth9 up &&
+      ip addr add 10.79.0.1/24 dev eth9 && rdma link add rxe9 type rxe netdev eth9")
   if cut "rdma $name"; then return; fi
   if [ "$net" = pair ]; then
     devices=rxe0,rxe1
-    link=(KV_VERBS_TEST_LINK=eth1 KV_VERBS_TEST_ROUTES="ip route replace 10.77.0.1 dev eth1 src 10.77.0.2 table 102;
+    link+=(KV_VERBS_TEST_LINK=eth1 KV_VERBS_TEST_ROUTES="ip route replace 10.77.0.1 dev eth1 src 10.77.0.2 table 102;
       ip route replace 10.77.0.2 dev eth0 src 10.77.0.1 table 101")  # what a cut takes along
   fi
   env "${link[@]}" KV_RDMA_VM_MEMORY="${KV_RDMA_VM_MEMORY:-6144}" KV_VERBS_TEST_DEVICES=$devices \

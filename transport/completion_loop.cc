@@ -3,6 +3,7 @@
 #include <array>
 #include <boost/asio/post.hpp>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
 
@@ -24,16 +25,27 @@ void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
 void CompletionLoop::remove(std::uint32_t queue_pair) { handlers_.erase(queue_pair); }
 
 Async<void> CompletionLoop::run() {
+  const auto ended = co_await take_all();
+  if (ended) co_return ended;
+  std::vector<std::uint32_t> all;
+  for (const auto& [queue_pair, handler] : handlers_) all.push_back(queue_pair);
+  for (const std::uint32_t each : all) hand({.queue_pair = each, .status = Status::kFatal, .is_last = false});
+  co_return ended;
+}
+
+void CompletionLoop::hand(const Completion& completion) {
+  const auto found = handlers_.find(completion.queue_pair);
+  if (found == handlers_.end()) return;
+  const std::shared_ptr<Handler> handler = found->second;  // it may remove itself
+  (*handler)(completion);
+}
+
+Async<void> CompletionLoop::take_all() {
   std::array<Completion, kTurnCount> some;
   bool is_armed = false;
   while (!is_stopped_) {
     const std::size_t count = queue_->poll(some);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto found = handlers_.find(some[i].queue_pair);
-      if (found == handlers_.end()) continue;
-      const std::shared_ptr<Handler> handler = found->second;  // it may remove itself
-      (*handler)(some[i]);
-    }
+    for (std::size_t i = 0; i < count; ++i) hand(some[i]);
     if (count > 0) {
       is_armed = false;
       co_await asio::post(executor_, asio::use_awaitable);

@@ -30,12 +30,16 @@ class CompletionLoop {
   void add(std::uint32_t queue_pair, Handler handler);
   void remove(std::uint32_t queue_pair);
 
-  /// Runs until stop(), once. The loop outlives it. Errors: the device's; from then on nobody is handed anything.
+  /// Runs until stop(), once. The loop outlives it. Errors: the device's, which tells no more. Everybody is handed a
+  /// completion with kFatal then, which ends no batch, and from then on nothing.
   Async<void> run();
   void stop();
 
  private:
   static constexpr std::size_t kTurnCount = 64;  ///< Handled before others on the thread get a turn.
+
+  Async<void> take_all();
+  void hand(const Completion& completion);
 
   asio::any_io_executor executor_;
   std::unique_ptr<CompletionQueue> queue_;

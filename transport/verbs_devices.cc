@@ -63,6 +63,25 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
   return open;
 }
 
+Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class,
+                               std::string* why) {
+  const auto fail = [&](error_code error) {
+    *why = wish.device + ": " + error.message();
+    return error;
+  };
+  if (const auto names = provider.device_names(); std::ranges::find(names, wish.device) == names.end()) {
+    *why = wish.device + ": no such device";
+    return Errc::kUnavailable;
+  }
+  auto device = provider.open(wish.device);
+  if (!device) return fail(device.error());
+  const auto info = (*device)->query();
+  if (!info) return fail(info.error());
+  auto domain = (*device)->create_domain();
+  if (!domain) return fail(domain.error());
+  return OpenDevice{wish, traffic_class, info->limits, std::move(*device), std::move(*domain)};
+}
+
 Result<Attachment> OpenDevice::attach(std::string* why) const {
   const auto info = device->query();
   if (!info) {
@@ -95,12 +114,11 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_of_device(std::
                                   std::string* reason) -> Result<std::unique_ptr<MemoryRegion>> {
     std::string by_dmabuf = "there is none", by_address;
     if (dmabuf_fd >= 0) {
+      by_dmabuf.clear();
       const auto address = reinterpret_cast<std::uintptr_t>(addresses.data()) + begin;
       auto region = domain.register_dmabuf(dmabuf_fd, dmabuf_offset + begin, bytes, address, access, &by_dmabuf);
-      if (region || region.error() != Errc::kUnsupported) {
-        if (!region) *reason = "by dma-buf: " + (by_dmabuf.empty() ? region.error().message() : by_dmabuf);
-        return region;
-      }
+      if (region) return region;
+      if (by_dmabuf.empty()) by_dmabuf = region.error().message();
     }
     auto region = domain.register_memory(addresses.subspan(begin, bytes), access, &by_address);
     if (!region) {
@@ -124,19 +142,31 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::spa
   for (const OpenDevice& each : devices) slice_bytes = std::min(slice_bytes, each.limits.region_bytes_max);
   if (slice_bytes < memory.size() && slice_bytes > kSliceAlign) slice_bytes -= slice_bytes % kSliceAlign;
   std::unique_ptr<RegisteredMemory> made(new RegisteredMemory(memory, slice_bytes));
+  std::string reasons;
+  error_code refused;
+  bool any = false;
   for (const OpenDevice& each : devices) {
-    for (std::size_t slice = 0; slice < made->slice_count_; ++slice) {
-      const std::uint64_t begin = slice * slice_bytes;
+    std::vector<std::unique_ptr<MemoryRegion>> slices;
+    while (slices.size() < made->slice_count_) {
+      const std::uint64_t begin = slices.size() * slice_bytes;
       std::string reason;
       auto region =
           register_slice(*each.domain, begin, std::min<std::uint64_t>(slice_bytes, memory.size() - begin), &reason);
       if (!region) {
-        if (why) *why = each.wish.device + ": " + (reason.empty() ? region.error().message() : reason);
-        return region.error();
+        refused = region.error();
+        reasons +=
+            (reasons.empty() ? "" : "; ") + each.wish.device + ": " + (reason.empty() ? refused.message() : reason);
+        break;
       }
-      made->regions_.push_back(std::move(*region));
+      slices.push_back(std::move(*region));
     }
+    if (slices.size() < made->slice_count_) slices.clear();
+    any = any || !slices.empty();
+    slices.resize(made->slice_count_);
+    std::ranges::move(slices, std::back_inserter(made->regions_));
   }
+  if (why) *why = reasons;
+  if (!any) return refused;
   return made;
 }
 

@@ -41,18 +41,23 @@ struct DevicesConfig {
 /// that is left out, also on success. Errors: kUnavailable: none can be attached now. May take long.
 Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why);
 
-/// One stretch of memory, registered with each of several devices, in slices of equal size but the last.
+/// One of them, whether it can be attached now or not. Errors: the device's; `why` says which. May take long.
+Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class,
+                               std::string* why);
+
+/// One stretch of memory, registered with each of several devices that can, in slices of equal size but the last.
 class RegisteredMemory {
  public:
   /// `slice_bytes_max` 0: as much as every device takes at once. May take long: 0.2 s a GiB. `memory` and `devices`
-  /// outlive it. Errors: those of register_memory; `why` names the device.
+  /// outlive it. A device that refuses is left out; `why` names it, also on success. Errors: those of register_memory,
+  /// if all refuse.
   static Result<std::unique_ptr<RegisteredMemory>> make(std::span<const OpenDevice> devices,
                                                         std::span<std::byte> memory, Access access,
                                                         std::uint64_t slice_bytes_max, std::string* why);
   /// The same for memory that is not the processor's, a GPU's for instance: `addresses` are what the peer calls it, and
   /// nothing here touches them. Through the dma-buf that begins `dmabuf_offset` bytes before it (`dmabuf_fd` < 0: there
   /// is none), or where a device or the kernel cannot do that, by its addresses, which needs a driver that knows them
-  /// (nvidia-peermem). Errors: those of the last try; `why` names the device and both ways.
+  /// (nvidia-peermem). As make(); `why` names both ways.
   static Result<std::unique_ptr<RegisteredMemory>> make_of_device(std::span<const OpenDevice> devices,
                                                                   std::span<std::byte> addresses, int dmabuf_fd,
                                                                   std::uint64_t dmabuf_offset, Access access,
@@ -63,7 +68,8 @@ class RegisteredMemory {
   std::size_t slice_count() const { return slice_count_; }
   /// From `from` on, at most `bytes_max` bytes that lie in one slice.
   std::span<std::byte> within_slice(const std::byte* from, std::uint64_t bytes_max) const;
-  /// Of the slice that `at` lies in.
+  bool has(std::size_t device) const { return regions_[device * slice_count_] != nullptr; }
+  /// Of the slice that `at` lies in. Requires has(device), as the next one does.
   std::uint32_t lkey(std::size_t device, const std::byte* at) const { return region(device, slice_of(at)).lkey(); }
   std::uint32_t rkey(std::size_t device, std::size_t slice) const { return region(device, slice).rkey(); }
 
@@ -86,7 +92,7 @@ class RegisteredMemory {
   std::span<std::byte> memory_;
   std::uint64_t slice_bytes_;
   std::size_t slice_count_;
-  std::vector<std::unique_ptr<MemoryRegion>> regions_;
+  std::vector<std::unique_ptr<MemoryRegion>> regions_;  ///< Slice by slice, device after device; null: left out.
 };
 
 /// Makes calls that may take long (opening, registering, connecting a queue pair, reading many bytes) away from an

@@ -56,21 +56,45 @@ bool concerns_peer(Status status) {
 FakeVerbs::Fabric::Fabric(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& given)
     : options(given), clock_(clock), alarm_(clock.make_alarm(executor)), random_(given.seed) {
   KV_ASSERT(options.delay_min <= options.delay_max && options.packet_bytes_max > 0);
-  nodes.resize(options.device_count);
   for (std::uint32_t i = 0; i < options.device_count; ++i) {
-    Node& node = nodes[i];
-    node.name = "fake" + std::to_string(i);
     // ::ffff:10.77.0.(i + 1)
-    node.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 77, 0, static_cast<std::uint8_t>(i + 1)};
+    add_node("fake" + std::to_string(i),
+             {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 77, 0, static_cast<std::uint8_t>(i + 1)});
   }
 }
 FakeVerbs::Fabric::~Fabric() {
   KV_ASSERT(pairs.empty() && by_lkey.empty());  // a handle outlived its provider
 }
 
-FakeVerbs::Fabric::Node* FakeVerbs::Fabric::find_node(const std::string& name) {
-  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.name == name; });
-  return found == nodes.end() ? nullptr : &*found;
+std::optional<std::size_t> FakeVerbs::Fabric::index_of(const std::string& name) const {
+  for (std::size_t i = nodes.size(); i-- > 0;) {
+    if (nodes[i].name == name) return i;
+  }
+  return std::nullopt;
+}
+
+std::size_t FakeVerbs::Fabric::add_node(std::string name, const Gid& gid) {
+  Node& node = nodes.emplace_back();
+  node.name = std::move(name);
+  node.gid = gid;
+  node.registered_bytes_max = options.registered_bytes_max;
+  return nodes.size() - 1;
+}
+
+void FakeVerbs::Fabric::remove_node(std::size_t index) {
+  nodes[index].is_gone = true;
+  nodes[index].is_up = false;
+  for (auto& [number, pair] : pairs) {
+    if (pair.node == index) pair.is_dead = true;
+  }
+  after(random_delay(), [this, index] {
+    for (Queue* const queue : queues) {
+      if (queue->node != index) continue;
+      queue->is_gone = true;
+      const std::uint64_t one = 1;
+      KV_ASSERT(::write(queue->event.get(), &one, sizeof one) == sizeof one);
+    }
+  });
 }
 
 /// Every key once, in an order that looks random: each step is a bijection of 32 bits.

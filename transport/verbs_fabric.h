@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,11 +22,11 @@ namespace kv::verbs {
 
 class FakeVerbs::Fabric {
  public:
-  struct Node {  ///< A device.
+  struct Node {  ///< A device, until it is removed. One that was put in again is another.
     std::string name;
     Gid gid{};
     bool is_up = true, is_gone = false;
-    std::uint64_t registered_bytes = 0;
+    std::uint64_t registered_bytes = 0, registered_bytes_max = 0;
     std::uint32_t queue_pair_count = 0;
     std::deque<Status> failures;  ///< To inject.
   };
@@ -36,7 +37,8 @@ class FakeVerbs::Fabric {
   };
   struct Queue {
     std::deque<Completion> arrived;
-    bool is_armed = false;
+    std::size_t node = 0;
+    bool is_armed = false, is_gone = false;
     Descriptor event;
     std::uint32_t room = 0;  ///< Completions it has room for, beyond what its queue pairs may have outstanding.
   };
@@ -65,7 +67,7 @@ class FakeVerbs::Fabric {
     std::uint64_t domain = 0;
     Queue* queue = nullptr;
     QueuePair::State state = QueuePair::State::kInit;
-    bool is_dead = false;  ///< Its process is: it answers nothing.
+    bool is_dead = false;  ///< Its process is, or its device: it answers and tells nothing.
     QueuePairAddress peer;
     Path path;
     Outstanding sends;
@@ -82,7 +84,10 @@ class FakeVerbs::Fabric {
   Fabric(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
   ~Fabric();
 
-  Node* find_node(const std::string& name);
+  std::optional<std::size_t> index_of(const std::string& name) const;  ///< Of the one put in last.
+  Node& node(const std::string& name) { return nodes[index_of(name).value()]; }
+  std::size_t add_node(std::string name, const Gid& gid);
+  void remove_node(std::size_t node);
   std::uint32_t next_key();
   Pair* find_pair(std::uint32_t number);
   void start(Pair& pair);      ///< Begins with the first request, if there is one.
@@ -90,7 +95,8 @@ class FakeVerbs::Fabric {
   void complete(const Pair& pair, Completion completion);
 
   FakeOptions options;
-  std::vector<Node> nodes;  ///< Made once: references stay.
+  std::deque<Node> nodes;  ///< References stay.
+  std::set<Queue*> queues;
   std::map<std::uint32_t, Registration> by_lkey, by_rkey;
   std::map<std::uint32_t, Pair> pairs;
   std::uint64_t domain_last = 0;

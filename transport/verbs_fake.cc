@@ -51,11 +51,16 @@ class FakeMemory final : public MemoryRegion {
 
 class FakeQueue final : public CompletionQueue {
  public:
-  FakeQueue(Fabric& fabric, std::uint32_t count) : fabric_(fabric) {
+  FakeQueue(Fabric& fabric, std::size_t node, std::uint32_t count) : fabric_(fabric) {
+    state.node = node;
     state.room = count;
     state.event = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    fabric.queues.insert(&state);
   }
-  ~FakeQueue() override { KV_ASSERT(user_count == 0); }  // a queue pair outlived its queue
+  ~FakeQueue() override {
+    KV_ASSERT(user_count == 0);  // a queue pair outlived its queue
+    fabric_.queues.erase(&state);
+  }
 
   std::size_t poll(std::span<Completion> to) override {
     std::size_t count = 0;
@@ -77,6 +82,7 @@ class FakeQueue final : public CompletionQueue {
   }
   int descriptor() const override { return state.event.get(); }
   Result<void> take_events() override {
+    if (state.is_gone) return no_device();
     std::uint64_t count = 0;
     KV_ASSERT(::read(state.event.get(), &count, sizeof count) == sizeof count || errno == EAGAIN);
     return {};
@@ -246,10 +252,10 @@ class FakeDomain final : public ProtectionDomain {
     if (!checked) return checked.error();
     Fabric::Node& node = fabric_.nodes[node_];
     if (node.is_gone) return no_device();
-    if (registration.bytes > fabric_.options.registered_bytes_max - node.registered_bytes) {
+    if (registration.bytes > node.registered_bytes_max - node.registered_bytes) {
       if (why) {
         *why = "bytes: " + std::to_string(registration.bytes) + ", the memlock limit leaves " +
-               std::to_string(fabric_.options.registered_bytes_max - node.registered_bytes);
+               std::to_string(node.registered_bytes_max - node.registered_bytes);
       }
       return error_code(ENOMEM, boost::system::system_category());
     }
@@ -281,7 +287,7 @@ class FakeDevice final : public Device {
     if (count == 0) return Errc::kBadRequest;
     if (count > fabric_.options.limits.completion_count_max) return Errc::kTooLarge;
     if (fabric_.nodes[node_].is_gone) return no_device();
-    return std::unique_ptr<CompletionQueue>(std::make_unique<FakeQueue>(fabric_, count));
+    return std::unique_ptr<CompletionQueue>(std::make_unique<FakeQueue>(fabric_, node_, count));
   }
 
  private:
@@ -304,26 +310,28 @@ std::vector<std::string> FakeVerbs::device_names() const {
 }
 
 Result<std::unique_ptr<Device>> FakeVerbs::open(const std::string& name) {
-  const Fabric::Node* const node = fabric_->find_node(name);
-  if (!node || node->is_gone) return Errc::kBadRequest;
-  const auto index = static_cast<std::size_t>(node - fabric_->nodes.data());
-  return std::unique_ptr<Device>(std::make_unique<FakeDevice>(*fabric_, index));
+  const std::optional<std::size_t> index = fabric_->index_of(name);
+  if (!index || fabric_->nodes[*index].is_gone) return Errc::kBadRequest;
+  return std::unique_ptr<Device>(std::make_unique<FakeDevice>(*fabric_, *index));
 }
 
 void FakeVerbs::fail_next(const std::string& device, Status status) {
   KV_ASSERT(status != Status::kSuccess);
-  fabric_->find_node(device)->failures.push_back(status);
+  fabric_->node(device).failures.push_back(status);
 }
 void FakeVerbs::set_fault_probability(double probability) { fabric_->options.fault_probability = probability; }
-void FakeVerbs::set_link(const std::string& device, bool is_up) { fabric_->find_node(device)->is_up = is_up; }
+void FakeVerbs::set_link(const std::string& device, bool is_up) { fabric_->node(device).is_up = is_up; }
 
-void FakeVerbs::remove_device(const std::string& device) {
-  Fabric::Node& node = *fabric_->find_node(device);
-  node.is_gone = true;
-  node.is_up = false;
-  for (auto& [number, pair] : fabric_->pairs) {
-    if (&fabric_->nodes[pair.node] == &node) fabric_->fail_pair(pair);
-  }
+void FakeVerbs::remove_device(const std::string& device) { fabric_->remove_node(fabric_->index_of(device).value()); }
+
+void FakeVerbs::return_device(const std::string& device) {
+  const Fabric::Node& before = fabric_->node(device);
+  KV_ASSERT(before.is_gone);
+  fabric_->add_node(device, before.gid);
+}
+
+void FakeVerbs::set_registered_bytes_max(const std::string& device, std::uint64_t bytes_max) {
+  fabric_->node(device).registered_bytes_max = bytes_max;
 }
 
 void FakeVerbs::kill(const std::string& device) {
@@ -334,7 +342,11 @@ void FakeVerbs::kill(const std::string& device) {
 
 std::uint64_t FakeVerbs::packet_count() const { return fabric_->packet_count; }
 std::uint64_t FakeVerbs::registered_bytes(const std::string& device) const {
-  return fabric_->find_node(device)->registered_bytes;
+  std::uint64_t bytes = 0;
+  for (const Fabric::Node& node : fabric_->nodes) {
+    if (node.name == device) bytes += node.registered_bytes;
+  }
+  return bytes;
 }
 
 }  // namespace kv::verbs

@@ -47,14 +47,19 @@ class FakeVerbs final : public Provider {
   void fail_next(const std::string& device, Status status);
   void set_fault_probability(double probability);
   void set_link(const std::string& device, bool is_up);  ///< Packets are lost while it is down.
-  /// As if pulled out: its queue pairs fail, what is asked of it later gets ENODEV. Handles stay safe to destroy.
+  /// As if pulled out: nothing is told of what is outstanding, but that nothing will be (CompletionQueue::take_events);
+  /// what is asked of it later gets ENODEV. Handles stay safe to destroy.
   void remove_device(const std::string& device);
+  /// As if put in again, at the address it had: to be opened anew. Handles from before stay those of one that is gone.
+  void return_device(const std::string& device);
+  /// Instead of FakeOptions::registered_bytes_max, from now on and until it is removed.
+  void set_registered_bytes_max(const std::string& device, std::uint64_t bytes_max);
   /// The queue pairs that the device has now stop, at once and for ever, as when their process was killed.
   void kill(const std::string& device);
 
-  std::uint64_t packet_count() const;  ///< That arrived anywhere.
-  std::uint64_t registered_bytes(const std::string& device) const;
-  class Fabric;  ///< The network; transport/verbs_fabric.h.
+  std::uint64_t packet_count() const;                               ///< That arrived anywhere.
+  std::uint64_t registered_bytes(const std::string& device) const;  ///< Also by handles from before it was removed.
+  class Fabric;                                                     ///< The network; transport/verbs_fabric.h.
 
  private:
   std::unique_ptr<Fabric> fabric_;

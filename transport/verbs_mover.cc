@@ -179,16 +179,20 @@ void VerbsMover::post_all() {
 }
 
 void VerbsMover::on_completion(const Completion& completion) {
-  const auto found = batches_.find(completion.id);
-  KV_ASSERT(found != batches_.end());
-  const std::shared_ptr<Job> job = found->second.job;
   const bool is_good = completion.status == Status::kSuccess;
   if (!is_good) {
     // The first to fail tells why; the others of the queue pair are flushed.
     if (!broken_) ++counters_.failures;
     fail(make_error_code(completion.status));
+    // The device may tell no more of what is outstanding. Calls need not wait for that; their memory has to.
+    if (completion.status == Status::kFatal) {
+      for (const auto& [id, batch] : batches_) end(*batch.job, broken_);
+    }
   }
   if (!completion.is_last) return;
+  const auto found = batches_.find(completion.id);
+  KV_ASSERT(found != batches_.end());
+  const std::shared_ptr<Job> job = found->second.job;
   if (is_good) counters_.bytes += found->second.bytes;
   outstanding_bytes_ -= found->second.bytes;
   batches_.erase(found);

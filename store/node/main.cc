@@ -24,17 +24,18 @@ namespace kv {
 namespace {
 
 void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
-  for (const verbs::OpenDevice& each : opened.devices()) {
+  for (std::size_t i = 0; i < opened.device_count(); ++i) {
     std::string why;
-    const auto at = each.attach(&why);
+    const auto device = opened.device(i, &why);
+    const auto at = device ? device->open.attach(&why) : Result<verbs::Attachment>(Errc::kUnavailable);
     if (at) {
       spdlog::info("rdma: device={} port={} gid={} index={} mtu_bytes={}", at->device, at->port,
                    verbs::text_of(at->gid.gid), at->gid.index, at->mtu_bytes);
     } else {
-      spdlog::warn("rdma: device={} is waited for: {}", each.wish.device, why);
+      spdlog::warn("rdma: device={} is waited for: {}", opened.wish(i).device, why);
     }
   }
-  if (!opened.left_out().empty()) spdlog::info("rdma: left out: {}", opened.left_out());
+  if (!opened.unused().empty()) spdlog::info("rdma: not used: {}", opened.unused());
   node.verbs = &opened;
   server.begin_verbs(opened);
 }
@@ -46,15 +47,13 @@ bool open_verbs(const NodeOptions& options, VerbsOpener& opener, NodeContext& no
   std::string why;
   if (VerbsNode* const opened = opener.open(&why)) {
     begin_verbs(*opened, node, server);
-    return true;
-  }
-  if (options.rdma == NodeOptions::Rdma::kOn) {
+  } else if (options.rdma == NodeOptions::Rdma::kOn) {
     std::cerr << "kvstore-node: rdma: on, but " << why << "\n";
     return false;
+  } else {
+    spdlog::info("rdma: not available, blocks move by TCP and shared memory: {}", why);
   }
-  spdlog::info("rdma: not available, blocks move by TCP and shared memory: {}", why);
-  if (opener.may_come())
-    opener.keep_trying(kPause, [&node, &server](VerbsNode& opened) { begin_verbs(opened, node, server); });
+  opener.keep_trying(kPause, [&node, &server](VerbsNode& opened) { begin_verbs(opened, node, server); });
   return true;
 }
 

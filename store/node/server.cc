@@ -29,9 +29,7 @@ Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(co
 void Server::begin_verbs(VerbsNode& verbs) {
   for (const auto& each : threads_) {
     asio::post(each->context, [&thread = *each, &verbs] {
-      std::string why;
-      thread.verbs = verbs.make_thread(thread.context.get_executor(), &why);
-      if (!thread.verbs) spdlog::warn("rdma: {}; sessions of one thread go without", why);
+      thread.verbs = std::make_shared<VerbsThread>(verbs, thread.context.get_executor());
     });
   }
 }

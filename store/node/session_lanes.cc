@@ -16,6 +16,7 @@ using verbs::VerbsMover;
 
 /// A queue pair that is counted against the node's limit as long as it is there.
 struct SessionLanes::Lane {
+  std::shared_ptr<DeviceLoop> loop;
   std::shared_ptr<VerbsMover> mover;
   bool is_up = false;
 };
@@ -47,8 +48,10 @@ struct SessionLanes::Moving {
 /// A queue pair on its way to being a lane.
 struct SessionLanes::Attempt {
   Answer answer;
-  std::size_t device = 0;
+  std::size_t device_index = 0;
+  std::shared_ptr<NodeDevice> device;
   std::optional<verbs::Attachment> attachment;
+  std::shared_ptr<DeviceLoop> loop;
   std::shared_ptr<VerbsMover> mover;  ///< Or:
   std::shared_ptr<verbs::VerbsMessages> messages;
   verbs::QueuePairAddress peer;
@@ -77,23 +80,31 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     KV_ASSERT(offer.lane < lanes_.size() || (offer.lane == message_lane() && offer.message_count > 0));
     if (offer.lane == message_lane()) {
       message_lane_.reset();
+      message_loop_.reset();
     } else {
       Lane& lane = lanes_[offer.lane];
       if (lane.mover) lane.mover->fail(asio::error::operation_aborted);  // the client has ended its own side
       sweep();
       lane.mover.reset();
+      lane.loop.reset();
     }
     Attempt& attempt = attempts->emplace_back();
     attempt.answer.lane = offer.lane;
     attempt.answer.message_count = std::min(offer.message_count, node.config().message_count_max);
-    attempt.device = node.device_of(offer.message_count > 0 ? 0 : offer.lane);
+    attempt.device_index = node.device_of(offer.message_count > 0 ? 0 : offer.lane);
     attempt.peer = offer.peer;
   }
   is_connecting_ = true;
   const auto attach_all = [attempts, &node] {
     for (Attempt& each : *attempts) {
-      auto attached = node.devices()[each.device].attach(&each.answer.why);
-      if (attached) each.attachment = std::move(*attached);
+      each.device = node.device(each.device_index, &each.answer.why);
+      if (!each.device) continue;
+      auto attached = each.device->open.attach(&each.answer.why);
+      if (attached) {
+        each.attachment = std::move(*attached);
+      } else if (attached.error() != Errc::kUnavailable) {  // more than a link or an address is missing
+        node.leave_out(each.device_index, *each.device, attached.error().message());
+      }
     }
   };
   node.slow_calls().run(attach_all, executor_, [this, alive = alive_, attempts, done = std::move(done)] {
@@ -124,9 +135,10 @@ void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
         ++node.counters().lanes_connected;
         if (each.messages) {
           message_lane_ = std::move(each.messages);
+          message_loop_ = std::move(each.loop);
           message_count_max_ = each.answer.message_count;
         } else {
-          lanes_[each.answer.lane] = {std::move(each.mover), true};
+          lanes_[each.answer.lane] = {std::move(each.loop), std::move(each.mover), true};
           ++node.counters().lanes;
         }
       } else if (!each.answer.end) {
@@ -145,8 +157,10 @@ void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
 void SessionLanes::make(Attempt& attempt) {
   VerbsNode& node = thread_->node();
   Answer& answer = attempt.answer;
-  const std::size_t device = attempt.device;
-  const verbs::OpenDevice& open = node.devices()[device];
+  attempt.loop = thread_->loop(attempt.device_index, attempt.device, &answer.why);
+  if (!attempt.loop) return;
+  verbs::ProtectionDomain& domain = *attempt.device->open.domain;
+  verbs::CompletionLoop& loop = attempt.loop->loop();
   if (!node.take_queue_pair()) {
     answer.why =
         "queue pairs: the node's limit of " + std::to_string(node.config().queue_pair_count_max) + " is reached";
@@ -159,14 +173,14 @@ void SessionLanes::make(Attempt& attempt) {
     return;
   }
   // Gives back what was taken, and goes before the loop that it is on.
-  const auto end = [&node, thread = thread_, peer](auto* each) {
+  const auto end = [&node, on = attempt.loop, peer](auto* each) {
     delete each;
     node.give_queue_pair();
     node.give_peer(peer);
   };
   error_code error;
   if (answer.message_count > 0) {
-    auto made = verbs::VerbsMessages::create(*open.domain, thread_->loop(device).queue(),
+    auto made = verbs::VerbsMessages::create(domain, loop.queue(),
                                              {.count = answer.message_count,
                                               .bytes_max = kMessageBytesMax,
                                               .write_count_max = kCargoStretchesMax,
@@ -175,19 +189,18 @@ void SessionLanes::make(Attempt& attempt) {
                                              &answer.why);
     if (made) {
       attempt.messages = std::shared_ptr<verbs::VerbsMessages>(made->release(), end);
-      attempt.messages->attach(thread_->loop(device), node.clock(), listener_.on_message,
-                               [this, alive = alive_](error_code why) {
-                                 if (!*alive) return;
-                                 ++thread_->node().counters().lanes_broken;
-                                 listener_.on_broken(message_lane(), why);
-                               });
+      attempt.messages->attach(loop, node.clock(), listener_.on_message, [this, alive = alive_](error_code why) {
+        if (!*alive) return;
+        ++thread_->node().counters().lanes_broken;
+        listener_.on_broken(message_lane(), why);
+      });
     } else {
       error = made.error();
     }
   } else {
     verbs::MoverOptions options = node.config().mover;
     options.port = attempt.attachment->port;
-    auto made = VerbsMover::create(thread_->loop(device), node.clock(), *open.domain, options, &answer.why);
+    auto made = VerbsMover::create(loop, node.clock(), domain, options, &answer.why);
     if (made) {
       attempt.mover = std::shared_ptr<VerbsMover>(made->release(), end);
     } else {
@@ -228,9 +241,7 @@ std::uint32_t SessionLanes::up() const {
 
 /// Cut where a slice of the arena or of the region ends.
 std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::span<const RemoteSlice> region,
-                                             std::size_t lane) const {
-  const VerbsNode& node = thread_->node();
-  const std::size_t device = node.device_of(lane);
+                                             std::size_t lane, const verbs::RegisteredMemory& arena) {
   std::vector<Stretch> all;
   const auto after = std::ranges::upper_bound(region, placement.region_offset, {}, &RemoteSlice::offset);
   auto slice = static_cast<std::size_t>(after - region.begin()) - 1;
@@ -239,8 +250,8 @@ std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::sp
     KV_ASSERT(slice < region.size());
     const RemoteSlice& to = region[slice];
     const std::uint64_t left = std::min<std::uint64_t>(placement.slot.size() - at, to.bytes - in_slice);
-    const auto local = node.arena().within_slice(placement.slot.data() + at, std::min<std::uint64_t>(left, 1u << 31));
-    all.push_back({local, node.arena().lkey(device, local.data()), to.address + in_slice, to.rkeys[lane]});
+    const auto local = arena.within_slice(placement.slot.data() + at, std::min<std::uint64_t>(left, 1u << 31));
+    all.push_back({local, arena.lkey(/*device=*/0, local.data()), to.address + in_slice, to.rkeys[lane]});
     at += local.size();
     in_slice += local.size();
     if (in_slice == to.bytes) ++slice, in_slice = 0;
@@ -259,7 +270,7 @@ void SessionLanes::move(Direction direction, std::span<const Placement> placemen
   std::vector<std::vector<Stretch>> by_lane(usable.size());
   for (const Placement& placement : placements) {
     const std::size_t which = turn_++ % usable.size();
-    const auto more = stretches(placement, region, usable[which]);
+    const auto more = stretches(placement, region, usable[which], *lanes_[usable[which]].loop->device()->arena);
     by_lane[which].insert(by_lane[which].end(), more.begin(), more.end());
   }
   const auto moving = std::make_shared<Moving>(*this, alive_);
@@ -290,7 +301,7 @@ std::vector<Stretch> SessionLanes::stretches_before_message(std::span<const Plac
                                                             std::span<const RemoteSlice> region) const {
   std::vector<Stretch> all;
   for (const Placement& placement : placements) {
-    const auto more = stretches(placement, region, /*lane=*/0);
+    const auto more = stretches(placement, region, /*lane=*/0, *message_loop_->device()->arena);
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "store/node/verbs_node.h"
+#include "store/node/verbs_thread.h"
 #include "transport/verbs_messages.h"
 
 namespace kv {
@@ -27,11 +27,11 @@ struct Placement {
   std::uint64_t region_offset = 0;  ///< The slot's length from there lies in the region: checked before.
 };
 
-/// Lane i is on the node's device i modulo their number, at the address that the device has when it is connected. A
-/// lane that broke is of no use until the client offers it again: only the client can end its own queue pair, and until
-/// it has, packets on their way still land. The lane after the last, message_lane(), carries small requests, their
-/// answers and the few blocks that go with one. It is on the device of lane 0, and lane 0's keys are good for it.
-/// Thread safety: none; on the executor of the session.
+/// Lane i is on the node's device i modulo their number, at the address that the device has when it is connected, and
+/// refused while that device is left out. A lane that broke is of no use until the client offers it again: only the
+/// client can end its own queue pair, and until it has, packets on their way still land. The lane after the last,
+/// message_lane(), carries small requests, their answers and the few blocks that go with one. It is on the device of
+/// lane 0, and lane 0's keys are good for it. Thread safety: none; on the executor of the session.
 class SessionLanes {
  public:
   struct Listener {
@@ -101,8 +101,8 @@ class SessionLanes {
   void make(Attempt& attempt);
   void connect_made(std::shared_ptr<std::vector<Attempt>> attempts, std::function<void(std::vector<Answer>)> done);
   void sweep();  ///< Takes note of lanes that have broken.
-  std::vector<verbs::Stretch> stretches(const Placement& placement, std::span<const RemoteSlice> region,
-                                        std::size_t lane) const;
+  static std::vector<verbs::Stretch> stretches(const Placement& placement, std::span<const RemoteSlice> region,
+                                               std::size_t lane, const verbs::RegisteredMemory& arena);
   static asio::awaitable<void> move_on(std::shared_ptr<verbs::VerbsMover> mover, verbs::Direction direction,
                                        std::vector<verbs::Stretch> stretches, TimePoint deadline,
                                        std::shared_ptr<Moving> moving, std::uint32_t lane);
@@ -112,6 +112,7 @@ class SessionLanes {
   Listener listener_;
   std::vector<Lane> lanes_;
   std::shared_ptr<verbs::VerbsMessages> message_lane_;  ///< Null: none.
+  std::shared_ptr<DeviceLoop> message_loop_;            ///< Then null too.
   std::uint32_t message_count_max_ = 0;
   std::uint32_t turn_ = 0;  ///< Which lane the next move begins with.
   bool is_connecting_ = false;

@@ -103,7 +103,7 @@ bool Session::send_with_answer(const std::shared_ptr<GetJob>& job) {
   if (!job->is_complete || !job->region || job->region->mapped) return false;
   const std::uint64_t count = job->blocks.size();
   if (count == 0 || count > SessionLanes::kCargoStretchesMax || count * job->block_bytes > kMessageGetBytesMax ||
-      job->segment_ends.size() > 1 || !lanes_->has_room_for_message())
+      job->segment_ends.size() > 1 || (job->lanes & 1) == 0 || !lanes_->has_room_for_message())
     return false;
   const std::uint64_t sums_bytes = count * stripe_count(job->block_bytes) * sizeof(std::uint64_t);
   if (sums_bytes > kMessageBytesMax / 2) return false;  // the rest is ample for two tables

@@ -3,56 +3,119 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
 #include <utility>
 
 namespace kv {
 namespace {
 
-/// Of one thread's queue on one device: room for so many lanes at once, as far as the device has it.
-constexpr std::uint32_t kCompletionCountMax = 32 * 1024;
 /// That connect queue pairs: a client with an address that nobody answers for keeps one busy for seconds.
 constexpr std::size_t kConnectThreadCount = 4;
+/// Between two tries to open a device: from the first on, each twice the one before.
+constexpr Duration kPauseMin = 5s, kPauseMax = 5min;
 
 }  // namespace
 
-VerbsNode::VerbsNode(VerbsConfig config, Clock& clock)
-    : config_(std::move(config)),
+VerbsNode::VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<std::byte> arena, Clock& clock)
+    : provider_(provider),
+      config_(std::move(config)),
+      arena_(arena),
       clock_(clock),
       slow_calls_(config_.in_place, kConnectThreadCount),
       verifiers_(config_.verify_thread_count == 0, config_.verify_thread_count) {}
 
 Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
                                                    std::span<std::byte> arena, Clock& clock, std::string* why) {
-  std::unique_ptr<VerbsNode> node(new VerbsNode(std::move(config), clock));
-  auto devices = verbs::open_devices(provider, node->config_.devices, &node->left_out_);
-  if (!devices) {
-    *why = node->left_out_;
-    return devices.error();
+  std::unique_ptr<VerbsNode> node(new VerbsNode(provider, std::move(config), arena, clock));
+  auto devices = verbs::open_devices(provider, node->config_.devices, why);
+  if (!devices) return devices.error();
+  node->unused_ = *why;
+  for (const std::string& name : node->config_.devices.names) {
+    auto wish = verbs::parse_device_wish(name, nullptr);
+    const auto is_same = [&](const Slot& each) { return each.wish.device == wish->device; };
+    if (!wish || std::ranges::any_of(node->slots_, is_same)) continue;  // open_devices() has told of it
+    node->slots_.push_back({.wish = std::move(*wish)});
   }
-  node->devices_ = std::move(*devices);
-  auto registered =
-      verbs::RegisteredMemory::make(node->devices_, arena, {.local_write = true}, node->config_.slice_bytes_max, why);
-  if (!registered) return registered.error();
-  node->arena_ = std::move(*registered);
-  return node;
+  error_code refused = Errc::kUnavailable;
+  for (verbs::OpenDevice& each : *devices) {
+    const auto found = std::ranges::find(node->slots_, each.wish.device, [](const Slot& of) { return of.wish.device; });
+    Slot& slot = found != node->slots_.end() ? *found : node->slots_.emplace_back(Slot{.wish = each.wish});
+    auto equipped = node->equip(std::move(each), why);
+    if (equipped) {
+      slot.device = std::move(*equipped);
+    } else {
+      refused = equipped.error();
+      node->put_off(slot, *why);
+    }
+  }
+  for (Slot& each : node->slots_) {
+    if (!each.device && each.why.empty()) node->put_off(each, each.wish.device + ": it could not be opened");
+  }
+  if (std::ranges::any_of(node->slots_, [](const Slot& each) { return each.device != nullptr; })) return node;
+  why->clear();
+  for (const Slot& each : node->slots_) *why += (why->empty() ? "" : "; ") + each.why;
+  return refused;
 }
 
-std::shared_ptr<VerbsThread> VerbsNode::make_thread(const asio::any_io_executor& executor, std::string* why) {
-  auto thread = std::make_shared<VerbsThread>(*this);
-  for (const verbs::OpenDevice& each : devices_) {
-    auto queue = each.device->create_completion_queue(std::min(kCompletionCountMax, each.limits.completion_count_max));
-    if (!queue) {
-      *why = each.wish.device + ": no completion queue: " + queue.error().message();
-      return nullptr;
-    }
-    thread->loops_.push_back(std::make_unique<verbs::CompletionLoop>(executor, std::move(*queue)));
+/// Registers the arena with it.
+Result<std::shared_ptr<NodeDevice>> VerbsNode::equip(verbs::OpenDevice device, std::string* why) const {
+  auto equipped = std::make_shared<NodeDevice>(NodeDevice{std::move(device), nullptr});
+  auto arena = verbs::RegisteredMemory::make(std::span(&equipped->open, 1), arena_, {.local_write = true},
+                                             config_.slice_bytes_max, why);
+  if (!arena) return arena.error();
+  equipped->arena = std::move(*arena);
+  return equipped;
+}
+
+void VerbsNode::put_off(Slot& slot, std::string why) const {
+  slot.why = std::move(why);
+  slot.pause = std::clamp(2 * slot.pause, kPauseMin, kPauseMax);
+  slot.next_try = clock_.now() + slot.pause;
+}
+
+std::shared_ptr<NodeDevice> VerbsNode::device(std::size_t index, std::string* why) const {
+  const std::scoped_lock lock(devices_mutex_);
+  const Slot& slot = slots_[index];
+  if (!slot.device) *why = "left out: " + slot.why;
+  return slot.device;
+}
+
+void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std::string& why) {
+  const std::scoped_lock lock(devices_mutex_);
+  Slot& slot = slots_[index];
+  if (slot.device.get() != &device) return;
+  spdlog::error("rdma: {} is left out: {}; it is opened again when that can be done", slot.wish.device, why);
+  left_out_.push_back(std::move(slot.device));
+  slot.pause = {};
+  put_off(slot, slot.wish.device + ": " + why);
+}
+
+void VerbsNode::open_missing() {
+  std::vector<std::shared_ptr<NodeDevice>> unheld;
+  {
+    const std::scoped_lock lock(devices_mutex_);
+    // Who holds it as the only one cannot be asked for it by another.
+    const auto held = std::ranges::partition(left_out_, [](const auto& each) { return each.use_count() > 1; });
+    std::ranges::move(held, std::back_inserter(unheld));
+    left_out_.erase(held.begin(), held.end());
   }
-  for (std::size_t device = 0; device < devices_.size(); ++device)
-    asio::co_spawn(executor, VerbsThread::take_completions(thread, device), [](std::exception_ptr thrown) {
-      if (thrown) std::rethrow_exception(thrown);  // a bug: ends the node, as in a session
-    });
-  return thread;
+  unheld.clear();
+  for (Slot& slot : slots_) {
+    {
+      const std::scoped_lock lock(devices_mutex_);
+      if (slot.device || clock_.now() < slot.next_try) continue;
+    }
+    std::string why;
+    auto device = verbs::open_device(provider_, slot.wish, config_.devices.traffic_class, &why);
+    auto equipped = device ? equip(std::move(*device), &why) : Result<std::shared_ptr<NodeDevice>>(device.error());
+    const std::scoped_lock lock(devices_mutex_);
+    if (equipped) {
+      slot.device = std::move(*equipped);
+      slot.pause = {};
+      spdlog::info("rdma: {} is in use", slot.wish.device);
+    } else {
+      put_off(slot, std::move(why));
+    }
+  }
 }
 
 void VerbsNode::finish_calls() {
@@ -82,9 +145,16 @@ void VerbsNode::give_peer(const Peer& peer) {
 
 std::vector<NodeMetrics::Value> VerbsNode::stats() const {
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  std::uint64_t in_use = 0;
+  {
+    const std::scoped_lock lock(devices_mutex_);
+    for (const Slot& each : slots_) in_use += each.device != nullptr;
+  }
   return {
-      {"rdma_devices", number(devices_.size()), false, "RDMA devices in use"},
-      {"rdma_registered_bytes", number(arena_->memory().size()), false, "Bytes of the arena registered with each"},
+      {"rdma_devices", number(in_use), false, "RDMA devices in use"},
+      {"rdma_devices_left_out", number(slots_.size() - in_use), false,
+       "RDMA devices that are gone or cannot be used, and are tried again"},
+      {"rdma_registered_bytes", number(arena_.size()), false, "Bytes of the arena registered with each"},
       {"rdma_lanes", number(counters_.lanes), false, "Queue pairs connected to clients, for blocks"},
       {"rdma_lanes_connected", number(counters_.lanes_connected), true,
        "Queue pairs that were connected, for blocks or messages"},
@@ -94,21 +164,6 @@ std::vector<NodeMetrics::Value> VerbsNode::stats() const {
        "Queue pairs that clients asked for and did not get"},
       {"rdma_messages", number(counters_.messages), true, "Requests that came and were answered by SEND"},
   };
-}
-
-VerbsThread::~VerbsThread() = default;
-
-asio::awaitable<void> VerbsThread::take_completions(std::shared_ptr<VerbsThread> self, std::size_t device) {
-  const auto ended = co_await self->loop(device).run();
-  if (ended) co_return;
-  spdlog::error(
-      "rdma: {} tells no more of this thread's transfers: {}; each ends by its deadline. Look at the device, and "
-      "restart the node",
-      self->node().devices()[device].wish.device, ended.error().message());
-}
-
-void VerbsThread::stop() {
-  for (const auto& loop : loops_) loop->stop();
 }
 
 }  // namespace kv

@@ -1,5 +1,5 @@
-// store/node/verbs_node.h: what a node has for RDMA, besides its sessions' lanes: open devices, the arena registered
-// with them, and for each I/O thread a loop that takes their completions.
+// store/node/verbs_node.h: what a node has for RDMA, besides its sessions' lanes: open devices with the arena
+// registered, which of them are left out and tried again, and what all sessions share.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "store/node/metrics.h"
-#include "transport/completion_loop.h"
 #include "transport/verbs_devices.h"
 #include "transport/verbs_mover.h"
 
@@ -32,29 +31,41 @@ struct VerbsConfig {
   bool in_place = false;                ///< The provider is not thread-safe: nothing is done on another thread.
 };
 
-class VerbsThread;
+/// A device from one opening to the next, with the arena registered. One that is gone does not come back: there is
+/// another then. Held by all that is made of it.
+struct NodeDevice {
+  verbs::OpenDevice open;
+  std::unique_ptr<verbs::RegisteredMemory> arena;  ///< Ours alone: no remote access.
+};
 
-/// Thread safety: any thread, once open. Outlives its threads' loops and all sessions.
+/// Thread safety: any thread, once open. Outlives all sessions and what is made of its devices.
 class VerbsNode {
  public:
-  /// Registers `arena`, which stays ours alone: no remote access. Errors: kUnavailable (no device that can be used),
-  /// system errors; `why` says what to do. May take long.
+  /// Opens the devices and registers `arena` with each. A device that cannot do its part is left out, as long as there
+  /// is another. Errors: kUnavailable (no device that can be used), those of registering; `why` says what to do. May
+  /// take long. `provider`, `arena` and `clock` outlive it.
   static Result<std::unique_ptr<VerbsNode>> open(verbs::Provider& provider, VerbsConfig config,
                                                  std::span<std::byte> arena, Clock& clock, std::string* why);
 
   const VerbsConfig& config() const { return config_; }
-  std::span<const verbs::OpenDevice> devices() const { return devices_; }
-  std::size_t device_of(std::size_t lane) const { return lane % devices_.size(); }
-  const verbs::RegisteredMemory& arena() const { return *arena_; }
-  const std::string& left_out() const { return left_out_; }  ///< Devices that are not used, and why.
+  /// Those in use, and those that are named, or were in use, and are left out for now. Never changes.
+  std::size_t device_count() const { return slots_.size(); }
+  std::size_t device_of(std::size_t lane) const { return lane % slots_.size(); }
+  const verbs::DeviceWish& wish(std::size_t device) const { return slots_[device].wish; }
+  /// nullptr: it is left out, and `why` says why.
+  std::shared_ptr<NodeDevice> device(std::size_t index, std::string* why) const;
+  /// It does not do its part any more. Nothing if that is known. What is connected through it stays until it breaks.
+  void leave_out(std::size_t index, const NodeDevice& device, const std::string& why);
+  /// Opens what is left out, each at growing intervals, and closes what was left out and nobody holds any more. May
+  /// take long. Thread safety: one thread; with `in_place`, the provider's.
+  void open_missing();
+  /// Devices that are none of these: they were not named, and could not be used at the start.
+  const std::string& unused() const { return unused_; }
   Clock& clock() const { return clock_; }
   verbs::SlowCalls& slow_calls() { return slow_calls_; }
   /// Verifies what large puts bring. The thread that posts their READs has the next ones to post meanwhile.
   verbs::SlowCalls& verifiers() { return verifiers_; }
   void finish_calls();  ///< Waits for slow calls and verifiers; from then on they do nothing.
-
-  /// Loops of one I/O thread, running. nullptr if a device gives no completion queue; `why` says which.
-  std::shared_ptr<VerbsThread> make_thread(const asio::any_io_executor& executor, std::string* why);
 
   /// Queue pairs are counted, so that clients cannot use up the devices. False at the limit.
   bool take_queue_pair();
@@ -77,35 +88,32 @@ class VerbsNode {
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
-  VerbsNode(VerbsConfig config, Clock& clock);
+  struct Slot {
+    verbs::DeviceWish wish;              ///< Never changes.
+    std::shared_ptr<NodeDevice> device;  ///< nullptr: left out.
+    std::string why;                     ///< Then.
+    Duration pause{};                    ///< Then: the last one between two tries.
+    TimePoint next_try{};
+  };
 
-  VerbsConfig config_;
+  VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<std::byte> arena, Clock& clock);
+  Result<std::shared_ptr<NodeDevice>> equip(verbs::OpenDevice device, std::string* why) const;
+  void put_off(Slot& slot, std::string why) const;
+
+  verbs::Provider& provider_;
+  const VerbsConfig config_;
+  const std::span<std::byte> arena_;
   Clock& clock_;
-  std::vector<verbs::OpenDevice> devices_;
-  std::string left_out_;
-  std::unique_ptr<verbs::RegisteredMemory> arena_;
+  std::string unused_;
+  mutable std::mutex devices_mutex_;  ///< Of the slots' contents, but not their number, and of the list below.
+  std::vector<Slot> slots_;
+  /// Left out, and perhaps still held. Let go by open_missing(): to unregister an arena takes long.
+  std::vector<std::shared_ptr<NodeDevice>> left_out_;
   std::atomic<std::uint32_t> queue_pair_count_{0};
   std::mutex peers_mutex_;
   std::set<Peer> peers_;
   Counters counters_;
   verbs::SlowCalls slow_calls_, verifiers_;
-};
-
-/// One I/O thread's completion loops, one for each device. Thread safety: none; on its executor.
-class VerbsThread {
- public:
-  explicit VerbsThread(VerbsNode& node) : node_(node) {}
-  ~VerbsThread();
-  VerbsNode& node() { return node_; }
-  verbs::CompletionLoop& loop(std::size_t device) { return *loops_[device]; }
-  void stop();  ///< The loops end; completions that come later are taken by nobody.
-
- private:
-  friend class VerbsNode;
-  static asio::awaitable<void> take_completions(std::shared_ptr<VerbsThread> self, std::size_t device);
-
-  VerbsNode& node_;
-  std::vector<std::unique_ptr<verbs::CompletionLoop>> loops_;
 };
 
 }  // namespace kv

@@ -27,14 +27,19 @@ VerbsNode* VerbsOpener::open(std::string* why) {
 }
 
 void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> opened) {
+  if (!node_ && !may_come_) return;
   thread_ = std::thread([this, pause, opened = std::move(opened)] {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, pause, [this] { return is_stopped_; })) {
       std::string why;
-      if (VerbsNode* const node = open(&why)) return opened(*node);
-      if (may_come_) continue;
-      spdlog::warn("rdma: a device has come, but {}; it is not tried again before the node is restarted", why);
-      return;
+      if (node_) {
+        node_->open_missing();
+      } else if (VerbsNode* const node = open(&why)) {
+        opened(*node);
+      } else if (!may_come_) {
+        spdlog::warn("rdma: a device has come, but {}; it is not tried again before the node is restarted", why);
+        return;
+      }
     }
   });
 }

@@ -1,5 +1,5 @@
-// store/node/verbs_opener.h: opens RDMA for a node, now or as soon as a device can be used: at boot a machine's links
-// are often up a little later than its services.
+// store/node/verbs_opener.h: opens RDMA for a node, now or as soon as a device can be used, and devices again that were
+// left out: at boot a machine's links are often up a little later than its services, and a device may be reset.
 #pragma once
 
 #include <condition_variable>
@@ -23,10 +23,10 @@ class VerbsOpener {
 
   /// What was opened; nullptr: nothing, and `why` says why not. May take long.
   VerbsNode* open(std::string* why);
-  /// Whether that may change by itself: libibverbs is here, and it is devices that are missing. A limit that forbids to
-  /// register memory stays until the node is started anew.
-  bool may_come() const { return may_come_; }
-  /// Tries again every `pause` as long as it may, on a thread of its own, and then calls `opened` there, once.
+  /// Looks every `pause`, on a thread of its own: for devices that are left out; or if nothing was opened, for the
+  /// first that can be, to call `opened` there, once. The latter as long as it may change by itself: libibverbs is
+  /// here, and it is devices that are missing. A limit that forbids to register memory stays until the node is started
+  /// anew.
   void keep_trying(Duration pause, std::function<void(VerbsNode&)> opened);
   void stop();  ///< Tries no more; waits for an attempt in progress.
 
@@ -38,7 +38,8 @@ class VerbsOpener {
   std::unique_ptr<VerbsNode> node_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool is_stopped_ = false, may_come_ = false;
+  bool is_stopped_ = false;
+  bool may_come_ = false;  ///< Nothing is open, and that may change.
   std::thread thread_;
 };
 

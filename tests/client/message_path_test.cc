@@ -71,6 +71,20 @@ TEST_F(MessagePathTest, ALargeGetKeepsItsMarksAndAClientMayDoWithout) {
   EXPECT_EQ(transport(), "sim+verbs");
 }
 
+TEST_F(MessagePathTest, BlocksGoByAnotherLaneWhereThatOfMessagesHasNoKey) {
+  client.reset();
+  loop.run_for(20s);
+  verbs.set_registered_bytes_max("fake2", 300'000);  // enough for messages, which are on it, and no more
+  restart_client();
+  restart();
+  const double before = messages();
+  EXPECT_EQ(match(), kSmallCount);
+  EXPECT_EQ(messages(), before + 1);
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(get_small().block_count, kSmallCount);
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u) << "none broke";
+  EXPECT_EQ(client->nodes()[0].reconnects, 0u);
+}
+
 TEST_F(MessagePathTest, MoreAtOnceThanAgreedGoThroughTheSocket) {
   const double before = messages();
   std::size_t ended = 0;

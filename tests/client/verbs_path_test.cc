@@ -236,6 +236,45 @@ TEST_F(VerbsPathTest, WithoutADeviceBlocksGoThroughTheSocket) {
   EXPECT_EQ(get().block_count, kCount);
 }
 
+TEST_F(VerbsPathTest, ADeviceOfTheNodeThatIsPulledOutIsUsedAgainOnceItIsBack) {
+  put_all();
+  verbs.remove_device("fake0");
+  const TimePoint before = clock.now();
+  get();  // its session may end, since messages were on that device
+  EXPECT_LT(clock.now() - before, 1s) << "nobody waits for what a device that is gone will not tell";
+  for (int i = 0; i < 3; ++i) {
+    loop.run_for(2s);
+    EXPECT_EQ(get().block_count, kCount);
+  }
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 1u);
+  EXPECT_TRUE(uses_verbs());
+  EXPECT_THAT(client->nodes()[0].rdma_text, testing::HasSubstr("left out: fake0: No such device"));
+  verbs.return_device("fake0");
+  for (int i = 0; i < 5; ++i) {
+    loop.run_for(10s);
+    node->open_missing_devices();
+    EXPECT_EQ(get().block_count, kCount);
+  }
+  EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u);
+  EXPECT_EQ(client->nodes()[0].rdma_text, "");
+  EXPECT_TRUE(uses_verbs());
+}
+
+TEST_F(VerbsPathTest, ADeviceOfTheClientThatDoesNotTakeTheMemoryIsNotUsedForIt) {
+  put_all();
+  for (const char* const refusing : {"fake2", "fake3"}) {
+    client.reset();
+    loop.run_for(20s);
+    verbs.set_registered_bytes_max(refusing, 1 << 20);
+    restart_client();
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(uses_verbs());
+    EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u) << "none broke: the node was not asked to use it";
+    EXPECT_THAT(client->nodes()[0].rdma_text, testing::HasSubstr(refusing));
+    client.reset();
+    verbs.set_registered_bytes_max(refusing, 1 << 30);
+  }
+}
+
 TEST_F(VerbsPathTest, AClientWithoutDevicesSaysWhyAndGoesOn) {
   config.rdma_devices = {"fake9"};
   client.reset();

@@ -106,6 +106,20 @@ TEST_F(E2eRdmaDeviceTest, SmallRequestsGoBySend) {
   EXPECT_GE(node.metric("kvstore_rdma_messages_total"), before + 500);
 }
 
+/// KV_VERBS_TEST_LATE names a device that is not there, and KV_VERBS_TEST_LATE_ADD is the command that brings it.
+TEST_F(E2eRdmaDeviceTest, ANamedDeviceThatComesLaterIsUsed) {
+  const char* const name = std::getenv("KV_VERBS_TEST_LATE");
+  const char* const command = std::getenv("KV_VERBS_TEST_LATE_ADD");
+  if (name == nullptr || command == nullptr) GTEST_SKIP() << "KV_VERBS_TEST_LATE names no device that can be added";
+  const NodeProcess node(node_options(Transport::kVerbs, {"--capacity", "64MiB", "--rdma-device", name}));
+  EXPECT_EQ(node.metric("kvstore_rdma_devices"), 1) << node.log();
+  EXPECT_EQ(node.metric("kvstore_rdma_devices_left_out"), 1);
+  EXPECT_THAT(node.log(), HasSubstr(std::string(name) + ", no such device"));
+  ASSERT_EQ(run_program({"/bin/sh", "-c", command}).status, 0) << command;
+  EXPECT_TRUE(eventually([&] { return node.metric("kvstore_rdma_devices") == 2; })) << node.log();
+  EXPECT_EQ(node.metric("kvstore_rdma_devices_left_out"), 0);
+}
+
 TEST_F(E2eRdmaDeviceTest, TheFirstRequestsOfTheRealTraceHitAsOverTcp) {
   const char* const folder = std::getenv("KV_TRACES");
   if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";

@@ -414,7 +414,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                     store.with([](Store& each) { return each.memory(); }), world.clock, &why)
                         .value();
   node.verbs = rdma.get();
-  const auto rdma_thread = rdma->make_thread(world.io.get_executor(), &why);
+  const auto rdma_thread = std::make_shared<VerbsThread>(*rdma, world.io.get_executor());
   const auto listener = world.network.listen({Endpoint::Scheme::kSim, "node", ""}, world.io.get_executor()).value();
   auto stream = world.await(world.network.connect(listener->endpoint(), world.io.get_executor())).value().value();
   auto accepted = world.await(listener->accept(world.io.get_executor())).value().value();

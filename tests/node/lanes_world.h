@@ -62,7 +62,7 @@ class SessionLanesTest : public NodeTest {
     rdma = VerbsNode::open(fake, config, store->with([](Store& each) { return each.memory(); }), world.clock, &why)
                .value();
     node->verbs = rdma.get();
-    verbs_thread = rdma->make_thread(world.io.get_executor(), &why);
+    verbs_thread = std::make_shared<VerbsThread>(*rdma, world.io.get_executor());
   }
   void TearDown() override {
     NodeTest::TearDown();
@@ -160,6 +160,13 @@ class SessionLanesTest : public NodeTest {
       std::copy(one.begin(), one.end(), all.begin() + static_cast<std::ptrdiff_t>(offsets[i]));
     }
     return all;
+  }
+
+  double stat(std::string_view name) const {
+    for (const NodeMetrics::Value& each : rdma->stats()) {
+      if (each.name == name) return each.value;
+    }
+    return -1;
   }
 
   std::string why;

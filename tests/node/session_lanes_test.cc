@@ -268,6 +268,83 @@ TEST_F(SessionLanesTest, QueuePairsOfTheNodeAreLimited) {
   EXPECT_NE((*again.as<wire::VerbsConnectResponse>().lanes())[0]->end(), nullptr) << "they are given back";
 }
 
+TEST_F(SessionLanesTest, ADeviceThatIsGoneIsLeftOutUntilItComesBack) {
+  const auto greeted = greet();
+  RawClient& client = *greeted;
+  put(client, names);
+  RawSide side(fake, kBytes);
+  const std::uint32_t region = set_up(client, side);
+  ASSERT_EQ(run_get(client, region, 3).back().as<wire::GetResponse>().broken_lanes(), 0u);
+  std::ranges::fill(side.memory, std::byte{});
+  const auto devices_in_use = [&] { return stat("rdma_devices"); };
+  EXPECT_EQ(devices_in_use(), 2);
+  const std::uint64_t arena_bytes = fake.registered_bytes("fake0");
+
+  fake.remove_device("fake0");  // lane 0 is on it
+  world.run_for(1s);
+  EXPECT_EQ(devices_in_use(), 1) << "its loop tells of it, though nothing was moved";
+  EXPECT_EQ(stat("rdma_devices_left_out"), 1);
+  const Answer last = run_get(client, region, 3).back();
+  EXPECT_EQ(last.as<wire::GetResponse>().broken_lanes(), 1u);
+  EXPECT_EQ(side.memory, expected_memory()) << "by the other";
+  const auto offered = client.ask(FrameType::kVerbsConnect, 70, offer({{0, side.make_pair()}}));
+  const auto* refused = offered.as<wire::VerbsConnectResponse>().lanes()->Get(0);
+  ASSERT_EQ(refused->end(), nullptr);
+  EXPECT_THAT(refused->why()->str(), HasSubstr("left out: fake0: No such device"));
+
+  world.run_for(6s);
+  rdma->open_missing();
+  EXPECT_EQ(devices_in_use(), 1) << "it is still gone";
+  fake.return_device("fake0");
+  world.run_for(9s);
+  rdma->open_missing();
+  EXPECT_EQ(devices_in_use(), 1) << "pauses grow";
+  world.run_for(2s);
+  rdma->open_missing();
+  EXPECT_EQ(devices_in_use(), 2);
+  rdma->open_missing();
+  EXPECT_EQ(fake.registered_bytes("fake0"), arena_bytes) << "of the one that was gone nothing is left";
+
+  side.pairs.clear();
+  side.queues.clear();
+  side.psns.clear();
+  connect_lanes(client, side, 2);
+  std::ranges::fill(side.memory, std::byte{});
+  EXPECT_EQ(run_get(client, region, 1).back().as<wire::GetResponse>().broken_lanes(), 0u);
+  EXPECT_EQ(side.memory, expected_memory());
+}
+
+/// One of two devices takes no arena.
+class LeftOutDeviceTest : public SessionLanesTest {};
+
+TEST_F(LeftOutDeviceTest, TheOtherIsUsedAndItIsTriedAgain) {
+  verbs_thread->stop();
+  world.run_for(1s);
+  verbs_thread.reset();
+  node->verbs = nullptr;
+  rdma.reset();
+  fake.set_registered_bytes_max("fake0", 1000);
+  open_verbs({});
+  EXPECT_EQ(stat("rdma_devices"), 1);
+  EXPECT_EQ(rdma->device(0, &why), nullptr);
+  EXPECT_THAT(why, HasSubstr("memlock limit"));
+  EXPECT_NE(rdma->device(1, &why), nullptr);
+
+  fake.set_registered_bytes_max("fake0", 1 << 30);
+  world.run_for(6s);
+  rdma->open_missing();
+  EXPECT_NE(rdma->device(0, &why), nullptr) << why;
+
+  verbs_thread.reset();
+  rdma.reset();
+  for (const char* const device : {"fake0", "fake1"}) fake.set_registered_bytes_max(device, 1000);
+  const auto refused = VerbsNode::open(fake, {.devices = {.names = {"fake0", "fake1"}}, .in_place = true},
+                                       store->with([](Store& each) { return each.memory(); }), world.clock, &why);
+  EXPECT_EQ(refused.error().value(), ENOMEM);
+  for (const char* const device : {"fake0", "fake1"}) fake.set_registered_bytes_max(device, 1 << 30);
+  open_verbs({});  // for TearDown
+}
+
 TEST_F(SessionLanesTest, AQueuePairIsConnectedToOnce) {
   const auto client = greet(), thief = greet();
   RawSide side(fake, kBytes);
@@ -349,7 +426,8 @@ TEST_F(SessionLanesTest, GuessedKeysAndAddressesReachNobodyElse) {
   std::size_t refused = 0;
   for (int i = 0; i < 2000; ++i) {
     // Often the true key and address of somebody else: another client's, or the arena's own.
-    const std::uint32_t keys[] = {lent.rkey(), rdma->arena().rkey(0, 0), static_cast<std::uint32_t>(random())};
+    const std::uint32_t keys[] = {lent.rkey(), rdma->device(0, &why)->arena->rkey(0, 0),
+                                  static_cast<std::uint32_t>(random())};
     const std::uint64_t addresses[] = {lent.address(), reinterpret_cast<std::uintptr_t>(arena.data()), random() >> 16};
     const Answer added = attacker->ask(FrameType::kRegionAdd, 52,
                                        lend_slices(kBytes, {{addresses[random() % 3], kBytes, {keys[random() % 3]}}}));

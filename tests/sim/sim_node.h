@@ -75,6 +75,9 @@ class SimNode {
   void expire_leases() {
     if (life_) life_->store.with([&](Store& store) { store.expire_leases(clock_.now()); });
   }
+  void open_missing_devices() {
+    if (life_ && life_->rdma) life_->rdma->open_missing();
+  }
   std::size_t session_count() const { return life_ ? life_->sessions.size() : 0; }
 
  private:
@@ -94,9 +97,8 @@ class SimNode {
         if (opened) rdma = std::move(*opened);  // else its link is down: without RDMA, as a node does
       }
       if (rdma) {
-        std::string why;
         context.verbs = rdma.get();
-        rdma_thread = rdma->make_thread(node.context_.get_executor(), &why);
+        rdma_thread = std::make_shared<VerbsThread>(*rdma, node.context_.get_executor());
       }
       if (node.config_.disk.capacity_bytes == 0) return;
       spill = std::make_unique<SimSpill>(store, node.disk_, node.clock_, node.context_.get_executor(),

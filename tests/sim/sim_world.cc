@@ -146,6 +146,7 @@ class World {
 
   void check_nodes() {
     for (const auto& node : nodes_) {
+      node->open_missing_devices();
       const std::string broken = node->check();
       if (!broken.empty()) fail(node->name() + ": " + broken);
     }
@@ -153,11 +154,14 @@ class World {
 
   void cause_event() {
     SimNode& node = *nodes_[pick(0, nodes_.size() - 1)];
-    switch (pick(0, verbs_ ? 7 : 5)) {
+    switch (pick(0, verbs_ ? 8 : 5)) {
       case 6: verbs_->set_link(device(pick(0, node_count_ + worker_count_ - 1)), false); break;
-      case 7:
-        for (std::size_t i = 0; i < node_count_ + worker_count_; ++i) verbs_->set_link(device(i), true);
+      case 7: heal_devices(); break;
+      case 8: {
+        const std::string name = device(pick(0, node_count_ + worker_count_ - 1));
+        if (has_device(name)) verbs_->remove_device(name);
         break;
+      }
       case 0:
         outcome_.evicted_blocks += node.stats().evicted_blocks;
         node.kill();
@@ -370,12 +374,20 @@ class World {
     }
   }
 
+  bool has_device(const std::string& name) const { return std::ranges::count(verbs_->device_names(), name) > 0; }
+  void heal_devices() {
+    for (std::size_t i = 0; i < node_count_ + worker_count_; ++i) {
+      if (!has_device(device(i))) verbs_->return_device(device(i));
+      verbs_->set_link(device(i), true);
+    }
+  }
+
   /// When faults stop, a fresh client can store a chain and get all of it back.
   void heal_and_converge() {
     network_.set_faults({});
     if (verbs_) {
       verbs_->set_fault_probability(0);
-      for (std::size_t i = 0; i < node_count_ + worker_count_; ++i) verbs_->set_link(device(i), true);
+      heal_devices();
     }
     for (const auto& node : nodes_) {
       network_.thaw(node->name());

@@ -117,7 +117,7 @@ TEST_F(FakeVerbsTest, AKilledPeerExceedsTheRetriesAndSaysNothing) {
   EXPECT_TRUE(world->collect(*client.queue, 1).empty());
 }
 
-TEST_F(FakeVerbsTest, ADeviceThatIsRemovedFlushesAndTakesNothingMore) {
+TEST_F(FakeVerbsTest, ADeviceThatIsRemovedTellsNothingButThatAndTakesNothingMore) {
   Link link(node, client, {}, kOpen);
   const Request request = write(node.piece(0, 100));
   const Piece piece = node.piece(0, 100);
@@ -125,14 +125,16 @@ TEST_F(FakeVerbsTest, ADeviceThatIsRemovedFlushesAndTakesNothingMore) {
   posted.pieces = std::span(&piece, 1);
   ASSERT_TRUE(link.a->post(std::span(&posted, 1), 1));
   fake.remove_device("fake0");
-  const auto got = world->collect(*node.queue, 1);
-  ASSERT_EQ(got.size(), 1u);
-  EXPECT_EQ(got[0].status, Status::kFlushed);
+  EXPECT_TRUE(world->collect(*node.queue, 1).empty());
+  EXPECT_EQ(node.queue->take_events().error().value(), ENODEV);
   EXPECT_EQ(node.device->query().error().value(), ENODEV);
   EXPECT_FALSE(node.domain->register_memory(node.memory, Side::kAll));
   EXPECT_FALSE(node.domain->create_queue_pair(*node.queue, {}));
   EXPECT_EQ(fake.device_names(), std::vector<std::string>{"fake1"});
   EXPECT_FALSE(fake.open("fake0"));
+  fake.return_device("fake0");
+  EXPECT_TRUE(fake.open("fake0").value()->query());
+  EXPECT_EQ(node.device->query().error().value(), ENODEV) << "what was opened before is of no use";
 }
 
 TEST_F(FakeVerbsTest, APacketOnItsWayLandsUnlessThePeerEndsItsQueuePair) {

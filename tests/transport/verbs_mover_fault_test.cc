@@ -65,7 +65,9 @@ TEST_F(VerbsMoverFaultTest, ADeviceThatIsGoneOrAPeerThatIsKilledEndsTheMove) {
   const auto gone = world.start(Direction::kToPeer, {world.stretch(0, 0, 1 << 20)}, {1});
   for (int i = 0; i < 20; ++i) world.world->wait_some();
   fake.remove_device("fake0");
-  EXPECT_EQ(world.finish(gone), make_error_code(Status::kFlushed));
+  EXPECT_EQ(world.finish(gone), make_error_code(Status::kFatal));
+  EXPECT_FALSE(gone->owner.expired()) << "nobody has said that the device touches it no more";
+  world.mover.reset();
   EXPECT_TRUE(gone->owner.expired());
 
   MoverWorld other("fake");
