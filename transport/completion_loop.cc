@@ -57,7 +57,8 @@ Async<void> CompletionLoop::take_all() {
     } else {
       const auto [error] =
           co_await waiting_.async_wait(asio::posix::stream_descriptor::wait_read, asio::as_tuple(asio::use_awaitable));
-      if (error && !is_stopped_) co_return error;
+      if (is_stopped_) break;
+      if (error) co_return error;
       const auto taken = queue_->take_events();
       if (!taken) co_return taken.error();  // its descriptor stays readable: this loop would spin
       is_armed = false;

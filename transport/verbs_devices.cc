@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <exception>
 #include <utility>
 
@@ -80,6 +81,10 @@ Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::
   auto domain = (*device)->create_domain();
   if (!domain) return fail(domain.error());
   return OpenDevice{wish, traffic_class, info->limits, std::move(*device), std::move(*domain)};
+}
+
+bool is_gone(error_code error) {
+  return error.category() == boost::system::system_category() && (error.value() == EIO || error.value() == ENODEV);
 }
 
 Result<Attachment> OpenDevice::attach(std::string* why) const {
@@ -184,21 +189,20 @@ SlowCalls::SlowCalls(bool in_place, std::size_t thread_count) {
 SlowCalls::~SlowCalls() { finish(); }
 
 void SlowCalls::finish() {
-  if (!threads_) return;
-  threads_->stop();
-  threads_->join();
+  is_finished_ = true;
+  if (threads_) threads_->join();
 }
 
 void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then) {
-  if (!threads_) {
-    call();
+  if (!threads_ || is_finished_) {
+    if (!is_finished_) call();
     asio::post(executor, std::move(then));
     return;
   }
-  asio::post(*threads_, [call = std::move(call), executor, then = std::move(then)]() mutable {
+  asio::post(*threads_, [this, call = std::move(call), executor, then = std::move(then)]() mutable {
     std::exception_ptr thrown;
     try {
-      call();
+      if (!is_finished_) call();
     } catch (...) {
       thrown = std::current_exception();
     }

@@ -1,6 +1,7 @@
 // transport/verbs_devices.h: the devices that a process uses, opened, and memory registered with all of them.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstddef>
@@ -28,6 +29,9 @@ struct OpenDevice {
   std::unique_ptr<Device> device;
   std::unique_ptr<ProtectionDomain> domain;
 };
+
+/// Whether an error of a device's says that it was pulled out or reset: what was made of it is of no more use.
+bool is_gone(error_code error);
 
 struct DevicesConfig {
   /// Each as parse_device_wish() reads it. Empty: all that can be attached, nearest to the calling thread first.
@@ -96,7 +100,7 @@ class RegisteredMemory {
 };
 
 /// Makes calls that may take long (opening, registering, connecting a queue pair, reading many bytes) away from an
-/// event loop. Thread safety: any thread. The destructor waits for calls that are being made and forgets the others.
+/// event loop. Thread safety: any thread. The destructor is finish().
 class SlowCalls {
  public:
   /// `in_place`: calls are made at once by who asks, for a provider that is not thread-safe. With several threads, in
@@ -107,11 +111,13 @@ class SlowCalls {
   /// Makes `call`, then `then` on `executor`, where an exception of `call` is thrown instead. What they hold is let go
   /// there. The executor's context outlives this, or finish() is called before it ends.
   void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
-  /// Waits for calls that are being made; from then on calls are forgotten.
+  /// Waits for calls that are being made. Those that wait for their turn, and later ones, are not made: what comes
+  /// after them comes nonetheless, and has to find its way without.
   void finish();
 
  private:
   std::unique_ptr<asio::thread_pool> threads_;
+  std::atomic<bool> is_finished_{false};
 };
 
 }  // namespace kv::verbs

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "base/assert.h"
@@ -187,6 +188,7 @@ void VerbsMover::on_completion(const Completion& completion) {
     // The device may tell no more of what is outstanding. Calls need not wait for that; their memory has to.
     if (completion.status == Status::kFatal) {
       for (const auto& [id, batch] : batches_) end(*batch.job, broken_);
+      if (on_gone_) asio::post(loop_.executor(), std::exchange(on_gone_, nullptr));
     }
   }
   if (!completion.is_last) return;

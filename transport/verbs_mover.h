@@ -73,6 +73,9 @@ class VerbsMover {
   bool is_broken() const { return static_cast<bool>(broken_); }
   error_code broken() const { return broken_; }         ///< Why; none if it is not.
   bool is_drained() const { return batches_.empty(); }  ///< The device touches nothing of ours.
+  /// Called once, on the loop, after the device is gone: what is outstanding is not told of any more, and owned until
+  /// this mover goes.
+  void on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
 
   struct Counters {
     std::uint64_t bytes = 0, requests = 0, batches = 0, failures = 0;
@@ -100,6 +103,7 @@ class VerbsMover {
   std::unordered_map<std::uint64_t, Batch> batches_;  ///< Outstanding, by id.
   std::uint64_t batch_last_ = 0, outstanding_bytes_ = 0;
   error_code broken_;
+  std::function<void()> on_gone_;
   Counters counters_;
   std::unique_ptr<QueuePair> pair_;
 };

@@ -192,7 +192,7 @@ int run(const NodeOptions& options) {
   signals_context.run();
 
   sd_notify(0, "STOPPING=1");
-  verbs_opener.stop();
+  if (node.verbs == nullptr) verbs_opener.stop();  // or it may begin what is about to end; else it can wait
   server.stop(options.drain_timeout);
   if (spill) stop_spill(*spill, options.spill_save);
   spdlog::info("stopped");

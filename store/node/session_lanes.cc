@@ -9,7 +9,6 @@
 #include "transport/frame_message.h"
 
 namespace kv {
-
 using verbs::Direction;
 using verbs::Stretch;
 using verbs::VerbsMover;
@@ -19,6 +18,7 @@ struct SessionLanes::Lane {
   std::shared_ptr<DeviceLoop> loop;
   std::shared_ptr<VerbsMover> mover;
   bool is_up = false;
+  bool is_substitute = false;  ///< On another device than its own.
 };
 
 /// The moves of one call, one for each lane that takes part.
@@ -49,6 +49,7 @@ struct SessionLanes::Moving {
 struct SessionLanes::Attempt {
   Answer answer;
   std::size_t device_index = 0;
+  bool is_substitute = false;
   std::shared_ptr<NodeDevice> device;
   std::optional<verbs::Attachment> attachment;
   std::shared_ptr<DeviceLoop> loop;
@@ -57,6 +58,24 @@ struct SessionLanes::Attempt {
   verbs::QueuePairAddress peer;
   verbs::Path path;
 
+  /// Its device as it is now, or the one so many after it.
+  void attach(VerbsNode& node, std::size_t after) {
+    const std::size_t index = (device_index + after) % node.device_count();
+    std::string why;
+    auto open = node.device(index, &why);
+    auto attached = open ? open->open.attach(&why) : Result<verbs::Attachment>(Errc::kUnavailable);
+    if (attached) {
+      device_index = index;
+      device = std::move(open);
+      attachment = std::move(*attached);
+      is_substitute = after > 0;
+    } else if (verbs::is_gone(attached.error())) {
+      node.leave_out(index, *open, attached.error().message());
+    }
+    if (after == 0) answer.why = std::move(why);
+  }
+
+  bool is_messages() const { return answer.message_count > 0; }
   verbs::QueuePair* pair() const { return mover ? &mover->queue_pair() : messages ? &messages->queue_pair() : nullptr; }
 };
 
@@ -95,15 +114,14 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     attempt.peer = offer.peer;
   }
   is_connecting_ = true;
-  const auto attach_all = [attempts, &node] {
-    for (Attempt& each : *attempts) {
-      each.device = node.device(each.device_index, &each.answer.why);
-      if (!each.device) continue;
-      auto attached = each.device->open.attach(&each.answer.why);
-      if (attached) {
-        each.attachment = std::move(*attached);
-      } else if (attached.error() != Errc::kUnavailable) {  // more than a link or an address is missing
-        node.leave_out(each.device_index, *each.device, attached.error().message());
+  const auto attach_all = [attempts, &node, may_substitute = may_substitute_ && up() == 0] {
+    const auto has_lane = [&] {
+      return std::ranges::any_of(*attempts, [](const Attempt& each) { return each.attachment && !each.is_messages(); });
+    };
+    for (Attempt& each : *attempts) each.attach(node, 0);
+    for (std::size_t after = 1; may_substitute && after < node.device_count() && !has_lane(); ++after) {
+      for (Attempt& each : *attempts) {
+        if (!each.is_messages()) each.attach(node, after);
       }
     }
   };
@@ -131,6 +149,7 @@ void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
   node.slow_calls().run(connect_all, executor_, [this, alive = alive_, attempts, done = std::move(done), &node] {
     std::vector<Answer> answers;
     for (Attempt& each : *attempts) {
+      if (*alive && each.is_substitute && !each.answer.end) may_substitute_ = false;
       if (*alive && each.answer.end) {
         ++node.counters().lanes_connected;
         if (each.messages) {
@@ -138,7 +157,10 @@ void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
           message_loop_ = std::move(each.loop);
           message_count_max_ = each.answer.message_count;
         } else {
-          lanes_[each.answer.lane] = {std::move(each.loop), std::move(each.mover), true};
+          each.mover->on_gone([this, alive, mover = each.mover.get()] {
+            if (*alive) let_go(mover);
+          });
+          lanes_[each.answer.lane] = {std::move(each.loop), std::move(each.mover), true, each.is_substitute};
           ++node.counters().lanes;
         }
       } else if (!each.answer.end) {
@@ -179,7 +201,7 @@ void SessionLanes::make(Attempt& attempt) {
     node.give_peer(peer);
   };
   error_code error;
-  if (answer.message_count > 0) {
+  if (attempt.is_messages()) {
     auto made = verbs::VerbsMessages::create(domain, loop.queue(),
                                              {.count = answer.message_count,
                                               .bytes_max = kMessageBytesMax,
@@ -226,8 +248,17 @@ void SessionLanes::sweep() {
     lane.is_up = false;
     --counters.lanes;
     if (lane.mover->broken() == asio::error::operation_aborted) continue;  // by ourselves
+    if (lane.is_substitute) may_substitute_ = false;
     ++counters.lanes_broken;
     listener_.on_broken(i, lane.mover->broken());
+  }
+}
+
+/// A client that asks for nothing offers nothing anew: slots and the device must not wait for that.
+void SessionLanes::let_go(const VerbsMover* mover) {
+  sweep();
+  for (Lane& lane : lanes_) {
+    if (lane.mover.get() == mover) lane = {};
   }
 }
 

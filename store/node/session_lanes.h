@@ -27,11 +27,13 @@ struct Placement {
   std::uint64_t region_offset = 0;  ///< The slot's length from there lies in the region: checked before.
 };
 
-/// Lane i is on the node's device i modulo their number, at the address that the device has when it is connected, and
-/// refused while that device is left out. A lane that broke is of no use until the client offers it again: only the
-/// client can end its own queue pair, and until it has, packets on their way still land. The lane after the last,
-/// message_lane(), carries small requests, their answers and the few blocks that go with one. It is on the device of
-/// lane 0, and lane 0's keys are good for it. Thread safety: none; on the executor of the session.
+/// Lane i is on the node's device i modulo their number, at the address that the device has when it is connected. While
+/// that device cannot be used, the lane is refused; but a session that would have none gets it on another device,
+/// unless such a lane has been of no use before: not every device reaches every client. A lane that broke is of no use
+/// until the client offers it again: only the client can end its own queue pair, and until it has, packets on their way
+/// still land. The lane after the last, message_lane(), carries small requests, their answers and the few blocks that
+/// go with one. It is on the device of lane 0, and lane 0's keys are good for it. Thread safety: none; on the executor
+/// of the session.
 class SessionLanes {
  public:
   struct Listener {
@@ -101,6 +103,7 @@ class SessionLanes {
   void make(Attempt& attempt);
   void connect_made(std::shared_ptr<std::vector<Attempt>> attempts, std::function<void(std::vector<Answer>)> done);
   void sweep();  ///< Takes note of lanes that have broken.
+  void let_go(const verbs::VerbsMover* mover);
   static std::vector<verbs::Stretch> stretches(const Placement& placement, std::span<const RemoteSlice> region,
                                                std::size_t lane, const verbs::RegisteredMemory& arena);
   static asio::awaitable<void> move_on(std::shared_ptr<verbs::VerbsMover> mover, verbs::Direction direction,
@@ -116,6 +119,7 @@ class SessionLanes {
   std::uint32_t message_count_max_ = 0;
   std::uint32_t turn_ = 0;  ///< Which lane the next move begins with.
   bool is_connecting_ = false;
+  bool may_substitute_ = true;                                  ///< Use another device than that of a lane.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< For what comes back from another thread.
 };
 

@@ -29,26 +29,25 @@ Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, Ve
   auto devices = verbs::open_devices(provider, node->config_.devices, why);
   if (!devices) return devices.error();
   node->unused_ = *why;
-  for (const std::string& name : node->config_.devices.names) {
-    auto wish = verbs::parse_device_wish(name, nullptr);
-    const auto is_same = [&](const Slot& each) { return each.wish.device == wish->device; };
-    if (!wish || std::ranges::any_of(node->slots_, is_same)) continue;  // open_devices() has told of it
-    node->slots_.push_back({.wish = std::move(*wish)});
-  }
   error_code refused = Errc::kUnavailable;
-  for (verbs::OpenDevice& each : *devices) {
-    const auto found = std::ranges::find(node->slots_, each.wish.device, [](const Slot& of) { return of.wish.device; });
-    Slot& slot = found != node->slots_.end() ? *found : node->slots_.emplace_back(Slot{.wish = each.wish});
-    auto equipped = node->equip(std::move(each), why);
-    if (equipped) {
-      slot.device = std::move(*equipped);
+  const auto fill = [&](Slot& slot, Result<std::shared_ptr<NodeDevice>> device) {
+    if (device) {
+      slot.device = std::move(*device);
     } else {
-      refused = equipped.error();
+      refused = device.error();
       node->put_off(slot, *why);
     }
+  };
+  for (verbs::OpenDevice& each : *devices) {
+    Slot& slot = node->slots_.emplace_back(Slot{.wish = each.wish});
+    fill(slot, node->equip(std::move(each), why));
   }
-  for (Slot& each : node->slots_) {
-    if (!each.device && each.why.empty()) node->put_off(each, each.wish.device + ": it could not be opened");
+  for (const std::string& name : node->config_.devices.names) {  // what is named and missing comes last
+    const auto wish = verbs::parse_device_wish(name, nullptr);
+    const auto is_same = [&](const Slot& each) { return each.wish.device == wish->device; };
+    if (!wish || std::ranges::any_of(node->slots_, is_same)) continue;
+    Slot& slot = node->slots_.emplace_back(Slot{.wish = *wish});
+    fill(slot, node->open_one(*wish, why));
   }
   if (std::ranges::any_of(node->slots_, [](const Slot& each) { return each.device != nullptr; })) return node;
   why->clear();
@@ -64,6 +63,12 @@ Result<std::shared_ptr<NodeDevice>> VerbsNode::equip(verbs::OpenDevice device, s
   if (!arena) return arena.error();
   equipped->arena = std::move(*arena);
   return equipped;
+}
+
+Result<std::shared_ptr<NodeDevice>> VerbsNode::open_one(const verbs::DeviceWish& wish, std::string* why) const {
+  auto device = verbs::open_device(provider_, wish, config_.devices.traffic_class, why);
+  if (!device) return device.error();
+  return equip(std::move(*device), why);
 }
 
 void VerbsNode::put_off(Slot& slot, std::string why) const {
@@ -85,36 +90,47 @@ void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std
   if (slot.device.get() != &device) return;
   spdlog::error("rdma: {} is left out: {}; it is opened again when that can be done", slot.wish.device, why);
   left_out_.push_back(std::move(slot.device));
-  slot.pause = {};
+  if (clock_.now() - slot.opened >= kPauseMax) slot.pause = {};
   put_off(slot, slot.wish.device + ": " + why);
 }
 
-void VerbsNode::open_missing() {
-  std::vector<std::shared_ptr<NodeDevice>> unheld;
-  {
-    const std::scoped_lock lock(devices_mutex_);
-    // Who holds it as the only one cannot be asked for it by another.
-    const auto held = std::ranges::partition(left_out_, [](const auto& each) { return each.use_count() > 1; });
-    std::ranges::move(held, std::back_inserter(unheld));
-    left_out_.erase(held.begin(), held.end());
+void VerbsNode::check_devices(const std::function<bool()>& is_stopped) {
+  for (std::size_t i = 0; i < slots_.size() && !is_stopped(); ++i) {
+    std::string ignored;
+    const auto open = device(i, &ignored);
+    if (!open) continue;
+    const auto info = open->open.device->query();
+    if (!info && verbs::is_gone(info.error())) leave_out(i, *open, info.error().message());
   }
-  unheld.clear();
+  close_unheld();
   for (Slot& slot : slots_) {
+    if (is_stopped()) return;
     {
       const std::scoped_lock lock(devices_mutex_);
       if (slot.device || clock_.now() < slot.next_try) continue;
     }
     std::string why;
-    auto device = verbs::open_device(provider_, slot.wish, config_.devices.traffic_class, &why);
-    auto equipped = device ? equip(std::move(*device), &why) : Result<std::shared_ptr<NodeDevice>>(device.error());
+    auto device = open_one(slot.wish, &why);
     const std::scoped_lock lock(devices_mutex_);
-    if (equipped) {
-      slot.device = std::move(*equipped);
-      slot.pause = {};
+    if (device) {
+      slot.device = std::move(*device);
+      slot.opened = clock_.now();
       spdlog::info("rdma: {} is in use", slot.wish.device);
     } else {
+      if (why != slot.why) spdlog::warn("rdma: {} is still left out: {}", slot.wish.device, why);
       put_off(slot, std::move(why));
     }
+  }
+}
+
+void VerbsNode::close_unheld() {
+  std::vector<std::shared_ptr<NodeDevice>> unheld;
+  {
+    const std::scoped_lock lock(devices_mutex_);
+    // What only this list holds, nobody can begin to hold.
+    const auto found = std::ranges::partition(left_out_, [](const auto& each) { return each.use_count() > 1; });
+    std::ranges::move(found, std::back_inserter(unheld));
+    left_out_.erase(found.begin(), found.end());
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -54,12 +55,13 @@ class VerbsNode {
   const verbs::DeviceWish& wish(std::size_t device) const { return slots_[device].wish; }
   /// nullptr: it is left out, and `why` says why.
   std::shared_ptr<NodeDevice> device(std::size_t index, std::string* why) const;
-  /// It does not do its part any more. Nothing if that is known. What is connected through it stays until it breaks.
+  /// It is gone. Nothing if that is known. What is connected through it stays until it breaks.
   void leave_out(std::size_t index, const NodeDevice& device, const std::string& why);
-  /// Opens what is left out, each at growing intervals, and closes what was left out and nobody holds any more. May
-  /// take long. Thread safety: one thread; with `in_place`, the provider's.
-  void open_missing();
-  /// Devices that are none of these: they were not named, and could not be used at the start.
+  /// Leaves out what is gone, opens what is left out, each at growing intervals, and closes what was left out and
+  /// nobody holds any more. May take long; ends early once `is_stopped`. Thread safety: one thread; with `in_place`,
+  /// the provider's.
+  void check_devices(const std::function<bool()>& is_stopped = [] { return false; });
+  /// What open_devices() said of those that it did not open at the start.
   const std::string& unused() const { return unused_; }
   Clock& clock() const { return clock_; }
   verbs::SlowCalls& slow_calls() { return slow_calls_; }
@@ -92,13 +94,15 @@ class VerbsNode {
     verbs::DeviceWish wish;              ///< Never changes.
     std::shared_ptr<NodeDevice> device;  ///< nullptr: left out.
     std::string why;                     ///< Then.
-    Duration pause{};                    ///< Then: the last one between two tries.
-    TimePoint next_try{};
+    Duration pause{};                    ///< Between the last two tries; kept until it has been in use for long.
+    TimePoint next_try{}, opened{};
   };
 
   VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<std::byte> arena, Clock& clock);
   Result<std::shared_ptr<NodeDevice>> equip(verbs::OpenDevice device, std::string* why) const;
+  Result<std::shared_ptr<NodeDevice>> open_one(const verbs::DeviceWish& wish, std::string* why) const;
   void put_off(Slot& slot, std::string why) const;
+  void close_unheld();
 
   verbs::Provider& provider_;
   const VerbsConfig config_;

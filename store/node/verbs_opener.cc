@@ -30,10 +30,10 @@ void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> op
   if (!node_ && !may_come_) return;
   thread_ = std::thread([this, pause, opened = std::move(opened)] {
     std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, pause, [this] { return is_stopped_; })) {
+    while (!wake_.wait_for(lock, pause, [this] { return is_stopped_.load(); })) {
       std::string why;
       if (node_) {
-        node_->open_missing();
+        node_->check_devices([this] { return is_stopped_.load(); });
       } else if (VerbsNode* const node = open(&why)) {
         opened(*node);
       } else if (!may_come_) {
@@ -45,10 +45,8 @@ void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> op
 }
 
 void VerbsOpener::stop() {
-  {
-    const std::scoped_lock lock(mutex_);
-    is_stopped_ = true;
-  }
+  is_stopped_ = true;
+  { const std::scoped_lock lock(mutex_); }  // it waits, or looks again before it does
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
 }

@@ -2,6 +2,7 @@
 // left out: at boot a machine's links are often up a little later than its services, and a device may be reset.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -28,7 +29,7 @@ class VerbsOpener {
   /// here, and it is devices that are missing. A limit that forbids to register memory stays until the node is started
   /// anew.
   void keep_trying(Duration pause, std::function<void(VerbsNode&)> opened);
-  void stop();  ///< Tries no more; waits for an attempt in progress.
+  void stop();  ///< Tries no more; waits for an attempt in progress, which may be to register an arena.
 
  private:
   VerbsConfig config_;
@@ -38,7 +39,7 @@ class VerbsOpener {
   std::unique_ptr<VerbsNode> node_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool is_stopped_ = false;
+  std::atomic<bool> is_stopped_{false};
   bool may_come_ = false;  ///< Nothing is open, and that may change.
   std::thread thread_;
 };

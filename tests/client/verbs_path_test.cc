@@ -252,7 +252,7 @@ TEST_F(VerbsPathTest, ADeviceOfTheNodeThatIsPulledOutIsUsedAgainOnceItIsBack) {
   verbs.return_device("fake0");
   for (int i = 0; i < 5; ++i) {
     loop.run_for(10s);
-    node->open_missing_devices();
+    node->check_devices();
     EXPECT_EQ(get().block_count, kCount);
   }
   EXPECT_EQ(client->nodes()[0].rdma_lanes, 2u);

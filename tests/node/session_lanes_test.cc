@@ -284,6 +284,9 @@ TEST_F(SessionLanesTest, ADeviceThatIsGoneIsLeftOutUntilItComesBack) {
   world.run_for(1s);
   EXPECT_EQ(devices_in_use(), 1) << "its loop tells of it, though nothing was moved";
   EXPECT_EQ(stat("rdma_devices_left_out"), 1);
+  EXPECT_EQ(rdma->counters().lanes, 1u);
+  rdma->check_devices();
+  EXPECT_EQ(fake.registered_bytes("fake0"), 0u) << "a client that asks for nothing does not keep it open";
   const Answer last = run_get(client, region, 3).back();
   EXPECT_EQ(last.as<wire::GetResponse>().broken_lanes(), 1u);
   EXPECT_EQ(side.memory, expected_memory()) << "by the other";
@@ -293,17 +296,16 @@ TEST_F(SessionLanesTest, ADeviceThatIsGoneIsLeftOutUntilItComesBack) {
   EXPECT_THAT(refused->why()->str(), HasSubstr("left out: fake0: No such device"));
 
   world.run_for(6s);
-  rdma->open_missing();
+  rdma->check_devices();
   EXPECT_EQ(devices_in_use(), 1) << "it is still gone";
   fake.return_device("fake0");
   world.run_for(9s);
-  rdma->open_missing();
+  rdma->check_devices();
   EXPECT_EQ(devices_in_use(), 1) << "pauses grow";
   world.run_for(2s);
-  rdma->open_missing();
+  rdma->check_devices();
   EXPECT_EQ(devices_in_use(), 2);
-  rdma->open_missing();
-  EXPECT_EQ(fake.registered_bytes("fake0"), arena_bytes) << "of the one that was gone nothing is left";
+  EXPECT_EQ(fake.registered_bytes("fake0"), arena_bytes);
 
   side.pairs.clear();
   side.queues.clear();
@@ -312,6 +314,44 @@ TEST_F(SessionLanesTest, ADeviceThatIsGoneIsLeftOutUntilItComesBack) {
   std::ranges::fill(side.memory, std::byte{});
   EXPECT_EQ(run_get(client, region, 1).back().as<wire::GetResponse>().broken_lanes(), 0u);
   EXPECT_EQ(side.memory, expected_memory());
+}
+
+TEST_F(SessionLanesTest, ADeviceThatIsGoneIsNoticedWithoutLanes) {
+  fake.remove_device("fake1");
+  rdma->check_devices();
+  EXPECT_EQ(stat("rdma_devices"), 1);
+  fake.return_device("fake1");
+  for (int flaps = 0; flaps < 8; ++flaps) {  // it never lasts
+    world.run_for(5min);
+    rdma->check_devices();
+    EXPECT_EQ(stat("rdma_devices"), 2);
+    fake.remove_device("fake1");
+    rdma->check_devices();
+    fake.return_device("fake1");
+  }
+  world.run_for(4min);
+  rdma->check_devices();
+  EXPECT_EQ(stat("rdma_devices"), 1) << "each time later, though it could be opened";
+}
+
+TEST_F(SessionLanesTest, ASessionWithoutAnotherLaneGetsItOnAnotherDevice) {
+  const auto client = greet();
+  put(*client, names);
+  RawSide side(fake, kBytes);
+  fake.remove_device("fake0");
+  world.run_for(1s);
+  const std::uint32_t region = set_up(*client, side, 1);
+  run_get(*client, region, 1);
+  EXPECT_EQ(side.memory, expected_memory());
+  EXPECT_EQ(rdma->counters().lanes, 1u);
+
+  // As where the other device does not reach that client.
+  fake.set_link("fake1", false);
+  EXPECT_TRUE(run_get(*client, region, 1).back().is_error());
+  EXPECT_EQ(rdma->counters().lanes_broken, 1u);
+  fake.set_link("fake1", true);
+  const Answer again = client->ask(FrameType::kVerbsConnect, 70, offer({{0, side.make_pair()}}));
+  EXPECT_EQ(again.as<wire::VerbsConnectResponse>().lanes()->Get(0)->end(), nullptr) << "not twice";
 }
 
 /// One of two devices takes no arena.
@@ -332,7 +372,7 @@ TEST_F(LeftOutDeviceTest, TheOtherIsUsedAndItIsTriedAgain) {
 
   fake.set_registered_bytes_max("fake0", 1 << 30);
   world.run_for(6s);
-  rdma->open_missing();
+  rdma->check_devices();
   EXPECT_NE(rdma->device(0, &why), nullptr) << why;
 
   verbs_thread.reset();

@@ -75,8 +75,16 @@ class SimNode {
   void expire_leases() {
     if (life_) life_->store.with([&](Store& store) { store.expire_leases(clock_.now()); });
   }
-  void open_missing_devices() {
-    if (life_ && life_->rdma) life_->rdma->open_missing();
+  void check_devices() {
+    if (life_ && life_->rdma) life_->rdma->check_devices();
+  }
+  /// Those that it had, if it began with any.
+  bool has_all_devices() const {
+    std::string why;
+    for (std::size_t i = 0; life_ && life_->rdma && i < life_->rdma->device_count(); ++i) {
+      if (!life_->rdma->device(i, &why)) return false;
+    }
+    return true;
   }
   std::size_t session_count() const { return life_ ? life_->sessions.size() : 0; }
 

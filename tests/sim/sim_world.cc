@@ -146,7 +146,7 @@ class World {
 
   void check_nodes() {
     for (const auto& node : nodes_) {
-      node->open_missing_devices();
+      node->check_devices();
       const std::string broken = node->check();
       if (!broken.empty()) fail(node->name() + ": " + broken);
     }
@@ -435,8 +435,11 @@ class World {
   /// All clients are gone: within their time-outs, nodes hold no session, no staged block, no lease.
   void finish() {
     if (verbs_) outcome_.rdma_packets = verbs_->packet_count();
-    run_for(outcome_.failure.empty() ? 120s : 0s);
+    for (const auto& node : nodes_) node->check_devices();
+    run_for(outcome_.failure.empty() ? 6min : 0s);  // nothing pauses for longer
     for (const auto& node : nodes_) {
+      node->check_devices();
+      if (!node->has_all_devices()) fail(node->name() + ": a device that is back was not opened again");
       node->expire_leases();
       const StoreStats stats = node->stats();
       outcome_.evicted_blocks += stats.evicted_blocks;
@@ -459,6 +462,7 @@ class World {
       if (!clock_.has_alarm() || clock_.next_alarm() > until) break;
       clock_.advance_to(clock_.next_alarm());
     }
+    if (clock_.now() < until) clock_.advance_to(until);
   }
 
   std::mt19937_64 random_;

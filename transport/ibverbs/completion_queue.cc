@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -15,6 +16,12 @@ Result<std::unique_ptr<CompletionQueue>> IbCompletionQueue::create(ibv_context& 
   IbQueue queue(ibv_create_cq(&context, static_cast<int>(count), nullptr, channel.get(), 0));
   if (!queue) return last_errno();
   return std::unique_ptr<CompletionQueue>(new IbCompletionQueue(std::move(channel), std::move(queue), count));
+}
+
+IbCompletionQueue::~IbCompletionQueue() {
+  if (is_destroyed(ibv_destroy_cq(queue_.release()))) return;
+  // Of a device that is gone. libibverbs goes on counting the queue on its channel, and would refuse to destroy that.
+  ::close(channel_.release()->fd);
 }
 
 std::size_t IbCompletionQueue::poll(std::span<Completion> to) {

@@ -16,12 +16,14 @@ namespace kv::verbs {
 
 /// A failed destroy means a child outlived its parent: a bug in member order that no destructor can repair. But for
 /// EIO: the device was pulled out, or its driver restarted, and the kernel has let go of the object already.
+inline bool is_destroyed(int error) {
+  if (error == 0) return true;
+  KV_ASSERT(error == EIO || (error < 0 && errno == EIO));  // some return -1 and set errno
+  return false;
+}
 template <auto destroy>
 struct DeleteWith {
-  void operator()(auto* handle) const noexcept {
-    const int error = destroy(handle);  // 0 is success; some return -1 and set errno
-    KV_ASSERT(error == 0 || error == EIO || (error < 0 && errno == EIO));
-  }
+  void operator()(auto* handle) const noexcept { static_cast<void>(is_destroyed(destroy(handle))); }
 };
 using IbContext = std::unique_ptr<ibv_context, DeleteWith<&ibv_close_device>>;
 using IbDomain = std::unique_ptr<ibv_pd, DeleteWith<&ibv_dealloc_pd>>;
@@ -39,6 +41,7 @@ class IbQueuePair;
 class IbCompletionQueue final : public CompletionQueue {
  public:
   static Result<std::unique_ptr<CompletionQueue>> create(ibv_context& context, std::uint32_t count);
+  ~IbCompletionQueue() override;
 
   std::size_t poll(std::span<Completion> to) override;
   Result<void> arm() override;

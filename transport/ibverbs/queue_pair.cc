@@ -173,14 +173,14 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
   const int error = ibv_post_send(pair_.get(), requests_.data(), &refused);
   if (error != 0) {
     if (refused == requests_.data()) return system_error(error);
-    // Some of it is on its way: it ends as a batch that failed, with an empty last request to say so.
-    const auto failed = fail();
-    KV_ASSERT(failed);
+    // Some of it is on its way: it ends as a batch that failed, with an empty last request to say so. A device that
+    // does not take even that is gone, and tells nothing of any batch.
+    [[maybe_unused]] const auto failed = fail();
     ibv_send_wr last{};
     last.wr_id = pack_id(id, false, true);
     last.opcode = IBV_WR_RDMA_WRITE;
     last.send_flags = IBV_SEND_SIGNALED;
-    KV_ASSERT(ibv_post_send(pair_.get(), &last, &refused) == 0);
+    [[maybe_unused]] const int told = ibv_post_send(pair_.get(), &last, &refused);
   }
   sends_.add(batch.size());
   return {};
