@@ -34,7 +34,8 @@ Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, Ve
     if (device) {
       slot.device = std::move(*device);
     } else {
-      refused = device.error();
+      // What refuses the arena says more than what is not there.
+      if (refused == Errc::kUnavailable) refused = device.error();
       node->put_off(slot, *why);
     }
   };
