@@ -129,7 +129,7 @@ std::uint32_t LinkLanes::up() const {
 std::uint32_t LinkLanes::reaching(const verbs::RegisteredMemory& memory) const {
   std::uint32_t lanes = up();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (lanes_[i] && !memory.has(lanes_[i]->open->device_of(i))) lanes &= ~(1u << i);
+    if (!memory.has(shared_->verbs.devices()->device_of(i))) lanes &= ~(1u << i);
   }
   return lanes;
 }

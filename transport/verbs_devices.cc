@@ -18,6 +18,25 @@ int own_numa_node() {
   return ::getcpu(&processor, &node) == 0 ? static_cast<int>(node) : -1;
 }
 
+/// A device as it is now. `why` names it.
+struct Found {
+  std::unique_ptr<Device> device;
+  DeviceInfo info;
+};
+Result<Found> find(Provider& provider, const std::string& name, std::string* why) {
+  auto device = provider.open(name);
+  if (!device) {
+    *why = name + ": " + (device.error() == Errc::kBadRequest ? "no such device" : device.error().message());
+    return device.error();
+  }
+  auto info = (*device)->query();
+  if (!info) {
+    *why = name + ": " + info.error().message();
+    return info.error();
+  }
+  return Found{std::move(*device), std::move(*info)};
+}
+
 }  // namespace
 
 Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why) {
@@ -28,18 +47,14 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
   std::vector<DeviceInfo> infos;
   std::vector<std::unique_ptr<Device>> handles;
   for (const std::string& name : provider.device_names()) {
-    auto device = provider.open(name);
-    if (!device) {
-      add_reason(name + ": " + device.error().message());
+    std::string reason;
+    auto found = find(provider, name, &reason);
+    if (!found) {
+      add_reason(reason);
       continue;
     }
-    auto info = (*device)->query();
-    if (!info) {
-      add_reason(name + ": " + info.error().message());
-      continue;
-    }
-    infos.push_back(std::move(*info));
-    handles.push_back(std::move(*device));
+    infos.push_back(std::move(found->info));
+    handles.push_back(std::move(found->device));
   }
   std::string lacks;
   std::vector<OpenDevice> open;
@@ -66,21 +81,14 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
 
 Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class,
                                std::string* why) {
-  const auto fail = [&](error_code error) {
-    *why = wish.device + ": " + error.message();
-    return error;
-  };
-  if (const auto names = provider.device_names(); std::ranges::find(names, wish.device) == names.end()) {
-    *why = wish.device + ": no such device";
-    return Errc::kUnavailable;
+  auto found = find(provider, wish.device, why);
+  if (!found) return found.error();
+  auto domain = found->device->create_domain();
+  if (!domain) {
+    *why = wish.device + ": " + domain.error().message();
+    return domain.error();
   }
-  auto device = provider.open(wish.device);
-  if (!device) return fail(device.error());
-  const auto info = (*device)->query();
-  if (!info) return fail(info.error());
-  auto domain = (*device)->create_domain();
-  if (!domain) return fail(domain.error());
-  return OpenDevice{wish, traffic_class, info->limits, std::move(*device), std::move(*domain)};
+  return OpenDevice{wish, traffic_class, found->info.limits, std::move(found->device), std::move(*domain)};
 }
 
 bool is_gone(error_code error) {

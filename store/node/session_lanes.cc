@@ -9,6 +9,7 @@
 #include "transport/frame_message.h"
 
 namespace kv {
+
 using verbs::Direction;
 using verbs::Stretch;
 using verbs::VerbsMover;
@@ -104,8 +105,7 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
       Lane& lane = lanes_[offer.lane];
       if (lane.mover) lane.mover->fail(asio::error::operation_aborted);  // the client has ended its own side
       sweep();
-      lane.mover.reset();
-      lane.loop.reset();
+      lane = {};
     }
     Attempt& attempt = attempts->emplace_back();
     attempt.answer.lane = offer.lane;

@@ -111,7 +111,7 @@ class VerbsNode {
   std::string unused_;
   mutable std::mutex devices_mutex_;  ///< Of the slots' contents, but not their number, and of the list below.
   std::vector<Slot> slots_;
-  /// Left out, and perhaps still held. Let go by open_missing(): to unregister an arena takes long.
+  /// Left out, and perhaps still held. Let go by check_devices(): to unregister an arena takes long.
   std::vector<std::shared_ptr<NodeDevice>> left_out_;
   std::atomic<std::uint32_t> queue_pair_count_{0};
   std::mutex peers_mutex_;
