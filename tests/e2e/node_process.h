@@ -48,6 +48,7 @@ class NodeProcess {
   const std::string& unix_socket() const { return unix_; }  ///< unix://PATH
   const std::string& admin() const { return admin_; }       ///< 127.0.0.1:PORT
 
+  pid_t pid() const { return pid_; }
   void signal(int number) const;
   int wait();  ///< Until it ends; its exit status, or 128 + signal.
   std::string log() const;

@@ -57,6 +57,23 @@ bool RawSession::send_bytes(std::span<const std::byte> bytes) {
   return true;
 }
 
+bool RawSession::send_with_descriptor(std::span<const std::byte> bytes, int descriptor) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof descriptor)> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof descriptor);
+  std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
+  const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
+  return sent > 0 && send_bytes(bytes.subspan(static_cast<std::size_t>(sent)));
+}
+
 bool RawSession::send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                             std::uint64_t payload_bytes) {
   const auto table = std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
@@ -70,9 +87,9 @@ bool RawSession::send_frame(FrameType type, std::uint64_t request_id, const flat
   return send_bytes(bytes);
 }
 
-bool RawSession::send_hello() {
+bool RawSession::send_hello(std::uint8_t version_max) {
   flatbuffers::FlatBufferBuilder builder;
-  builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersionMin, kWireVersion, "raw", 0));
+  builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersionMin, version_max, "raw", 0));
   if (!send_frame(FrameType::kHello, 1, builder)) return false;
   const auto answer = read_answer();
   return answer && !answer->is_error();
@@ -89,8 +106,8 @@ std::optional<RawSession::Answer> RawSession::read_answer() {
   answer.header = *header;
   answer.table.resize(header->table_bytes);
   if (!read_exactly(answer.table.data(), answer.table.size())) return std::nullopt;
-  std::vector<std::byte> payload(header->payload_bytes);
-  if (!read_exactly(payload.data(), payload.size())) return std::nullopt;
+  answer.payload.resize(header->payload_bytes);
+  if (!read_exactly(answer.payload.data(), answer.payload.size())) return std::nullopt;
   return answer;
 }
 
