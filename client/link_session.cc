@@ -380,6 +380,7 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
   if (hello->table_bytes_max() < 4096 || hello->chain_blocks_max() == 0 || hello->requests_max() == 0) {
     return violation("hello: a limit is too small");
   }
+  version_ = hello->version();
   node_id_ = hello->node_id()->str();
   table_bytes_max_ = hello->table_bytes_max();
   chain_blocks_max_ = hello->chain_blocks_max();

@@ -189,6 +189,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   bool lost_messages() const { return lost_messages_; }
 
   const std::string& node_id() const { return node_id_; }
+  std::uint8_t version() const { return version_; }  ///< Of the wire, agreed at hello. 0 before.
   bool is_up() const { return is_up_ && !ended_; }
   bool has_ended() const { return ended_ && !draining_; }
   std::size_t load_bytes() const { return load_bytes_; }
@@ -256,6 +257,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   bool swallowing_ = false;       ///< Nobody does.
 
   std::string node_id_, violation_;
+  std::uint8_t version_ = 0;
   std::uint32_t table_bytes_max_ = 4096, chain_blocks_max_ = 0, requests_max_ = 0;
   std::uint64_t region_bytes_max_ = 0, lent_bytes_ = 0;
   // Silence, looked at only when a call misses its deadline: no byte since quiet_since_ if bytes_received() is

@@ -75,9 +75,9 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
   header.payload_bytes = load<std::uint64_t>(bytes, 24);
   const auto type = load<std::uint8_t>(bytes, 5);
   header.type = static_cast<FrameType>(type);
-  if (header.version < kWireVersionMin || header.version > kWireVersion) {
-    return fail(Errc::kUnsupported, "version: " + std::to_string(header.version) + ", spoken here: " +
-                                        std::to_string(kWireVersionMin) + ".." + std::to_string(kWireVersion));
+  if (header.version != kFrameVersion) {
+    return fail(Errc::kUnsupported, "version: " + std::to_string(header.version) +
+                                        " of the frame, known here: " + std::to_string(kFrameVersion));
   }
   if (type == 0 || type > kFrameTypeMax) {
     return fail(Errc::kUnsupported,

@@ -19,8 +19,9 @@ namespace kv {
 
 inline constexpr std::size_t kFrameHeaderBytes = 32;
 inline constexpr std::uint32_t kFrameMagic = 0x3153564B;  ///< "KVS1" in memory order.
-inline constexpr std::uint8_t kWireVersion = 1;  ///< Spoken by this build; a node speaks it and the one before.
-inline constexpr std::uint8_t kWireVersionMin = 1;
+inline constexpr std::uint8_t kFrameVersion = 1;    ///< Of the header's layout: in every frame, whatever is spoken.
+inline constexpr std::uint8_t kWireVersion = 2;     ///< Of tables and rules, agreed at hello. A node speaks it and the
+inline constexpr std::uint8_t kWireVersionMin = 1;  ///< one before.
 
 /// A verb. The value travels; append only.
 enum class FrameType : std::uint8_t {
@@ -58,7 +59,7 @@ inline constexpr std::uint16_t kFrameFlagsAll = 7;
 
 struct FrameHeader {
   FrameType type{};
-  std::uint8_t version = kWireVersion;
+  std::uint8_t version = kFrameVersion;
   std::uint16_t flags = 0;
   std::uint64_t request_id = 0;
   std::uint32_t table_bytes = 0;

@@ -287,11 +287,12 @@ bool Session::on_hello(const Frame& frame) {
     for (const char c : *identity) identity_ += c >= ' ' && c < 127 ? c : '?';  // it goes to the log
   }
   greeted_ = true;
+  version_ = std::min(request->version_max(), kWireVersion);
   const SessionLimits& limits = node_.limits;
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     return wire::CreateHelloResponseDirect(
-        builder, std::min(request->version_max(), kWireVersion), node_.node_id.c_str(),
+        builder, version_, node_.node_id.c_str(),
         /*epoch=*/0, lanes_ ? kFeatureVerbs | (lanes_->config().message_count_max > 0 ? kFeatureMessages : 0) : 0,
         limits.table_bytes_max, node_.chain_blocks_max, limits.requests_max, limits.region_bytes_max,
         lanes_ ? lanes_->config().lane_count_max : 0);

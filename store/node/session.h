@@ -252,6 +252,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   Event jobs_done_;
   std::string identity_;
   bool greeted_ = false;
+  std::uint8_t version_ = 0;  ///< Of the wire, agreed at hello.
   bool ending_ = false;
   SessionEnd end_ = SessionEnd::kPeerClosed;
   std::size_t job_count_ = 0;  ///< Coroutines and calls that still use this session's memory, slots or lanes.

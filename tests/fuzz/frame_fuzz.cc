@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto header = decode_frame_header(head, limits, &why);
   if (header) {
     KV_ASSERT(header->table_bytes <= limits.table_bytes_max && header->payload_bytes <= limits.payload_bytes_max);
-    KV_ASSERT(header->version >= kWireVersionMin && header->version <= kWireVersion);
+    KV_ASSERT(header->version == kFrameVersion);
     KV_ASSERT((header->flags & ~kFrameFlagsAll) == 0);
   } else {
     KV_ASSERT(!why.empty());
