@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 
 #include <boost/asio/io_context.hpp>
@@ -203,6 +204,8 @@ int run(const NodeOptions& options) {
 }  // namespace kv
 
 int main(int argc, char** argv) {
+  // Of the spill files: RocksDB has no mode for its own. The Unix socket gets its mode explicitly (socket_network.cc).
+  ::umask(0077);
   if (argc > 1 && std::string_view(argv[1]) == "spill")
     return kv::run_spill_tool(argc - 1, argv + 1, std::cout, std::cerr);
   int exit_code = 0;

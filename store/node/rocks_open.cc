@@ -53,7 +53,8 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
   rocksdb::DB* db = nullptr;
   const std::string path = directory.database().string();
   std::error_code ignored;
-  if (!config.read_only) fs::create_directory(path, ignored);  // RocksDB does it too, with an error in the log
+  if (!config.read_only && fs::create_directory(path, ignored))  // RocksDB does it too, with an error in the log
+    fs::permissions(path, fs::perms::owner_all, ignored);
   const Status status = config.read_only ? rocksdb::DB::OpenForReadOnly(options, path, families, &handles, &db)
                                          : rocksdb::DB::Open(options, path, families, &handles, &db);
   if (!status.ok()) return status;

@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -23,7 +26,9 @@ namespace fs = std::filesystem;
 constexpr const char* kFormatFile = "FORMAT";
 constexpr const char* kLockFile = "LOCK";
 constexpr const char* kProbeFile = ".probe";
+constexpr const char* kDatabase = "db";
 constexpr std::string_view kDamaged = "damaged-";
+constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;
 
 error_code as_error_code(const std::error_code& error) { return {error.value(), boost::system::generic_category()}; }
 
@@ -45,8 +50,9 @@ error_code sync_directory(const fs::path& path) {
 }
 
 bool is_our_name(const std::string& name) {
-  return name == kFormatFile || name == kLockFile || name == "db" || name == "lost+found" || name.starts_with(".") ||
-         name.starts_with(std::string(kFormatFile) + ".") || name.starts_with(kDamaged);
+  return name == kFormatFile || name == kLockFile || name == "db" || name == "DROPS" || name == "DROPS.new" ||
+         name == "lost+found" || name.starts_with(".") || name.starts_with(std::string(kFormatFile) + ".") ||
+         name.starts_with(kDamaged);
 }
 
 /// The name of something in the directory that no spill directory has, or "".
@@ -59,12 +65,44 @@ std::string foreign_name(const fs::path& path) {
 
 /// Writes all of it, durably.
 error_code write_file(const fs::path& path, std::string_view bytes) {
-  const File file(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644));
+  const File file(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, kFileMode));
   if (file.number < 0) return last_errno();
   const ssize_t written = ::write(file.number, bytes.data(), bytes.size());
   if (written < 0 || ::fsync(file.number) != 0) return last_errno();
   if (static_cast<std::size_t>(written) < bytes.size()) return {ENOSPC, boost::system::generic_category()};
   return {};
+}
+
+error_code system_error(int number) { return {number, boost::system::generic_category()}; }
+
+std::string octal(mode_t mode) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%04o", static_cast<unsigned>(mode & 07777));
+  return text;
+}
+
+/// The directory and those above it, as far as they are not there.
+error_code make_directories(const fs::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (error) return as_error_code(error);
+  return ::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST ? error_code() : last_errno();
+}
+
+/// Whether nobody but this user (and root) can put something into the directory, or take it away from inside.
+error_code check_owner(int directory, const fs::path& path, std::string* why) {
+  struct stat status {};
+  if (::fstat(directory, &status) != 0) {
+    *why = path.string() + ": " + last_errno().message();
+    return last_errno();
+  }
+  const bool is_ours = status.st_uid == ::geteuid();
+  if (is_ours && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
+  *why = path.string() + ": belongs to user " + std::to_string(status.st_uid) + " and has mode " +
+         octal(status.st_mode) + "; it must belong to this node's user " + std::to_string(::geteuid()) +
+         " and be writable by no other, mode 0700 or at most 0755: " +
+         (is_ours ? "chmod go-w it" : "chown it, or start the node as its owner") + ". Nothing was changed";
+  return system_error(EPERM);
 }
 
 }  // namespace
@@ -86,24 +124,36 @@ error_code replace_file(const fs::path& file, const std::string& text) {
 }
 
 std::string read_small_file(const fs::path& file) {
-  const File in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const File in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   std::string text(4096, '\0');
   const ssize_t count = in.number < 0 ? -1 : ::read(in.number, text.data(), text.size());
   text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
   return text;
 }
 
-Result<SpillDirectory> SpillDirectory::open(const fs::path& path, bool read_only, std::string* why) {
-  std::error_code failed;
-  if (!read_only) fs::create_directories(path, failed);
-  std::error_code cannot_look;
-  const bool is_there = fs::is_directory(path, cannot_look);
-  if (!failed && !is_there) failed = cannot_look;
-  if (!is_there) {
-    *why = path.string() + (read_only ? ": no such directory" : ": cannot be made a directory: " + failed.message()) +
-           ". Give --spill-path a directory that this user may write";
-    return failed ? as_error_code(failed) : make_error_code(Errc::kDiskFailed);
+Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_only, std::string* why) {
+  // "link/" would follow the link.
+  const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
+  error_code error = read_only ? error_code() : make_directories(path);
+  int opened = -1;
+  if (!error) {
+    opened = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (opened < 0) error = last_errno();
   }
+  SpillDirectory directory(path, opened);
+  if (error) {
+    struct stat status {};
+    const bool is_link = ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+    if (is_link) error = system_error(ELOOP);
+    *why = path.string() +
+           (is_link                                ? ": is a symbolic link. Name the directory itself"
+            : read_only && error.value() == ENOENT ? ": no such directory"
+                                                   : ": cannot be used as a directory: " + error.message()) +
+           ". Give --spill-path a directory that this user may write";
+    return error;
+  }
+  if (!read_only) error = check_owner(opened, path, why);
+  if (error) return error;
   // Look before touching anything: what is not ours is left exactly as it is.
   const std::optional<std::uint32_t> format = parse_format_text(read_small_file(path / kFormatFile));
   if (format && *format != kSpillFormat) {
@@ -113,37 +163,32 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& path, bool read_only
     return make_error_code(Errc::kUnsupported);
   }
   const std::string foreign = format ? "" : foreign_name(path);
-  const bool has_database = fs::exists(path / "db", cannot_look);
+  const File database(::openat(opened, kDatabase, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const bool has_database = database.number >= 0 || errno != ENOENT;
   if (!foreign.empty() || (read_only && !format && !has_database)) {
     *why = path.string() + ": is not a spill directory" +
            (foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT") +
            ". Nothing was changed. Give --spill-path a directory of its own, empty or not there yet";
     return make_error_code(Errc::kMismatch);
   }
+  if (has_database && !read_only) {
+    if (database.number < 0) {
+      *why = directory.database().string() + ": is not a directory, or a symbolic link. Nothing was changed";
+      return system_error(ENOTDIR);
+    }
+    if ((error = check_owner(database.number, directory.database(), why))) return error;
+  }
 
-  SpillDirectory directory(path,
-                           ::open((path / kLockFile).c_str(), (read_only ? 0 : O_CREAT) | O_RDWR | O_CLOEXEC, 0644));
-  if (directory.lock_ < 0 && !read_only) {
-    const error_code error = last_errno();
-    *why = path.string() + ": cannot be written: " + error.message() + ". Check its owner, its mode and the mount";
-    return error;
-  }
-  if (directory.lock_ >= 0 && ::flock(directory.lock_, LOCK_EX | LOCK_NB) != 0) {
-    *why = path.string() + ": is in use by process " +
-           std::to_string(std::atol(read_small_file(path / kLockFile).c_str())) +
-           ". Each node needs a spill directory of its own";
-    return make_error_code(Errc::kBusy);
-  }
+  if ((error = directory.take_lock(read_only, why))) return error;
   if (read_only) return directory;
-  const std::string owner = std::to_string(::getpid()) + "\n";
-  if (::ftruncate(directory.lock_, 0) != 0 || ::pwrite(directory.lock_, owner.data(), owner.size(), 0) < 0) {
-    spdlog::debug("spill: {}: the lock holds no process number", path.string());  // it says who, no more
-  }
-  error_code error = directory.try_writing();
+  // Earlier versions left what is in it to the umask.
+  if (database.number >= 0 && ::fchmod(database.number, kDirectoryMode) != 0) error = last_errno();
+  if (!error) error = directory.try_writing();
   if (!error && !format) {
     if (has_database) spdlog::warn("spill: {}: FORMAT was damaged or missing; written anew", path.string());
     error = replace_file(path / kFormatFile, format_text(kSpillFormat));
   }
+  if (!error && !has_database && ::mkdir(directory.database().c_str(), kDirectoryMode) != 0) error = last_errno();
   if (error) {
     *why = path.string() + ": cannot be written: " + error.message() + ". Check free space, the mount and the device";
     return error;
@@ -151,16 +196,41 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& path, bool read_only
   return directory;
 }
 
+/// A lock that cannot be opened is none for who only reads.
+error_code SpillDirectory::take_lock(bool read_only, std::string* why) {
+  lock_ = ::openat(directory_, kLockFile, (read_only ? 0 : O_CREAT) | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kFileMode);
+  if (lock_ < 0 && !read_only) {
+    const error_code error = last_errno();
+    *why = path_.string() + ": cannot be written: " + error.message() + ". Check its owner, its mode and the mount";
+    return error;
+  }
+  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    *why = path_.string() + ": is in use by process " +
+           std::to_string(std::atol(read_small_file(path_ / kLockFile).c_str())) +
+           ". Each node needs a spill directory of its own";
+    return make_error_code(Errc::kBusy);
+  }
+  if (read_only) return {};
+  const std::string owner = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock_, 0) != 0 || ::pwrite(lock_, owner.data(), owner.size(), 0) < 0) {
+    spdlog::debug("spill: {}: the lock holds no process number", path_.string());  // it says who, no more
+  }
+  return {};
+}
+
 SpillDirectory::SpillDirectory(SpillDirectory&& other) noexcept
-    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+    : path_(std::move(other.path_)),
+      directory_(std::exchange(other.directory_, -1)),
+      lock_(std::exchange(other.lock_, -1)) {}
 
 SpillDirectory::~SpillDirectory() {
   if (lock_ >= 0) ::close(lock_);  // and with it goes the lock
+  if (directory_ >= 0) ::close(directory_);
 }
 
 bool SpillDirectory::allows_direct_io() const {
   const fs::path probe = path_ / kProbeFile;
-  const File file(::open(probe.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_DIRECT | O_CLOEXEC, 0644));
+  const File file(::open(probe.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, kFileMode));
   if (file.number < 0) return false;
   const std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(4096, 4096), &std::free);
   std::memset(page.get(), 0, 4096);
@@ -184,7 +254,9 @@ error_code SpillDirectory::set_aside(const fs::path& what) const {
   }
   const auto now =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
-  fs::rename(what, path_ / (std::string(kDamaged) + std::to_string(now.count())), error);
+  const fs::path aside = path_ / (std::string(kDamaged) + std::to_string(now.count()));
+  fs::rename(what, aside, error);
+  if (!error) fs::permissions(aside, fs::perms::owner_all, error);  // RocksDB's repair makes directories of its own
   if (error) return as_error_code(error);
   return sync_directory(path_);
 }

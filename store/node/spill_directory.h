@@ -5,6 +5,10 @@
 //     LOCK               held (flock) by the process that uses the directory; its number is in it
 //     db/                RocksDB
 //     damaged-<time>/    at most one: what the last repair took out of use; may be deleted at any time
+//
+// Blocks are other people's prompts: the directory is made with mode 0700, files with 0600, and one that another user
+// owns, may write or can redirect is refused. Looked at is the directory that was opened, never a path a second time.
+// Its parents are the operator's affair: whoever may write there can take the directory away, as in every file system.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +25,9 @@ class SpillDirectory {
  public:
   /// Takes the directory, making it if need be; `read_only` changes nothing in it, and requires that it is there.
   /// Errors, each with `*why` for the operator and the directory left as it was: kUnsupported (newer format), kMismatch
-  /// (not a spill directory), kBusy (another process has it), kDiskFailed or what the system said (cannot be used).
+  /// (not a spill directory), kBusy (another process has it), EPERM or ELOOP (another user's, open to other users'
+  /// writes, or a symbolic link; owner and mode do not matter for `read_only`), kDiskFailed or what the system said
+  /// (cannot be used).
   static Result<SpillDirectory> open(const std::filesystem::path& path, bool read_only, std::string* why);
   SpillDirectory(SpillDirectory&& other) noexcept;
   SpillDirectory& operator=(SpillDirectory&&) = delete;
@@ -37,9 +43,11 @@ class SpillDirectory {
   error_code set_aside(const std::filesystem::path& what) const;
 
  private:
-  SpillDirectory(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
+  SpillDirectory(std::filesystem::path path, int directory) : path_(std::move(path)), directory_(directory) {}
+  error_code take_lock(bool read_only, std::string* why);
 
   std::filesystem::path path_;
+  int directory_ = -1;
   int lock_ = -1;
 };
 

@@ -90,6 +90,19 @@ static int opened(int descriptor, int ours) {
 DEFINE_OPEN(open)
 DEFINE_OPEN(open64)
 
+int openat(int directory_descriptor, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = va_arg(arguments, mode_t);
+  va_end(arguments);
+  const int ours = is_below(path) || is_file_of_ours(directory_descriptor);
+  if (ours) {
+    const int error = fault((flags & (O_CREAT | O_ACCMODE)) != 0, 0);
+    if (error != 0) return fails(error);
+  }
+  return opened(REAL(openat)(directory_descriptor, path, flags, mode), ours);
+}
+
 int close(int descriptor) {
   if (descriptor >= 0 && descriptor < kDescriptorsMax) is_ours[descriptor] = 0;
   return REAL(close)(descriptor);

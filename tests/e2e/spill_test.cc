@@ -1,6 +1,7 @@
 // The disk tier of the real daemon: what does not fit in memory is got all the same, over every transport, and again
 // after a stop, after kill -9, and when files were damaged.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <csignal>
@@ -251,6 +252,35 @@ TEST_P(E2eSpillNodeTest, ASecondNodeOnTheSameDirectoryIsRefused) {
                                        "16MiB", "--spill-path", spill.path(), "--spill-capacity", "64MiB"});
   EXPECT_EQ(second.status, 1);
   EXPECT_NE(second.err.find(spill.path()), std::string::npos) << second.err;
+}
+
+/// Whatever umask the node is started with: RocksDB's own files too. The socket keeps the mode that is its own.
+TEST_P(E2eSpillNodeTest, SpillFilesAreTheNodesAlone) {
+  const mode_t before = ::umask(0);  // the node inherits it
+  const auto node = start();
+  ::umask(before);
+  const auto client = connect(*node);
+  fill(*node, *client, 8);
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(spill.path())) {
+    const auto mode = static_cast<unsigned>(entry.symlink_status().permissions());
+    EXPECT_EQ(mode & 077, 0u) << entry.path() << " " << std::oct << mode;
+    ++count;
+  }
+  EXPECT_GT(count, 5u);
+  struct stat status {};
+  const std::string socket = node->unix_socket().substr(std::string("unix://").size());
+  ASSERT_EQ(::stat(socket.c_str(), &status), 0) << socket;
+  EXPECT_EQ(status.st_mode & 07777, 0660u);
+}
+
+TEST_P(E2eSpillNodeTest, ASpillDirectoryThatOthersMayWriteIsRefusedAtTheStart) {
+  std::filesystem::permissions(spill.path(), std::filesystem::perms(0777));
+  const Finished node = run_program({node_program(), "--listen", "tcp://127.0.0.1:0", "--admin", "none", "--capacity",
+                                     "16MiB", "--spill-path", spill.path(), "--spill-capacity", "64MiB"});
+  EXPECT_EQ(node.status, 1);
+  EXPECT_NE(node.err.find(spill.path() + ": belongs to user"), std::string::npos) << node.err;
+  EXPECT_NE(node.err.find("mode 0777"), std::string::npos) << node.err;
 }
 
 TEST_P(E2eSpillNodeTest, ADiskTierNeedsBothAPathAndACapacity) {
