@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "gpu/cuda/module_abi.h"
+#include "gpu/cuda/own_status.h"
 #include "gpu/device_body.h"
 
 namespace kv {
@@ -44,15 +45,16 @@ __global__ void __launch_bounds__(kThreads) permute_kernel(const __grid_constant
 template <class T, bool kIsSimple, class Plan>
 __device__ void transpose_tiles(const Plan& plan, const Part& part, std::int64_t layer, void* memory) {
   T* elements = static_cast<T*>(memory);
-  device::Tile tile{.head = blockIdx.z};
-  if (tile.head >= part.heads) return;
-  for (tile.row = std::int64_t{blockIdx.x} * device::kTileTokens; tile.row < plan.row_count;
-       tile.row += std::int64_t{gridDim.x} * device::kTileTokens) {
-    for (tile.feature = 0; tile.feature < part.values; tile.feature += device::kTileFeatures) {
-      device::move_tile<T, false, kIsSimple>(plan, part, layer, tile, elements, this_worker());
-      __syncthreads();
-      device::move_tile<T, true, kIsSimple>(plan, part, layer, tile, elements, this_worker());
-      __syncthreads();
+  device::Tile tile;
+  for (tile.head = blockIdx.z; tile.head < part.heads; tile.head += gridDim.z) {
+    for (tile.row = std::int64_t{blockIdx.x} * device::kTileTokens; tile.row < plan.row_count;
+         tile.row += std::int64_t{gridDim.x} * device::kTileTokens) {
+      for (tile.feature = 0; tile.feature < part.values; tile.feature += device::kTileFeatures) {
+        device::move_tile<T, false, kIsSimple>(plan, part, layer, tile, elements, this_worker());
+        __syncthreads();
+        device::move_tile<T, true, kIsSimple>(plan, part, layer, tile, elements, this_worker());
+        __syncthreads();
+      }
     }
   }
 }
@@ -105,20 +107,22 @@ extern "C" int kv_cuda_checksum(const kv::DeviceChecksum* job, void* stream) {
   if (!job->sums) {
     const auto bytes = static_cast<std::size_t>(job->block_count) * sizeof *job->verdicts;
     const cudaError_t cleared = cudaMemsetAsync(job->verdicts, 0, bytes, on);
-    if (cleared != cudaSuccess) return cleared;
+    if (cleared != cudaSuccess) return kv::own_status(cleared);
   }
   constexpr std::int64_t kBlocksMax = 1 << 20;
   const auto blocks = static_cast<unsigned>(stripe_count < kBlocksMax ? stripe_count : kBlocksMax);
-  kv::checksum_kernel<<<blocks, kv::kThreads, 0, on>>>(*job, stripe_count);
-  return cudaGetLastError();
+  return kv::launch_kernel(kv::checksum_kernel, dim3(blocks), kv::kThreads, stream, *job, stripe_count);
 }
 
 namespace kv {
 namespace {
 
+constexpr std::int64_t kGridDepthMax = 65535;  // blocks in z; what is more they take in turn
+
 /// One launch for each kind of body that the plan's components need.
 template <class Plan>
-void launch_bodies(const Plan& plan, void* stream, int block_count_max) {
+cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
+  cudaError_t status = cudaSuccess;
   const auto launch = [&](auto kernel, DeviceBody body, std::int64_t rows_each) {
     const bool is_transpose = body == DeviceBody::kTranspose || body == DeviceBody::kSimpleTranspose;
     int parts = 0;
@@ -128,11 +132,12 @@ void launch_bodies(const Plan& plan, void* stream, int block_count_max) {
       ++parts;
       if (is_transpose && plan.parts[i].part.heads > heads) heads = plan.parts[i].part.heads;
     }
-    if (parts == 0) return;
+    if (parts == 0 || status != cudaSuccess) return;
     const std::int64_t wanted = (plan.row_count + rows_each - 1) / rows_each;
     const dim3 grid(static_cast<unsigned>(wanted < block_count_max ? wanted : block_count_max),
-                    static_cast<unsigned>(parts * plan.layer_count), static_cast<unsigned>(heads));
-    kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(plan);
+                    static_cast<unsigned>(parts * plan.layer_count),
+                    static_cast<unsigned>(heads < kGridDepthMax ? heads : kGridDepthMax));
+    status = launch_kernel(kernel, grid, kThreads, stream, plan);
   };
   launch(permute_kernel<DeviceBody::kWideCopy, Plan>, DeviceBody::kWideCopy, 4);
   launch(permute_kernel<DeviceBody::kCopy, Plan>, DeviceBody::kCopy, 4);
@@ -141,6 +146,7 @@ void launch_bodies(const Plan& plan, void* stream, int block_count_max) {
   launch(permute_kernel<DeviceBody::kQuantise, Plan>, DeviceBody::kQuantise, 1);
   launch(transpose_kernel<DeviceBody::kSimpleTranspose, Plan>, DeviceBody::kSimpleTranspose, device::kTileTokens);
   launch(transpose_kernel<DeviceBody::kTranspose, Plan>, DeviceBody::kTranspose, device::kTileTokens);
+  return status;
 }
 
 }  // namespace
@@ -148,12 +154,8 @@ void launch_bodies(const Plan& plan, void* stream, int block_count_max) {
 
 extern "C" int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max) {
   if (plan->row_count == 0) return cudaSuccess;
-  if (plan->verdicts) {
-    kv::launch_bodies(kv::VerifiedDevicePlan{*plan}, stream, block_count_max);
-  } else {
-    kv::launch_bodies(*plan, stream, block_count_max);
-  }
-  return cudaGetLastError();
+  if (plan->verdicts) return kv::launch_bodies(kv::VerifiedDevicePlan{*plan}, stream, block_count_max);
+  return kv::launch_bodies(*plan, stream, block_count_max);
 }
 
 extern "C" int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count,
@@ -161,6 +163,5 @@ extern "C" int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRo
   if (row_count == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(row_count < block_count_max ? row_count : block_count_max),
                   static_cast<unsigned>(plan->part_count * plan->layer_count));
-  kv::keep_kernel<<<grid, kv::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*plan, rows, row_count);
-  return cudaGetLastError();
+  return kv::launch_kernel(kv::keep_kernel, grid, kv::kThreads, stream, *plan, rows, row_count);
 }

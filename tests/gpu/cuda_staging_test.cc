@@ -107,6 +107,34 @@ TEST_F(CudaStagingTest, BlocksGoToTheirPagesAndBackEitherWay) {
   std::cout << "direct up to " << (*measured)->direct_bytes_max() << " bytes\n";
 }
 
+// CUDA keeps a thread's last error until it is asked for. What a call of ours found out is told by that call alone.
+TEST_F(CudaStagingTest, WhatAPollOrARefusedCallFoundIsNotTheNextCallsError) {
+  const auto permute = [&] {
+    const Rows rows = Rows::slots(static_cast<const std::int64_t*>(static_cast<void*>(ids_)));
+    return module_->permute(device_pages_, rows, device_pages_, rows, 16, Operation(), nullptr);
+  };
+  ASSERT_TRUE(permute());
+  const auto mark = device_->mark(Lane::kKernel);
+  ASSERT_TRUE(mark);
+  static_cast<void>(device_->wait(*mark, TimePoint::min()));  // a poll: "not ready", unless the device was quick
+  EXPECT_TRUE(permute());
+  EXPECT_FALSE(module_->allocate(std::size_t{1} << 60));
+  EXPECT_TRUE(permute());
+  std::vector<std::byte> plain(1 << 16);
+  EXPECT_FALSE(module_->unlock_pages(plain.data()));
+  EXPECT_TRUE(permute());
+  ASSERT_TRUE(module_->lock_pages(plain));
+  EXPECT_FALSE(module_->lock_pages(plain));
+  EXPECT_TRUE(permute());
+  EXPECT_TRUE(module_->unlock_pages(plain.data()));
+  module_->free(plain.data());  // not the device's
+  EXPECT_TRUE(permute());
+  EXPECT_FALSE(module_->export_dmabuf(plain));
+  EXPECT_TRUE(permute());
+  ASSERT_TRUE(device_->wait(*mark, TimePoint::max()));
+  ASSERT_TRUE(module_->synchronise(nullptr));
+}
+
 TEST_F(CudaStagingTest, SwappedBlocksAreOnTheOtherSide) {
   TestCache host(pages_.layout());
   host.fill_random(random_);
