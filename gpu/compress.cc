@@ -70,7 +70,9 @@ Result<std::vector<KeepRow>> plan_keep_rows(const KeepRequest& request) {
     for (std::int32_t head = 0; head < request.head_count; ++head) {
       const std::size_t i = b * static_cast<std::size_t>(request.head_count) + static_cast<std::size_t>(head);
       const std::int32_t window = request.windows[i];
-      if (window < 0 || window > length) return Errc::kBadRequest;
+      const bool is_whole =
+          has_offsets && request.offsets[i] == -1;  // then the window says nothing, and may hold anything
+      if (!is_whole && (window < 0 || window > length)) return Errc::kBadRequest;
       std::int64_t slot = request.first_slots[i];
       if (slot < 0) continue;
       const auto keep = [&](std::int32_t begin, std::int32_t end) {
@@ -81,7 +83,7 @@ Result<std::vector<KeepRow>> plan_keep_rows(const KeepRequest& request) {
         continue;
       }
       const std::int32_t offset = request.offsets[i];
-      if (offset == -1 || window == 0) {
+      if (is_whole || window == 0) {
         keep(0, length);
         continue;
       }

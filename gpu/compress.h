@@ -32,7 +32,7 @@ struct KeepRow {
 };
 
 /// What each (sequence b, head h), i = b * head_count + h, keeps. A negative first slot: nothing. A window of 0 keeps
-/// nothing in kLast and everything in the others, as an offset of -1 does there.
+/// nothing in kLast and everything in the others, as an offset of -1 does there, whatever the window then holds.
 struct KeepRequest {
   KeepMode mode = KeepMode::kLast;
   std::int64_t head_count = 0;

@@ -94,7 +94,7 @@ constexpr std::int64_t simple_row_offset(const Plan& plan, bool is_to, const Pla
     const bool is_32 = rows.kind == Rows::Kind::kSlots32 || rows.kind == Rows::Kind::kBlocks32;
     id = is_32 ? static_cast<const std::int32_t*>(rows.ids)[index] : static_cast<const std::int64_t*>(rows.ids)[index];
   }
-  if (id < 0 || (!is_to && is_refused(plan, row))) return -1;
+  if (id < 0 || (is_blocks && id > kBlockIdMax) || (!is_to && is_refused(plan, row))) return -1;
   const std::int64_t slot = is_blocks ? (id << shift) + (row & mask) : id;
   if (slot >= (is_to ? plan.to_slot_count : plan.from_slot_count)) return -1;
   return (slot >> shift) * place.block_stride_bytes + (slot & mask) * place.token.low.stride_bytes;
@@ -381,6 +381,20 @@ constexpr void quantise_rows(const Plan& plan, const DevicePart& device, std::in
   });
 }
 
+/// Whether all that a row names is there: a row that is not within is skipped in every component, the log count too,
+/// which by itself has no heads.
+template <class Plan>
+constexpr bool is_within(const Plan& plan, const KeepRow& row) {
+  if (row.slot < 0 || row.slot >= plan.to_slot_count || row.token < 0 || row.token_count < 1 || row.head < 0 ||
+      row.token > plan.from_slot_count - row.token_count) {
+    return false;
+  }
+  for (int i = 0; i < plan.part_count; ++i) {
+    if (plan.parts[i].part.role != Role::kLogCount && row.head >= plan.parts[i].part.heads) return false;
+  }
+  return true;
+}
+
 /// One row of a compressed cache (gpu/compress.h): a thread takes a feature, and sums a mean in token order.
 template <class Plan>
 constexpr void keep_rows(const Plan& plan, const Part& part, std::int64_t layer, const KeepRow* rows,
@@ -388,10 +402,7 @@ constexpr void keep_rows(const Plan& plan, const Part& part, std::int64_t layer,
   for_each_item(row_count, part.values, worker, [&](std::int64_t feature, std::int64_t index) {
     const KeepRow& row = rows[index];
     const bool is_log = part.role == Role::kLogCount;
-    if (row.slot < 0 || row.slot >= plan.to_slot_count || (!is_log && row.head >= part.heads) ||
-        row.token + row.token_count > plan.from_slot_count) {
-      return;
-    }
+    if (!is_within(plan, row)) return;
     std::byte* to = plan.to_base(layer, part.to.component) + part.to.row_offset(row.slot, plan.to_block_tokens);
     if (is_log) return store(to, static_cast<float>(log(static_cast<double>(row.token_count))));
     const std::byte* from = plan.from_base(layer, part.from.component) + part.from.head.offset(row.head);

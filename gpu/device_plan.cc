@@ -104,6 +104,7 @@ bool make_opaque(PermutePlan& plan) {
     return false;
   }
   const std::int64_t tokens = plan.to.block_tokens;
+  if (plan.row_count % tokens != 0) return false;  // the last block is cut: not all of its bytes are to be moved
   for (int i = 0; i < plan.part_count; ++i) {
     const Part& part = plan.parts[i];
     const auto last = [](const Axis& axis) {

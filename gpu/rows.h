@@ -10,6 +10,10 @@
 
 namespace kv {
 
+/// No cache has more blocks: 2^32 of them, of one byte each, are 4 GiB, and blocks have thousands. So a larger id is
+/// beyond the cache, and only ids up to here are multiplied by the tokens of a block (2^31 at most): no product wraps.
+inline constexpr std::int64_t kBlockIdMax = (std::int64_t{1} << 32) - 1;
+
 /// Row r's slot. Borrows its array, until the call is done (on a device: until the stream has passed it).
 struct Rows {
   enum class Kind : std::uint8_t { kRange, kSlots32, kSlots64, kBlocks32, kBlocks64 };
@@ -32,7 +36,7 @@ struct Rows {
     return {.kind = Kind::kBlocks64, .ids = blocks, .id_step = step, .block_tokens = block_tokens};
   }
 
-  /// The slot, or a negative number: skip the row.
+  /// The slot, or a negative number: skip the row. A slot may be beyond the cache, and the caller has to look.
   constexpr std::int64_t slot(std::int64_t row) const {
     switch (kind) {
       case Kind::kRange: return first + row;
@@ -59,7 +63,7 @@ struct Rows {
 
  private:
   constexpr std::int64_t in_block(std::int64_t block, std::int64_t row) const {
-    return block < 0 ? -1 : block * block_tokens + row % block_tokens;
+    return block < 0 || block > kBlockIdMax ? -1 : block * block_tokens + row % block_tokens;
   }
 };
 

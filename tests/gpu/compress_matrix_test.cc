@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "gpu/compress.h"
 #include "tests/gpu/backend.h"
@@ -78,6 +79,47 @@ TEST_P(CompressMatrixTest, GoldenMeansAndDroppedWindows) {
   ASSERT_TRUE(kept);
   ASSERT_TRUE(backend().scatter_kept(dropped, *kept, source));
   EXPECT_EQ(keys_of(dropped, 15), (std::vector<float>{0, 40, -1, -1, 1, 11, 21, 31, 41, -1, 70, -1, 51, 61, 71}));
+}
+
+/// A device cannot refuse rows that lie in its memory: each one that is not within is skipped as a whole.
+TEST_P(CompressMatrixTest, RowsThatAreNotWithinTouchNothing) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  TestCache source = counted_tokens(8, 2);
+  const KeepRow good{.slot = 3, .token = 1, .head = 1, .token_count = 2};
+  std::vector<KeepRow> bad(13, good);
+  bad[0].slot = -1, bad[1].slot = 16, bad[2].slot = kMax;
+  bad[3].token = -1, bad[4].token = 7, bad[5].token = 8, bad[6].token = kMax, bad[7].token = -kMax;
+  bad[8].head = -1, bad[9].head = 2, bad[10].token_count = 0, bad[11].token_count = -1;
+  bad[12].token_count = std::numeric_limits<std::int32_t>::max();
+  for (std::size_t i = 0; i < bad.size(); ++i) {
+    SCOPED_TRACE(i);
+    TestCache cache(folded(8, 2));
+    const TestCache before = cache;
+    const auto kept = backend().scatter_kept(cache, {&bad[i], 1}, source);
+    if (backend().refuses_slots()) {
+      EXPECT_EQ(kept.error(), Errc::kBadRequest);
+    } else {
+      EXPECT_TRUE(kept);
+    }
+    EXPECT_TRUE(same_bytes(cache, before));
+  }
+}
+
+/// An offset of -1 keeps the whole sequence: the window then says nothing, whatever it holds.
+TEST_P(CompressMatrixTest, AWindowCountsOnlyWithAnOffset) {
+  TestCache source = counted_tokens(3, 2);
+  const Ints lengths = {3}, windows = {50, -7}, offsets = {-1, -1};
+  const Longs slots = {0, 3};
+  for (const KeepMode mode : {KeepMode::kMean, KeepMode::kDrop}) {
+    TestCache cache(folded(4, 2));
+    const auto rows = plan_keep_rows({mode, 2, lengths, windows, offsets, slots});
+    ASSERT_TRUE(rows);
+    ASSERT_TRUE(backend().scatter_kept(cache, *rows, source));
+    EXPECT_EQ(keys_of(cache, 7), (std::vector<float>{0, 10, 20, 1, 11, 21, -1}));
+  }
+  EXPECT_EQ(plan_keep_rows({KeepMode::kLast, 2, lengths, windows, {}, slots}).error(), Errc::kBadRequest);
+  const Ints late = {0, -1};
+  EXPECT_EQ(plan_keep_rows({KeepMode::kMean, 2, lengths, windows, late, slots}).error(), Errc::kBadRequest);
 }
 
 /// Every combination of batch, heads, head size and element, windows and offsets at their edges and at random.

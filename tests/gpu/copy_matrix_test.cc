@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <limits>
 #include <numeric>
 
 #include "gpu/permute.h"
@@ -190,6 +191,20 @@ TEST_P(CopyMatrixTest,
   ASSERT_NO_FATAL_FAILURE(expect_copied(cache, Rows::slots(slots.data()), rows, Rows::range(), 3));
 }
 
+// A transposition has a block of threads for each head, and a grid is at most 65,535 deep.
+TEST_P(CopyMatrixTest, MoreHeadsThanAGridIsDeepAreMovedToo) {
+  SCOPED_TRACE(seed_text(seed_));
+  const Layout layout =
+      layouts::x_packed(
+          {.block_count = 1, .block_tokens = 2, .heads = 65'537, .key_size = 16, .element = Element::kInt8})
+          .value();
+  TestCache cache(layout), rows(dense_rows(layout, 1));
+  rows.fill_random(random_);
+  const std::vector<std::int32_t> slots = {1};
+  ASSERT_NO_FATAL_FAILURE(
+      expect_copied(cache, Rows::slots(slots.data()), rows, Rows::range(), 1, role_bit(Role::kValue)));
+}
+
 // B: elements of several sizes in one entry are bytes like any other.
 TEST_P(CopyMatrixTest, MixedLayoutsKeepTheirBytes) {
   SCOPED_TRACE(seed_text(seed_));
@@ -255,6 +270,51 @@ TEST_P(CopyMatrixTest, EveryPairOfLayoutsConvertsThereAndBack) {
       }
     }
     EXPECT_EQ(pairs, 42u);
+  }
+}
+
+// C: a call may end in the middle of a block, on either side, in any layout; the tokens behind its end stay.
+TEST_P(CopyMatrixTest, ACallMayEndInTheMiddleOfABlock) {
+  SCOPED_TRACE(seed_text(seed_));
+  const std::vector<std::int64_t> to_blocks = {5, 0, 3, 2}, from_blocks = {1, 4, 5, 0};
+  const Rows to_rows = Rows::blocks(to_blocks.data(), 16), from_rows = Rows::blocks(from_blocks.data(), 16);
+  for (const NamedMaker& maker : copy_layouts()) {
+    const Layout layout =
+        maker.make({.block_count = 6, .block_tokens = 16, .heads = 2, .key_size = 32, .value_size = 32}).value();
+    for (const std::int64_t count : {1, 15, 16, 17, 48, 63, 64}) {
+      SCOPED_TRACE(std::string(maker.name) + ", " + std::to_string(count) + " rows");
+      TestCache to(layout), from(layout);
+      from.fill_random(random_);
+      ASSERT_NO_FATAL_FAILURE(expect_copied(to, to_rows, from, from_rows, count));
+    }
+  }
+}
+
+// A: an id beyond the cache is refused or skipped, whatever its product with a block's tokens overflows to.
+TEST_P(CopyMatrixTest, IdsFarBeyondTheCacheReachNoSlotOfIt) {
+  SCOPED_TRACE(seed_text(seed_));
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t tokens : {16, 17, 1}) {
+    const Layout layout = layouts::nhd({.block_count = 4, .block_tokens = tokens, .heads = 2, .key_size = 32}).value();
+    for (const std::int64_t far :
+         {std::int64_t{4}, std::int64_t{1} << 28, std::int64_t{1} << 31, std::int64_t{1} << 32, std::int64_t{1} << 59,
+          std::int64_t{1} << 60, std::int64_t{1} << 62, kMax / tokens, kMax / tokens - 1, kMax - 1, kMax}) {
+      SCOPED_TRACE(std::to_string(tokens) + " tokens a block, id " + std::to_string(far));
+      const std::vector<std::int64_t> beyond = {far, 1, 2, 3}, holes = {-1, 1, 2, 3};
+      TestCache cache(layout), rows(dense_rows(layout, 4 * tokens));
+      rows.fill_random(random_);
+      TestCache want = cache;
+      const std::int64_t count = 4 * tokens;
+      const auto moved =
+          backend().permute(cache, Rows::blocks(beyond.data(), tokens), rows, Rows::range(), count, Operation());
+      if (backend().refuses_slots()) {
+        EXPECT_EQ(moved.error(), Errc::kBadRequest);
+      } else {
+        ASSERT_TRUE(moved);
+        copy_elements(want, Rows::blocks(holes.data(), tokens), rows, Rows::range(), count);
+      }
+      EXPECT_TRUE(same_bytes(cache, want));
+    }
   }
 }
 
