@@ -7,11 +7,20 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/assert.h"
 
 namespace kv {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;  ///< Or a multiple of it is a page: what is unmapped is rounded to pages.
+
+/// What of a file lies in memory or in swap, holes left out.
+std::uint64_t memory_of(const struct stat& status) { return static_cast<std::uint64_t>(status.st_blocks) * 512; }
+
+}  // namespace
 
 Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
@@ -39,9 +48,9 @@ Result<std::unique_ptr<MappedRegion>> MappedRegion::map(const Descriptor& fd, st
   };
   if (!fd) return fail("no descriptor came with the request");
   struct statfs filesystem;
-  if (::fstatfs(fd.get(), &filesystem) != 0 || filesystem.f_type != TMPFS_MAGIC) {
-    return fail("the descriptor is not a memfd of ordinary pages");
-  }
+  if (::fstatfs(fd.get(), &filesystem) != 0) return fail("the descriptor is not a memfd");
+  if (filesystem.f_type == HUGETLBFS_MAGIC) return fail("a memfd of huge pages; one of ordinary pages is due");
+  if (filesystem.f_type != TMPFS_MAGIC) return fail("the descriptor is not a memfd of ordinary pages");
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return fail("the memfd is not sealed against shrinking (F_SEAL_SHRINK)");
@@ -51,12 +60,48 @@ Result<std::unique_ptr<MappedRegion>> MappedRegion::map(const Descriptor& fd, st
   if (bytes == 0 || static_cast<std::uint64_t>(status.st_size) < bytes) {
     return fail("bytes: " + std::to_string(bytes) + ", the memfd holds " + std::to_string(status.st_size));
   }
-  // Populated here, where it is bounded by the session's region limit, and not on the data path.
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  const std::uint64_t memory_bytes = memory_of(status);
+  if (memory_bytes < bytes) {
+    return fail("bytes: " + std::to_string(bytes) + ", but only " + std::to_string(memory_bytes) +
+                " of the memfd have memory; its owner touches all of it first");
+  }
+  Descriptor own(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!own) return fail("dup: " + last_errno().message());
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return fail("mmap: " + last_errno().message());
-  return std::unique_ptr<MappedRegion>(new MappedRegion(std::span(static_cast<std::byte*>(memory), bytes)));
+  return std::unique_ptr<MappedRegion>(new MappedRegion(std::span(static_cast<std::byte*>(memory), bytes),
+                                                        std::move(own), {status.st_dev, status.st_ino}, memory_bytes));
 }
 
-MappedRegion::~MappedRegion() { KV_ASSERT(::munmap(bytes_.data(), bytes_.size()) == 0); }
+MappedRegion::~MappedRegion() {
+  while (unmap_some(bytes_.size())) {
+  }
+}
+
+std::optional<std::uint64_t> MappedRegion::find_hole() const {
+  const off_t hole = ::lseek(fd_.get(), 0, SEEK_HOLE);
+  KV_ASSERT(hole >= 0);
+  if (static_cast<std::uint64_t>(hole) >= bytes_.size()) return std::nullopt;
+  return static_cast<std::uint64_t>(hole);
+}
+
+bool MappedRegion::has_lost_memory() const {
+  struct stat status;
+  return ::fstat(fd_.get(), &status) != 0 || memory_of(status) < memory_bytes_;
+}
+
+void MappedRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
+  const auto piece = bytes_.subspan(offset, std::min<std::uint64_t>(bytes, bytes_.size() - offset));
+  static_cast<void>(::madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE));
+}
+
+bool MappedRegion::unmap_some(std::uint64_t bytes) {
+  if (bytes_.empty()) return false;
+  const std::uint64_t keep = bytes < bytes_.size() ? (bytes_.size() - bytes) / kPageBytes * kPageBytes : 0;
+  const auto tail = bytes_.subspan(keep);
+  KV_ASSERT(::munmap(tail.data(), tail.size()) == 0);
+  bytes_ = bytes_.first(keep);
+  return keep > 0;
+}
 
 }  // namespace kv

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,22 +33,48 @@ class SharedMemory {
   std::span<std::byte> bytes_;
 };
 
-/// A peer's memfd, mapped here. Nothing about it is trusted: its bytes may change at any moment.
+/// A peer's memfd, mapped here. Nothing about it is trusted: its bytes may change at any moment, and its owner may
+/// punch holes into it. Whoever touches a hole first is charged for the page, so holes are looked for before that.
+/// Thread safety: bytes() and has_lost_memory() from any thread; populate() and unmap_some() from one at a time.
 class MappedRegion {
  public:
   /// Errors: kNoRegion if it is no memfd on tmpfs, is not sealed against shrinking (F_SEAL_SHRINK), is smaller than
-  /// `bytes`, or cannot be mapped writable; `*why` says which. Huge-page memfds are refused: a missing huge page would
-  /// be a SIGBUS here.
+  /// `bytes`, has fewer bytes of memory than that, or cannot be mapped writable; `*why` says which. Huge-page memfds
+  /// are refused: a missing huge page would be a SIGBUS here. Touches no page, and takes microseconds whatever the
+  /// size.
   static Result<std::unique_ptr<MappedRegion>> map(const Descriptor& fd, std::uint64_t bytes, std::string* why);
   ~MappedRegion();
   MappedRegion(const MappedRegion&) = delete;
   MappedRegion& operator=(const MappedRegion&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
+  /// Which file it is: one that is mapped twice has its memory once.
+  struct File {
+    std::uint64_t device = 0, inode = 0;
+    auto operator<=>(const File&) const = default;
+  };
+  const File& file() const { return file_; }
+  std::uint64_t lent_bytes() const { return lent_bytes_; }  ///< As it was mapped.
+
+  /// The first byte of the region that was never written, if there is one. Looks at every page: 20 ms a GiB. Moves the
+  /// descriptor's file offset, the peer's as well.
+  std::optional<std::uint64_t> find_hole() const;
+  /// Whether the file has less memory than when it was mapped: somebody punched holes. One system call.
+  bool has_lost_memory() const;
+  /// Enters the region's pages from `offset` on into this process's page table, so that copies meet no page fault:
+  /// 100 ms a GiB, so in small pieces. Best effort: a kernel before 5.14 leaves that to the copies.
+  void populate(std::uint64_t offset, std::uint64_t bytes) const;
+  /// Gives up to `bytes` back from its end; 50 ms a GiB. False when nothing is left. Nothing uses the region any more.
+  bool unmap_some(std::uint64_t bytes);
 
  private:
-  explicit MappedRegion(std::span<std::byte> bytes) : bytes_(bytes) {}
+  MappedRegion(std::span<std::byte> bytes, Descriptor fd, const File& file, std::uint64_t memory_bytes)
+      : bytes_(bytes), lent_bytes_(bytes.size()), fd_(std::move(fd)), file_(file), memory_bytes_(memory_bytes) {}
   std::span<std::byte> bytes_;
+  std::uint64_t lent_bytes_;
+  Descriptor fd_;
+  File file_;
+  std::uint64_t memory_bytes_;  ///< Of the file, when it was mapped.
 };
 
 }  // namespace kv

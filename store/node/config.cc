@@ -177,6 +177,11 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("region-bytes-max", options.session.region_bytes_max, "Memory one session may lend")
       ->transform(size)
       ->check(size_range);
+  add("region-bytes-max-node", options.region_bytes_max_node,
+      "Memory all sessions together may lend as memfds, each counted once; 0: what the machine has besides the "
+      "capacity")
+      ->transform(size)
+      ->check(rate_range);
   add("queued-bytes-max", options.session.queued_bytes_max, "Answers queued for one session before its requests wait")
       ->transform(size)
       ->check(size_range);
@@ -286,6 +291,14 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   const auto duration = [](double seconds) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   };
+  if (options.region_bytes_max_node == 0) {
+    // Clients have touched what they lend, so that all of it fits there; what does not is not what it says.
+    const auto machine_bytes =
+        static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const std::uint64_t capacity_bytes = options.store.arena.capacity_bytes;
+    options.region_bytes_max_node =
+        std::max<std::uint64_t>(machine_bytes - std::min(machine_bytes, capacity_bytes), 1ull << 30);
+  }
   options.busy_poll = std::chrono::microseconds(busy_poll_us);
   options.store.arena.huge_pages = !no_huge_pages;
   options.store.lease_duration = duration(lease_seconds);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <cstdlib>
@@ -127,6 +128,13 @@ int run(const NodeOptions& options) {
   node.lease_duration = options.store.lease_duration;
   node.node_id = options.node_id;
   node.started = clock.now();
+  rlimit descriptors{};
+  ::getrlimit(RLIMIT_NOFILE, &descriptors);
+  node.lent = std::make_unique<LentRegions>(
+      LentRegionsConfig{.bytes_max = options.region_bytes_max_node,
+                        .count_max = std::clamp<std::size_t>(descriptors.rlim_cur / 4, 64, 1 << 20),
+                        .in_place = false});
+  metrics.watch([&node] { return node.lent->stats(); });
   std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
     spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock), clock, options.spill));

@@ -141,6 +141,7 @@ void Server::stop(Duration timeout) {
   const Duration grace = 2s + (verbs != nullptr ? verbs->config().move_timeout : Duration::zero());
   end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
   if (verbs != nullptr) verbs->finish_calls();  // they post to the threads' contexts
+  node_.lent->finish();
   for (auto& thread : threads_) thread->work.reset();
   for (auto& thread : threads_) {
     thread->context.stop();

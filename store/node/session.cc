@@ -91,6 +91,7 @@ asio::awaitable<void> Session::run() {
   lanes_.reset();
   node_.store.with([&](Store& store) { store.end_session(id_); });
   node_.metrics.add_region_bytes(-static_cast<std::int64_t>(region_bytes_));
+  for (const auto& [handle, region] : regions_) unmap(*region);
   regions_.clear();
   alarm_->disarm();
   close_stream();  // invariant 2
@@ -114,6 +115,7 @@ void Session::terminate_if_idle() {
 }
 
 void Session::cancel_jobs() {
+  *abandoned_ = true;
   for (auto& [request_id, job] : gets_) cancel(*job);
   for (const auto& job : prefetches_) cancel(*job);
   for (auto& [request_id, job] : puts_) {

@@ -7,12 +7,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/event.h"
+#include "store/node/lent_regions.h"
 #include "store/node/locked_store.h"
 #include "store/node/metrics.h"
 #include "store/node/session_lanes.h"
@@ -22,7 +24,6 @@
 #include "transport/block_sink.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
-#include "transport/shared_memory.h"
 #include "transport/stream.h"
 
 namespace kv {
@@ -57,6 +58,7 @@ struct NodeContext {
   std::atomic<bool> draining{false};
   Spill* spill = nullptr;                  ///< nullptr: no disk tier.
   std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: no RDMA, so far.
+  std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
 };
 
 /// Nothing that the peer sends is trusted: each length, count, offset and handle is checked before it is used.
@@ -84,11 +86,12 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Memory that the client lent. Lives until removed and no job uses it.
   struct Lent {
     std::uint64_t bytes = 0;
-    std::unique_ptr<MappedRegion> mapped;  ///< Of kind memfd.
-    std::vector<RemoteSlice> slices;       ///< Of kind verbs.
-    std::uint32_t lanes = 0;               ///< Bit i: lane i has keys for it.
-    std::size_t user_count = 0;            ///< Jobs that copy, and moves.
-    std::uint64_t removal_request = 0;     ///< Answered when the last user is gone.
+    std::shared_ptr<LentRegions::Loan> mapped;  ///< Of kind memfd.
+    TimePoint looked{};                         ///< For holes that were punched since it was lent.
+    std::vector<RemoteSlice> slices;            ///< Of kind verbs.
+    std::uint32_t lanes = 0;                    ///< Bit i: lane i has keys for it.
+    std::size_t user_count = 0;                 ///< Jobs that copy, and moves.
+    std::uint64_t removal_request = 0;          ///< Answered when the last user is gone.
     bool removing = false;
   };
 
@@ -130,6 +133,7 @@ class Session final : public std::enable_shared_from_this<Session> {
     SessionLanes::Outcome outcome;       ///< Of moves that failed.
     bool cancelled = false;
     bool failed = false;    ///< Some of it did not leave.
+    bool met_hole = false;  ///< In the region: its memory was taken out after it was lent.
     Event* wake = nullptr;  ///< While it waits, for the disk or for moves.
 
     std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : segment_ends[i - 1]; }
@@ -179,6 +183,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   void on_release(const Frame& frame);
   void on_prefix(const Frame& frame);  ///< touch, pin, unpin, drop
   void on_region_add(const Frame& frame);
+  void region_is_ready(std::uint64_t request_id, std::shared_ptr<Lent> region, std::optional<std::uint64_t> hole);
   void on_region_remove(const Frame& frame);
   void on_verbs_connect(const Frame& frame);
   /// The slices of a region of kind verbs; empty after refusing the request.
@@ -236,6 +241,9 @@ class Session final : public std::enable_shared_from_this<Session> {
   bool check_target(const Frame& frame, std::uint32_t region, std::size_t hash_count,
                     std::span<const std::uint64_t> offsets, std::uint64_t block_bytes);
   void release(const std::shared_ptr<Lent>& region);
+  /// Whether memory was taken out of a memfd since it was lent: what is touched there would become the node's.
+  bool has_hole(Lent& region);
+  void unmap(Lent& region);
   void job_ended();
   void close_stream();
   void watch();  ///< Runs every so often: ends what takes too long.
@@ -260,6 +268,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::vector<const NamespaceRecord*> spaces_;  ///< By handle; null where not used yet.
   std::unordered_map<std::uint32_t, std::shared_ptr<Lent>> regions_;
   std::uint32_t region_last_ = 0;
+  std::size_t regions_coming_ = 0;  ///< Being prepared; their bytes are in region_bytes_.
+  std::shared_ptr<std::atomic<bool>> abandoned_ = std::make_shared<std::atomic<bool>>(false);
   std::uint64_t region_bytes_ = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<GetJob>> gets_;  ///< By request id; those that copy.
   std::unordered_map<std::uint64_t, std::shared_ptr<PutJob>> puts_;  ///< By request id.

@@ -124,8 +124,8 @@ bool Session::pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::s
 
 bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
   auto& blocks = job->blocks;
-  if (job->cancelled || job->outcome.error || job->is_prefetch || job->segment == job->segment_ends.size() ||
-      job->block == blocks.size() || job->moving_bytes >= kMovingBytesMax)
+  if (job->cancelled || job->outcome.error || job->met_hole || job->is_prefetch ||
+      job->segment == job->segment_ends.size() || job->block == blocks.size() || job->moving_bytes >= kMovingBytesMax)
     return false;
   const std::uint64_t begin = job->segment_begin(job->segment), length = job->segment_bytes(job->segment);
   Part part{.segment = job->segment, .first = job->block};
@@ -139,6 +139,10 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
     ++part.count;
   } while (part.count < count_max && (part.is_inline || !blocks[part.first + part.count].owner || job->region->mapped));
   if (!part.is_inline && job->region->mapped) {
+    if (has_hole(*job->region)) {
+      job->met_hole = true;
+      return false;
+    }
     for (std::size_t i = part.first; i < part.first + part.count; ++i) {
       // check_target saw that offset + block_bytes lies in the region, and regions only shrink by being removed, after
       // us.
@@ -296,6 +300,10 @@ void Session::finish_get(const std::shared_ptr<GetJob>& job) {
   if (job->outcome.error && !(job->cancelled && job->outcome.error == Errc::kCancelled)) {
     return refuse(FrameType::kGet, job->request_id, Errc::kUnavailable,
                   "get: the transfer broke: " + job->outcome.error.message(), broken);
+  }
+  if (job->met_hole) {
+    return refuse(FrameType::kGet, job->request_id, Errc::kNoRegion,
+                  "get: region: memory was taken out of the memfd after it was lent");
   }
   if (job->cancelled) return refuse(FrameType::kGet, job->request_id, Errc::kCancelled, "get: cancelled", broken);
   reply(FrameType::kGet, job->request_id, 0,

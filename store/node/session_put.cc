@@ -293,6 +293,10 @@ asio::awaitable<bool> Session::drain(std::shared_ptr<PutJob> job, std::uint32_t 
     std::vector<std::uint64_t> sums(stripes);
     std::size_t since_turn = 0;
     for (; good < count && !job->is_over; ++good) {
+      if (has_hole(*job->region)) {
+        fail_put(*job, Errc::kNoRegion, "put_data: region: memory was taken out of the memfd after it was lent");
+        break;
+      }
       const std::byte* const from = job->region->mapped->bytes().data() + job->offsets[staged[good].index];
       // The sums are of what lies in the slot: the client may change its memory at any moment.
       copy_with_checksums(staged[good].seed, staged[good].bytes, std::span(from, job->block_bytes), sums);

@@ -148,9 +148,9 @@ void Session::on_region_add(const Frame& frame) {
                            : "region_add: memory can be lent over a Unix socket, or registered for RDMA, only");
   }
   const SessionLimits& limits = node_.limits;
-  if (regions_.size() >= limits.region_count_max) {
+  if (regions_.size() + regions_coming_ >= limits.region_count_max) {
     return refuse(FrameType::kRegionAdd, id, Errc::kBusy,
-                  count_text("regions", regions_.size() + 1, limits.region_count_max));
+                  count_text("regions", regions_.size() + regions_coming_ + 1, limits.region_count_max));
   }
   if (request->bytes() > limits.region_bytes_max - region_bytes_) {
     return refuse(FrameType::kRegionAdd, id, Errc::kTooLarge,
@@ -166,13 +166,58 @@ void Session::on_region_add(const Frame& frame) {
     std::string why;
     auto mapped = MappedRegion::map(fd, request->bytes(), &why);
     if (!mapped) return refuse(FrameType::kRegionAdd, id, mapped.error(), why);
-    region->mapped = std::move(*mapped);
+    auto loan = node_.lent->admit(std::move(*mapped), &why);
+    if (!loan) return refuse(FrameType::kRegionAdd, id, loan.error(), why);
+    region->mapped = std::move(*loan);
   }
-  regions_.emplace(++region_last_, region);
   region_bytes_ += request->bytes();
   node_.metrics.add_region_bytes(static_cast<std::int64_t>(request->bytes()));
-  reply(FrameType::kRegionAdd, id, 0,
+  ++regions_coming_;
+  if (is_verbs) return region_is_ready(id, region, std::nullopt);
+  ++job_count_;
+  node_.lent->prepare(region->mapped, abandoned_, executor_,
+                      [self = shared_from_this(), id, region](std::optional<std::uint64_t> hole) {
+                        self->region_is_ready(id, region, hole);
+                        self->writer_.flush();
+                        self->job_ended();
+                      });
+}
+
+void Session::region_is_ready(std::uint64_t request_id, std::shared_ptr<Lent> region,
+                              std::optional<std::uint64_t> hole) {
+  --regions_coming_;
+  if (hole || ending_) {
+    unmap(*region);
+    region_bytes_ -= region->bytes;
+    node_.metrics.add_region_bytes(-static_cast<std::int64_t>(region->bytes));
+    if (!hole) return;
+    node_.lent->count_hole();
+    return refuse(FrameType::kRegionAdd, request_id, Errc::kNoRegion,
+                  "region: bytes: " + std::to_string(region->bytes) + ", but the memfd has no memory at " +
+                      std::to_string(*hole) + "; its owner touches all of it first");
+  }
+  region->looked = node_.clock.now();
+  regions_.emplace(++region_last_, region);
+  reply(FrameType::kRegionAdd, request_id, 0,
         [&](FlatBufferBuilder& builder) { return wire::CreateRegionResponse(builder, region_last_); });
+}
+
+bool Session::has_hole(Lent& region) {
+  // Between two looks a transfer moves some megabytes, as much as within one step of it, whose start is all that a
+  // look can speak of.
+  constexpr Duration kLookInterval = 1ms;
+  const TimePoint now = node_.clock.now();
+  if (!region.mapped || now - region.looked < kLookInterval) return false;
+  if (region.mapped->region().has_lost_memory()) {
+    node_.lent->count_hole();
+    return true;  // and is looked for again at once by the next
+  }
+  region.looked = now;
+  return false;
+}
+
+void Session::unmap(Lent& region) {
+  if (region.mapped) node_.lent->give_back(std::move(region.mapped));
 }
 
 std::vector<RemoteSlice> Session::read_slices(const Frame& frame, const wire::RegionAddRequest& request) {
@@ -289,7 +334,7 @@ void Session::on_region_remove(const Frame& frame) {
 void Session::release(const std::shared_ptr<Lent>& region) {
   KV_ASSERT(region->user_count > 0);
   if (--region->user_count > 0 || !region->removing) return;
-  region->mapped.reset();
+  unmap(*region);
   region_bytes_ -= region->bytes;
   node_.metrics.add_region_bytes(-static_cast<std::int64_t>(region->bytes));
   reply(FrameType::kRegionRemove, region->removal_request, 0,
@@ -317,6 +362,7 @@ void Session::on_stats(const Frame& frame) {
     if (node_.spill != nullptr) {
       for (const NodeMetrics::Value& stat : node_.spill->stats()) add(stat.name, stat.value);
     }
+    for (const NodeMetrics::Value& stat : node_.lent->stats()) add(stat.name, stat.value);
     if (VerbsNode* const verbs = node_.verbs) {
       for (const NodeMetrics::Value& stat : verbs->stats()) add(stat.name, stat.value);
     }

@@ -102,6 +102,8 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
                                     "9",
                                     "--region-bytes-max",
                                     "1GiB",
+                                    "--region-bytes-max-node",
+                                    "3GiB",
                                     "--queued-bytes-max",
                                     "1MiB",
                                     "--hello-seconds",
@@ -134,6 +136,7 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_EQ(options.store.pinned_fraction_max, 0.25);
   EXPECT_EQ(options.session.requests_max, 9u);
   EXPECT_EQ(options.session.region_bytes_max, 1u << 30);
+  EXPECT_EQ(options.region_bytes_max_node, 3ull << 30);
   EXPECT_EQ(options.session.queued_bytes_max, 1u << 20);
   EXPECT_EQ(options.session.hello_timeout, 1s);
   EXPECT_EQ(options.session.frame_timeout, 2s);
@@ -166,6 +169,7 @@ TEST_F(ConfigTest, BadValuesAreRefusedWithOptionAndReason) {
   expect_refused({"--capacity", "lots"}, {"capacity", "lots"});
   expect_refused({"--capacity", "-1"}, {"capacity"});
   expect_refused({"--region-bytes-max", "-5"}, {"region-bytes-max"});
+  expect_refused({"--region-bytes-max-node", "-5"}, {"region-bytes-max-node"});
   expect_refused({"--capacity", "4096"}, {"capacity", "4096", "1MiB"});
   expect_refused({"--capacity", "1GiB", "--capacity-blocks", "7"}, {"capacity"});
   expect_refused({"--capacity-blocks", "7", "--capacity-block-bytes", "5000"},

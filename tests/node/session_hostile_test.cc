@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -375,6 +376,99 @@ TEST_F(SessionHostileTest, LentMemoryIsBoundedInBytesAndNumber) {
   expect_refused(*client, add(10), Errc::kBusy, {"regions: 4", "3"});
   EXPECT_FALSE(client->ask(FrameType::kRegionRemove, 7, region_remove(second)).is_error());
   EXPECT_FALSE(add(1808).is_error()) << "what was removed may be lent again";
+}
+
+Descriptor sealed_memfd(std::size_t bytes, std::size_t with_memory) {
+  Descriptor fd(::memfd_create("t", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  const Bytes touched(with_memory);
+  EXPECT_EQ(::pwrite(fd.get(), touched.data(), with_memory, static_cast<off_t>(bytes - with_memory)),
+            static_cast<ssize_t>(with_memory));
+  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  return fd;
+}
+std::uint64_t memory_of(const Descriptor& fd) {
+  struct stat status;
+  EXPECT_EQ(::fstat(fd.get(), &status), 0);
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+TEST_F(SessionHostileTest, AMemfdWithHolesIsRefusedAndStaysAsItIs) {
+  const auto client = greet();
+  const auto add = [&](const Descriptor& fd, std::uint64_t bytes) {
+    client->stream().send_descriptor(fd.get());
+    return client->ask(FrameType::kRegionAdd, 7, region_add(bytes));
+  };
+  const Descriptor sparse = sealed_memfd(1 << 30, 0);
+  expect_refused(*client, add(sparse, 1 << 30), Errc::kNoRegion, {"1073741824", "only 0 of the memfd have memory"});
+  EXPECT_EQ(memory_of(sparse), 0u);
+  const Descriptor half = sealed_memfd(16 * 4096, 8 * 4096);  // enough memory, but behind the region
+  expect_refused(*client, add(half, 8 * 4096), Errc::kNoRegion, {"no memory at 0"});
+  EXPECT_EQ(memory_of(half), 8 * 4096u);
+  EXPECT_EQ(metric("kvstore_region_bytes"), 0);
+  EXPECT_EQ(node->lent->bytes(), 0u);
+}
+
+TEST_F(SessionHostileTest, AHolePunchedIntoALentMemfdIsNotFilledByTransfers) {
+  const auto hashes = chain(1, 2), others = chain(2, 2);
+  for (const bool is_put : {false, true}) {
+    const auto client = greet();
+    put(*client, hashes);
+    const Descriptor fd = sealed_memfd(2 * kBlockBytes, 2 * kBlockBytes);
+    client->stream().send_descriptor(fd.get());
+    const auto added = client->ask(FrameType::kRegionAdd, 7, region_add(2 * kBlockBytes));
+    ASSERT_FALSE(added.is_error()) << added.message();
+    const std::uint32_t region = added.as<wire::RegionResponse>().region();
+    ASSERT_EQ(::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2 * kBlockBytes), 0);
+    world.run_for(1s);
+    if (is_put) {
+      ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(others, region, {0, kBlockBytes})).is_last());
+      expect_refused(*client, client->ask(FrameType::kPutData, 9, put_data(2, sums(others))), Errc::kNoRegion,
+                     {"memory was taken out"});
+    } else {
+      expect_refused(*client, client->ask(FrameType::kGet, 9, get_request(hashes, region, {0, kBlockBytes})),
+                     Errc::kNoRegion, {"memory was taken out"});
+    }
+    EXPECT_EQ(memory_of(fd), 0u);
+  }
+}
+
+TEST_F(SessionHostileTest, LentMemoryIsBoundedForTheWholeNodeAndEachFileCountsOnce) {
+  node->lent = std::make_unique<LentRegions>(LentRegionsConfig{.bytes_max = 3 * 4096, .count_max = 4});
+  const auto one = greet(), two = greet();
+  const auto first = SharedMemory::create(2 * 4096).value(), second = SharedMemory::create(4096).value(),
+             third = SharedMemory::create(4096).value();
+  const auto add = [&](RawClient& client, const SharedMemory& memory, std::uint64_t bytes) {
+    client.stream().send_descriptor(memory.fd());
+    return client.ask(FrameType::kRegionAdd, 7, region_add(bytes));
+  };
+  const std::uint32_t region = lend(*one, *first);
+  EXPECT_FALSE(add(*two, *first, 2 * 4096).is_error()) << "the same memory, for another session";
+  EXPECT_EQ(node->lent->bytes(), 2 * 4096u);
+  EXPECT_FALSE(add(*two, *second, 4096).is_error());
+  expect_refused(*one, add(*one, *third, 1), Errc::kBusy, {"region bytes: 1", "12288", "region-bytes-max-node"});
+  EXPECT_FALSE(one->ask(FrameType::kRegionRemove, 7, region_remove(region)).is_error());
+  EXPECT_EQ(node->lent->bytes(), 3 * 4096u) << "the other session still lends it";
+  two->close();
+  world.run_for(1s);
+  EXPECT_EQ(node->lent->bytes(), 0u);
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(add(*one, *third, 4096).is_error());
+  expect_refused(*one, add(*one, *third, 4096), Errc::kBusy, {"regions: all sessions lend 4"});
+}
+
+TEST_F(SessionHostileTest, ASessionThatEndsWhileItsMemoryIsLookedAtLeavesNothingBehind) {
+  node->lent = std::make_unique<LentRegions>(LentRegionsConfig{.in_place = false});
+  for (int round = 0; round < 20; ++round) {
+    const auto client = greet();
+    const auto memory = SharedMemory::create(4 << 20).value();
+    client->stream().send_descriptor(memory->fd());
+    client->send(FrameType::kRegionAdd, 7, region_add(4 << 20));
+    client->close();
+    while (session_count > 0) world.run_for(1ms);  // until the thread, whose time is real, has noticed
+  }
+  node->lent->finish();
+  EXPECT_EQ(node->lent->bytes(), 0u);
+  EXPECT_EQ(metric("kvstore_region_bytes"), 0);
 }
 
 TEST_F(SessionHostileTest, UnknownRegionsAreRefused) {

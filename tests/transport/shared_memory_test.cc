@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 namespace kv {
 namespace {
@@ -25,6 +28,8 @@ Descriptor make_memfd(std::size_t bytes, int seals, unsigned flags = MFD_ALLOW_S
   Descriptor fd(::memfd_create("kvstore-test", MFD_CLOEXEC | flags));
   EXPECT_TRUE(fd);
   EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  const std::vector<char> touched(bytes);
+  EXPECT_EQ(::pwrite(fd.get(), touched.data(), bytes, 0), static_cast<ssize_t>(bytes));
   if (seals != 0) {
     EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
   }
@@ -96,6 +101,80 @@ TEST(MappedRegionTest, MemoryThatCannotBeWrittenIsRefused) {
   expect_refused(Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), 4096, "mmap");
 }
 
+// -- holes: whoever touches one is charged for the page
+
+void punch(const Descriptor& fd, std::size_t at, std::size_t bytes) {
+  ASSERT_EQ(::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
+                        static_cast<off_t>(bytes)),
+            0);
+}
+std::uint64_t memory_of(const Descriptor& fd) {
+  struct stat status;
+  EXPECT_EQ(::fstat(fd.get(), &status), 0);
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+TEST(MappedRegionTest, AMemfdWithLessMemoryThanPromisedIsRefused) {
+  Descriptor sparse(::memfd_create("kvstore-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(sparse.get(), off_t{1} << 40), 0);
+  ASSERT_EQ(::fcntl(sparse.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  expect_refused(sparse, 1 << 20, "only 0 of the memfd have memory");
+  const Descriptor holed = make_memfd(8 * 4096, F_SEAL_SHRINK);
+  punch(holed, 4096, 4096);
+  expect_refused(holed, 8 * 4096, "bytes: 32768, but only 28672");
+  EXPECT_EQ(memory_of(holed), 7 * 4096u) << "and nobody touched it";
+}
+
+TEST(MappedRegionTest, AHoleIsFoundBehindMemoryOutsideTheRegion) {
+  const Descriptor fd = make_memfd(8 * 4096, F_SEAL_SHRINK);
+  punch(fd, 2 * 4096, 4096);
+  std::string why;
+  const auto region = MappedRegion::map(fd, 4 * 4096, &why);
+  ASSERT_TRUE(region) << why;
+  EXPECT_EQ((*region)->find_hole(), 2 * 4096u);
+  const auto before = MappedRegion::map(fd, 2 * 4096, &why);
+  ASSERT_TRUE(before) << why;
+  EXPECT_EQ((*before)->find_hole(), std::nullopt) << "the hole begins at its end";
+}
+
+TEST(MappedRegionTest, AHolePunchedLaterIsNoticedAndNeverFilled) {
+  const Descriptor fd = make_memfd(8 * 4096, F_SEAL_SHRINK);
+  std::string why;
+  const auto region = MappedRegion::map(fd, 8 * 4096, &why);
+  ASSERT_TRUE(region) << why;
+  EXPECT_FALSE((*region)->has_lost_memory());
+  punch(fd, 7 * 4096, 4096);
+  EXPECT_TRUE((*region)->has_lost_memory());
+  EXPECT_EQ(memory_of(fd), 7 * 4096u);
+}
+
+TEST(MappedRegionTest, MappingEntersNoPage) {
+  constexpr std::size_t kBytes = 64 << 20;
+  const auto memory = SharedMemory::create(kBytes).value();
+  const auto faults = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+  };
+  const long before = faults();
+  std::string why;
+  const auto region = MappedRegion::map(Descriptor(::dup(memory->fd())), kBytes, &why);
+  ASSERT_TRUE(region) << why;
+  EXPECT_LT(faults() - before, 1000) << "of 16,384 pages";
+}
+
+TEST(MappedRegionTest, IsUnmappedInPieces) {
+  const Descriptor fd = make_memfd(10 * 4096 + 5, F_SEAL_SHRINK);
+  std::string why;
+  const auto region = MappedRegion::map(fd, 10 * 4096 + 5, &why);
+  ASSERT_TRUE(region) << why;
+  EXPECT_EQ((*region)->lent_bytes(), 10 * 4096 + 5u);
+  std::size_t pieces = 1;
+  for (; (*region)->unmap_some(3 * 4096); ++pieces) (*region)->bytes().back() = std::byte{1};
+  EXPECT_EQ(pieces, 4u);
+  EXPECT_FALSE((*region)->unmap_some(4096));
+}
+
 TEST(MappedRegionTest, OtherKindsOfDescriptorsAreRefused) {
   expect_refused(Descriptor(), 4096, "no descriptor");
   expect_refused(Descriptor(::open("/dev/zero", O_RDWR | O_CLOEXEC)), 4096, "memfd");
@@ -112,7 +191,7 @@ TEST(MappedRegionTest, HugePagesAreRefusedSinceAMissingOneWouldKillTheNode) {
   if (!fd) GTEST_SKIP() << "no huge pages in this kernel";
   if (::ftruncate(fd.get(), 2 << 20) != 0) GTEST_SKIP() << "no huge page of 2 MiB";
   ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
-  expect_refused(fd, 2 << 20, "ordinary pages");
+  expect_refused(fd, 2 << 20, "huge pages");
 }
 
 TEST(MappedRegionTest, MemoryMapOutlivesItsDescriptor) {
