@@ -56,9 +56,11 @@ struct alignas(64) Node {
 static_assert(sizeof(Node) == 64);
 
 struct Tree {
-  NodeId root;
-  std::uint32_t group;
-  std::size_t block_count = 0;
+  NodeId root = kNoNode;  ///< kNoNode: removed.
+  std::uint32_t group = 0;
+  std::size_t block_count = 0;     ///< Linked.
+  std::size_t unlinked_count = 0;  ///< And not forgotten.
+  bool is_in_emptied = false;
 };
 
 /// What the run of an unlinked block knew of it.
@@ -90,6 +92,7 @@ struct PrefixIndex::Impl {
   StableTable<Block> blocks;
   StableTable<Node> nodes;
   std::vector<Tree> trees;
+  std::vector<TreeId> free_trees, emptied_trees;
   std::vector<LeafHeap>
       leaves;  ///< By group: nodes without children; the key is a lower bound of the leaf end's recency.
   TokenTable tokens;
@@ -115,8 +118,13 @@ struct PrefixIndex::Impl {
     return blocks[to_int(block)];
   }
   Tree& at(TreeId tree) {
-    KV_ASSERT(static_cast<std::size_t>(tree) < trees.size());
+    KV_ASSERT(has_tree(tree));
     return trees[static_cast<std::size_t>(tree)];
+  }
+
+  bool has_tree(TreeId tree) const {
+    const auto i = static_cast<std::size_t>(tree);
+    return i < trees.size() && trees[i].root != kNoNode;
   }
 
   LeafHeap& leaves_of(NodeId node) { return leaves[trees[nodes[node].tree].group]; }
@@ -326,6 +334,14 @@ struct PrefixIndex::Impl {
   void count_removed(std::uint32_t tree) {
     --linked_count;
     --trees[tree].block_count;
+    note_if_empty(tree);
+  }
+
+  void note_if_empty(std::uint32_t id) {
+    Tree& tree = trees[id];
+    if (tree.block_count > 0 || tree.unlinked_count > 0 || tree.is_in_emptied) return;
+    tree.is_in_emptied = true;
+    emptied_trees.push_back(TreeId{id});
   }
 
   /// Takes out a node that lost its last block, and what that means for its parent.
@@ -347,11 +363,41 @@ PrefixIndex::PrefixIndex(PrefixIndex&&) noexcept = default;
 PrefixIndex& PrefixIndex::operator=(PrefixIndex&&) noexcept = default;
 
 TreeId PrefixIndex::add_tree(std::uint32_t group) {
-  const TreeId tree{static_cast<std::uint32_t>(impl_->trees.size())};
-  if (group >= impl_->leaves.size()) impl_->leaves.resize(group + 1);
-  impl_->trees.push_back({kNoNode, group});
-  impl_->trees.back().root = impl_->new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
+  Impl& impl = *impl_;
+  if (group >= impl.leaves.size()) impl.leaves.resize(group + 1);
+  TreeId tree{static_cast<std::uint32_t>(impl.trees.size())};
+  if (impl.free_trees.empty()) {
+    impl.trees.emplace_back();
+  } else {
+    tree = impl.free_trees.back();
+    impl.free_trees.pop_back();
+  }
+  Tree& added = impl.trees[static_cast<std::size_t>(tree)];
+  added.group = group;
+  added.root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
   return tree;
+}
+
+void PrefixIndex::remove_tree(TreeId id) {
+  Impl& impl = *impl_;
+  KV_ASSERT(is_empty(id));
+  Tree& tree = impl.at(id);
+  if (tree.is_in_emptied) std::erase(impl.emptied_trees, id);
+  impl.nodes[tree.root].children.clear(impl.heap_bytes);
+  impl.free_empty_node(tree.root);
+  tree = {};
+  impl.free_trees.push_back(id);
+}
+
+bool PrefixIndex::has_tree(TreeId tree) const { return impl_->has_tree(tree); }
+
+bool PrefixIndex::is_empty(TreeId tree) const {
+  return impl_->at(tree).block_count == 0 && impl_->at(tree).unlinked_count == 0;
+}
+
+std::vector<TreeId> PrefixIndex::take_emptied() {
+  for (const TreeId tree : impl_->emptied_trees) impl_->at(tree).is_in_emptied = false;
+  return std::exchange(impl_->emptied_trees, {});
 }
 
 PrefixIndex::Prefix PrefixIndex::match(TreeId tree, std::span<const BlockHash> hashes) const {
@@ -508,6 +554,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
     for (std::uint32_t i = run->size(); i-- > 0;) {
       const BlockId gone = run->ids()[i];
       impl.orphans[to_int(gone)] = {run->hashes()[i], TreeId{tree}};
+      ++impl.trees[tree].unlinked_count;
       removed(gone);
       if (impl.at(gone).pin_count == 0) forget(gone);
     }
@@ -518,8 +565,12 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
 void PrefixIndex::forget(BlockId block) {
   KV_ASSERT(impl_->at(block).node == kUnlinkedNode);
   KV_ASSERT(pin_count(block) == 0);
-  impl_->orphans.erase(to_int(block));
+  const auto orphan = impl_->orphans.find(to_int(block));
+  const auto tree = static_cast<std::uint32_t>(orphan->second.tree);
+  impl_->orphans.erase(orphan);
   impl_->free(block);
+  --impl_->trees[tree].unlinked_count;
+  impl_->note_if_empty(tree);
 }
 
 void PrefixIndex::touch(BlockId block, Tick tick) {
@@ -607,6 +658,7 @@ std::size_t PrefixIndex::memory_bytes() const {
   for (const LeafHeap& heap : impl_->leaves) leaves_bytes += heap.heap_bytes();
   return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() + leaves_bytes +
          impl_->tokens.heap_bytes() + impl_->heap_bytes + impl_->trees.capacity() * sizeof(Tree) +
+         (impl_->free_trees.capacity() + impl_->emptied_trees.capacity()) * sizeof(TreeId) +
          impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
 }
 
@@ -626,7 +678,12 @@ std::string PrefixIndex::check() const { return impl_->check(); }
 
 std::string PrefixIndex::Impl::check() const {
   std::size_t node_count = 0, bytes = 0, candidates = 0, linked = 0, free_blocks = 0, unlinked = 0, free_nodes = 0;
+  std::size_t free_tree_count = 0, unlinked_of_trees = 0, emptied = 0;
   for (std::uint32_t tree = 0; tree < trees.size(); ++tree) {
+    free_tree_count += trees[tree].root == kNoNode;
+    unlinked_of_trees += trees[tree].unlinked_count;
+    emptied += trees[tree].is_in_emptied;
+    if (trees[tree].root == kNoNode) continue;
     if (auto problem = check_tree(tree, node_count, bytes, candidates); !problem.empty()) return problem;
     linked += trees[tree].block_count;
   }
@@ -637,6 +694,9 @@ std::string PrefixIndex::Impl::check() const {
       return "free block " + std::to_string(i) + " has token ids";
     if (blocks[i].node == kUnlinkedNode) unlinked += orphans.count(i);
   }
+  if (free_tree_count != free_trees.size()) return "a removed tree is not free";
+  if (unlinked_of_trees != orphans.size()) return "unlinked_count is not that of the unlinked blocks";
+  if (emptied != emptied_trees.size()) return "emptied trees are miscounted";
   if (linked != linked_count) return "linked_count is not the sum over the trees";
   if (orphans.size() != unlinked) return "orphans are not the unlinked blocks";
   if (linked + unlinked + free_blocks != blocks.size()) return "a block is neither linked, unlinked nor free";

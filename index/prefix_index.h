@@ -55,8 +55,14 @@ class PrefixIndex {
   PrefixIndex(PrefixIndex&&) noexcept;
   PrefixIndex& operator=(PrefixIndex&&) noexcept;
 
-  /// An empty tree. Trees are never removed, only emptied. `group`, a small number: see oldest_leaf_end(group).
+  /// An empty tree; the id of a removed one is used again. `group`, a small number: see oldest_leaf_end(group).
   TreeId add_tree(std::uint32_t group = 0);
+  /// Requires: is_empty(tree). Its id may come back from the next add_tree().
+  void remove_tree(TreeId tree);
+  bool has_tree(TreeId tree) const;
+  bool is_empty(TreeId tree) const;  ///< Neither linked blocks nor unlinked ones that are not forgotten yet.
+  /// Trees that have lost their last block since the last call, each once. One may have got others meanwhile.
+  std::vector<TreeId> take_emptied();
 
   /// The longest prefix of `hashes` that is in the tree.
   Prefix match(TreeId tree, std::span<const BlockHash> hashes) const;

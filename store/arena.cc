@@ -56,7 +56,7 @@ error_code touch_pages(std::byte* data, std::size_t bytes, std::size_t page_byte
 
 struct Arena::Impl {
   struct Class {
-    std::size_t block_bytes, stride;
+    std::size_t block_bytes, stride;    ///< 0: removed.
     std::size_t granule_count;          ///< Of a whole slab.
     std::size_t checksum_count;         ///< Of a slot.
     std::set<std::uint32_t> with_room;  ///< Slabs (first granules) with a free slot.
@@ -88,6 +88,7 @@ struct Arena::Impl {
   std::size_t allocated_bytes = 0, slab_bytes = 0;
   std::uint64_t shield_round = 1;
   std::vector<Class> classes;
+  std::vector<std::uint32_t> free_classes;  ///< Removed.
   std::unordered_map<std::size_t, std::uint32_t> class_of_size;
   std::vector<std::unique_ptr<Slab>> slabs;    ///< By first granule. Never resized: bytes() reads it without the lock.
   std::vector<std::uint32_t> slab_of_granule;  ///< First granule of the slab that a granule belongs to, or kNoSlab.
@@ -175,6 +176,16 @@ std::uint32_t Arena::add_class(std::size_t block_bytes) {
   return impl_->class_index_of(block_bytes);
 }
 
+void Arena::remove_class(std::size_t block_bytes) {
+  const auto found = impl_->class_of_size.find(block_bytes);
+  if (found == impl_->class_of_size.end()) return;
+  Impl::Class& of = impl_->classes[found->second];
+  KV_ASSERT(of.used_count == 0 && of.slabs.empty());
+  of = {};
+  impl_->free_classes.push_back(found->second);
+  impl_->class_of_size.erase(found);
+}
+
 std::optional<SlotId> Arena::allocate(std::size_t block_bytes, Place place) {
   if (!fits(block_bytes)) return std::nullopt;
   const std::uint32_t class_index = impl_->class_index_of(block_bytes);
@@ -216,13 +227,19 @@ void Arena::free(SlotId slot) {
 }
 
 std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
-  const auto [it, is_new] = class_of_size.try_emplace(block_bytes, static_cast<std::uint32_t>(classes.size()));
+  const auto next = static_cast<std::uint32_t>(free_classes.empty() ? classes.size() : free_classes.back());
+  const auto [it, is_new] = class_of_size.try_emplace(block_bytes, next);
   if (is_new) {
+    if (free_classes.empty()) {
+      classes.emplace_back();
+    } else {
+      free_classes.pop_back();
+    }
     const std::size_t stride = stride_of(block_bytes);
     std::size_t count = (stride + granule_bytes - 1) / granule_bytes;
     while (!wastes_little(count * granule_bytes, block_bytes, stride))
       ++count;  // ends: the tail is under one stride, so 34 blocks will do
-    classes.push_back({block_bytes, stride, count, stripe_count(block_bytes), {}, {}});
+    classes[it->second] = {block_bytes, stride, count, stripe_count(block_bytes), {}, {}};
   }
   return it->second;
 }
@@ -333,12 +350,14 @@ std::size_t Arena::allocated_bytes() const { return impl_->allocated_bytes; }
 std::size_t Arena::slab_bytes() const { return impl_->slab_bytes; }
 bool Arena::uses_huge_pages() const { return impl_->huge_pages; }
 bool Arena::fits(std::size_t block_bytes) const { return block_bytes > 0 && block_bytes <= impl_->capacity_bytes; }
-std::size_t Arena::class_count() const { return impl_->classes.size(); }
+std::size_t Arena::class_count() const { return impl_->class_of_size.size(); }
 
 std::vector<Arena::SizeClass> Arena::classes() const {
   std::vector<SizeClass> classes;
-  for (const Impl::Class& of : impl_->classes)
+  for (const Impl::Class& of : impl_->classes) {
+    if (of.block_bytes == 0) continue;
     classes.push_back({of.block_bytes, of.stride, of.granule_count, of.slabs.size(), of.slot_count, of.used_count});
+  }
   return classes;
 }
 
@@ -431,7 +450,9 @@ std::vector<SlotId> Arena::slots_in(const Window& window) const {
 
 std::string Arena::check() const {
   std::size_t allocated_bytes = 0, slab_bytes = 0, free_granules = 0;
-  std::vector<std::size_t> slot_counts(class_count()), used_counts(class_count()), slab_counts(class_count());
+  const std::size_t numbers = impl_->classes.size();
+  if (numbers - impl_->free_classes.size() != class_count()) return "arena: a class is neither in use nor free";
+  std::vector<std::size_t> slot_counts(numbers), used_counts(numbers), slab_counts(numbers);
   for (std::size_t granule = 0; granule < impl_->granule_count;) {
     const std::uint32_t first = impl_->slab_of_granule[granule];
     if (first == kNoSlab) {
@@ -464,7 +485,7 @@ std::string Arena::check() const {
   }
   if (allocated_bytes != impl_->allocated_bytes) return "arena: allocated_bytes is wrong";
   if (slab_bytes != impl_->slab_bytes) return "arena: slab_bytes is wrong";
-  for (std::size_t i = 0; i < class_count(); ++i) {
+  for (std::size_t i = 0; i < numbers; ++i) {
     const Impl::Class& of = impl_->classes[i];
     if (of.slot_count != slot_counts[i] || of.used_count != used_counts[i] || of.slabs.size() != slab_counts[i])
       return "arena: a class is miscounted";

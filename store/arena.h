@@ -54,8 +54,9 @@ class Arena {
   ~Arena();
 
   /// The number of the size class, from 0 in the order they were asked for; makes it known to class_count(). Requires:
-  /// fits(block_bytes).
+  /// fits(block_bytes). The number of a removed class is used again.
   std::uint32_t add_class(std::size_t block_bytes);
+  void remove_class(std::size_t block_bytes);  ///< Requires: no slot of the size is allocated.
   /// Where a new slab may begin: at multiples of its length, so that slabs of one class leave no gaps that are too
   /// short for another; or anywhere.
   enum class Place : std::uint8_t { kAligned, kAny };
@@ -81,7 +82,7 @@ class Arena {
     std::size_t slab_granule_count;  ///< Of a whole slab.
     std::size_t slab_count, slot_count, used_count;
   };
-  std::vector<SizeClass> classes() const;  ///< In order of their first block.
+  std::vector<SizeClass> classes() const;  ///< In order of their numbers.
   std::size_t class_count() const;
 
   // -- Slab reassignment, for the evictor: which run of granules to clear for a class that needs a slab.

@@ -84,6 +84,9 @@ class Disk {
 
   /// Keeps the canonical record of a namespace. Idempotent.
   virtual error_code add_namespace(const NamespaceId& id, const std::string& record) = 0;
+  /// Forgets records of which no block is wanted any more: what is left of their blocks nobody can load. Those that
+  /// are not kept are none of its business. After a crash they may be there again.
+  virtual error_code remove_namespaces(std::span<const NamespaceId> ids) = 0;
   /// The namespaces kept, then every block, newest key first, until `block` returns false. Skips entries it cannot
   /// read.
   virtual error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,

@@ -28,8 +28,10 @@ DiskTier::DiskTier(const DiskTierConfig& config) : config_(config), index_(confi
 }
 
 TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes) {
-  trees_.push_back({name, block_bytes});
-  return index_.add_tree();
+  const TreeId tree = index_.add_tree();
+  if (static_cast<std::size_t>(tree) == trees_.size()) trees_.emplace_back();
+  trees_[static_cast<std::size_t>(tree)] = {name, block_bytes};
+  return tree;
 }
 
 // -- blocks
@@ -246,6 +248,7 @@ std::string DiskTier::check() const {
   std::uint64_t live = 0, only = 0, entries = 0, log = 0, copies = 0;
   std::string broken;
   for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
+    if (!index_.has_tree(TreeId{static_cast<std::uint32_t>(tree)})) continue;
     index_.for_each(TreeId{static_cast<std::uint32_t>(tree)}, [&](BlockId block) {
       live += block_bytes(block);
       const BlockId memory = copy_in_memory(block);

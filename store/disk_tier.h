@@ -46,8 +46,10 @@ class DiskTier {
  public:
   explicit DiskTier(const DiskTierConfig& config);
 
-  /// The namespace's tree. Call in the order of memory's trees: both have the same TreeId.
+  /// The namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   TreeId add_tree(const NamespaceId& name, std::size_t block_bytes);
+  void remove_tree(TreeId tree) { index_.remove_tree(tree); }  ///< Requires: index().is_empty(tree).
+  std::vector<TreeId> take_emptied() { return index_.take_emptied(); }
   const NamespaceId& name(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].name; }
   const PrefixIndex& index() const { return index_; }
   std::size_t block_bytes(BlockId block) const {

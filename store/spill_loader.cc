@@ -1,5 +1,6 @@
 #include "store/spill_loader.h"
 
+#include <memory>
 #include <utility>
 
 namespace kv {
@@ -14,11 +15,33 @@ void SpillLoader::begin(Tick tick) {
   seen_from_ = tier_.next_key();
 }
 
-bool SpillLoader::add(TreeId tree, const DiskRecord& record) {
-  if (record.key >= seen_from_) return true;
+std::shared_ptr<const NamespaceRecord> SpillLoader::space(const NamespaceId& name) const {
+  const auto found = spaces_.find(name);
+  return found == spaces_.end() ? nullptr : found->second;
+}
+
+/// Counts the record in the log, unless it was seen before. False once the tier is full.
+bool SpillLoader::see(const DiskRecord& record, bool* is_new) {
+  *is_new = record.key < seen_from_;
+  if (!*is_new) return true;
   if (tier_.is_full()) return false;
   seen_from_ = record.key;
   tier_.load_key(record.key, record.block_bytes);
+  return true;
+}
+
+bool SpillLoader::skip(const DiskRecord& record, bool is_for_good) {
+  bool is_new = false;
+  const bool has_room = see(record, &is_new);
+  if (has_room && is_new && is_for_good) erased_.push_back(record.key);
+  return has_room;
+}
+
+bool SpillLoader::add(TreeId tree, const DiskRecord& record) {
+  bool is_new = false;
+  if (!see(record, &is_new)) return false;
+  if (!is_new) return true;
+  needed_trees_.insert(tree);
   if (record.block_bytes != tier_.block_bytes(tree)) return true;
   if (record.parent != BlockHash{} && find({tree, record.parent}) == kNoBlock) {
     waiting_[{tree, record.parent}].push_back(record);
@@ -61,6 +84,7 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
 }
 
 void SpillLoader::drop(TreeId tree, std::span<const BlockHash> hashes) {
+  needed_trees_.insert(tree);
   if (hashes.empty() || dropped_.size() >= kDropsMax)
     dropped_trees_.insert(tree);  // a cache may lose what it was not told to, and not keep what it was
   else

@@ -3,12 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "index/namespace_record.h"
 #include "store/block_pool.h"
 #include "store/disk_tier.h"
 
@@ -23,12 +26,27 @@ class SpillLoader {
  public:
   SpillLoader(DiskTier& tier, BlockPool& pool) : tier_(tier), pool_(pool) {}
 
+  /// A namespace that the disk has, before the first record of its blocks. It is opened when one of them is found.
+  void add_space(const NamespaceId& name, std::shared_ptr<const NamespaceRecord> record) {
+    spaces_[name] = std::move(record);
+  }
+  /// Its record: nullptr if the disk did not name it.
+  std::shared_ptr<const NamespaceRecord> space(const NamespaceId& name) const;
+  /// A namespace that was forgotten, and that the disk may know: before the end nobody can tell whether it has blocks.
+  void keep_space(const NamespaceId& name) { spaces_.try_emplace(name); }
+  const std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>>& spaces() const { return spaces_; }
+  /// Whether something depends on the tree: blocks of it were found, or dropped before they were.
+  bool needs(TreeId tree) const { return needed_trees_.contains(tree); }
+
   /// Before the first record. What is loaded counts as used at `tick` and before, in its order. Records of this start
   /// are skipped from now on: their blocks are in the index, or dead.
   void begin(Tick tick);
   /// False once the tier is full: what follows was used longer ago than all that is there. Then place_some(). Skips
   /// what it has seen, so that a load that broke off may begin again at the newest.
   bool add(TreeId tree, const DiskRecord& record);
+  /// As add, of a block whose namespace cannot be had: it takes room on disk and is not found. `is_for_good`: it shall
+  /// not be found by later starts either.
+  bool skip(const DiskRecord& record, bool is_for_good);
   /// Places at most so many of the blocks whose place is known by now, and returns how many; a first block may have a
   /// million below it that waited.
   std::size_t place_some(std::size_t count_max);
@@ -64,6 +82,7 @@ class SpillLoader {
     DiskRecord record;
   };
 
+  bool see(const DiskRecord& record, bool* is_new);
   BlockId find(const Name& name) const;
   bool is_dropped(const Name& name) const { return dropped_trees_.contains(name.tree) || dropped_.contains(name); }
   BlockId place(TreeId tree, BlockId parent, const DiskRecord& record);
@@ -78,6 +97,8 @@ class SpillLoader {
   std::unordered_map<Name, std::vector<DiskRecord>, HashName> waiting_;  ///< By the name of the block above.
   std::unordered_set<Name, HashName> dropped_;                           ///< What is below them waits for them in vain.
   std::unordered_set<TreeId> dropped_trees_;
+  std::unordered_set<TreeId> needed_trees_;                               ///< All that the others name.
+  std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>> spaces_;  ///< Of the disk.
   std::vector<DiskKey> erased_;
 };
 

@@ -53,6 +53,8 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
   if (outcome.error) return outcome;
   for (const std::size_t i : written) outcome.is_written[i] = true;
   if (!work.erased.empty()) outcome.error = disk.erase(work.erased);
+  // Last: as long as one of its blocks may be loaded, so may its record.
+  if (!outcome.error && !work.gone_spaces.empty()) outcome.error = disk.remove_namespaces(work.gone_spaces);
   if (!outcome.error) outcome.error = unreadable;
   return outcome;
 }
@@ -60,7 +62,8 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
 SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything) {
   SpillWork work;
   work.erased = std::exchange(erased_, {});
-  work.spaces = std::exchange(spaces_, {});
+  work.gone_spaces.assign(gone_spaces_.begin(), gone_spaces_.end());
+  gone_spaces_.clear();
   if (std::exchange(drop_unknown_, false)) drop_before_ = std::max(drop_before_, tier_.oldest_key());
   if (!keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
   work.drop_before = drop_before_;
@@ -136,6 +139,7 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
                   .hash = hash,
                   .parent = parent == kNoBlock ? BlockHash{} : index.hash(parent),
                   .position = index.position(block)};
+  tell_record(work, index.tree(block));
   DiskKey source{};
   if (memory != kNoBlock) {
     const SlotId slot = pool_.index().slot(memory);
@@ -155,12 +159,33 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
   work.items.push_back({memory, disk});
 }
 
+/// The disk hears of a namespace with the first block of it.
+void Spiller::tell_record(SpillWork& work, TreeId tree) {
+  Record& record = records_[static_cast<std::size_t>(tree)];
+  if (record.is_told) return;
+  record.is_told = record.may_be_on_disk = true;
+  work.spaces.emplace_back(record.record->id(), record.record->text());
+  work.space_trees.push_back(tree);
+  std::erase(work.gone_spaces, record.record->id());  // opened again since it was forgotten
+}
+
+void Spiller::add_tree(TreeId tree, std::shared_ptr<const NamespaceRecord> record) {
+  const auto i = static_cast<std::size_t>(tree);
+  if (i >= records_.size()) records_.resize(i + 1);
+  records_[i] = {.record = std::move(record)};
+}
+
+bool Spiller::remove_tree(TreeId tree) {
+  return std::exchange(records_[static_cast<std::size_t>(tree)], {}).may_be_on_disk;
+}
+
 void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
   KV_ASSERT(outcome.is_written.size() == work.writes.size());
   taken_.clear();
   if (outcome.error) {
     erase_later(work.erased);
-    spaces_.insert(spaces_.end(), work.spaces.begin(), work.spaces.end());
+    for (const TreeId tree : work.space_trees) records_[static_cast<std::size_t>(tree)].is_told = false;
+    gone_spaces_.insert(work.gone_spaces.begin(), work.gone_spaces.end());
   } else {
     drop_before_ = {};
   }

@@ -3,12 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "index/namespace_record.h"
 #include "store/block_pool.h"
 #include "store/disk.h"
 #include "store/disk_tier.h"
@@ -33,17 +36,19 @@ struct SpillWork {
       sources;  ///< One per write: 0, or where the block lies now. Then it has to be read (and verified) first.
   std::vector<std::pair<NamespaceId, std::string>> spaces;  ///< To be kept before the blocks.
   std::vector<DiskKey> erased;                              ///< Must not come back with a restart.
-  DiskKey drop_before{};                                    ///< 0: nothing.
+  std::vector<NamespaceId> gone_spaces;  ///< Not to be kept any more: nothing of them lives on disk. Last of all.
+  DiskKey drop_before{};                 ///< 0: nothing.
   std::uint64_t write_bytes = 0;
 
-  bool empty() const { return writes.empty() && spaces.empty() && erased.empty() && drop_before == DiskKey{}; }
+  bool empty() const { return writes.empty() && erased.empty() && gone_spaces.empty() && drop_before == DiskKey{}; }
 
  private:
   friend class Spiller;
   struct Item {
     BlockId memory, disk;  ///< One or both; pinned.
   };
-  std::vector<Item> items;  ///< One per write.
+  std::vector<Item> items;          ///< One per write.
+  std::vector<TreeId> space_trees;  ///< Of `spaces`. They live: blocks of theirs are in `items`.
 };
 
 struct SpillOutcome {
@@ -58,8 +63,10 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk);
 
 /// Writes blocks that are about to be evicted, oldest first, each after all blocks above it that are not on disk yet:
 /// so a prefix lies on disk in its order, and a restart finds no block without those above it. What is on disk already
-/// is evicted at once. Also moves blocks out of the oldest segment of the log. Thread safety: none, the Store's lock
-/// covers it. At most one SpillWork at a time.
+/// is evicted at once. Also moves blocks out of the oldest segment of the log.
+/// The disk keeps a namespace's record from its first block there until the namespace is forgotten: it is written
+/// before that block, and removed after the last of them has gone.
+/// Thread safety: none, the Store's lock covers it. At most one SpillWork at a time.
 class Spiller {
  public:
   Spiller(const SpillerConfig& config, BlockPool& pool, Evictor& evictor, DiskTier& tier)
@@ -76,7 +83,13 @@ class Spiller {
   /// Takes the block and all below it off the disk, for good.
   void remove(BlockId disk) { tier_.remove(disk, erased_); }
   void erase_later(std::vector<DiskKey> keys) { erased_.insert(erased_.end(), keys.begin(), keys.end()); }
-  void add_namespace(const NamespaceId& id, const std::string& record) { spaces_.emplace_back(id, record); }
+  void add_tree(TreeId tree, std::shared_ptr<const NamespaceRecord> record);
+  /// The namespace is forgotten. Requires: no blocks of it in memory or on disk. Returns whether the disk may have its
+  /// record; then remove_record().
+  bool remove_tree(TreeId tree);
+  void remove_record(const NamespaceId& id) { gone_spaces_.insert(id); }
+  void found_record(TreeId tree) { records_[static_cast<std::size_t>(tree)].may_be_on_disk = true; }  ///< On disk.
+  bool may_have_record(TreeId tree) const { return records_[static_cast<std::size_t>(tree)].may_be_on_disk; }
   /// While a load is adding to the log's old end, that end is not cut off.
   void keep_log() { keep_log_ = true; }
   /// The load is over. `is_whole`: it saw all that there was room for, so what is older may be dropped.
@@ -93,12 +106,18 @@ class Spiller {
   struct StoredAt {
     Tick tick{};
   };
+  struct Record {
+    std::shared_ptr<const NamespaceRecord> record;
+    bool is_told = false;  ///< To this disk: it is there, or on its way in front of what is written now.
+    bool may_be_on_disk = false;
+  };
 
   void move_live(SpillWork& work, std::uint64_t bytes_max);
   void write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything);
   bool is_unused(BlockId block) const;  ///< In memory; since it was stored.
   bool add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max);
   void add(SpillWork& work, BlockId memory, BlockId disk);
+  void tell_record(SpillWork& work, TreeId tree);
   void finish_write(const SpillWork::Item& item, DiskKey key);
 
   SpillerConfig config_;
@@ -106,7 +125,8 @@ class Spiller {
   Evictor& evictor_;
   DiskTier& tier_;
   std::vector<DiskKey> erased_;
-  std::vector<std::pair<NamespaceId, std::string>> spaces_;
+  std::vector<Record> records_;        ///< By TreeId.
+  std::set<NamespaceId> gone_spaces_;  ///< The disk may still have their records. Never more than it once had.
   bool keep_log_ = false, drop_unknown_ = false;
   DiskKey drop_before_{};                 ///< Until the disk has done it.
   std::unordered_set<DiskKey> suspects_;  ///< Could not be read to be moved, the last time.

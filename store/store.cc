@@ -20,34 +20,85 @@ Result<std::unique_ptr<Store>> Store::create(const StoreConfig& config) {
 
 std::span<std::byte> Store::memory() const { return impl_->pool.arena().memory(); }
 
-Result<SpaceId> Store::open(const NamespaceRecord& record) {
-  if (const auto it = impl_->space_of_record.find(record.text()); it != impl_->space_of_record.end()) return it->second;
-  if (!impl_->pool.arena().fits(record.block_bytes())) return Errc::kTooLarge;
-  if (impl_->spaces.size() >= impl_->config.namespace_count_max) return Errc::kBusy;
-  // Trees are grouped by size class, so that the evictor can ask for the oldest leaf end of a class.
-  const TreeId tree = impl_->pool.index().add_tree(impl_->pool.arena().add_class(record.block_bytes()));
-  if (impl_->tier) {
-    KV_ASSERT(impl_->tier->add_tree(record.id(), record.block_bytes()) == tree);
-    impl_->trees.emplace(record.id(), tree);
-    impl_->spiller->add_namespace(record.id(), record.text());
+Result<SpaceId> Store::open(const NamespaceRecord& record, SessionId session) {
+  Space* space = impl_->spaces.find(record.text());
+  if (space == nullptr) {
+    const auto opened = impl_->open(std::make_shared<const NamespaceRecord>(record));
+    if (!opened) return opened.error();
+    space = *opened;
   }
-  const auto id = static_cast<SpaceId>(impl_->spaces.size());
-  impl_->spaces.push_back(std::make_unique<Space>(Space{id, record, record.id(), tree}));
-  impl_->space_of_record.emplace(record.text(), id);
-  return id;
+  impl_->spaces.use(*space);
+  if (session != SessionId{}) impl_->spaces.open(*space, session);
+  return space->id;
 }
 
-const NamespaceRecord* Store::find_namespace(SpaceId space) const {
-  const Space* found = impl_->find_space(space);
-  return found == nullptr ? nullptr : &found->record;
+Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> record) {
+  const std::size_t block_bytes = record->block_bytes();
+  if (!pool.arena().fits(block_bytes)) return Errc::kTooLarge;
+  if (spaces.count() >= config.namespace_count_max && !forget_one()) return Errc::kBusy;
+  // Trees are grouped by size class, so that the evictor can ask for the oldest leaf end of a class.
+  const TreeId tree = pool.index().add_tree(pool.arena().add_class(block_bytes));
+  ++spaces_of_size[block_bytes];
+  if (tier) {
+    KV_ASSERT(tier->add_tree(record->id(), block_bytes) == tree);
+    spiller->add_tree(tree, record);
+  }
+  return &spaces.add(std::move(record), tree);
 }
+
+/// Nothing of it is anywhere, and nothing is under way that speaks of it. Leases, retention and moves pin blocks.
+bool Store::Impl::is_idle(const Space& space) const {
+  return space.put_count == 0 && pool.index().is_empty(space.tree) && (!tier || tier->index().is_empty(space.tree)) &&
+         (!loader || !loader->needs(space.tree));
+}
+
+/// Those that have lost their last block since the last call are looked at again.
+void Store::Impl::take_emptied() {
+  for (const TreeId tree : pool.index().take_emptied()) spaces.may_be_idle(*spaces.find(tree));
+  if (!tier) return;
+  for (const TreeId tree : tier->take_emptied()) spaces.may_be_idle(*spaces.find(tree));
+}
+
+bool Store::Impl::forget_one() {
+  take_emptied();
+  Space* const space = spaces.next_idle([this](const Space& candidate) { return is_idle(candidate); });
+  if (space != nullptr) forget(*space);
+  return space != nullptr;
+}
+
+void Store::Impl::forget(Space& space) {
+  const std::size_t block_bytes = space.record->block_bytes();
+  pool.index().remove_tree(space.tree);
+  if (const auto of_size = spaces_of_size.find(block_bytes); --of_size->second == 0) {
+    spaces_of_size.erase(of_size);
+    pool.arena().remove_class(block_bytes);
+  }
+  if (tier) {
+    tier->remove_tree(space.tree);
+    const bool may_be_on_disk = spiller->remove_tree(space.tree);
+    if (loader) {
+      if (may_be_on_disk) loader->keep_space(space.name);
+    } else if (may_be_on_disk && !unseen_spaces.contains(space.name)) {
+      spiller->remove_record(space.name);
+    }
+  }
+  spaces.remove(space);
+  ++counters.forgotten_namespaces;
+}
+
+std::shared_ptr<const NamespaceRecord> Store::find_namespace(SpaceId space) const {
+  const Space* const found = impl_->spaces.find(space);
+  return found == nullptr ? nullptr : found->record;
+}
+
+std::size_t Store::namespace_count() const { return impl_->spaces.count(); }
 
 std::vector<NamespaceStats> Store::namespaces() const {
   std::vector<NamespaceStats> stats;
-  for (const auto& space : impl_->spaces) {
-    const std::size_t block_count = impl_->pool.index().block_count(space->tree);
-    stats.push_back({space->id, space->record.text(), block_count, block_count * space->record.block_bytes()});
-  }
+  impl_->spaces.for_each([&](const Space& space) {
+    const std::size_t block_count = impl_->pool.index().block_count(space.tree);
+    stats.push_back({space.id, space.record->text(), block_count, block_count * space.record->block_bytes()});
+  });
   return stats;
 }
 
@@ -78,7 +129,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
     }
   }
 
-  const std::size_t block_size = found->space->record.block_size();
+  const std::size_t block_size = found->space->record->block_size();
   if (options.token_ids.size() / block_size >= prefix.block_count) {
     const auto rest = options.token_ids.subspan(prefix.block_count * block_size);
     if (!rest.empty()) {
@@ -146,7 +197,7 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
   BlockPool& pool = impl_->pool;
   std::vector<BlockId> fresh = pool.blocks_of(found->prefix);
   std::erase_if(fresh, [&](BlockId block) { return pool.is_retained(block); });
-  const std::size_t bytes = pool.retained_bytes() + fresh.size() * found->space->record.block_bytes();
+  const std::size_t bytes = pool.retained_bytes() + fresh.size() * found->space->record->block_bytes();
   if (!fresh.empty() && static_cast<double>(bytes) >
                             impl_->config.pinned_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
     return Errc::kBusy;
@@ -201,6 +252,7 @@ void Store::expire_leases(TimePoint now) { impl_->expire_leases(now); }
 
 void Store::end_session(SessionId session) {
   impl_->leases.end_session(session, [this](BlockId block) { impl_->pool.unpin(block); });
+  impl_->spaces.end_session(session);
   for (auto it = impl_->puts.begin(); it != impl_->puts.end();) {
     if (it->second.session == session) {
       impl_->end(it->second);

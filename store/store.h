@@ -6,6 +6,7 @@
 //   evictor.h      which block goes when a slot is wanted
 //   arena.h        where the bytes lie
 //   lease_table.h  what was promised to whom, until when
+//   space_table.h  which namespaces there are, and which of them may be forgotten
 //   spiller.h      what goes to disk next
 //   disk_tier.h    which blocks lie on disk, and which of them go
 //   disk.h         what is needed of a disk
@@ -31,23 +32,23 @@
 #include "store/arena.h"
 #include "store/disk_tier.h"
 #include "store/lease_table.h"
+#include "store/space_table.h"
 #include "store/spiller.h"
 
 namespace kv {
 
-enum class SpaceId : std::uint32_t {};  ///< Handle of an opened namespace, this node's own; index into its namespaces.
-enum class PutId : std::uint64_t {};    ///< Never reused.
+enum class PutId : std::uint64_t {};  ///< Never reused.
 
 struct StoreConfig {
   ArenaConfig arena;
   Duration lease_duration = std::chrono::seconds(10);
   std::size_t lease_count_max = 65536;  ///< In the node.
   std::size_t lease_count_per_session_max = 1024;
-  std::size_t namespace_count_max = 1024;
-  double pinned_fraction_max = 0.5;      ///< Of the arena, by pin().
-  std::size_t chain_blocks_max = 65536;  ///< In one request.
-  std::uint64_t hash_seed = 0;           ///< As PrefixIndex.
-  DiskTierConfig disk;                   ///< No capacity: no disk tier.
+  std::size_t namespace_count_max = 1024;  ///< With blocks, or idle and remembered.
+  double pinned_fraction_max = 0.5;        ///< Of the arena, by pin().
+  std::size_t chain_blocks_max = 65536;    ///< In one request.
+  std::uint64_t hash_seed = 0;             ///< As PrefixIndex.
+  DiskTierConfig disk;                     ///< No capacity: no disk tier.
   SpillerConfig spill;
 };
 
@@ -56,6 +57,7 @@ struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules given to some class.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
   std::uint64_t index_bytes = 0;
+  std::uint64_t forgotten_namespaces = 0;  ///< To make room for others.
   /// Hits in memory, hits on disk, misses.
   std::uint64_t match_hit_blocks = 0, match_disk_blocks = 0, match_miss_blocks = 0;
   std::uint64_t get_hit_blocks = 0, get_disk_blocks = 0, get_miss_blocks = 0;
@@ -104,11 +106,14 @@ class Store {
   std::span<std::byte> memory() const;  ///< Where all slots lie. Stays where it is.
 
   // -- namespaces
-  /// Opens (or finds) the namespace. Errors: kBusy at namespace_count_max; kTooLarge if not even one block fits the
-  /// arena.
-  Result<SpaceId> open(const NamespaceRecord& record);
-  /// nullptr for an unknown handle. The record lives as long as the Store.
-  const NamespaceRecord* find_namespace(SpaceId space) const;
+  /// Opens (or finds) the namespace, for `session` (none: 0) until end_session(). At namespace_count_max an idle one is
+  /// forgotten for it: one without blocks, here or on disk, and without puts; those that no session has open first, the
+  /// least recently used first. Whoever still asks for it by its number gets kNoNamespace, and may open it again.
+  /// Errors: kBusy if none is idle; kTooLarge if not even one block fits the arena.
+  Result<SpaceId> open(const NamespaceRecord& record, SessionId session = {});
+  /// nullptr for one that is unknown, or forgotten.
+  std::shared_ptr<const NamespaceRecord> find_namespace(SpaceId space) const;
+  std::size_t namespace_count() const;
   std::vector<NamespaceStats> namespaces() const;
 
   // -- match
@@ -247,9 +252,12 @@ class Store {
   std::vector<ScrubBlock> blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const;
 
   /// Puts what a disk holds into the index, while the node serves. First begin_load(), before any spill_work(), with
-  /// the disk's epoch; then, its namespaces opened, the records newest first, some hundred a call, until there is no
-  /// room for older ones or there are no more; then end_load(). A load that broke off may go on from the newest again.
+  /// the disk's epoch; then load_namespace() for each that the disk names, and the records newest first, some hundred a
+  /// call, until there is no room for older ones or there are no more; then end_load(). A load that broke off may go on
+  /// from the newest again. A namespace is opened with the first of its blocks; when there are too many, those used
+  /// longest ago are lost.
   void begin_load(TimePoint now, std::uint32_t epoch);
+  void load_namespace(const NamespaceRecord& record);
   struct Loaded {
     bool has_room = true;
     bool again = false;  ///< More blocks found their place than fit one call: call with no records until this is false.
@@ -270,7 +278,7 @@ class Store {
   std::string check() const;
 
  private:
-  struct Space;
+  using Space = SpaceTable::Space;
   struct Put;
   struct Impl;
   explicit Store(std::unique_ptr<Impl> impl);

@@ -17,7 +17,7 @@ StoreStats Store::stats() const {
   stats.staged_count = pool.staged_count();
   stats.pinned_count = pool.pinned_count();
   stats.lease_count = impl_->leases.lease_count();
-  stats.namespace_count = impl_->spaces.size();
+  stats.namespace_count = impl_->spaces.count();
   stats.index_bytes = pool.index().memory_bytes();
   stats.evicted_blocks = evictions.evicted_blocks;
   stats.evicted_bytes = evictions.evicted_bytes;
@@ -77,8 +77,20 @@ std::string Store::check() const {
     pinned_count += index.pin_count(block) > 0;
     if (pool.is_retained(block)) retained_bytes += block_bytes;
   };
-  for (const auto& space : impl_->spaces)
-    index.for_each(space->tree, [&](BlockId block) { check_block(block, space->record.block_bytes()); });
+  std::unordered_map<std::size_t, std::size_t> spaces_of_size;
+  std::unordered_map<const Space*, std::size_t> put_counts;
+  for (const auto& [id, put] : impl_->puts) ++put_counts[put.space];
+  impl_->spaces.for_each([&](const Space& space) {
+    const std::size_t block_bytes = space.record->block_bytes();
+    index.for_each(space.tree, [&](BlockId block) { check_block(block, block_bytes); });
+    ++spaces_of_size[block_bytes];
+    if (put_counts[&space] != space.put_count) broken = "store: a namespace miscounts its puts";
+  });
+  if (spaces_of_size != impl_->spaces_of_size) return "store: namespaces of a size are miscounted";
+  impl_->take_emptied();
+  if (std::string of_spaces = impl_->spaces.check([this](const Space& space) { return impl_->is_idle(space); });
+      !of_spaces.empty())
+    return of_spaces;
   for (const BlockId block : pool.unlinked()) {
     if (index.is_linked(block) || index.pin_count(block) == 0)
       return "store: an unlinked block is linked or not pinned";
@@ -102,7 +114,7 @@ std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_ma
       const SlotId slot = put.slots[i];
       if (!pool.arena().is_allocated(slot) || !pool.arena().is_held(slot) || pool.arena().owner(slot) != kNoBlock)
         return "store: a staged slot is not the put's own";
-      if (pool.arena().block_bytes(slot) != put.space->record.block_bytes())
+      if (pool.arena().block_bytes(slot) != put.space->record->block_bytes())
         return "store: a staged slot is of another size";
       if (!staged.insert(slot).second) return "store: a slot is staged twice";
       *staged_bytes += pool.arena().block_bytes(slot);

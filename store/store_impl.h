@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -12,25 +13,19 @@
 #include "store/block_pool.h"
 #include "store/disk_tier.h"
 #include "store/evictor.h"
+#include "store/space_table.h"
 #include "store/spill_loader.h"
 #include "store/spiller.h"
 #include "store/store.h"
 
 namespace kv {
 
-struct Store::Space {
-  SpaceId id;
-  NamespaceRecord record;
-  NamespaceId name;
-  TreeId tree;
-};
-
 /// A put under way. Its chain from the first block that was not here at the offer:
 ///     | committed | staged        | refused so far |
 ///     0           committed_count  slots.size()     hashes.size()
 struct Store::Put {
   SessionId session;
-  const Space* space;
+  Space* space;              ///< Stays: it counts this put.
   std::size_t stored_count;  ///< Blocks of the offered chain before hashes[0].
   BlockId tail;  ///< The last block of the chain that is here; pinned, so all above stay. kNoBlock: the root.
   std::vector<BlockHash> hashes;
@@ -67,35 +62,38 @@ struct Store::Impl {
   LeaseTable leases;
   std::map<PutId, Put> puts;
   Evictor evictor;
-  std::unique_ptr<Spiller> spiller;            ///< With `tier`.
-  std::unique_ptr<SpillLoader> loader;         ///< Until all that a disk held is loaded.
-  std::map<NamespaceId, TreeId> trees;         ///< By name; with `tier`.
-  std::vector<std::unique_ptr<Space>> spaces;  ///< By SpaceId. Never removed.
-  std::unordered_map<std::string, SpaceId> space_of_record;
-  std::uint64_t put_count = 0;       ///< Ever: the last PutId.
-  std::uint64_t move_pin_count = 0;  ///< Pins of pin_prefix that wait for their unpin.
-  bool retention_has_gaps = false;   ///< A retained block may have one above it that is not.
-  StoreStats counters;               ///< The counters only; gauges are asked for.
+  std::unique_ptr<Spiller> spiller;     ///< With `tier`.
+  std::unique_ptr<SpillLoader> loader;  ///< Until all that a disk held is loaded.
+  SpaceTable spaces;
+  std::unordered_map<std::size_t, std::size_t> spaces_of_size;  ///< By block_bytes.
+  std::set<NamespaceId> unseen_spaces;  ///< A load broke off: what the disk has of them is for the next start.
+  std::uint64_t put_count = 0;          ///< Ever: the last PutId.
+  std::uint64_t move_pin_count = 0;     ///< Pins of pin_prefix that wait for their unpin.
+  bool retention_has_gaps = false;      ///< A retained block may have one above it that is not.
+  StoreStats counters;                  ///< The counters only; gauges are asked for.
 
-  const Space* find_space(SpaceId id) const {
-    const auto index = static_cast<std::size_t>(id);
-    return index < spaces.size() ? spaces[index].get() : nullptr;
-  }
+  /// Errors: kBusy when there is no room for another; kTooLarge.
+  Result<Space*> open(std::shared_ptr<const NamespaceRecord> record);
+  bool is_idle(const Space& space) const;
+  void take_emptied();
+  bool forget_one();
+  void forget(Space& space);
   void expire_leases(TimePoint now) {
     counters.leases_expired += leases.expire(now, [this](BlockId block) { pool.unpin(block); });
   }
 
   /// What every call with a chain begins with.
   struct Found {
-    const Space* space;
+    Space* space;
     PrefixIndex::Prefix prefix;
     PrefixIndex::Prefix disk = {};  ///< On disk, from the first block on; empty when memory has it all.
 
     std::size_t disk_block_count() const { return std::max(disk.block_count, prefix.block_count) - prefix.block_count; }
   };
   Result<Found> find(SpaceId id, std::span<const BlockHash> hashes) const {
-    const Space* space = find_space(id);
+    Space* const space = spaces.find(id);
     if (space == nullptr) return Errc::kNoNamespace;
+    spaces.use(*space);
     if (hashes.size() > config.chain_blocks_max) return Errc::kTooLarge;
     Found found{space, pool.index().match(space->tree, hashes)};
     if (tier && found.prefix.block_count < hashes.size()) found.disk = tier->index().match(space->tree, hashes);
@@ -111,6 +109,7 @@ struct Store::Impl {
   /// What a drop of `hashes` takes away, each with all below it: the last of them, or with none every first block.
   static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);
   void add_copy(TreeId tree, BlockId block, BlockId parent);
+  bool load(const DiskRecord& record);
   void pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned);
   std::size_t drop_spilled(TreeId tree, std::span<const BlockHash> hashes);
 

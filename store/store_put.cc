@@ -16,7 +16,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   impl_->expire_leases(now);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
-  const std::size_t block_size = found->space->record.block_size();
+  const std::size_t block_size = found->space->record->block_size();
   if (hashes.empty()) return Errc::kBadRequest;
   if (!options.positions.empty() && options.positions.size() != hashes.size()) return Errc::kBadRequest;
   if (std::adjacent_find(options.positions.begin(), options.positions.end(), std::greater_equal<>{}) !=
@@ -36,6 +36,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   Put& put = impl_->puts[plan.put];
   put.session = options.session;
   put.space = found->space;
+  ++put.space->put_count;
   put.stored_count = stored_count;
   put.tail = prefix.last;
   if (put.tail != kNoBlock) pool.pin(put.tail);
@@ -59,7 +60,7 @@ Result<Store::OfferPlan> Store::offer_more(PutId id, TimePoint now, bool may_los
 
 /// Stages as many more blocks of the chain as there is memory for, into `plan`.
 void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now) {
-  const std::size_t block_bytes = put.space->record.block_bytes();
+  const std::size_t block_bytes = put.space->record->block_bytes();
   std::size_t budget = kEvictionsPerCall;
   while (put.slots.size() < put.hashes.size()) {
     const std::size_t i = put.slots.size();
@@ -97,7 +98,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   BlockId block = index.find_child(tree, put.tail, put.hashes[i]);
   if (block == kNoBlock) {
     std::copy(checksums.begin(), checksums.end(), sums.begin());
-    const std::size_t block_size = put.space->record.block_size();
+    const std::size_t block_size = put.space->record->block_size();
     const auto token_ids = put.token_ids.empty() ? std::span<const std::uint32_t>{}
                                                  : std::span(put.token_ids).subspan(i * block_size, block_size);
     block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids}, tick);
@@ -129,6 +130,7 @@ void Store::end_put(PutId id) {
 void Store::Impl::end(Put& put) {
   for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) pool.unstage(put.slots[i]);
   if (put.tail != kNoBlock) pool.unpin(put.tail);
+  if (--put.space->put_count == 0) spaces.may_be_idle(*put.space);
   counters.refused_blocks += put.hashes.size() - put.slots.size();
 }
 

@@ -37,7 +37,7 @@ void Store::Impl::add_copy(TreeId tree, BlockId block, BlockId parent) {
 /// As Store::drop, of what is on disk. Returns how many blocks were nowhere else.
 std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> hashes) {
   const std::uint64_t before = tier->only_bytes();
-  const std::size_t block_bytes = spaces[static_cast<std::size_t>(tree)]->record.block_bytes();
+  const std::size_t block_bytes = tier->block_bytes(tree);
   for (const BlockId top : tops_of(tier->index(), tree, hashes)) spiller->remove(top);
   return static_cast<std::size_t>((before - tier->only_bytes()) / block_bytes);
 }
@@ -59,13 +59,30 @@ void Store::begin_load(TimePoint now, std::uint32_t epoch) {
   impl_->spiller->keep_log();
 }
 
+void Store::load_namespace(const NamespaceRecord& record) {
+  impl_->loader->add_space(record.id(), std::make_shared<const NamespaceRecord>(record));
+}
+
+/// False once there is no room for older records.
+bool Store::Impl::load(const DiskRecord& record) {
+  const Space* space = spaces.find(record.space);
+  if (space == nullptr) {
+    auto known = loader->space(record.space);
+    if (known == nullptr) return loader->skip(record, /*is_for_good=*/false);
+    const auto opened = open(std::move(known));
+    // Of too many namespaces those used last are there again, as of too many blocks. What is left behind must not come
+    // back later either, when the namespace may have been dropped since.
+    if (!opened) return loader->skip(record, /*is_for_good=*/opened.error() == Errc::kBusy);
+    space = *opened;
+  }
+  return loader->add(space->tree, record);
+}
+
 Store::Loaded Store::load_spilled(std::span<const DiskRecord> records) {
   Loaded loaded;
   std::size_t left = records.size() + kPlacedPerCall;
   for (std::size_t i = 0; i < records.size() && loaded.has_room; ++i) {
-    const auto tree = impl_->trees.find(records[i].space);
-    if (tree == impl_->trees.end()) continue;
-    loaded.has_room = impl_->loader->add(tree->second, records[i]);
+    loaded.has_room = impl_->load(records[i]);
     left -= impl_->loader->place_some(left);
   }
   impl_->loader->place_some(left);
@@ -75,11 +92,22 @@ Store::Loaded Store::load_spilled(std::span<const DiskRecord> records) {
 }
 
 std::uint64_t Store::end_load(bool is_whole) {
-  const std::uint64_t count = impl_->loader->loaded_count();
-  if (is_whole) impl_->spiller->erase_later(impl_->loader->orphans());
-  impl_->spiller->end_keep_log(is_whole);
-  impl_->loader.reset();
-  impl_->tier->trim();
+  Impl& impl = *impl_;
+  const std::uint64_t count = impl.loader->loaded_count();
+  if (is_whole) impl.spiller->erase_later(impl.loader->orphans());
+  impl.spiller->end_keep_log(is_whole);
+  for (const auto& [name, record] : impl.loader->spaces()) {
+    if (!is_whole || (record != nullptr && !impl.pool.arena().fits(record->block_bytes()))) {
+      impl.unseen_spaces.insert(name);
+    } else if (const Space* const space = impl.spaces.find(name)) {
+      impl.spiller->found_record(space->tree);
+    } else {
+      impl.spiller->remove_record(name);  // nothing of it is left
+    }
+  }
+  impl.loader.reset();
+  impl.spaces.for_each([&](Space& space) { impl.spaces.may_be_idle(space); });
+  impl.tier->trim();
   return count;
 }
 

@@ -164,7 +164,8 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       ->check(CLI::Range(0, 1000000));
   add("session-count-max", options.session_count_max, "Sessions at once; more are refused")
       ->check(CLI::Range(1, 1000000));
-  add("namespace-count-max", options.store.namespace_count_max, "Namespaces at once")->check(CLI::Range(1, 1000000));
+  add("namespace-count-max", options.store.namespace_count_max, "Namespaces at once; idle ones make room for others")
+      ->check(CLI::Range(1, 1000000));
   add("chain-blocks-max", options.store.chain_blocks_max, "Hashes in one request")->check(CLI::Range(1, 80000));
   add("lease-count-max", options.store.lease_count_max, "Leases at once")->check(CLI::Range(1, 100000000));
   add("lease-count-per-session-max", options.store.lease_count_per_session_max, "Leases of one session")

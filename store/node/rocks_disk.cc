@@ -213,9 +213,22 @@ error_code RocksDisk::drop_before(DiskKey end) {
 
 error_code RocksDisk::add_namespace(const NamespaceId& id, const std::string& record) {
   if (const error_code error = ready()) return error;
-  if (std::ranges::find(spaces_, id, &std::pair<NamespaceId, std::string>::first) == spaces_.end())
-    spaces_.emplace_back(id, record);
+  spaces_.try_emplace(id, record);
   return put_namespace(id, record);
+}
+
+/// Written out with the blocks around it, and after them: what a crash leaves is a record too many, never one too few.
+error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
+  if (const error_code error = ready()) return error;
+  rocksdb::WriteBatch batch;
+  for (const NamespaceId& id : ids) {
+    spaces_.erase(id);
+    const std::string key = namespace_key(id);
+    std::string old;
+    if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).IsNotFound()) continue;
+    if (const Status status = batch.Delete(rocks_.state.get(), key); !status.ok()) return report(status, "batch");
+  }
+  return report(rocks_.db->Write(unlogged(), &batch), "remove_namespaces");
 }
 
 error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& record) {

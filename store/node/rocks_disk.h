@@ -14,6 +14,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <shared_mutex>
@@ -62,6 +63,7 @@ class RocksDisk final : public Disk {
   error_code erase(std::span<const DiskKey> keys) override;
   error_code drop_before(DiskKey end) override;
   error_code add_namespace(const NamespaceId& id, const std::string& record) override;
+  error_code remove_namespaces(std::span<const NamespaceId> ids) override;
   error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                   const std::function<bool(const DiskRecord& block)>& block) const override;
   std::uint32_t epoch() const override { return epoch_; }
@@ -92,13 +94,13 @@ class RocksDisk final : public Disk {
   RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
   std::uint32_t epoch_ = 0;
   std::optional<DiskPlace> place_;
-  std::vector<BlockFile> files_at_open_;                     // sorted, disjoint
-  std::atomic<std::uint64_t> first_key_ = 0;                 // smaller ones were dropped
-  std::uint64_t next_key_ = 0;                               // the smallest that write() accepts
-  bool has_failed_ = false;                                  // RocksDB refuses writes until heal()
-  std::vector<std::pair<NamespaceId, std::string>> spaces_;  // added since the start
-  std::vector<DiskKey> unflushed_;                           // erased, not by flush() written out yet
-  rocksdb::WriteBatch batch_;                                // kept for its memory
+  std::vector<BlockFile> files_at_open_;       // sorted, disjoint
+  std::atomic<std::uint64_t> first_key_ = 0;   // smaller ones were dropped
+  std::uint64_t next_key_ = 0;                 // the smallest that write() accepts
+  bool has_failed_ = false;                    // RocksDB refuses writes until heal()
+  std::map<NamespaceId, std::string> spaces_;  // added since the start, and not removed
+  std::vector<DiskKey> unflushed_;             // erased, not by flush() written out yet
+  rocksdb::WriteBatch batch_;                  // kept for its memory
   std::atomic<std::uint64_t> written_bytes_ = 0;
   std::uint64_t earlier_device_bytes_ = 0;  // of databases closed by heal()
   mutable std::atomic<std::uint64_t> read_bytes_ = 0;

@@ -17,6 +17,7 @@ namespace {
 
 constexpr Duration kWatchInterval = 1s;
 constexpr std::uint64_t kProgressBytes = 64 * 1024;
+constexpr std::size_t kSpacesKept = 256;
 
 }  // namespace
 
@@ -184,17 +185,15 @@ void Session::refuse(FrameType type, std::uint64_t request_id, error_code code, 
 }
 
 const NamespaceRecord* Session::find_space(const Frame& frame, std::uint32_t space) {
-  // Namespaces live as long as the Store: those seen once need no lock again.
-  if (space < spaces_.size() && spaces_[space] != nullptr) return spaces_[space];
-  const auto* record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
-  if (record != nullptr) {
-    if (space >= spaces_.size()) spaces_.resize(space + 1);
-    spaces_[space] = record;
-  } else {
+  if (const auto found = spaces_.find(space); found != spaces_.end()) return found->second.get();
+  auto record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
+  if (record == nullptr) {
     refuse(frame.header.type, frame.header.request_id, Errc::kNoNamespace,
            "space: " + std::to_string(space) + ", not a handle of this node; open the namespace again");
+    return nullptr;
   }
-  return record;
+  if (spaces_.size() >= kSpacesKept) spaces_.clear();
+  return spaces_.emplace(space, std::move(record)).first->second.get();
 }
 
 asio::awaitable<bool> Session::handle(const Frame& frame) {

@@ -235,7 +235,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Queues an error as the last answer.
   void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
               std::uint32_t broken = 0);
-  /// The namespace record, or nullptr after refusing the request.
+  /// The namespace record, or nullptr after refusing the request. Stays until the next call. The store may have
+  /// forgotten the namespace: then what is asked of it is refused as kNoNamespace.
   const NamespaceRecord* find_space(const Frame& frame, std::uint32_t space);
   /// Checks what get and put say about a region; false after refusing the request.
   bool check_target(const Frame& frame, std::uint32_t region, std::size_t hash_count,
@@ -265,7 +266,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   SessionEnd end_ = SessionEnd::kPeerClosed;
   std::size_t job_count_ = 0;  ///< Coroutines and calls that still use this session's memory, slots or lanes.
 
-  std::vector<const NamespaceRecord*> spaces_;  ///< By handle; null where not used yet.
+  /// By handle: those used lately, so that they need no lock again. The store may have forgotten one.
+  std::unordered_map<std::uint32_t, std::shared_ptr<const NamespaceRecord>> spaces_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Lent>> regions_;
   std::uint32_t region_last_ = 0;
   std::size_t regions_coming_ = 0;  ///< Being prepared; their bytes are in region_bytes_.

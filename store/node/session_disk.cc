@@ -88,11 +88,10 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
       const Store::FailedRead failed =
           node_.store.with([&](Store& store) { return store.read_failed(spilled[i].id, spilled[i].key); });
       if (failed.is_forgotten) {
-        const NamespaceRecord* const record =
-            node_.store.with([&](Store& store) { return store.find_namespace(job->space); });
+        const auto record = node_.store.with([&](Store& store) { return store.find_namespace(job->space); });
         spdlog::warn("spill: block {} of namespace {} is forgotten: {}",
-                     to_hex(job->hashes[job->prefix.blocks.size() + i].bytes), to_hex(record->id().bytes),
-                     block.error().message());
+                     to_hex(job->hashes[job->prefix.blocks.size() + i].bytes),
+                     record == nullptr ? "?" : to_hex(record->id().bytes), block.error().message());
       }
       if (failed.moved_to == DiskKey{}) break;
       spilled[i].key = failed.moved_to;
@@ -136,7 +135,8 @@ void Session::prefetch(const Frame& frame, std::uint32_t space, std::span<const 
   job->request_id = frame.header.request_id;
   job->space = SpaceId(space);
   job->is_prefetch = true;
-  const NamespaceRecord* record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
+  const auto record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
+  if (record == nullptr) return;  // forgotten since the match
   job->block_bytes = record->block_bytes();
   job->segment_ends = {job->block_bytes};
   if (!pin(frame, job, hashes, {.session = id_, .disk = true})) return;

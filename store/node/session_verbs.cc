@@ -45,7 +45,18 @@ void Session::on_open(const Frame& frame) {
   std::string why;
   const auto record = NamespaceRecord::parse(request->record()->string_view(), &why);
   if (!record) return refuse(FrameType::kOpen, id, record.error(), why);
-  const auto space = node_.store.with([&](Store& store) { return store.open(*record); });
+  std::size_t count = 0;
+  const auto space = node_.store.with([&](Store& store) {
+    count = store.namespace_count();
+    return store.open(*record, id_);
+  });
+  if (!space && space.error() == Errc::kBusy) {
+    return refuse(
+        FrameType::kOpen, id, space.error(),
+        "open: all " + std::to_string(count) +
+            " namespaces that this node may have hold blocks, in memory or on disk, or are being written. Drop "
+            "some (kvstorectl namespaces, kvstorectl drop --all), or raise namespace-count-max");
+  }
   if (!space) {
     return refuse(FrameType::kOpen, id, space.error(),
                   "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
@@ -67,7 +78,7 @@ void Session::on_match(const Frame& frame) {
   options.token_ids = numbers_of(request->token_ids());
   std::size_t block_size = 0, block_bytes = 0;
   auto match = node_.store.with([&](Store& store) {
-    const NamespaceRecord* record = store.find_namespace(SpaceId(request->space()));
+    const auto record = store.find_namespace(SpaceId(request->space()));
     if (record != nullptr) block_size = record->block_size();
     if (record != nullptr) block_bytes = record->block_bytes();
     return store.match(SpaceId(request->space()), hashes, options, node_.clock.now());

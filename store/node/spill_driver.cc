@@ -191,7 +191,8 @@ std::uint64_t SpillDriver::work_once(bool everything) {
     failed("write", outcome.error);
     return 0;
   }
-  if (!work.erased.empty() && flush_due_ == TimePoint::max()) flush_due_ = clock_.now() + kErasuresWait;
+  if ((!work.erased.empty() || !work.gone_spaces.empty()) && flush_due_ == TimePoint::max())
+    flush_due_ = clock_.now() + kErasuresWait;
   if (!is_on_) recovered();
   return std::max<std::uint64_t>(work.write_bytes, 1);
 }
@@ -312,8 +313,8 @@ error_code SpillDriver::load_once() {
       [&](const NamespaceId&, const std::string& text) {
         std::string why;
         const auto record = NamespaceRecord::parse(text, &why);
-        const bool opened = record && store_.with([&](Store& store) { return store.open(*record).has_value(); });
-        if (!opened) spdlog::warn("spill: a namespace of the disk cannot be opened: {}", why);
+        if (!record) return spdlog::warn("spill: a namespace of the disk cannot be opened: {}", why);
+        store_.with([&](Store& store) { store.load_namespace(*record); });
       },
       [&](const DiskRecord& record) {
         batch.push_back(record);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <future>
 #include <map>
+#include <set>
 
 #include "base/assert.h"
 #include "store/node/call_watch.h"
@@ -22,7 +23,8 @@ struct StripedDisk::Member {
   // What it has not been told yet.
   std::vector<DiskKey> erased;
   DiskKey drop_before{};
-  std::size_t spaces_told = 0;
+  std::map<NamespaceId, std::string> added_spaces;
+  std::set<NamespaceId> removed_spaces;
 };
 
 StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, Duration left_out)
@@ -76,9 +78,10 @@ error_code StripedDisk::failed(Member& member, error_code error) {
 error_code StripedDisk::settle(Member& member) {
   Disk& disk = *member.part.disk;
   const CallWatch::Call call(member.writing);
-  for (; member.spaces_told < spaces_.size(); ++member.spaces_told) {
-    const auto& [id, record] = spaces_[member.spaces_told];
+  while (!member.added_spaces.empty()) {
+    const auto& [id, record] = *member.added_spaces.begin();
     if (const error_code error = disk.add_namespace(id, record)) return failed(member, error);
+    member.added_spaces.erase(member.added_spaces.begin());
   }
   if (!member.erased.empty()) {
     if (const error_code error = disk.erase(member.erased)) return failed(member, error);
@@ -87,6 +90,11 @@ error_code StripedDisk::settle(Member& member) {
   if (member.drop_before != DiskKey{}) {
     if (const error_code error = disk.drop_before(member.drop_before)) return failed(member, error);
     member.drop_before = {};
+  }
+  if (!member.removed_spaces.empty()) {  // last: after the blocks that were of them
+    const std::vector<NamespaceId> removed(member.removed_spaces.begin(), member.removed_spaces.end());
+    if (const error_code error = disk.remove_namespaces(removed)) return failed(member, error);
+    member.removed_spaces.clear();
   }
   return {};
 }
@@ -151,9 +159,22 @@ error_code StripedDisk::drop_before(DiskKey end) {
 }
 
 error_code StripedDisk::add_namespace(const NamespaceId& id, const std::string& record) {
-  if (std::ranges::find(spaces_, id, &std::pair<NamespaceId, std::string>::first) == spaces_.end())
-    spaces_.emplace_back(id, record);
+  for (const auto& member : members_) {
+    member->removed_spaces.erase(id);
+    member->added_spaces.insert_or_assign(id, record);
+  }
   return settle_all();
+}
+
+error_code StripedDisk::remove_namespaces(std::span<const NamespaceId> ids) {
+  for (const auto& member : members_) {
+    for (const NamespaceId& id : ids) {
+      // What one that is left out was never told of piles up no more: at worst it keeps a record until the next start.
+      if (member->added_spaces.erase(id) == 0) member->removed_spaces.insert(id);
+    }
+  }
+  static_cast<void>(settle_all());
+  return {};  // as with erase
 }
 
 error_code StripedDisk::load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,

@@ -33,6 +33,7 @@ class StripedDisk final : public Disk {
   error_code erase(std::span<const DiskKey> keys) override;
   error_code drop_before(DiskKey end) override;
   error_code add_namespace(const NamespaceId& id, const std::string& record) override;
+  error_code remove_namespaces(std::span<const NamespaceId> ids) override;
   error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                   const std::function<bool(const DiskRecord& block)>& block) const override;
   std::uint32_t epoch() const override;
@@ -51,7 +52,6 @@ class StripedDisk final : public Disk {
 
   Clock& clock_;
   const Duration left_out_;
-  std::vector<std::pair<NamespaceId, std::string>> spaces_;  // that the writer named
   std::vector<std::unique_ptr<Member>> members_;
 };
 

@@ -40,7 +40,7 @@ class Operations {
       const auto record = NamespaceRecord::from_fields(
           {{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(bytes)}}, &why);
       const auto space = store_->open(*record);
-      if (space) spaces_.push_back({*space, record->id(), bytes});
+      if (space) spaces_.push_back({*space, record->id(), bytes, *record});
     }
   }
 
@@ -52,7 +52,7 @@ class Operations {
     KV_ASSERT(store_->check().empty());
     for (const auto& prefix : pinned_) unpin(prefix);
     for (std::uint64_t session = 0; session < 3; ++session) store_->end_session(SessionId{session});
-    for (const auto& space : spaces_) KV_ASSERT(store_->drop(space.id, {}));
+    for (std::size_t i = 0; i < spaces_.size(); ++i) KV_ASSERT(store_->drop(open(i), {}));
     KV_ASSERT(store_->check().empty());
     const StoreStats stats = store_->stats();
     KV_ASSERT(stats.allocated_bytes == 0 && stats.block_count == 0 && stats.staged_count == 0 &&
@@ -64,6 +64,7 @@ class Operations {
     SpaceId id;
     NamespaceId name;
     std::size_t block_bytes;
+    NamespaceRecord record;
   };
   struct Put {
     std::size_t space;
@@ -95,7 +96,7 @@ class Operations {
     if (spaces_.empty()) return void(input_.byte());
     now_ += std::chrono::milliseconds(input_.below(20));
     const std::size_t which = input_.below(spaces_.size());
-    const SpaceId space = spaces_[which].id;
+    const SpaceId space = open(which);
     switch (input_.below(16)) {
       case 0:
       case 1:
@@ -146,7 +147,7 @@ class Operations {
       case 14: {
         now_ += std::chrono::seconds(input_.below(20));
         store_->expire_leases(now_);
-        return;
+        return another_namespace();
       }
       default: {
         const SessionId ending = session();
@@ -154,6 +155,24 @@ class Operations {
         return store_->end_session(ending);
       }
     }
+  }
+
+  /// The number of a namespace, which was forgotten perhaps: nothing of it may be in use then.
+  SpaceId open(std::size_t which) {
+    const SpaceId space = store_->open(spaces_[which].record).value();
+    if (space == spaces_[which].id) return space;
+    KV_ASSERT(store_->find_namespace(spaces_[which].id) == nullptr);
+    for (const auto& [id, put] : puts_) KV_ASSERT(put.space != which);
+    for (const Pinned& pinned : pinned_) KV_ASSERT(pinned.space != which || pinned.prefix.blocks.empty());
+    return spaces_[which].id = space;
+  }
+  /// Takes the place of one that is idle.
+  void another_namespace() {
+    std::string why;
+    const std::string bytes = std::to_string(64 + 64 * input_.below(40));
+    const auto opened = store_->open(
+        *NamespaceRecord::from_fields({{"model", "other"}, {"block_size", "2"}, {"block_bytes", bytes}}, &why));
+    KV_ASSERT(opened || opened.error() == Errc::kBusy);
   }
 
   void offer(std::size_t which) {

@@ -53,6 +53,10 @@ class HeldDisk final : public Disk {
     const std::lock_guard lock(mutex_);
     return disk_.add_namespace(id, record);
   }
+  error_code remove_namespaces(std::span<const NamespaceId> ids) override {
+    const std::lock_guard lock(mutex_);
+    return disk_.remove_namespaces(ids);
+  }
   error_code load(const std::function<void(const NamespaceId&, const std::string&)>& space,
                   const std::function<bool(const DiskRecord&)>& block) const override {
     const std::lock_guard lock(mutex_);

@@ -98,8 +98,7 @@ class SimSpill final : public Spill {
     KV_ASSERT(!disk_.load(
         [&](const NamespaceId&, const std::string& text) {
           std::string why;
-          static_cast<void>(
-              store_.with([&](Store& store) { return store.open(NamespaceRecord::parse(text, &why).value()); }));
+          store_.with([&](Store& store) { store.load_namespace(NamespaceRecord::parse(text, &why).value()); });
         },
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
     store_.with([&](Store& store) {

@@ -33,6 +33,7 @@ class MemoryDisk final : public Disk {
     ++epoch_;
   }
   std::size_t block_count() const { return blocks_.size(); }
+  std::size_t namespace_count() const { return spaces_.size(); }
   bool has(DiskKey key) const { return blocks_.contains(key); }
 
   error_code write(std::span<const DiskWrite> writes) override {
@@ -73,6 +74,11 @@ class MemoryDisk final : public Disk {
   }
   error_code add_namespace(const NamespaceId& id, const std::string& record) override {
     spaces_[id] = record;
+    return {};
+  }
+  error_code remove_namespaces(std::span<const NamespaceId> ids) override {
+    if (fails_writes) return Errc::kDiskFailed;
+    for (const NamespaceId& id : ids) spaces_.erase(id);
     return {};
   }
   error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,

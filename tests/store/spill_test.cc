@@ -34,7 +34,7 @@ class SpillTest : public StoreFixture {
     std::string why;
     EXPECT_FALSE(disk.load(
         [&](const NamespaceId&, const std::string& record) {
-          EXPECT_TRUE(store->open(NamespaceRecord::parse(record, &why).value()));
+          store->load_namespace(NamespaceRecord::parse(record, &why).value());
         },
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
     return records;
@@ -417,13 +417,14 @@ TEST_F(SpillTest, ACrashLosesTheLastWritesAndNothingElse) {
   for (std::size_t kept = 0; kept <= 24; ++kept) {
     disk = MemoryDisk();
     create_tiers(8, 100, 8);
-    const SpaceId space = open(kBytes);
+    SpaceId space = open(kBytes);
     for (std::uint64_t name = 1; name <= 3; ++name) {
       put(space, chain(name, 8));
       spill();
     }
     disk.crash(kept);
     restart();
+    space = open(kBytes);
     std::size_t found = 0;
     for (std::uint64_t name = 1; name <= 3; ++name) found += get(space, chain(name, 8)).disk;
     EXPECT_EQ(found, kept);
@@ -502,7 +503,7 @@ TEST_F(SpillTest, ALoadGoesOnWhileBlocksArePutAndDropped) {
 
 TEST_F(SpillTest, WhatIsDroppedWhileThereIsNoDiskYetIsNotFoundThere) {
   create_tiers(16, 200, 8);
-  const SpaceId space = open(kBytes), other = open(kBytes, "other");
+  SpaceId space = open(kBytes), other = open(kBytes, "other");
   for (std::uint64_t name = 1; name <= 3; ++name) {
     put(space, chain(name, 8));
     put(other, chain(name, 8));
@@ -511,6 +512,7 @@ TEST_F(SpillTest, WhatIsDroppedWhileThereIsNoDiskYetIsNotFoundThere) {
   disk.crash(disk.block_count());
   create(16 * kBytes, kBytes);
   const std::vector<DiskRecord> records = open_spaces();
+  space = open(kBytes), other = open(kBytes, "other");
   EXPECT_EQ(store->drop(space, chain(2, 3)).value(), 0u) << "so far";
   EXPECT_EQ(store->drop(other, {}).value(), 0u);
   put(other, chain(3, 2));
@@ -526,6 +528,7 @@ TEST_F(SpillTest, WhatIsDroppedWhileThereIsNoDiskYetIsNotFoundThere) {
     EXPECT_EQ(get(other, chain(1, 8)).disk, 0u);
     EXPECT_EQ(get(other, chain(3, 8)).disk, 2u) << "put after the drop";
     restart();
+    space = open(kBytes), other = open(kBytes, "other");
   }
 }
 
@@ -535,7 +538,7 @@ TEST_F(SpillTest, WhatIsDroppedAtAnyMomentOfALoadDoesNotComeBack) {
       SCOPED_TRACE(std::to_string(moment) + ", put again " + std::to_string(again));
       disk = MemoryDisk();
       create_tiers(16, 200, 8);
-      const SpaceId space = open(kBytes);
+      SpaceId space = open(kBytes);
       put(space, chain(1, 8));
       spill(true);
       put(space, chain(2, 8));
@@ -545,6 +548,7 @@ TEST_F(SpillTest, WhatIsDroppedAtAnyMomentOfALoadDoesNotComeBack) {
       disk.crash(disk.block_count());
       create(16 * kBytes, kBytes);
       const std::vector<DiskRecord> records = open_spaces();
+      space = open(kBytes);
       ASSERT_EQ(records.size(), 24u);
       store->begin_load(now, disk.epoch());
       load(std::span(records).first(moment));
@@ -558,6 +562,7 @@ TEST_F(SpillTest, WhatIsDroppedAtAnyMomentOfALoadDoesNotComeBack) {
         EXPECT_EQ(get(space, chain(1, 8)).disk, 8u);
         EXPECT_EQ(get(space, chain(2, 8)).disk, std::max<std::size_t>(2, again));
         restart();
+        space = open(kBytes);
       }
     }
   }
@@ -565,12 +570,13 @@ TEST_F(SpillTest, WhatIsDroppedAtAnyMomentOfALoadDoesNotComeBack) {
 
 TEST_F(SpillTest, ABlockThatWasWrittenAgainDuringALoadIsDroppedForGood) {
   create_tiers(16, 200, 8);
-  const SpaceId space = open(kBytes);
+  SpaceId space = open(kBytes);
   put(space, chain(1, 8));
   spill(true);
   disk.crash(disk.block_count());
   create(16 * kBytes, kBytes);
   const std::vector<DiskRecord> records = open_spaces();
+  space = open(kBytes);
   store->begin_load(now, disk.epoch());
   put(space, chain(1, 8));
   spill(true);
@@ -580,6 +586,7 @@ TEST_F(SpillTest, ABlockThatWasWrittenAgainDuringALoadIsDroppedForGood) {
   EXPECT_EQ(store->drop(space, chain(1, 1)).value(), 8u);
   spill(true);
   restart();
+  space = open(kBytes);
   EXPECT_EQ(get(space, chain(1, 8)).disk, 0u) << "neither copy";
 }
 

@@ -120,7 +120,9 @@ class StoreModelTest : public StoreFixture {
 
   // -- the steps
   std::mt19937_64 random;
+  static constexpr const char* kModels[] = {"a", "b"};
   std::vector<SpaceId> spaces;
+  std::uint64_t churn = 0;
   bool same_hash_everywhere = false;
 
   std::uint64_t below(std::uint64_t bound) { return random() % bound; }
@@ -138,8 +140,20 @@ class StoreModelTest : public StoreFixture {
 
   void step() {
     const std::size_t which = below(spaces.size());
-    const SpaceId space = spaces[which];
     Node* root = roots[which].get();
+    const SpaceId space = open(kBytes, kModels[which]);
+    if (space != spaces[which]) {  // it was forgotten, so nothing of it was in use
+      ASSERT_TRUE(root->children.empty());
+      for (const ModelPut& put : puts) ASSERT_NE(put.root, root);
+      ASSERT_EQ(store->match(spaces[which], {}, {}, now).error(), Errc::kNoNamespace);
+      spaces[which] = space;
+    }
+    if (below(4) == 0) {  // takes the place of one that is idle
+      const bool has_room = store->open(make_record("other " + std::to_string(++churn), kBytes)).has_value();
+      ASSERT_TRUE(has_room) << "one of three is idle";
+      spaces[which] = open(kBytes, kModels[which]);
+      return;
+    }
     const auto hashes = random_chain();
     const auto found = walk(root, hashes);
     Node* last = found.empty() ? nullptr : found.back();
@@ -395,8 +409,9 @@ class StoreModelTest : public StoreFixture {
     config.lease_count_max = 12;
     config.lease_count_per_session_max = 5;
     config.pinned_fraction_max = 0.25;
+    config.namespace_count_max = 3;
     create(kSlots * kBytes);
-    for (const char* model : {"a", "b"}) {
+    for (const char* model : kModels) {
       spaces.push_back(open(kBytes, model));
       roots.push_back(std::make_unique<Node>());
     }

@@ -1,0 +1,138 @@
+#include "store/space_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+
+SpaceTable::Space* SpaceTable::find(std::string_view record) const {
+  const auto found = of_record_.find(record);
+  return found == of_record_.end() ? nullptr : found->second;
+}
+
+SpaceTable::Space* SpaceTable::find(const NamespaceId& name) const {
+  const auto found = of_name_.find(name);
+  return found == of_name_.end() ? nullptr : found->second;
+}
+
+SpaceTable::Space* SpaceTable::find(TreeId tree) const {
+  Space* const space = of_tree_[static_cast<std::size_t>(tree)];
+  KV_ASSERT(space != nullptr);
+  return space;
+}
+
+void SpaceTable::for_each(const std::function<void(Space&)>& visit) const {
+  std::vector<Space*> all;
+  for (const auto& [id, space] : spaces_) all.push_back(space.get());
+  std::ranges::sort(all, {}, &Space::id);
+  for (Space* const space : all) visit(*space);
+}
+
+SpaceTable::Space& SpaceTable::add(std::shared_ptr<const NamespaceRecord> record, TreeId tree) {
+  auto space = std::make_unique<Space>();
+  space->id = SpaceId{id_next_++};
+  space->record = std::move(record);
+  space->name = space->record->id();
+  space->tree = tree;
+  Space& added = *space;
+  const auto i = static_cast<std::size_t>(tree);
+  if (i >= of_tree_.size()) of_tree_.resize(i + 1);
+  KV_ASSERT(of_tree_[i] == nullptr);
+  of_tree_[i] = &added;
+  of_record_.emplace(added.record->text(), &added);
+  of_name_.emplace(added.name, &added);
+  spaces_.emplace(added.id, std::move(space));
+  use(added);
+  may_be_idle(added);
+  return added;
+}
+
+void SpaceTable::remove(Space& space) {
+  withdraw(space);
+  for (const SessionId session : space.sessions) {
+    const auto open = open_.find(session);
+    open->second.erase(space.id);
+    if (open->second.empty()) open_.erase(open);
+  }
+  of_tree_[static_cast<std::size_t>(space.tree)] = nullptr;
+  of_record_.erase(space.record->text());
+  of_name_.erase(space.name);
+  spaces_.erase(space.id);
+}
+
+void SpaceTable::open(Space& space, SessionId session) {
+  space.sessions.insert(session);
+  open_[session].insert(space.id);
+}
+
+void SpaceTable::end_session(SessionId session) {
+  const auto open = open_.find(session);
+  if (open == open_.end()) return;
+  for (const SpaceId id : open->second) {
+    Space& space = *find(id);
+    space.sessions.erase(session);
+    if (!space.is_candidate) continue;
+    withdraw(space);  // its turn comes earlier now
+    may_be_idle(space);
+  }
+  open_.erase(open);
+}
+
+void SpaceTable::may_be_idle(Space& space) {
+  if (space.is_candidate) return;
+  space.is_candidate = true;
+  space.turn = turn_of(space);
+  candidates_.insert(space.turn);
+}
+
+void SpaceTable::withdraw(Space& space) {
+  if (std::exchange(space.is_candidate, false)) candidates_.erase(space.turn);
+}
+
+SpaceTable::Space* SpaceTable::next_idle(const IsIdle& is_idle) {
+  while (!candidates_.empty()) {
+    Space& space = *find(std::get<SpaceId>(*candidates_.begin()));
+    if (space.turn != turn_of(space)) {  // used or opened since
+      withdraw(space);
+      may_be_idle(space);
+    } else if (!is_idle(space)) {
+      withdraw(space);
+    } else {
+      return &space;
+    }
+  }
+  return nullptr;
+}
+
+std::string SpaceTable::check(const IsIdle& is_idle) const {
+  std::size_t candidates = 0, open = 0, trees = 0;
+  for (const auto& [id, space] : spaces_) {
+    if (space->id != id || static_cast<std::uint64_t>(id) >= id_next_) return "spaces: a number is wrong";
+    if (find(space->record->text()) != space.get() || find(space->name) != space.get())
+      return "spaces: a namespace is not found by its record";
+    if (find(space->tree) != space.get()) return "spaces: a tree is another's";
+    if (space->is_candidate != candidates_.contains(space->turn)) return "spaces: a candidate is lost";
+    if (space->is_candidate && turn_of(*space) < space->turn) return "spaces: a candidate's turn is too late";
+    if (!space->is_candidate && is_idle(*space)) return "spaces: an idle namespace is no candidate";
+    candidates += space->is_candidate;
+    for (const SessionId session : space->sessions) {
+      const auto found = open_.find(session);
+      if (found == open_.end() || !found->second.contains(id)) return "spaces: a session does not know what it opened";
+      ++open;
+    }
+  }
+  for (const auto& [session, ids] : open_) {
+    if (ids.empty()) return "spaces: a session with nothing open is kept";
+    open -= ids.size();
+  }
+  for (const Space* const space : of_tree_) trees += space != nullptr;
+  if (open != 0) return "spaces: open namespaces are miscounted";
+  if (candidates != candidates_.size()) return "spaces: a candidate is gone";
+  const bool is_one_to_one =
+      trees == spaces_.size() && of_record_.size() == spaces_.size() && of_name_.size() == spaces_.size();
+  return is_one_to_one ? "" : "spaces: a namespace that was forgotten is still found";
+}
+
+}  // namespace kv

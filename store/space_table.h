@@ -1,0 +1,89 @@
+// store/space_table.h: the namespaces that the store knows, by number, and which of them goes when room is needed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "index/namespace_record.h"
+#include "index/prefix_index.h"
+#include "store/lease_table.h"
+
+namespace kv {
+
+enum class SpaceId : std::uint64_t {};  ///< An opened namespace, of one life of the store. Never reused in that life.
+
+/// Records come and go by the thousand (weights epochs, adapters, salts): what is idle makes room for what is asked
+/// for. A number stays with its namespace for ever, so that one who kept it too long is told so, and is never served
+/// from another namespace.
+///   1. A number names one namespace; none is given twice.
+///   2. Every idle namespace is among the candidates, or its tree among those that an index has emptied since
+///   take_emptied(). Others may be among them too: they are looked at again when their turn comes.
+///   3. next_idle() names the idle namespace used least recently among those that no session has open; if there is none
+///   of these, among the others. (Their sessions open it again when they need it.)
+/// Thread safety: none, the Store's lock covers it. Cost: O(log namespaces); next_idle() amortised over the uses since.
+class SpaceTable {
+ public:
+  struct Space {
+    SpaceId id{};
+    std::shared_ptr<const NamespaceRecord> record;
+    NamespaceId name;
+    TreeId tree{};
+    mutable std::uint64_t last_use = 0;  ///< By use(); not time.
+    std::size_t put_count = 0;           ///< Under way.
+
+   private:
+    friend class SpaceTable;
+    using Turn = std::tuple<bool, std::uint64_t, SpaceId>;  // open somewhere, last use, which
+    std::set<SessionId> sessions;                           // that have it open
+    Turn turn;                                              // among the candidates, if it is one
+    bool is_candidate = false;
+  };
+  /// Whether nothing of it is kept, or under way.
+  using IsIdle = std::function<bool(const Space&)>;
+
+  Space* find(SpaceId id) const {
+    const auto found = spaces_.find(id);
+    return found == spaces_.end() ? nullptr : found->second.get();
+  }
+  Space* find(std::string_view record) const;
+  Space* find(const NamespaceId& name) const;
+  Space* find(TreeId tree) const;  ///< Requires: it is one's.
+  std::size_t count() const { return spaces_.size(); }
+  void for_each(const std::function<void(Space&)>& visit) const;  ///< In order of their numbers.
+
+  Space& add(std::shared_ptr<const NamespaceRecord> record, TreeId tree);
+  void remove(Space& space);
+  void use(const Space& space) const { space.last_use = ++use_count_; }
+  void open(Space& space, SessionId session);
+  void end_session(SessionId session);  ///< It has nothing open any more.
+
+  void may_be_idle(Space& space);  ///< Makes it a candidate. Call when the last of what kept it has gone.
+  Space* next_idle(const IsIdle& is_idle);
+  std::string check(const IsIdle& is_idle) const;  ///< For tests; empty, or what is broken. After take_emptied().
+
+ private:
+  using Turn = Space::Turn;
+
+  static Turn turn_of(const Space& space) { return {!space.sessions.empty(), space.last_use, space.id}; }
+  void withdraw(Space& space);
+
+  std::unordered_map<SpaceId, std::unique_ptr<Space>> spaces_;
+  std::unordered_map<std::string_view, Space*> of_record_;  // views of the records
+  std::map<NamespaceId, Space*> of_name_;
+  std::vector<Space*> of_tree_;
+  std::unordered_map<SessionId, std::set<SpaceId>> open_;  // by session; never empty
+  std::set<Turn> candidates_;                              // a turn is never later than the one that is due
+  std::uint64_t id_next_ = 0;
+  mutable std::uint64_t use_count_ = 0;
+};
+
+}  // namespace kv
