@@ -7,6 +7,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/prompt.h"
 #include "client/tools/tool_client.h"
@@ -60,7 +61,7 @@ void print_json(const ChatOptions& options, Transport transport, const std::vect
                                  {"reasons", turn.reasons}});
   }
   document["wrong_bytes"] = wrong_bytes;
-  std::cout << document.dump(2) << '\n';
+  std::cout << json_text(document) << '\n';
 }
 
 void print_table(const ChatOptions& options, Transport transport, const std::vector<PromptTotals>& turns) {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "client/tools/ctl.h"
+#include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 
 namespace kv {
@@ -108,7 +109,7 @@ void run_verb(const std::string& verb, BlockOptions options) {
   }
   if (why) document["why"] = describe(why);
   if (options.json) {
-    std::cout << document.dump(2) << '\n';
+    std::cout << json_text(document) << '\n';
   } else {
     std::cout << sentence << (why ? "; not more because: " + describe(why) : "") << '\n';
   }

@@ -8,6 +8,7 @@
 
 #include "client/tools/ctl.h"
 #include "client/tools/doctor_rdma.h"
+#include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
 #include "client/tools/text_table.h"
 
@@ -228,7 +229,7 @@ void run_doctor(DoctorOptions options) {
   }
   document["ok"] = !has_failed;
   if (options.json) {
-    std::cout << document.dump(2) << '\n';
+    std::cout << json_text(document) << '\n';
   } else {
     table.print(std::cout);
   }

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "client/tools/ctl.h"
+#include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
@@ -77,7 +78,7 @@ void run_ping(PingOptions options) {
                format_number(max_us, 1), pings[i].error.empty() ? nodes[i].peer_transport : pings[i].error});
   }
   if (options.json) {
-    std::cout << document.dump(2) << '\n';
+    std::cout << json_text(document) << '\n';
   } else {
     table.print(std::cout);
   }

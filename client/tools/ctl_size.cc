@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "client/tools/ctl.h"
+#include "client/tools/json_text.h"
 #include "client/tools/model_config.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
@@ -120,7 +121,7 @@ void run_size(const SizeOptions& options, const CLI::App& command) {
                format_bytes(bytes * options.token_count), format_seconds(fetch_seconds), computed, speedup, equal});
   }
   if (options.json) {
-    std::cout << document.dump(2) << '\n';
+    std::cout << json_text(document) << '\n';
     return;
   }
   std::cout << describe_shape(shape, parameters) << "\nfetched at " << format_number(bandwidth / 1e9, 1)

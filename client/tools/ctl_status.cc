@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "client/tools/ctl.h"
+#include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
 
@@ -160,7 +161,7 @@ void run_status(CtlOptions options) {
   const std::vector<NodeStats> stats = fetch_stats(client, options.node);
   const std::vector<NodeStatus> nodes = client->nodes();
   if (options.json) {
-    std::cout << status_json(stats, nodes).dump(2) << '\n';
+    std::cout << json_text(status_json(stats, nodes)) << '\n';
   } else {
     print_status(stats, nodes);
   }
@@ -196,7 +197,7 @@ void run_namespaces(CtlOptions options) {
     if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';
   }
   if (options.json) {
-    std::cout << document.dump(2) << '\n';
+    std::cout << json_text(document) << '\n';
   } else {
     table.print(std::cout);
   }
@@ -300,7 +301,7 @@ void run_top(TopOptions options) {
     std::this_thread::sleep_for(options.interval);
     const TopSample now = sample();
     if (options.json) {
-      std::cout << top_json(before, now).dump(2) << '\n';
+      std::cout << json_text(top_json(before, now)) << '\n';
     } else {
       print_top(before, now, std::cout);
     }
@@ -310,7 +311,7 @@ void run_top(TopOptions options) {
   while (keys.wait(options.interval) != 'q') {
     TopSample now = sample();
     if (options.json) {
-      std::cout << top_json(before, now).dump() << std::endl;
+      std::cout << json_text(top_json(before, now), /*indent=*/-1) << std::endl;
     } else {
       std::cout << "\033[H\033[2J"
                 << "kvstorectl top, every " << format_seconds(std::chrono::duration<double>(options.interval).count())

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
 
@@ -53,7 +54,7 @@ void print_json(const LimitOptions& options, const std::vector<LimitCase>& cases
     }
     document["cases"][cases[i].name] = entry;
   }
-  std::cout << document.dump(2) << '\n';
+  std::cout << json_text(document) << '\n';
 }
 
 void print_table(const LimitOptions& options, const std::vector<LimitCase>& cases,

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/prompt.h"
 #include "client/tools/tool_client.h"
@@ -82,7 +83,7 @@ void print_json(const ReplayOptions& options, Transport transport, const PromptT
                                    {"match", latency(totals.match_latency)},
                                    {"get", latency(totals.get_latency)},
                                    {"put", latency(totals.put_latency)}};
-  std::cout << document.dump(2) << '\n';
+  std::cout << json_text(document) << '\n';
 }
 
 void print_table(const ReplayOptions& options, Transport transport, const PromptTotals& totals, double seconds) {

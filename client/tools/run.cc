@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/run_thread.h"
 
@@ -80,7 +81,7 @@ void print_json(const RunOptions& options, const RunReport& report) {
       {"client_cores", report.client_cores},
   };
   if (report.node_cores) document["node_cores"] = *report.node_cores;
-  std::cout << document.dump(2) << '\n';
+  std::cout << json_text(document) << '\n';
 }
 
 void print_table(const RunOptions& options, const RunReport& report) {

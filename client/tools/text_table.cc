@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace kv {
 namespace {
 
@@ -34,6 +36,11 @@ const double* find_unit(const std::array<std::pair<std::string_view, double>, n>
 }
 
 }  // namespace
+
+void TextTable::add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = printable(cell);
+  rows_.push_back(std::move(row));
+}
 
 void TextTable::print(std::ostream& out) const {
   std::size_t column_count = 0;

@@ -12,7 +12,7 @@ namespace kv {
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> headings) { rows_.push_back(std::move(headings)); }
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void add(std::vector<std::string> row);  ///< A cell may be a node's own words: it is printed as printable() says.
   /// A column is aligned to the right if every cell below its heading begins like a number or is "-".
   void print(std::ostream& out) const;
 

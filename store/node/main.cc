@@ -17,6 +17,7 @@
 #include "store/node/config.h"
 #include "store/node/disk_opener.h"
 #include "store/node/locked_store.h"
+#include "store/node/log_format.h"
 #include "store/node/metrics.h"
 #include "store/node/server.h"
 #include "store/node/spill_tool.h"
@@ -70,8 +71,7 @@ void raise_descriptor_limit() {
 
 void set_up_log(const NodeOptions& options) {
   spdlog::set_level(spdlog::level::from_str(options.log_level));
-  spdlog::set_pattern(options.log_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","thread":%t,"message":"%v"})"
-                                       : "%Y-%m-%dT%H:%M:%S.%e%z %l [%t] %v");
+  spdlog::set_formatter(std::make_unique<LogFormatter>(options.log_json));
   spdlog::flush_on(spdlog::level::info);
 }
 

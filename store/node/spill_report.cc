@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "index/namespace_record.h"
 
 namespace kv {
@@ -64,7 +65,7 @@ void print_report(const std::string& path, const SpillReport& report, bool as_js
                 {"dead_file_bytes", report.dead_file_bytes},
                 {"namespaces", spaces},
                 {"files", files}}
-               .dump(2)
+               .dump(2, ' ', false, json::error_handler_t::replace)
         << "\n";
     return;
   }
@@ -80,7 +81,7 @@ void print_report(const std::string& path, const SpillReport& report, bool as_js
   for (const auto& [id, space] : report.spaces) {
     print_row(out, "%-32s  %10llu  %10s  %10s  %s", to_hex(id.bytes).c_str(),
               static_cast<unsigned long long>(space.blocks), human_bytes(space.block_bytes).c_str(),
-              human_bytes(space.bytes).c_str(), model_of(space.record).c_str());
+              human_bytes(space.bytes).c_str(), printable(model_of(space.record)).c_str());
   }
 }
 
@@ -99,7 +100,7 @@ void print_verification(const std::string& path, const SpillVerification& result
                 {"seconds", result.seconds},
                 {"damaged", result.damages.size()},
                 {"damages", damages}}
-               .dump(2)
+               .dump(2, ' ', false, json::error_handler_t::replace)
         << "\n";
     return;
   }

@@ -1,0 +1,14 @@
+// client/tools/json_text.h: a JSON document as text.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace kv {
+
+/// Names in it may be a node's own words: bytes that are no UTF-8 become U+FFFD, where dump() alone would throw.
+inline std::string json_text(const nlohmann::json& document, int indent = 2) {
+  return document.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace kv

@@ -1,0 +1,27 @@
+// store/node/log_format.h: how a line of the log is written, whatever the message holds.
+#pragma once
+
+#include <spdlog/formatter.h>
+#include <spdlog/pattern_formatter.h>
+
+#include <memory>
+
+namespace kv {
+
+/// One line for each message, in valid UTF-8. Names that came through a socket stand in messages, so nothing in a
+/// message may end a line, begin another field or move a terminal's cursor.
+///   text: time level [thread] message; the message as printable() writes it
+///   JSON: {"time": ..., "level": ..., "thread": ..., "message": ...}; bytes that are no UTF-8 as U+FFFD
+/// Thread safety: as spdlog::formatter, the sink's lock covers it.
+class LogFormatter final : public spdlog::formatter {
+ public:
+  explicit LogFormatter(bool json);
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override;
+  std::unique_ptr<spdlog::formatter> clone() const override;
+
+ private:
+  const bool json_;
+  spdlog::pattern_formatter time_;
+};
+
+}  // namespace kv
