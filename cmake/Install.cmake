@@ -1,10 +1,19 @@
 # `cmake --install build/release [--prefix DIR]`: libraries, headers, the systemd unit, the default configuration. Programs
 # install themselves, beside their add_executable().
+# All that is built and then installed; what a test build needs beside is not among them. deploy/quickstart.sh builds this, so
+# that an install can follow.
+add_custom_target(installed)
+foreach(target kvstore-node kvstorectl kvstore-bench kvstore_verbs kvstore_cuda)  # the modules where they can be built
+  if(TARGET ${target})
+    add_dependencies(installed ${target})
+  endif()
+endforeach()
 # A program that links the client needs these libraries and headers; the store's are the daemon's own business.
 foreach(target kv_base kv_index kv_transport kv_gpu kv_client kvstore_c)
   if(TARGET ${target})
     install(TARGETS ${target} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
             FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvstore)
+    add_dependencies(installed ${target})
   endif()
 endforeach()
 # The installed configuration also listens where clients look first: the socket in the unit's RuntimeDirectory.
@@ -13,7 +22,12 @@ string(REGEX REPLACE "\nlisten = [^\n]*" "" config "${config}")
 string(REGEX REPLACE "\n# (listen = [^\n]*)" "\n\\1" config "${config}")
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/kvstore-node.toml CONTENT "${config}" @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kvstore-node.toml DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/kvstore)
-configure_file(deploy/systemd/kvstore-node.service.in ${PROJECT_BINARY_DIR}/kvstore-node.service @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/kvstore-node.service DESTINATION ${CMAKE_INSTALL_PREFIX}/lib/systemd/system)
-install(FILES deploy/systemd/kvstore.sysusers DESTINATION ${CMAKE_INSTALL_PREFIX}/lib/sysusers.d RENAME kvstore.conf)
+# Written at install time, for the prefix that is given then; all destinations are below it.
+install(CODE "
+  cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY \"\${CMAKE_CURRENT_BINARY_DIR}\" NORMALIZE OUTPUT_VARIABLE prefix)
+  cmake_path(APPEND CMAKE_INSTALL_FULL_BINDIR \"\${prefix}\" \"${CMAKE_INSTALL_BINDIR}\")
+  cmake_path(APPEND CMAKE_INSTALL_FULL_SYSCONFDIR \"\${prefix}\" \"${CMAKE_INSTALL_SYSCONFDIR}\")
+  configure_file(\"${PROJECT_SOURCE_DIR}/deploy/systemd/kvstore-node.service.in\" \"${PROJECT_BINARY_DIR}/kvstore-node.service\" @ONLY)")
+install(FILES ${PROJECT_BINARY_DIR}/kvstore-node.service DESTINATION lib/systemd/system)
+install(FILES deploy/systemd/kvstore.sysusers DESTINATION lib/sysusers.d RENAME kvstore.conf)
 install(FILES LICENSE NOTICE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

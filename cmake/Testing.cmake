@@ -58,6 +58,7 @@ endfunction()
 # asan preset the target `fuzzers` and fuzz_targets.txt (one line per target: program, corpus), which deploy/test.sh reads.
 function(kv_finish_tests)
   get_property(targets GLOBAL PROPERTY KV_TEST_TARGETS)
+  list(APPEND targets installed)  # a test installs all of it
   foreach(program kvstore-node kvstorectl kvstore-bench)  # the end-to-end tests start these
     if(TARGET ${program})
       list(APPEND targets ${program})

@@ -56,7 +56,7 @@ deploy/install-dependencies.sh
 say "Building (the first time takes some minutes)"
 began=$SECONDS
 quietly configure.log cmake --preset release
-quietly build.log cmake --build --preset release -j "$(nproc)" --target kvstore-node kvstorectl kvstore-bench
+quietly build.log cmake --build --preset release -j "$(nproc)" --target installed
 echo "built in $((SECONDS - began)) s"
 
 is_taken() { (exec 3<> "/dev/tcp/127.0.0.1/$1") 2> /dev/null; }
@@ -107,3 +107,4 @@ echo "To run it yourself:"
 echo "  $node --config deploy/kvstore-node.toml"
 echo "  $ctl --help"
 echo "  $bench --help"
+echo "To install it: cmake --install $bin --prefix /usr/local"

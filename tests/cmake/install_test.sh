@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# `cmake --install` into a scratch prefix: what it takes from the build is what the target `installed` builds (the quickstart
+# builds that and nothing else), and what it leaves there works.
+#   install_test.sh CMAKE BUILD-DIRECTORY C-COMPILER SANITIZERS
+set -euo pipefail
+cmake=$1 build=$2 cc=$3 sanitizers=$4
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+prefix=$scratch/usr
+fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+
+"$cmake" --install "$build" --prefix "$prefix" > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; fail 'cmake --install'; }
+
+# Programs and libraries: each must be made on the way to `installed`.
+commands=$(ninja -C "$build" -t commands installed)
+made=0
+while IFS= read -r file; do
+  made=$((made + 1))
+  grep -qE "[ /]$(basename "$file" | sed 's/[.]/\\./g')( |\$)" <<< "$commands" ||
+    fail "$file is installed, and the target 'installed' does not build it"
+done < <(find "$prefix/bin" "$prefix"/lib* -type f \( -path '*/bin/*' -o -name '*.a' -o -name '*.so*' \))
+[ "$made" -ge 8 ] || fail "only $made programs and libraries are installed"
+
+for file in bin/kvstore-node bin/kvstorectl bin/kvstore-bench etc/kvstore/kvstore-node.toml lib/systemd/system/kvstore-node.service \
+  include/kvstore/client/client.h include/kvstore/client/kvstore.h; do
+  [ -s "$prefix/$file" ] || fail "$file was not installed"
+done
+"$prefix/bin/kvstore-node" --config "$prefix/etc/kvstore/kvstore-node.toml" --check-config > /dev/null || fail 'the installed configuration'
+for tool in kvstorectl kvstore-bench; do "$prefix/bin/$tool" --help > /dev/null || fail "the installed $tool does not start"; done
+grep -qxF "ExecStart=$prefix/bin/kvstore-node --config $prefix/etc/kvstore/kvstore-node.toml" "$prefix/lib/systemd/system/kvstore-node.service" ||
+  fail 'the unit does not start the installed program with the installed configuration'
+
+# A C program with nothing but what was installed.
+library=$(dirname "$(find "$prefix" -name libkvstore.so)")
+cat > "$scratch/user.c" << 'END'
+#include <client/kvstore.h>
+#include <stdio.h>
+int main(void) { return puts(kvs_status_text(0)) < 0; }
+END
+"$cc" -Wall -Werror ${sanitizers:+-fsanitize=$sanitizers} -I"$prefix/include/kvstore" "$scratch/user.c" -L"$library" -lkvstore \
+  -Wl,--allow-shlib-undefined -o "$scratch/user" || fail 'a C program cannot be built with what was installed'
+if [ -z "$sanitizers" ]; then
+  LD_LIBRARY_PATH=$library "$scratch/user" > /dev/null || fail 'that C program does not run'
+fi
+echo "install_test: $made programs and libraries"
