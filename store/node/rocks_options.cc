@@ -1,6 +1,7 @@
 #include "store/node/rocks_options.h"
 
 #include <rocksdb/env.h>
+#include <rocksdb/statistics.h>
 #include <rocksdb/table.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>

@@ -119,8 +119,8 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
     shares[member].push_back(block);
   }
   std::vector<std::future<error_code>> writing;
-  for (auto& [to, share] : shares) {
-    writing.push_back(std::async(std::launch::async, [this, &member = *to, &share = share] {
+  for (auto& [to, part] : shares) {
+    writing.push_back(std::async(std::launch::async, [this, &member = *to, &share = part] {
       if (const error_code error = settle(member)) return error;
       const CallWatch::Call call(member.writing);
       const error_code error = member.part.disk->write(share);

@@ -71,6 +71,7 @@ class BelowFile final : public rocksdb::FSWritableFile {
     below_.is_closed = true;
     return below_.count_call();
   }
+  std::uint64_t GetFileSize(const IOOptions&, IODebugContext*) override { return below_.bytes.size(); }
   bool use_direct_io() const override { return true; }
   std::size_t GetRequiredBufferAlignment() const override { return kAlignment; }
 
