@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x88e241b785f4cff7;
 constexpr std::uint32_t kVersion = 5;                  // of rocks_options.cc
+constexpr std::uint32_t kNewVersion = 6;               // RocksDB's default from 9 on
 constexpr char kXxHash64 = 3;                          // likewise
 constexpr char kXxh3 = 4;                              // of earlier builds
 constexpr std::size_t kTrailerBytes = 5;               // of a block: its compression, its checksum
@@ -81,20 +82,40 @@ std::optional<std::vector<Handle>> named_blocks(std::string_view metaindex) {
   return blocks;
 }
 
-/// `type` as in a footer. The checksum covers the block and the byte of its compression.
-bool has_its_checksum(std::string_view block_and_trailer, char type) {
-  const std::size_t checked = block_and_trailer.size() - 4;
-  const std::uint64_t expected = little_endian(block_and_trailer.substr(checked));
-  if (type == kXxHash64) return static_cast<std::uint32_t>(XXH64(block_and_trailer.data(), checked, 0)) == expected;
-  const std::uint32_t compression = static_cast<unsigned char>(block_and_trailer[checked - 1]);
-  const auto block_sum = static_cast<std::uint32_t>(XXH3_64bits(block_and_trailer.data(), checked - 1));
-  return (block_sum ^ (compression * 0x6b9083d9u)) == expected;
+/// `type` as in a footer. With XXH3 the last byte, of a block its compression, is mixed in apart.
+std::uint32_t checksum_of(std::string_view bytes, char type) {
+  if (type == kXxHash64) return static_cast<std::uint32_t>(XXH64(bytes.data(), bytes.size(), 0));
+  const std::uint32_t last = static_cast<unsigned char>(bytes.back());
+  return static_cast<std::uint32_t>(XXH3_64bits(bytes.data(), bytes.size() - 1)) ^ (last * 0x6b9083d9u);
 }
 
-/// A version from 6 on has a checksum of its own, and this where older ones have the metaindex.
-bool is_newer(std::string_view footer) {
-  return little_endian(footer.substr(kVersionAt, 4)) > kVersion &&
-         footer.substr(1, 4) == std::string_view("\x3e\0\x7a\0", 4);
+/// The checksum covers the block and the byte of its compression.
+bool has_its_checksum(std::string_view block_and_trailer, char type) {
+  const std::size_t checked = block_and_trailer.size() - 4;
+  return checksum_of(block_and_trailer.substr(0, checked), type) == little_endian(block_and_trailer.substr(checked));
+}
+
+/// From version 6 on this lies where older ones have the metaindex.
+bool has_new_magic(std::string_view footer) { return footer.substr(1, 4) == std::string_view("\x3e\0\x7a\0", 4); }
+
+/// Whether it is a footer of version 6, or would be one if its version said so.
+bool has_own_checksum(std::string_view footer, std::uint64_t footer_offset) {
+  constexpr std::size_t kChecksumAt = 5, kContextAt = 9;
+  std::string bytes(footer);
+  bytes.replace(kChecksumAt, 4, 4, '\0');
+  bytes.replace(kVersionAt, 4, std::string_view("\6\0\0\0", 4));
+  const auto context = static_cast<std::uint32_t>(little_endian(footer.substr(kContextAt, 4)));
+  const auto place = static_cast<std::uint32_t>(footer_offset) + static_cast<std::uint32_t>(footer_offset >> 32);
+  return checksum_of(bytes, footer[0]) + (context ^ place) == little_endian(footer.substr(kChecksumAt, 4));
+}
+
+TableEnd look_at_new_footer(std::string_view footer, std::uint64_t footer_offset) {
+  const std::uint64_t version = little_endian(footer.substr(kVersionAt, 4));
+  if ((footer[0] != kXxHash64 && footer[0] != kXxh3) || !has_new_magic(footer))
+    return version > kNewVersion ? TableEnd::kForeign : TableEnd::kDamaged;
+  const bool is_whole = has_own_checksum(footer, footer_offset);
+  if (version == kNewVersion) return is_whole ? TableEnd::kSound : TableEnd::kDamaged;
+  return is_whole ? TableEnd::kDamaged : TableEnd::kForeign;  // only its version was changed, or of a later RocksDB
 }
 
 TableEnd look_at_file(const std::filesystem::path& path) {
@@ -117,14 +138,16 @@ TableEnd look_at_file(const std::filesystem::path& path) {
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (tail.size() < kTableFooterBytes || tail.size() > file_bytes) return TableEnd::kForeign;
   const std::string_view footer = tail.substr(tail.size() - kTableFooterBytes);
-  if (little_endian(footer.substr(kMagicAt)) != kMagic || is_newer(footer)) return TableEnd::kForeign;
+  if (little_endian(footer.substr(kMagicAt)) != kMagic) return TableEnd::kForeign;
+  const std::uint64_t footer_offset = file_bytes - kTableFooterBytes;
+  if (has_new_magic(footer) || little_endian(footer.substr(kVersionAt, 4)) == kNewVersion)
+    return look_at_new_footer(footer, footer_offset);
   if ((footer[0] != kXxHash64 && footer[0] != kXxh3) || little_endian(footer.substr(kVersionAt, 4)) != kVersion)
     return TableEnd::kDamaged;
   std::string_view handles = footer.substr(1, kVersionAt - 1);
   const auto metaindex = take_handle(handles);
   const auto index = metaindex ? take_handle(handles) : std::nullopt;
   if (!index || handles.find_first_not_of('\0') != std::string_view::npos) return TableEnd::kDamaged;
-  const std::uint64_t footer_offset = file_bytes - kTableFooterBytes;
   if (std::max(metaindex->offset, metaindex->bytes) > footer_offset || metaindex->end() != footer_offset)
     return TableEnd::kDamaged;
   const std::uint64_t tail_offset = file_bytes - tail.size();

@@ -8,7 +8,15 @@
 //                         └─────────── named by the metaindex, which has a checksum ──┘           |
 //     footer: checksum type 1 | metaindex offset, size | index offset, size (varints) | zeros | version 4 | magic 8
 //
-// Each block begins where the one before it ends, five bytes of trailer included. RocksDB 7.8 to 11 write it so.
+// Each block begins where the one before it ends, five bytes of trailer included. RocksDB 7.8 to 11 write it so when
+// they are asked for version 5, and the node asks for it: every release since 6.6 reads what any other wrote. Version
+// 6, the default of RocksDB 9, has a checksum of the footer itself in place of the handles:
+//
+//     footer: checksum type 1 | 3e 00 7a 00 | checksum 4 | context 4 | metaindex size 4 | zeros 24 | version 4 | magic
+//     8
+//
+// The checksum is that of the 53 bytes with zeros in its own place, plus the context XORed with the footer's place in
+// the file (its two halves added up).
 #pragma once
 
 #include <cstddef>
@@ -22,7 +30,8 @@ namespace kv {
 enum class TableEnd {
   kSound,
   kDamaged,
-  /// Not the end of a table of version 5: cut off, never finished, of another version. RocksDB sees that by itself.
+  /// Not the end of a table of version 5 or 6: cut off, never finished, of another version. RocksDB sees that by
+  /// itself.
   kForeign,
 };
 
