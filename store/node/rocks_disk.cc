@@ -25,12 +25,6 @@ constexpr char kNamespaceTag = 'n';
 Slice slice(const DiskKeyText& key) { return {key.data(), key.size()}; }
 Slice slice(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-rocksdb::WriteOptions unlogged() {
-  rocksdb::WriteOptions options;
-  options.disableWAL = true;  // RocksDisk, 4
-  return options;
-}
-
 std::string namespace_key(const NamespaceId& id) { return kNamespaceTag + slice(id.bytes).ToString(); }
 
 /// What a DiskBlock owns. The checksums are copied: in the value they need not be aligned.
@@ -99,7 +93,7 @@ error_code RocksDisk::begin(std::uint32_t epoch) {
   rocksdb::WriteBatch batch;
   Status status = batch.Put(rocks_.state.get(), kEpochKey, encode_epoch(epoch_));
   if (status.ok() && place_) status = batch.Put(rocks_.state.get(), kPlaceKey, encode_place(*place_));
-  if (status.ok()) status = rocks_.db->Write(unlogged(), &batch);
+  if (status.ok()) status = rocks_.write(batch, config_.write_patience);
   return status.ok() ? flush() : to_error(status);
 }
 
@@ -129,7 +123,7 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
     if (!status.ok()) return report(status, "batch");
     bytes += checksums.size() + block.bytes.size();
   }
-  const Status status = rocks_.db->Write(unlogged(), &batch_);
+  const Status status = rocks_.write(batch_, config_.write_patience);
   if (status.ok()) written_bytes_ += bytes;
   return report(status, "write");
 }
@@ -192,7 +186,7 @@ error_code RocksDisk::erase_records(std::span<const DiskKey> keys) {
     if (const Status status = batch.Delete(rocks_.records.get(), slice(encode_key(key))); !status.ok())
       return report(status, "batch");
   }
-  return report(rocks_.db->Write(unlogged(), &batch), "erase");
+  return report(rocks_.write(batch, config_.write_patience), "erase");
 }
 
 error_code RocksDisk::drop_before(DiskKey end) {
@@ -201,7 +195,9 @@ error_code RocksDisk::drop_before(DiskKey end) {
   const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(end);
   if (until > first_key_) {
     // Records first: a record without its block would be one that read() does not find.
-    const Status status = rocks_.db->DeleteRange(unlogged(), rocks_.records.get(), slice(from), slice(to));
+    rocksdb::WriteBatch batch;
+    Status status = batch.DeleteRange(rocks_.records.get(), slice(from), slice(to));
+    if (status.ok()) status = rocks_.write(batch, config_.write_patience);
     if (!status.ok()) return report(status, "drop");
     first_key_ = until;
   }
@@ -235,7 +231,10 @@ error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& re
   const std::string key = namespace_key(id);
   std::string old;
   if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok() && old == record) return {};
-  return report(rocks_.db->Put(unlogged(), rocks_.state.get(), key, record), "add_namespace");
+  rocksdb::WriteBatch batch;
+  Status status = batch.Put(rocks_.state.get(), key, record);
+  if (status.ok()) status = rocks_.write(batch, config_.write_patience);
+  return report(status, "add_namespace");
 }
 
 bool RocksDisk::is_in_a_file(DiskKey key) const {

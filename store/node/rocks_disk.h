@@ -39,7 +39,7 @@ namespace kv {
 ///   the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are full;
 ///   if that fails it loses count of its column families and ends the process when it is closed.)
 /// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
-/// when memtable_count memtables are full; a read is one pread of the block and two copies.
+/// when memtable_count memtables are full, write_patience at most; a read is one pread of the block and two copies.
 class RocksDisk final : public Disk {
  public:
   /// Succeeds on every directory that is ours, or can become ours, whatever damage it has; `opening` (may be null) says

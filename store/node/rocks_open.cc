@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "store/node/rocks_scan.h"
 #include "store/node/spill_format.h"
@@ -84,8 +85,6 @@ Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size
   const rocksdb::ColumnFamilyDescriptor descriptor = column_families(config)[index];
   *text += descriptor.name + ": " + std::to_string(scan.damaged_places) + " damaged places (" + scan.damage.ToString() +
            "), " + std::to_string(kept.size()) + " entries kept. ";
-  rocksdb::WriteOptions unlogged;
-  unlogged.disableWAL = true;
   Status status = rocks.db->DropColumnFamily(family.get());
   if (!status.ok()) return status;
   family.reset();
@@ -93,8 +92,11 @@ Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size
   status = rocks.db->CreateColumnFamily(descriptor.options, descriptor.name, &made);
   if (!status.ok()) return status;
   family.reset(made);
-  for (auto it = kept.rbegin(); it != kept.rend() && status.ok(); ++it)
-    status = rocks.db->Put(unlogged, family.get(), it->first, it->second);
+  for (auto it = kept.rbegin(); it != kept.rend() && status.ok(); ++it) {
+    rocksdb::WriteBatch batch;
+    status = batch.Put(family.get(), it->first, it->second);
+    if (status.ok()) status = rocks.write(batch, config.write_patience);
+  }
   if (status.ok()) status = rocks.db->Flush(rocksdb::FlushOptions(), rocks.all());
   return status;
 }
@@ -209,6 +211,21 @@ std::vector<BlockFile> block_files(const RocksHandles& rocks) {
 void RocksHandles::close() {
   for (auto* handle : {&fallback, &state, &records, &blocks}) handle->reset();
   db.reset();
+}
+
+Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const {
+  rocksdb::WriteOptions options;
+  options.disableWAL = true;   // RocksDisk, 4
+  options.no_slowdown = true;  // "incomplete", with nothing written, where it would wait
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    Status status = db->Write(options, &batch);
+    if (!status.IsIncomplete()) return status;
+    if (std::chrono::steady_clock::now() >= give_up)
+      return Status::TimedOut("no room in memory, since the disk takes nothing", status.ToString());
+    // Costs nothing while the disk keeps up, and no throughput when it does not: other memtables are being written out.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config, DiskOpening* opening,

@@ -11,7 +11,9 @@
 #pragma once
 
 #include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +39,10 @@ struct RocksHandles {
   std::shared_ptr<rocksdb::Statistics> statistics;
 
   void close();  ///< Before another is assigned: assignment would close the database under its handles.
+  /// A write without WAL, all of it or nothing. While memtables are full it waits here and looks again each
+  /// millisecond, `patience` at most: inside the library the wait has no end. RocksDB 9 waits there for a full disk to
+  /// be recovered, which waits for room; a device that hangs holds a write there in every release.
+  rocksdb::Status write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const;
   std::vector<rocksdb::ColumnFamilyHandle*> all() const {
     return {fallback.get(), state.get(), records.get(), blocks.get()};
   }

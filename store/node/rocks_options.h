@@ -4,6 +4,7 @@
 
 #include <rocksdb/db.h>
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <vector>
@@ -23,6 +24,8 @@ struct RocksDiskConfig {
   DirectIo direct_io = DirectIo::kAuto;
   std::size_t memtable_bytes = 64 << 20;  ///< Also the size of a file of blocks: what drop_before() gives back at once.
   int memtable_count = 3;  ///< One is filled while others are written out: so much memory, and so much lost by kill -9.
+  /// How long a write waits for room in the memtables; then it is an error. Longer than the slowest flush of them all.
+  std::chrono::milliseconds write_patience = std::chrono::seconds(30);
   bool read_only = false;  ///< For tools: nothing is repaired or written, epoch() is that of the last start.
 };
 

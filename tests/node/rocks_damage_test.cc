@@ -1,6 +1,7 @@
 // RocksDisk on a directory that was damaged: single bytes, missing files, a disk that takes no more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rocksdb/env.h>
 #include <spdlog/spdlog.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -8,7 +9,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <future>
+#include <list>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "store/node/spill_format.h"
@@ -235,9 +239,8 @@ TEST_F(RocksDamageTest, ATruncatedFileIsNeverAFailedStart) {
 
 TEST_F(RocksDamageTest, WhatCannotBeRepairedIsMovedAsideOnce) {
   for (int round = 0; round < 3; ++round) {
-    fs::create_directories(path / "db");
     fs::remove_all(path / "db");
-    std::ofstream(path / "db") << "not even a directory " << round;
+    fs::create_directories(path / "db" / "CURRENT" / "not even a file");
     const auto disk = RocksDisk::open(small(), &opening);
     ASSERT_TRUE(disk) << opening.text;
     EXPECT_EQ(opening.recovery, DiskRecovery::kStartedEmpty);
@@ -310,6 +313,63 @@ TEST_F(RocksDamageTest, AFullDiskIsSaidAndHealsByItself) {
   for (const DiskRecord& record : named(**disk)) EXPECT_TRUE(is_right(**disk, record));
 }
 
+/// RocksDB's threads that write memtables out, kept busy: to whoever writes, a disk that hangs.
+class NoFlushes {
+ public:
+  NoFlushes() {
+    rocksdb::Env* const env = rocksdb::Env::Default();
+    env->IncBackgroundThreadsIfNeeded(1, rocksdb::Env::HIGH);
+    for (int i = 0; i < env->GetBackgroundThreads(rocksdb::Env::HIGH); ++i) {
+      waiting_.emplace_back();
+      env->Schedule(
+          [](void* self) {
+            auto* const job = static_cast<Job*>(self);
+            job->let_go.get_future().wait();
+            job->ended.set_value();
+          },
+          &waiting_.back(), rocksdb::Env::HIGH);
+    }
+  }
+  ~NoFlushes() {
+    for (Job& job : waiting_) job.let_go.set_value();
+    for (Job& job : waiting_) job.ended.get_future().wait();
+  }
+
+ private:
+  struct Job {
+    std::promise<void> let_go, ended;
+  };
+  std::list<Job> waiting_;
+};
+
+TEST_F(RocksDamageTest, AWriteWaitsForADiskThatTakesNothingOnlySoLong) {
+  RocksDiskConfig impatient = small();
+  impatient.write_patience = std::chrono::milliseconds(20);
+  const auto disk = RocksDisk::open(impatient, &opening);
+  ASSERT_TRUE(disk) << opening.text;
+  std::set<std::uint32_t> written;
+  std::uint64_t number = 0;
+  for (int outage = 0; outage < 3; ++outage) {
+    error_code error;
+    {
+      const NoFlushes no_flushes;
+      for (; number < 10'000 && !error; number += 4) {
+        error = write(**disk, number, 4, kBlockBytes);
+        for (std::uint64_t each = number; each < number + 4 && !error; ++each)
+          written.insert(static_cast<std::uint32_t>(each));
+      }
+      EXPECT_EQ(error, Errc::kDiskFailed);
+      EXPECT_EQ((*disk)->erase(std::vector{key(**disk, 9'999)}), Errc::kDiskFailed)
+          << "no call that writes waits longer";
+      for (const std::uint32_t each : written) ASSERT_TRUE((*disk)->read(key(**disk, each))) << "reads go on";
+    }
+    ASSERT_FALSE((*disk)->flush()) << "and it is a disk again";
+    const std::vector<std::uint32_t> found = numbers(**disk);
+    EXPECT_EQ(std::set(found.begin(), found.end()), written) << "a write that failed wrote nothing, the others all";
+    for (const DiskRecord& record : named(**disk)) ASSERT_TRUE(is_right(**disk, record));
+  }
+}
+
 TEST_F(RocksDamageTest, ADiskWithoutSpaceIsSaidAndHealsWithoutLosingABlock) {
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -317,7 +377,7 @@ TEST_F(RocksDamageTest, ADiskWithoutSpaceIsSaidAndHealsWithoutLosingABlock) {
 #endif
 #endif
   fs::create_directories(path);
-  if (::geteuid() != 0 || ::mount("none", path.c_str(), "tmpfs", 0, "size=4m") != 0)
+  if (::geteuid() != 0 || ::mount("none", path.c_str(), "tmpfs", 0, "size=4m,mode=0700") != 0)
     GTEST_SKIP() << "needs the right to mount a small tmpfs: run as root";
   const struct Unmount {
     const fs::path& path;
