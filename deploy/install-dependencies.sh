@@ -4,18 +4,21 @@
 #
 #   deploy/install-dependencies.sh           what deploy/quickstart.sh needs
 #   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest)
+#   deploy/install-dependencies.sh --debian  also what tests/debian/run.sh needs (debootstrap)
 #   deploy/install-dependencies.sh --rdma    also what tests/rdma_vm/run.sh needs (QEMU, libibverbs with its software devices)
 set -euo pipefail
 
 fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
 
 with_tests=no
+with_debian=no
 with_rdma=no
 for argument in "$@"; do
   case $argument in
     --test) with_tests=yes ;;
+    --debian) with_debian=yes ;;
     --rdma) with_rdma=yes ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) fail "unknown argument '$argument' (see --help)" ;;
   esac
 done
@@ -39,6 +42,9 @@ if [ "$with_tests" = yes ]; then
     12) packages+=(clang-16 libclang-rt-16-dev llvm-16) ;;
     *) packages+=(clang libclang-rt-dev llvm) ;;
   esac
+fi
+if [ "$with_debian" = yes ]; then
+  packages+=(debootstrap)
 fi
 if [ "$with_rdma" = yes ]; then
   packages+=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers)

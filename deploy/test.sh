@@ -9,6 +9,8 @@
 #   deploy/test.sh --planted     plants all bugs one by one: the tests must catch each
 #   deploy/test.sh --rdma        the tests of verbs, and kvstorectl doctor, on Soft-RoCE devices in a virtual machine (QEMU; skipped
 #                                where it cannot be had)
+#   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
+#                                where it cannot be had), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
 #
 # KV_TEST_MINUTES=N: what is not done after N minutes is left out and counted as skipped. Without arguments N is 75, else there
@@ -23,15 +25,15 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma) steps+=("${argument#--}") ;;
-    --all) steps=(release rdma asan fuzz tsan planted) && break ;;
-    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --all) steps=(release rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release rdma asan fuzz tsan planted_third)
+  steps=(release rdma asan fuzz tsan debian13_store planted_third)
   minutes=${minutes:-75}
 fi
 case $minutes in
@@ -276,6 +278,52 @@ step_rdma() {
   run_in_vm e2e-loop loop e2e/e2e_test '*/verbs*:*RdmaDevice*:DeviceMemoryE2eTest.BlocksReach*'
   run_in_vm e2e-pair pair e2e/e2e_test '*/verbs*:*RdmaDevice*:*RdmaLink*:DeviceMemoryE2eTest.BlocksReach*'
 }
+
+# in_debian RELEASE WHAT: in a bare Debian of that release, as tests/debian/inside.sh says
+in_debian() {
+  local name="debian $1" log=$logs/debian-$1.log good bad skip
+  begin "debian $1: $2"
+  if [ "$(. /etc/os-release && echo "${ID:-}${VERSION_ID:-}")" = "debian$1" ]; then
+    skips+=("$name: this is one, and the other steps run on it")
+    count "$name" 0 0 1
+    return
+  fi
+  if ! deploy/install-dependencies.sh --debian > "$log" 2>&1 || ! tests/debian/run.sh --check "$1" >> "$log" 2>&1; then
+    skips+=("$(tail -n 1 "$log")")
+    count "$name" 0 0 1
+    return
+  fi
+  timeout "$(left)" tests/debian/run.sh "$1" tests/debian/inside.sh "$2" 2>&1 | tee "$log" | grep -vE '^\[|^--|^ *$' | tail -n 200 | sed 's/^/   /' || true
+  if cut "$name"; then return; fi
+  read -r good bad skip < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$log" | tail -n 1) ||
+    read -r good bad skip <<< '0 1 0'  # it did not get to the end
+  count "$name" "$good" "$bad" "$skip"
+  swap_directories "$1"
+}
+
+# swap_directories RELEASE: a spill directory goes from this system's RocksDB to that Debian's and back, and is used by each
+swap_directories() {
+  local test=RocksExchangeTest.ADirectoryGoesFromOneReleaseToAnotherAndBack program=build/release/tests/node/kv_rocks_disk_test
+  local there log=$logs/debian-$1-exchange.log
+  build release kv_rocks_disk_test || return 0
+  there=$(tests/debian/run.sh --root "$1")/exchange
+  rm -rf "$there"
+  exchange() {
+    local turn
+    for turn in 1 2 3; do
+      echo "turn $turn: here"
+      env KV_EXCHANGE_DIR="$there" "$program" --gtest_filter="$test" || return 1
+      echo "turn $turn: Debian $1"
+      tests/debian/run.sh "$1" env KV_EXCHANGE_DIR=/exchange "$program" --gtest_filter="$test" || return 1
+    done
+    env KV_EXCHANGE_DIR="$there" "$program" --gtest_filter="$test"
+  }
+  check "debian $1 exchange" exchange "$1"
+}
+
+step_debian12() { in_debian 12 commands; }
+step_debian13() { in_debian 13 commands; }
+step_debian13_store() { in_debian 13 store; }
 
 # A third of them, another one with each commit: all take half an hour.
 step_planted_third() {

@@ -2,6 +2,8 @@
 // says it reads version 1. KV_GOLDEN_UPDATE=1 writes it anew (only ever for a new format).
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <set>
 
 #include "store/node/spill_format.h"
@@ -58,6 +60,61 @@ TEST_F(RocksGoldenTest, AVersion1DirectoryIsReadForever) {
             (std::map<NamespaceId, std::string>{{disk_space(), "block_bytes=1000\nblock_size=16\nmodel=golden\n"}}));
   EXPECT_EQ(numbers(*disk), (std::vector<std::uint32_t>{13, 11, 7, 6, 5, 4, 3, 1}));
   for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record));
+}
+
+/// A directory that several builds use in turn: on KV_EXCHANGE_DIR each run of this test is one start. Without that,
+/// all starts are this build's. deploy/test.sh runs it in turn with two releases of RocksDB.
+class RocksExchangeTest : public DiskTest {
+ protected:
+  static constexpr std::uint32_t kEach = 40;
+  /// What start `generation` wrote: numbers from generation * 1000 on, one of them large.
+  static std::uint64_t first_of(std::uint32_t generation) { return std::uint64_t{generation} * 1000; }
+
+  void start(std::uint32_t expected_generation) {
+    const auto disk = open();
+    ASSERT_TRUE(disk) << opening.text;
+    ASSERT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
+    const std::uint32_t generation = disk->epoch();
+    if (expected_generation != 0) {
+      ASSERT_EQ(generation, expected_generation);
+    }
+    std::printf("start %u\n", generation);
+    std::set<std::uint32_t> expected;
+    for (std::uint32_t earlier = generation > 3 ? generation - 3 : 1; earlier < generation; ++earlier) {
+      for (std::uint32_t i = 0; i <= kEach; ++i) {
+        if (i != 2 && (i != 5 || earlier == generation - 1)) expected.insert(earlier * 1000 + i);
+      }
+    }
+    const std::vector<std::uint32_t> found = numbers(*disk);
+    EXPECT_EQ(std::set(found.begin(), found.end()), expected);
+    for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record));
+    std::set<NamespaceId> spaces;
+    ASSERT_FALSE(disk->load([&](const NamespaceId& id, const std::string&) { spaces.insert(id); },
+                            [](const DiskRecord&) { return true; }));
+    EXPECT_EQ(spaces.size(), generation > 1 ? 1u : 0u);
+
+    ASSERT_FALSE(disk->add_namespace(disk_space(), "block_bytes=1000\nblock_size=16\nmodel=exchange\n"));
+    ASSERT_FALSE(write(*disk, first_of(generation), kEach, 12'000));
+    ASSERT_FALSE(write(*disk, first_of(generation) + kEach, 1, 70'000));
+    ASSERT_FALSE(disk->flush());
+    const DiskKey last_of_before{std::uint64_t{generation - 1} << 40 | (first_of(generation - 1) + 5)};
+    ASSERT_FALSE(disk->erase(std::vector{key(*disk, first_of(generation) + 2), last_of_before}));
+    if (generation > 2) {
+      ASSERT_FALSE(disk->drop_before(DiskKey{std::uint64_t{generation - 2} << 40}));
+    }
+    ASSERT_FALSE(disk->flush());
+    // And ends as by kill -9: what comes now was in memory only.
+    ASSERT_FALSE(write(*disk, first_of(generation) + 500, 4, 1000));
+  }
+};
+
+TEST_F(RocksExchangeTest, ADirectoryGoesFromOneReleaseToAnotherAndBack) {
+  if (const char* const chosen = std::getenv("KV_EXCHANGE_DIR")) {
+    path = chosen;
+    start(0);
+    return;
+  }
+  for (std::uint32_t generation = 1; generation <= 5 && !HasFailure(); ++generation) start(generation);
 }
 
 TEST(SpillFormatTest, EncodingsAreThoseOfTheDocument) {

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# What tests/debian/run.sh is asked to run in a bare Debian: the last line is 'N passed, N failed, N skipped'.
+#
+#   tests/debian/inside.sh store      builds what an install needs, and builds and runs the tests of the store and its disk
+#   tests/debian/inside.sh commands   the README's two commands, an install, and what the README says under "Operate it"
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+jobs=$(nproc)
+passed=0 failed=0 skipped=0
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+
+# check NAME COMMAND...: one thing that passes or fails
+check() {
+  local name=$1 log
+  shift
+  log=$(mktemp)
+  if "$@" > "$log" 2>&1; then
+    passed=$((passed + 1))
+    printf 'passed: %s\n' "$name"
+  else
+    failed=$((failed + 1))
+    tail -n 60 "$log"
+    printf 'FAILED: %s\n' "$name"
+  fi
+  rm -f "$log"
+}
+
+# run_program PROGRAM: a GoogleTest program, counted test by test
+run_program() {
+  local log good bad skip
+  log=$(mktemp)
+  timeout 900 "$1" > "$log" 2>&1 || true
+  good=$(grep -cE '^\[ +OK \]' "$log" || true)
+  bad=$(grep -cE '^\[  FAILED  \].* \([0-9]+ ms\)$' "$log" || true)
+  skip=$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)
+  grep -q '^\[  PASSED  \]' "$log" || bad=$((bad + 1))  # it did not get to the end
+  [ "$bad" = 0 ] || grep -vE '^\[ +(OK|RUN) ' "$log" | tail -n 60
+  passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
+  printf '%s: %d passed, %d failed, %d skipped\n' "$(basename "$1")" "$good" "$bad" "$skip"
+  rm -f "$log"
+}
+
+versions() {
+  printf 'Debian %s: GCC %s, Boost %s, RocksDB %s, CMake %s\n' "$(cat /etc/debian_version)" "$(gcc -dumpfullversion)" \
+    "$(awk '/define BOOST_LIB_VERSION/ { gsub(/"/, ""); print $3 }' /usr/include/boost/version.hpp)" \
+    "$(dpkg-query -W -f '${Version}' librocksdb-dev)" "$(dpkg-query -W -f '${Version}' cmake)"
+}
+
+# The README's lines, with what was built and with what an install made of it.
+operate() {
+  local prefix=$1 pid code=0
+  build/release/store/node/kvstore-node --help &&
+    build/release/store/node/kvstore-node --config deploy/kvstore-node.toml --check-config || return 1
+  "$prefix/bin/kvstore-node" --config "$prefix/etc/kvstore/kvstore-node.toml" --check-config || return 1
+  "$prefix/bin/kvstore-node" --capacity 64MiB --listen tcp://127.0.0.1:7400 &
+  pid=$!
+  for _ in $(seq 600); do
+    build/release/client/tools/kvstorectl ping > /dev/null 2>&1 && break
+    sleep 0.1
+  done
+  { build/release/client/tools/kvstorectl status && "$prefix/bin/kvstorectl" doctor &&
+    build/release/client/tools/kvstore-bench limit --help && build/release/client/tools/kvstore-bench run --help; } || code=$?
+  kill -TERM "$pid"
+  wait "$pid" || code=$?
+  return "$code"
+}
+
+case ${1:-} in
+  store)
+    deploy/install-dependencies.sh > /dev/null
+    versions
+    programs=(kv_store_test kv_rocks_disk_test kv_node_test)
+    check 'configure' cmake --preset release
+    check 'build' cmake --build --preset release -j "$jobs" --target installed "${programs[@]}"
+    if [ "$failed" = 0 ]; then
+      for program in "${programs[@]}"; do run_program "$(find build/release/tests -type f -name "$program" | head -n 1)"; done
+    fi
+    ;;
+  commands)
+    check 'deploy/quickstart.sh' deploy/quickstart.sh
+    versions
+    check 'cmake --install after it' cmake --install build/release --prefix /tmp/prefix
+    check 'what the README says under "Operate it"' operate /tmp/prefix
+    log=$(mktemp)
+    deploy/test.sh --quick 2>&1 | tee "$log" || true
+    read -r good bad skip < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$log" | tail -n 1) ||
+      read -r good bad skip <<< '0 1 0'
+    passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
+    ;;
+  *) echo "inside.sh: 'store' or 'commands'" >&2; exit 2 ;;
+esac
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" = 0 ]
