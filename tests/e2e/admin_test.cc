@@ -4,11 +4,13 @@
 #include <signal.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <sstream>
 
 #include "tests/e2e/node_process.h"
+#include "tests/e2e/raw_session.h"
 #include "tests/e2e/test_client.h"
 
 namespace kv::e2e {
@@ -40,6 +42,34 @@ TEST(E2eAdminTest, MetricsAreValidPrometheusText) {
     EXPECT_TRUE(name.starts_with("kvstore_")) << line;
   }
   EXPECT_GT(typed.size(), 20u);
+}
+
+TEST(E2eAdminTest, EveryLineOfAJsonLogIsOneObjectWhateverAClientCallsItself) {
+  const std::string forged = "x\",\"level\":\"critical\",\"message\":\"disk lost\"}\n{\"time\":\"\xff";
+  NodeProcess node({"--capacity", "16MiB", "--log-json", "true", "--log-level", "debug", "--node-id", "a\"\\\n\x1b\xff"});
+  {
+    RawSession session(node.tcp());
+    flatbuffers::FlatBufferBuilder builder;
+    builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersionMin, kWireVersion, forged.c_str(), 0));
+    ASSERT_TRUE(session.send_frame(FrameType::kHello, 1, builder));
+    ASSERT_TRUE(session.read_answer());
+    session.send_bytes(std::vector<std::byte>(64));  // no frame: the session ends, and the log says whose
+    EXPECT_TRUE(session.is_closed());
+  }
+  EXPECT_TRUE(eventually([&] { return node.log().find("disk lost") != std::string::npos; }));
+  node.signal(SIGTERM);
+  EXPECT_EQ(node.wait(), 0);
+  std::istringstream lines(node.log());
+  int count = 0, naming_count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(parsed.is_object()) << line;
+    EXPECT_EQ(parsed.size(), 4u) << line;
+    EXPECT_NE(parsed.value("level", ""), "critical") << line;
+    naming_count += parsed.value("message", "").find("disk lost") != std::string::npos;
+  }
+  EXPECT_GT(count, 3);
+  EXPECT_GT(naming_count, 0) << "the line that names the client is there, in its field";
 }
 
 TEST(E2eAdminTest, MetricsCountWhatHappened) {

@@ -60,7 +60,7 @@ std::vector<std::string> words_after(const std::string& text, const std::string&
   std::vector<std::string> words;
   for (std::size_t at = 0; (at = text.find(key, at)) != std::string::npos;) {
     at += key.size();
-    words.push_back(text.substr(at, text.find_first_of(" \n", at) - at));
+    words.push_back(text.substr(at, text.find_first_of(" \n\"", at) - at));
   }
   return words;
 }
@@ -111,7 +111,7 @@ NodeProcess::NodeProcess(const std::vector<std::string>& options, const std::str
   bool has_ended = false;
   const bool is_up = eventually([&] {
     has_ended = ::waitpid(pid_, nullptr, WNOHANG) == pid_;
-    return has_ended || log().find(" ready listen=") != std::string::npos;
+    return has_ended || log().find("ready listen=") != std::string::npos;
   });
   if (has_ended) pid_ = -1;
   if (has_ended || !is_up) throw std::runtime_error("kvstore-node did not come up:\n" + log());

@@ -163,6 +163,20 @@ TEST(E2eToolsTest, JsonOutputParsesAndTablesNameTheNode) {
   EXPECT_THAT(ctl({"status"}, environment).out, HasSubstr(node.tcp()));
 }
 
+TEST(E2eToolsTest, ANodesNameIsPrintedWhateverItIs) {
+  const NodeProcess node({"--capacity", "16MiB", "--node-id", "a\"\n\x1b[2J\xff"});
+  for (const char* verb : {"status", "ping", "doctor"}) {
+    const Finished text = ctl({verb, "--endpoint", node.tcp()});
+    EXPECT_EQ(text.out.find('\x1b'), std::string::npos) << verb << ": " << text.out;
+    EXPECT_EQ(text.out.find('\xff'), std::string::npos) << verb;
+    const Finished machine = ctl({verb, "--json", "--endpoint", node.tcp()});
+    EXPECT_EQ(machine.status, text.status) << machine.err;
+    parsed(machine);
+  }
+  EXPECT_EQ(parsed(ctl({"status", "--json", "--endpoint", node.tcp()}))["nodes"][0]["node_id"],
+            "a\"\n\x1b[2J\xef\xbf\xbd");
+}
+
 TEST(E2eToolsTest, BenchMeasuresEveryVerbOnEveryTransportWithRightBytes) {
   const NodeProcess node({"--capacity", "128MiB"});
   for (const std::string transport : {"tcp", "unix", "shm"}) {
