@@ -224,7 +224,7 @@ error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
     if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).IsNotFound()) continue;
     if (const Status status = batch.Delete(rocks_.state.get(), key); !status.ok()) return report(status, "batch");
   }
-  return report(rocks_.db->Write(unlogged(), &batch), "remove_namespaces");
+  return report(rocks_.write(batch, config_.write_patience), "remove_namespaces");
 }
 
 error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& record) {
