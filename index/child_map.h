@@ -72,6 +72,21 @@ class ChildMap {
     if (size_ == 0) clear(heap_bytes);
   }
 
+  /// One of the nodes, or kNone. Looks from another place on with each size, so that a map that is emptied by asking
+  /// for one node after the other is not searched from its empty beginning each time. Cost: O(1) on average.
+  std::uint32_t any() const {
+    if (size_ == 0) return kNone;
+    const std::uint32_t start = size_ * 0x9E3779B1u;
+    if (shards_) {
+      for (std::uint32_t i = 0;; ++i) {
+        if (const ChildMap& shard = shards_[(start + i) % kShards]; shard.size() > 0) return shard.any();
+      }
+    }
+    for (std::uint32_t i = start;; ++i) {
+      if (const std::uint32_t node = entries_[i & (capacity_ - 1)].node; node != kNone) return node;
+    }
+  }
+
   template <class Visit>
   void for_each(Visit visit) const {
     if (shards_) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -51,7 +52,8 @@ struct alignas(64) Node {
   std::unique_ptr<Candidates> candidates;  ///< Children that match_partial may name, by their first block's token ids.
   NodeId parent = kNoNode;                 ///< Of a root: kNoNode. Of a free node: the next free one.
   std::uint32_t tree = 0;
-  std::uint32_t first_depth = 0;  ///< Depth of the run's first block.
+  std::uint32_t first_depth = 0;   ///< Depth of the run's first block.
+  std::uint32_t pinned_count = 0;  ///< Pinned blocks of the run and of all runs below.
 };
 static_assert(sizeof(Node) == 64);
 
@@ -61,6 +63,15 @@ struct Tree {
   std::size_t block_count = 0;     ///< Linked.
   std::size_t unlinked_count = 0;  ///< And not forgotten.
   bool is_in_emptied = false;
+};
+
+/// Blocks that were cut off, below a root of their own.
+struct Detached {
+  NodeId root;
+  std::uint32_t label;
+  BlockId above = kNoBlock;   ///< Gets their recency. It may be gone by then, and another block have its id:
+  BlockHash above_hash = {};  ///< that one has another name.
+  std::uint64_t recency = 0;  ///< Of those that are gone.
 };
 
 /// What the run of an unlinked block knew of it.
@@ -99,6 +110,8 @@ struct PrefixIndex::Impl {
   std::unordered_map<std::uint32_t, Orphan> orphans;
   std::uint32_t free_block = 0xFFFFFFFF;  ///< First of a list through Block::depth.
   NodeId free_node = kNoNode;
+  std::deque<Detached> detached;
+  NodeId reaping = kNoNode;  ///< Where reap() goes on, in detached.front(); kNoNode: at its root.
   std::size_t linked_count = 0;
   std::size_t heap_bytes = 0;  ///< Of runs and child maps.
   std::size_t candidate_count = 0;
@@ -180,11 +193,14 @@ struct PrefixIndex::Impl {
     node.tree = tree;
     node.parent = parent;
     node.first_depth = first_depth;
+    node.pinned_count = 0;
     return id;
   }
 
-  void free_empty_node(NodeId id) {
+  /// `heir`: where a walk that stands at the node goes on.
+  void free_empty_node(NodeId id, NodeId heir) {
     Node& node = nodes[id];
+    if (reaping == id) reaping = heir;
     KV_ASSERT(node.run.empty() && node.children.size() == 0 && !node.candidates && !leaves_of(id).contains(id));
     node.parent = free_node;
     free_node = id;
@@ -221,8 +237,20 @@ struct PrefixIndex::Impl {
     nodes[to].children.for_each([&](NodeId child) { nodes[child].parent = to; });
   }
 
-  void set_node(const BlockRun& run, NodeId node) {
-    for (std::uint32_t i = 0; i < run.size(); ++i) blocks[to_int(run.ids()[i])].node = node;
+  /// Returns how many of them are pinned.
+  std::uint32_t set_node(const BlockRun& run, NodeId node) {
+    std::uint32_t pinned = 0;
+    for (std::uint32_t i = 0; i < run.size(); ++i) {
+      Block& block = blocks[to_int(run.ids()[i])];
+      block.node = node;
+      pinned += block.pin_count > 0;
+    }
+    return pinned;
+  }
+
+  /// One of the node's own blocks was pinned for the first time, or unpinned for the last; `count` of them.
+  void add_pinned(NodeId id, std::uint32_t count, NodeId below = kNoNode) {
+    for (; id != below && id != kNoNode; id = nodes[id].parent) nodes[id].pinned_count += count;  // modulo 2^32
   }
 
   /// Cuts the node's run after `count` blocks and returns the node that ends there. The cheaper half gets a new node.
@@ -234,8 +262,10 @@ struct PrefixIndex::Impl {
     const NodeId other =
         new_node(node.tree, is_upper_new ? node.parent : id, node.first_depth + (is_upper_new ? 0 : count));
     nodes[other].run = is_upper_new ? node.run.copy(0, count, heap_bytes) : node.run.copy(count, size, heap_bytes);
-    set_node(nodes[other].run, other);
+    const std::uint32_t moved_pinned = set_node(nodes[other].run, other);
     if (is_upper_new) {
+      nodes[other].pinned_count = node.pinned_count;
+      node.pinned_count -= moved_pinned;
       nodes[node.parent].children.replace(fingerprint(node.run.hashes()[0]), id, other);
       replace_run(node, node.run.copy(count, size, heap_bytes));
       node.first_depth += count;
@@ -244,6 +274,10 @@ struct PrefixIndex::Impl {
       return other;
     }
     move_children(id, other);
+    nodes[other].pinned_count = moved_pinned;
+    if (node.pinned_count > 0) {
+      nodes[other].children.for_each([&](NodeId child) { nodes[other].pinned_count += nodes[child].pinned_count; });
+    }
     leaves_of(id).rename(id, other);
     replace_run(node, node.run.copy(0, count, heap_bytes));  // exact: an inner run does not grow
     link_child(id, other);
@@ -273,17 +307,28 @@ struct PrefixIndex::Impl {
       move_children(child_id, id);
       leaves_of(id).rename(child_id, id);
       replace_run(child, {});
-      free_empty_node(child_id);
+      free_empty_node(child_id, id);
     } else {
       set_node(node.run, child_id);
       nodes[node.parent].children.replace(fingerprint(node.run.hashes()[0]), id, child_id);
       child.parent = node.parent;
       child.first_depth = node.first_depth;
+      child.pinned_count = node.pinned_count;
       BlockRun run = node.run.copy(0, node.run.size(), heap_bytes);
       run.append(child.run, heap_bytes);
       replace_run(child, std::move(run));
       replace_run(node, {});
-      free_empty_node(id);
+      free_empty_node(id, child_id);
+    }
+  }
+
+  void for_each(NodeId root, const std::function<void(BlockId)>& visit) const {
+    std::vector<NodeId> todo{root};
+    while (!todo.empty()) {
+      const Node& node = nodes[todo.back()];
+      todo.pop_back();
+      for (std::uint32_t i = 0; i < node.run.size(); ++i) visit(node.run.ids()[i]);
+      node.children.for_each([&](NodeId child) { todo.push_back(child); });
     }
   }
 
@@ -310,6 +355,28 @@ struct PrefixIndex::Impl {
   /// A removed block leaves its recency to the block above.
   void inherit(BlockId above, std::uint64_t recency) {
     if (above != kNoBlock) blocks[to_int(above)].recency = std::max(blocks[to_int(above)].recency, recency);
+  }
+
+  /// The same for a leaf end that is about to go; the first of what was detached leaves it to the block that was above.
+  void bequeath(const Block& gone) {
+    const Node& node = nodes[gone.node];
+    const std::uint32_t count = offset(gone);
+    const BlockId next = count > 0 ? node.run.ids()[count - 1] : above(node);
+    if (next != kNoBlock) return inherit(next, gone.recency);
+    const auto piece =
+        std::find_if(detached.begin(), detached.end(), [&](const Detached& each) { return each.root == node.parent; });
+    if (piece != detached.end()) piece->recency = std::max(piece->recency, gone.recency);
+  }
+
+  void end_detached() {
+    const Detached& piece = detached.front();
+    free_empty_node(piece.root, kNoNode);
+    if (is_linked(piece.above) && hash(piece.above) == piece.above_hash) inherit(piece.above, piece.recency);
+    detached.pop_front();
+  }
+  const BlockHash& hash(BlockId block) const {
+    const Block& known = linked(block);
+    return nodes[known.node].run.hashes()[offset(known)];
   }
 
   // -- blocks
@@ -346,14 +413,41 @@ struct PrefixIndex::Impl {
 
   /// Takes out a node that lost its last block, and what that means for its parent.
   void remove_empty_node(NodeId id, NodeId parent) {
-    free_empty_node(id);
+    free_empty_node(id, parent);
     update_leaf(parent);
     join_only_child(parent);
   }
 
+  /// Takes a leaf end out of its run, and the run out of the tree with its last block. The block itself is left.
+  void cut_leaf_end(BlockId block) {
+    const NodeId id = at(block).node;
+    Node& node = nodes[id];
+    count_removed(node.tree);
+    if (node.run.size() > 1) {
+      node.run.truncate(node.run.size() - 1, heap_bytes);
+      update_leaf(id);
+    } else {
+      unlink_child(node.parent, id);
+      node.run.clear(heap_bytes);
+      update_leaf(id);
+      remove_empty_node(id, node.parent);
+    }
+  }
+
+  /// The leaf end, which is pinned, becomes unlinked.
+  void take_out_leaf_end(BlockId block) {
+    Block& gone = at(block);
+    const Node& node = nodes[gone.node];
+    orphans[to_int(block)] = {node.run.hashes()[offset(gone)], TreeId{node.tree}};
+    ++trees[node.tree].unlinked_count;
+    add_pinned(gone.node, 0u - 1);
+    cut_leaf_end(block);
+    gone.node = kUnlinkedNode;
+  }
+
   std::string check() const;
-  std::string check_tree(std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
-                         std::size_t& candidates) const;
+  std::string check_tree(NodeId root, std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
+                         std::size_t& candidates, std::size_t& block_count) const;
   std::string check_node(NodeId id) const;
 };
 
@@ -384,7 +478,7 @@ void PrefixIndex::remove_tree(TreeId id) {
   Tree& tree = impl.at(id);
   if (tree.is_in_emptied) std::erase(impl.emptied_trees, id);
   impl.nodes[tree.root].children.clear(impl.heap_bytes);
-  impl.free_empty_node(tree.root);
+  impl.free_empty_node(tree.root, kNoNode);
   tree = {};
   impl.free_trees.push_back(id);
 }
@@ -485,19 +579,8 @@ void PrefixIndex::remove_leaf_end(BlockId block) {
   Impl& impl = *impl_;
   KV_ASSERT(is_leaf_end(block));
   KV_ASSERT(pin_count(block) == 0);
-  impl.inherit(parent(block), impl.at(block).recency);
-  const NodeId id = impl.at(block).node;
-  Node& node = impl.nodes[id];
-  impl.count_removed(node.tree);
-  if (node.run.size() > 1) {
-    node.run.truncate(node.run.size() - 1, impl.heap_bytes);
-    impl.update_leaf(id);
-  } else {
-    impl.unlink_child(node.parent, id);
-    node.run.clear(impl.heap_bytes);
-    impl.update_leaf(id);
-    impl.remove_empty_node(id, node.parent);
-  }
+  impl.bequeath(impl.at(block));
+  impl.cut_leaf_end(block);
   impl.free(block);
 }
 
@@ -523,7 +606,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
     node.children.clear(impl.heap_bytes);
     if (id != top) {
       runs.push_back(std::move(node.run));
-      impl.free_empty_node(id);
+      impl.free_empty_node(id, top);
     }
   }
   Node& node = impl.nodes[top];
@@ -535,15 +618,18 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
     node.run.truncate(kept, impl.heap_bytes);
   }
   std::uint64_t recency = 0;
+  std::uint32_t pinned = 0;
   for (const BlockRun& run : runs) {
     for (std::uint32_t i = 0; i < run.size(); ++i) {
       Block& gone = impl.at(run.ids()[i]);
       recency = std::max(recency, gone.recency);
+      pinned += gone.pin_count > 0;
       gone.node = kUnlinkedNode;
       impl.count_removed(tree);
     }
   }
   impl.inherit(above, recency);
+  impl.add_pinned(top, 0 - pinned);
   if (kept == 0) {
     impl.remove_empty_node(top, top_parent);
   } else {
@@ -579,27 +665,97 @@ void PrefixIndex::touch(BlockId block, Tick tick) {
 }
 
 void PrefixIndex::pin(BlockId block) {
-  std::uint32_t& count = impl_->at(block).pin_count;
-  KV_ASSERT(count < 0xFFFFFFFF);
-  ++count;
+  Block& pinned = impl_->at(block);
+  KV_ASSERT(pinned.pin_count < 0xFFFFFFFF);
+  if (++pinned.pin_count == 1 && pinned.node != kUnlinkedNode) impl_->add_pinned(pinned.node, 1);
 }
 
 void PrefixIndex::unpin(BlockId block) {
   Block& unpinned = impl_->at(block);
   KV_ASSERT(unpinned.pin_count > 0);
-  if (--unpinned.pin_count == 0 && is_leaf_end(block)) impl_->update_leaf(unpinned.node);
+  if (--unpinned.pin_count > 0 || unpinned.node == kUnlinkedNode) return;
+  impl_->add_pinned(unpinned.node, 0u - 1);
+  if (is_leaf_end(block)) impl_->update_leaf(unpinned.node);
 }
 
-BlockId PrefixIndex::oldest_leaf_end() {
+/// From the last block up: what changed in an edge is carried along, so that each edge above is met once.
+void PrefixIndex::pin(std::span<const BlockId> prefix) {
+  Impl& impl = *impl_;
+  std::uint32_t fresh = 0;
+  NodeId node = kNoNode;
+  for (std::size_t i = prefix.size(); i-- > 0;) {
+    Block& block = impl.at(prefix[i]);
+    KV_ASSERT(block.pin_count < 0xFFFFFFFF && block.node != kUnlinkedNode);
+    if (block.node != node) {
+      impl.add_pinned(node, fresh, block.node);
+      node = block.node;
+    }
+    fresh += ++block.pin_count == 1;
+  }
+  impl.add_pinned(node, fresh);
+}
+
+void PrefixIndex::unpin(std::span<const BlockId> prefix) {
+  Impl& impl = *impl_;
+  std::uint32_t ended = 0;
+  NodeId node = kNoNode;
+  for (std::size_t i = prefix.size(); i-- > 0;) {
+    Block& block = impl.at(prefix[i]);
+    KV_ASSERT(block.pin_count > 0);
+    if (block.node == kUnlinkedNode) {  // and so are those after it in the chain
+      --block.pin_count;
+      continue;
+    }
+    if (block.node != node) {
+      // Blocks that were detached since have a root of their own: then the walk ends there, and begins afresh here.
+      NodeId at = node;
+      for (; at != block.node && at != kNoNode; at = impl.nodes[at].parent) impl.nodes[at].pinned_count -= ended;
+      if (at == kNoNode) ended = 0;
+      node = block.node;
+    }
+    if (--block.pin_count > 0) continue;
+    ++ended;
+    if (is_leaf_end(prefix[i])) impl.update_leaf(block.node);
+  }
+  impl.add_pinned(node, 0 - ended);
+}
+
+void PrefixIndex::move_pin(BlockId from, BlockId to) {
+  Impl& impl = *impl_;
+  Block& old = impl.at(from);
+  Block& next = impl.at(to);
+  KV_ASSERT(old.pin_count > 0 && next.pin_count < 0xFFFFFFFF && parent(to) == from);
+  const std::uint32_t gained = ++next.pin_count == 1, lost = --old.pin_count == 0;
+  if (old.node != next.node) impl.nodes[next.node].pinned_count += gained;  // directly below
+  if (gained != lost) impl.add_pinned(old.node, gained - lost);
+}
+
+bool PrefixIndex::has_pinned(BlockId block, Steps& steps) const {
+  const Impl& impl = *impl_;
+  const Block& known = impl.linked(block);
+  const Node& node = impl.nodes[known.node];
+  steps.take(Steps::kBlock);
+  if (node.pinned_count == 0) return false;
+  const std::uint32_t count = impl.offset(known);
+  if (count == 0) return true;
+  // Those of the run above the block do not count.
+  steps.take(count);
+  std::uint32_t above = 0;
+  for (std::uint32_t i = 0; i < count; ++i) above += impl.blocks[to_int(node.run.ids()[i])].pin_count > 0;
+  return node.pinned_count > above;
+}
+
+BlockId PrefixIndex::oldest_leaf_end(Steps* steps) {
   BlockId oldest = kNoBlock;
   for (std::uint32_t group = 0; group < impl_->leaves.size(); ++group) {
-    const BlockId end = oldest_leaf_end(group);
+    const BlockId end = oldest_leaf_end(group, steps);
+    if (steps != nullptr && !steps->are_left()) return kNoBlock;
     if (end != kNoBlock && (oldest == kNoBlock || recency(end) < recency(oldest))) oldest = end;
   }
   return oldest;
 }
 
-BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group) {
+BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
   if (group >= impl_->leaves.size()) return kNoBlock;
   LeafHeap& leaves = impl_->leaves[group];
   while (!leaves.empty()) {
@@ -613,8 +769,86 @@ BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group) {
     } else {
       return end;
     }
+    if (steps == nullptr) continue;
+    steps->take(Steps::kLeaf);
+    if (!steps->are_left()) break;
   }
   return kNoBlock;
+}
+
+// -- removal in slices
+
+void PrefixIndex::detach(BlockId block, std::uint32_t label) {
+  Impl& impl = *impl_;
+  KV_ASSERT(is_linked(block));
+  const BlockId above = parent(block);
+  NodeId top = impl.at(block).node;
+  const std::uint32_t kept = impl.offset(impl.at(block));
+  if (kept > 0) {
+    const NodeId upper = impl.split(top, kept);
+    top = impl.at(block).node;
+    KV_ASSERT(impl.nodes[top].parent == upper);
+  }
+  const NodeId old_parent = impl.nodes[top].parent;
+  impl.unlink_child(old_parent, top);
+  impl.add_pinned(old_parent, 0 - impl.nodes[top].pinned_count);
+  const NodeId root = impl.new_node(impl.nodes[top].tree, kNoNode, impl.nodes[top].first_depth);
+  impl.nodes[top].parent = root;
+  impl.nodes[root].pinned_count = impl.nodes[top].pinned_count;
+  impl.link_child(root, top);
+  impl.detached.push_back({.root = root, .label = label, .above = above});
+  if (above != kNoBlock) impl.detached.back().above_hash = impl.hash(above);
+  impl.update_leaf(old_parent);
+  impl.join_only_child(old_parent);
+}
+
+void PrefixIndex::detach_all(TreeId tree, std::uint32_t label) {
+  Impl& impl = *impl_;
+  NodeId& root = impl.at(tree).root;
+  if (impl.nodes[root].children.size() == 0) return;
+  impl.detached.push_back({.root = root, .label = label});
+  root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
+}
+
+bool PrefixIndex::has_detached() const { return !impl_->detached.empty(); }
+
+bool PrefixIndex::is_attached(BlockId block) const {
+  if (!impl_->is_linked(block)) return false;
+  NodeId id = impl_->at(block).node;
+  while (!impl_->is_root(impl_->nodes[id])) id = impl_->nodes[id].parent;
+  return impl_->trees[impl_->nodes[id].tree].root == id;
+}
+
+std::size_t PrefixIndex::reap(Steps& steps, const std::function<void(BlockId, std::uint32_t)>& removed) {
+  Impl& impl = *impl_;
+  std::size_t count = 0;
+  while (!impl.detached.empty() && steps.are_left()) {
+    const NodeId root = impl.detached.front().root;
+    const std::uint32_t label = impl.detached.front().label;
+    if (impl.reaping == kNoNode) impl.reaping = root;
+    const NodeId id = impl.reaping;
+    if (const NodeId child = impl.nodes[id].children.any(); child != ChildMap::kNone) {
+      steps.take(Steps::kBlock);
+      impl.reaping = child;
+      continue;
+    }
+    if (id == root) {
+      impl.end_detached();
+      continue;
+    }
+    steps.take(Steps::kRemoval);
+    ++count;
+    const BlockId gone = impl.nodes[id].run.last();
+    removed(gone, label);
+    impl.bequeath(impl.at(gone));
+    if (impl.at(gone).pin_count > 0) {
+      impl.take_out_leaf_end(gone);
+    } else {
+      impl.cut_leaf_end(gone);
+      impl.free(gone);
+    }
+  }
+  return count;
 }
 
 bool PrefixIndex::is_leaf_end(BlockId block) const {
@@ -663,13 +897,11 @@ std::size_t PrefixIndex::memory_bytes() const {
 }
 
 void PrefixIndex::for_each(TreeId tree, const std::function<void(BlockId)>& visit) const {
-  std::vector<NodeId> todo{impl_->at(tree).root};
-  while (!todo.empty()) {
-    const Node& node = impl_->nodes[todo.back()];
-    todo.pop_back();
-    for (std::uint32_t i = 0; i < node.run.size(); ++i) visit(node.run.ids()[i]);
-    node.children.for_each([&](NodeId child) { todo.push_back(child); });
-  }
+  impl_->for_each(impl_->at(tree).root, visit);
+}
+
+void PrefixIndex::for_each_detached(const std::function<void(BlockId)>& visit) const {
+  for (const Detached& piece : impl_->detached) impl_->for_each(piece.root, visit);
 }
 
 std::string PrefixIndex::check() const { return impl_->check(); }
@@ -679,12 +911,26 @@ std::string PrefixIndex::check() const { return impl_->check(); }
 std::string PrefixIndex::Impl::check() const {
   std::size_t node_count = 0, bytes = 0, candidates = 0, linked = 0, free_blocks = 0, unlinked = 0, free_nodes = 0;
   std::size_t free_tree_count = 0, unlinked_of_trees = 0, emptied = 0;
+  std::vector<std::size_t> block_counts(trees.size());
   for (std::uint32_t tree = 0; tree < trees.size(); ++tree) {
     free_tree_count += trees[tree].root == kNoNode;
     unlinked_of_trees += trees[tree].unlinked_count;
     emptied += trees[tree].is_in_emptied;
     if (trees[tree].root == kNoNode) continue;
-    if (auto problem = check_tree(tree, node_count, bytes, candidates); !problem.empty()) return problem;
+    if (auto problem = check_tree(trees[tree].root, tree, node_count, bytes, candidates, block_counts[tree]);
+        !problem.empty())
+      return problem;
+  }
+  for (const Detached& piece : detached) {
+    const std::uint32_t tree = nodes[piece.root].tree;
+    if (piece.root == trees[tree].root) return "what was detached is still in its tree";
+    if (auto problem = check_tree(piece.root, tree, node_count, bytes, candidates, block_counts[tree]);
+        !problem.empty())
+      return problem;
+  }
+  for (std::uint32_t tree = 0; tree < trees.size(); ++tree) {
+    if (block_counts[tree] != trees[tree].block_count)
+      return "tree " + std::to_string(tree) + ": wrong count of blocks";
     linked += trees[tree].block_count;
   }
   for (std::uint32_t i = free_block; i != 0xFFFFFFFF; i = blocks[i].depth) ++free_blocks;
@@ -709,11 +955,10 @@ std::string PrefixIndex::Impl::check() const {
   return {};
 }
 
-std::string PrefixIndex::Impl::check_tree(std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
-                                          std::size_t& candidates) const {
-  std::size_t block_count = 0;
-  std::vector<NodeId> todo{trees[tree].root};
-  if (!nodes[trees[tree].root].run.empty() || !is_root(nodes[trees[tree].root])) return "a root is not a root";
+std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
+                                          std::size_t& candidates, std::size_t& block_count) const {
+  std::vector<NodeId> todo{root};
+  if (!nodes[root].run.empty() || !is_root(nodes[root])) return "a root is not a root";
   while (!todo.empty()) {
     const NodeId id = todo.back();
     const Node& node = nodes[id];
@@ -722,10 +967,13 @@ std::string PrefixIndex::Impl::check_tree(std::uint32_t tree, std::size_t& node_
     if (node.tree != tree) return in + "wrong tree";
     if (auto problem = check_node(id); !problem.empty()) return in + problem;
     std::size_t children = 0, candidate_children = 0;
+    std::uint32_t pinned = 0;
     std::string problem;
+    for (std::uint32_t i = 0; i < node.run.size(); ++i) pinned += blocks[to_int(node.run.ids()[i])].pin_count > 0;
     node.children.for_each([&](NodeId child) {
       todo.push_back(child);
       ++children;
+      pinned += nodes[child].pinned_count;
       const BlockRun& run = nodes[child].run;
       if (nodes[child].parent != id) problem = "a child has another parent";
       if (nodes[child].first_depth != node.first_depth + node.run.size()) problem = "a child has a wrong depth";
@@ -736,6 +984,7 @@ std::string PrefixIndex::Impl::check_tree(std::uint32_t tree, std::size_t& node_
     });
     if (!problem.empty()) return in + problem;
     if (children != node.children.size()) return in + "wrong count of children";
+    if (pinned != node.pinned_count) return in + "wrong count of pinned blocks";
     if (candidate_children != (node.candidates ? node.candidates->size() : 0)) return in + "wrong count of candidates";
     if (node.candidates && node.candidates->empty()) return in + "an empty set of candidates";
     ++node_count;
@@ -743,7 +992,6 @@ std::string PrefixIndex::Impl::check_tree(std::uint32_t tree, std::size_t& node_
     bytes += node.run.heap_bytes() + node.children.heap_bytes();
     candidates += candidate_children;
   }
-  if (block_count != trees[tree].block_count) return "tree " + std::to_string(tree) + ": wrong count of blocks";
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "index/block_hash.h"
+#include "index/steps.h"
 
 namespace kv {
 
@@ -28,6 +29,8 @@ enum class Tick : std::uint64_t {};  ///< Order of use: a larger tick was used l
 ///   3. recency(b) of a leaf end is the largest tick given to it or to any block that ever was below it and is gone. So
 ///      touching one block, the last of a prefix, keeps its whole prefix recent, in O(1).
 ///   4. oldest_leaf_end() never names a pinned block, and names the least recent of the rest.
+///   5. Each edge knows how many pinned blocks are in it and below it. So whether anything at or below a block is
+///   pinned takes a look at one edge, however much hangs below it.
 /// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block in runs of 16
 /// and more (a prompt of one block takes 230), token ids not counted. Nothing is ever copied as a whole to grow; a
 /// split or a join moves at most the blocks of one edge. Equal calls give equal answers and orders, whatever the
@@ -88,14 +91,36 @@ class PrefixIndex {
   void unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed);
   void forget(BlockId block);  ///< Requires: !is_linked(block), no pins.
 
+  // -- removal in slices: cut off at once, taken apart later
+  /// Cuts the block and all below it off the tree: no match and no find_child() meets them again, but they are linked
+  /// still (below a root that nobody finds), and counted, until reap() has taken them apart. `label` comes back with
+  /// each of them. Cost: one split.
+  void detach(BlockId block, std::uint32_t label);
+  void detach_all(TreeId tree, std::uint32_t label);  ///< The same with all blocks of a tree. O(1).
+  bool has_detached() const;
+  /// Takes blocks that were detached out of the index, children before parents, as long as there are steps. Each is
+  /// handed to `removed` with its label, which may read the block and unpin it, nothing else. A block without pins is
+  /// gone then; a pinned one stays known, as with unlink_subtree(). Returns how many.
+  std::size_t reap(Steps& steps, const std::function<void(BlockId, std::uint32_t label)>& removed);
+  /// Whether a match can find the block: linked, and neither it nor a block above it is detached. O(edges above).
+  bool is_attached(BlockId block) const;
+
   void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
   void pin(BlockId block);    ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
   void unpin(BlockId block);  ///< Requires: pin_count(block) > 0.
+  // Pins cost O(edges above the block); those of a whole prefix together cost as much as one.
+  void pin(std::span<const BlockId> prefix);    ///< Each of them; of one chain, first to last, without a gap.
+  void unpin(std::span<const BlockId> prefix);  ///< The same ones. Some may be unlinked by now.
+  void move_pin(BlockId from, BlockId to);      ///< As pin(to), unpin(from). Requires: `to` directly follows `from`.
+  /// Whether the block or one below it is pinned: then it cannot be evicted. Cost: O(its edge), counted in `steps`.
+  bool has_pinned(BlockId block, Steps& steps) const;
 
   /// The least recently used leaf end that is not pinned, in any tree; kNoBlock if there is none.
-  /// Cost: amortised O(log leaves).
-  BlockId oldest_leaf_end();
-  BlockId oldest_leaf_end(std::uint32_t group);  ///< The same among the trees of a group (blocks of one size, say).
+  /// Cost: amortised O(log leaves); but one call may find that many leaf ends were used or pinned since the last. With
+  /// `steps` it stops when none are left: then kNoBlock says nothing, and the next call goes on.
+  BlockId oldest_leaf_end(Steps* steps = nullptr);
+  /// The same among the trees of a group (blocks of one size, say).
+  BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
 
   bool is_leaf_end(BlockId block) const;
   bool is_linked(BlockId block) const;
@@ -114,6 +139,7 @@ class PrefixIndex {
 
   /// Every linked block of a tree, parents before children.
   void for_each(TreeId tree, const std::function<void(BlockId)>& visit) const;
+  void for_each_detached(const std::function<void(BlockId)>& visit) const;  ///< The same of what reap() will remove.
   /// Checks every invariant; for tests. Returns an empty string or what is broken.
   std::string check() const;
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -21,6 +21,8 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
 constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;
 constexpr std::uint32_t kNoSlab = 0xFFFFFFFF;
+constexpr std::size_t kFreeRunsLookedAt = 256;            ///< In their order, for a slab: some microseconds.
+constexpr std::size_t kFoundMax = 512, kFoundShare = 16;  ///< Windows that a search keeps.
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -69,15 +71,20 @@ struct Arena::Impl {
     std::uint32_t first_granule, granule_count;
     std::uint32_t slot_count;
     std::uint32_t used_count = 0;
-    std::uint32_t held_count = 0;
-    std::uint32_t fresh = 0;         ///< Slots from here on were never used: not in `free_slots`.
-    std::uint64_t shield_round = 0;  ///< Shielded iff this equals the arena's round.
-    Tick last_use{};
+    std::uint32_t fresh = 0;  ///< Slots from here on were never used: not in `free_slots`.
     std::size_t block_bytes, stride, checksum_count;
     std::vector<std::uint32_t> free_slots;
     std::vector<bool> is_used, is_held;
     std::unique_ptr<BlockId[]> owners;
     std::unique_ptr<std::uint64_t[]> checksums;  ///< Left as it comes: a slot's are written before they are read.
+  };
+
+  /// What a search asks of a slab. Apart from it, in the order of granules: a search of a terabyte reads 12 MiB of
+  /// these.
+  struct Head {
+    Tick last_use{};
+    std::uint32_t class_index = 0, held_count = 0;
+    std::uint64_t shield_round = 0;  ///< Shielded iff this equals the arena's round.
   };
 
   std::byte* base = nullptr;
@@ -86,13 +93,15 @@ struct Arena::Impl {
   bool huge_pages = false;
   std::size_t capacity_bytes = 0, granule_bytes = 0, granule_count = 0;
   std::size_t allocated_bytes = 0, slab_bytes = 0;
-  std::uint64_t shield_round = 1;
+  std::uint64_t change_count = 0, shield_round = 1;
   std::vector<Class> classes;
   std::vector<std::uint32_t> free_classes;  ///< Removed.
   std::unordered_map<std::size_t, std::uint32_t> class_of_size;
   std::vector<std::unique_ptr<Slab>> slabs;    ///< By first granule. Never resized: bytes() reads it without the lock.
+  std::vector<Head> heads;                     ///< By first granule.
   std::vector<std::uint32_t> slab_of_granule;  ///< First granule of the slab that a granule belongs to, or kNoSlab.
   std::map<std::uint32_t, std::uint32_t> free_runs;  ///< First granule -> length; neighbours are merged.
+  std::set<std::pair<std::uint32_t, std::uint32_t>> free_by_length;  ///< The same, as length and first granule.
 
   ~Impl() {
     if (base != nullptr) munmap(base, mapped_bytes);
@@ -111,14 +120,28 @@ struct Arena::Impl {
   std::size_t run_bytes(std::size_t first, std::size_t count) const {
     return std::min((first + count) * granule_bytes, capacity_bytes) - first * granule_bytes;
   }
-  bool is_clearable(const Slab& slab) const { return slab.held_count == 0 && slab.shield_round != shield_round; }
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  /// The last use of what lies in a granule, as a search for the class counts it: 0 of a free one, kNever of one that
+  /// cannot be cleared for it.
+  std::uint64_t last_use(std::size_t granule, std::uint32_t class_index) const {
+    const std::uint32_t first = slab_of_granule[granule];
+    if (first == kNoSlab) return 0;
+    const Head& head = heads[first];
+    const bool is_clearable =
+        head.held_count == 0 && head.shield_round != shield_round && head.class_index != class_index;
+    return is_clearable ? static_cast<std::uint64_t>(head.last_use) : kNever;
+  }
+  Head& head_of(SlotId slot) { return heads[slab_of(slot).first_granule]; }
 
   error_code map(const ArenaConfig& config);
   std::uint32_t class_index_of(std::size_t block_bytes);
+  std::pair<std::uint32_t, std::uint32_t> find_run(const Class& of, Place place) const;
   Slab* add_slab(std::uint32_t class_index, Place place);
   void remove_slab(Slab& slab);
   void take_run(std::uint32_t first, std::uint32_t count);
   void give_run(std::uint32_t first, std::uint32_t count);
+  void set_free(std::uint32_t first, std::uint32_t count);
+  void end_free(std::map<std::uint32_t, std::uint32_t>::iterator run);
 };
 
 error_code Arena::Impl::map(const ArenaConfig& config) {
@@ -166,8 +189,9 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaConfig& config) {
   impl->granule_count = (config.capacity_bytes + config.granule_bytes - 1) / config.granule_bytes;
   if (impl->granule_count >= kNoSlab) return Errc::kTooLarge;
   impl->slabs.resize(impl->granule_count);
+  impl->heads.resize(impl->granule_count);
   impl->slab_of_granule.assign(impl->granule_count, kNoSlab);
-  impl->free_runs.emplace(0, static_cast<std::uint32_t>(impl->granule_count));
+  impl->set_free(0, static_cast<std::uint32_t>(impl->granule_count));
   return std::unique_ptr<Arena>(new Arena(std::move(impl)));
 }
 
@@ -218,6 +242,7 @@ void Arena::free(SlotId slot) {
   const std::uint32_t number = Impl::slot_number(slot);
   KV_ASSERT(slab.is_used[number] && !slab.is_held[number]);
   slab.is_used[number] = false;
+  ++impl_->change_count;
   Impl::Class& of = impl_->classes[slab.class_index];
   --of.used_count;
   impl_->allocated_bytes -= of.block_bytes;
@@ -244,32 +269,50 @@ std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
   return it->second;
 }
 
-/// The lowest free run that is long enough, from a multiple of its length if there is one. Failing that, and if any
-/// place will do, one from anywhere, or the free end of the arena, if it holds a block at all: so an arena smaller than
-/// a whole slab is of use, and so are the last granules of any.
-Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index, Place place) {
-  Class& of = classes[class_index];
+/// Where a slab of the class goes, as first granule and length; a length of 0: nowhere. The lowest free run that is
+/// long enough, from a multiple of its length if there is one. Failing that, and if any place will do, one from
+/// anywhere, or the free end of the arena, if it holds a block at all: so an arena smaller than a whole slab is of use,
+/// and so are the last granules of any.
+std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, Place place) const {
   const auto length = static_cast<std::uint32_t>(std::min(of.granule_count, granule_count));
-  std::uint32_t first = kNoSlab, anywhere = kNoSlab;
+  const auto aligned_in = [&](std::uint32_t first, std::uint32_t count) {
+    const auto aligned = static_cast<std::uint32_t>(round_up(first, length));
+    return aligned + length <= first + count && run_bytes(aligned, length) >= of.block_bytes ? aligned : kNoSlab;
+  };
+  std::uint32_t anywhere = kNoSlab;
+  std::size_t looked_at = 0;
   for (const auto& [run_first, run_count] : free_runs) {
+    if (++looked_at > kFreeRunsLookedAt) break;
     if (run_count < length || run_bytes(run_first, length) < of.block_bytes) continue;
     if (anywhere == kNoSlab) anywhere = run_first;
-    const auto aligned = static_cast<std::uint32_t>(round_up(run_first, length));
-    if (aligned + length > run_first + run_count || run_bytes(aligned, length) < of.block_bytes) continue;
-    first = aligned;
-    break;
+    if (const std::uint32_t aligned = aligned_in(run_first, run_count); aligned != kNoSlab) return {aligned, length};
   }
-  if (first == kNoSlab) {
-    if (place == Place::kAligned) return nullptr;
-    first = anywhere;
+  if (looked_at > kFreeRunsLookedAt) {  // memory in many pieces: then the shortest that is long enough, not the lowest
+    auto run = free_by_length.lower_bound({length, 0});
+    for (looked_at = 0; run != free_by_length.end() && looked_at < kFreeRunsLookedAt; ++run, ++looked_at) {
+      if (run_bytes(run->second, length) < of.block_bytes) continue;
+      if (anywhere == kNoSlab) anywhere = run->second;
+      if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
+        return {aligned, length};
+    }
+    run = free_by_length.lower_bound({2 * length - 1, 0});  // so long that a multiple lies in it
+    if (run != free_by_length.end()) {
+      if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
+        return {aligned, length};
+    }
   }
-  std::uint32_t count = length;
-  if (first == kNoSlab) {
-    if (free_runs.empty()) return nullptr;
-    std::tie(first, count) = *free_runs.rbegin();
-    if (first + count != granule_count || run_bytes(first, count) < of.block_bytes) return nullptr;
-    count = std::min(count, length);
-  }
+  if (place == Place::kAligned) return {0, 0};
+  if (anywhere != kNoSlab) return {anywhere, length};
+  if (free_runs.empty()) return {0, 0};
+  const auto [first, count] = *free_runs.rbegin();
+  if (first + count != granule_count || run_bytes(first, count) < of.block_bytes) return {0, 0};
+  return {first, std::min(count, length)};
+}
+
+Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index, Place place) {
+  Class& of = classes[class_index];
+  const auto [first, count] = find_run(of, place);
+  if (count == 0) return nullptr;
   take_run(first, count);
 
   auto slab = std::make_unique<Slab>();
@@ -290,12 +333,13 @@ Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index, Place place)
   of.slot_count += slab->slot_count;
   of.slabs.insert(first);
   of.with_room.insert(first);
+  heads[first] = {.class_index = class_index};
   slabs[first] = std::move(slab);
   return slabs[first].get();
 }
 
 void Arena::Impl::remove_slab(Slab& slab) {
-  KV_ASSERT(slab.used_count == 0 && slab.held_count == 0);
+  KV_ASSERT(slab.used_count == 0 && heads[slab.first_granule].held_count == 0);
   Class& of = classes[slab.class_index];
   of.slot_count -= slab.slot_count;
   of.slabs.erase(slab.first_granule);
@@ -307,29 +351,39 @@ void Arena::Impl::remove_slab(Slab& slab) {
   give_run(first, count);
 }
 
+void Arena::Impl::set_free(std::uint32_t first, std::uint32_t count) {
+  free_runs.emplace(first, count);
+  free_by_length.emplace(count, first);
+}
+
+void Arena::Impl::end_free(std::map<std::uint32_t, std::uint32_t>::iterator run) {
+  free_by_length.erase({run->second, run->first});
+  free_runs.erase(run);
+}
+
 void Arena::Impl::take_run(std::uint32_t first, std::uint32_t count) {
   const auto run = std::prev(free_runs.upper_bound(first));
-  const std::uint32_t run_end = run->first + run->second;
-  KV_ASSERT(run->first <= first && first + count <= run_end);
-  run->second = first - run->first;
-  if (run->second == 0) free_runs.erase(run);
-  if (first + count < run_end) free_runs.emplace(first + count, run_end - first - count);
+  const std::uint32_t run_first = run->first, run_end = run->first + run->second;
+  KV_ASSERT(run_first <= first && first + count <= run_end);
+  end_free(run);
+  if (run_first < first) set_free(run_first, first - run_first);
+  if (first + count < run_end) set_free(first + count, run_end - first - count);
 }
 
 void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
-  auto next = free_runs.lower_bound(first);
-  if (next != free_runs.end() && first + count == next->first) {
+  if (const auto next = free_runs.lower_bound(first); next != free_runs.end() && first + count == next->first) {
     count += next->second;
-    next = free_runs.erase(next);
+    end_free(next);
   }
-  if (next != free_runs.begin()) {
+  if (const auto next = free_runs.lower_bound(first); next != free_runs.begin()) {
     const auto before = std::prev(next);
     if (before->first + before->second == first) {
-      before->second += count;
-      return;
+      first = before->first;
+      count += before->second;
+      end_free(before);
     }
   }
-  free_runs.emplace(first, count);
+  set_free(first, count);
 }
 
 std::span<std::byte> Arena::bytes(SlotId slot) const {
@@ -371,8 +425,8 @@ bool Arena::is_allocated(SlotId slot) const {
 }
 
 void Arena::use(SlotId slot, Tick tick) {
-  Impl::Slab& slab = impl_->slab_of(slot);
-  slab.last_use = std::max(slab.last_use, tick);
+  Impl::Head& head = impl_->head_of(slot);
+  head.last_use = std::max(head.last_use, tick);
 }
 
 void Arena::hold(SlotId slot) {
@@ -380,7 +434,7 @@ void Arena::hold(SlotId slot) {
   const std::uint32_t number = Impl::slot_number(slot);
   KV_ASSERT(slab.is_used[number] && !slab.is_held[number]);
   slab.is_held[number] = true;
-  ++slab.held_count;
+  ++impl_->heads[slab.first_granule].held_count;
 }
 
 void Arena::end_hold(SlotId slot) {
@@ -388,64 +442,91 @@ void Arena::end_hold(SlotId slot) {
   const std::uint32_t number = Impl::slot_number(slot);
   KV_ASSERT(slab.is_held[number]);
   slab.is_held[number] = false;
-  --slab.held_count;
+  --impl_->heads[slab.first_granule].held_count;
+  ++impl_->change_count;
 }
 
 bool Arena::is_held(SlotId slot) const { return impl_->slab_of(slot).is_held[Impl::slot_number(slot)]; }
-void Arena::shield(SlotId slot) { impl_->slab_of(slot).shield_round = impl_->shield_round; }
+void Arena::shield(SlotId slot) { impl_->head_of(slot).shield_round = impl_->shield_round; }
 void Arena::end_shields() { ++impl_->shield_round; }
+std::uint64_t Arena::change_count() const { return impl_->change_count; }
+
+/// Maximum over a sliding window. Windows at the arena's end are shorter, as add_slab() allows.
+void Arena::search(std::size_t block_bytes, Search& search, Steps& steps) const {
+  KV_ASSERT(fits(block_bytes));
+  const std::uint32_t class_index = impl_->class_index_of(block_bytes);
+  const Impl::Class& of = impl_->classes[class_index];
+  const std::size_t length = of.granule_count;
+  const std::size_t found_max = std::clamp<std::size_t>(impl_->granule_count / length / kFoundShare, 1, kFoundMax);
+  const auto is_older = [](const Window& a, const Window& b) { return a.last_use < b.last_use; };
+  for (; search.first < impl_->granule_count; ++search.first) {
+    for (; search.end < std::min(search.first + length, impl_->granule_count); ++search.end) {
+      if (!steps.are_left()) return;
+      steps.take(Steps::kGranule);
+      const std::uint64_t use = impl_->last_use(search.end, class_index);
+      while (!search.later.empty() && search.later.back().second <= use) search.later.pop_back();
+      search.later.emplace_back(search.end, use);
+    }
+    while (search.later.front().first < search.first) search.later.pop_front();
+    const std::size_t count = search.end - search.first;
+    if (impl_->run_bytes(search.first, count) < of.block_bytes) break;
+    const std::uint64_t use = search.later.front().second;
+    if (use == Impl::kNever) continue;
+    const Window window{search.first, count, Tick{use}};
+    if (!search.anywhere || is_older(window, *search.anywhere)) search.anywhere = window;
+    if (count != length || search.first % count != 0) continue;
+    std::vector<Window>& found = search.aligned;  // a heap, the youngest on top
+    if (found.size() == found_max) {
+      if (!is_older(window, found.front())) continue;
+      std::pop_heap(found.begin(), found.end(), is_older);
+      found.pop_back();
+    }
+    found.push_back(window);
+    std::push_heap(found.begin(), found.end(), is_older);
+  }
+  search.is_over = true;
+}
+
+std::optional<Tick> Arena::last_use(const Window& window, std::size_t block_bytes) const {
+  const std::uint32_t class_index = impl_->class_index_of(block_bytes);
+  std::uint64_t latest = 0;
+  for (std::size_t i = 0; i < window.granule_count; ++i)
+    latest = std::max(latest, impl_->last_use(window.first_granule + i, class_index));
+  return latest == Impl::kNever ? std::nullopt : std::optional(Tick{latest});
+}
 
 std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const {
   if (!fits(block_bytes)) return std::nullopt;
-  const std::uint32_t class_index = impl_->class_index_of(block_bytes);
-  const Impl::Class& of = impl_->classes[class_index];
-  constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  const auto last_use = [&](std::size_t granule) -> std::uint64_t {  // as it counts here
-    const std::uint32_t first = impl_->slab_of_granule[granule];
-    if (first == kNoSlab) return 0;
-    const Impl::Slab& slab = *impl_->slabs[first];
-    return impl_->is_clearable(slab) && slab.class_index != class_index ? static_cast<std::uint64_t>(slab.last_use)
-                                                                        : kNever;
-  };
-
-  // Maximum over a sliding window; `later` holds granules whose last use is above that of all after them. Windows at
-  // the arena's end are shorter, as add_slab() allows.
-  std::optional<Window> best, best_aligned;
-  std::deque<std::pair<std::size_t, std::uint64_t>> later;
-  for (std::size_t first = 0, end = 0; first < impl_->granule_count; ++first) {
-    for (; end < std::min(first + of.granule_count, impl_->granule_count); ++end) {
-      const std::uint64_t use = last_use(end);
-      while (!later.empty() && later.back().second <= use) later.pop_back();
-      later.emplace_back(end, use);
-    }
-    while (later.front().first < first) later.pop_front();
-    const std::size_t count = end - first;
-    if (impl_->run_bytes(first, count) < of.block_bytes) break;
-    const std::uint64_t use = later.front().second;
-    if (use == kNever) continue;
-    const Window window{first, count, Tick{use}};
-    if (!best || window.last_use < best->last_use) best = window;
-    const bool is_aligned = count == of.granule_count && first % count == 0;
-    if (is_aligned && (!best_aligned || window.last_use < best_aligned->last_use)) best_aligned = window;
-  }
-  return best_aligned ? best_aligned : best;
+  Search whole;
+  Steps steps(std::numeric_limits<std::size_t>::max());
+  search(block_bytes, whole, steps);
+  const auto oldest =
+      std::min_element(whole.aligned.begin(), whole.aligned.end(), [](const Window& a, const Window& b) {
+        return std::tie(a.last_use, a.first_granule) < std::tie(b.last_use, b.first_granule);
+      });
+  return oldest != whole.aligned.end() ? *oldest : whole.anywhere;
 }
 
-std::vector<SlotId> Arena::slots_in(const Window& window) const {
-  std::vector<SlotId> slots;
-  const std::size_t end = window.first_granule + window.granule_count;
-  for (std::size_t granule = window.first_granule; granule < end;) {
-    const std::uint32_t first = impl_->slab_of_granule[granule];
+std::optional<SlotId> Arena::next_slot(const Window& window, Cursor& cursor, Steps& steps) const {
+  while (cursor.granule < window.first_granule + window.granule_count && steps.are_left()) {
+    steps.take(Steps::kGranule);
+    const std::uint32_t first = impl_->slab_of_granule[cursor.granule];
     if (first == kNoSlab) {
-      ++granule;
+      ++cursor.granule;
       continue;
     }
+    if (std::exchange(cursor.slab, first) != first) cursor.slot = 0;
     const Impl::Slab& slab = *impl_->slabs[first];
-    for (std::uint32_t number = 0; number < slab.fresh; ++number)
-      if (slab.is_used[number]) slots.push_back(impl_->slot_id(slab, number));
-    granule = slab.first_granule + slab.granule_count;
+    while (cursor.slot < slab.fresh && steps.are_left()) {
+      const std::uint32_t number = cursor.slot++;
+      if (slab.is_used[number]) return impl_->slot_id(slab, number);
+      steps.take(Steps::kGranule);
+    }
+    if (cursor.slot < slab.fresh) break;
+    cursor.granule = first + slab.granule_count;
+    cursor.slot = 0;
   }
-  return slots;
+  return std::nullopt;
 }
 
 std::string Arena::check() const {
@@ -468,7 +549,7 @@ std::string Arena::check() const {
     const auto used = static_cast<std::size_t>(std::count(slab.is_used.begin(), slab.is_used.end(), true));
     const auto held = static_cast<std::size_t>(std::count(slab.is_held.begin(), slab.is_held.end(), true));
     if (used != slab.used_count || used == 0) return "arena: a slab's used slots are miscounted";
-    if (held != slab.held_count) return "arena: a slab's held slots are miscounted";
+    if (held != impl_->heads[first].held_count) return "arena: a slab's held slots are miscounted";
     if (slab.fresh != used + slab.free_slots.size()) return "arena: a slab's free slots are miscounted";
     if (of.with_room.contains(first) != (used < slab.slot_count))
       return "arena: a slab with room is not listed as such";
@@ -499,6 +580,9 @@ std::string Arena::check() const {
     end_before = first + count;
   }
   if (free_granules != 0) return "arena: free granules are miscounted";
+  if (impl_->free_by_length.size() != impl_->free_runs.size()) return "arena: a free run is listed once only";
+  for (const auto& [first, count] : impl_->free_runs)
+    if (!impl_->free_by_length.contains({count, first})) return "arena: a free run is listed with another length";
   return "";
 }
 

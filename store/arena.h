@@ -10,15 +10,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "index/prefix_index.h"
+#include "index/steps.h"
 
 namespace kv {
 
@@ -45,7 +48,7 @@ struct ArenaConfig {
 /// be of no use to its class otherwise; and blocks under 2 KiB that are no multiple of 64 bytes are padded to one.
 /// Thread safety: none for the bookkeeping (the Store's lock); bytes() and checksums() of a slot that the caller owns
 /// or pinned may be used without the lock while others call anything. Cost: allocate() and free() O(log slabs); a new
-/// slab O(its slots); oldest_window() O(granules).
+/// slab O(its slots); a whole search O(granules), in as many calls as one likes.
 class Arena {
  public:
   /// Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the memory is not there); kBadRequest for
@@ -99,17 +102,43 @@ class Arena {
   /// end_shields().
   void shield(SlotId slot);
   void end_shields();
+  /// Grows whenever something ended that may have kept a slab from being cleared.
+  std::uint64_t change_count() const;
 
   struct Window {
     std::size_t first_granule, granule_count;
     Tick last_use;  ///< The latest use of any slab in it.
   };
-  /// The run of granules, long enough for a slab of the class, whose contents were used longest ago; of those that
-  /// begin at a multiple of their length, if one will do (see add_slab). It has no held or shielded slab and no slab of
-  /// that class itself (whose slots are better evicted one by one). nullopt if there is none.
+  /// Looks through the arena for runs of granules that can be cleared for a class: long enough for a slab of it, with
+  /// no held slab and no slab of that class itself (whose slots are better evicted one by one). As the arena may be
+  /// large, in slices: what changes meanwhile may be missed, so ask last_use() before clearing.
+  struct Search {
+    /// Those used longest ago, in no order: of the windows that begin at a multiple of their length a sixteenth, at
+    /// least one, at most 512, so that a search pays for several slabs. Only one, the oldest, if the arena is small.
+    std::vector<Window> aligned;
+    std::optional<Window> anywhere;  ///< The oldest of all places: if none of the others will do (see add_slab).
+    bool is_over = false;            ///< The whole arena was looked at.
+
+   private:
+    friend class Arena;
+    std::size_t first = 0, end = 0;
+    std::deque<std::pair<std::size_t, std::uint64_t>> later;  ///< Granules used later than all after them, up to `end`.
+  };
+  void search(std::size_t block_bytes, Search& search, Steps& steps) const;
+  /// When the window was used last, as of now; nullopt if it cannot be cleared (any more).
+  std::optional<Tick> last_use(const Window& window, std::size_t block_bytes) const;
+  /// The result of a whole search, the oldest window; nullopt if there is none. O(granules): for tests.
   std::optional<Window> oldest_window(std::size_t block_bytes) const;
-  /// Allocated slots of all slabs that lie in the window, in part or whole. Freeing them all frees the window.
-  std::vector<SlotId> slots_in(const Window& window) const;
+
+  /// A place in a window.
+  struct Cursor {
+    std::size_t granule = 0;
+    std::uint32_t slab = 0, slot = 0;
+  };
+  Cursor begin(const Window& window) const { return {.granule = window.first_granule}; }
+  /// The next allocated slot of the slabs that lie in the window, in part or whole, and moves the cursor behind it.
+  /// nullopt at the window's end, or when no steps are left. Freeing all of them frees the window.
+  std::optional<SlotId> next_slot(const Window& window, Cursor& cursor, Steps& steps) const;
 
   /// Checks every invariant; for tests. Returns an empty string or what is broken.
   std::string check() const;

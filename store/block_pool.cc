@@ -28,15 +28,40 @@ void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
 }
 
 void BlockPool::pin(BlockId block) {
-  if (index_.pin_count(block) == 0) {
-    arena_->hold(index_.slot(block));
-    ++pinned_count_;
-  }
+  hold(block);
   index_.pin(block);
 }
 
 void BlockPool::unpin(BlockId block) {
   index_.unpin(block);
+  end_hold(block);
+}
+
+void BlockPool::pin(std::span<const BlockId> prefix) {
+  for (const BlockId block : prefix) hold(block);
+  index_.pin(prefix);
+}
+
+void BlockPool::unpin(std::span<const BlockId> prefix) {
+  index_.unpin(prefix);
+  for (const BlockId block : prefix) end_hold(block);
+}
+
+void BlockPool::move_pin(BlockId from, BlockId to) {
+  hold(to);
+  index_.move_pin(from, to);
+  end_hold(from);
+}
+
+/// What the block's first pin means for its slot.
+void BlockPool::hold(BlockId block) {
+  if (index_.pin_count(block) > 0) return;
+  arena_->hold(index_.slot(block));
+  ++pinned_count_;
+}
+
+/// And the end of its last.
+void BlockPool::end_hold(BlockId block) {
   if (index_.pin_count(block) > 0) return;
   const SlotId slot = index_.slot(block);
   arena_->end_hold(slot);
@@ -90,22 +115,24 @@ void BlockPool::remove_leaf_end(BlockId block) {
   arena_->free(slot);
 }
 
-std::size_t BlockPool::unlink(BlockId block, const std::function<void(BlockId)>& unlinked) {
-  std::size_t count = 0;
-  std::vector<BlockId> retained;
-  index_.unlink_subtree(block, [&](BlockId below) {
-    ++count;
-    unlinked(below);
-    if (disk_ != nullptr) disk_->remove_copy(below, index_.recency(below));
-    if (index_.pin_count(below) == 0) {
-      arena_->free(index_.slot(below));
-      return;
+void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed) {
+  index_.reap(steps, [&](BlockId block, std::uint32_t label) {
+    removed(block, Removal{label});
+    if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
+    if (index_.pin_count(block) > 0 && retained_.erase(block) > 0) {
+      retained_bytes_ -= block_bytes(block);
+      index_.unpin(block);
+      if (index_.pin_count(block) == 0) {
+        arena_->end_hold(index_.slot(block));
+        --pinned_count_;
+      }
     }
-    unlinked_.insert(below);
-    if (is_retained(below)) retained.push_back(below);
+    if (index_.pin_count(block) == 0) {
+      arena_->free(index_.slot(block));
+    } else {
+      unlinked_.insert(block);
+    }
   });
-  for (const BlockId below : retained) unretain(below);
-  return count;
 }
 
 }  // namespace kv

@@ -6,12 +6,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
 #include "index/prefix_index.h"
+#include "index/steps.h"
 #include "store/arena.h"
 #include "store/disk_tier.h"
 
@@ -50,6 +52,9 @@ class BlockPool {
   // -- pins
   void pin(BlockId block);
   void unpin(BlockId block);
+  void pin(std::span<const BlockId> prefix);    ///< As PrefixIndex::pin of a prefix.
+  void unpin(std::span<const BlockId> prefix);  ///< The same ones.
+  void move_pin(BlockId from, BlockId to);      ///< As PrefixIndex::move_pin.
   bool is_retained(BlockId block) const { return retained_.contains(block); }
   void retain(BlockId block);    ///< Requires: !is_retained(block).
   bool unretain(BlockId block);  ///< Whether it was retained.
@@ -59,9 +64,14 @@ class BlockPool {
   void unstage(SlotId slot);                                                 ///< Frees it.
   BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot is staged.
   void remove_leaf_end(BlockId block);
-  /// Takes the block and all below it out of the index, ending retention. Each is handed to `unlinked` while it is
-  /// still known (children first). Returns how many.
-  std::size_t unlink(BlockId block, const std::function<void(BlockId)>& unlinked);
+  /// Why blocks are removed, many at a time: first they are cut off (PrefixIndex::detach), so that nobody finds them,
+  /// then freed by reap().
+  enum class Removal : std::uint32_t { kEviction, kDrop };
+  void detach(BlockId block, Removal why) { index_.detach(block, static_cast<std::uint32_t>(why)); }
+  void detach_all(TreeId tree, Removal why) { index_.detach_all(tree, static_cast<std::uint32_t>(why)); }
+  /// Frees what was cut off, ending retention, as long as there are steps. Each is handed to `removed` while it is
+  /// still known (children first).
+  void reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed);
 
   bool is_on_disk(BlockId block) const { return disk_ != nullptr && disk_->copy_on_disk(block) != kNoBlock; }
   std::size_t block_bytes(BlockId block) const { return arena_->block_bytes(index_.slot(block)); }
@@ -80,6 +90,9 @@ class BlockPool {
   std::unordered_set<BlockId> retained_;
   std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
   std::vector<BlockId> scratch_;
+
+  void hold(BlockId block);
+  void end_hold(BlockId block);
 };
 
 }  // namespace kv

@@ -2,32 +2,48 @@
 
 #include <algorithm>
 #include <bit>
-#include <unordered_set>
-#include <vector>
+#include <tuple>
+#include <utility>
 
 #include "base/assert.h"
 
 namespace kv {
+namespace {
 
-Evictor::Found Evictor::find_slot(std::size_t block_bytes, std::size_t* budget, TimePoint now, bool may_lose) {
+constexpr Duration kRestPerStep = std::chrono::nanoseconds(200);  ///< Twenty times what a step takes.
+/// A slab above a pinned block is not looked at again for so long, so that many leases do not cost a search each.
+constexpr Duration kShieldDuration = std::chrono::seconds(1);
+
+}  // namespace
+
+Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose, bool may_rest) {
+  const std::uint32_t size_class = pool_.arena().add_class(block_bytes);
+  if (size_class >= hunts_.size()) hunts_.resize(size_class + 1);
+  Hunt& hunt = hunts_[size_class];
+  if (std::exchange(hunt.block_bytes, block_bytes) != block_bytes) hunt = {.block_bytes = block_bytes};
   for (;;) {
+    steps.take(Steps::kBlock);
     if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
-    const BlockId oldest = pool_.index().oldest_leaf_end();
-    const BlockId own = pool_.index().oldest_leaf_end(pool_.arena().add_class(block_bytes));
-    if (!may_lose && (own == kNoBlock || !pool_.is_on_disk(own))) return {};
-    if (oldest != kNoBlock && *budget == 0) return {.again = true};
-    std::size_t evicted = 0;
-    if (may_lose && oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own)))
-      evicted = clear_oldest_window(block_bytes, *budget, now);
-    if (evicted == 0) {
-      // Free granules that lie across two places for a slab: not before, since what is cleared in several calls for a
-      // whole slab would be taken for this as soon as enough of it is free, and then leave room for one slab, not two.
-      if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
-      if (own == kNoBlock) return {};
-      evict(own, now);
-      evicted = 1;
+    if (!steps.are_left()) return {.again = true};
+    if (pool_.index().has_detached()) {
+      reap(steps, now);
+      continue;
     }
-    *budget -= std::min(evicted, *budget);
+    const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
+    const BlockId own = pool_.index().oldest_leaf_end(size_class, &steps);
+    if (!steps.are_left()) return {.again = true};
+    if (!may_lose && (own == kNoBlock || !pool_.is_on_disk(own))) return {};
+    if (may_lose && oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own))) {
+      const Cleared cleared = clear_oldest_window(block_bytes, hunt, steps, now, may_rest);
+      if (cleared == Cleared::kUnfinished) return {.again = true};
+      if (cleared == Cleared::kSome) continue;
+    }
+    // Free granules that lie across two places for a slab: not before, since what is cleared in several calls for a
+    // whole slab would be taken for this as soon as enough of it is free, and then leave room for one slab, not two.
+    if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
+    if (own == kNoBlock) return {};
+    evict(own, now);
+    steps.take(Steps::kRemoval);
   }
 }
 
@@ -43,36 +59,116 @@ void Evictor::evict(BlockId block, TimePoint now) {
   pool_.remove_leaf_end(block);
 }
 
-/// Evicts what lies in the run of granules that was used longest ago, `budget` blocks of it and their subtrees. Returns
-/// how many went. A run that is cleared in part will be found again: nothing in it gets younger, except by the use of a
-/// block in it.
-std::size_t Evictor::clear_oldest_window(std::size_t block_bytes, std::size_t budget, TimePoint now) {
-  shield_pinned_prefixes();
-  const auto window = pool_.arena().oldest_window(block_bytes);
-  pool_.arena().end_shields();
-  if (!window) return 0;
-  std::size_t evicted = 0;
-  for (const SlotId slot : pool_.arena().slots_in(*window)) {
-    if (!pool_.arena().is_allocated(slot)) continue;  // went with a block above it
-    if (evicted >= budget) return evicted;
-    evicted += pool_.unlink(pool_.arena().owner(slot), [&](BlockId block) {
-      KV_ASSERT(pool_.index().pin_count(block) == 0);
-      count_eviction(block, now);
-    });
-  }
-  ++stats_.slab_moves;
-  return evicted;
+std::size_t Evictor::reap(Steps& steps, TimePoint now) {
+  std::size_t dropped = 0;
+  pool_.reap(steps, [&](BlockId block, BlockPool::Removal why) {
+    if (why == BlockPool::Removal::kDrop) {
+      ++dropped;
+      return;
+    }
+    KV_ASSERT(pool_.index().pin_count(block) == 0);
+    count_eviction(block, now);
+  });
+  stats_.dropped_blocks += dropped;
+  return dropped;
 }
 
-/// Shields the slabs of all blocks above a pinned one. Moves, and retention while none of it was taken back, pin each
-/// block of their prefix, so those slabs are held anyway.
-void Evictor::shield_pinned_prefixes() {
-  std::unordered_set<BlockId> seen;
-  pinned_prefixes_([&](BlockId block) {
-    if (!pool_.index().is_linked(block)) return;
-    for (; block != kNoBlock && seen.insert(block).second; block = pool_.index().parent(block))
-      pool_.arena().shield(pool_.index().slot(block));
-  });
+/// Evicts what lies in the run of granules that was used longest ago, with all below. Looks through the whole run for
+/// pins first, lest half of it be evicted in vain. Between two calls something in it may be pinned or used: then the
+/// run is left as it is. kNone: there is no such run, or what there is is free.
+Evictor::Cleared Evictor::clear_oldest_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now,
+                                              bool may_rest) {
+  Arena& arena = pool_.arena();
+  if (hunt.window) {
+    steps.take(hunt.window->granule_count * Steps::kGranule);
+    const auto use = arena.last_use(*hunt.window, block_bytes);
+    if (!use || *use > hunt.window->last_use) hunt.window.reset();
+  }
+  for (;;) {
+    if (!hunt.window) {
+      if (const Cleared chosen = choose_window(block_bytes, hunt, steps, now, may_rest); chosen != Cleared::kSome)
+        return chosen;
+    }
+    while (hunt.window) {
+      const auto slot = arena.next_slot(*hunt.window, hunt.at, steps);
+      if (!slot) {
+        if (!steps.are_left()) return Cleared::kUnfinished;
+        hunt.at = arena.begin(*hunt.window);
+        if (!std::exchange(hunt.is_checked, true)) continue;
+        hunt.window.reset();
+        return Cleared::kSome;
+      }
+      const BlockId block = arena.owner(*slot);
+      if (arena.is_held(*slot) || block == kNoBlock || pool_.index().has_pinned(block, steps)) {
+        arena.shield(*slot);
+        hunt.window.reset();
+        break;
+      }
+      if (!hunt.is_checked) continue;
+      if (!std::exchange(hunt.is_begun, true)) ++stats_.slab_moves;
+      hunt.is_last_look = false;
+      pool_.detach(block, BlockPool::Removal::kEviction);
+      steps.take(Steps::kRemoval);
+      reap(steps, now);
+      if (pool_.index().has_detached()) return Cleared::kUnfinished;
+    }
+  }
+}
+
+/// Takes the oldest window found that still is what it was then; searches for more when there are none left.
+Evictor::Cleared Evictor::choose_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now,
+                                        bool may_rest) {
+  Arena& arena = pool_.arena();
+  for (;;) {
+    for (; !hunt.found.empty(); hunt.found.pop_back()) {
+      if (!steps.are_left()) return Cleared::kUnfinished;
+      const Arena::Window window = hunt.found.back();
+      steps.take(window.granule_count * Steps::kGranule);
+      const auto use = arena.last_use(window, block_bytes);
+      if (!use || *use > window.last_use) continue;
+      Arena::Cursor at = arena.begin(window);
+      if (!arena.next_slot(window, at, steps)) {
+        if (!steps.are_left()) return Cleared::kUnfinished;
+        hunt.found.clear();
+        return Cleared::kNone;  // it is free, only not where a slab should begin
+      }
+      hunt.window = window;
+      hunt.is_checked = hunt.is_begun = false;
+      hunt.at = arena.begin(window);
+      hunt.found.pop_back();
+      return Cleared::kSome;
+    }
+    if (!hunt.search) {
+      if (hunt.none_at == arena.change_count() || (may_rest && now < hunt.rest_until)) return Cleared::kNone;
+      if (now - shielded_since_ > kShieldDuration) end_shields(now);
+      hunt.search.emplace();
+      hunt.search_steps = 0;
+      hunt.change_count = arena.change_count();
+      hunt.none_at.reset();
+    }
+    const std::size_t before = steps.used();
+    arena.search(block_bytes, *hunt.search, steps);
+    hunt.search_steps += steps.used() - before;
+    if (!hunt.search->is_over) return Cleared::kUnfinished;
+    hunt.found = std::move(hunt.search->aligned);
+    if (hunt.found.empty() && hunt.search->anywhere) hunt.found.push_back(*hunt.search->anywhere);
+    hunt.search.reset();
+    std::sort(hunt.found.begin(), hunt.found.end(), [](const Arena::Window& a, const Arena::Window& b) {
+      return std::tie(a.last_use, a.first_granule) > std::tie(b.last_use, b.first_granule);
+    });
+    if (!hunt.found.empty()) continue;
+    // What shields say was found out a while ago, perhaps: look at it all once more before saying that there is none.
+    end_shields(now);
+    if (!std::exchange(hunt.is_last_look, !hunt.is_last_look)) continue;
+    hunt.none_at = hunt.change_count;
+    hunt.rest_until = now + hunt.search_steps * kRestPerStep;
+    return Cleared::kNone;
+  }
+}
+
+void Evictor::end_shields(TimePoint now) {
+  pool_.arena().end_shields();
+  shielded_since_ = now;
 }
 
 void Evictor::count_eviction(BlockId block, TimePoint now) {

@@ -4,10 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
+#include "index/steps.h"
+#include "store/arena.h"
 #include "store/block_pool.h"
 
 namespace kv {
@@ -19,51 +21,72 @@ namespace kv {
 ///   3. memory moves between the classes: the run of granules used longest ago is cleared, with all blocks below those
 ///      that lie in it (which were used no later). A run that holds a staged or pinned block, or one with a pinned
 ///      block below, is left. If there is no other: 2.
+/// Blocks that were cut off already, by 3 or by a drop, are freed before anything is evicted.
+/// All of it in slices: a call does what its steps allow, and the next one goes on there. In a small arena the run of
+/// granules is the oldest there is. In a large one a search pays for many (Arena::Search): each was among the oldest
+/// when the search came by, and was not used since.
 /// With blocks of one size this is exact: a slot is found as long as one block neither is pinned nor has a pinned block
 /// below. With several sizes it is refused when pins are scattered so that no long enough run of granules is without
 /// them.
 /// Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With two sizes in
 /// equal use that cost a fifth of all hits, since hardly a block then went one by one.
-/// Thread safety: none, the Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: O(granules + blocks of
-/// leased prefixes + blocks evicted).
+/// Thread safety: none, the Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules looked at, the
+/// blocks of a run, those evicted. How many leases there are does not matter.
 class Evictor {
  public:
-  /// Calls its argument with the last block of each prefix that is pinned as a whole (a lease's, a put's, one being
-  /// spilled).
-  using PinnedPrefixes = std::function<void(const std::function<void(BlockId)>&)>;
-
   static constexpr std::uint64_t kAgeRatio = 2;
 
   struct Stats {
     std::uint64_t evicted_blocks = 0, evicted_bytes = 0, slab_moves = 0;
     std::uint64_t unspilled_blocks = 0;           ///< Of them: not on disk.
+    std::uint64_t dropped_blocks = 0;             ///< Freed after a drop.
     std::array<std::uint64_t, 32> age_log2_ms{};  ///< As StoreStats::eviction_age_log2_ms.
   };
 
   struct Found {
     std::optional<SlotId> slot;  ///< Staged in the pool.
-    bool again = false;          ///< Not found because `*budget` evictions were used up; there is more to evict.
+    bool again = false;          ///< Not found because the steps were used up: there is more to look at, or to evict.
   };
 
-  Evictor(BlockPool& pool, PinnedPrefixes pinned_prefixes)
-      : pool_(pool), pinned_prefixes_(std::move(pinned_prefixes)) {}
+  explicit Evictor(BlockPool& pool) : pool_(pool) {}
 
-  /// `*budget`: how many blocks may be evicted, counted down. One subtree goes whole, so that the last eviction may
-  /// exceed it. `wanted`: how many slots of this size the caller is about to ask for, this one included.
   /// `may_lose`: whether a block that is not on disk may go; if not, only 1, and 2 for a block that is.
-  Found find_slot(std::size_t block_bytes, std::size_t* budget, TimePoint now, bool may_lose = true);
+  /// `may_rest`: the caller was refused before, and asks every so often: if the last search of a large arena found
+  /// nothing, another one may wait a while (twenty times what the last one took).
+  Found find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose = true, bool may_rest = false);
 
   void evict(BlockId leaf_end, TimePoint now);  ///< Requires: no pins.
+  /// Frees what was cut off, as long as there are steps. Returns how many of these blocks were dropped.
+  std::size_t reap(Steps& steps, TimePoint now);
   const Stats& stats() const { return stats_; }
 
  private:
-  std::size_t clear_oldest_window(std::size_t block_bytes, std::size_t budget, TimePoint now);
+  /// Of one size class: how far it has come with taking memory from others.
+  struct Hunt {
+    std::size_t block_bytes = 0;          ///< The class's number may have been another size's before.
+    std::optional<Arena::Search> search;  ///< Under way.
+    std::vector<Arena::Window> found;     ///< By the last one; the oldest last.
+    std::optional<Arena::Window> window;  ///< Being cleared.
+    bool is_checked = false;              ///< Nothing in the window, or below what lies in it, is pinned.
+    bool is_begun = false;                ///< Something in it was evicted.
+    Arena::Cursor at;
+    bool is_last_look = false;  ///< A search found nothing but for what is shielded.
+    std::size_t search_steps = 0;
+    std::uint64_t change_count = 0;        ///< The arena's, when the search began.
+    std::optional<std::uint64_t> none_at;  ///< The same of a search that found nothing.
+    TimePoint rest_until{};
+  };
+  enum class Cleared : std::uint8_t { kSome, kNone, kUnfinished };
+
+  Cleared clear_oldest_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now, bool may_rest);
+  Cleared choose_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now, bool may_rest);
+  void end_shields(TimePoint now);
   bool is_much_older(BlockId block, BlockId than) const;
-  void shield_pinned_prefixes();
   void count_eviction(BlockId block, TimePoint now);
 
   BlockPool& pool_;
-  PinnedPrefixes pinned_prefixes_;
+  std::vector<Hunt> hunts_;  ///< By size class.
+  TimePoint shielded_since_{};
   Stats stats_;
 };
 

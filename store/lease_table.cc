@@ -42,15 +42,21 @@ Result<BlockId> LeaseTable::release(SessionId session, LeaseId lease) {
   return end(index);
 }
 
-std::size_t LeaseTable::expire(TimePoint now, const std::function<void(BlockId)>& ended) {
+std::size_t LeaseTable::expire(TimePoint now, std::size_t count_max, const std::function<void(BlockId)>& ended) {
   std::size_t count = 0;
-  for (; by_grant_.first != kNone && entries_[by_grant_.first].end <= now; ++count) ended(end(by_grant_.first));
+  for (; count < count_max && by_grant_.first != kNone && entries_[by_grant_.first].end <= now; ++count)
+    ended(end(by_grant_.first));
   return count;
 }
 
-void LeaseTable::end_session(SessionId session, const std::function<void(BlockId)>& ended) {
-  for (auto it = sessions_.find(session); it != sessions_.end(); it = sessions_.find(session))
+std::size_t LeaseTable::end_session(SessionId session, std::size_t count_max,
+                                    const std::function<void(BlockId)>& ended) {
+  std::size_t count = 0;
+  for (auto it = sessions_.find(session); count < count_max && it != sessions_.end(); ++count) {
     ended(end(it->second.first));
+    it = sessions_.find(session);
+  }
+  return count;
 }
 
 /// Takes the lease out of all lists and returns its block.

@@ -41,10 +41,11 @@ class LeaseTable {
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
   /// The block it was granted for. Errors: kStaleLease if it has ended, never was, or is another session's.
   Result<BlockId> release(SessionId session, LeaseId lease);
-  /// Ends all leases that are over at `now`, in grant order, and hands each one's block to `ended`. Returns how many.
-  std::size_t expire(TimePoint now, const std::function<void(BlockId)>& ended);
-  /// Ends all leases of the session; order unspecified.
-  void end_session(SessionId session, const std::function<void(BlockId)>& ended);
+  /// Ends leases that are over at `now`, in grant order, at most `count_max` of them, and hands each one's block to
+  /// `ended`. Returns how many.
+  std::size_t expire(TimePoint now, std::size_t count_max, const std::function<void(BlockId)>& ended);
+  /// Ends leases of the session, at most `count_max`; order unspecified. Returns how many.
+  std::size_t end_session(SessionId session, std::size_t count_max, const std::function<void(BlockId)>& ended);
 
   void for_each(const std::function<void(BlockId)>& visit) const;  ///< The block of every live lease, in grant order.
   std::size_t lease_count() const { return lease_count_; }

@@ -10,9 +10,14 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kFreshMax = 4096;  ///< Blocks that wait to be written through; more are only spilled.
-constexpr std::size_t kEvictionsPerCall = 1024;
+constexpr std::size_t kStepsPerCall = 8192;
+constexpr std::size_t kWritesMax = 512;  ///< Of small blocks, so that finish() takes no longer than other calls.
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
+
+bool is_full(const SpillWork& work, std::uint64_t bytes_max) {
+  return work.write_bytes >= bytes_max || work.writes.size() >= kWritesMax;
+}
 
 }  // namespace
 
@@ -67,12 +72,16 @@ SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything)
   if (std::exchange(drop_unknown_, false)) drop_before_ = std::max(drop_before_, tier_.oldest_key());
   if (!keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
   work.drop_before = drop_before_;
-  while (!fresh_.empty() && work.write_bytes < bytes_max) {
+  // Dropped, but not freed yet: not to be written, and what is above it here is not above it in the tree.
+  Steps steps(kStepsPerCall);
+  evictor_.reap(steps, now);
+  if (pool_.index().has_detached()) return work;
+  while (!fresh_.empty() && !is_full(work, bytes_max)) {
     const BlockId block = fresh_.back();
-    if (pool_.index().is_linked(block) && !add_chain(work, block, bytes_max)) break;
+    if (pool_.index().is_attached(block) && !add_chain(work, block, bytes_max)) break;
     fresh_.pop_back();
   }
-  write_oldest(work, bytes_max, now, everything);
+  write_oldest(work, bytes_max, now, everything, steps);
   return work;
 }
 
@@ -88,16 +97,17 @@ void Spiller::move_live(SpillWork& work, std::uint64_t bytes_max) {
   if (work.writes.empty() && tier_.is_oldest_dead()) drop_before_ = tier_.end_segment();
 }
 
-void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything) {
+void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything, Steps& steps) {
   const Arena& arena = pool_.arena();
   const auto free_bytes = [&] { return arena.capacity_bytes() - arena.allocated_bytes(); };
   const auto capacity = static_cast<double>(arena.capacity_bytes());
   const auto reserve = static_cast<std::uint64_t>(capacity * config_.reserve);
-  for (std::size_t evicted = 0; evicted < kEvictionsPerCall && work.write_bytes < bytes_max;) {
+  while (steps.are_left() && !is_full(work, bytes_max)) {
     if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;
     const bool may_skip = config_.skip_unused && !everything && 2 * free_bytes() < reserve;
-    const BlockId oldest = pool_.index().oldest_leaf_end();
+    const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
     if (oldest == kNoBlock) return;
+    steps.take(Steps::kRemoval);
     const bool is_lost = may_skip && tier_.copy_on_disk(oldest) == kNoBlock && is_unused(oldest);
     if (is_lost || tier_.copy_on_disk(oldest) != kNoBlock) {
       skipped_count_ += is_lost;
@@ -106,7 +116,6 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
       const bool is_above_unused = above != kNoBlock && is_unused(above);
       evictor_.evict(oldest, now);
       if (is_above_unused) stored_at_[to_int(above)].tick = stored;  // an end takes over the recency of what was below
-      ++evicted;
     } else if (!add_chain(work, oldest, bytes_max)) {
       return;
     }
@@ -122,7 +131,7 @@ bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max)
        block = pool_.index().parent(block))
     chain.push_back(block);
   for (; !chain.empty(); chain.pop_back()) {
-    if (work.write_bytes >= bytes_max) return false;
+    if (is_full(work, bytes_max)) return false;
     add(work, chain.back(), kNoBlock);
   }
   return true;
@@ -223,9 +232,10 @@ void Spiller::finish_write(const SpillWork::Item& item, DiskKey key) {
     erased_.push_back(key);  // dropped meanwhile
     return;
   }
-  const BlockId parent = index.is_linked(item.memory) ? index.parent(item.memory) : kNoBlock;
+  const bool is_attached = index.is_attached(item.memory);
+  const BlockId parent = is_attached ? index.parent(item.memory) : kNoBlock;
   const BlockId above = parent == kNoBlock ? kNoBlock : tier_.copy_on_disk(parent);
-  if (!index.is_linked(item.memory) || (parent != kNoBlock && above == kNoBlock)) {
+  if (!is_attached || (parent != kNoBlock && above == kNoBlock)) {
     erased_.push_back(key);  // it, or what was above it on disk, was dropped meanwhile
     return;
   }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "index/namespace_record.h"
+#include "index/steps.h"
 #include "store/block_pool.h"
 #include "store/disk.h"
 #include "store/disk_tier.h"
@@ -113,7 +114,7 @@ class Spiller {
   };
 
   void move_live(SpillWork& work, std::uint64_t bytes_max);
-  void write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything);
+  void write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything, Steps& steps);
   bool is_unused(BlockId block) const;  ///< In memory; since it was stored.
   bool add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max);
   void add(SpillWork& work, BlockId memory, BlockId disk);

@@ -4,6 +4,11 @@
 #include "store/store_impl.h"
 
 namespace kv {
+namespace {
+
+constexpr std::size_t kLeasesEndedMax = 128;  ///< In one go.
+
+}  // namespace
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
@@ -106,7 +111,8 @@ std::vector<NamespaceStats> Store::namespaces() const {
 
 Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hashes, const MatchOptions& options,
                                   TimePoint now) {
-  impl_->expire_leases(now);
+  Impl::Call call(*impl_);
+  impl_->expire_leases(now, call.steps);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   BlockPool& pool = impl_->pool;
@@ -164,8 +170,9 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
 
   PinnedPrefix pinned;
   pinned.blocks.reserve(found->prefix.block_count);
-  for (const BlockId block : pool.blocks_of(found->prefix)) {
-    pool.pin(block);
+  const std::vector<BlockId> blocks = pool.blocks_of(found->prefix);
+  pool.pin(blocks);
+  for (const BlockId block : blocks) {
     const SlotId slot = pool.index().slot(block);
     pinned.blocks.push_back({block, pool.arena().bytes(slot), pool.arena().checksums(slot)});
   }
@@ -177,7 +184,10 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
 }
 
 void Store::unpin(const PinnedPrefix& prefix) {
-  for (const PinnedBlock& block : prefix.blocks) impl_->pool.unpin(block.id);
+  std::vector<BlockId> blocks;
+  blocks.reserve(prefix.blocks.size());
+  for (const PinnedBlock& block : prefix.blocks) blocks.push_back(block.id);
+  impl_->pool.unpin(blocks);
   impl_->move_pin_count -= prefix.blocks.size();
   for (const SpilledBlock& block : prefix.spilled) impl_->tier->unpin(block.id);
 }
@@ -210,14 +220,12 @@ Result<std::size_t> Store::unretain(SpaceId space, std::span<const BlockHash> ha
   if (!found) return found.error();
   std::size_t count = 0;
   for (const BlockId block : impl_->pool.blocks_of(found->prefix)) count += impl_->pool.unretain(block);
-  impl_->retention_has_gaps = (impl_->retention_has_gaps || count > 0) && !impl_->pool.retained().empty();
   return count;
 }
 
 void Store::unretain_all() {
   const std::vector<BlockId> retained(impl_->pool.retained().begin(), impl_->pool.retained().end());
   for (const BlockId block : retained) impl_->pool.unretain(block);
-  impl_->retention_has_gaps = false;
 }
 
 std::vector<BlockId> Store::Impl::tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes) {
@@ -241,26 +249,69 @@ Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes
   // The disk first: a block that leaves memory is counted there from then on.
   std::size_t count = impl_->tier ? impl_->drop_spilled(tree, hashes) : 0;
   if (impl_->loader) impl_->loader->drop(tree, hashes);
-  for (const BlockId top : Impl::tops_of(pool.index(), tree, hashes)) count += pool.unlink(top, [](BlockId) {});
   impl_->counters.dropped_blocks += count;
-  return count;
+  if (hashes.empty()) {
+    pool.detach_all(tree, BlockPool::Removal::kDrop);
+  } else if (found->prefix.block_count == hashes.size()) {
+    pool.detach(found->prefix.last, BlockPool::Removal::kDrop);
+  }
+  Impl::Call call(*impl_);
+  return count + impl_->evictor.reap(call.steps, BlockPool::time_of(pool.last_tick()));
+}
+
+bool Store::is_dropping() const { return impl_->pool.index().has_detached(); }
+
+std::size_t Store::drop_more(TimePoint now) {
+  Impl::Call call(*impl_);
+  return impl_->evictor.reap(call.steps, now);
 }
 
 // -- housekeeping
 
-void Store::expire_leases(TimePoint now) { impl_->expire_leases(now); }
+void Store::expire_leases(TimePoint now) {
+  Impl::Call call(*impl_);
+  impl_->expire_leases(now, call.steps);
+  impl_->tidy(now, call.steps);
+}
+
+void Store::Impl::expire_leases(TimePoint now, Steps& steps) {
+  const std::size_t count = leases.expire(now, kLeasesEndedMax, [this](BlockId block) { pool.unpin(block); });
+  steps.take(count * Steps::kRemoval);
+  counters.leases_expired += count;
+}
+
+/// Goes on with what earlier calls left to do.
+void Store::Impl::tidy(TimePoint now, Steps& steps) {
+  for (; !unwanted.empty() && steps.are_left();) {
+    Unwanted& of_put = unwanted.front();
+    for (; !of_put.slots.empty() && steps.are_left(); of_put.slots.pop_back()) {
+      pool.unstage(of_put.slots.back());
+      steps.take(Steps::kRemoval);
+    }
+    if (!of_put.slots.empty()) break;
+    if (--of_put.space->put_count == 0) spaces.may_be_idle(*of_put.space);
+    unwanted.pop_front();
+  }
+  while (!ending_sessions.empty() && steps.are_left()) {
+    const std::size_t count =
+        leases.end_session(ending_sessions.front(), kLeasesEndedMax, [this](BlockId block) { pool.unpin(block); });
+    steps.take(count * Steps::kRemoval);
+    if (leases.lease_count(ending_sessions.front()) == 0) ending_sessions.pop_front();
+  }
+  evictor.reap(steps, now);
+}
 
 void Store::end_session(SessionId session) {
-  impl_->leases.end_session(session, [this](BlockId block) { impl_->pool.unpin(block); });
+  Impl::Call call(*impl_);
   impl_->spaces.end_session(session);
-  for (auto it = impl_->puts.begin(); it != impl_->puts.end();) {
-    if (it->second.session == session) {
-      impl_->end(it->second);
-      it = impl_->puts.erase(it);
-    } else {
-      ++it;
-    }
+  for (auto it = impl_->puts_by_session.lower_bound({session, PutId{}});
+       it != impl_->puts_by_session.end() && it->first == session;) {
+    const PutId put = it->second;
+    ++it;
+    impl_->end(impl_->puts.find(put));
   }
+  if (impl_->leases.lease_count(session) > 0) impl_->ending_sessions.push_back(session);
+  impl_->tidy(BlockPool::time_of(impl_->pool.last_tick()), call.steps);
 }
 
 }  // namespace kv

@@ -64,6 +64,8 @@ struct StoreStats {
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
+  std::uint64_t work_steps = 0;           ///< Steps of all calls (index/steps.h).
+  std::uint64_t work_steps_call_max = 0;  ///< Of the call that took most, since the start. A gauge.
   /// [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms; the last: all longer ago).
   std::array<std::uint64_t, 32> eviction_age_log2_ms{};
   struct SizeClass {
@@ -96,11 +98,16 @@ struct NamespaceStats {
 ///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. (Between sizes memory moves by
 ///      slabs, when the ages of what would go are far apart: evictor.h.)
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
-/// Every call does a bounded amount of work (evictions per call are bounded; see OfferPlan::again), but for drop, which
-/// takes as long as there are blocks to drop. `now` never goes back from call to call by more than the callers' wait
-/// for the lock. Thread safety: none.
+/// Every call does a bounded amount of work: what there is to do for the blocks it names, and of what grows with the
+/// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). What is left
+/// is done by later calls; OfferPlan::again and is_dropping() say that there is more. `now` never goes back from call
+/// to call by more than the callers' wait for the lock. Thread safety: none.
 class Store {
  public:
+  static constexpr std::size_t kStepsPerCall = 8192;  ///< Some 100 us.
+  /// The last piece of work may take more than was left: at most the blocks of one edge that is split.
+  static constexpr std::size_t kStepsMax = 2 * kStepsPerCall;
+
   static Result<std::unique_ptr<Store>> create(const StoreConfig& config);
   ~Store();
   std::span<std::byte> memory() const;  ///< Where all slots lie. Stays where it is.
@@ -222,9 +229,12 @@ class Store {
   void unretain_all();
   /// Forgets the last of `hashes` (unless some are not here: then nothing) and all blocks below it; with no hashes, the
   /// whole namespace. Blocks being moved or leased vanish from the index at once, retained ones as well; their slots
-  /// are freed when their last pin ends. What a load has yet to find is dropped when it does. Returns how many blocks
-  /// were dropped now.
+  /// are freed when their last pin ends. What a load has yet to find is dropped when it does. No match finds any of
+  /// them when this returns; their memory is freed in slices. Returns how many blocks were dropped by this call; while
+  /// is_dropping(), drop_more() goes on and returns how many more. (Of several drops at once, it says so for all.)
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes);
+  bool is_dropping() const;
+  std::size_t drop_more(TimePoint now);
 
   // -- disk tier
   void set_disk_places(std::vector<DiskPlace> places);  ///< Disk::places(), as they change.
@@ -268,9 +278,11 @@ class Store {
   std::uint64_t end_load(bool is_whole);
 
   // -- housekeeping
-  /// Ends leases that are over. Call every so often; match and offer do it too.
+  /// Ends leases that are over, and frees what was let go, each call some of it. Call every so often; match and offer
+  /// do it too.
   void expire_leases(TimePoint now);
-  /// Ends every lease and put of a session. No move of the session may be running.
+  /// Ends every lease and put of a session. No move of the session may be running. Of many leases, the last ones end
+  /// with the calls that follow.
   void end_session(SessionId session);
 
   StoreStats stats() const;

@@ -19,6 +19,7 @@ StoreStats Store::stats() const {
   stats.lease_count = impl_->leases.lease_count();
   stats.namespace_count = impl_->spaces.count();
   stats.index_bytes = pool.index().memory_bytes();
+  stats.dropped_blocks += evictions.dropped_blocks;
   stats.evicted_blocks = evictions.evicted_blocks;
   stats.evicted_bytes = evictions.evicted_bytes;
   stats.slab_moves = evictions.slab_moves;
@@ -47,6 +48,8 @@ std::string Store::check() const {
   const Arena& arena = pool.arena();
   for (const std::string& broken : {index.check(), arena.check(), impl_->leases.check()})
     if (!broken.empty()) return broken;
+
+  if (impl_->counters.work_steps_call_max > kStepsMax) return "store: a call took more steps than it may";
 
   // What should be pinned, and how often, moves apart: those are in their callers' hands.
   std::unordered_map<BlockId, std::uint64_t> pins;
@@ -80,12 +83,14 @@ std::string Store::check() const {
   std::unordered_map<std::size_t, std::size_t> spaces_of_size;
   std::unordered_map<const Space*, std::size_t> put_counts;
   for (const auto& [id, put] : impl_->puts) ++put_counts[put.space];
+  for (const auto& of_put : impl_->unwanted) ++put_counts[of_put.space];
   impl_->spaces.for_each([&](const Space& space) {
     const std::size_t block_bytes = space.record->block_bytes();
     index.for_each(space.tree, [&](BlockId block) { check_block(block, block_bytes); });
     ++spaces_of_size[block_bytes];
     if (put_counts[&space] != space.put_count) broken = "store: a namespace miscounts its puts";
   });
+  index.for_each_detached([&](BlockId block) { check_block(block, pool.block_bytes(block)); });
   if (spaces_of_size != impl_->spaces_of_size) return "store: namespaces of a size are miscounted";
   impl_->take_emptied();
   if (std::string of_spaces = impl_->spaces.check([this](const Space& space) { return impl_->is_idle(space); });
@@ -108,7 +113,15 @@ std::string Store::check() const {
 /// Adds the puts' staged bytes and pins to those given.
 std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const {
   std::unordered_set<SlotId> staged;
+  for (const Unwanted& of_put : unwanted) {
+    for (const SlotId slot : of_put.slots) {
+      if (!staged.insert(slot).second) return "store: a slot is to be freed twice";
+      *staged_bytes += pool.arena().block_bytes(slot);
+    }
+  }
+  if (puts_by_session.size() != puts.size()) return "store: a put is not listed with its session";
   for (const auto& [id, put] : puts) {
+    if (!puts_by_session.contains({put.session, id})) return "store: a put is listed with another session";
     if (put.tail != kNoBlock) ++(*pins)[put.tail];
     for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) {
       const SlotId slot = put.slots[i];

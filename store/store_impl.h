@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "index/steps.h"
 #include "store/block_pool.h"
 #include "store/disk_tier.h"
 #include "store/evictor.h"
@@ -33,6 +35,7 @@ struct Store::Put {
   std::vector<std::uint32_t> token_ids;  ///< Empty, or block_size per hash.
   std::vector<SlotId> slots;
   std::size_t committed_count = 0;  ///< Or freed by commit for want of need.
+  bool was_refused = false;         ///< For lack of memory; the caller asks again every so often.
 };
 
 struct Store::Impl {
@@ -41,18 +44,7 @@ struct Store::Impl {
         tier(store_config.disk.capacity_bytes > 0 ? std::make_unique<DiskTier>(store_config.disk) : nullptr),
         pool(std::move(arena), tier.get(), store_config.hash_seed),
         leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
-        evictor(pool,
-                [this](const std::function<void(BlockId)>& visit) {
-                  leases.for_each(visit);
-                  for (const auto& [id, put] : puts)
-                    if (put.tail != kNoBlock) visit(put.tail);
-                  if (retention_has_gaps) {
-                    for (const BlockId block : pool.retained()) visit(block);
-                  }
-                  if (spiller) {
-                    for (const BlockId block : spiller->taken()) visit(block);
-                  }
-                }),
+        evictor(pool),
         spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr),
         loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {}
 
@@ -61,6 +53,14 @@ struct Store::Impl {
   BlockPool pool;
   LeaseTable leases;
   std::map<PutId, Put> puts;
+  std::set<std::pair<SessionId, PutId>> puts_by_session;
+  struct Unwanted {
+    Space* space;
+    std::vector<SlotId>
+        slots;  ///< Staged by a put that has ended: to be freed. Until then the put counts as under way.
+  };
+  std::deque<Unwanted> unwanted;
+  std::deque<SessionId> ending_sessions;  ///< Have leases that are to be ended.
   Evictor evictor;
   std::unique_ptr<Spiller> spiller;     ///< With `tier`.
   std::unique_ptr<SpillLoader> loader;  ///< Until all that a disk held is loaded.
@@ -69,7 +69,6 @@ struct Store::Impl {
   std::set<NamespaceId> unseen_spaces;  ///< A load broke off: what the disk has of them is for the next start.
   std::uint64_t put_count = 0;          ///< Ever: the last PutId.
   std::uint64_t move_pin_count = 0;     ///< Pins of pin_prefix that wait for their unpin.
-  bool retention_has_gaps = false;      ///< A retained block may have one above it that is not.
   StoreStats counters;                  ///< The counters only; gauges are asked for.
 
   /// Errors: kBusy when there is no room for another; kTooLarge.
@@ -78,9 +77,23 @@ struct Store::Impl {
   void take_emptied();
   bool forget_one();
   void forget(Space& space);
-  void expire_leases(TimePoint now) {
-    counters.leases_expired += leases.expire(now, [this](BlockId block) { pool.unpin(block); });
-  }
+  /// What a call may do besides what it is asked for, and a record of it.
+  class Call {
+   public:
+    explicit Call(Impl& impl) : impl_(impl) {}
+    ~Call() {
+      impl_.counters.work_steps += steps.used();
+      impl_.counters.work_steps_call_max = std::max<std::uint64_t>(impl_.counters.work_steps_call_max, steps.used());
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    Steps steps{kStepsPerCall};
+
+   private:
+    Impl& impl_;
+  };
+  void expire_leases(TimePoint now, Steps& steps);
+  void tidy(TimePoint now, Steps& steps);
 
   /// What every call with a chain begins with.
   struct Found {
@@ -113,8 +126,8 @@ struct Store::Impl {
   void pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned);
   std::size_t drop_spilled(TreeId tree, std::span<const BlockHash> hashes);
 
-  void stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now);
-  void end(Put& put);
+  void stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps);
+  void end(std::map<PutId, Put>::iterator put);
   std::string check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const;
 };
 }  // namespace kv

@@ -5,15 +5,11 @@
 #include "store/store_impl.h"
 
 namespace kv {
-namespace {
-
-constexpr std::size_t kEvictionsPerCall = 1024;  ///< At some 100 ns each.
-
-}  // namespace
 
 Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options,
                                       TimePoint now) {
-  impl_->expire_leases(now);
+  Impl::Call call(*impl_);
+  impl_->expire_leases(now, call.steps);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   const std::size_t block_size = found->space->record->block_size();
@@ -34,6 +30,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
 
   plan.put = PutId{++impl_->put_count};
   Put& put = impl_->puts[plan.put];
+  impl_->puts_by_session.emplace(options.session, plan.put);
   put.session = options.session;
   put.space = found->space;
   ++put.space->put_count;
@@ -45,26 +42,29 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
     put.positions.push_back(options.positions.empty() ? static_cast<std::uint32_t>(i) : options.positions[i]);
   if (!options.token_ids.empty())
     put.token_ids.assign(options.token_ids.begin() + stored_count * block_size, options.token_ids.end());
-  impl_->stage(put, plan, options.may_lose, now);
+  impl_->tidy(now, call.steps);
+  impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
 }
 
 Result<Store::OfferPlan> Store::offer_more(PutId id, TimePoint now, bool may_lose) {
-  impl_->expire_leases(now);
+  Impl::Call call(*impl_);
+  impl_->expire_leases(now, call.steps);
   const auto it = impl_->puts.find(id);
   if (it == impl_->puts.end()) return Errc::kBadRequest;
   OfferPlan plan{.put = id, .stored_count = it->second.stored_count};
-  impl_->stage(it->second, plan, may_lose, now);
+  impl_->tidy(now, call.steps);
+  impl_->stage(it->second, plan, may_lose, now, call.steps);
   return plan;
 }
 
 /// Stages as many more blocks of the chain as there is memory for, into `plan`.
-void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now) {
+void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps) {
   const std::size_t block_bytes = put.space->record->block_bytes();
-  std::size_t budget = kEvictionsPerCall;
   while (put.slots.size() < put.hashes.size()) {
+    if (plan.again = !steps.are_left(); plan.again) break;
     const std::size_t i = put.slots.size();
-    const Evictor::Found found = evictor.find_slot(block_bytes, &budget, now, may_lose || !tier);
+    const Evictor::Found found = evictor.find_slot(block_bytes, steps, now, may_lose || !tier, put.was_refused);
     plan.again = found.again;
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
@@ -73,6 +73,7 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now)
                            .seed = checksum_seed(put.space->name, put.hashes[i])});
   }
   plan.refused_count = put.hashes.size() - put.slots.size();
+  if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
 }
 
 Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> checksums, TimePoint now) {
@@ -114,8 +115,11 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     index.touch(block, tick);
     pool.arena().use(index.slot(block), tick);
   }
-  pool.pin(block);  // before the block above is let go
-  if (put.tail != kNoBlock) pool.unpin(put.tail);
+  if (put.tail != kNoBlock) {
+    pool.move_pin(put.tail, block);
+  } else {
+    pool.pin(block);
+  }
   put.tail = block;
   return status;
 }
@@ -123,15 +127,20 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
 void Store::end_put(PutId id) {
   const auto it = impl_->puts.find(id);
   KV_ASSERT(it != impl_->puts.end());
-  impl_->end(it->second);
-  impl_->puts.erase(it);
+  Impl::Call call(*impl_);
+  impl_->end(it);
+  impl_->tidy(BlockPool::time_of(impl_->pool.last_tick()), call.steps);
 }
 
-void Store::Impl::end(Put& put) {
-  for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) pool.unstage(put.slots[i]);
+void Store::Impl::end(std::map<PutId, Put>::iterator it) {
+  Put& put = it->second;
   if (put.tail != kNoBlock) pool.unpin(put.tail);
-  if (--put.space->put_count == 0) spaces.may_be_idle(*put.space);
-  counters.refused_blocks += put.hashes.size() - put.slots.size();
+  const std::size_t refused_count = put.hashes.size() - put.slots.size();
+  put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
+  unwanted.push_back({put.space, std::move(put.slots)});
+  counters.refused_blocks += refused_count;
+  puts_by_session.erase({put.session, it->first});
+  puts.erase(it);
 }
 
 }  // namespace kv

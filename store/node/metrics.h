@@ -79,6 +79,9 @@ inline constexpr StoreStatName kStoreStatNames[] = {
     {"leases_granted", &StoreStats::leases_granted, true, "Leases granted"},
     {"leases_expired", &StoreStats::leases_expired, true, "Leases that ended by time"},
     {"leases_refused", &StoreStats::leases_refused, true, "Leases refused at a limit"},
+    {"work_steps", &StoreStats::work_steps, true, "Steps of evicting, searching and freeing, of some 10 ns each"},
+    {"work_steps_call_max", &StoreStats::work_steps_call_max, false,
+     "Steps of the call that took most since the start; bounded, whatever the size of the arena"},
 };
 
 /// Counters, gauges and histograms of one node. Hot ones are looked up once, here. Thread safety: all calls from any

@@ -210,6 +210,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   void cancel(GetJob& job);
   void finish_get(const std::shared_ptr<GetJob>& job);
 
+  static asio::awaitable<void> finish_drop(std::shared_ptr<Session> self, std::uint64_t request_id, std::size_t count);
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job);
   void send_want(PutJob& job);
   bool is_draining_enough() const;  ///< No more is announced until something has been fetched.
@@ -264,7 +265,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::uint8_t version_ = 0;  ///< Of the wire, agreed at hello.
   bool ending_ = false;
   SessionEnd end_ = SessionEnd::kPeerClosed;
-  std::size_t job_count_ = 0;  ///< Coroutines and calls that still use this session's memory, slots or lanes.
+  std::size_t dropping_count_ = 0;  ///< Drops of many blocks under way.
+  std::size_t job_count_ = 0;       ///< Coroutines and calls that still use this session's memory, slots or lanes.
 
   /// By handle: those used lately, so that they need no lock again. The store may have forgotten one.
   std::unordered_map<std::uint32_t, std::shared_ptr<const NamespaceRecord>> spaces_;

@@ -19,6 +19,7 @@ constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would t
 /// Of a session's puts, fetched by RDMA at once: enough to keep several lanes busy.
 constexpr std::uint64_t kDrainingBytesMax = 16 << 20;
 constexpr std::size_t kDrainsMax = 64;
+constexpr std::size_t kCommitsPerLock = 256;  ///< So that thousands of small blocks do not hold it for milliseconds.
 
 /// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
 std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed,
@@ -318,15 +319,17 @@ asio::awaitable<bool> Session::drain(std::shared_ptr<PutJob> job, std::uint32_t 
 /// client said.
 void Session::commit(PutJob& job, std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed) {
   const std::size_t stripes = stripe_count(job.block_bytes);
-  node_.store.with([&](Store& store) {
-    for (std::size_t i = 0; i < good; ++i) {
-      switch (store.commit(job.plan.put, claimed.subspan(i * stripes, stripes), node_.clock.now())) {
-        case Store::CommitStatus::kStored: ++job.stored; break;
-        case Store::CommitStatus::kAlreadyStored: ++job.already_stored; break;
-        default: ++job.refused_late; break;
+  for (std::size_t i = 0; i < good;) {
+    node_.store.with([&](Store& store) {
+      for (const std::size_t end = std::min(i + kCommitsPerLock, good); i < end; ++i) {
+        switch (store.commit(job.plan.put, claimed.subspan(i * stripes, stripes), node_.clock.now())) {
+          case Store::CommitStatus::kStored: ++job.stored; break;
+          case Store::CommitStatus::kAlreadyStored: ++job.already_stored; break;
+          default: ++job.refused_late; break;
+        }
       }
-    }
-  });
+    });
+  }
   job.committed += good;
   if (good < count) {
     node_.metrics.checksum_failed();

@@ -3,6 +3,9 @@
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
@@ -130,20 +133,51 @@ void Session::on_prefix(const Frame& frame) {
   if (find_space(frame, request->space()) == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   const SpaceId space{request->space()};
+  if (type == FrameType::kDrop && dropping_count_ >= node_.limits.requests_max) {
+    return refuse(type, frame.header.request_id, Errc::kBusy,
+                  count_text("drops in flight", dropping_count_, node_.limits.requests_max));
+  }
+  bool is_dropping = false;
   const auto count = node_.store.with([&](Store& store) {
     switch (type) {
       case FrameType::kTouch: return store.touch(space, hashes, node_.clock.now());
       case FrameType::kPin: return store.retain(space, hashes);
       case FrameType::kUnpin: return store.unretain(space, hashes);
-      default: return store.drop(space, hashes);
+      default: break;
     }
+    auto dropped = store.drop(space, hashes);
+    is_dropping = store.is_dropping();
+    return dropped;
   });
   if (!count) {
     return refuse(type, frame.header.request_id, count.error(),
                   name + ": " + count.error().message() + " (hashes: " + std::to_string(hashes.size()) + ")");
   }
+  if (is_dropping) {  // many blocks: nobody finds them any more, but freeing them takes more than one call
+    ++job_count_;
+    ++dropping_count_;
+    asio::co_spawn(executor_, finish_drop(shared_from_this(), frame.header.request_id, *count), asio::detached);
+    return;
+  }
   reply(type, frame.header.request_id, 0,
         [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, *count); });
+}
+
+asio::awaitable<void> Session::finish_drop(std::shared_ptr<Session> self, std::uint64_t request_id, std::size_t count) {
+  for (bool is_dropping = true; is_dropping && !self->ending_;) {
+    co_await asio::post(self->executor_, asio::use_awaitable);  // others have their turn
+    self->node_.store.with([&](Store& store) {
+      count += store.drop_more(self->node_.clock.now());
+      is_dropping = store.is_dropping();
+    });
+  }
+  if (!self->ending_) {
+    self->reply(FrameType::kDrop, request_id, 0,
+                [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, count); });
+  }
+  --self->dropping_count_;
+  self->writer_.flush();
+  self->job_ended();
 }
 
 void Session::on_region_add(const Frame& frame) {

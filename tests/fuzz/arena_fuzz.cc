@@ -71,12 +71,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         const std::size_t block_bytes = kSizes[input.below(std::size(kSizes))];
         const auto window = arena->oldest_window(block_bytes);
         if (!window) continue;
-        for (const SlotId slot : arena->slots_in(*window)) {
+        Arena::Cursor cursor = arena->begin(*window);
+        Steps steps(1'000'000);
+        while (const auto slot = arena->next_slot(*window, cursor, steps)) {
           const auto found =
-              std::find_if(held.begin(), held.end(), [&](const Held& each) { return each.slot == slot; });
+              std::find_if(held.begin(), held.end(), [&](const Held& each) { return each.slot == *slot; });
           KV_ASSERT(found != held.end());
           expect_intact(*arena, *found);
-          arena->free(slot);
+          arena->free(*slot);
           held_bytes -= found->block_bytes;
           *found = held.back();
           held.pop_back();

@@ -53,6 +53,7 @@ class Operations {
     for (const auto& prefix : pinned_) unpin(prefix);
     for (std::uint64_t session = 0; session < 3; ++session) store_->end_session(SessionId{session});
     for (std::size_t i = 0; i < spaces_.size(); ++i) KV_ASSERT(store_->drop(open(i), {}));
+    while (store_->is_dropping()) store_->drop_more(now_);
     KV_ASSERT(store_->check().empty());
     const StoreStats stats = store_->stats();
     KV_ASSERT(stats.allocated_bytes == 0 && stats.block_count == 0 && stats.staged_count == 0 &&

@@ -55,6 +55,9 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
   std::map<BlockId, ModelBlock> model;  // linked and unlinked
   std::map<ChildKey, std::map<BlockHash, BlockId>> children;
   std::vector<BlockId> linked;  // to choose from
+  std::set<BlockId> cut;        // detached, not reaped
+  std::map<BlockId, std::uint32_t> prefix_pin_counts;
+  std::vector<std::vector<BlockId>> prefix_pins;
   std::uint64_t tick = 0, next_slot = 0;
 
   std::size_t below(std::size_t n) { return random() % n; }
@@ -203,7 +206,7 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
     const BlockId block = any_linked();
     if (block == kNoBlock) return;
     std::uint32_t& pins = model.at(block).pins;
-    if (pins > 0 && below(3) != 0) {
+    if (pins > prefix_pin_counts[block] && below(3) != 0) {
       index.unpin(block);
       --pins;
     } else if (pins == 0 && below(3) == 0) {
@@ -276,9 +279,131 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
     }
   }
 
+  /// As unlink(), in two parts: what is cut off is not found from then on, and goes piece by piece.
+  void detach() {
+    const TreeId tree = any_tree();
+    const bool is_all = below(60) == 0;
+    const BlockId top = is_all ? kNoBlock : any_linked();
+    if (!is_all && (top == kNoBlock || cut.contains(top))) return;
+    std::vector<BlockId> gone;
+    if (is_all) {
+      for (const auto& [hash, id] : children_of(tree, kNoBlock)) gone.push_back(id);
+      children.erase({tree, kNoBlock});
+    } else {
+      gone.push_back(top);
+    }
+    const TreeId of = is_all ? tree : model.at(top).tree;
+    for (std::size_t i = 0; i < gone.size(); ++i) {
+      for (const auto& [hash, id] : children_of(of, gone[i])) gone.push_back(id);
+    }
+    if (gone.size() > 50 && below(20) != 0 && !is_all) return;
+    if (is_all) {
+      index.detach_all(tree, 7);
+    } else {
+      ASSERT_TRUE(index.is_attached(top));
+      erase_from_parent(top);
+      index.detach(top, 7);
+    }
+    cut.insert(gone.begin(), gone.end());
+    for (const BlockId id : gone) ASSERT_FALSE(index.is_attached(id));
+    for (const BlockId id : gone) {
+      children.erase({of, id});
+      model.at(id).is_linked = false;
+    }
+    ASSERT_EQ(index.has_detached(), !cut.empty());
+    if (below(3) == 0) {
+      ASSERT_EQ(index.check(), "");
+    }
+    std::uint64_t recency = 0;
+    for (const BlockId id : gone) recency = std::max(recency, model.at(id).recency);
+    const BlockId above = is_all ? kNoBlock : model.at(top).parent;
+    while (index.has_detached()) {
+      Steps steps(1 + below(200));
+      std::vector<BlockId> reaped;
+      const std::size_t count = index.reap(steps, [&](BlockId id, std::uint32_t label) {
+        ASSERT_EQ(label, 7u);
+        ASSERT_EQ(cut.erase(id), 1u);
+        const ModelBlock& block = model.at(id);
+        ASSERT_EQ(index.hash(id), block.hash);
+        ASSERT_EQ(index.slot(id), block.slot);
+        ASSERT_EQ(index.tree(id), block.tree);
+        ASSERT_FALSE(index.is_attached(id));
+        reaped.push_back(id);
+      });
+      ASSERT_EQ(count, reaped.size());
+      ASSERT_LT(steps.used(), 200u + Steps::kRemoval);
+      for (const BlockId id : reaped) {
+        if (model.at(id).pins == 0) {
+          model.erase(id);
+        } else {  // what was below has left its recency to what was above, as if evicted one by one
+          model.at(id).recency = static_cast<std::uint64_t>(index.recency(id));
+        }
+      }
+      if (below(5) == 0) {
+        ASSERT_EQ(index.check(), "");
+      }
+      if (HasFatalFailure() || !index.has_detached()) break;
+      if (model.size() <= GetParam().block_count + 2 * GetParam().put_blocks_max) put();
+      match();
+    }
+    ASSERT_TRUE(cut.empty());
+    raise_recency(above, recency);
+  }
+
+  /// What is at or below a block, by looking at all of it.
+  void ask_for_pins() {
+    const BlockId top = any_linked();
+    if (top == kNoBlock) return;
+    std::vector<BlockId> all{top};
+    bool expected = false;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      expected |= model.at(all[i]).pins > 0;
+      for (const auto& [hash, id] : children_of(model.at(top).tree, all[i])) all.push_back(id);
+    }
+    Steps steps(1'000'000);
+    ASSERT_EQ(index.has_pinned(top, steps), expected);
+  }
+
+  /// A prefix is pinned as a whole, and unpinned after what comes up.
+  void pin_prefix() {
+    if (!prefix_pins.empty() && below(2) == 0) {
+      const auto prefix = prefix_pins.begin() + static_cast<std::ptrdiff_t>(below(prefix_pins.size()));
+      index.unpin(*prefix);
+      for (const BlockId id : *prefix) {
+        --model.at(id).pins;
+        --prefix_pin_counts[id];
+        if (model.at(id).pins > 0 || model.at(id).is_linked) continue;
+        index.forget(id);
+        model.erase(id);
+      }
+      prefix_pins.erase(prefix);
+      return;
+    }
+    const BlockId last = any_linked();
+    if (last == kNoBlock || prefix_pins.size() > 5) return;
+    std::vector<BlockId> prefix;
+    for (BlockId id = last; id != kNoBlock; id = model.at(id).parent) prefix.insert(prefix.begin(), id);
+    index.pin(prefix);
+    for (const BlockId id : prefix) {
+      ++model.at(id).pins;
+      ++prefix_pin_counts[id];
+    }
+    prefix_pins.push_back(prefix);
+  }
+
+  /// As a put does with each block that it adds.
+  void move_pin() {
+    const BlockId to = any_linked();
+    if (to == kNoBlock || model.at(to).parent == kNoBlock) return;
+    const BlockId from = model.at(to).parent;
+    index.pin(from);
+    index.move_pin(from, to);
+    ++model.at(to).pins;
+  }
+
   void release_unlinked() {
     for (auto block = model.begin(); block != model.end();) {
-      if (block->second.is_linked || below(2) == 0) {
+      if (block->second.is_linked || prefix_pin_counts[block->first] > 0 || below(2) == 0) {
         ++block;
         continue;
       }
@@ -348,8 +473,14 @@ TEST_P(PrefixIndexModelTest, AnswersAsMapsOfSetsDo) {
       }
     } else if (dice < 990) {
       remove_any();
-    } else if (dice < 998) {
+    } else if (dice < 992) {
       unlink();
+    } else if (dice < 995) {
+      detach();
+    } else if (dice < 998) {
+      ask_for_pins();
+      pin_prefix();
+      move_pin();
     } else {
       release_unlinked();
     }
@@ -363,6 +494,7 @@ TEST_P(PrefixIndexModelTest, AnswersAsMapsOfSetsDo) {
       erase_from_parent(first);
     }
   }
+  for (const auto& prefix : prefix_pins) index.unpin(prefix);
   ASSERT_EQ(index.check(), "");
   ASSERT_EQ(index.block_count(), 0u);
 }

@@ -289,6 +289,91 @@ TEST_F(MixedSizesTest, TheSizeItselfGivesWayWhenNoSlabCanBeCleared) {
   EXPECT_EQ(store->stats().slab_moves, 0u);
 }
 
+/// As many granules as an arena of half a terabyte has.
+class ManyGranulesTest : public MixedSizesTest {
+ protected:
+  static constexpr std::size_t kGranules = 1 << 18;
+  SpaceId fill_small() {
+    config.lease_duration = 1h;
+    create(kGranules * 4 * kKiB, 4 * kKiB);
+    const SpaceId small = open(4 * kKiB, "small");
+    for (std::uint64_t name = 0; name < kGranules / 1024; ++name) put_empty(small, name, 1024);
+    return small;
+  }
+};
+
+TEST_F(ManyGranulesTest, ASecondSizeFindsItsPlaceInBoundedSteps) {
+  const SpaceId small = fill_small(), large = open(64 * kKiB, "large");
+  for (std::uint64_t name = 100; name < 200; ++name) ASSERT_NE(lease(small, chain(name, 1024)), LeaseId{});
+  const std::uint64_t before = store->stats().work_steps;
+  for (std::uint64_t name = 1000; name < 1030; ++name) EXPECT_EQ(put_empty(large, name, 40), 0u);
+  const StoreStats stats = store->stats();
+  EXPECT_GE(stats.slab_moves, 1200u * 16 / 1024);  // a slab's first block takes the rest of its chain along
+  EXPECT_LE(stats.work_steps_call_max, Store::kStepsMax);
+  // One search serves many slabs, and what it finds is what was used longest ago.
+  EXPECT_LT(stats.work_steps - before, 4 * kGranules + 2 * stats.evicted_blocks * Steps::kRemoval);
+  for (std::uint64_t name = 0; name < 15; ++name) EXPECT_EQ(match(small, chain(name, 1)), 0u) << name;
+  for (std::uint64_t name = 30; name < kGranules / 1024; ++name) EXPECT_EQ(match(small, chain(name, 1)), 1u) << name;
+  EXPECT_EQ(store->check(), "");
+}
+
+TEST_F(ManyGranulesTest, ManySlabsAboveLeasedBlocksAreLeftAndTheOthersFound) {
+  const SpaceId small = fill_small(), large = open(64 * kKiB, "large");
+  for (std::uint64_t name = 0; name < 200; ++name) ASSERT_NE(lease(small, chain(name, 1024)), LeaseId{});
+  for (std::uint64_t name = 0; name < kGranules / 1024; ++name) {
+    if (name >= 200) match(small, chain(name, 1024));  // the leased ones are the oldest
+  }
+  for (std::uint64_t name = 1000; name < 1020; ++name) EXPECT_EQ(put_empty(large, name, 40), 0u) << name;
+  EXPECT_LE(store->stats().work_steps_call_max, Store::kStepsMax);
+  for (std::uint64_t name = 0; name < 200; ++name) EXPECT_EQ(match(small, chain(name, 1024)), 1024u) << name;
+}
+
+TEST_F(ManyGranulesTest, AWaitingPutDoesNotSearchTheArenaEachTimeItAsks) {
+  const SpaceId small = fill_small(), large = open(64 * kKiB, "large");
+  for (std::uint64_t name = 0; name < kGranules / 1024; ++name) ASSERT_NE(lease(small, chain(name, 1024)), LeaseId{});
+  const auto hashes = chain(5000, 2);
+  auto plan = store->offer(large, hashes, {}, now).value();
+  while (plan.again) plan = store->offer_more(plan.put, now).value();
+  ASSERT_EQ(plan.refused_count, 2u);
+  const std::uint64_t before = store->stats().work_steps;
+  for (int i = 0; i < 100; ++i) {
+    now += 1ms;
+    const LeaseId other = lease(small, chain(7, 3));  // so that something does change
+    ASSERT_TRUE(store->release(kAlice, other));
+    do plan = store->offer_more(plan.put, now).value();
+    while (plan.again);
+    ASSERT_EQ(plan.refused_count, 2u);
+  }
+  EXPECT_LT(store->stats().work_steps - before, 12 * kGranules) << "of 200 searches";
+  store->end_put(plan.put);
+}
+
+TEST_F(MixedSizesTest, ABlockThatIsPinnedWhileItsSlabIsClearedInSlicesStays) {
+  config.lease_duration = 1h;
+  create(4 * 2 * kMiB);
+  const SpaceId small = open(64, "small"), large = open(2 * kMiB, "large");
+  constexpr std::uint64_t kChains = 4 * 2 * kMiB / 64 / 1024;  // 32 in each slab
+  for (std::uint64_t name = 0; name < kChains; ++name) put_empty(small, name, 1024);
+  const auto hashes = chain(1000, 1);
+  auto plan = store->offer(large, hashes, {}, now).value();
+  while (plan.again && store->stats().evicted_blocks == 0) plan = store->offer_more(plan.put, now).value();
+  ASSERT_TRUE(plan.again) << "the slab is cleared in one call: nothing can come between";
+  ASSERT_LT(store->stats().evicted_blocks, 1024u * 20);
+  std::uint64_t last = 0;
+  for (std::uint64_t name = 0; name < 32; ++name) last = match(small, chain(name, 1)) == 1 ? name : last;
+  ASSERT_EQ(last, 31u);
+  for (std::uint64_t name = 0; name < 32; ++name) match(small, chain(name + 32, 1024));  // the next slab is not so old
+  // A lease that uses nothing: the slab is not younger by it. And the prefix ends in the slab, the pin is below it.
+  const LeaseId held = lease(small, chain(31, 1024));
+  ASSERT_NE(held, LeaseId{});
+  while (plan.again) plan = store->offer_more(plan.put, now).value();
+  EXPECT_EQ(plan.refused_count, 0u);
+  EXPECT_EQ(match(small, chain(31, 1024)), 1024u);
+  EXPECT_EQ(store->check(), "");
+  EXPECT_LE(store->stats().work_steps_call_max, Store::kStepsMax);
+  store->end_put(plan.put);
+}
+
 TEST_F(MixedSizesTest, SizesInEqualUseShareTheMemoryWithoutMovingIt) {
   create(2000 * (4 + 12) * kKiB, 256 * kKiB);
   const SpaceId small = open(4 * kKiB, "small"), large = open(12 * kKiB, "large");

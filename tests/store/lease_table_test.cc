@@ -11,7 +11,7 @@ constexpr BlockId kBlockA{10}, kBlockB{11};
 class LeaseTableTest : public testing::Test {
  protected:
   std::size_t expire() {
-    return leases.expire(now, [&](BlockId block) { ended.push_back(block); });
+    return leases.expire(now, 1000, [&](BlockId block) { ended.push_back(block); });
   }
 
   LeaseTable leases{{.duration = 500ms, .count_max = 4, .count_per_session_max = 3}};
@@ -110,16 +110,29 @@ TEST_F(LeaseTableTest, IdsAreNeverReused) {
   }
 }
 
+TEST_F(LeaseTableTest, ManyLeasesEndInSlices) {
+  for (int i = 0; i < 3; ++i) leases.grant(kAlice, kBlockA, now).value();
+  const auto end = [&](BlockId block) { ended.push_back(block); };
+  EXPECT_EQ(leases.end_session(kAlice, 1, end), 1u);
+  EXPECT_EQ(leases.lease_count(kAlice), 2u);
+  now += 1h;
+  EXPECT_EQ(leases.expire(now, 1, end), 1u);
+  EXPECT_EQ(leases.expire(now, 1, end), 1u);
+  EXPECT_EQ(leases.expire(now, 1, end), 0u);
+  EXPECT_EQ(ended.size(), 3u);
+  EXPECT_EQ(leases.check(), "");
+}
+
 TEST_F(LeaseTableTest, EndOfASessionEndsItsLeasesAndNoOthers) {
   ASSERT_TRUE(leases.grant(kAlice, kBlockA, now));
   const LeaseId kept = leases.grant(kBob, kBlockB, now).value();
   ASSERT_TRUE(leases.grant(kAlice, kBlockA, now));
-  leases.end_session(kAlice, [&](BlockId block) { ended.push_back(block); });
+  leases.end_session(kAlice, 1000, [&](BlockId block) { ended.push_back(block); });
   EXPECT_EQ(ended, (std::vector{kBlockA, kBlockA}));
   EXPECT_EQ(leases.lease_count(kAlice), 0u);
   EXPECT_EQ(leases.check(), "");
   EXPECT_TRUE(leases.release(kBob, kept));
-  leases.end_session(kAlice, [&](BlockId) { FAIL(); });
+  leases.end_session(kAlice, 1000, [&](BlockId) { FAIL(); });
 }
 
 TEST_F(LeaseTableTest, VisitsEveryLiveLease) {

@@ -1,0 +1,34 @@
+// index/steps.h: how much one call may still do under the Store's lock.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+namespace kv {
+
+/// Counts work in steps of some 10 ns each, not in time: so a bound on it holds on every machine and in a simulation,
+/// and a test can ask for it. Who finds none left stops where it is, and goes on there in a later call. The last piece
+/// of work may cost more than was left.
+class Steps {
+ public:
+  explicit constexpr Steps(std::size_t count_max) : left_(count_max) {}
+
+  bool are_left() const { return left_ > 0; }
+  void take(std::size_t count) {
+    used_ += count;
+    left_ -= std::min(count, left_);
+  }
+  std::size_t used() const { return used_; }
+
+  // What things cost, as measured on cold memory.
+  static constexpr std::size_t kGranule = 1;   ///< Looked at, in their order.
+  static constexpr std::size_t kBlock = 8;     ///< Looked at, staged.
+  static constexpr std::size_t kLeaf = 16;     ///< Moved in the heap of leaf ends.
+  static constexpr std::size_t kRemoval = 48;  ///< Of a block or a lease.
+
+ private:
+  std::size_t left_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace kv
