@@ -46,7 +46,8 @@ TEST(E2eAdminTest, MetricsAreValidPrometheusText) {
 
 TEST(E2eAdminTest, EveryLineOfAJsonLogIsOneObjectWhateverAClientCallsItself) {
   const std::string forged = "x\",\"level\":\"critical\",\"message\":\"disk lost\"}\n{\"time\":\"\xff";
-  NodeProcess node({"--capacity", "16MiB", "--log-json", "true", "--log-level", "debug", "--node-id", "a\"\\\n\x1b\xff"});
+  NodeProcess node(
+      {"--capacity", "16MiB", "--log-json", "true", "--log-level", "debug", "--node-id", "a\"\\\n\x1b\xff"});
   {
     RawSession session(node.tcp());
     flatbuffers::FlatBufferBuilder builder;
