@@ -231,14 +231,14 @@ class StatsCall final : public Call {
   }
 };
 
-/// Lets the executor work for kPause.
+/// Lets the executor work for kPause, or until the call's deadline.
 class Pause {
  public:
   explicit Pause(ClientShared& shared)
       : clock_(shared.clock), event_(shared.executor), alarm_(shared.clock.make_alarm(shared.executor)) {}
-  asio::awaitable<void> wait() {
+  asio::awaitable<void> wait(TimePoint until) {
     event_.reset();
-    alarm_->arm(clock_.now() + kPause, [this] { event_.set(); });
+    alarm_->arm(std::min<TimePoint>(clock_.now() + kPause, until), [this] { event_.set(); });
     co_await event_.wait();
   }
 
@@ -585,7 +585,7 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
       all.pending += state.pending;
     }
     if (all.pending == 0 || shared->clock.now() >= until) break;
-    co_await pause.wait();
+    co_await pause.wait(until);
   }
   co_return all.lent;
 }
@@ -625,7 +625,7 @@ Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chron
   Pause pause(*shared);
   while (!region->is_gone) {
     if (shared->clock.now() >= until) co_return error_code(asio::error::timed_out);
-    co_await pause.wait();
+    co_await pause.wait(until);
   }
   shared->memory.end_removal(*region);
   co_return Result<void>();

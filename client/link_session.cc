@@ -64,6 +64,7 @@ void Call::on_deadline() {
 void Call::end(error_code why) {
   KV_ASSERT(!ended);
   LinkSession* const session = std::exchange(session_, nullptr);
+  if (session != nullptr) on_leave(*session);  // before another session has the call
   if (link_ != nullptr && link_->retry(*this, why)) return;
   if (is_linked()) unlink();  // from the deadlines
   error = why;
@@ -291,6 +292,7 @@ bool LinkSession::dispatch(const FrameReader::Frame& frame) {
 bool LinkSession::begin_payload(const FrameReader::Frame& frame, Call& call) {
   const std::uint64_t payload_bytes = frame.header.payload_bytes;
   targets_.clear();
+  call.has_begun_ = true;
   std::string what = call.on_more(*this, frame);
   if (!what.empty()) return violation(std::move(what));
   std::uint64_t wanted_bytes = 0;
@@ -328,6 +330,7 @@ void LinkSession::on_message(std::span<const std::byte> message) {
     } else if ((frame->header.flags & kFrameResponse) == 0 || frame->header.type != slot->type) {
       violation("by SEND: a part of another answer");
     } else {  // its bytes are in lent memory
+      if (slot->call != nullptr) slot->call->has_begun_ = true;
       std::string what = slot->call == nullptr ? "" : slot->call->on_more(*this, *frame);
       is_good = what.empty() || violation(std::move(what));
     }
@@ -403,6 +406,7 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
 void LinkSession::send_call(Call& call) {
   KV_ASSERT(can_take_call() && !call.ended && call.session_ == nullptr);
   call.session_ = this;
+  call.has_begun_ = false;
   call.request_id_ = take_slot(call.type, &call, call.data_bytes + kCallLoadBytes);
   const error_code error = call.send(*this);
   if (error) {
@@ -422,13 +426,13 @@ void LinkSession::send_and_forget(FrameType type, flatbuffers::FlatBufferBuilder
 
 void LinkSession::send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                              std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done,
-                             int fd) {
+                             int fd, const void* owner) {
   FrameHeader header;
   header.type = type;
   header.request_id = request_id;
   const std::span<const std::byte> table(reinterpret_cast<const std::byte*>(builder.GetBufferPointer()),
                                          builder.GetSize());
-  writer_.send(header, table, payload, std::move(done), fd);
+  writer_.send(header, table, payload, std::move(done), fd, owner);
 }
 
 void LinkSession::send_small(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,

@@ -92,6 +92,9 @@ class Call : public DeadlineEntry {
   virtual void on_payload(const BlockSink& sink) { (void)sink; }
   /// The last frame, no error. Returns as on_more.
   virtual std::string on_last(const FrameReader::Frame& frame) = 0;
+  /// The call leaves `session`, to end or to be sent again: nothing of the caller's memory may stay with it. Before
+  /// on_end(), and as often as the call was sent.
+  virtual void on_leave(LinkSession& session) { (void)session; }
   /// The call has ended; `session` is where it was sent, or nullptr. It may be started again from here.
   virtual void on_end(LinkSession* session) { (void)session; }
   /// Memory that the node may still write when the call ends now.
@@ -111,13 +114,15 @@ class Call : public DeadlineEntry {
   LinkSession* session_ = nullptr;  ///< While it is sent and not ended.
   std::uint64_t request_id_ = 0;
   std::uint32_t handle_ = 0;  ///< Of `space`, as sent.
+  bool has_begun_ = false;    ///< A part of the answer came: it is not sent again.
   bool answered_ = false;     ///< Ended by a last frame of its own.
   bool retried_ = false;
 };
 
 /// One connection to a node. Every byte that comes is the node's word and is checked before use; a frame that breaks
 /// the protocol ends the session, and its calls fail with kBadFrame.
-///   1. Each request ends with exactly one frame without kFrameMore, or with the session.
+///   1. Each request ends with exactly one frame without kFrameMore, or with the session. A call that has left the
+///      session, to end or to be sent on another, has left nothing of its caller's memory with it.
 ///   2. A call that passed its deadline is completed at once; its slot is kept, its bytes are swallowed, and its
 ///      unfinished destinations in lent memory are quarantined until its last frame or until the node has closed the
 ///      connection. With RDMA the session can end it by itself, and does when it ends: it cuts its lanes.
@@ -137,10 +142,10 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void send_and_forget(FrameType type, flatbuffers::FlatBufferBuilder& builder);
 
   // For Call::send and Call::on_more.
-  /// Sends the table that `builder` has finished. `payload` and `done` as FrameWriter::send has them.
+  /// Sends the table that `builder` has finished. `payload` and all after it as FrameWriter::send has them.
   void send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                   std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr,
-                  int fd = -1);
+                  int fd = -1, const void* owner = nullptr);
   /// The same for a request without payload, whose answer has no payload and at most `answer_bytes` in its tables, and
   /// whose order among other requests does not matter: it goes by SEND if it can.
   void send_small(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,

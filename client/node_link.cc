@@ -96,8 +96,7 @@ NodeLink::~NodeLink() = default;
 void NodeLink::start(Call& call, TimePoint deadline) {
   call.link_ = this;
   call.ended = false;
-  call.answered_ = false;
-  call.retried_ = false;
+  call.has_begun_ = call.answered_ = call.retried_ = false;
   call.error = {};
   if (!call.error_text.empty()) call.error_text.clear();
   if (call.group != nullptr) ++call.group->running;
@@ -196,12 +195,14 @@ LinkSession* NodeLink::pick(const Call& call) const {
 }
 
 bool NodeLink::retry(Call& call, error_code why) {
-  if (why != Errc::kNoNamespace || call.retried_ || call.space == Call::kNoSpace || closed_) return false;
+  if (why != Errc::kNoNamespace || call.space == Call::kNoSpace || closed_) return false;
+  SpaceEntry& entry = space_entry(call.space);
+  if (entry.state == SpaceEntry::State::kOpen && entry.handle == call.handle_) entry.state = SpaceEntry::State::kClosed;
+  // A node that has begun to answer knew the namespace: what it says now is not to be built upon.
+  if (call.retried_ || call.has_begun_) return false;
   call.retried_ = true;
   call.answered_ = false;
   call.error_text.clear();
-  SpaceEntry& entry = space_entry(call.space);
-  if (entry.state == SpaceEntry::State::kOpen && entry.handle == call.handle_) entry.state = SpaceEntry::State::kClosed;
   waiting_.push_back(&call);
   pump();
   return true;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kBatchBytes = 2 << 20;      // Small enough to be still in the cache when the socket copies it.
 constexpr std::size_t kUnsentBytesMax = 8 << 20;  // Of one call, in the writer.
-constexpr std::size_t kOwnedBytesMax = 16 << 20;  // What the writer may copy of a put that missed its deadline.
+constexpr std::size_t kOwnedBytesMax = 4 << 20;   // What the writer may copy of a put that ends too early.
 constexpr std::size_t kBytesPerTurn = 4 << 20;    // Then the executor gets a turn.
 
 struct PutPlan {
@@ -31,6 +31,9 @@ struct PutPlan {
 class PutCall final : public Call {
  public:
   PutCall() { type = FrameType::kPut; }
+  ~PutCall() override {  // only when the client is torn down is it not over
+    if (session() != nullptr) (void)session()->writer().take_back(this, SIZE_MAX);
+  }
 
   const PutPlan* plan = nullptr;
   const OwnedChain* chain = nullptr;
@@ -52,7 +55,7 @@ class PutCall final : public Call {
   error_code send(LinkSession& session) override;
   std::string on_more(LinkSession& session, const FrameReader::Frame& frame) override;
   std::string on_last(const FrameReader::Frame& frame) override;
-  void on_end(LinkSession* session) override;
+  void on_leave(LinkSession& session) override;
 
   std::size_t batch_blocks() const { return std::max<std::size_t>(1, kBatchBytes / plan->block_bytes); }
   /// To sums_; of a device's memory they are given, and its bytes are not looked at.
@@ -166,10 +169,11 @@ std::size_t PutCall::send_batch() {
     session()->send_frame(FrameType::kPutData, request_id(), builder);
   } else {
     unsent_bytes_ += bytes;
-    session()->send_frame(FrameType::kPutData, request_id(), builder, payload_, [this, bytes](bool) {
-      unsent_bytes_ -= bytes;
+    const auto sent = [this, bytes](bool) {
+      unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // none are left once the call has left the session
       group->event.set();
-    });
+    };
+    session()->send_frame(FrameType::kPutData, request_id(), builder, payload_, sent, /*fd=*/-1, /*owner=*/this);
   }
   session()->flush();
   return bytes;
@@ -192,13 +196,11 @@ std::string PutCall::on_last(const FrameReader::Frame& frame) {
 
 /// The caller gets its memory back now, but a frame that has begun must be completed: the writer copies what is left of
 /// it.
-void PutCall::on_end(LinkSession* session) {
+void PutCall::on_leave(LinkSession& session) {
   wanted_end_ = sent_;
-  if (session == nullptr || unsent_bytes_ == 0) return;
-  if (unsent_bytes_ <= kOwnedBytesMax) {
-    session->writer().own_borrowed();
-  } else {
-    session->give_up("a put ended in the middle of a large payload");
+  if (std::exchange(unsent_bytes_, 0) == 0) return;
+  if (!session.writer().take_back(this, kOwnedBytesMax)) {
+    session.give_up("a put ended in the middle of a large payload");
   }
 }
 

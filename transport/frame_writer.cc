@@ -1,5 +1,8 @@
 #include "transport/frame_writer.h"
 
+#include <fcntl.h>
+
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -8,7 +11,8 @@
 namespace kv {
 
 void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
-                       std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done, int fd) {
+                       std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done, int fd,
+                       const void* owner) {
   if (closed_) {
     if (done) done(false);
     return;
@@ -16,15 +20,21 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   header.payload_bytes = 0;
   for (const auto& part : payload) header.payload_bytes += part.size();
   const bool copies = header.payload_bytes <= kCopyBytes;
+  const bool may_be_taken_back = owner != nullptr && !copies;
 
   // A small frame joins the last piece, unless that one borrows, carries a descriptor, is being written or is large
   // already.
-  const bool joins = fd < 0 && !pieces_.empty() && pieces_.back().borrowed.empty() && pieces_.back().fd < 0 &&
-                     !pieces_.back().done && (pieces_.size() > 1 || offset_ == 0) &&
-                     pieces_.back().owned.size() < 4 * kCopyBytes;
+  const bool joins = fd < 0 && !may_be_taken_back && !pieces_.empty() && pieces_.back().borrowed.empty() &&
+                     !pieces_.back().fd && pieces_.back().owner == nullptr && !pieces_.back().done &&
+                     (pieces_.size() > 1 || offset_ == 0) && pieces_.back().owned.size() < 4 * kCopyBytes;
   if (!joins) pieces_.emplace_back();
   std::vector<std::byte>& bytes = pieces_.back().owned;
-  pieces_.back().fd = fd;
+  // Without one, should there be no more descriptors: the peer misses it then, and says so.
+  if (fd >= 0) pieces_.back().fd = Descriptor(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (may_be_taken_back) {
+    pieces_.back().owner = owner;
+    pieces_.back().begins_frame = true;
+  }
   const std::size_t before = bytes.size();
   const std::size_t added =
       kFrameHeaderBytes + table.size() + (copies ? static_cast<std::size_t>(header.payload_bytes) : 0);
@@ -40,7 +50,9 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   }
   for (const auto& part : payload) {
     if (part.empty()) continue;
-    pieces_.emplace_back().borrowed = part;
+    Piece& piece = pieces_.emplace_back();
+    piece.borrowed = part;
+    piece.owner = owner;
     queued_bytes_ += part.size();
   }
   pieces_.back().done = std::move(done);
@@ -51,13 +63,12 @@ bool FrameWriter::write_some() {
   std::array<asio::const_buffer, 32> buffers;
   std::size_t count = 0;
   for (const Piece& piece : pieces_) {
-    if (count == buffers.size() || (count > 0 && piece.fd >= 0))
-      break;  // a descriptor goes with the first byte of a call
+    if (count == buffers.size() || (count > 0 && piece.fd)) break;  // a descriptor goes with the first byte of a call
     const auto bytes = piece.bytes();
     const std::size_t skip = count == 0 ? offset_ : 0;
     buffers[count++] = asio::const_buffer(bytes.data() + skip, bytes.size() - skip);
   }
-  if (pieces_.front().fd >= 0 && offset_ == 0) stream_.send_descriptor(pieces_.front().fd);
+  if (pieces_.front().fd && offset_ == 0) stream_.send_descriptor(pieces_.front().fd.get());
   const auto written = stream_.try_write(std::span(buffers).first(count));
   if (!written) {
     if (written.error() != asio::error::would_block) close();
@@ -121,6 +132,33 @@ void FrameWriter::own_borrowed() {
     if (piece.done) done.push_back(std::exchange(piece.done, nullptr));
   }
   for (const auto& call : done) call(true);
+}
+
+bool FrameWriter::take_back(const void* owner, std::size_t bytes_max) {
+  // Pieces at the front without a beginning are of a frame that has begun.
+  std::size_t kept = 0, rest_bytes = 0;
+  for (; kept < pieces_.size() && pieces_[kept].owner == owner; ++kept) {
+    const Piece& piece = pieces_[kept];
+    if (piece.begins_frame && (kept > 0 || offset_ == 0)) break;
+    if (!piece.borrowed.empty()) rest_bytes += piece.borrowed.size() - (kept == 0 ? offset_ : 0);
+  }
+  const auto is_lent = [&](const Piece& piece) { return piece.owner == owner; };
+  for (auto it = pieces_.begin() + static_cast<std::ptrdiff_t>(kept); it != pieces_.end(); ++it) {
+    if (is_lent(*it)) queued_bytes_ -= it->bytes().size();
+  }
+  pieces_.erase(std::remove_if(pieces_.begin() + static_cast<std::ptrdiff_t>(kept), pieces_.end(), is_lent),
+                pieces_.end());
+  if (rest_bytes > bytes_max) return false;
+  for (std::size_t i = 0; i < kept; ++i) {
+    Piece& piece = pieces_[i];
+    piece.done = nullptr;
+    if (piece.borrowed.empty()) continue;
+    const auto rest = piece.borrowed.subspan(i == 0 ? std::exchange(offset_, 0) : 0);
+    piece.owned.assign(rest.begin(), rest.end());
+    piece.borrowed = {};
+  }
+  if (pieces_.empty()) room_.set();
+  return true;
 }
 
 void FrameWriter::close() {

@@ -24,10 +24,12 @@ class FrameWriter {
   /// Queues a frame; table_bytes and payload_bytes of `header` are computed here. `payload` is borrowed until `done` is
   /// called: done(true) once the stream has taken every byte, done(false) if it broke or close() came first. A payload
   /// of up to kCopyBytes in all is copied instead, and `done` called before send() returns. `fd` >= 0 goes along with
-  /// the frame's first byte and is borrowed like the payload. Never writes; call flush() after a batch.
+  /// the frame's first byte; it is duplicated, since the caller may close it, and its number become another file's,
+  /// long before the stream takes the frame. `owner` names the lender for take_back(). Never writes; call flush() after
+  /// a batch.
   void send(FrameHeader header, std::span<const std::byte> table,
             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool sent)> done = nullptr,
-            int fd = -1);
+            int fd = -1, const void* owner = nullptr);
 
   /// Writes what the stream takes now; the rest is left to run().
   void flush();
@@ -38,6 +40,10 @@ class FrameWriter {
   asio::awaitable<void> wait_below(std::size_t bytes);
   /// Copies what is still borrowed, so that its owner may have it back, and calls every pending done(true).
   void own_borrowed();
+  /// Gives `owner` its payloads back: frames that have not begun are not sent, and of the one that has, the rest is
+  /// copied. `done` is not called. Returns false, and leaves that frame alone, if its rest is more than `bytes_max`:
+  /// then the stream has to be ended.
+  bool take_back(const void* owner, std::size_t bytes_max);
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();
 
@@ -52,7 +58,9 @@ class FrameWriter {
     std::vector<std::byte> owned;         ///< Headers, tables and small payloads; or
     std::span<const std::byte> borrowed;  ///< a part of a large payload.
     std::function<void(bool)> done;       ///< On the last piece of a frame that borrows.
-    int fd = -1;
+    Descriptor fd;
+    const void* owner = nullptr;  ///< Of a frame that was lent by somebody. Then its header and table are a piece
+    bool begins_frame = false;    ///< of their own, and this is it.
     std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
   };
   bool write_some();  ///< False if nothing is queued, or the stream would block or broke.

@@ -244,6 +244,42 @@ TEST_F(NodeLinkTest, APutThatMissesItsDeadlineGivesItsMemoryBackAtOnce) {
   EXPECT_EQ(get(small).block_count, 4u);
 }
 
+TEST_F(NodeLinkTest, APutWhoseBlocksAreUnderWayIsNotTriedAgainWhateverTheNodeSays) {
+  int errors = 0;
+  node.handler = [&](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (frame.header.type == FrameType::kPut) {
+      s.reply(frame.header, kFrameResponse | kFrameMore,
+              [](auto& builder) { return wire::CreatePutWant(builder, 0, 4); });
+      return true;
+    }
+    if (frame.header.type != FrameType::kPutData || errors++ > 0) return false;
+    FrameHeader put = frame.header;  // most of the bytes are still the caller's, borrowed by the session's writer
+    put.type = FrameType::kPut;
+    s.error(put, Errc::kNoNamespace);
+    return true;
+  };
+  NamespaceRecord large = test_record(1 << 20);
+  const auto large_chain = test_chain(large, 4);
+  const Space large_space = loop.run(client->open(large, 1s)).value();
+  auto memory = std::make_unique<Blocks>(4, 1 << 20);
+  memory->fill(large_chain);
+  const PutResult put = loop.run(client->put(large_space, large_chain, memory->from, {.deadline = 50ms})).value();
+  EXPECT_EQ(put.refused, 4u);
+  EXPECT_EQ(put.why, Errc::kNoNamespace);
+  EXPECT_EQ(node.seen[FrameType::kPut], 1);
+  memory.reset();  // a sanitizer would see a writer that still borrows it
+  loop.run_for(100ms);
+  const int opened = node.seen[FrameType::kOpen];
+  node.handler = honest(4);
+  Blocks small(4, record.block_bytes());
+  EXPECT_EQ(get(small).block_count, 4u) << "the same session serves on";
+  EXPECT_EQ(node.sessions.size(), 1u);
+  node.handler = on_get([&](FakeNode::Session& s, const FrameHeader& to) { s.get_response(to, 0); });
+  Blocks again(4, 1 << 20);
+  EXPECT_FALSE(loop.run(client->get(large_space, large_chain, again.to, {.deadline = 50ms}))->why);
+  EXPECT_EQ(node.seen[FrameType::kOpen], opened + 1) << "the namespace is opened again for the next call";
+}
+
 // -- lent memory
 
 class QuarantineTest : public NodeLinkTest {

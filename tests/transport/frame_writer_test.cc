@@ -1,6 +1,8 @@
 #include "transport/frame_writer.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <random>
 
@@ -26,12 +28,12 @@ class FrameWriterTest : public testing::Test {
   static constexpr std::size_t kLarge = FrameWriter::kCopyBytes + 1;
 
   void send(std::uint64_t id, std::span<const std::byte> table = {}, std::span<const std::byte> payload = {},
-            std::function<void(bool)> done = nullptr, int fd = -1) {
+            std::function<void(bool)> done = nullptr, int fd = -1, const void* owner = nullptr) {
     FrameHeader header;
     header.type = FrameType::kGet;
     header.request_id = id;
     const std::span<const std::byte> parts[] = {payload};
-    writer.send(header, table, parts, std::move(done), fd);
+    writer.send(header, table, parts, std::move(done), fd, owner);
   }
   void spawn_run() { asio::co_spawn(world.io, writer.run(), asio::detached); }
 
@@ -204,10 +206,22 @@ TEST_F(FrameWriterTest, WaitBelowReturnsWhenTheQueueIsShortOrClosed) {
   }
 }
 
+/// A file that can be told from others.
+struct TestFile {
+  TestFile() : fd(::memfd_create("test", MFD_CLOEXEC)) {
+    struct stat status;
+    EXPECT_EQ(::fstat(fd.get(), &status), 0);
+    inode = status.st_ino;
+  }
+  Descriptor fd;
+  ino_t inode = 0;
+};
+
 TEST_F(FrameWriterTest, ADescriptorGoesWithTheFirstByteOfItsFrame) {
+  std::vector<TestFile> files(4);
   for (std::uint64_t i = 0; i < 4; ++i) {
     send(10 * i, pattern(20, i));
-    send(10 * i + 1, pattern(8, i), {}, nullptr, static_cast<int>(1000 + i));
+    send(10 * i + 1, pattern(8, i), {}, nullptr, files[i].fd.get());
     send(10 * i + 2, pattern(9, i));
   }
   std::mt19937_64 random(3);
@@ -217,8 +231,72 @@ TEST_F(FrameWriterTest, ADescriptorGoesWithTheFirstByteOfItsFrame) {
   ASSERT_EQ(stream.descriptors.size(), 4u);
   for (std::size_t i = 0; i < 4; ++i) {
     const std::size_t three = 3 * kFrameHeaderBytes + 20 + 8 + 9;
-    EXPECT_EQ(stream.descriptors[i], std::pair(i * three + kFrameHeaderBytes + 20, static_cast<int>(1000 + i)));
+    EXPECT_EQ(stream.descriptors[i], std::pair(i * three + kFrameHeaderBytes + 20, files[i].inode));
   }
+}
+
+TEST_F(FrameWriterTest, AFileThatGotTheNumberOfOneThatIsToBeSentStaysHere) {
+  std::vector<TestFile> files(1);
+  const int number = files[0].fd.get();
+  const ino_t meant = files[0].inode;
+  send(1, pattern(8, 1), {}, nullptr, number);
+  files.clear();         // the caller is through with it, and closes it
+  const TestFile other;  // which gets its number
+  ASSERT_EQ(other.fd.get(), number);
+  writer.flush();
+  ASSERT_EQ(stream.descriptors.size(), 1u);
+  EXPECT_EQ(stream.descriptors[0].second, meant);
+}
+
+TEST_F(FrameWriterTest, WhatIsTakenBackIsCompletedIfItHasBegunAndElseNotSentAtAll) {
+  const int mine = 0, others = 0;
+  for (const std::size_t taken : {0ul, 1ul, kFrameHeaderBytes + 9, kFrameHeaderBytes + 10, kFrameHeaderBytes + 11,
+                                  kFrameHeaderBytes + 10 + kLarge - 1, kFrameHeaderBytes + 10 + kLarge}) {
+    SCOPED_TRACE(taken);
+    stream.output.clear();
+    std::vector<std::vector<std::byte>> memory{pattern(kLarge, 1), pattern(kLarge, 2), pattern(kLarge, 3)};
+    const auto before = memory;
+    const auto never = [](bool) { FAIL() << "it was taken back"; };
+    int done = 0;
+    send(1, pattern(10, 1), memory[0],
+         taken >= kFrameHeaderBytes + 10 + kLarge ? [&](bool) { ++done; } : std::function<void(bool)>(never), -1,
+         &mine);
+    send(2, pattern(11, 2), memory[1], never, -1, &mine);
+    send(
+        3, pattern(12, 3), memory[2], [&](bool whole) { done += whole; }, -1, &others);
+    send(4, pattern(13, 4));
+    std::size_t left = taken;
+    stream.write_bytes_max = [&] { return std::exchange(left, 0); };
+    writer.flush();
+    EXPECT_TRUE(writer.take_back(&mine, kLarge));
+    for (std::size_t i = 0; i < 2; ++i) std::fill(memory[i].begin(), memory[i].end(), std::byte{0xA5});
+    EXPECT_TRUE(writer.take_back(&mine, 0)) << "there is nothing left to take back";
+    stream.write_bytes_max = [] { return SIZE_MAX; };
+    writer.flush();
+    EXPECT_EQ(writer.queued_bytes(), 0u);
+    const bool has_begun = taken > 0;
+    const auto messages = written();
+    ASSERT_EQ(messages.size(), has_begun ? 3u : 2u);
+    if (has_begun) EXPECT_EQ(messages[0], (Message{1, pattern(10, 1), before[0]}));
+    EXPECT_EQ(messages[messages.size() - 2].payload, before[2]);
+    EXPECT_EQ(messages.back().id, 4u);
+    EXPECT_EQ(done, taken >= kFrameHeaderBytes + 10 + kLarge ? 2 : 1);
+  }
+}
+
+TEST_F(FrameWriterTest, ARestThatIsTooLargeToBeCopiedIsLeftToTheEndOfTheStream) {
+  const int mine = 0;
+  const auto payload = pattern(kLarge, 1);
+  int ended = 0;
+  send(
+      1, {}, payload, [&](bool whole) { ended += !whole; }, -1, &mine);
+  std::size_t left = kFrameHeaderBytes + 100;
+  stream.write_bytes_max = [&] { return std::exchange(left, 0); };
+  writer.flush();
+  EXPECT_FALSE(writer.take_back(&mine, kLarge - 101));
+  EXPECT_EQ(ended, 0);
+  writer.close();
+  EXPECT_EQ(ended, 1);
 }
 
 TEST_F(FrameWriterTest, RandomFramesThroughARandomStreamComeOutWholeAndInOrder) {

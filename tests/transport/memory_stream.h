@@ -1,6 +1,8 @@
 // tests/transport/memory_stream.h: a stream over bytes in memory, in pieces as small as a test wants them.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -26,7 +28,7 @@ class MemoryStream final : public Stream {
   bool write_breaks = false;
   std::size_t write_count = 0;  ///< Calls that took bytes.
   bool closed = false;
-  std::vector<std::pair<std::size_t, int>> descriptors;  ///< Sent: at which byte, which.
+  std::vector<std::pair<std::size_t, ino_t>> descriptors;  ///< Sent: at which byte, which file.
 
   Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) override {
     if (closed) return error_code(asio::error::operation_aborted);
@@ -47,7 +49,9 @@ class MemoryStream final : public Stream {
     if (write_breaks) return error_code(asio::error::broken_pipe);
     const std::size_t limit = write_bytes_max();
     if (limit == 0) return error_code(asio::error::would_block);
-    if (to_send_ >= 0) descriptors.emplace_back(output.size(), std::exchange(to_send_, -1));
+    struct stat file;
+    if (to_send_ >= 0 && ::fstat(std::exchange(to_send_, -1), &file) == 0)
+      descriptors.emplace_back(output.size(), file.st_ino);
     ++write_count;
     std::size_t total = 0;
     for (const auto& buffer : from) {
