@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <cstring>
 
 #include "base/assert.h"
@@ -10,6 +13,7 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kIdleBytes = 4 * 1024;
+constexpr std::size_t kBytesPerTurn = 2 << 20;  ///< Of a payload, half a millisecond with its checksums: then others.
 constexpr std::size_t kReadAheadBytes = 64 * 1024;  ///< One read then takes in a batch of small requests.
 
 /// Sends everything to one scratch buffer.
@@ -127,7 +131,13 @@ Async<FrameReader::Frame> FrameReader::next() {
 
 Async<void> FrameReader::read_payload(PayloadSink& sink) {
   std::array<asio::mutable_buffer, 17> buffers;
+  std::size_t turn_bytes = 0;
   while (payload_left_ > 0) {
+    if (turn_bytes >= kBytesPerTurn) {  // a peer that is as fast as this thread would have it to itself
+      turn_bytes = 0;
+      co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+      continue;
+    }
     std::size_t count = sink.next(std::span(buffers).first(16));
     KV_ASSERT(count > 0);
     // Cut the sink's buffers to what is left of this payload.
@@ -164,6 +174,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
       if (got.error() == asio::error::would_block) {
         const auto ready = co_await stream_.wait_readable();
         if (!ready) co_return ready.error();
+        turn_bytes = 0;
         continue;
       }
       why_ = "the connection ended within a payload: " + got.error().message();
@@ -173,6 +184,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
     const std::size_t mine = std::min(*got, room);
     end_ += *got - mine;
     payload_left_ -= mine;
+    turn_bytes += mine;
     sink.filled(mine);
   }
   co_return Result<void>();

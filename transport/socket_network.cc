@@ -1,5 +1,6 @@
 // transport/socket_network.cc: streams over TCP and Unix sockets.
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -15,7 +16,11 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <utility>
 
+#include "transport/forked.h"
+#include "transport/resolver.h"
 #include "transport/stream.h"
 
 namespace kv {
@@ -28,8 +33,8 @@ using Socket = asio::generic::stream_protocol::socket;
 /// socket buffer allows (Asio's composed operations stop at 64 KiB), and descriptors can ride along.
 class SocketStream final : public Stream {
  public:
-  SocketStream(Socket socket, bool is_unix, std::string peer)
-      : socket_(std::move(socket)), is_unix_(is_unix), peer_(std::move(peer)) {
+  SocketStream(Socket socket, std::unique_ptr<ClosedInChild> in_child, bool is_unix, std::string peer)
+      : socket_(std::move(socket)), in_child_(std::move(in_child)), is_unix_(is_unix), peer_(std::move(peer)) {
     boost::system::error_code ignored;
     socket_.native_non_blocking(true, ignored);
     const int on = 1, buffer_bytes = 4 << 20;
@@ -40,6 +45,8 @@ class SocketStream final : public Stream {
       ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
   }
+
+  ~SocketStream() override { close(); }
 
   Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) override {
     std::array<iovec, kBuffersMax> vectors;
@@ -92,7 +99,12 @@ class SocketStream final : public Stream {
   Async<void> wait_readable() override { co_return co_await wait(Socket::wait_read); }
   Async<void> wait_writable() override { co_return co_await wait(Socket::wait_write); }
 
+  /// Shuts down as well: whoever else has the descriptor (another process that got it somehow) does not keep the
+  /// connection.
   void close() override {
+    if (!socket_.is_open()) return;
+    in_child_.reset();  // first: the number is another file's soon
+    ::shutdown(socket_.native_handle(), SHUT_RDWR);
     boost::system::error_code ignored;
     socket_.close(ignored);
   }
@@ -134,6 +146,7 @@ class SocketStream final : public Stream {
   }
 
   Socket socket_;
+  std::unique_ptr<ClosedInChild> in_child_;
   bool is_unix_;
   std::string peer_;
   Descriptor received_;
@@ -174,6 +187,8 @@ class SocketListener final : public Listener {
     Socket socket(executor);
     const auto [error] = co_await acceptor_.async_accept(socket, kAwait);
     if (error) co_return error;
+    (void)::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+    auto in_child = std::make_unique<ClosedInChild>(socket.native_handle());
     std::string peer = endpoint_.to_string();
     if (is_unix) {
       ucred credentials{};
@@ -192,7 +207,8 @@ class SocketListener final : public Listener {
         peer = "tcp:" + tcp.address().to_string() + ":" + std::to_string(tcp.port());
       }
     }
-    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), is_unix, std::move(peer)));
+    co_return std::unique_ptr<Stream>(
+        std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix, std::move(peer)));
   }
 
   void close() override {
@@ -221,6 +237,8 @@ bool is_stale(const std::string& path) {
 
 class SocketNetwork final : public Network {
  public:
+  explicit SocketNetwork(std::shared_ptr<Resolver> resolver) : resolver_(std::move(resolver)) {}
+
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) override {
     if (endpoint.scheme == Endpoint::Scheme::kSim) return error_code(Errc::kUnsupported);
     const auto address = resolve_numeric(endpoint);
@@ -254,25 +272,43 @@ class SocketNetwork final : public Network {
     if (endpoint.scheme == Endpoint::Scheme::kSim) co_return error_code(Errc::kUnsupported);
     auto address = resolve_numeric(endpoint);
     if (!address) {  // a name
-      asio::ip::tcp::resolver resolver(executor);
-      const auto [error, results] = co_await resolver.async_resolve(endpoint.host, endpoint.port, kAwait);
-      if (error) co_return error;
-      address = Result<asio::generic::stream_protocol::endpoint>(results.begin()->endpoint());
+      const auto found = co_await resolver_->resolve(endpoint.host, endpoint.port, executor);
+      if (!found) co_return found.error();
+      address = Result<asio::generic::stream_protocol::endpoint>(*found);
     }
+    const auto protocol = address->protocol();
+    const int fd = ::socket(protocol.family(), protocol.type() | SOCK_CLOEXEC, protocol.protocol());
+    if (fd < 0) co_return last_errno();
     Socket socket(executor);
+    auto in_child = std::make_unique<ClosedInChild>(fd);  // forgotten before the socket is closed
+    boost::system::error_code assigned;
+    socket.assign(protocol, fd, assigned);
+    if (assigned) {
+      in_child.reset();
+      ::close(fd);
+      co_return assigned;
+    }
     const auto [error] = co_await socket.async_connect(*address, kAwait);
     if (error) co_return error;
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
     if (!is_unix) notice_a_silent_peer(socket);
-    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), is_unix, endpoint.to_string()));
+    co_return std::unique_ptr<Stream>(
+        std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix, endpoint.to_string()));
   }
+
+ private:
+  std::shared_ptr<Resolver> resolver_;
 };
 
 }  // namespace
 
 Network& socket_network() {
-  static SocketNetwork network;
+  static SocketNetwork network(std::make_shared<Resolver>());
   return network;
+}
+
+std::unique_ptr<Network> make_socket_network(std::shared_ptr<Resolver> resolver) {
+  return std::make_unique<SocketNetwork>(std::move(resolver));
 }
 
 }  // namespace kv

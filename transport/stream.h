@@ -3,6 +3,7 @@
 // Knows no block index, no store and no CUDA. Files, in reading order:
 //   endpoint.h        tcp://, unix:// and sim:// addresses
 //   stream.h          a byte stream: TCP, Unix socket (socket_network.cc) or simulated (sim_network.h)
+//   resolver.h        host names -> addresses, beside the path; forked.h says what a child of fork() must not touch
 //   frame.h           the header before every message; wire.fbs has the tables
 //   frame_reader.h    stream -> frames, payload straight to where it belongs
 //   frame_writer.h    frames -> stream, payload straight from where it lies
@@ -96,7 +97,12 @@ class Network {
   virtual Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) = 0;
 };
 
-/// Sockets of this host. Stateless.
+class Resolver;
+
+/// Sockets of this host. Literal addresses and "localhost" are not looked up. Sockets are closed in a child of fork()
+/// and at exec(), and shut down when they are closed here.
 Network& socket_network();
+/// The same with a resolver of one's own.
+std::unique_ptr<Network> make_socket_network(std::shared_ptr<Resolver> resolver);
 
 }  // namespace kv

@@ -315,6 +315,38 @@ TEST_F(FrameReaderTest, AReaderThatGaveItsReadAheadBackWhileIdleReadsOn) {
   EXPECT_EQ((*reading)->messages.size(), 2u);
 }
 
+TEST_F(FrameReaderTest, OthersGetTheirTurnWhileALargePayloadComesAsFastAsItIsRead) {
+  constexpr std::size_t kPayload = 64 << 20;
+  FrameHeader header;
+  header.type = FrameType::kGet;
+  header.request_id = 1;
+  header.payload_bytes = kPayload;
+  MemoryStream endless;
+  endless.input.resize(kFrameHeaderBytes);
+  encode_frame_header(header, {}, std::span<std::byte, kFrameHeaderBytes>(endless.input.data(), kFrameHeaderBytes));
+  endless.input.resize(kFrameHeaderBytes + kPayload);
+  FrameReader from(endless);
+  from.set_limits({.table_bytes_max = 4096, .payload_bytes_max = kPayload});
+  bool is_read = false;
+  const auto read = [](FrameReader& each, bool& done) -> asio::awaitable<void> {
+    const auto frame = co_await each.next();
+    EXPECT_TRUE(frame);
+    const auto skipped = co_await each.skip_payload();
+    EXPECT_TRUE(skipped);
+    done = true;
+  };
+  asio::co_spawn(world.io, read(from, is_read), asio::detached);
+  std::size_t turns = 0;
+  const std::function<void()> other = [&] {
+    ++turns;
+    if (!is_read) asio::post(world.io, other);
+  };
+  asio::post(world.io, other);
+  world.poll();
+  EXPECT_TRUE(is_read);
+  EXPECT_GE(turns, 16u);
+}
+
 TEST_F(FrameReaderTest, InFrameTellsAPartFromARest) {
   PausingStream pausing(world.io.get_executor());
   FrameReader reader(pausing);

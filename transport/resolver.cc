@@ -1,0 +1,186 @@
+#include "transport/resolver.h"
+
+#include <netdb.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/post.hpp>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/event.h"
+#include "transport/forked.h"
+
+namespace kv {
+namespace {
+
+/// What getaddrinfo says, as an error of Asio's.
+error_code error_of(int code) {
+  switch (code) {
+    case EAI_AGAIN: return asio::error::host_not_found_try_again;
+    case EAI_FAIL: return asio::error::no_recovery;
+    case EAI_MEMORY: return asio::error::no_memory;
+    case EAI_SERVICE: return asio::error::service_not_found;
+    case EAI_SYSTEM: return last_errno();
+    default: return asio::error::host_not_found;
+  }
+}
+
+}  // namespace
+
+/// One resolve() that waits. Its executor is used by others under the lock only, and only while it is in the list.
+struct Resolver::Waiter {
+  explicit Waiter(const asio::any_io_executor& e) : executor(e), outcome(std::make_shared<Outcome>(e)) {}
+  struct Outcome {
+    explicit Outcome(const asio::any_io_executor& executor) : event(executor) {}
+    Event event;
+    Result<Address> address = error_code(asio::error::operation_aborted);
+  };
+  asio::any_io_executor executor;
+  std::shared_ptr<Outcome> outcome;
+};
+
+struct Resolver::State {
+  using Name = std::pair<std::string, std::string>;
+  struct Asked {
+    std::list<Waiter*> waiters;
+    bool is_under_way = false;
+  };
+
+  std::mutex mutex;
+  Lookup lookup;
+  std::size_t thread_count_max = 0, thread_count = 0;
+  std::map<Name, Asked> names;
+  std::deque<Name> queue;  ///< Not begun; those for which nobody waits any more are passed over.
+  const std::uint32_t generation = fork_generation();
+
+  static void run(std::shared_ptr<State> self);
+  bool next(Name& name);
+};
+
+/// Takes the next name out of the queue, or ends the thread. Under the lock.
+bool Resolver::State::next(Name& name) {
+  while (!queue.empty()) {
+    name = std::move(queue.front());
+    queue.pop_front();
+    const auto asked = names.find(name);
+    if (asked == names.end() || asked->second.is_under_way) continue;
+    asked->second.is_under_way = true;
+    return true;
+  }
+  --thread_count;
+  return false;
+}
+
+void Resolver::State::run(std::shared_ptr<State> self) {
+  std::unique_lock lock(self->mutex);
+  for (Name name; self->next(name);) {
+    lock.unlock();
+    Result<Address> address = error_code(asio::error::no_memory);
+    try {
+      address = self->lookup(name.first, name.second);
+    } catch (const std::exception&) {  // no memory; whoever waits tries again
+    }
+    lock.lock();
+    const auto asked = self->names.find(name);
+    for (Waiter* const waiter : asked->second.waiters) {
+      // Not owned: should the executor end with this in it, nothing of it may be touched by then.
+      asio::post(waiter->executor, [weak = std::weak_ptr(waiter->outcome), address] {
+        const auto outcome = weak.lock();
+        if (!outcome) return;
+        outcome->address = address;
+        outcome->event.set();
+      });
+    }
+    self->names.erase(asked);
+  }
+}
+
+Resolver::Resolver(Lookup lookup, std::size_t thread_count_max)
+    : lookup_(std::move(lookup)), thread_count_max_(thread_count_max) {
+  (void)state();
+}
+
+std::shared_ptr<Resolver::State> Resolver::state() {
+  // Only a child's first thread comes here with an old generation. What is left of the parent's may be locked for ever.
+  auto state = std::atomic_load(&state_);
+  if (!state || state->generation != fork_generation()) {
+    if (state) new std::shared_ptr<State>(state);  // never destroyed
+    state = std::make_shared<State>();
+    state->lookup = lookup_;
+    state->thread_count_max = thread_count_max_;
+    std::atomic_store(&state_, state);
+  }
+  return state;
+}
+
+std::size_t Resolver::thread_count() const {
+  const auto state = std::atomic_load(&state_);
+  const std::lock_guard lock(state->mutex);
+  return state->thread_count;
+}
+
+Async<Resolver::Address> Resolver::resolve(std::string host, std::string port, asio::any_io_executor executor) {
+  const std::shared_ptr<State> shared = state();
+  Waiter waiter(executor);
+  const State::Name name(std::move(host), std::move(port));
+  /// Also when the coroutine is destroyed where it waits: its executor ends then.
+  struct Leave {
+    State& state;
+    const State::Name& name;
+    Waiter& waiter;
+    ~Leave() {
+      const std::lock_guard lock(state.mutex);
+      const auto asked = state.names.find(name);
+      if (asked == state.names.end()) return;
+      asked->second.waiters.remove(&waiter);
+      if (asked->second.waiters.empty() && !asked->second.is_under_way) {
+        state.names.erase(asked);
+        std::erase(state.queue, name);
+      }
+    }
+  };
+  {
+    const std::lock_guard lock(shared->mutex);
+    const auto [asked, is_new] = shared->names.try_emplace(name);
+    asked->second.waiters.push_back(&waiter);
+    if (is_new) shared->queue.push_back(name);
+    if (!asked->second.is_under_way && shared->thread_count < shared->thread_count_max) {
+      ++shared->thread_count;
+      try {
+        std::thread(&State::run, shared).detach();
+      } catch (const std::system_error&) {  // no thread to be had: one that runs comes to it, or the next resolve()
+        --shared->thread_count;
+      }
+    }
+  }
+  const Leave leave{*shared, name, waiter};
+  co_await waiter.outcome->event.wait();  // returns on cancellation too
+  co_return waiter.outcome->address;
+}
+
+Result<Resolver::Address> Resolver::ask_the_system(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_ADDRCONFIG;
+  addrinfo* found = nullptr;
+  const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (failed != 0) return error_of(failed);
+  Address address;
+  const bool fits = found->ai_addrlen <= address.capacity();
+  if (fits) {
+    address.resize(found->ai_addrlen);
+    std::memcpy(address.data(), found->ai_addr, found->ai_addrlen);
+  }
+  ::freeaddrinfo(found);
+  return fits ? Result<Address>(address) : Result<Address>(error_code(asio::error::host_not_found));
+}
+
+}  // namespace kv
