@@ -31,7 +31,11 @@ enum class Errc {
   kCancelled = 15,    ///< The caller gave the request up; its memory is its own again.
   kNotFound = 16,     ///< Nothing is (any more) under that key of the disk tier. A miss: recompute.
   kDiskFailed = 17,   ///< The disk tier could not be read or written. Recompute; look at the disk.
+
+  // Of this process only, never on the wire: from kErrcLocal on.
+  kForked = 1003,  ///< The client is the parent's, and this is a child of fork(). Make one of your own.
 };
+inline constexpr int kErrcLocal = 1000;  ///< A peer that sends this code or a higher one breaks the protocol.
 
 const boost::system::error_category& errc_category() noexcept;
 inline error_code make_error_code(Errc e) noexcept { return {static_cast<int>(e), errc_category()}; }

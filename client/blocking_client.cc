@@ -5,6 +5,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "transport/forked.h"
 
 namespace kv {
 namespace {
@@ -64,9 +66,9 @@ class Handover final : public Waiting {
 /// An exception on the I/O thread is a bug or the end of memory: nothing is known of the client's state any more. The
 /// thread ends there and then, so that nothing moves bytes into anyone's memory, and all calls, waiting and new, fail.
 struct BlockingClient::Impl {
-  Impl(ClientConfig config, BlockingOptions o)
+  Impl(ClientConfig config, BlockingOptions o, Network& network)
       : options(o),
-        client(std::make_unique<Client>(io->get_executor(), std::move(config))),
+        client(std::make_unique<Client>(io->get_executor(), std::move(config), network)),
         thread([this] { run(); }) {}
 
   ~Impl() {
@@ -108,8 +110,12 @@ struct BlockingClient::Impl {
     waiting.clear();
   }
 
-  /// False if the client is disabled.
+  bool is_forked() const { return generation != fork_generation(); }
+  error_code why_not() const { return is_forked() ? Errc::kForked : Errc::kUnavailable; }
+
+  /// False if the client is disabled, or the parent's.
   bool enter(Waiting& call) {
+    if (is_forked()) return false;  // before anything is locked
     KV_ASSERT(std::this_thread::get_id() != thread.get_id());
     const std::lock_guard lock(mutex);
     if (!is_disabled) waiting.insert(&call);
@@ -125,7 +131,7 @@ struct BlockingClient::Impl {
   template <class T, class Make>
   Result<T> call(Make make) {
     Handover<Result<T>> handover;
-    if (!enter(handover)) return error_code(Errc::kUnavailable);
+    if (!enter(handover)) return why_not();
     asio::post(*io, [this, &make, &handover] {
       asio::co_spawn(*io, make(*client), [this, &handover](std::exception_ptr exception, Result<T> result) {
         if (exception) std::rethrow_exception(exception);
@@ -149,6 +155,7 @@ struct BlockingClient::Impl {
     return result ? std::move(*result) : std::move(otherwise);
   }
 
+  const std::uint32_t generation = fork_generation();
   BlockingOptions options;
   std::mutex mutex;
   std::set<Waiting*> waiting;
@@ -156,15 +163,27 @@ struct BlockingClient::Impl {
   std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
   asio::executor_work_guard<asio::io_context::executor_type> work{io->get_executor()};
   std::unique_ptr<Client> client;
+  Impl* left_before = nullptr;  ///< See the destructor of BlockingClient.
   std::thread thread;
 };
 
-BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options)
-    : impl_(std::make_unique<Impl>(std::move(config), options)) {}
-BlockingClient::~BlockingClient() = default;
+BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options, Network& network)
+    : impl_(std::make_unique<Impl>(std::move(config), options, network)) {}
+
+BlockingClient::~BlockingClient() {
+  if (!impl_->is_forked()) return;
+  // Its thread cannot be joined, and its event queue is the parent's own: to take a socket out of that here would take
+  // it out there. So it stays, where leak checkers see it.
+  static std::atomic<Impl*> left_by_the_parent{nullptr};
+  impl_->left_before = left_by_the_parent.exchange(impl_.get());
+  (void)impl_.release();
+}
 
 Result<Space> BlockingClient::open(NamespaceRecord record, std::chrono::microseconds deadline) {
   return impl_->call<Space>([&](Client& client) { return client.open(std::move(record), deadline); });
+}
+Result<void> BlockingClient::wait_open(Space space, std::chrono::microseconds deadline) {
+  return impl_->call<void>([&](Client& client) { return client.wait_open(space, deadline); });
 }
 std::size_t BlockingClient::block_bytes(Space space) const {
   return impl_->run_there<std::size_t>(0, [&](Client& client) { return client.block_bytes(space); });
@@ -212,18 +231,24 @@ std::vector<NodeStatus> BlockingClient::nodes() const {
   return impl_->run_there<std::vector<NodeStatus>>({}, [](Client& client) { return client.nodes(); });
 }
 Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
-  return impl_->run_there<Result<std::span<std::byte>>>(error_code(Errc::kUnavailable),
-                                                        [&](Client& client) { return client.allocate(bytes); });
+  const auto reserved =
+      impl_->run_there<Result<void>>(impl_->why_not(), [&](Client& client) { return client.reserve_memory(bytes); });
+  if (!reserved) return reserved.error();
+  auto memory = SharedMemory::create(bytes);
+  return impl_->run_there<Result<std::span<std::byte>>>(
+      impl_->why_not(), [&](Client& client) { return client.adopt_memory(bytes, std::move(memory)); });
 }
 Result<std::size_t> BlockingClient::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
   return impl_->call<std::size_t>([&](Client& client) { return client.lend(memory, deadline); });
 }
 Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {
-  return impl_->run_there<Result<void>>(error_code(Errc::kUnavailable),
-                                        [&](Client& client) { return client.free_memory(memory); });
+  auto released = impl_->run_there<Result<std::shared_ptr<const void>>>(
+      impl_->why_not(), [&](Client& client) { return client.release_memory(memory); });
+  if (!released) return released.error();
+  return {};
 }
 Result<void> BlockingClient::add_device_memory(DeviceMemory memory) {
-  return impl_->run_there<Result<void>>(error_code(Errc::kUnavailable),
+  return impl_->run_there<Result<void>>(impl_->why_not(),
                                         [&](Client& client) { return client.add_device_memory(memory); });
 }
 Result<void> BlockingClient::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline) {
@@ -233,7 +258,10 @@ bool BlockingClient::is_quarantined(std::span<const std::byte> memory) const {
   return impl_->run_there<bool>(false, [&](Client& client) { return client.is_quarantined(memory); });
 }
 
+bool BlockingClient::is_forked() const { return impl_->is_forked(); }
+
 bool BlockingClient::is_disabled() const {
+  if (impl_->is_forked()) return false;
   const std::lock_guard lock(impl_->mutex);
   return impl_->is_disabled;
 }

@@ -18,15 +18,18 @@ struct BlockingOptions {
 
 /// As Client, each call blocking its thread until it is complete, by its deadline. Thread safety: all calls from any
 /// thread but the I/O thread itself (so not from a segment callback); the destructor requires that no call is in
-/// progress.
+/// progress. What takes long (touching and unmapping memory) is done on the caller's thread, so that no other call
+/// waits for it.
 class BlockingClient {
  public:
-  /// Throws as Client's constructor.
-  explicit BlockingClient(ClientConfig config, BlockingOptions options = {});
-  /// After it no RDMA device reaches any memory that was lent, unless the client is_disabled().
+  /// Throws as Client's constructor. `network` outlives the client.
+  explicit BlockingClient(ClientConfig config, BlockingOptions options = {}, Network& network = socket_network());
+  /// After it no RDMA device reaches any memory that was lent, unless the client is_disabled(). If it is_forked(),
+  /// nothing is done but to forget it.
   ~BlockingClient();
 
   Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
+  Result<void> wait_open(Space space, std::chrono::microseconds deadline);
   std::size_t block_bytes(Space space) const;
   Result<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
   void release(Lease lease);
@@ -50,6 +53,10 @@ class BlockingClient {
   bool is_quarantined(std::span<const std::byte> memory) const;
   /// Whether an internal error has ended the I/O thread. Then every call fails with kUnavailable at once.
   bool is_disabled() const;
+  /// Whether this is a child of fork(), and the client the parent's: its thread does not exist here, and its locks may
+  /// be held for ever. Then every call fails with kForked at once; its sockets were closed in this process when it
+  /// began. The parent notices nothing.
+  bool is_forked() const;
 
  private:
   struct Impl;

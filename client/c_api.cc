@@ -38,6 +38,7 @@ template <class Body>
 int guarded(kvs_client* client, Body body) noexcept {
   if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");
   return c_api::guarded([&] {
+    if (client->client.is_forked()) return fail(make_error_code(Errc::kForked));
     if (client->client.is_disabled()) return fail(KVS_INTERNAL, "the client is disabled after an internal error");
     const int status = body(client->client);
     if (status != KVS_OK && client->client.is_disabled()) {
@@ -143,6 +144,7 @@ const char* kvs_status_text(int status) {
     case KVS_DISK_FAILED: return "the disk failed";
     case KVS_TIMED_OUT: return "the deadline has passed";
     case KVS_SYSTEM: return "system error";
+    case KVS_FORKED: return "the client belongs to the parent process";
     case KVS_INTERNAL: return "internal error; the client is disabled";
     default: return "unknown status";
   }
@@ -196,7 +198,7 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
 
 void kvs_client_close(kvs_client* client) {
   try {
-    delete client;
+    delete client;  // in a forked child: forgets it
   } catch (...) {
   }
 }
@@ -232,6 +234,13 @@ int kvs_open(kvs_client* client, const char* record_text, uint64_t deadline_us, 
     if (!opened) return fail(opened.error());
     *space = static_cast<kvs_space>(*opened);
     return KVS_OK;
+  });
+}
+
+int kvs_wait_open(kvs_client* client, kvs_space space, uint64_t deadline_us) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const auto opened = blocking.wait_open(Space{space}, microseconds(deadline_us));
+    return opened ? KVS_OK : fail(opened.error());
   });
 }
 

@@ -61,6 +61,11 @@ ClusterMap make_map(const ClientConfig& config) {
   return ClusterMap(nodes);
 }
 
+/// Whether it is the record that a node does not take, which is for a person to mend.
+bool is_about_the_record(error_code why) {
+  return why == Errc::kMismatch || why == Errc::kBadRequest || why == Errc::kUnsupported || why == Errc::kTooLarge;
+}
+
 /// Ends when the link is connected and the namespace is open on the node.
 class ReadyCall final : public Call {
  public:
@@ -148,6 +153,7 @@ class MatchCall final : public Call {
       return "match: host_blocks " + std::to_string(response->host_blocks()) + " and disk_blocks " +
              std::to_string(response->disk_blocks()) + " of " + std::to_string(asked);
     }
+    if (response->lease_error() >= kErrcLocal) return "match: lease_error " + std::to_string(response->lease_error());
     disk_block_count = response->disk_blocks();
     block_count = response->host_blocks() + disk_block_count;
     disk_us = response->disk_us();
@@ -328,8 +334,7 @@ Client::Client(asio::any_io_executor executor, ClientConfig config, Network& net
 Client::~Client() = default;
 
 Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds deadline) {
-  Impl& impl = *impl_;
-  auto& spaces = impl.shared->spaces;
+  auto& spaces = impl_->shared->spaces;
   std::size_t index = 0;
   while (index < spaces.size() && spaces[index]->record.text() != record.text()) ++index;
   if (index == spaces.size()) {
@@ -340,22 +345,31 @@ Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds dead
     spaces.push_back(std::move(info));
   }
   const Space space{static_cast<std::uint32_t>(index)};
-  if (const error_code refused = impl.refuses(space, deadline)) co_return refused;
+  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
+  const auto opened = co_await wait_open(space, deadline);
+  if (!opened && is_about_the_record(opened.error())) co_return opened.error();
+  co_return space;
+}
 
+Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(space, deadline)) co_return refused;
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(deadline);
   CallGroup group(impl.shared->executor);
   std::vector<ReadyCall> calls(impl.links.size());
   for (std::size_t node = 0; node < calls.size(); ++node) {
-    calls[node].space = static_cast<std::uint32_t>(index);
+    calls[node].space = static_cast<std::uint32_t>(space);
     calls[node].group = &group;
     impl.links[node]->start(calls[node], until);
   }
   co_await wait_all(group);
   error_code why;
   for (const ReadyCall& call : calls) {
-    if (!call.error) co_return space;
-    if (!why || why == Errc::kUnavailable) why = call.error;
+    if (!call.error) co_return Result<void>();
+    if (!why || (!is_about_the_record(why) && (is_about_the_record(call.error) || why == Errc::kUnavailable))) {
+      why = call.error;
+    }
   }
   co_return why;
 }
@@ -566,6 +580,13 @@ std::vector<NodeStatus> Client::nodes() const {
 
 Result<std::span<std::byte>> Client::allocate(std::size_t bytes) { return impl_->shared->memory.allocate(bytes); }
 
+Result<void> Client::reserve_memory(std::size_t bytes) { return impl_->shared->memory.reserve(bytes); }
+
+Result<std::span<std::byte>> Client::adopt_memory(std::size_t reserved_bytes,
+                                                  Result<std::unique_ptr<SharedMemory>> memory) {
+  return impl_->shared->memory.adopt(reserved_bytes, std::move(memory));
+}
+
 Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
@@ -591,11 +612,17 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
 }
 
 Result<void> Client::free_memory(std::span<std::byte> memory) {
+  const auto released = release_memory(memory);
+  if (!released) return released.error();
+  return {};
+}
+
+Result<std::shared_ptr<const void>> Client::release_memory(std::span<std::byte> memory) {
   const auto region = impl_->shared->memory.free(memory);
   if (!region) return region.error();
   for (const auto& link : impl_->links) link->take_back(**region);
   impl_->shared->verbs.forget(**region);
-  return {};
+  return std::shared_ptr<const void>(*region);
 }
 
 Result<void> Client::add_device_memory(DeviceMemory memory) {

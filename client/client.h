@@ -175,7 +175,8 @@ static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_triviall
 ///   3. Memory in use is bounded: calls_max, and buffers only where the caller gave them.
 /// Spans given to a call stay valid until it completes. Cancelling a call (Asio cancellation) is not supported: use the
 /// deadline. Thread safety: none. Every call, and the destructor, runs on the executor given at construction, which
-/// must be single-threaded. The destructor requires that no call is in progress and closes all sessions.
+/// must be single-threaded. After fork() the child leaves the client and its executor alone (BlockingClient can tell
+/// and refuses). The destructor requires that no call is in progress and closes all sessions.
 class Client {
  public:
   /// No I/O; connects on first use. Throws std::invalid_argument for a bad configuration, naming the field.
@@ -186,9 +187,14 @@ class Client {
          verbs::Provider* verbs = nullptr);
   ~Client();
 
-  /// Opens `record` on every node that answers within `deadline`; needs at least one. The others are opened when they
-  /// come. Errors: kMismatch, kUnavailable, timed_out.
+  /// Opens `record`, for which no node need be there: a worker starts while the store is away, and nodes open the
+  /// namespace when they come. Waits for the first that does, up to `deadline` and no longer than some are being
+  /// connected, so that the calls to come find it open; 0us: does not wait. Errors: kMismatch, kBadRequest, kTooLarge,
+  /// kUnsupported, if nodes are there that refuse the record, and none that takes it. One that says so later says it to
+  /// each call, as its error or its `why`.
   Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
+  /// Until one node has opened it, as open(), but that none did is an error: also kUnavailable, timed_out, kBusy.
+  Async<void> wait_open(Space space, std::chrono::microseconds deadline);
   std::size_t block_bytes(Space space) const;
 
   /// How many leading blocks of the chain are held.
@@ -226,7 +232,12 @@ class Client {
 
   /// Memory that nodes can fill and drain directly: those on this host (memfd), and those that RDMA reaches. Owned by
   /// the client, freed by free_memory() or the destructor. Errors: kBusy over region_bytes_max, system errors.
+  /// All of it is touched here and now, 0.3 s a GiB and more, and meanwhile nothing else runs on the executor: no
+  /// deadline either. Where that matters, call reserve_memory(), then SharedMemory::create() on another thread, then
+  /// adopt_memory() with what came of it; BlockingClient does.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
+  Result<void> reserve_memory(std::size_t bytes);
+  Result<std::span<std::byte>> adopt_memory(std::size_t reserved_bytes, Result<std::unique_ptr<SharedMemory>> memory);
   /// Lends `memory` of allocate() or add_device_memory() to all nodes now. Without this it is done at its first use,
   /// and calls are served through the socket until RDMA is ready: registering takes 0.2 s a GiB. Returns to how many
   /// connections it is lent; that nodes cannot have it is no error. Errors: kBadRequest if it is neither's,
@@ -236,6 +247,9 @@ class Client {
   /// them. What RDMA reaches is taken from the devices before its addresses are used again. Errors: kBadRequest if it
   /// is not from allocate(), kBusy while a call in progress uses it.
   Result<void> free_memory(std::span<std::byte> memory);
+  /// The same, but it is unmapped, which takes 0.1 s a GiB, when the last copy of what is returned goes: on another
+  /// thread, where that matters.
+  Result<std::shared_ptr<const void>> release_memory(std::span<std::byte> memory);
 
   /// Makes a device's memory lendable: by RDMA only, and to nodes on TCP endpoints only. Nothing here reads or writes
   /// it. Blocks of one get or put lie all in one such region, or none does (kBadRequest). What lies in it can go no

@@ -190,6 +190,7 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
     landed(ok ? 1 : 0, 1);
   }
   if (is_inline) part_blocks_ = count;
+  if (!is_inline && plan->verify && !is_device) session.verified(count * bytes);
   return {};
 }
 

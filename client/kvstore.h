@@ -13,6 +13,11 @@
  * signal handler. After an internal error the client is disabled: its calls fail with KVS_INTERNAL, and the process
  * goes on.
  *
+ * After fork() a client remains the parent's, which goes on as before. In the child its calls fail with KVS_FORKED at
+ * once, kvs_client_close only forgets it, and its connections are closed there, so that a child that sleeps holds no
+ * session. The child opens a client of its own, before or after that. Memory of kvs_allocate stays mapped in the child,
+ * and shared: nodes go on filling it for the parent.
+ *
  * Structs grow at their end only. `struct_size` is the size that the caller was compiled with: set it (the _INIT macros
  * do), and zero what you do not use. Zero always means the default. */
 #ifndef KVSTORE_H
@@ -54,7 +59,8 @@ enum {
   KVS_DISK_FAILED = 17,  /* the disk tier failed */
   KVS_TIMED_OUT = 1000,  /* the deadline has passed */
   KVS_SYSTEM = 1001,     /* an error of the operating system; kvs_last_error() names it */
-  KVS_INTERNAL = 1002    /* a bug in this library; the client is disabled */
+  KVS_INTERNAL = 1002,   /* a bug in this library; the client is disabled */
+  KVS_FORKED = 1003      /* the client is the parent's, and this is a child of fork(): open one of its own */
 };
 
 typedef struct kvs_client kvs_client;
@@ -177,15 +183,21 @@ KVS_API const char* kvs_last_error(void);
 
 /* Connects on first use. The options are copied. */
 KVS_API int kvs_client_open(const kvs_options* options, kvs_client** client);
-/* Requires that no call is in progress. NULL is allowed. */
+/* Requires that no call is in progress. NULL is allowed. Waits for no node and no name server. */
 KVS_API void kvs_client_close(kvs_client* client);
 
 /* The block hashes of a namespace's tokens: token_count / block_size of them, at most `capacity`. */
 KVS_API int kvs_hash_chain(const char* record, const uint32_t* tokens, size_t token_count, kvs_hash* hashes,
                            size_t capacity, size_t* count);
 
-/* Opens a namespace: `record` is its canonical text, or its "key=value" lines in any order. */
+/* Opens a namespace: `record` is its canonical text, or its "key=value" lines in any order. No node need be there: a
+ * worker starts while the store is away, its lookups find nothing, with `why`, and nodes open the namespace when they
+ * come. Waits for the first that does until the deadline, but not while none can be reached; 0: does not wait.
+ * KVS_MISMATCH, KVS_BAD_REQUEST, KVS_UNSUPPORTED, KVS_TOO_LARGE: a node refuses the record; one that comes later says
+ * so as the `why` of each call. */
 KVS_API int kvs_open(kvs_client* client, const char* record, uint64_t deadline_us, kvs_space* space);
+/* Until one node has opened it. KVS_UNAVAILABLE, KVS_TIMED_OUT: none did. */
+KVS_API int kvs_wait_open(kvs_client* client, kvs_space space, uint64_t deadline_us);
 KVS_API int kvs_block_bytes(kvs_client* client, kvs_space space, uint64_t* bytes);
 
 KVS_API int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,

@@ -17,15 +17,29 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
 }  // namespace
 
 Result<std::span<std::byte>> LentMemory::allocate(std::size_t bytes) {
-  if (bytes == 0) return error_code(Errc::kBadRequest);
-  if (bytes > bytes_max_ - bytes_) return error_code(Errc::kBusy);
-  auto memory = SharedMemory::create(bytes);
-  if (!memory) return memory.error();
+  const auto reserved = reserve(bytes);
+  if (!reserved) return reserved.error();
+  return adopt(bytes, SharedMemory::create(bytes));
+}
+
+Result<void> LentMemory::reserve(std::size_t bytes) {
+  if (bytes == 0) return Errc::kBadRequest;
+  if (bytes > bytes_max_ - bytes_) return Errc::kBusy;
+  bytes_ += bytes;
+  return {};
+}
+
+Result<std::span<std::byte>> LentMemory::adopt(std::size_t bytes, Result<std::unique_ptr<SharedMemory>> memory) {
+  KV_ASSERT(bytes <= bytes_);
+  if (!memory) {
+    bytes_ -= bytes;
+    return memory.error();
+  }
   auto region = std::make_shared<Region>();
   region->id = next_id_++;
   region->memory = std::move(*memory);
-  const std::span<std::byte> span = region->bytes().first(bytes);
-  bytes_ += region->bytes().size();
+  const std::span<std::byte> span = region->bytes();
+  KV_ASSERT(span.size() == bytes);
   regions_.emplace(span.data(), std::move(region));
   return span;
 }

@@ -42,8 +42,13 @@ class LentMemory {
 
   explicit LentMemory(std::size_t bytes_max) : bytes_max_(bytes_max) {}
 
-  /// Errors: kBusy over bytes_max, kBadRequest for zero bytes, system errors.
+  /// Errors: as reserve() and SharedMemory::create(), which it calls.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
+  /// Counts `bytes` that are about to be made, perhaps on another thread; adopt() follows. Errors: kBusy over
+  /// bytes_max, kBadRequest for zero bytes.
+  Result<void> reserve(std::size_t bytes);
+  /// What was made of `bytes` reserved ones, or why they were not.
+  Result<std::span<std::byte>> adopt(std::size_t bytes, Result<std::unique_ptr<SharedMemory>> memory);
   /// Forgets the region that is exactly `memory`; it is unmapped with its last reference. Errors: kBadRequest if there
   /// is none, or it is a device's; kBusy while a call uses it.
   Result<std::shared_ptr<Region>> free(std::span<std::byte> memory);

@@ -4,6 +4,7 @@
 #include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
 #include "base/assert.h"
@@ -17,6 +18,7 @@ constexpr std::uint32_t kTableBytesMax = 32 << 20;  // The largest answer: stats
 constexpr std::uint64_t kPayloadBytesMax = 1ull
                                            << 40;  // Of a swallowed payload; a wanted one is as long as its targets.
 constexpr std::size_t kErrorTextMax = 512;
+constexpr std::size_t kBytesPerTurn = 2 << 20;
 constexpr std::size_t kCallLoadBytes = 4096;  // What a call counts besides its data when sessions are compared.
 
 std::uint64_t random_seed() {
@@ -96,10 +98,10 @@ class LinkSession::RegionAdd final : public Call {
 };
 
 struct LinkSession::LentRegion {
-  std::shared_ptr<LentMemory::Region> region;
+  std::shared_ptr<LentMemory::Region> region;  ///< Null: freed while it was pending.
+  std::size_t bytes = 0;
   Lent state = Lent::kPending;
   std::uint32_t handle = 0;
-  bool taken_back = false;                ///< Freed while it was pending.
   TimePoint retry_at = TimePoint::max();  ///< If refused.
   std::unique_ptr<RegionAdd> add;
 };
@@ -137,13 +139,12 @@ std::string LinkSession::RegionAdd::on_last(const FrameReader::Frame& frame) {
 void LinkSession::RegionAdd::on_end(LinkSession* session) {
   lent_.state = !error && session != nullptr ? Lent::kYes : Lent::kRefused;
   if (lent_.state == Lent::kRefused) {
-    session_of_.lent_bytes_ -= lent_.region->bytes().size();
+    session_of_.lent_bytes_ -= lent_.bytes;
     const bool may_pass = error == asio::error::timed_out || error == Errc::kBusy || error == Errc::kUnavailable;
     if (may_pass) lent_.retry_at = session_of_.shared_->clock.now() + session_of_.shared_->config.backoff_max;
-  } else if (lent_.taken_back) {
-    session_of_.take_back(*lent_.region);
+  } else if (!lent_.region) {
+    session_of_.remove_region(lent_);
   }
-  if (lent_.taken_back) lent_.region.reset();  // or its memory would stay until the session's end
   if (session_of_.link_ != nullptr) session_of_.link_->pump();
 }
 
@@ -213,6 +214,11 @@ asio::awaitable<void> LinkSession::read_frames() {
       co_return;
     }
     if (ended_) co_return;
+    if (turn_bytes_ >= kBytesPerTurn) {
+      turn_bytes_ = 0;
+      co_await asio::post(shared_->executor, asio::use_awaitable);
+      if (ended_) co_return;
+    }
     if (frame->header.payload_bytes == 0) continue;
     Result<void> payload;
     if (landing_) {
@@ -348,6 +354,7 @@ bool LinkSession::may_try_messages() const { return link_ != nullptr && link_->m
 bool LinkSession::on_error_frame(const FrameReader::Frame& frame, Slot* slot) {
   const auto* error = read_table<wire::Error>(frame.table);
   if (error == nullptr || error->code() == 0) return violation("an error frame without an error");
+  if (error->code() >= kErrcLocal) return violation("error " + std::to_string(error->code()) + " is no node's");
   const error_code why = make_error_code(static_cast<Errc>(error->code()));
   std::string text = error->message() == nullptr ? why.message() : error->message()->str().substr(0, kErrorTextMax);
   if (slot == nullptr) {  // About the session as a whole; the node closes it now.
@@ -677,7 +684,7 @@ LinkSession::Lent LinkSession::add_region(const std::shared_ptr<LentMemory::Regi
   if (!can_take_call()) return Lent::kPending;
   auto lent = std::make_unique<LentRegion>();
   lent->region = region;
-  const std::size_t bytes = region->bytes().size();
+  const std::size_t bytes = lent->bytes = region->bytes().size();
   if (bytes > region_bytes_max_ - std::min(lent_bytes_, region_bytes_max_)) {
     lent->state = Lent::kRefused;
     lent_.push_back(std::move(lent));
@@ -707,27 +714,24 @@ std::uint32_t LinkSession::region_handle(const LentMemory::Region& region) const
 }
 
 void LinkSession::take_back(const LentMemory::Region& region) {
-  for (auto it = lent_.begin(); it != lent_.end(); ++it) {
-    LentRegion& lent = **it;
-    if (lent.region.get() != &region) continue;
-    if (lent.state == Lent::kPending) {
-      lent.taken_back = true;
-      return;
-    }
-    if (lent.state == Lent::kYes) {
-      lent_bytes_ -= region.bytes().size();
-      auto& builder = shared_->builder;
-      builder.Clear();
-      builder.Finish(wire::CreateRegionRemoveRequest(builder, lent.handle));
-      send_and_forget(FrameType::kRegionRemove, builder);
-    }
-    if (lent.taken_back) {  // called from its own RegionAdd
-      lent.state = Lent::kRefused;
-      return;
-    }
-    lent_.erase(it);
+  const auto found = std::ranges::find_if(lent_, [&](const auto& lent) { return lent->region.get() == &region; });
+  if (found == lent_.end()) return;
+  LentRegion& lent = **found;
+  if (lent.state == Lent::kPending) {
+    lent.region.reset();  // now: to unmap it later would hold up this thread
     return;
   }
+  if (lent.state == Lent::kYes) remove_region(lent);
+  lent_.erase(found);
+}
+
+void LinkSession::remove_region(LentRegion& lent) {
+  lent_bytes_ -= lent.bytes;
+  lent.state = Lent::kRefused;
+  auto& builder = shared_->builder;
+  builder.Clear();
+  builder.Finish(wire::CreateRegionRemoveRequest(builder, lent.handle));
+  send_and_forget(FrameType::kRegionRemove, builder);
 }
 
 bool LinkSession::has_lent_memory() const {

@@ -154,6 +154,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   /// Where the payload of the frame given to Call::on_more goes; the session keeps the list.
   std::vector<BlockTarget>& land();
   void swallow() { swallowing_ = true; }  ///< Instead: the payload goes nowhere.
+  /// So many bytes were verified where they lie: others on the executor get a turn before the next frame.
+  void verified(std::size_t bytes) { turn_bytes_ += bytes; }
   void send_cancel(std::uint64_t request_id);
   FrameWriter& writer() { return writer_; }
   ClientShared& shared() { return *shared_; }
@@ -222,6 +224,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   Lent lend_by_verbs(const std::shared_ptr<LentMemory::Region>& region);
   Lent add_region(const std::shared_ptr<LentMemory::Region>& region);
   LentRegion* find_lent(const LentMemory::Region& region) const;
+  void remove_region(LentRegion& lent);
   bool dispatch(const FrameReader::Frame& frame);
   bool begin_payload(const FrameReader::Frame& frame, Call& call);
   bool on_hello(const FrameReader::Frame& frame);
@@ -255,6 +258,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   std::uint64_t message_bytes_ = 0;   ///< That came by SEND.
   std::vector<std::byte> message_;    ///< Being sent.
 
+  std::size_t turn_bytes_ = 0;  ///< Verified since others had a turn.
   std::vector<BlockTarget> targets_;
   std::optional<BlockSink> sink_;
   Call* payload_call_ = nullptr;  ///< Whose payload is arriving.

@@ -432,6 +432,7 @@ void NodeLink::take_back(const LentMemory::Region& region) {
   for (const auto& slot : slots_) {
     if (slot->state == Slot::State::kUp) slot->session->take_back(region);
   }
+  for (const auto& session : retired_) session->take_back(region);
 }
 
 NodeLink::LendState NodeLink::lend(const std::shared_ptr<LentMemory::Region>& region) {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kBatchBytes = 2 << 20;      // Small enough to be still in the cache when the socket copies it.
 constexpr std::size_t kUnsentBytesMax = 8 << 20;  // Of one call, in the writer.
 constexpr std::size_t kOwnedBytesMax = 4 << 20;   // What the writer may copy of a put that ends too early.
-constexpr std::size_t kBytesPerTurn = 4 << 20;    // Then the executor gets a turn.
+constexpr std::size_t kBytesPerTurn = 2 << 20;    // Then the executor gets a turn.
 
 struct PutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the whole chain.
@@ -185,6 +185,7 @@ std::string PutCall::on_last(const FrameReader::Frame& frame) {
   session()->cut_lanes(response->broken_lanes());
   const std::uint64_t sum = std::uint64_t{response->stored()} + response->already_stored() + response->refused();
   if (sum != asked_) return "put: counts " + std::to_string(sum) + " blocks of " + std::to_string(asked_);
+  if (response->refused_why() >= kErrcLocal) return "put: refused_why " + std::to_string(response->refused_why());
   stored_ = response->stored();
   already_stored_ = response->already_stored();
   if (response->refused() > 0) {

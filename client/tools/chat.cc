@@ -95,7 +95,7 @@ void run_chat(ChatOptions options) {
   if (options.salt.empty()) options.salt = std::to_string(std::random_device()());
   const NamespaceRecord record = chat_record(options);
   ToolClient client(client_config(options.node, "kvstore-bench chat"));
-  const auto space = client.run(client->open(record, options.node.deadline));
+  const auto space = client.open(record, options.node.deadline);
   if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
   const std::size_t longest = options.system_block_count + options.turn_count * options.turn_block_count;
   WorkMemory memory(client, transport, longest * options.block_bytes);

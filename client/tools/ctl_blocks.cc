@@ -80,7 +80,7 @@ void run_verb(const std::string& verb, BlockOptions options) {
   }
   ToolClient client(ctl_config(options.node));
   const NamespaceRecord record = find_record(client, options);
-  const auto space = client.run(client->open(record, options.node.deadline));
+  const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
 
   nlohmann::json document = {{"verb", verb}, {"namespace", to_hex(record.id().bytes)}, {"hashes", hashes.size()}};

@@ -116,7 +116,7 @@ void run_replay(ReplayOptions options) {
   for (const TraceRequest& request : trace) longest = std::max(longest, request.hash_ids.size());
 
   ToolClient client(client_config(options.node, "kvstore-bench replay"), options.busy_poll);
-  const auto space = client.run(client->open(record, options.node.deadline));
+  const auto space = client.open(record, options.node.deadline);
   if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
   WorkMemory memory(client, transport, longest * options.block_bytes);
 

@@ -87,7 +87,7 @@ class RunThread {
   }
 
   Space open() {
-    const auto space = client_.run(client_->open(record_, options_.node.deadline));
+    const auto space = client_.open(record_, options_.node.deadline);
     if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
     return *space;
   }

@@ -108,6 +108,14 @@ std::string describe(const error_code& error) {
 ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
     : busy_poll_(busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {}
 
+Result<Space> ToolClient::open(const NamespaceRecord& record, std::chrono::microseconds deadline) {
+  const auto space = run(client_->open(record, 0us));
+  if (!space) return space;
+  const auto opened = run(client_->wait_open(*space, deadline));
+  if (!opened) return opened.error();
+  return space;
+}
+
 ToolClient::~ToolClient() {
   // On the executor, as the client asks; then its sessions' coroutines end, while what they post to still exists.
   asio::post(context_, [this] { client_.reset(); });

@@ -49,6 +49,9 @@ class ToolClient {
   Client* operator->() { return client_.get(); }
   Client& operator*() { return *client_; }
 
+  /// A namespace that at least one node has opened: a tool says when the nodes are away, where a worker goes on.
+  Result<Space> open(const NamespaceRecord& record, std::chrono::microseconds deadline);
+
   /// Runs one call to its end.
   template <class T>
   Result<T> run(Async<T> call);

@@ -1,7 +1,10 @@
 /* libkvstore from C, against a real node: c_api_test ENDPOINT. Exits 0 if everything is as it must be. */
+#define _POSIX_C_SOURCE 200809L /* fork, waitpid, alarm */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "client/kvstore.h"
 
@@ -201,11 +204,66 @@ static void mistakes(kvs_client* client) {
   CHECK(kvs_get(client, 99, NULL, 1, NULL, &get, &got) == KVS_BAD_REQUEST);
   CHECK(kvs_free(client, &space, 4) == KVS_BAD_REQUEST);
   kvs_client_close(NULL);
+}
 
-  node.endpoint = "unix:///nonexistent/kvstore.sock"; /* nobody there: an error of open, in time */
-  CHECK(kvs_client_open(&options, &none) == KVS_OK);
-  CHECK(kvs_open(none, "model=c\nblock_size=1\nblock_bytes=5\n", 1000000, &space) == KVS_UNAVAILABLE);
-  kvs_client_close(none);
+/* A worker starts while the store is away, and finds nothing until the store is there. */
+static void away(void) {
+  kvs_client* client = NULL;
+  kvs_options options = KVS_OPTIONS_INIT;
+  kvs_node node = {"unix:///nonexistent/kvstore.sock", NULL, 0};
+  options.nodes = &node;
+  options.node_count = 1;
+  CHECK(kvs_client_open(&options, &client) == KVS_OK);
+  kvs_space space = 0;
+  CHECK(kvs_open(client, "model=c\nblock_size=1\nblock_bytes=5\n", 0, &space) == KVS_OK);
+  CHECK(kvs_open(client, "model=c\nblock_size=1\nblock_bytes=5\n", 5000000, &space) == KVS_OK);
+  kvs_hash hash = {{1}};
+  kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
+  kvs_match_result found = KVS_MATCH_RESULT_INIT;
+  match.deadline_us = 5000000;
+  CHECK(kvs_match(client, space, &hash, 1, &match, &found) == KVS_OK);
+  CHECK(found.block_count == 0 && found.why == KVS_UNAVAILABLE);
+  CHECK(kvs_wait_open(client, space, 5000000) == KVS_UNAVAILABLE);
+  CHECK(kvs_wait_open(client, space + 1, 5000000) == KVS_BAD_REQUEST);
+  kvs_client_close(client);
+}
+
+/* In a child of fork() the parent's client answers at once; one of the child's own works. */
+static void forked(kvs_client* client, const kvs_options* options) {
+  const char* const record = "model=c\nblock_size=16\nblock_bytes=131072\n";
+  kvs_space space = 0;
+  CHECK(kvs_open(client, record, 5000000, &space) == KVS_OK);
+  fflush(NULL);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    alarm(60); /* a call that hangs fails the test */
+    kvs_hash hash = {{1}};
+    kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
+    kvs_match_result found = KVS_MATCH_RESULT_INIT;
+    match.deadline_us = 60000000;
+    CHECK(kvs_match(client, space, &hash, 1, &match, &found) == KVS_FORKED);
+    CHECK(strcmp(kvs_status_text(KVS_FORKED), "the client belongs to the parent process") == 0);
+    CHECK(strstr(kvs_last_error(), "fork") != NULL);
+    void* memory = NULL;
+    CHECK(kvs_allocate(client, 4096, &memory) == KVS_FORKED);
+    CHECK(kvs_wait_open(client, space, 60000000) == KVS_FORKED);
+    CHECK(kvs_touch(client, space, &hash, 1, 60000000, NULL) == KVS_FORKED);
+    CHECK(kvs_stats(client, 60000000, NULL, 0, NULL) == KVS_FORKED);
+    kvs_client_close(client);
+    kvs_client* own = NULL;
+    CHECK(kvs_client_open(options, &own) == KVS_OK);
+    CHECK(kvs_open(own, record, 30000000, &space) == KVS_OK);
+    CHECK(kvs_wait_open(own, space, 30000000) == KVS_OK);
+    CHECK(kvs_match(own, space, &hash, 1, &match, &found) == KVS_OK && found.why == KVS_OK);
+    kvs_client_close(own);
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(kvs_touch(client, space, NULL, 0, 5000000, NULL) == KVS_OK);
+  CHECK(kvs_wait_open(client, space, 5000000) == KVS_OK); /* the parent goes on */
 }
 
 int main(int argc, char** argv) {
@@ -229,6 +287,8 @@ int main(int argc, char** argv) {
   device_memory(client);
   other_versions(client);
   mistakes(client);
+  away();
+  forked(client, &options);
   kvs_client_close(client);
   puts("c_api_test: all well");
   return 0;

@@ -477,6 +477,64 @@ TEST_F(NodeLinkTest, ANodeThatCameBackAsAnotherIsOpenedAgain) {
   EXPECT_EQ(client->nodes()[0].node_id, "fake#2");
 }
 
+TEST_F(NodeLinkTest, ANamespaceIsOpenedWithoutANodeAndServesOnceOneIsThere) {
+  config.connect_timeout = 1s;
+  node.refuses = true;
+  client.reset();
+  client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+  const TimePoint before = clock.now();
+  space = loop.run(client->open(record, 30s)).value();
+  EXPECT_LT(clock.now(), before + 1s) << "nobody can be reached: nothing is waited for";
+  EXPECT_EQ(client->block_bytes(space), record.block_bytes());
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory).why, Errc::kUnavailable);
+  const TimePoint known = clock.now();
+  EXPECT_EQ(get(memory).why, Errc::kUnavailable);
+  EXPECT_EQ(clock.now(), known) << "at once when the node is known to be away";
+  EXPECT_EQ(loop.run(client->wait_open(space, 100ms)).error(), Errc::kUnavailable);
+
+  node.refuses = false;
+  node.handler = honest(1);
+  loop.run_for(6s);  // back-off, breaker
+  EXPECT_TRUE(loop.run(client->wait_open(space, 1s)));
+  EXPECT_EQ(get(memory).block_count, 1u);
+}
+
+TEST_F(NodeLinkTest, ANamespaceIsOpenedAtOnceBesideANodeThatDoesNotAnswer) {
+  network.freeze("fake");
+  client.reset();
+  client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+  const TimePoint before = clock.now();
+  EXPECT_TRUE(loop.run(client->open(record, 0us)));
+  EXPECT_EQ(clock.now(), before);
+  space = loop.run(client->open(record, 20ms)).value();
+  EXPECT_EQ(clock.now(), before + 20ms);
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory, 10ms).why, asio::error::timed_out);
+  EXPECT_EQ(clock.now(), before + 30ms);
+  EXPECT_EQ(loop.run(client->wait_open(space, 10ms)).error(), asio::error::timed_out);
+}
+
+TEST_F(NodeLinkTest, ANodeThatRefusesTheRecordSaysSoToOpenOrIfItComesLaterToEachCall) {
+  const auto refuse = [](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (frame.header.type == FrameType::kOpen) s.error(frame.header, Errc::kMismatch);
+    return frame.header.type == FrameType::kOpen;
+  };
+  node.refuses = true;
+  client.reset();
+  client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+  space = loop.run(client->open(record, 0us)).value();
+  node.refuses = false;
+  node.handler = refuse;
+  loop.run_for(6s);
+  Blocks memory(1, record.block_bytes());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(get(memory).why, Errc::kMismatch) << i;
+  EXPECT_EQ(client->nodes()[0].last_error_text, "as the test wants");
+  EXPECT_EQ(loop.run(client->open(record, 1s)).error(), Errc::kMismatch);
+  node.handler = nullptr;
+  EXPECT_TRUE(loop.run(client->open(record, 1s)));
+}
+
 TEST_F(NodeLinkTest, AForgottenNamespaceIsOpenedAgainOnce) {
   int refused = 0;
   node.handler = [&, answer = honest(1)](FakeNode::Session& s, const FrameReader::Frame& frame) {

@@ -1,14 +1,17 @@
-// A node whose answers are what the bytes say: right ones, nearly right ones, frames of anything, silence, an end.
-// Every call of the client ends by its deadline, and no byte that fails its checksum is called good.
+// A node whose answers are what the bytes say: right ones, nearly right ones, frames of anything, silence, an end. It
+// stops reading, asks for blocks and then fails the put. Every call of the client ends by its deadline, no byte that
+// fails its checksum is called good, and nothing that the caller writes to its memory after a call reaches the node.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "base/event.h"
 #include "client/client.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/sim_world.h"
@@ -28,6 +31,27 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kBlockBytes = kStripeBytes + 4096;  // two segments are possible
 constexpr std::size_t kCount = 3;
+constexpr std::byte kReused{0xA5};         ///< In the caller's memory once a call has ended.
+constexpr std::size_t kReusedRunMax = 64;  ///< So many in a row were not there during a call.
+
+/// Takes a payload and looks for what must not be in it.
+class PutSink final : public PayloadSink {
+ public:
+  std::size_t next(std::span<asio::mutable_buffer> buffers) override {
+    buffers[0] = asio::buffer(scratch_);
+    return 1;
+  }
+  void filled(std::size_t bytes) override {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      run_ = scratch_[i] == kReused ? run_ + 1 : 0;
+      KV_ASSERT(run_ < kReusedRunMax);
+    }
+  }
+
+ private:
+  Bytes scratch_ = Bytes(16 * 1024);
+  std::size_t run_ = 0;
+};
 
 /// What the node has for RDMA: a queue pair for each lane, one of them for messages. Nothing is moved.
 struct NodeLanes {
@@ -84,6 +108,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
   FrameReader reader;
   bool over = false;
   NodeLanes* lanes = nullptr;
+  std::uint64_t asked_for = 0;   ///< A put that fails once a part of its blocks is here.
+  Duration deaf_for{};           ///< Before it reads on.
   std::optional<Bytes> message;  ///< While what answers one is gathered.
 
   void write(const Bytes& bytes) {
@@ -216,8 +242,22 @@ struct Connection : std::enable_shared_from_this<Connection> {
         return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateGetResponse(b, kCount); });
       }
       case FrameType::kPut:
-        return answer(type, id, kFrameMore, [&](FlatBufferBuilder& b) { return wire::CreatePutWant(b, 0, kCount); });
+        answer(type, id, kFrameMore, [&](FlatBufferBuilder& b) { return wire::CreatePutWant(b, 0, kCount); });
+        switch (input.below(8)) {
+          case 1: deaf_for = std::chrono::milliseconds(input.below(100)); break;
+          case 2:
+            answer(type, id, kFrameMore, [&](FlatBufferBuilder& b) { return wire::CreatePutWant(b, 0, 1); });
+            break;
+          case 3: asked_for = id; break;
+          default: break;
+        }
+        return;
       case FrameType::kPutData:
+        if (std::exchange(asked_for, 0) == id) {
+          return answer(FrameType::kPut, id, kFrameError, [&](FlatBufferBuilder& b) {
+            return wire::CreateErrorDirect(b, static_cast<std::uint16_t>(Errc::kNoNamespace), "no");
+          });
+        }
         return answer(FrameType::kPut, id, 0, [&](FlatBufferBuilder& b) { return wire::CreatePutResponse(b, kCount); });
       case FrameType::kTouch:
       case FrameType::kPin:
@@ -287,8 +327,16 @@ struct Connection : std::enable_shared_from_this<Connection> {
       const auto frame = co_await self->reader.next();
       if (!frame) break;
       self->respond(*frame);
-      const auto skipped = co_await self->reader.skip_payload();
-      if (!skipped) break;
+      PutSink sink;
+      const auto taken = co_await self->reader.read_payload(sink);
+      if (!taken) break;
+      if (self->deaf_for > Duration::zero()) {
+        Event rung(self->scene.world.io.get_executor());
+        const auto alarm = self->scene.world.clock.make_alarm(self->scene.world.io.get_executor());
+        alarm->arm(self->scene.world.clock.now() + std::exchange(self->deaf_for, Duration::zero()),
+                   [&rung] { rung.set(); });
+        co_await rung.wait();
+      }
     }
     self->stream->close();
   }
@@ -347,6 +395,7 @@ asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> len
         break;
       }
       case 4: {
+        std::fill(own.begin(), own.end(), std::byte{0x42});
         const PutOptions options{.deadline = kDeadline};
         const auto put = co_await client.put(*space, scene.hashes, sources, options);
         KV_ASSERT(!put || put->stored + put->already_stored + put->refused == kCount);
@@ -364,6 +413,7 @@ asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> len
       }
     }
     KV_ASSERT(scene.world.clock.now() - before <= kDeadline + 1ms);
+    std::fill(own.begin(), own.end(), kReused);
   }
   done = true;
 }

@@ -277,7 +277,9 @@ TEST_F(FrameWriterTest, WhatIsTakenBackIsCompletedIfItHasBegunAndElseNotSentAtAl
     const bool has_begun = taken > 0;
     const auto messages = written();
     ASSERT_EQ(messages.size(), has_begun ? 3u : 2u);
-    if (has_begun) EXPECT_EQ(messages[0], (Message{1, pattern(10, 1), before[0]}));
+    if (has_begun) {
+      EXPECT_EQ(messages[0], (Message{1, pattern(10, 1), before[0]}));
+    }
     EXPECT_EQ(messages[messages.size() - 2].payload, before[2]);
     EXPECT_EQ(messages.back().id, 4u);
     EXPECT_EQ(done, taken >= kFrameHeaderBytes + 10 + kLarge ? 2 : 1);
