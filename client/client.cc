@@ -141,8 +141,8 @@ class MatchCall final : public Call {
     if (token_bytes > 0 && asked == chain->hashes.size()) {
       tokens = builder.CreateVector(options->token_ids.data(), options->token_ids.size());
     }
-    builder.Finish(
-        wire::CreateMatchRequest(builder, space_handle(), hashes, tokens, options->lease, options->prefetch));
+    builder.Finish(wire::CreateMatchRequest(builder, space_handle(), hashes, tokens, options->lease, options->prefetch,
+                                            space_check()));
     session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     return {};
   }
@@ -189,7 +189,7 @@ class CountCall final : public Call {
     auto& builder = session.shared().builder;
     builder.Clear();
     const auto list = builder.CreateVectorOfStructs(wire_hashes(hashes), hashes.size());
-    builder.Finish(wire::CreatePrefixRequest(builder, space_handle(), list));
+    builder.Finish(wire::CreatePrefixRequest(builder, space_handle(), list, space_check()));
     if (type == FrameType::kTouch) {
       session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     } else {

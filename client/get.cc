@@ -121,9 +121,10 @@ error_code GetCall::send(LinkSession& session) {
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
   const auto left =
       std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
-  builder.Finish(wire::CreateGetRequest(
-      builder, space_handle(), hashes, own_lease, handle, offsets, ends, plan->memory_only ? kTierMemory : kTierDisk,
-      static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)), region ? session.lanes_for(*region) : 0));
+  builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, handle, offsets, ends,
+                                        plan->memory_only ? kTierMemory : kTierDisk,
+                                        static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)),
+                                        region ? session.lanes_for(*region) : 0, space_check()));
   // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
   if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
     const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);

@@ -5,6 +5,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cstring>
 #include <utility>
 
 #include "base/assert.h"
@@ -19,7 +20,8 @@ constexpr std::uint64_t kPayloadBytesMax = 1ull
                                            << 40;  // Of a swallowed payload; a wanted one is as long as its targets.
 constexpr std::size_t kErrorTextMax = 512;
 constexpr std::size_t kBytesPerTurn = 2 << 20;
-constexpr std::size_t kCallLoadBytes = 4096;  // What a call counts besides its data when sessions are compared.
+constexpr std::size_t kOpenOverheadBytes = 64;  // Of an OpenRequest, besides the record.
+constexpr std::size_t kCallLoadBytes = 4096;    // What a call counts besides its data when sessions are compared.
 
 std::uint64_t random_seed() {
   std::random_device device;
@@ -67,7 +69,7 @@ void Call::end(error_code why) {
   KV_ASSERT(!ended);
   LinkSession* const session = std::exchange(session_, nullptr);
   if (session != nullptr) on_leave(*session);  // before another session has the call
-  if (link_ != nullptr && link_->retry(*this, why)) return;
+  if (link_ != nullptr && link_->retry(*this, why, session)) return;
   if (is_linked()) unlink();  // from the deadlines
   error = why;
   ended = true;
@@ -79,7 +81,33 @@ void Call::end(error_code why) {
   on_end(session);
 }
 
+std::uint64_t Call::space_check() const { return namespace_check(session_->shared().spaces[space]->id); }
+
 // -- LinkSession
+
+/// Opens a namespace on the session's node.
+class LinkSession::Open final : public Call {
+ public:
+  Open(LinkSession& session, OpenedSpace& opened) : session_of_(session), opened_(opened) { type = FrameType::kOpen; }
+
+ private:
+  error_code send(LinkSession& session) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+  void on_end(LinkSession* session) override;
+
+  LinkSession& session_of_;
+  OpenedSpace& opened_;
+};
+
+struct LinkSession::OpenedSpace {
+  OpenedSpace(LinkSession& session, std::uint32_t s) : space(s), open(session, *this) {}
+  const std::uint32_t space;
+  Opened state = Opened::kNo;
+  std::uint32_t handle = 0;
+  error_code mismatch;   ///< What is wrong with the node's answer.
+  TimePoint retry_at{};  ///< After a failure; unless there is no other way.
+  Open open;
+};
 
 /// Lends a region to the session's node.
 class LinkSession::RegionAdd final : public Call {
@@ -127,6 +155,38 @@ error_code LinkSession::RegionAdd::send(LinkSession& session) {
   if (builder.GetSize() > session.table_bytes_max()) return Errc::kTooLarge;
   session.send_frame(FrameType::kRegionAdd, request_id(), builder);
   return {};
+}
+
+error_code LinkSession::Open::send(LinkSession& session) {
+  const NamespaceRecord& record = session.shared().spaces[opened_.space]->record;
+  auto& builder = session.shared().builder;
+  builder.Clear();
+  builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(record.text())));
+  session.send_frame(FrameType::kOpen, request_id(), builder);
+  return {};
+}
+
+std::string LinkSession::Open::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::OpenResponse>(frame.table);
+  if (response == nullptr) return "open: malformed";
+  const ClientShared::SpaceInfo& asked = *session_of_.shared_->spaces[opened_.space];
+  opened_.mismatch = {};
+  if (response->block_bytes() != asked.record.block_bytes()) opened_.mismatch = Errc::kMismatch;
+  if (session_of_.version_ >= 2) {  // the node has read the record as it was meant
+    const auto* name = response->namespace_id();
+    if (name == nullptr || name->size() != asked.id.bytes.size()) return "open: no namespace_id";
+    if (std::memcmp(name->data(), asked.id.bytes.data(), asked.id.bytes.size()) != 0)
+      opened_.mismatch = Errc::kMismatch;
+  }
+  opened_.handle = response->space();
+  return {};
+}
+
+void LinkSession::Open::on_end(LinkSession*) {
+  const error_code why = error ? error : opened_.mismatch;
+  opened_.state = why ? Opened::kNo : Opened::kYes;
+  if (why) opened_.retry_at = session_of_.shared_->clock.now() + session_of_.shared_->config.backoff_max;
+  if (session_of_.link_ != nullptr) session_of_.link_->open_ended(opened_.space, why, error_text);
 }
 
 std::string LinkSession::RegionAdd::on_last(const FrameReader::Frame& frame) {
@@ -392,6 +452,12 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
   }
   version_ = hello->version();
   node_id_ = hello->node_id()->str();
+  if (version_ >= 2) {
+    const auto* instance = hello->instance();
+    if (instance == nullptr || instance->size() != instance_.size())
+      return violation("hello: instance must be 16 bytes");
+    std::memcpy(instance_.data(), instance->data(), instance_.size());
+  }
   table_bytes_max_ = hello->table_bytes_max();
   chain_blocks_max_ = hello->chain_blocks_max();
   requests_max_ = std::min<std::uint32_t>(hello->requests_max(), 0xFFFF);
@@ -635,6 +701,35 @@ void LinkSession::close_if_retired() {
   }
 }
 
+// -- namespaces
+
+LinkSession::Opened LinkSession::state_of(const OpenedSpace& space) { return space.state; }
+
+bool LinkSession::can_open(std::uint32_t space) const {
+  return shared_->spaces[space]->record.text().size() + kOpenOverheadBytes <= table_bytes_max_;
+}
+
+void LinkSession::open(std::uint32_t space, bool must) {
+  if (space >= spaces_.size()) spaces_.resize(shared_->spaces.size());
+  auto& opened = spaces_[space];
+  if (!opened) opened = std::make_unique<OpenedSpace>(*this, space);
+  if (opened->state != Opened::kNo || !can_take_call() || !can_open(space)) return;
+  if (!must && shared_->clock.now() < opened->retry_at) return;
+  opened->state = Opened::kPending;
+  start_own(opened->open, shared_->config.connect_timeout);
+}
+
+std::uint32_t LinkSession::space_handle(std::uint32_t space) const {
+  KV_ASSERT(opened(space) == Opened::kYes);
+  return spaces_[space]->handle;
+}
+
+void LinkSession::forget_space(std::uint32_t space, std::uint32_t handle) {
+  if (opened(space) != Opened::kYes || spaces_[space]->handle != handle) return;
+  spaces_[space]->state = Opened::kNo;
+  spaces_[space]->retry_at = {};
+}
+
 // -- lent memory
 
 LinkSession::LentRegion* LinkSession::find_lent(const LentMemory::Region& region) const {
@@ -700,6 +795,9 @@ LinkSession::Lent LinkSession::add_region(const std::shared_ptr<LentMemory::Regi
 
 void LinkSession::start_own(Call& call, Duration limit) {
   call.ended = false;
+  call.answered_ = false;
+  call.error = {};
+  call.error_text.clear();
   call.link_ = link_;
   shared_->deadlines.add(call, shared_->clock.now() + limit);
   send_call(call);

@@ -2,6 +2,7 @@
 // call.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -101,8 +102,10 @@ class Call : public DeadlineEntry {
   virtual std::vector<std::span<const std::byte>> unfinished_destinations() const { return {}; }
 
   std::uint64_t request_id() const { return request_id_; }
-  std::uint32_t space_handle() const { return handle_; }  ///< Within send().
-  LinkSession* session() const { return session_; }       ///< nullptr before it is sent and after its end.
+  // Within send(): what the request says of its namespace.
+  std::uint32_t space_handle() const { return handle_; }
+  std::uint64_t space_check() const;
+  LinkSession* session() const { return session_; }  ///< nullptr before it is sent and after its end.
 
  private:
   friend class LinkSession;
@@ -113,7 +116,7 @@ class Call : public DeadlineEntry {
   NodeLink* link_ = nullptr;
   LinkSession* session_ = nullptr;  ///< While it is sent and not ended.
   std::uint64_t request_id_ = 0;
-  std::uint32_t handle_ = 0;  ///< Of `space`, as sent.
+  std::uint32_t handle_ = 0;  ///< Of `space` on this session, as sent.
   bool has_begun_ = false;    ///< A part of the answer came: it is not sent again.
   bool answered_ = false;     ///< Ended by a last frame of its own.
   bool retried_ = false;
@@ -162,6 +165,18 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   std::uint32_t table_bytes_max() const { return table_bytes_max_; }
   std::uint32_t chain_blocks_max() const { return chain_blocks_max_; }
 
+  // Namespaces. A handle is this session's: another session, or another life of the node, means another by it.
+  enum class Opened { kNo, kPending, kYes };
+  Opened opened(std::uint32_t space) const {
+    return space < spaces_.size() && spaces_[space] ? state_of(*spaces_[space]) : Opened::kNo;
+  }
+  /// Asks the node; NodeLink::open_ended() follows. Does nothing if it is open or being opened, if the session is full,
+  /// or if it failed a short while ago and `must` is false.
+  void open(std::uint32_t space, bool must);
+  bool can_open(std::uint32_t space) const;                      ///< Or its record is over the node's limit.
+  std::uint32_t space_handle(std::uint32_t space) const;         ///< Requires opened() == kYes.
+  void forget_space(std::uint32_t space, std::uint32_t handle);  ///< The node no longer takes it.
+
   // Lent memory.
   enum class Lent {
     kNotNow,   ///< By RDMA: devices are being opened, memory registered, lanes connected. Calls go inline.
@@ -197,6 +212,11 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
 
   const std::string& node_id() const { return node_id_; }
   std::uint8_t version() const { return version_; }  ///< Of the wire, agreed at hello. 0 before.
+  /// Of the node: another one after each start, where node_id() is the same. Zeros from a node that speaks version 1.
+  const std::array<std::byte, kInstanceBytes>& instance() const { return instance_; }
+  bool is_same_life(const LinkSession& other) const {
+    return node_id_ == other.node_id_ && instance_ == other.instance_;
+  }
   bool is_up() const { return is_up_ && !ended_; }
   bool has_ended() const { return ended_ && !draining_; }
   std::size_t load_bytes() const { return load_bytes_; }
@@ -204,6 +224,8 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
 
  private:
   friend class Call;
+  class Open;
+  struct OpenedSpace;
   class RegionAdd;
   struct LentRegion;
   struct Slot {
@@ -223,6 +245,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   bool stream_has_ended();
   Lent lend_by_verbs(const std::shared_ptr<LentMemory::Region>& region);
   Lent add_region(const std::shared_ptr<LentMemory::Region>& region);
+  static Opened state_of(const OpenedSpace& space);
   LentRegion* find_lent(const LentMemory::Region& region) const;
   void remove_region(LentRegion& lent);
   bool dispatch(const FrameReader::Frame& frame);
@@ -250,6 +273,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   std::vector<std::uint32_t> free_slots_;
   std::size_t in_flight_ = 0, active_ = 0;  ///< Slots in use; those with a call.
   std::size_t quarantine_count_ = 0, load_bytes_ = 0;
+  std::vector<std::unique_ptr<OpenedSpace>> spaces_;  ///< By Space; nullptr: not asked for yet.
   std::vector<std::unique_ptr<LentRegion>> lent_;
   std::unique_ptr<LinkLanes> lanes_;  ///< nullptr: no RDMA with this node.
   std::size_t message_count_ = 0;     ///< Slots in use whose request went by SEND.
@@ -267,6 +291,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
 
   std::string node_id_, violation_;
   std::uint8_t version_ = 0;
+  std::array<std::byte, kInstanceBytes> instance_{};
   std::uint32_t table_bytes_max_ = 4096, chain_blocks_max_ = 0, requests_max_ = 0;
   std::uint64_t region_bytes_max_ = 0, lent_bytes_ = 0;
   // Silence, looked at only when a call misses its deadline: no byte since quiet_since_ if bytes_received() is

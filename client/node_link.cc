@@ -41,48 +41,6 @@ struct NodeLink::Slot final : DeadlineEntry {
   std::shared_ptr<asio::cancellation_signal> cancel;  ///< Of this attempt; the coroutine of an earlier one may live on.
 };
 
-/// Opens a namespace on the node.
-class NodeLink::Open final : public Call {
- public:
-  Open(NodeLink& link, SpaceEntry& entry) : link_of_(link), entry_(entry) { type = FrameType::kOpen; }
-
- private:
-  error_code send(LinkSession& session) override;
-  std::string on_last(const FrameReader::Frame& frame) override;
-  void on_end(LinkSession* session) override { link_of_.open_ended(entry_, session); }
-
-  NodeLink& link_of_;
-  SpaceEntry& entry_;
-};
-
-struct NodeLink::SpaceEntry {
-  enum class State { kClosed, kOpening, kOpen };
-  SpaceEntry(NodeLink& link, std::uint32_t s) : space(s), open(link, *this) {}
-  std::uint32_t space;
-  State state = State::kClosed;
-  std::uint32_t handle = 0;
-  std::uint64_t block_bytes = 0;
-  Open open;
-};
-
-error_code NodeLink::Open::send(LinkSession& session) {
-  const NamespaceRecord& record = session.shared().spaces[entry_.space]->record;
-  auto& builder = session.shared().builder;
-  builder.Clear();
-  builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(record.text())));
-  if (builder.GetSize() > session.table_bytes_max()) return Errc::kTooLarge;
-  session.send_frame(FrameType::kOpen, request_id(), builder);
-  return {};
-}
-
-std::string NodeLink::Open::on_last(const FrameReader::Frame& frame) {
-  const auto* response = read_table<wire::OpenResponse>(frame.table);
-  if (response == nullptr) return "open: malformed";
-  entry_.handle = response->space();
-  entry_.block_bytes = response->block_bytes();
-  return {};
-}
-
 NodeLink::NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endpoint endpoint)
     : shared_(std::move(shared)), config_(std::move(config)), endpoint_(std::move(endpoint)) {
   for (std::size_t i = 0; i < shared_->config.connections_per_node; ++i)
@@ -138,7 +96,9 @@ void NodeLink::pump() {
       if (prepared == Prepared::kReady) {
         session->send_call(call);
       } else {
-        call.end(prepared == Prepared::kNotLent ? Errc::kNoRegion : Errc::kUnavailable);
+        call.end(prepared == Prepared::kNotLent    ? Errc::kNoRegion
+                 : prepared == Prepared::kTooLarge ? Errc::kTooLarge
+                                                   : Errc::kUnavailable);
       }
     }
   } while (pump_again_ && !waiting_.empty());
@@ -153,10 +113,10 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
     return up_count_ + connecting_count_ > 0 ? Prepared::kNoRoom : Prepared::kFailed;
   }
   if (call.space != Call::kNoSpace) {
-    SpaceEntry& entry = space_entry(call.space);
-    if (entry.state == SpaceEntry::State::kClosed) begin_open(entry);
-    if (entry.state != SpaceEntry::State::kOpen) return Prepared::kWait;
-    call.handle_ = entry.handle;
+    if (session->opened(call.space) != LinkSession::Opened::kYes) {  // one round trip, or no session that takes it
+      return session->can_open(call.space) ? Prepared::kWait : Prepared::kTooLarge;
+    }
+    call.handle_ = session->space_handle(call.space);
   }
   if (call.region) {
     const LinkSession::Lent lent = session->lend(call.region);
@@ -171,35 +131,45 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   return Prepared::kReady;
 }
 
-/// The session with the least data under way: a lookup does not wait behind a transfer. For a device's memory first of
-/// all one that has it, since the others are no way at all.
+/// The session with the least data under way: a lookup does not wait behind a transfer. First of all one that has the
+/// namespace open, so that the round trip of opening is waited for only where no session has; the others open it
+/// meanwhile. For a device's memory one that has it, since the others are no way at all.
 LinkSession* NodeLink::pick(const Call& call) const {
+  const bool must_open = call.space != Call::kNoSpace && !is_opened_somewhere(call.space);
   if (call.session_wanted && call.session_wanted->is_up()) {
-    return call.session_wanted->can_take_call() ? call.session_wanted.get() : nullptr;
+    if (!call.session_wanted->can_take_call()) return nullptr;
+    if (call.space != Call::kNoSpace) call.session_wanted->open(call.space, /*must=*/true);
+    return call.session_wanted.get();
   }
   const bool needs_region = call.region && call.region->is_device();
   LinkSession* best = nullptr;
-  bool best_has_region = false;
+  int best_rank = 0;
   for (const auto& slot : slots_) {
     if (slot->state != Slot::State::kUp || !slot->session->can_take_call()) continue;
     LinkSession& session = *slot->session;
-    const bool has_region = needs_region && session.lend(call.region) == LinkSession::Lent::kYes;
+    int rank = 0;
+    if (call.space != Call::kNoSpace) {
+      session.open(call.space, must_open);
+      if (session.opened(call.space) == LinkSession::Opened::kYes) rank += 1;
+    }
+    if (needs_region && session.lend(call.region) == LinkSession::Lent::kYes) rank += 2;
     if (best != nullptr) {
-      const bool is_better = has_region != best_has_region ? has_region : session.load_bytes() < best->load_bytes();
+      const bool is_better = rank != best_rank ? rank > best_rank : session.load_bytes() < best->load_bytes();
       if (!is_better) continue;
     }
     best = &session;
-    best_has_region = has_region;
+    best_rank = rank;
   }
   return best;
 }
 
-bool NodeLink::retry(Call& call, error_code why) {
-  if (why != Errc::kNoNamespace || call.space == Call::kNoSpace || closed_) return false;
-  SpaceEntry& entry = space_entry(call.space);
-  if (entry.state == SpaceEntry::State::kOpen && entry.handle == call.handle_) entry.state = SpaceEntry::State::kClosed;
-  // A node that has begun to answer knew the namespace: what it says now is not to be built upon.
-  if (call.retried_ || call.has_begun_) return false;
+bool NodeLink::retry(Call& call, error_code why, LinkSession* session) {
+  if (call.space == Call::kNoSpace || closed_ || session == nullptr) return false;
+  if (why != Errc::kNoNamespace && why != Errc::kMismatch) return false;
+  session->forget_space(call.space, call.handle_);
+  // A mismatch is a mistake on one of the two sides: the caller is told, and the next call opens anew. And a node that
+  // has begun to answer knew the namespace: what it says now is not to be built upon.
+  if (why != Errc::kNoNamespace || call.retried_ || call.has_begun_) return false;
   call.retried_ = true;
   call.answered_ = false;
   call.error_text.clear();
@@ -232,49 +202,26 @@ void NodeLink::unqueue(const Call& call) {
 
 // -- namespaces
 
-NodeLink::SpaceEntry& NodeLink::space_entry(std::uint32_t space) {
-  if (space >= spaces_.size()) spaces_.resize(shared_->spaces.size());
-  auto& entry = spaces_[space];
-  if (!entry) entry = std::make_unique<SpaceEntry>(*this, space);
-  return *entry;
+bool NodeLink::is_opened_somewhere(std::uint32_t space) const {
+  return std::ranges::any_of(slots_, [&](const auto& slot) {
+    return slot->state == Slot::State::kUp && slot->session->opened(space) != LinkSession::Opened::kNo;
+  });
 }
 
-void NodeLink::begin_open(SpaceEntry& entry) {
-  entry.state = SpaceEntry::State::kOpening;
-  Call& open = entry.open;
-  open.link_ = this;
-  open.ended = false;
-  open.answered_ = false;
-  open.error = {};
-  shared_->deadlines.add(open, shared_->clock.now() + shared_->config.connect_timeout);
-  waiting_.push_back(&open);
-  pump();  // or the pump that runs now
-}
-
-void NodeLink::open_ended(SpaceEntry& entry, LinkSession* session) {
-  error_code why = entry.open.error;
-  if (!why && entry.block_bytes != shared_->spaces[entry.space]->record.block_bytes()) why = Errc::kMismatch;
-  if (!why && (session == nullptr || session->node_id() != node_id_)) {  // an answer of the node's last life
-    entry.state = SpaceEntry::State::kClosed;
-    return pump();
-  }
-  if (!why) {
-    entry.state = SpaceEntry::State::kOpen;
-    return pump();
-  }
-  entry.state = SpaceEntry::State::kClosed;
-  if (entry.open.answered_) {
+void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string& text) {
+  if (!why || is_opened_somewhere(space)) return pump();
+  if (why != asio::error::timed_out) {  // that is in the books already
     last_error_ = why;
-    last_error_text_ = entry.open.error_text.empty() ? why.message() : entry.open.error_text;
+    last_error_text_ = text.empty() ? why.message() : text;
   }
   std::vector<Call*> failed;
   std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(failed),
-               [&](const Call* call) { return call->space == entry.space; });
+               [&](const Call* call) { return call->space == space; });
   for (Call* const call : failed) {
     // The end of one may be the end of another, which may be gone by now.
     if (std::find(waiting_.begin(), waiting_.end(), call) == waiting_.end()) continue;
-    unqueue(*call);  // it may be retried, and then it waits anew: once
-    call->error_text = entry.open.error_text;
+    unqueue(*call);
+    call->error_text = text;
     call->end(why);
   }
 }
@@ -341,15 +288,11 @@ void NodeLink::session_up(LinkSession& session) {
     ++up_count_;
   }
   ++connects_;
-  if (node_id_ != session.node_id()) {
-    node_id_ = session.node_id();
-    for (const auto& entry : spaces_) {
-      if (entry && entry->state == SpaceEntry::State::kOpen) entry->state = SpaceEntry::State::kClosed;
-    }
-    for (const auto& slot : slots_) {
-      const auto other = slot->session;
-      if (slot->state == Slot::State::kUp && other->node_id() != node_id_) retire(*other);
-    }
+  node_id_ = session.node_id();
+  // What is left of another life: a process that ends while its successor listens already.
+  for (const auto& slot : slots_) {
+    const auto other = slot->session;
+    if (slot->state == Slot::State::kUp && !other->is_same_life(session)) retire(*other);
   }
   pump();
 }

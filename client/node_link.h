@@ -19,7 +19,9 @@ namespace kv {
 ///      part of the back-off, which doubles up to backoff_max until the node has answered something.
 ///   3. After breaker_failures failures in a row (missed deadlines, failed connects, lost sessions) calls end at once
 ///      for breaker_open; then one call goes through as a probe, and what becomes of it closes or opens the breaker.
-///   4. Namespace handles belong to one node id: another id at the same address starts afresh.
+///   4. All that was agreed with a node - handles of namespaces and regions, leases, lanes - belongs to the session
+///      where it was agreed, and ends with it. A session of another life of the node, which may have the same id, is
+///      retired as soon as a newer one is met.
 /// Thread safety: none; on the client's executor.
 class NodeLink : public std::enable_shared_from_this<NodeLink> {
  public:
@@ -44,8 +46,10 @@ class NodeLink : public std::enable_shared_from_this<NodeLink> {
   void session_ended(LinkSession& session, error_code why, std::string text);
   void retire(LinkSession& session);
   void retired_ended(LinkSession& session);
-  void pump();                             ///< Sends what can be sent by now.
-  bool retry(Call& call, error_code why);  ///< True if the call goes on.
+  void pump();  ///< Sends what can be sent by now.
+  /// True if the call goes on. `session`: where it was answered, or nullptr.
+  bool retry(Call& call, error_code why, LinkSession* session);
+  void open_ended(std::uint32_t space, error_code why, const std::string& text);
   void call_ended(const Call& call);
   void unqueue(const Call& call);
   /// The lane for messages broke, and its session with it. It is tried again after a pause that grows, so that a fabric
@@ -55,15 +59,12 @@ class NodeLink : public std::enable_shared_from_this<NodeLink> {
 
  private:
   struct Slot;
-  class Open;
-  struct SpaceEntry;
-  enum class Prepared { kReady, kWait, kNoRoom, kFailed, kNotLent };
+  enum class Prepared { kReady, kWait, kNoRoom, kFailed, kNotLent, kTooLarge };
 
   Prepared prepare(Call& call, LinkSession*& session);
   LinkSession* pick(const Call& call) const;
-  SpaceEntry& space_entry(std::uint32_t space);
-  void begin_open(SpaceEntry& entry);
-  void open_ended(SpaceEntry& entry, LinkSession* session);
+  /// Whether a session that is up has the namespace open, or is opening it.
+  bool is_opened_somewhere(std::uint32_t space) const;
   void connect_missing();
   static asio::awaitable<void> connect(std::shared_ptr<NodeLink> self, Slot& slot, std::uint64_t attempt);
   void connect_failed(Slot& slot, error_code why, std::string text);
@@ -76,7 +77,6 @@ class NodeLink : public std::enable_shared_from_this<NodeLink> {
   const Endpoint endpoint_;
   std::vector<std::unique_ptr<Slot>> slots_;           ///< connections_per_node.
   std::vector<std::shared_ptr<LinkSession>> retired_;  ///< Out of use, with unfinished business.
-  std::vector<std::unique_ptr<SpaceEntry>> spaces_;    ///< By Space; nullptr: not asked for yet.
   std::vector<Call*> waiting_;                         ///< In order of start.
   bool pumping_ = false, pump_again_ = false, closed_ = false;
 

@@ -111,7 +111,7 @@ error_code PutCall::send(LinkSession& session) {
       std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
   builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, handle, offsets,
                                         static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)),
-                                        region ? session.lanes_for(*region) : 0));
+                                        region ? session.lanes_for(*region) : 0, space_check()));
   session.send_frame(type, request_id(), builder);
   return {};
 }

@@ -30,6 +30,13 @@ struct NamespaceId {
   friend auto operator<=>(const NamespaceId&, const NamespaceId&) = default;
 };
 
+/// What a request says besides a handle, so that a handle that means another namespace is noticed: the first 8 bytes.
+inline std::uint64_t namespace_check(const NamespaceId& space) {
+  std::uint64_t value;
+  std::memcpy(&value, space.bytes.data(), sizeof value);
+  return value;
+}
+
 /// A block hash is already uniform: its first 8 bytes serve hash tables and rendezvous hashing.
 inline std::uint64_t hash_prefix(const BlockHash& hash) {
   std::uint64_t value;

@@ -23,6 +23,8 @@ inline constexpr std::uint8_t kFrameVersion = 1;    ///< Of the header's layout:
 inline constexpr std::uint8_t kWireVersion = 2;     ///< Of tables and rules, agreed at hello. A node speaks it and the
 inline constexpr std::uint8_t kWireVersionMin = 1;  ///< one before.
 
+inline constexpr std::size_t kInstanceBytes = 16;  ///< Of HelloResponse.instance.
+
 /// A verb. The value travels; append only.
 enum class FrameType : std::uint8_t {
   kHello = 1,

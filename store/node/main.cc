@@ -127,6 +127,7 @@ int run(const NodeOptions& options) {
   node.chain_blocks_max = static_cast<std::uint32_t>(options.store.chain_blocks_max);
   node.lease_duration = options.store.lease_duration;
   node.node_id = options.node_id;
+  node.instance = draw_instance_id();
   node.started = clock.now();
   rlimit descriptors{};
   ::getrlimit(RLIMIT_NOFILE, &descriptors);

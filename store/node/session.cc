@@ -17,7 +17,6 @@ namespace {
 
 constexpr Duration kWatchInterval = 1s;
 constexpr std::uint64_t kProgressBytes = 64 * 1024;
-constexpr std::size_t kSpacesKept = 256;
 
 }  // namespace
 
@@ -184,16 +183,28 @@ void Session::refuse(FrameType type, std::uint64_t request_id, error_code code, 
   });
 }
 
-const NamespaceRecord* Session::find_space(const Frame& frame, std::uint32_t space) {
-  if (const auto found = spaces_.find(space); found != spaces_.end()) return found->second.get();
-  auto record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
-  if (record == nullptr) {
-    refuse(frame.header.type, frame.header.request_id, Errc::kNoNamespace,
-           "space: " + std::to_string(space) + ", not a handle of this node; open the namespace again");
+const OpenSpace* Session::find_space(const Frame& frame, std::uint32_t handle, std::uint64_t check) {
+  const FrameType type = frame.header.type;
+  const auto fail = [&](Errc code, const std::string& message) {
+    refuse(type, frame.header.request_id, code, frame_type_name(type) + ("." + message));
     return nullptr;
+  };
+  const OpenSpace* space = spaces_.find(handle);
+  if (version_ < 2) {
+    if (space != nullptr) return space;
+    const auto of_node = node_.handles.find(handle);
+    if (of_node) return &spaces_.remember(handle, *of_node);
   }
-  if (spaces_.size() >= kSpacesKept) spaces_.clear();
-  return spaces_.emplace(space, std::move(record)).first->second.get();
+  if (space == nullptr) {
+    return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) + ", not a handle that this " +
+                                        (version_ < 2 ? "node gave out" : "session was given") +
+                                        "; open the namespace again");
+  }
+  if (check != space->check) {
+    return fail(Errc::kMismatch, "namespace_check: " + std::to_string(check) + ", space " + std::to_string(handle) +
+                                     " has " + std::to_string(space->check) + "; nothing was done");
+  }
+  return space;
 }
 
 asio::awaitable<bool> Session::handle(const Frame& frame) {
@@ -292,11 +303,13 @@ bool Session::on_hello(const Frame& frame) {
   const SessionLimits& limits = node_.limits;
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
-    return wire::CreateHelloResponseDirect(
-        builder, version_, node_.node_id.c_str(),
+    const auto node_id = builder.CreateString(node_.node_id);
+    const auto instance = version_ < 2 ? 0 : create_bytes(builder, node_.instance);
+    return wire::CreateHelloResponse(
+        builder, version_, node_id,
         /*epoch=*/0, lanes_ ? kFeatureVerbs | (lanes_->config().message_count_max > 0 ? kFeatureMessages : 0) : 0,
         limits.table_bytes_max, node_.chain_blocks_max, limits.requests_max, limits.region_bytes_max,
-        lanes_ ? lanes_->config().lane_count_max : 0);
+        lanes_ ? lanes_->config().lane_count_max : 0, instance);
   });
   spdlog::debug("session {} of '{}' ({}) opened", static_cast<std::uint64_t>(id_), identity_, stream_->peer());
   return true;

@@ -19,6 +19,7 @@
 #include "store/node/metrics.h"
 #include "store/node/session_lanes.h"
 #include "store/node/session_wire.h"
+#include "store/node/space_handles.h"
 #include "store/node/spill.h"
 #include "store/store.h"
 #include "transport/block_sink.h"
@@ -53,12 +54,14 @@ struct NodeContext {
   SessionLimits limits;
   std::uint32_t chain_blocks_max = 65536;
   Duration lease_duration = 10s;
-  std::string node_id;
+  std::string node_id;    ///< For people: the same in every life.
+  InstanceId instance{};  ///< Of this life.
   TimePoint started{};
   std::atomic<bool> draining{false};
   Spill* spill = nullptr;                  ///< nullptr: no disk tier.
   std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: no RDMA, so far.
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
+  NodeHandles handles{};  ///< Of sessions that speak version 1.
 };
 
 /// Nothing that the peer sends is trusted: each length, count, offset and handle is checked before it is used.
@@ -66,6 +69,8 @@ struct NodeContext {
 ///   2. The stream is closed only after the last copy into or out of the session's regions: a client that sees the end
 ///      of the stream may reuse the memory it lent, of kind verbs once it has ended its own queue pairs.
 ///   3. Memory held for a session is bounded by SessionLimits.
+///   4. A request is carried out in the namespace that the client means: under a handle that this session opened, and
+///      with the check of that namespace (version 2 of the wire).
 /// Thread safety: none; all calls on the executor.
 class Session final : public std::enable_shared_from_this<Session> {
  public:
@@ -113,6 +118,7 @@ class Session final : public std::enable_shared_from_this<Session> {
     std::uint64_t request_id = 0;
     TimePoint began;
     SpaceId space{};
+    NamespaceId space_name{};
     std::uint64_t block_bytes = 0;
     TimePoint deadline = TimePoint::max();  ///< Of the client: for what is on disk.
     std::vector<BlockHash> hashes;          ///< Only if some blocks are on disk.
@@ -206,7 +212,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   asio::awaitable<void> read_from_disk(const std::shared_ptr<GetJob>& job);
   void start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& job, std::size_t i);
   void promote(const GetJob& job, std::size_t block_count, const DiskBlock& last);
-  void prefetch(const Frame& frame, std::uint32_t space, std::span<const BlockHash> hashes);
+  void prefetch(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes);
   void cancel(GetJob& job);
   void finish_get(const std::shared_ptr<GetJob>& job);
 
@@ -236,9 +242,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Queues an error as the last answer.
   void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
               std::uint32_t broken = 0);
-  /// The namespace record, or nullptr after refusing the request. Stays until the next call. The store may have
-  /// forgotten the namespace: then what is asked of it is refused as kNoNamespace.
-  const NamespaceRecord* find_space(const Frame& frame, std::uint32_t space);
+  /// The namespace that a request is about, or nullptr after refusing the request. Valid until the next call.
+  const OpenSpace* find_space(const Frame& frame, std::uint32_t handle, std::uint64_t check);
   /// Checks what get and put say about a region; false after refusing the request.
   bool check_target(const Frame& frame, std::uint32_t region, std::size_t hash_count,
                     std::span<const std::uint64_t> offsets, std::uint64_t block_bytes);
@@ -268,8 +273,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::size_t dropping_count_ = 0;  ///< Drops of many blocks under way.
   std::size_t job_count_ = 0;       ///< Coroutines and calls that still use this session's memory, slots or lanes.
 
-  /// By handle: those used lately, so that they need no lock again. The store may have forgotten one.
-  std::unordered_map<std::uint32_t, std::shared_ptr<const NamespaceRecord>> spaces_;
+  SessionSpaces spaces_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Lent>> regions_;
   std::uint32_t region_last_ = 0;
   std::size_t regions_coming_ = 0;  ///< Being prepared; their bytes are in region_bytes_.

@@ -88,10 +88,9 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
       const Store::FailedRead failed =
           node_.store.with([&](Store& store) { return store.read_failed(spilled[i].id, spilled[i].key); });
       if (failed.is_forgotten) {
-        const auto record = node_.store.with([&](Store& store) { return store.find_namespace(job->space); });
         spdlog::warn("spill: block {} of namespace {} is forgotten: {}",
-                     to_hex(job->hashes[job->prefix.blocks.size() + i].bytes),
-                     record == nullptr ? "?" : to_hex(record->id().bytes), block.error().message());
+                     to_hex(job->hashes[job->prefix.blocks.size() + i].bytes), to_hex(job->space_name.bytes),
+                     block.error().message());
       }
       if (failed.moved_to == DiskKey{}) break;
       spilled[i].key = failed.moved_to;
@@ -129,15 +128,14 @@ void Session::promote(const GetJob& job, std::size_t block_count, const DiskBloc
   });
 }
 
-void Session::prefetch(const Frame& frame, std::uint32_t space, std::span<const BlockHash> hashes) {
+void Session::prefetch(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes) {
   if (!node_.spill->can_read() || prefetches_.size() >= kPrefetchesMax) return;
   const auto job = std::make_shared<GetJob>();
   job->request_id = frame.header.request_id;
-  job->space = SpaceId(space);
+  job->space = space.id;
+  job->space_name = space.name;
   job->is_prefetch = true;
-  const auto record = node_.store.with([&](Store& store) { return store.find_namespace(SpaceId(space)); });
-  if (record == nullptr) return;  // forgotten since the match
-  job->block_bytes = record->block_bytes();
+  job->block_bytes = space.block_bytes;
   job->segment_ends = {job->block_bytes};
   if (!pin(frame, job, hashes, {.session = id_, .disk = true})) return;
   if (job->is_complete) return finish_get(job);

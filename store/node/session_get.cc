@@ -39,11 +39,11 @@ void Session::on_get(const Frame& frame) {
   const std::uint64_t id = frame.header.request_id;
   const auto* request = read_table<wire::GetRequest>(frame.table);
   if (request == nullptr) return refuse(FrameType::kGet, id, Errc::kBadRequest, "get: the table fails verification");
-  const NamespaceRecord* record = find_space(frame, request->space());
-  if (record == nullptr) return;
+  const OpenSpace* const space = find_space(frame, request->space(), request->namespace_check());
+  if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   const auto offsets = numbers_of(request->offsets());
-  const std::uint64_t block_bytes = record->block_bytes();
+  const std::uint64_t block_bytes = space->block_bytes;
   if (!check_target(frame, request->region(), hashes.size(), offsets, block_bytes)) return;
   const auto ends = numbers_of(request->segment_ends());
   for (std::size_t i = 0; i < ends.size(); ++i) {
@@ -66,7 +66,8 @@ void Session::on_get(const Frame& frame) {
 
   const auto job = std::make_shared<GetJob>();
   job->request_id = id;
-  job->space = SpaceId(request->space());
+  job->space = space->id;
+  job->space_name = space->name;
   job->block_bytes = block_bytes;
   job->segment_ends.assign(ends.begin(), ends.end());
   if (job->segment_ends.empty()) job->segment_ends.push_back(block_bytes);
@@ -99,6 +100,7 @@ bool Session::pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::s
   auto prefix =
       node_.store.with([&](Store& store) { return store.pin_prefix(job->space, hashes, options, job->began); });
   if (!prefix) {
+    if (job->is_prefetch) return false;  // its request has been answered
     refuse(frame.header.type, frame.header.request_id, prefix.error(),
            std::string(frame_type_name(frame.header.type)) + ": " + prefix.error().message() + " (" +
                count_text("hashes", hashes.size(), node_.chain_blocks_max) + ")");

@@ -37,11 +37,11 @@ void Session::on_put(const Frame& frame) {
   const std::uint64_t id = frame.header.request_id;
   const auto* request = read_table<wire::PutRequest>(frame.table);
   if (request == nullptr) return refuse(FrameType::kPut, id, Errc::kBadRequest, "put: the table fails verification");
-  const NamespaceRecord* record = find_space(frame, request->space());
-  if (record == nullptr) return;
+  const OpenSpace* const space = find_space(frame, request->space(), request->namespace_check());
+  if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   const auto offsets = numbers_of(request->offsets());
-  if (!check_target(frame, request->region(), hashes.size(), offsets, record->block_bytes())) return;
+  if (!check_target(frame, request->region(), hashes.size(), offsets, space->block_bytes)) return;
   if (gets_.contains(id) || puts_.contains(id)) {
     return refuse(FrameType::kPut, id, Errc::kBadRequest, "request_id: " + std::to_string(id) + ", in use");
   }
@@ -57,7 +57,7 @@ void Session::on_put(const Frame& frame) {
       static_cast<std::uint64_t>(
           std::chrono::duration_cast<std::chrono::microseconds>(node_.limits.put_wait_max).count()));
   job->deadline = job->began + std::chrono::microseconds(wait_us);
-  job->block_bytes = record->block_bytes();
+  job->block_bytes = space->block_bytes;
   job->hash_count = hashes.size();
   Store::OfferOptions options;
   options.session = id_;
@@ -71,7 +71,7 @@ void Session::on_put(const Frame& frame) {
         job->began + std::min<Duration>(node_.limits.spill_wait, std::chrono::microseconds(wait_us) / 2);
   }
   auto plan = node_.store.with([&](Store& store) {
-    auto offered = store.offer(SpaceId(request->space()), hashes, options, job->began);
+    auto offered = store.offer(space->id, hashes, options, job->began);
     is_short = store.wants_spill();
     return offered;
   });

@@ -64,8 +64,11 @@ void Session::on_open(const Frame& frame) {
     return refuse(FrameType::kOpen, id, space.error(),
                   "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
   }
+  const OpenSpace opened(*space, *record);
+  const std::uint32_t handle = version_ < 2 ? node_.handles.open(node_.instance, opened) : spaces_.open(opened);
   reply(FrameType::kOpen, id, 0, [&](FlatBufferBuilder& builder) {
-    return wire::CreateOpenResponse(builder, static_cast<std::uint32_t>(*space), record->block_bytes());
+    const auto name = version_ < 2 ? 0 : create_bytes(builder, opened.name.bytes);
+    return wire::CreateOpenResponse(builder, handle, record->block_bytes(), name);
   });
 }
 
@@ -74,18 +77,15 @@ void Session::on_match(const Frame& frame) {
   const auto* request = read_table<wire::MatchRequest>(frame.table);
   if (request == nullptr)
     return refuse(FrameType::kMatch, id, Errc::kBadRequest, "match: the table fails verification");
+  const OpenSpace* const space = find_space(frame, request->space(), request->namespace_check());
+  if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   Store::MatchOptions options;
   options.session = id_;
   options.lease = request->lease();
   options.token_ids = numbers_of(request->token_ids());
-  std::size_t block_size = 0, block_bytes = 0;
-  auto match = node_.store.with([&](Store& store) {
-    const auto record = store.find_namespace(SpaceId(request->space()));
-    if (record != nullptr) block_size = record->block_size();
-    if (record != nullptr) block_bytes = record->block_bytes();
-    return store.match(SpaceId(request->space()), hashes, options, node_.clock.now());
-  });
+  auto match =
+      node_.store.with([&](Store& store) { return store.match(space->id, hashes, options, node_.clock.now()); });
   if (!match) {
     return refuse(FrameType::kMatch, id, match.error(),
                   "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
@@ -93,9 +93,10 @@ void Session::on_match(const Frame& frame) {
   }
   if (node_.spill == nullptr || !node_.spill->can_read()) match->disk_block_count = 0;
   const std::size_t hit_count = match->block_count + match->disk_block_count;
-  node_.metrics.add_tokens(hit_count * block_size, (hashes.size() - hit_count) * block_size);
-  const auto disk_time = match->disk_block_count > 0 ? node_.spill->estimate_read(match->disk_block_count * block_bytes)
-                                                     : std::chrono::microseconds(0);
+  node_.metrics.add_tokens(hit_count * space->block_size, (hashes.size() - hit_count) * space->block_size);
+  const auto disk_time = match->disk_block_count > 0
+                             ? node_.spill->estimate_read(match->disk_block_count * space->block_bytes)
+                             : std::chrono::microseconds(0);
   reply(FrameType::kMatch, id, 0, [&](FlatBufferBuilder& builder) {
     wire::Hash partial;
     std::memcpy(&partial, match->partial_block.bytes.data(), sizeof partial);
@@ -106,7 +107,7 @@ void Session::on_match(const Frame& frame) {
         static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
         match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()));
   });
-  if (request->prefetch() && match->disk_block_count > 0) prefetch(frame, request->space(), hashes);
+  if (request->prefetch() && match->disk_block_count > 0) prefetch(frame, *space, hashes);
 }
 
 void Session::on_release(const Frame& frame) {
@@ -130,9 +131,10 @@ void Session::on_prefix(const Frame& frame) {
   const std::string name = frame_type_name(type);
   if (request == nullptr)
     return refuse(type, frame.header.request_id, Errc::kBadRequest, name + ": the table fails verification");
-  if (find_space(frame, request->space()) == nullptr) return;
+  const OpenSpace* const opened = find_space(frame, request->space(), request->namespace_check());
+  if (opened == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
-  const SpaceId space{request->space()};
+  const SpaceId space = opened->id;
   if (type == FrameType::kDrop && dropping_count_ >= node_.limits.requests_max) {
     return refuse(type, frame.header.request_id, Errc::kBusy,
                   count_text("drops in flight", dropping_count_, node_.limits.requests_max));

@@ -33,6 +33,11 @@ std::span<const T> numbers_of(const flatbuffers::Vector<T>* numbers) {
   return numbers == nullptr ? std::span<const T>() : std::span<const T>(numbers->data(), numbers->size());
 }
 
+inline flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>> create_bytes(FlatBufferBuilder& builder,
+                                                                           std::span<const std::byte> bytes) {
+  return builder.CreateVector(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+}
+
 /// "field: value, at most allowed", for error messages.
 inline std::string count_text(const char* field, std::uint64_t value, std::uint64_t allowed) {
   return std::string(field) + ": " + std::to_string(value) + ", at most " + std::to_string(allowed);

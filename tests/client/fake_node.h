@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ class FakeNode {
     std::unique_ptr<Stream> stream;
     FrameReader reader;
     FrameWriter writer;
+    std::set<std::uint32_t> handles;  ///< That it was given.
 
     template <class Build>
     void reply(const FrameHeader& to, int flags, Build&& build, std::span<const std::byte> payload = {}) {
@@ -94,6 +96,8 @@ class FakeNode {
 
   Handler handler;  ///< Asked first.
   std::string node_id = "fake#1";
+  std::vector<std::uint8_t> instance = std::vector<std::uint8_t>(kInstanceBytes, 1);
+  std::uint8_t version = kWireVersion;
   bool refuses = false;                            ///< Closes what it accepts.
   std::vector<std::shared_ptr<Session>> sessions;  ///< In order of connection.
   std::vector<TimePoint> accepted;
@@ -131,15 +135,20 @@ class FakeNode {
     switch (frame.header.type) {
       case FrameType::kHello:
         return session.reply(frame.header, kFrameResponse, [&](auto& builder) {
-          return wire::CreateHelloResponseDirect(builder, kWireVersion, node_id.c_str(), 0, 0, 1 << 20, 65536, 64,
-                                                 1ull << 30);
+          return wire::CreateHelloResponseDirect(builder, version, node_id.c_str(), 0, 0, 1 << 20, 65536, 64,
+                                                 1ull << 30, 0, version < 2 ? nullptr : &instance);
         });
       case FrameType::kOpen: {
         std::string why;
         const auto* request = read_table<wire::OpenRequest>(frame.table);
         const auto record = NamespaceRecord::parse(request->record()->string_view(), &why);
         return session.reply(frame.header, kFrameResponse, [&](auto& builder) {
-          return wire::CreateOpenResponse(builder, ++handle_last_, record->block_bytes());
+          session.handles.insert(++handle_last_);
+          const NamespaceId id = record->id();
+          const auto* const bytes = reinterpret_cast<const std::uint8_t*>(id.bytes.data());
+          const std::vector<std::uint8_t> name(bytes, bytes + id.bytes.size());
+          return wire::CreateOpenResponseDirect(builder, handle_last_, record->block_bytes(),
+                                                version < 2 ? nullptr : &name);
         });
       }
       case FrameType::kPing:

@@ -23,6 +23,11 @@ class NodeLinkTest : public testing::Test {
     node.close_all();
     loop.drain();
   }
+  void start_anew() {
+    client.reset();
+    node.close_all();
+    loop.run_for(1s);
+  }
   void make_client() {
     client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
     space = loop.run(client->open(record, 5s)).value();
@@ -38,6 +43,25 @@ class NodeLinkTest : public testing::Test {
       if (count > 0) session.part(frame.header, record, chain, 0, count, is_inline);
       session.get_response(frame.header, count);
       return true;
+    };
+  }
+  /// Counts requests under a handle that their session was not given, or without the namespace's check.
+  FakeNode::Handler strict(FakeNode::Handler then) {
+    return [this, then](FakeNode::Session& session, const FrameReader::Frame& frame) {
+      const auto look = [&](const auto* request) {
+        const bool is_right =
+            session.handles.contains(request->space()) && request->namespace_check() == namespace_check(record.id());
+        misused += is_right ? 0 : 1;
+      };
+      switch (frame.header.type) {
+        case FrameType::kMatch: look(read_table<wire::MatchRequest>(frame.table)); break;
+        case FrameType::kGet: look(read_table<wire::GetRequest>(frame.table)); break;
+        case FrameType::kPut: look(read_table<wire::PutRequest>(frame.table)); break;
+        case FrameType::kTouch:
+        case FrameType::kDrop: look(read_table<wire::PrefixRequest>(frame.table)); break;
+        default: break;
+      }
+      return then(session, frame);
     };
   }
   FakeNode::Handler on_get(std::function<void(FakeNode::Session&, const FrameHeader&)> answer) {
@@ -56,6 +80,7 @@ class NodeLinkTest : public testing::Test {
   ClientConfig config = repeatable_config();
   std::unique_ptr<Client> client;
   Space space{};
+  int misused = 0;  ///< By strict().
 };
 
 TEST_F(NodeLinkTest, AnHonestAnswerLands) {
@@ -533,6 +558,139 @@ TEST_F(NodeLinkTest, ANodeThatRefusesTheRecordSaysSoToOpenOrIfItComesLaterToEach
   EXPECT_EQ(loop.run(client->open(record, 1s)).error(), Errc::kMismatch);
   node.handler = nullptr;
   EXPECT_TRUE(loop.run(client->open(record, 1s)));
+}
+
+TEST_F(NodeLinkTest, ANodeThatCameBackUnderTheSameNameIsOpenedAgain) {
+  node.handler = strict(honest(1));
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory).block_count, 1u);
+  for (std::uint8_t life = 2; life < 5; ++life) {
+    node.instance.assign(kInstanceBytes, life);
+    node.close_all();
+    loop.run_for(1s);
+    EXPECT_EQ(get(memory).block_count, 1u);
+    EXPECT_EQ(node.seen[FrameType::kOpen], life);
+  }
+  EXPECT_EQ(misused, 0);
+}
+
+TEST_F(NodeLinkTest, AHandleIsUsedOnlyOnTheSessionThatGaveIt) {
+  config.connections_per_node = 4;
+  start_anew();
+  node.handler = strict([answer = honest(1)](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    const FrameHeader& to = frame.header;
+    if (to.type == FrameType::kMatch) {
+      s.reply(to, kFrameResponse, [](auto& builder) { return wire::CreateMatchResponse(builder, 1); });
+    } else if (to.type == FrameType::kTouch || to.type == FrameType::kDrop) {
+      s.reply(to, kFrameResponse, [](auto& builder) { return wire::CreateCountResponse(builder, 1); });
+    } else {
+      return answer(s, frame);
+    }
+    return true;
+  });
+  client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+  for (int i = 0; i < 3; ++i) {  // three namespaces, asked about on all sessions at once
+    record = test_record(100'000 + 1000 * i);
+    chain = test_chain(record, 4);
+    space = loop.run(client->open(record, 5s)).value();
+    Blocks memory(1, record.block_bytes());
+    for (int j = 0; j < 8; ++j) EXPECT_EQ(get(memory).block_count, 1u);
+    for (int j = 0; j < 8; ++j) {
+      asio::co_spawn(loop.context(), client->match(space, chain, {.deadline = 100ms}), asio::detached);
+      asio::co_spawn(loop.context(), client->touch(space, chain, 100ms), asio::detached);
+      asio::co_spawn(loop.context(), client->drop(space, chain, 100ms), asio::detached);
+    }
+    loop.run_for(1s);
+  }
+  EXPECT_EQ(misused, 0);
+  EXPECT_EQ(node.sessions.size(), 4u);
+  for (const auto& session : node.sessions) EXPECT_EQ(session->handles.size(), 3u) << "opened once on each";
+}
+
+TEST_F(NodeLinkTest, ASessionOfAnEarlierLifeIsLeftAsSoonAsALaterOneIsMet) {
+  config.connections_per_node = 2;
+  start_anew();
+  bool is_refusing = true;  // the second session, at first
+  node.handler = [&, answer = strict(honest(1))](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (frame.header.type == FrameType::kHello && &s != node.sessions[0].get()) {
+      if (is_refusing) {
+        s.stream->close();
+        return true;
+      }
+      node.instance.assign(kInstanceBytes, 2);
+    }
+    return answer(s, frame);
+  };
+  make_client();
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory).block_count, 1u);
+  is_refusing = false;  // the successor listens, while the first process still serves
+  const std::shared_ptr<FakeNode::Session> first = node.sessions[0];
+  for (int i = 0; i < 10; ++i) {
+    loop.run_for(1s);
+    EXPECT_EQ(get(memory).block_count, 1u);
+  }
+  std::byte byte;
+  const asio::mutable_buffer buffer(&byte, 1);
+  const auto left = first->stream->try_read(std::span(&buffer, 1));
+  EXPECT_FALSE(left);
+  EXPECT_NE(left.error(), asio::error::would_block) << "the client has left it";
+  EXPECT_EQ(misused, 0);
+}
+
+TEST_F(NodeLinkTest, AnAnswerAboutAnotherNamespaceIsAMismatch) {
+  NamespaceRecord other = test_record(100'000, "other");
+  bool is_other = true;
+  node.handler = [&, answer = strict(honest(1))](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (frame.header.type != FrameType::kOpen || !is_other) return answer(s, frame);
+    const NamespaceId id = other.id();
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(id.bytes.data());
+    const std::vector<std::uint8_t> name(bytes, bytes + id.bytes.size());
+    s.reply(frame.header, kFrameResponse,
+            [&](auto& builder) { return wire::CreateOpenResponseDirect(builder, 1, other.block_bytes(), &name); });
+    return true;
+  };
+  client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+  const auto opened = loop.run(client->open(record, 1s));
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error(), Errc::kMismatch);
+  is_other = false;
+  space = loop.run(client->open(record, 1s)).value();
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory).block_count, 1u);
+}
+
+TEST_F(NodeLinkTest, AMismatchIsToldAndTheNextCallOpensAgain) {
+  bool is_mixed_up = false;
+  node.handler = [&, answer = strict(honest(1))](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (frame.header.type != FrameType::kGet || !is_mixed_up) return answer(s, frame);
+    s.error(frame.header, Errc::kMismatch);
+    return true;
+  };
+  make_client();
+  Blocks memory(1, record.block_bytes());
+  EXPECT_EQ(get(memory).block_count, 1u);
+  is_mixed_up = true;
+  EXPECT_EQ(get(memory).why, Errc::kMismatch);
+  EXPECT_EQ(node.seen[FrameType::kGet], 2) << "not tried again behind the caller's back";
+  is_mixed_up = false;
+  const int opened = node.seen[FrameType::kOpen];
+  EXPECT_EQ(get(memory).block_count, 1u);
+  EXPECT_EQ(node.seen[FrameType::kOpen], opened + 1);
+}
+
+TEST_F(NodeLinkTest, ANodeThatSpeaksVersionOneIsServed) {
+  start_anew();
+  node.version = 1;
+  node.handler = strict(honest(2));
+  make_client();
+  Blocks memory(2, record.block_bytes());
+  EXPECT_EQ(get(memory).block_count, 2u);
+  EXPECT_EQ(memory.right(chain), 2u);
+  node.close_all();  // and starts again: its name is all that it says of itself
+  loop.run_for(1s);
+  EXPECT_EQ(get(memory).block_count, 2u);
+  EXPECT_EQ(misused, 0);
 }
 
 TEST_F(NodeLinkTest, AForgottenNamespaceIsOpenedAgainOnce) {

@@ -162,7 +162,8 @@ TEST_F(E2eHostileTest, AClientThatNeverReadsIsCutOffAndItsBlocksAreUnpinned) {
   std::memcpy(static_cast<void*>(hashes.data()), chain.data(), hashes.size() * sizeof(wire::Hash));
   for (std::uint64_t id = 10; id < 200; ++id) {  // 190 MiB of answers
     builder.Clear();
-    builder.Finish(wire::CreateGetRequest(builder, response->space(), builder.CreateVectorOfStructs(hashes)));
+    builder.Finish(wire::CreateGetRequest(builder, response->space(), builder.CreateVectorOfStructs(hashes), 0, 0, 0, 0,
+                                          2, 0, 0, namespace_check(client.record().id())));
     if (!session.send_frame(FrameType::kGet, id, builder)) break;
   }
   EXPECT_TRUE(eventually([&] { return node.metric("kvstore_sessions_closed_total{reason=\"slow_reader\"}") == 1; }));

@@ -87,6 +87,7 @@ struct Scene {
   verbs::FakeVerbs& verbs;
   Input& input;
   bool has_rdma = false;
+  std::uint8_t version = kWireVersion;
   std::vector<std::unique_ptr<NodeLanes>> lanes;  ///< Of all connections: they go when nothing runs any more.
   NamespaceRecord record = [] {
     std::string why;
@@ -207,12 +208,18 @@ struct Connection : std::enable_shared_from_this<Connection> {
     switch (type) {
       case FrameType::kHello:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
-          return wire::CreateHelloResponseDirect(b, 1, "n", 0, scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0,
-                                                 1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0);
+          const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
+          return wire::CreateHelloResponseDirect(
+              b, scene.version, "n", 0, scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0, 1 << 20, 1000, 16,
+              1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:
-        return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateOpenResponse(b, 0, kBlockBytes); });
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) {
+          const NamespaceId name = scene.record.id();
+          const auto* const bytes = reinterpret_cast<const std::uint8_t*>(name.bytes.data());
+          return wire::CreateOpenResponse(b, 0, kBlockBytes, b.CreateVector(bytes, name.bytes.size()));
+        });
       case FrameType::kMatch:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           return wire::CreateMatchResponse(b, static_cast<std::uint32_t>(input.below(kCount + 1)), 0, 1, 1000);
@@ -443,6 +450,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     config.breaker_open = 5ms;
     config.seed = 1;
     scene.has_rdma = input.flag();
+    if (size % 2 == 1) scene.version = 1;  // not from the input: what the corpus holds keeps its meaning
     if (scene.has_rdma) world.network.set_passes_descriptors(false);
     config.rdma_devices = {"fake1"};
     Client client(world.io.get_executor(), config, world.network, world.clock, &verbs);

@@ -84,11 +84,11 @@ constexpr std::uint32_t kMessageLane = 2;
 
 class HostileClient {
  public:
-  HostileClient(SimWorld& world, Stream& stream, verbs::FakeVerbs& verbs, Input& input)
-      : world_(world), stream_(stream), verbs_(verbs), input_(input) {}
+  HostileClient(SimWorld& world, Stream& stream, verbs::FakeVerbs& verbs, Input& input, std::uint8_t version)
+      : world_(world), stream_(stream), verbs_(verbs), input_(input), version_(version) {}
 
   void run() {
-    frame(FrameType::kHello, [](FlatBufferBuilder& b) { return wire::CreateHelloRequest(b, 1, 1); });
+    frame(FrameType::kHello, [&](FlatBufferBuilder& b) { return wire::CreateHelloRequest(b, 1, version_); });
     open(lasting().record.text());
     if (input_.flag()) connect_messages();
     while (!input_.empty()) step();
@@ -129,7 +129,13 @@ class HostileClient {
     for (auto& each : all) each = input_.below(16) == 0 ? input_.number(8) : input_.below(64) * 1024;
     return all;
   }
-  std::uint32_t space() { return input_.below(8) == 0 ? static_cast<std::uint32_t>(input_.number(4)) : 0; }
+  std::uint32_t space() {
+    check_ = namespace_check(lasting().record.id());
+    if (input_.below(8) != 0) return version_ < 2 ? 0 : 1;
+    const auto any = static_cast<std::uint32_t>(input_.number(4));
+    if (any % 2 == 1) check_ = any;
+    return any % 3;
+  }
   std::uint32_t region() { return input_.flag() ? 0 : static_cast<std::uint32_t>(input_.below(4)); }
   std::uint64_t id() { return input_.below(6); }
 
@@ -233,7 +239,8 @@ class HostileClient {
         return frame(
             FrameType::kMatch,
             [&](FlatBufferBuilder& b) {
-              return wire::CreateMatchRequestDirect(b, space(), &hashes, &tokens, input_.flag());
+              const std::uint32_t handle = space();
+              return wire::CreateMatchRequestDirect(b, handle, &hashes, &tokens, input_.flag(), false, check_);
             },
             id());
       }
@@ -246,8 +253,9 @@ class HostileClient {
         return frame(
             FrameType::kGet,
             [&](FlatBufferBuilder& b) {
-              return wire::CreateGetRequestDirect(b, space(), &hashes, input_.below(5), to, to == 0 ? nullptr : &where,
-                                                  &ends, 2, 0, static_cast<std::uint32_t>(input_.below(4)));
+              const std::uint32_t handle = space();
+              return wire::CreateGetRequestDirect(b, handle, &hashes, input_.below(5), to, to == 0 ? nullptr : &where,
+                                                  &ends, 2, 0, static_cast<std::uint32_t>(input_.below(4)), check_);
             },
             id());
       }
@@ -262,9 +270,10 @@ class HostileClient {
         return frame(
             FrameType::kPut,
             [&](FlatBufferBuilder& b) {
-              return wire::CreatePutRequestDirect(b, space(), &hashes, &positions, &tokens, from,
+              const std::uint32_t handle = space();
+              return wire::CreatePutRequestDirect(b, handle, &hashes, &positions, &tokens, from,
                                                   from == 0 ? nullptr : &where, deadline_us,
-                                                  static_cast<std::uint32_t>(input_.below(4)));
+                                                  static_cast<std::uint32_t>(input_.below(4)), check_);
             },
             id());
       }
@@ -286,7 +295,11 @@ class HostileClient {
         const auto hashes = to_wire(chain());
         return frame(
             kTypes[input_.below(4)],
-            [&](FlatBufferBuilder& b) { return wire::CreatePrefixRequestDirect(b, space(), &hashes); }, id());
+            [&](FlatBufferBuilder& b) {
+              const std::uint32_t handle = space();
+              return wire::CreatePrefixRequestDirect(b, handle, &hashes, check_);
+            },
+            id());
       }
       case 15: {
         flush();
@@ -384,6 +397,8 @@ class HostileClient {
   Stream& stream_;
   verbs::FakeVerbs& verbs_;
   Input& input_;
+  const std::uint8_t version_;  ///< Of the wire.
+  std::uint64_t check_ = 0;     ///< For the handle that space() gave.
   std::unique_ptr<MessageEnd> messages_;
   Bytes out_;
   bool reads_ = true;
@@ -425,7 +440,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     KV_ASSERT(!error);
     ended = true;
   });
-  std::optional<HostileClient> client(std::in_place, world, *stream, verbs, input);
+  std::optional<HostileClient> client(std::in_place, world, *stream, verbs, input,
+                                      static_cast<std::uint8_t>(size % 2 == 1 ? 1 : 2));
   client->run();
   stream->close();
   world.run_until([&] { return ended; }, 100s);

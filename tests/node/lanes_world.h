@@ -133,13 +133,13 @@ class SessionLanesTest : public NodeTest {
   auto get_over(std::uint32_t region, std::uint32_t lanes, std::vector<std::uint64_t> segment_ends = {}) {
     return [=, this, wanted = wire_hashes(names)](FlatBufferBuilder& b) {
       const auto offsets = places();
-      return wire::CreateGetRequestDirect(b, space, &wanted, 0, region, &offsets, &segment_ends, 2, 0, lanes);
+      return wire::CreateGetRequestDirect(b, space, &wanted, 0, region, &offsets, &segment_ends, 2, 0, lanes, check());
     };
   }
   auto put_over(std::uint32_t region, std::uint32_t lanes, std::span<const BlockHash> chain) {
     return [=, this, offered = wire_hashes(chain)](FlatBufferBuilder& b) {
       const auto offsets = places();
-      return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, lanes);
+      return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, lanes, check());
     };
   }
   auto put_over(std::uint32_t region, std::uint32_t lanes) { return put_over(region, lanes, names); }

@@ -215,7 +215,8 @@ class NodeTest : public testing::Test {
     node.reset(new NodeContext{.store = *store, .clock = world.clock, .metrics = metrics, .limits = {}});
     node->chain_blocks_max = 1000;
     node->lease_duration = config.lease_duration;
-    node->node_id = "node-7";
+    node->node_id = "node-7";  // in every life
+    node->instance.fill(std::byte{static_cast<unsigned char>(++life_count_)});
     node->started = world.clock.now();
     if (!listener)
       listener = world.network.listen({Endpoint::Scheme::kSim, "node", ""}, world.io.get_executor()).value();
@@ -256,20 +257,21 @@ class NodeTest : public testing::Test {
     });
     return std::make_unique<RawClient>(world, std::move(stream));
   }
-  static auto hello_request(std::uint8_t version_min = 1, std::uint8_t version_max = 1) {
+  static auto hello_request(std::uint8_t version_min = 1, std::uint8_t version_max = kWireVersion) {
     return [=](FlatBufferBuilder& b) { return wire::CreateHelloRequestDirect(b, version_min, version_max, "test"); };
   }
+  static auto open_request(const NamespaceRecord& which) {
+    return [text = which.text()](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, text.c_str()); };
+  }
   /// A connection that has said hello and opened `record`, which is then namespace `space`.
-  std::unique_ptr<RawClient> greet() {
+  std::unique_ptr<RawClient> greet(std::uint8_t version = kWireVersion) {
     auto client = connect();
-    EXPECT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error());
+    EXPECT_FALSE(client->ask(FrameType::kHello, 1, hello_request(1, version)).is_error());
     space = open(*client, record);
     return client;
   }
   static std::uint32_t open(RawClient& client, const NamespaceRecord& which) {
-    const auto answer = client.ask(FrameType::kOpen, 2, [&](FlatBufferBuilder& b) {
-      return wire::CreateOpenRequestDirect(b, which.text().c_str());
-    });
+    const auto answer = client.ask(FrameType::kOpen, 2, open_request(which));
     return answer.as<wire::OpenResponse>().space();
   }
   static NamespaceRecord make_record(const std::string& model, std::size_t block_bytes) {
@@ -320,22 +322,24 @@ class NodeTest : public testing::Test {
   }
 
   // -- requests
+  std::uint64_t check() const { return namespace_check(record.id()); }
   auto match_request(std::span<const BlockHash> hashes, bool lease = false, std::vector<std::uint32_t> tokens = {}) {
     return [=, this, wanted = wire_hashes(hashes)](FlatBufferBuilder& b) {
-      return wire::CreateMatchRequestDirect(b, space, &wanted, tokens.empty() ? nullptr : &tokens, lease);
+      return wire::CreateMatchRequestDirect(b, space, &wanted, tokens.empty() ? nullptr : &tokens, lease, false,
+                                            check());
     };
   }
   auto get_request(std::span<const BlockHash> hashes, std::uint32_t region = 0, std::vector<std::uint64_t> offsets = {},
                    std::vector<std::uint64_t> segment_ends = {}, std::uint64_t lease = 0) {
     return [=, this, wanted = wire_hashes(hashes)](FlatBufferBuilder& b) {
-      return wire::CreateGetRequestDirect(b, space, &wanted, lease, region, &offsets, &segment_ends);
+      return wire::CreateGetRequestDirect(b, space, &wanted, lease, region, &offsets, &segment_ends, 2, 0, 0, check());
     };
   }
   auto put_request(std::span<const BlockHash> hashes, std::uint32_t region = 0, std::vector<std::uint64_t> offsets = {},
                    std::uint64_t deadline_us = 0, std::vector<std::uint32_t> tokens = {}) {
     return [=, this, offered = wire_hashes(hashes)](FlatBufferBuilder& b) {
       return wire::CreatePutRequestDirect(b, space, &offered, nullptr, tokens.empty() ? nullptr : &tokens, region,
-                                          &offsets, deadline_us);
+                                          &offsets, deadline_us, 0, check());
     };
   }
   static auto put_data(std::size_t count, std::vector<std::uint64_t> checksums) {
@@ -345,7 +349,7 @@ class NodeTest : public testing::Test {
   }
   auto prefix_request(std::span<const BlockHash> hashes) {
     return [this, wanted = wire_hashes(hashes)](FlatBufferBuilder& b) {
-      return wire::CreatePrefixRequestDirect(b, space, &wanted);
+      return wire::CreatePrefixRequestDirect(b, space, &wanted, check());
     };
   }
   static auto region_add(std::uint64_t bytes) {
@@ -434,6 +438,7 @@ class NodeTest : public testing::Test {
  private:
   std::vector<std::weak_ptr<Session>> sessions_;
   std::uint64_t session_last_ = 0;
+  int life_count_ = 0;
 };
 
 }  // namespace kv

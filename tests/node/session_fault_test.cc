@@ -115,6 +115,7 @@ TEST_F(SessionFaultTest, AClientThatDoesNotReadEndsAfterTheWriteTimeoutAndItsPin
   client->close();
   const auto mute = connect();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kHello, 1, hello_request())));
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kOpen, 1, open_request(record))));
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 2, get_request(hashes))));
   world.run_for(20s);
   EXPECT_EQ(session_count, 2u);
@@ -132,6 +133,7 @@ TEST_F(SessionFaultTest, AClientThatDoesNotReadIsNotReadFromBeyondTheQueueLimit)
   put(*filler, hashes);
   const auto mute = connect();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kHello, 1, hello_request())));
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kOpen, 1, open_request(record))));
   Bytes many;
   for (std::uint64_t id = 2; id < 3000; ++id) {
     const Bytes one = frame_bytes(FrameType::kGet, id, get_request(hashes));
@@ -150,6 +152,7 @@ TEST_F(SessionFaultTest, WaitingForASlowReaderIsNotASlowSender) {
   put(*client, hashes);
   const auto other = connect();
   ASSERT_TRUE(other->send_bytes(frame_bytes(FrameType::kHello, 1, hello_request())));
+  ASSERT_TRUE(other->send_bytes(frame_bytes(FrameType::kOpen, 1, open_request(record))));
   const Bytes frame = frame_bytes(FrameType::kGet, 2, get_request(hashes));
   Bytes two = frame;
   two.insert(two.end(), frame.begin(), frame.end());
@@ -159,12 +162,12 @@ TEST_F(SessionFaultTest, WaitingForASlowReaderIsNotASlowSender) {
   world.run_for(20s);  // the first answer is not taken, so nobody reads the second request
   ASSERT_TRUE(other->send_bytes(tail));
   std::size_t lasts = 0;
-  for (int i = 0; i < 100 && lasts < 3; ++i) {
+  for (int i = 0; i < 100 && lasts < 4; ++i) {
     const auto answer = other->next();
     ASSERT_TRUE(answer.has_value()) << "after " << lasts << " answers";
     lasts += answer->is_last();
   }
-  EXPECT_EQ(lasts, 3u);
+  EXPECT_EQ(lasts, 4u) << "hello, open and two gets";
 }
 
 // -- puts that do not come to their end
@@ -404,6 +407,7 @@ TEST_F(SessionFaultTest, WhatIsBeingSentKeepsItsMemoryThoughItIsDropped) {
   put(*filler, hashes);
   const auto mute = connect();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kHello, 1, hello_request())));
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kOpen, 1, open_request(record))));
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 2, get_request(hashes))));
   world.run_for(1ms);
   filler->ask(FrameType::kDrop, 5, prefix_request({}));

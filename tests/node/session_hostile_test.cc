@@ -570,7 +570,7 @@ TEST_F(SessionHostileTest, PositionsAndTokensThatDoNotFitAreRefused) {
   const auto offered = wire_hashes(chain(1, 2));
   const auto ask = [&](std::vector<std::uint32_t> positions, std::vector<std::uint32_t> tokens) {
     return client->ask(FrameType::kPut, 9, [&](FlatBufferBuilder& b) {
-      return wire::CreatePutRequestDirect(b, space, &offered, &positions, &tokens);
+      return wire::CreatePutRequestDirect(b, space, &offered, &positions, &tokens, 0, nullptr, 0, 0, check());
     });
   };
   expect_refused(*client, ask({1}, {}), Errc::kBadRequest, {"positions: 1"});

@@ -111,7 +111,8 @@ TEST_F(SlowFetchTest, WhoWaitsForTheNodeIsNotCalledSlow) {
   for (std::size_t i = 0; i < kMany; ++i) offsets.push_back(i * kBlockBytes);
   const auto offered = wire_hashes(many);
   const Answer want = client->ask(FrameType::kPut, 61, [&](FlatBufferBuilder& b) {
-    return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, /*lanes=*/1);
+    return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, /*lanes=*/1,
+                                        check());
   });
   ASSERT_EQ(want.as<wire::PutWant>().block_count(), kMany);
   const TimePoint began = world.clock.now();
@@ -480,7 +481,7 @@ TEST_F(SessionLanesTest, GuessedKeysAndAddressesReachNobodyElse) {
       const auto offered = wire_hashes(mine);
       const Answer want = attacker->ask(FrameType::kPut, 61, [&](FlatBufferBuilder& b) {
         const auto offsets = places();
-        return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, 1);
+        return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, 1, check());
       });
       if (!want.is_last()) {
         const Answer done = attacker->ask(FrameType::kPutData, 61, put_data(kBlocks, sums(mine)));
@@ -509,7 +510,7 @@ TEST_F(SlowDeviceTest, SlotsOfACancelledPutAreNotUsedAgainWhileADeviceFillsThem)
     const auto offered = wire_hashes(chain(100 + round, kBlocks));
     client->send(FrameType::kPut, 61, [&](FlatBufferBuilder& b) {
       const auto offsets = places();
-      return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, 3);
+      return wire::CreatePutRequestDirect(b, space, &offered, nullptr, nullptr, region, &offsets, 0, 3, check());
     });
     ASSERT_FALSE(client->answer().is_last());
     client->send(FrameType::kPutData, 61, put_data(kBlocks, std::vector<std::uint64_t>(kBlocks * 3)));

@@ -97,7 +97,7 @@ class SessionMessageTest : public SessionLanesTest {
   auto get_one(std::uint32_t region, std::size_t which = 0, std::uint32_t lanes = 3) {
     return [=, this, wanted = wire_hashes(std::span(names).first(which + 1))](FlatBufferBuilder& b) {
       const std::vector<std::uint64_t> offsets(which + 1, 0);
-      return wire::CreateGetRequestDirect(b, space, &wanted, 0, region, &offsets, nullptr, 2, 0, lanes);
+      return wire::CreateGetRequestDirect(b, space, &wanted, 0, region, &offsets, nullptr, 2, 0, lanes, check());
     };
   }
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -402,6 +403,64 @@ std::map<std::string, GoldenFrame> golden_frames() {
   const auto empty = [](auto& b) { b.Finish(wire::CreateEmptyResponse(b)); };
   const auto empty_check = checker<wire::EmptyResponse>([](const auto&) {});
   frames["release.answer"] = {FrameType::kRelease, kAnswer, 7, "", empty, empty_check};
+  // Version 2 of the wire: what it added. The frames above are version 1's, and stay.
+  frames["hello.request.2"] = {FrameType::kHello,
+                               0,
+                               1,
+                               "",
+                               [](auto& b) { b.Finish(wire::CreateHelloRequestDirect(b, 1, 2, "worker-3")); },
+                               checker<wire::HelloRequest>([](const auto& t) { EXPECT_EQ(t.version_max(), 2); })};
+  const std::vector<std::uint8_t> id_bytes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  constexpr std::uint64_t kCheck = 0x0706050403020100;
+  frames["hello.answer.2"] = {FrameType::kHello,
+                              kAnswer,
+                              1,
+                              "",
+                              [=](auto& b) {
+                                b.Finish(wire::CreateHelloResponseDirect(b, 2, "node-7", 5, 0, 4 << 20, 65536, 1024,
+                                                                         64ull << 30, 0, &id_bytes));
+                              },
+                              checker<wire::HelloResponse>([=](const auto& t) {
+                                EXPECT_EQ(t.version(), 2);
+                                EXPECT_TRUE(std::ranges::equal(*t.instance(), id_bytes));
+                              })};
+  frames["open.answer.2"] = {FrameType::kOpen,
+                             kAnswer,
+                             2,
+                             "",
+                             [=](auto& b) { b.Finish(wire::CreateOpenResponseDirect(b, 1, 131072, &id_bytes)); },
+                             checker<wire::OpenResponse>(
+                                 [=](const auto& t) { EXPECT_TRUE(std::ranges::equal(*t.namespace_id(), id_bytes)); })};
+  frames["match.request.2"] = {
+      FrameType::kMatch,
+      0,
+      3,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, true, true, kCheck)); },
+      checker<wire::MatchRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
+  frames["get.request.2"] = {
+      FrameType::kGet,
+      0,
+      5,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateGetRequestDirect(b, 1, &hashes, 77, 2, &offsets, &ends, 2, 0, 0, kCheck)); },
+      checker<wire::GetRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
+  frames["put.request.2"] = {
+      FrameType::kPut,
+      0,
+      6,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, &positions, &tokens, 2, &offsets, 250'000, 0, kCheck));
+      },
+      checker<wire::PutRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
+  frames["drop.request.2"] = {
+      FrameType::kDrop,
+      0,
+      11,
+      "",
+      [=](auto& b) { b.Finish(wire::CreatePrefixRequestDirect(b, 1, &hashes, kCheck)); },
+      checker<wire::PrefixRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
   std::uint64_t id = 8;
   for (const auto type : {FrameType::kTouch, FrameType::kPin, FrameType::kUnpin, FrameType::kDrop}) {
     const std::string name = frame_type_name(type);
