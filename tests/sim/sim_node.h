@@ -17,7 +17,8 @@
 
 namespace kv::sim {
 
-/// A node that can be killed and restarted (with what is on its disk, as a process would be), frozen and thawed.
+/// A node that can be killed, or asked to stop, and started again: under the same node id, and with what is on its
+/// disk, as a process would be. And frozen and thawed.
 class SimNode {
  public:
   /// With a disk tier if `config` has one, and RDMA over `device` of `verbs` if that is given.
@@ -46,22 +47,9 @@ class SimNode {
     asio::co_spawn(context_, accept(life_), asio::detached);
   }
   /// Every connection breaks and all memory is gone at once. Its coroutines unwind later, as nobody can see.
-  void kill() {
-    if (!life_) return;
-    network_.kill(name_);
-    if (verbs_ != nullptr) {
-      for (const std::string& device : devices_) verbs_->kill(device);
-    }
-    life_->listener->close();
-    for (Session* session : life_->sessions) session->terminate(SessionEnd::kBroken);
-    if (life_->spill) {  // what was being written is gone, and some of what was
-      const std::size_t lost =
-          std::min<std::size_t>(random_() % (disk_faults_.lost_at_kill_max + 1), disk_.block_count());
-      disk_.crash(disk_.block_count() - lost);
-      life_->spill->die();
-    }
-    life_.reset();
-  }
+  void kill() { end_life(/*saves=*/false); }
+  /// As asked to: what is in memory goes to disk first, if there is one.
+  void stop() { end_life(/*saves=*/true); }
   bool is_alive() const { return life_ != nullptr; }
   const std::string& name() const { return name_; }
 
@@ -86,6 +74,14 @@ class SimNode {
     }
     return true;
   }
+  std::vector<NamespaceStats> namespaces() const {
+    return life_ ? life_->store.with([](Store& store) { return store.namespaces(); }) : std::vector<NamespaceStats>{};
+  }
+  int life_count() const { return life_count_; }
+  void set_disk_faults(DiskFaults faults) {
+    disk_faults_ = faults;
+    if (life_ && life_->spill) life_->spill->set_faults(faults);
+  }
   std::size_t session_count() const { return life_ ? life_->sessions.size() : 0; }
 
  private:
@@ -96,7 +92,9 @@ class SimNode {
           store(Store::create(node.config_).value(), metrics),
           context{store, node.clock_, metrics, {}} {
       context.lease_duration = node.config_.lease_duration;
-      context.node_id = node.name_ + "#" + std::to_string(++node.life_count_);
+      ++node.life_count_;
+      context.node_id = node.name_;  // the same in every life, as a host name is
+      for (std::byte& each : context.instance) each = std::byte(node.random_());
       context.limits.queued_bytes_max = 1 << 20;
       if (node.verbs_ != nullptr) {
         std::string why;
@@ -126,6 +124,27 @@ class SimNode {
     std::set<Session*> sessions;
     std::uint64_t session_last = 0;
   };
+
+  void end_life(bool saves) {
+    if (!life_) return;
+    network_.kill(name_);
+    if (verbs_ != nullptr) {
+      for (const std::string& device : devices_) verbs_->kill(device);
+    }
+    life_->listener->close();
+    for (Session* session : life_->sessions) session->terminate(SessionEnd::kBroken);
+    if (life_->spill && saves) {
+      life_->spill->save();
+      disk_.crash(disk_.block_count());  // loses nothing
+      life_->spill->die();
+    } else if (life_->spill) {  // what was being written is gone, and some of what was
+      const std::size_t lost =
+          std::min<std::size_t>(random_() % (disk_faults_.lost_at_kill_max + 1), disk_.block_count());
+      disk_.crash(disk_.block_count() - lost);
+      life_->spill->die();
+    }
+    life_.reset();
+  }
 
   asio::awaitable<void> accept(std::shared_ptr<Life> life) {
     while (true) {

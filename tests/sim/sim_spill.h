@@ -45,6 +45,26 @@ class SimSpill final : public Spill {
     for (const auto& alarm : reads_) alarm->disarm();
   }
 
+  /// What a daemon does when it is asked to stop: all that is in memory, and not pinned, goes to disk. No fault reaches
+  /// in here: what comes of those is the kill's to show.
+  void save() {
+    if (std::exchange(is_writing_, false)) {
+      writing_->disarm();
+      finish(carry_out(work_, disk_));
+    }
+    store_.with([](Store& store) { store.unretain_all(); });
+    const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
+    for (std::uint64_t before = in_memory();;) {
+      work_ = store_.with([&](Store& store) { return store.spill_work(64 << 10, clock_.now(), /*everything=*/true); });
+      const bool has_written = !work_.empty();
+      if (has_written) finish(carry_out(work_, disk_));
+      const std::uint64_t after = in_memory();
+      if (!has_written && after >= before) break;
+      before = after;
+    }
+  }
+  void set_faults(DiskFaults faults) { faults_ = faults; }
+
   bool can_read() const override { return !is_stalled_ && !is_dead_; }
   bool keeps_up() const override { return !is_stalled_ && clock_.now() >= behind_until_; }
   void fell_behind(Duration pause) override { behind_until_ = clock_.now() + pause; }
@@ -88,9 +108,13 @@ class SimSpill final : public Spill {
   void write() {
     SpillOutcome outcome{.is_written = std::vector<bool>(work_.writes.size(), false), .error = Errc::kDiskFailed};
     if (!chance(faults_.failure_probability)) outcome = carry_out(work_, disk_);
-    store_.with([&](Store& store) { store.finish_spill(work_, outcome); });
+    finish(outcome);
     is_writing_ = is_stalled_ = false;
     if (!outcome.error) notify();  // there may be more
+  }
+
+  void finish(const SpillOutcome& outcome) {
+    store_.with([&](Store& store) { store.finish_spill(work_, outcome); });
   }
 
   void load() {

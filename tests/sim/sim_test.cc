@@ -35,6 +35,9 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     total.disk_blocks_got += outcome.disk_blocks_got;
     total.rdma_packets += outcome.rdma_packets;
     total.kills += outcome.kills;
+    total.stops += outcome.stops;
+    total.audited_restarts += outcome.audited_restarts;
+    total.kept_beside_drops += outcome.kept_beside_drops;
     total.freezes += outcome.freezes;
     total.breaks += outcome.breaks;
   }
@@ -42,8 +45,10 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
             << " blocks got, " << total.stored_blocks << " stored, " << total.evicted_blocks << " evicted, "
             << total.spilled_blocks << " spilled, " << total.disk_blocks_got << " asked for from disk, "
             << total.rdma_packets << " RDMA packets, " << total.missed_deadlines << " deadlines missed, "
-            << total.corrupt_blocks << " corrupt blocks caught, " << total.kills << " kills, " << total.freezes
-            << " freezes, " << total.breaks << " broken streams\n";
+            << total.corrupt_blocks << " corrupt blocks caught, " << total.kills << " kills, " << total.stops
+            << " clean stops, " << total.audited_restarts << " audited restarts, " << total.kept_beside_drops
+            << " looks at what stays beside drops, " << total.freezes << " freezes, " << total.breaks
+            << " broken streams\n";
   if (count >= 200) {  // the faults do happen, and do not drown everything
     EXPECT_GT(total.hit_blocks, 0u);
     EXPECT_GT(total.evicted_blocks, 0u);
@@ -52,6 +57,9 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     EXPECT_GT(total.missed_deadlines, 0u);
     EXPECT_GT(total.corrupt_blocks, 0u);
     EXPECT_GT(total.kills, 0u);
+    EXPECT_GT(total.stops, 0u);
+    EXPECT_GT(total.audited_restarts, 0u);
+    EXPECT_GT(total.kept_beside_drops, 0u);
   }
 }
 

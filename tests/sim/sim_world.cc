@@ -4,6 +4,8 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <cstring>
+#include <map>
+#include <numeric>
 
 namespace kv::sim {
 namespace {
@@ -50,17 +52,22 @@ class World {
     if (!calm_ && chance(0.6)) event_rate_ = real(0, 0.05);
 
     constexpr std::size_t kBlockBytes[] = {64, 4096, 5000, 65536, 100'000, 200'000};
-    for (std::size_t i = 0, count = pick(1, 3); i < count; ++i) {
+    for (std::size_t i = 0, count = pick(1, 4); i < count; ++i) {
       std::string why;
+      // Of one size, a mix-up of two namespaces is seen by nothing but their blocks.
+      const std::size_t block_bytes =
+          i > 0 && chance(0.6) ? records_[0].block_bytes() : kBlockBytes[pick(0, std::size(kBlockBytes) - 1)];
+      naming_.push_back(chance(0.4) ? Naming::kOurs : chance(0.5) ? Naming::kEngine : Naming::kPadded);
+      is_kept_.push_back(chance(0.5));
       auto record = NamespaceRecord::from_fields({{"model", "sim"},
                                                   {"block_size", "4"},
-                                                  {"block_bytes", std::to_string(kBlockBytes[pick(0, 5)])},
+                                                  {"block_bytes", std::to_string(block_bytes)},
                                                   {"salt", std::to_string(i)}},
                                                  &why);
       records_.push_back(record.value());
     }
     StoreConfig config;
-    config.arena.capacity_bytes = pick(600'000, 6'000'000);
+    config.arena.capacity_bytes = chance(0.2) ? 20'000'000 : pick(600'000, 6'000'000);
     config.arena.granule_bytes = std::size_t{4096} << pick(0, 7);
     config.arena.huge_pages = false;
     config.arena.touch = false;
@@ -69,6 +76,7 @@ class World {
     DiskFaults disk;
     if (chance(0.5)) {
       config.disk.capacity_bytes = pick(300'000, 8'000'000);
+      disk_capacity_ = config.disk.capacity_bytes;
       config.disk.segment_bytes = pick(20'000, 400'000);
       config.disk.promote_reads = static_cast<std::uint8_t>(pick(1, 3));
       config.spill.reserve = real(0.01, 0.5);
@@ -89,6 +97,7 @@ class World {
       verbs_ = std::make_unique<verbs::FakeVerbs>(clock_, context_.get_executor(), options);
     }
     for (std::size_t i = 0; i < node_count_; ++i) {
+      kept_.emplace_back();
       nodes_.push_back(std::make_unique<SimNode>(context_, network_, clock_, "node" + std::to_string(i), config, disk,
                                                  mix(seed + i), verbs_.get(), std::vector{device(i)}));
     }
@@ -106,6 +115,7 @@ class World {
   }
 
   WorldOutcome run() {
+    workers_.resize(worker_count_);
     for (std::size_t i = 0; i < worker_count_; ++i) {
       ++running_;
       asio::co_spawn(context_, work(i, pick(20, 120)), [this](std::exception_ptr error) { worker_ended(error); });
@@ -119,6 +129,12 @@ class World {
   }
 
  private:
+  struct Worker {
+    std::unique_ptr<Client> client;
+    std::vector<Space> spaces;  ///< By record.
+    std::vector<bool> open;
+  };
+
   std::size_t pick(std::size_t low, std::size_t high) {
     return std::uniform_int_distribution<std::size_t>(low, high)(random_);
   }
@@ -150,12 +166,39 @@ class World {
       const std::string broken = node->check();
       if (!broken.empty()) fail(node->name() + ": " + broken);
     }
+    for (std::size_t i = 0; i < nodes_.size() && !is_audited_; ++i) check_kept(i);
+  }
+
+  /// What nobody drops stays, as long as nothing is evicted or lost.
+  void check_kept(std::size_t number) {
+    const SimNode& node = *nodes_[number];
+    const StoreStats stats = node.stats();
+    if (!node.is_alive() || lost_count(stats) > 0) return;
+    Kept& kept = kept_[number];
+    if (kept.life != node.life_count()) kept = {node.life_count(), {}};
+    for (const NamespaceStats& each : node.namespaces()) {
+      const auto which = std::ranges::find(records_, each.record, &NamespaceRecord::text) - records_.begin();
+      if (!is_kept_[static_cast<std::size_t>(which)]) continue;
+      std::uint64_t& most = kept.most[each.record];
+      if (each.block_count < most)
+        fail(node.name() + ": " + std::to_string(most - each.block_count) + " blocks went that nobody dropped");
+      most = std::max(most, each.block_count);
+      if (most > 0 && stats.dropped_blocks > 0) ++outcome_.kept_beside_drops;
+    }
+  }
+  static std::uint64_t lost_count(const StoreStats& stats) {
+    return stats.evicted_blocks + stats.disk_evicted_blocks + stats.lost_blocks + stats.lost_unspilled_blocks;
+  }
+  std::uint64_t lost_count() const {
+    std::uint64_t count = 0;
+    for (const auto& node : nodes_) count += lost_count(node->stats());
+    return count;
   }
 
   void cause_event() {
     SimNode& node = *nodes_[pick(0, nodes_.size() - 1)];
-    switch (pick(0, verbs_ ? 8 : 5)) {
-      case 6: verbs_->set_link(device(pick(0, node_count_ + worker_count_ - 1)), false); break;
+    switch (pick(0, verbs_ ? 9 : 6)) {
+      case 9: verbs_->set_link(device(pick(0, node_count_ + worker_count_ - 1)), false); break;
       case 7: heal_devices(); break;
       case 8: {
         const std::string name = device(pick(0, node_count_ + worker_count_ - 1));
@@ -166,6 +209,12 @@ class World {
         outcome_.evicted_blocks += node.stats().evicted_blocks;
         node.kill();
         ++outcome_.kills;
+        break;
+      case 6:
+        outcome_.evicted_blocks += node.stats().evicted_blocks;
+        if (node.is_alive()) ++outcome_.stops;
+        node.stop();
+        if (chance(0.5)) node.start();
         break;
       case 1:
       case 2:
@@ -218,9 +267,24 @@ class World {
     }
   }
 
-  std::vector<BlockHash> random_chain(const NamespaceRecord& record) {
-    const auto& tokens = prompts_[pick(0, prompts_.size() - 1)];
-    auto chain = hash_chain(record.digest(), tokens, record.block_size());
+  std::vector<BlockHash> chain_of(std::size_t which, std::span<const std::uint32_t> tokens) const {
+    const NamespaceRecord& record = records_[which];
+    if (naming_[which] == Naming::kOurs) return hash_chain(record.digest(), tokens, record.block_size());
+    // An engine's own hashes know nothing of our namespaces: equal prompts have equal hashes in all of them.
+    std::vector<BlockHash> chain(tokens.size() / record.block_size());
+    std::uint64_t state = 0;
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      for (const std::uint32_t token : tokens.subspan(i * record.block_size(), record.block_size()))
+        state = mix(state ^ token);
+      const std::uint64_t words[] = {mix(state + 1), mix(state + 2), mix(state + 3), mix(state + 4)};
+      std::memcpy(chain[i].bytes.data(), words, naming_[which] == Naming::kPadded ? sizeof words[0] : sizeof words);
+    }
+    return chain;
+  }
+
+  std::vector<BlockHash> random_chain(std::size_t which) {
+    const NamespaceRecord& record = records_[which];
+    auto chain = chain_of(which, prompts_[pick(0, prompts_.size() - 1)]);
     // Few small Stores: keep one chain well below what all of them hold, but let many chains not fit.
     const std::size_t most = std::max<std::size_t>(1, kChainBytesMax / record.block_bytes());
     chain.resize(std::min(chain.size(), most));
@@ -228,9 +292,10 @@ class World {
   }
 
   asio::awaitable<void> work(std::size_t worker, std::size_t call_count) {
-    auto client = make_client(worker);
-    std::vector<Space> spaces(records_.size());
-    std::vector<bool> open(records_.size(), false);
+    auto& [client, spaces, open] = workers_[worker];  // outlives us: the audit goes on with what it has learned
+    client = make_client(worker);
+    spaces.resize(records_.size());
+    open.resize(records_.size(), false);
     std::vector<std::byte> own_memory;
     std::span<std::byte> memory;  // own, or lent for RDMA
     Lease lease{};
@@ -255,7 +320,7 @@ class World {
         continue;
       }
       const Space space = spaces[which];
-      const auto chain = random_chain(record);
+      const auto chain = random_chain(which);
       if (chain.empty()) continue;
       const std::size_t block_bytes = record.block_bytes();
       if (verbs_) {
@@ -290,10 +355,11 @@ class World {
           break;
         }
         case 3: {
-          const bool pins = chance(0.3), drops = chance(0.3);
+          const bool pins = chance(0.3), drops = chance(0.3) && !is_kept_[which];
+          const auto dropped = std::span(chain).first(chance(0.2) ? 0 : chain.size());  // none: the whole namespace
           Result<std::size_t> count(std::size_t{0});
           if (drops) {
-            count = co_await client->drop(space, chain, deadline);
+            count = co_await client->drop(space, dropped, deadline);
           } else if (pins) {
             count = co_await client->pin(space, chain, deadline);
           } else {
@@ -392,11 +458,180 @@ class World {
     for (const auto& node : nodes_) {
       network_.thaw(node->name());
       if (!node->is_alive()) node->start();
+      node->set_disk_faults({});
     }
+    is_audited_ = true;  // what follows drops everything
     ++running_;
     asio::co_spawn(context_, converge(), [this](std::exception_ptr error) { worker_ended(error); });
     while (running_ > 0 && step()) {
     }
+    ++running_;
+    asio::co_spawn(context_, audit(), [this](std::exception_ptr error) { worker_ended(error); });
+    while (running_ > 0 && step()) {
+    }
+  }
+
+  // -- the audit: no faults any more, but nodes that restart, and a client that knows them from lives that have ended.
+  // Others open the namespaces in other orders. Nothing may come of that but misses that a restart explains.
+
+  asio::awaitable<void> audit() {
+    Worker& old = workers_[0];
+    for (int round = 0; round < 3 && outcome_.failure.empty(); ++round) {
+      Worker stranger;
+      stranger.client = make_client(99);
+      co_await audit_open(old);
+      const std::vector<std::vector<BlockHash>> chains = audit_chains();
+      std::size_t bytes = 0;
+      for (const std::size_t which : shuffled()) co_await audit_drop(old, which);
+      for (const std::size_t which : shuffled()) {
+        co_await audit_put(old, which, chains[which]);
+        bytes += chains[which].size() * records_[which].block_bytes();
+      }
+      const auto lost_before = lost_count();
+      const auto stored = co_await audit_match(old, chains);
+
+      bool is_whole = true;  // what was there must be there again
+      for (const auto& node : nodes_) {
+        const std::size_t fate = pick(0, 2);
+        if (fate == 0) continue;
+        if (fate == 1) node->kill();
+        if (fate == 2) node->stop();
+        is_whole = is_whole && fate == 2 && bytes * 4 <= disk_capacity_;
+        node->start();
+        ++outcome_.audited_restarts;
+      }
+      co_await audit_open(stranger);
+      const auto found = co_await audit_match(old, chains);
+      for (std::size_t i = 0; i < found.size() && is_whole && lost_count() <= lost_before; ++i) {
+        if (found[i] < stored[i])
+          fail("audit: of " + std::to_string(stored[i]) + " blocks " + std::to_string(found[i]));
+      }
+      for (const std::size_t which : shuffled()) co_await audit_get(old, which, chains[which]);
+
+      const std::size_t dropped = pick(0, records_.size() - 1);
+      const auto before = co_await audit_match(stranger, chains);
+      const auto lost = lost_count();
+      co_await audit_drop(old, dropped);
+      const auto after = co_await audit_match(stranger, chains);
+      const auto seen_by_old = co_await audit_match(old, chains);
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        const std::size_t due = i == dropped ? 0 : before[i];
+        if (lost_count() == lost && (after[i] != due || seen_by_old[i] != due))
+          fail("audit: namespace " + std::to_string(dropped) + " was dropped, and of " + std::to_string(i) + " " +
+               std::to_string(after[i]) + " blocks are seen, by an old client " + std::to_string(seen_by_old[i]) +
+               ", of " + std::to_string(before[i]));
+      }
+      for (const std::size_t which : shuffled()) co_await audit_put(old, which, chains[which]);
+      for (const std::size_t which : shuffled()) co_await audit_get(stranger, which, chains[which]);
+    }
+    for (Worker& worker : workers_) worker.client.reset();
+  }
+
+  std::vector<std::size_t> shuffled() {
+    std::vector<std::size_t> order(records_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    return order;
+  }
+
+  /// One prompt in all namespaces: then engines' own hashes are equal in several of them.
+  std::vector<std::vector<BlockHash>> audit_chains() {
+    constexpr std::size_t kAuditBytesMax = 60'000;
+    const auto& tokens = prompts_[pick(0, prompts_.size() - 1)];
+    std::vector<std::vector<BlockHash>> chains;
+    for (std::size_t which = 0; which < records_.size(); ++which) {
+      chains.push_back(chain_of(which, tokens));
+      const std::size_t most = std::max<std::size_t>(1, kAuditBytesMax / records_[which].block_bytes());
+      chains.back().resize(std::min(chains.back().size(), most));
+    }
+    return chains;
+  }
+
+  // Each is tried until nothing but the node's answer decides: a session that has just broken, a back-off or a breaker
+  // may end a call early.
+  static constexpr int kAuditTries = 40;
+
+  asio::awaitable<void> audit_open(Worker& worker) {
+    worker.spaces.resize(records_.size());
+    worker.open.resize(records_.size(), false);
+    for (const std::size_t which : shuffled()) {
+      error_code error;
+      for (int i = 0; i < kAuditTries && !worker.open[which]; ++i) {
+        const auto opened = co_await worker.client->open(records_[which], 1s);
+        worker.open[which] = opened.has_value();
+        if (opened) worker.spaces[which] = *opened;
+        if (!opened) error = opened.error();
+        if (!opened) co_await sleep(500ms);
+      }
+      if (!worker.open[which]) fail("audit: open: " + error.message());
+    }
+  }
+
+  asio::awaitable<std::vector<std::size_t>> audit_match(Worker& worker,
+                                                        const std::vector<std::vector<BlockHash>>& chains) {
+    std::vector<std::size_t> counts(chains.size());
+    for (std::size_t which = 0; which < chains.size() && outcome_.failure.empty(); ++which) {
+      if (chains[which].empty()) continue;
+      error_code error = asio::error::timed_out;
+      for (int i = 0; i < kAuditTries && error; ++i) {
+        const auto match = co_await worker.client->match(worker.spaces[which], chains[which], {.deadline = 1s});
+        error = match ? match->why : match.error();
+        if (!error) counts[which] = match->block_count;
+        if (error) co_await sleep(500ms);
+      }
+      if (error) fail("audit: match: " + error.message());
+    }
+    co_return counts;
+  }
+
+  asio::awaitable<void> audit_drop(Worker& worker, std::size_t which) {
+    error_code error = asio::error::timed_out;
+    for (int i = 0; i < kAuditTries && error && outcome_.failure.empty(); ++i) {
+      const auto dropped = co_await worker.client->drop(worker.spaces[which], {}, 1s);
+      error = dropped ? error_code() : dropped.error();
+      if (error) co_await sleep(500ms);
+    }
+    if (error) fail("audit: drop: " + error.message());
+  }
+
+  asio::awaitable<void> audit_put(Worker& worker, std::size_t which, std::span<const BlockHash> chain) {
+    if (chain.empty()) co_return;
+    const std::size_t block_bytes = records_[which].block_bytes();
+    std::vector<std::byte> memory(chain.size() * block_bytes);
+    std::vector<std::span<const std::byte>> blocks;
+    for (std::size_t b = 0; b < chain.size(); ++b) {
+      const auto block = std::span(memory).subspan(b * block_bytes, block_bytes);
+      fill_block(records_[which].id(), chain[b], block);
+      blocks.push_back(block);
+    }
+    error_code error = asio::error::timed_out;
+    for (int i = 0; i < kAuditTries && error && error != Errc::kOutOfMemory && outcome_.failure.empty(); ++i) {
+      const auto put = co_await worker.client->put(worker.spaces[which], chain, blocks, {.deadline = 5s});
+      error = put ? put->why : put.error();
+      if (error == Errc::kCorruptBlock) fail("audit: put: sound blocks were refused as corrupt");
+      if (error) co_await sleep(500ms);
+    }
+    if (error && error != Errc::kOutOfMemory) fail("audit: put: " + error.message());
+  }
+
+  asio::awaitable<void> audit_get(Worker& worker, std::size_t which, std::span<const BlockHash> chain) {
+    if (chain.empty()) co_return;
+    const std::size_t block_bytes = records_[which].block_bytes();
+    std::vector<std::byte> memory(chain.size() * block_bytes);
+    std::vector<std::span<std::byte>> blocks;
+    for (std::size_t b = 0; b < chain.size(); ++b) blocks.emplace_back(memory.data() + b * block_bytes, block_bytes);
+    error_code error = asio::error::timed_out;
+    for (int i = 0; i < kAuditTries && error && outcome_.failure.empty(); ++i) {
+      const auto got = co_await worker.client->get(worker.spaces[which], chain, blocks, {.deadline = 5s});
+      error = got ? got->why : got.error();
+      for (std::size_t b = 0; got && b < got->block_count; ++b) {
+        if (!block_is_right(records_[which].id(), chain[b], blocks[b])) fail("audit: get: wrong bytes");
+      }
+      if (got && got->corrupt_count > 0) fail("audit: get: a node sent another block's bytes");
+      if (got) outcome_.hit_blocks += got->block_count;
+      if (error) co_await sleep(500ms);
+    }
+    if (error) fail("audit: get: " + error.message());
   }
 
   asio::awaitable<void> converge() {
@@ -434,6 +669,7 @@ class World {
 
   /// All clients are gone: within their time-outs, nodes hold no session, no staged block, no lease.
   void finish() {
+    for (Worker& worker : workers_) worker.client.reset();
     if (verbs_) outcome_.rdma_packets = verbs_->packet_count();
     for (const auto& node : nodes_) node->check_devices();
     run_for(outcome_.failure.empty() ? 6min : 0s);  // nothing pauses for longer
@@ -476,6 +712,17 @@ class World {
   bool calm_ = false;
   double event_rate_ = 0;
   std::vector<NamespaceRecord> records_;
+  enum class Naming { kOurs, kEngine, kPadded };  ///< kPadded: 64 bits of an engine's, and zeros.
+  std::vector<Naming> naming_;                    ///< By record.
+  std::vector<bool> is_kept_;                     ///< Nobody ever drops any of it.
+  struct Kept {
+    int life = 0;
+    std::map<std::string, std::uint64_t> most;  ///< Blocks seen in that life, by record.
+  };
+  std::vector<Kept> kept_;  ///< By node.
+  std::vector<Worker> workers_;
+  std::uint64_t disk_capacity_ = 0;
+  bool is_audited_ = false;
   std::vector<std::vector<std::uint32_t>> prompts_;
   std::vector<std::unique_ptr<SimNode>> nodes_;
   std::size_t running_ = 0;
