@@ -164,9 +164,11 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   BlockPool& pool = impl_->pool;
   impl_->use(*found, now);
   const std::size_t disk_count = options.disk ? found->disk_block_count() : 0;
-  impl_->counters.get_hit_blocks += found->prefix.block_count;
-  impl_->counters.get_disk_blocks += disk_count;
-  impl_->counters.get_miss_blocks += hashes.size() - found->prefix.block_count - disk_count;
+  if (!options.is_part) {
+    impl_->counters.get_hit_blocks += found->prefix.block_count;
+    impl_->counters.get_disk_blocks += disk_count;
+    impl_->counters.get_miss_blocks += hashes.size() - found->prefix.block_count - disk_count;
+  }
 
   PinnedPrefix pinned;
   pinned.blocks.reserve(found->prefix.block_count);

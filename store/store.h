@@ -166,8 +166,9 @@ class Store {
   };
   struct GetOptions {
     SessionId session{};
-    LeaseId lease{};    ///< Released in the same step if it lives; else ignored: the blocks are looked up afresh.
-    bool disk = false;  ///< Also what lies on disk.
+    LeaseId lease{};       ///< Released in the same step if it lives; else ignored: the blocks are looked up afresh.
+    bool disk = false;     ///< Also what lies on disk.
+    bool is_part = false;  ///< Another call of the same get follows, with more hashes: that one is counted.
   };
   /// Pins each block of the longest prefix for a move, and marks it as used. The caller moves the bytes without the
   /// lock, then calls unpin exactly once (which may be left out for an empty prefix). Errors: kNoNamespace, kTooLarge

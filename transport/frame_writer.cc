@@ -58,6 +58,29 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   pieces_.back().done = std::move(done);
 }
 
+void FrameWriter::withdraw(const void* owner) {
+  std::vector<std::function<void(bool)>> dropped;
+  std::deque<Piece> kept;
+  bool drops = false;
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    Piece& piece = pieces_[i];
+    if (piece.owner != owner) {
+      drops = false;
+    } else if (piece.begins_frame) {
+      drops = i > 0 || offset_ == 0;
+    }
+    if (!drops) {
+      kept.push_back(std::move(piece));
+      continue;
+    }
+    queued_bytes_ -= piece.bytes().size();
+    if (piece.done) dropped.push_back(std::move(piece.done));
+  }
+  pieces_ = std::move(kept);
+  for (const auto& done : dropped) done(false);
+  room_.set();
+}
+
 bool FrameWriter::write_some() {
   if (closed_ || pieces_.empty()) return false;
   std::array<asio::const_buffer, 32> buffers;
@@ -118,6 +141,12 @@ asio::awaitable<void> FrameWriter::wait_below(std::size_t bytes) {
     room_.reset();
     co_await room_.wait();
   }
+}
+
+asio::awaitable<void> FrameWriter::wait_for_room() {
+  if (closed_) co_return;
+  room_.reset();
+  co_await room_.wait();
 }
 
 void FrameWriter::own_borrowed() {

@@ -31,6 +31,10 @@ class FrameWriter {
             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool sent)> done = nullptr,
             int fd = -1, const void* owner = nullptr);
 
+  /// Drops those frames of `owner` that borrow and of which no byte has left, and calls their done(false). One that was
+  /// begun goes on: the peer could not tell the next one otherwise.
+  void withdraw(const void* owner);
+
   /// Writes what the stream takes now; the rest is left to run().
   void flush();
   /// Writes what flush() left until close() or the stream breaks, and returns then. Run it as a coroutine beside the
@@ -38,6 +42,8 @@ class FrameWriter {
   asio::awaitable<void> run();
   /// Suspends while more than `bytes` are queued. Returns at once when closed.
   asio::awaitable<void> wait_below(std::size_t bytes);
+  /// Suspends until some bytes have left, were withdrawn, or the writer is closed; may be spurious.
+  asio::awaitable<void> wait_for_room();
   /// Copies what is still borrowed, so that its owner may have it back, and calls every pending done(true).
   void own_borrowed();
   /// Gives `owner` its payloads back: frames that have not begun are not sent, and of the one that has, the rest is
@@ -59,8 +65,8 @@ class FrameWriter {
     std::span<const std::byte> borrowed;  ///< a part of a large payload.
     std::function<void(bool)> done;       ///< On the last piece of a frame that borrows.
     Descriptor fd;
-    const void* owner = nullptr;  ///< Of a frame that was lent by somebody. Then its header and table are a piece
-    bool begins_frame = false;    ///< of their own, and this is it.
+    const void* owner = nullptr;  ///< Of a frame that may be taken back or withdrawn. Then its header and table are a
+    bool begins_frame = false;    ///< piece of their own, and this is it.
     std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
   };
   bool write_some();  ///< False if nothing is queued, or the stream would block or broke.

@@ -47,7 +47,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   std::string admin = "127.0.0.1:7401";
   std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, busy_poll_us = 0;
   double lease_seconds = 10, drain_seconds = 5, hello_seconds = 10, frame_seconds = 5, write_seconds = 30,
-         put_seconds = 30;
+         put_seconds = 30, get_seconds = 120;
   bool no_huge_pages = false;
   std::size_t spill_capacity_blocks = 0, promote_reads = 2;
   std::string spill_policy = "eviction", rdma = "auto";
@@ -190,6 +190,11 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("frame-seconds", frame_seconds, "For a started request to arrive, and for each further 64 KiB of payload")
       ->check(CLI::Range(0.1, 3600.0));
   add("write-seconds", write_seconds, "For a client to take a byte of its answers")->check(CLI::Range(0.1, 3600.0));
+  add("read-rate-min", options.session.read_rate_min,
+      "Bytes a second that a client takes of what is queued for it, such as 1MiB, over write-seconds; 0: any")
+      ->transform(size)
+      ->check(rate_range);
+  add("get-seconds", get_seconds, "From request to last byte of a get")->check(CLI::Range(0.1, 86400.0));
   add("put-seconds", put_seconds, "From offer to last byte of a put")->check(CLI::Range(0.1, 3600.0));
   add("drain-seconds", drain_seconds, "For running transfers to end after SIGTERM")->check(CLI::Range(0.0, 3600.0));
   add("log-level", options.log_level, "trace, debug, info, warn or error")
@@ -308,6 +313,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   options.session.frame_timeout = duration(frame_seconds);
   options.session.write_timeout = duration(write_seconds);
   options.session.put_timeout = duration(put_seconds);
+  options.session.get_timeout = duration(get_seconds);
   options.session.spill_wait = duration(spill_wait_seconds);
   options.spill.batch_bytes =
       std::min<std::uint64_t>(options.spill.batch_bytes, options.store.arena.capacity_bytes / 8);

@@ -17,6 +17,7 @@ namespace {
 
 constexpr Duration kWatchInterval = 1s;
 constexpr std::uint64_t kProgressBytes = 64 * 1024;
+constexpr std::size_t kInlineGetsMax = 4;
 
 }  // namespace
 
@@ -30,6 +31,7 @@ Session::Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream
       writer_(*stream_, executor_),
       alarm_(node.clock.make_alarm(executor_)),
       jobs_done_(executor_),
+      inline_ended_(executor_),
       drained_(executor_) {
   if (!verbs) return;
   SessionLanes::Listener listener;
@@ -77,6 +79,12 @@ asio::awaitable<void> Session::run() {
       writer_.flush();
       co_await writer_.wait_below(node_.limits.queued_bytes_max / 2);
     }
+    // Each holds a window of blocks. Few enough that there is an end to that; and a cancel of one of them is read.
+    while (inline_count_ > kInlineGetsMax && !ending_) {
+      writer_.flush();
+      inline_ended_.reset();
+      co_await inline_ended_.wait();
+    }
   }
   ending_ = true;
   writer_.flush();  // a last error, if there is room for it
@@ -116,6 +124,7 @@ void Session::terminate_if_idle() {
 
 void Session::cancel_jobs() {
   *abandoned_ = true;
+  inline_ended_.set();
   for (auto& [request_id, job] : gets_) cancel(*job);
   for (const auto& job : prefetches_) cancel(*job);
   for (auto& [request_id, job] : puts_) {
@@ -151,14 +160,25 @@ void Session::watch() {
   } else if (reader_.bytes_read() >= read_progress_.bytes + kProgressBytes) {
     read_progress_ = {reader_.bytes_read(), now};
   } else if (now - read_progress_.since >= limits.frame_timeout &&
-             writer_.queued_bytes() <= limits.queued_bytes_max / 2 && !is_draining_enough()) {
+             writer_.queued_bytes() <= limits.queued_bytes_max / 2 && !is_draining_enough() &&
+             inline_count_ <= kInlineGetsMax) {
     // Unless it is us who do not read: waiting for our answers to be taken, or for blocks that we fetch.
     return terminate(SessionEnd::kSlowFrame);
   }
-  if (writer_.queued_bytes() == 0 || writer_.bytes_written() != write_progress_.bytes) {
-    write_progress_ = {writer_.bytes_written(), now};
+  // It has write_timeout to take what is queued, or as much of it as the least rate asks for; and then again.
+  if (writer_.queued_bytes() == 0 || writer_.bytes_written() >= write_progress_.bytes) {
+    const auto seconds = std::chrono::duration<double>(limits.write_timeout).count();
+    const auto due = static_cast<std::uint64_t>(static_cast<double>(limits.read_rate_min) * seconds);
+    const std::uint64_t queued = std::max<std::uint64_t>(writer_.queued_bytes(), 1);
+    write_progress_ = {writer_.bytes_written() + std::clamp<std::uint64_t>(due, 1, queued), now};
   } else if (now - write_progress_.since >= limits.write_timeout) {
     return terminate(SessionEnd::kSlowReader);
+  }
+  for (auto& [request_id, job] : gets_) {
+    if (job->cancelled || now - job->began < limits.get_timeout) continue;
+    node_.metrics.deadline_missed();
+    job->is_late = true;
+    cancel(*job);
   }
   std::vector<std::shared_ptr<PutJob>> late;
   for (auto& [request_id, job] : puts_) {

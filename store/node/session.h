@@ -2,6 +2,7 @@
 // answers.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -40,10 +41,17 @@ struct SessionLimits {
   Duration hello_timeout = 10s;
   Duration frame_timeout = 5s;   ///< For a header and table to arrive, and for each further 64 KiB of payload.
   Duration write_timeout = 30s;  ///< Without the client taking a byte.
-  Duration put_timeout = 30s;    ///< From offer to last byte; staged memory is freed then.
-  Duration put_wait_max = 5s;    ///< For memory, whatever the client asks for.
-  Duration spill_wait = 50ms;    ///< A put waits so long for the disk before blocks are lost for it.
-  Duration disk_timeout = 2s;    ///< For each block of a get that is on disk; then the answer ends before it.
+  /// A client that takes less a second of what is queued for it, over write_timeout, loses its session; 0: no bound.
+  std::uint64_t read_rate_min = 1 << 20;
+  Duration get_timeout = 120s;  ///< From request to last byte; then it is ended as if cancelled.
+  // Of a get whose bytes follow its answer: what goes into one frame, is queued ahead of the socket, is pinned ahead.
+  std::uint64_t inline_frame_bytes = 8 << 20;  ///< At least one block.
+  std::uint64_t inline_ahead_bytes = 16 << 20;
+  std::uint64_t inline_window_bytes = 64 << 20;  ///< Or 1/16 of what was asked for, if that is more.
+  Duration put_timeout = 30s;                    ///< From offer to last byte; staged memory is freed then.
+  Duration put_wait_max = 5s;                    ///< For memory, whatever the client asks for.
+  Duration spill_wait = 50ms;                    ///< A put waits so long for the disk before blocks are lost for it.
+  Duration disk_timeout = 2s;  ///< For each block of a get that is on disk; then the answer ends before it.
 };
 
 /// What all sessions of a node share. Outlives them.
@@ -121,9 +129,14 @@ class Session final : public std::enable_shared_from_this<Session> {
     NamespaceId space_name{};
     std::uint64_t block_bytes = 0;
     TimePoint deadline = TimePoint::max();  ///< Of the client: for what is on disk.
-    std::vector<BlockHash> hashes;          ///< Only if some blocks are on disk.
-    Store::PinnedPrefix prefix;
-    std::shared_ptr<void> pins;      ///< The prefix is unpinned when all who move its bytes have let this go.
+    std::vector<BlockHash> hashes;          ///< Only if some blocks are on disk, or it goes in windows.
+    Store::GetOptions options;
+    std::shared_ptr<Store::PinnedPrefix> prefix;
+    std::shared_ptr<void> pins;  ///< The prefix is unpinned when all who move its bytes have let this go.
+    std::shared_ptr<void> life;  ///< Held by the pins of all windows: the get is observed when its last byte has left.
+    bool has_more_windows = false;
+    bool is_inline = false;          ///< Its bytes follow its answer.
+    bool goes_at_once = false;       ///< All of it is queued, whatever is queued already.
     std::vector<ReadyBlock> blocks;  ///< In order, as far as they are ready.
     bool is_complete = true;         ///< No more will be.
     bool is_prefetch = false;        ///< Only brings blocks from disk to memory.
@@ -132,6 +145,7 @@ class Session final : public std::enable_shared_from_this<Session> {
     std::vector<std::uint64_t> offsets;  ///< In the region, one per block.
     std::uint32_t lanes = 0;             ///< Bit i: lane i may be used; of a verbs region.
     std::size_t segment = 0, block = 0;  ///< Next to deliver.
+    bool is_late = false;                ///< It took longer than get_timeout.
     std::deque<Part> parts;              ///< Begun and not told of yet: their marks go out in order.
     std::uint64_t moving_bytes = 0;      ///< Of `parts`.
     std::uint64_t read_bytes = 0;        ///< Read from disk and not told of.
@@ -198,7 +212,10 @@ class Session final : public std::enable_shared_from_this<Session> {
 
   /// Pins the longest prefix for `job`. False after refusing the request.
   bool pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::span<const BlockHash> hashes,
-           const Store::GetOptions& options);
+           const Store::GetOptions& options, bool in_windows = false);
+  /// Pins up to the end of the next window, and all above: what is above a block that is being sent cannot be evicted
+  /// anyway. It is what comes after that a slow reader must not hold.
+  error_code pin_window(const std::shared_ptr<GetJob>& job, std::span<const BlockHash> hashes);
   /// Delivers up to a mark's worth of what is ready, or begins to; false when nothing more can be now.
   bool deliver_some(const std::shared_ptr<GetJob>& job);
   void begin_move(const std::shared_ptr<GetJob>& job, Part& part);
@@ -213,6 +230,12 @@ class Session final : public std::enable_shared_from_this<Session> {
   void start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& job, std::size_t i);
   void promote(const GetJob& job, std::size_t block_count, const DiskBlock& last);
   void prefetch(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes);
+  asio::awaitable<void> deliver_pinned(std::shared_ptr<GetJob> job);
+  bool waits_for_reader(const GetJob& job) const;
+  /// So much may be queued before a get waits with its next frame; more would keep a cancel from being read.
+  std::uint64_t ahead_bytes_max() const {
+    return std::min<std::uint64_t>(node_.limits.inline_ahead_bytes, node_.limits.queued_bytes_max / 2);
+  }
   void cancel(GetJob& job);
   void finish_get(const std::shared_ptr<GetJob>& job);
 
@@ -232,7 +255,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   /// Queues an answer whose table `build` makes with the builder it is given.
   template <class Build>
   void reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
-             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr);
+             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr,
+             const void* owner = nullptr);
   /// Keeps a frame that answers a message, and sends them all with the last. False: it goes by the stream, as then do
   /// those that were kept.
   bool answer_by_message(const FrameHeader& header, std::span<const std::byte> table, bool has_payload);
@@ -284,8 +308,10 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::vector<std::shared_ptr<GetJob>> prefetches_;
   std::unordered_map<std::uint64_t, MessageAnswer> by_message_;  ///< By request id, of those that came as messages.
   std::deque<std::uint64_t> streamed_answers_;  ///< Of these: where in the stream each ends that went so.
-  std::uint64_t sending_count_ = 0;             ///< Gets whose bytes have not all left.
-  std::uint64_t draining_bytes_ = 0;            ///< Of puts: announced, and on their way by RDMA or being verified.
+  std::size_t inline_count_ = 0;                ///< Gets that wait for the client to take their bytes.
+  Event inline_ended_;
+  std::uint64_t sending_count_ = 0;   ///< Gets whose bytes have not all left.
+  std::uint64_t draining_bytes_ = 0;  ///< Of puts: announced, and on their way by RDMA or being verified.
   std::size_t drain_count_ = 0;
   Event drained_;
   std::map<std::uint32_t, std::string> lane_refusals_;  ///< Why, as the log has it; empty: it was connected.
@@ -293,12 +319,13 @@ class Session final : public std::enable_shared_from_this<Session> {
   struct Progress {
     std::uint64_t bytes = 0;
     TimePoint since{};
-  } read_progress_, write_progress_;
+  } read_progress_, write_progress_;  ///< `bytes` of the latter: what must have left by write_timeout from then.
 };
 
 template <class Build>
 void Session::reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
-                    std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done) {
+                    std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done,
+                    const void* owner) {
   flatbuffers::FlatBufferBuilder& builder = cleared_builder();
   builder.Finish(build(builder));
   FrameHeader header;
@@ -307,7 +334,7 @@ void Session::reply(FrameType type, std::uint64_t request_id, std::uint16_t flag
   header.request_id = request_id;
   const auto table = std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
   if (!by_message_.empty() && answer_by_message(header, table, !payload.empty())) return;
-  writer_.send(header, table, payload, std::move(done));
+  writer_.send(header, table, payload, std::move(done), -1, owner);
 }
 
 }  // namespace kv

@@ -30,7 +30,7 @@ struct Session::DiskReads {
 };
 
 void Session::start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& job, std::size_t i) {
-  const Store::SpilledBlock& block = job.prefix.spilled[i];
+  const Store::SpilledBlock& block = job.prefix->spilled[i];
   // Not kept alive by what is read for it: a get that has ended waits for nothing.
   const auto done = [weak = std::weak_ptr(reads), i, executor = executor_](Result<DiskBlock> read) {
     asio::post(executor, [weak, i, read = std::move(read)]() mutable {
@@ -45,7 +45,7 @@ void Session::start_read(const std::shared_ptr<DiskReads>& reads, const GetJob& 
 
 /// Appends what can be read to job->blocks; with one segment it is delivered as it comes.
 asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job) {
-  auto& spilled = job->prefix.spilled;
+  auto& spilled = job->prefix->spilled;
   const std::size_t window = std::max<std::uint64_t>(1, kReadAheadBytes / job->block_bytes);
   const bool is_streamed = job->segment_ends.size() == 1;
   const std::size_t count =
@@ -89,7 +89,7 @@ asio::awaitable<void> Session::read_from_disk(const std::shared_ptr<GetJob>& job
           node_.store.with([&](Store& store) { return store.read_failed(spilled[i].id, spilled[i].key); });
       if (failed.is_forgotten) {
         spdlog::warn("spill: block {} of namespace {} is forgotten: {}",
-                     to_hex(job->hashes[job->prefix.blocks.size() + i].bytes), to_hex(job->space_name.bytes),
+                     to_hex(job->hashes[job->prefix->blocks.size() + i].bytes), to_hex(job->space_name.bytes),
                      block.error().message());
       }
       if (failed.moved_to == DiskKey{}) break;

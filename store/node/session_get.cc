@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::size_t kMarkBytes = 4 << 20;  ///< Copied between two progress marks: 0.25 ms, then others get a turn.
 constexpr std::size_t kPieceBytes = 256 * 1024;
-constexpr std::size_t kInlineFrameBytes = 8 << 20;       ///< Payload of one GetPart, at least one block's segment.
 constexpr std::uint64_t kDeadlineUsMax = 3'600'000'000;  ///< Longer is as good as none.
 constexpr std::uint64_t kMovingBytesMax = 16 << 20;      ///< By RDMA, of one get: enough to keep several lanes busy.
 constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< A get into a region up to this size is not worth a coroutine.
@@ -75,53 +74,100 @@ void Session::on_get(const Frame& frame) {
     job->deadline = node_.clock.now() + std::chrono::microseconds(request->deadline_us());
   }
   const bool disk = node_.spill != nullptr && request->max_tier() >= 2 && node_.spill->can_read();
-  if (!pin(frame, job, hashes, {.session = id_, .lease = LeaseId(request->lease()), .disk = disk})) return;
+  // Blocks of several segments are all needed until the last of them, and a region is filled as fast as memory allows.
+  const bool is_inline =
+      request->region() == 0 || (!regions_.at(request->region())->mapped && (request->lanes() & lanes_->up()) == 0);
+  const bool in_windows = is_inline && job->segment_ends.size() == 1;
+  if (!pin(frame, job, hashes, {.session = id_, .lease = LeaseId(request->lease()), .disk = disk}, in_windows)) return;
   if (request->region() != 0) {
     job->region = regions_.at(request->region());
     job->offsets.assign(offsets.begin(), offsets.end());
     job->lanes = request->lanes() & job->region->lanes;
   }
   if (send_with_answer(job)) return;
-  const bool at_once = !job->region || (job->region->mapped && job->blocks.size() * block_bytes <= kCopyAtOnceBytes);
+  const std::uint64_t bytes = job->blocks.size() * block_bytes;
+  const bool at_once = job->region
+                           ? job->region->mapped && bytes <= kCopyAtOnceBytes
+                           : bytes <= node_.limits.inline_frame_bytes && writer_.queued_bytes() < ahead_bytes_max();
   if (job->is_complete && at_once) {
+    job->goes_at_once = true;
     while (deliver_some(job)) {
     }
     return finish_get(job);
   }
   if (job->region) ++job->region->user_count;
   ++job_count_;
+  inline_count_ += is_inline;
+  job->is_inline = is_inline;
   gets_.emplace(id, job);
   asio::co_spawn(executor_, deliver(shared_from_this(), job), asio::detached);
 }
 
 bool Session::pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::span<const BlockHash> hashes,
-                  const Store::GetOptions& options) {
+                  const Store::GetOptions& options, bool in_windows) {
   job->began = node_.clock.now();
-  auto prefix =
-      node_.store.with([&](Store& store) { return store.pin_prefix(job->space, hashes, options, job->began); });
-  if (!prefix) {
-    if (job->is_prefetch) return false;  // its request has been answered
-    refuse(frame.header.type, frame.header.request_id, prefix.error(),
-           std::string(frame_type_name(frame.header.type)) + ": " + prefix.error().message() + " (" +
-               count_text("hashes", hashes.size(), node_.chain_blocks_max) + ")");
-    return false;
-  }
-  job->prefix = std::move(*prefix);
-  for (const Store::PinnedBlock& block : job->prefix.blocks) job->blocks.push_back({block.bytes, block.checksums, {}});
-  job->is_complete = job->prefix.spilled.empty();
-  if (!job->is_complete) {
-    job->hashes.assign(hashes.begin(), hashes.begin() + static_cast<std::ptrdiff_t>(job->prefix.blocks.size() +
-                                                                                    job->prefix.spilled.size()));
-  }
-  ++sending_count_;
-  job->pins = std::shared_ptr<void>(nullptr, [self = shared_from_this(), job = job.get()](void*) {
-    self->node_.store.with([&](Store& store) { store.unpin(job->prefix); });
+  job->options = options;
+  job->has_more_windows = in_windows;
+  // The first window takes all of a small get. What is longer than a request may be is refused before it is copied.
+  if (in_windows && hashes.size() <= node_.chain_blocks_max &&
+      hashes.size() * job->block_bytes > node_.limits.inline_window_bytes)
+    job->hashes.assign(hashes.begin(), hashes.end());
+  job->life = std::shared_ptr<void>(nullptr, [self = shared_from_this(), job = job.get()](void*) {
     --self->sending_count_;
-    if (!job->is_prefetch)
+    if (!job->is_prefetch && job->prefix)
       self->node_.metrics.observe_verb(FrameType::kGet, self->node_.clock.now() - job->began,
                                        job->failed || job->cancelled || job->outcome.error);
   });
+  ++sending_count_;
+  if (const error_code error = pin_window(job, hashes)) {
+    job->life.reset();
+    refuse(frame.header.type, frame.header.request_id, error,
+           std::string(frame_type_name(frame.header.type)) + ": " + error.message() + " (" +
+               count_text("hashes", hashes.size(), node_.chain_blocks_max) + ")");
+    return false;
+  }
   return true;
+}
+
+error_code Session::pin_window(const std::shared_ptr<GetJob>& job, std::span<const BlockHash> hashes) {
+  // Each window walks the chain from its root: their number is bounded, whatever the length.
+  constexpr std::size_t kWindowsMax = 16;
+  const std::size_t window = std::max<std::size_t>(
+      {node_.limits.inline_window_bytes / job->block_bytes, hashes.size() / kWindowsMax, std::size_t{1}});
+  const std::size_t before = job->blocks.size();
+  const TimePoint now = node_.clock.now();
+  const bool is_last =
+      !job->has_more_windows || hashes.size() - std::min(before, hashes.size()) <= window || job->hashes.empty();
+  auto pinned = node_.store.with([&](Store& store) -> Result<Store::PinnedPrefix> {
+    if (!is_last) {
+      Store::GetOptions options{.session = job->options.session};
+      options.is_part = true;
+      auto part = store.pin_prefix(job->space, hashes.first(before + window), options, now);
+      if (!part || part->blocks.size() == before + window) return part;
+      store.unpin(*part);  // memory ends within this window: the rest is on disk, or nowhere
+    }
+    job->has_more_windows = false;
+    return store.pin_prefix(job->space, hashes, job->options, now);
+  });
+  if (!pinned) return pinned.error();
+  job->prefix = std::make_shared<Store::PinnedPrefix>(std::move(*pinned));
+  job->pins =
+      std::shared_ptr<void>(nullptr, [self = shared_from_this(), prefix = job->prefix, life = job->life](void*) {
+        self->node_.store.with([&](Store& store) { store.unpin(*prefix); });
+      });
+  for (std::size_t i = before; i < job->prefix->blocks.size(); ++i) {
+    const Store::PinnedBlock& block = job->prefix->blocks[i];
+    job->blocks.push_back({block.bytes, block.checksums, {}});
+  }
+  // If some of what was sent was dropped, what follows it now does not follow what was sent.
+  const bool goes_on = job->prefix->blocks.size() >= before;
+  job->has_more_windows = job->has_more_windows && goes_on;
+  job->is_complete = (job->prefix->spilled.empty() || !goes_on) && !job->has_more_windows;
+  if (!job->prefix->spilled.empty() && job->hashes.empty()) {
+    job->hashes.assign(hashes.begin(), hashes.begin() + static_cast<std::ptrdiff_t>(job->prefix->blocks.size() +
+                                                                                    job->prefix->spilled.size()));
+  }
+  return {};
 }
 
 bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
@@ -134,7 +180,10 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
   part.is_inline = !job->region;
   if (job->region && !job->region->mapped)
     part.is_inline = blocks[part.first].owner || (job->lanes & lanes_->up()) == 0;
-  const std::uint64_t bytes_max = part.is_inline ? kInlineFrameBytes : kMarkBytes;
+  const std::uint64_t bytes_max = part.is_inline ? node_.limits.inline_frame_bytes : kMarkBytes;
+  // What was read from disk is bounded where it is read.
+  if (part.is_inline && !job->goes_at_once && !blocks[part.first].owner && writer_.queued_bytes() >= ahead_bytes_max())
+    return false;
   const std::size_t count_max =
       std::min<std::size_t>(blocks.size() - part.first, std::max<std::uint64_t>(1, bytes_max / length));
   do {
@@ -239,7 +288,7 @@ void Session::tell_of(const std::shared_ptr<GetJob>& job, const Part& part) {
                                    static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(part.count),
                                    checksums);
       },
-      payload, std::move(done));
+      payload, std::move(done), job.get());
   const Path path = part.is_inline ? Path::kInline : job->region->mapped ? Path::kMemfd : Path::kVerbs;
   node_.metrics.add_bytes_out(path, part.count * length);
   // With one segment a block is not needed again: what was read from disk may go as soon as it has left.
@@ -251,37 +300,64 @@ void Session::tell_of(const std::shared_ptr<GetJob>& job, const Part& part) {
 }
 
 asio::awaitable<void> Session::deliver(std::shared_ptr<Session> self, std::shared_ptr<GetJob> job) {
-  if (!job->is_complete) co_await self->read_from_disk(job);
-  job->is_complete = true;
-  Event moved(self->executor_);
-  job->wake = &moved;
-  bool more = true;
-  while (more || job->move_count > 0) {
-    moved.reset();
-    more = self->deliver_some(job);
-    self->writer_.flush();
-    if (more) {
-      co_await asio::post(self->executor_, asio::use_awaitable);  // others get a turn; a cancel is seen
-    } else if (job->move_count > 0) {
-      co_await moved.wait();
-      more = true;  // there is room now
+  while (job->has_more_windows) {
+    co_await self->deliver_pinned(job);
+    const bool is_over = job->cancelled || job->outcome.error || self->writer_.is_closed();
+    if (is_over || self->pin_window(job, job->hashes)) {  // a namespace that is gone ends the answer where it is
+      job->has_more_windows = false;
+      job->is_complete = true;
     }
   }
-  job->wake = nullptr;
+  if (job->is_inline) co_await self->deliver_pinned(job);
+  if (!job->is_complete) co_await self->read_from_disk(job);
+  job->is_complete = true;
+  co_await self->deliver_pinned(job);
   if (job->is_prefetch) {
     std::erase(self->prefetches_, job);
   } else {
     self->gets_.erase(job->request_id);
   }
+  self->inline_count_ -= job->is_inline;
+  self->inline_ended_.set();
   self->finish_get(job);
   if (job->region) self->release(job->region);
   self->writer_.flush();
   self->job_ended();
 }
 
+/// What is pinned so far, as fast as the client takes it.
+asio::awaitable<void> Session::deliver_pinned(std::shared_ptr<GetJob> job) {
+  Event moved(executor_);
+  job->wake = &moved;
+  bool more = true;
+  while (more || job->move_count > 0) {
+    moved.reset();
+    more = deliver_some(job);
+    writer_.flush();
+    if (more) {
+      co_await asio::post(executor_, asio::use_awaitable);  // others get a turn; a cancel is seen
+    } else if (job->move_count > 0) {
+      co_await moved.wait();
+      more = true;  // there is room now
+    } else if (waits_for_reader(*job)) {
+      co_await writer_.wait_for_room();
+      more = true;
+    }
+  }
+  job->wake = nullptr;
+}
+
+/// Whether there is more to send, and only the client's slowness is in its way.
+bool Session::waits_for_reader(const GetJob& job) const {
+  return !job.cancelled && !job.outcome.error && !job.met_hole && !job.is_prefetch && !writer_.is_closed() &&
+         job.segment < job.segment_ends.size() && job.block < job.blocks.size() &&
+         writer_.queued_bytes() >= ahead_bytes_max();
+}
+
 void Session::cancel(GetJob& job) {
   job.cancelled = true;
   stop_moves(job);
+  writer_.withdraw(&job);
   if (job.wake != nullptr) job.wake->set();
 }
 
@@ -297,11 +373,20 @@ void Session::stop_moves(const GetJob& job) {
 void Session::finish_get(const std::shared_ptr<GetJob>& job) {
   const auto count = static_cast<std::uint32_t>(job->blocks.size());
   job->pins.reset();
+  job->life.reset();
+  if (job->cancelled && job->options.lease != LeaseId{} && !job->hashes.empty()) {
+    // The window that would have taken it over was not pinned.
+    node_.store.with([&](Store& store) { static_cast<void>(store.release(id_, job->options.lease)); });
+  }
   if (job->is_prefetch) return;
   const std::uint32_t broken = job->outcome.broken_lanes | broken_lanes(job->lanes);
   if (job->outcome.error && !(job->cancelled && job->outcome.error == Errc::kCancelled)) {
     return refuse(FrameType::kGet, job->request_id, Errc::kUnavailable,
                   "get: the transfer broke: " + job->outcome.error.message(), broken);
+  }
+  if (job->is_late) {
+    return refuse(FrameType::kGet, job->request_id, Errc::kStaleLease,
+                  "get: took longer than get-seconds; what was sent so far is good", broken);
   }
   if (job->met_hole) {
     return refuse(FrameType::kGet, job->request_id, Errc::kNoRegion,

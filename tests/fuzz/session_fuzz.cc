@@ -422,6 +422,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   NodeContext node{.store = store, .clock = world.clock, .metrics = metrics, .limits = {}};
   node.chain_blocks_max = 8;
   node.limits.requests_max = 4;
+  // So small that gets go in windows and wait for their reader.
+  node.limits.inline_frame_bytes = kBlockBytes;
+  node.limits.inline_ahead_bytes = 2 * kBlockBytes;
+  node.limits.inline_window_bytes = 2 * kBlockBytes;
   node.limits.region_count_max = 3;
   verbs::FakeVerbs verbs(world.clock, world.io.get_executor(), {});
   std::string why;

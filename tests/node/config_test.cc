@@ -114,6 +114,10 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
                                     "3",
                                     "--put-seconds",
                                     "4",
+                                    "--read-rate-min",
+                                    "2MiB",
+                                    "--get-seconds",
+                                    "7",
                                     "--drain-seconds",
                                     "0.5",
                                     "--log-level",
@@ -137,6 +141,8 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_EQ(options.session.requests_max, 9u);
   EXPECT_EQ(options.session.region_bytes_max, 1u << 30);
   EXPECT_EQ(options.region_bytes_max_node, 3ull << 30);
+  EXPECT_EQ(options.session.read_rate_min, 2u << 20);
+  EXPECT_EQ(options.session.get_timeout, 7s);
   EXPECT_EQ(options.session.queued_bytes_max, 1u << 20);
   EXPECT_EQ(options.session.hello_timeout, 1s);
   EXPECT_EQ(options.session.frame_timeout, 2s);

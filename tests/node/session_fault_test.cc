@@ -170,6 +170,147 @@ TEST_F(SessionFaultTest, WaitingForASlowReaderIsNotASlowSender) {
   EXPECT_EQ(lasts, 4u) << "hello, open and two gets";
 }
 
+// -- gets whose reader is slow: small windows, so that a small arena shows what they do
+
+class SlowReaderTest : public SessionFaultTest {
+ protected:
+  void SetUp() override {
+    node->limits.inline_frame_bytes = 2 * kBlockBytes;
+    node->limits.inline_ahead_bytes = 3 * kBlockBytes;
+    node->limits.inline_window_bytes = 4 * kBlockBytes;
+    filler = greet();
+    put(*filler, hashes);
+    reader = greet();
+  }
+  /// Takes `bytes` from the stream at most, as they are.
+  std::size_t take(std::size_t bytes) {
+    Bytes scratch(bytes);
+    const asio::mutable_buffer buffer = asio::buffer(scratch);
+    const auto count = raw->try_read(std::span(&buffer, 1));
+    return count ? *count : 0;
+  }
+  /// A connection that nobody reads from, but take().
+  void open_raw() {
+    mute = connect();
+    raw = &mute->stream();
+    ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kHello, 1, hello_request())));
+    ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kOpen, 2, [&](FlatBufferBuilder& b) {
+      return wire::CreateOpenRequestDirect(b, record.text().c_str());
+    })));
+  }
+  struct Read {
+    std::size_t block_count = 0;
+    std::optional<Answer> last;
+    Bytes bytes;
+  };
+  Read read_answer(RawClient& client, std::uint64_t id) {
+    Read read;
+    for (auto answer = client.next(); answer; answer = client.next()) {
+      if (answer->header.request_id != id) continue;
+      if (answer->is_last()) {
+        read.last = std::move(*answer);
+        break;
+      }
+      read.block_count += answer->as<wire::GetPart>().block_count();
+      read.bytes.insert(read.bytes.end(), answer->payload.begin(), answer->payload.end());
+    }
+    return read;
+  }
+  const std::vector<BlockHash> hashes = chain(1, 30);
+  std::unique_ptr<RawClient> filler, reader, mute;
+  Stream* raw = nullptr;
+};
+
+TEST_F(SlowReaderTest, PinsOnlyWhatIsBeingSentAndTheAnswerEndsWhereBlocksAreGone) {
+  open_raw();
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
+  world.run_for(1s);
+  EXPECT_EQ(put(*filler, chain(2, 16)), 16u) << "what is not being sent may be evicted";
+  const Read read = read_answer(*mute, 9);
+  ASSERT_TRUE(read.last);
+  ASSERT_FALSE(read.last->is_error()) << read.last->message();
+  EXPECT_EQ(read.last->as<wire::GetResponse>().block_count(), read.block_count) << "the answer says so";
+  EXPECT_GE(read.block_count, 4u);
+  EXPECT_LE(read.block_count, 16u);
+  EXPECT_TRUE(read.bytes == blocks(std::span(hashes).first(read.block_count)));
+}
+
+TEST_F(SlowReaderTest, AReaderThatKeepsUpGetsAllOfItInWindows) {
+  const Got got = get(*reader, hashes);
+  EXPECT_EQ(got.block_count, 30u);
+  EXPECT_TRUE(got.bytes == blocks(hashes));
+  EXPECT_EQ(stats().get_hit_blocks, 30u) << "counted once, not with each window";
+}
+
+TEST_F(SlowReaderTest, BlocksDroppedMeanwhileEndTheAnswer) {
+  open_raw();
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
+  world.run_for(1s);
+  filler->ask(FrameType::kDrop, 7, prefix_request(std::span(hashes).first(1)));
+  const auto other = greet();
+  put(*other, chain(3, 20));
+  const Read read = read_answer(*mute, 9);
+  ASSERT_TRUE(read.last && !read.last->is_error());
+  EXPECT_EQ(read.last->as<wire::GetResponse>().block_count(), read.block_count);
+  EXPECT_LT(read.block_count, 30u);
+  EXPECT_TRUE(read.bytes == blocks(std::span(hashes).first(read.block_count)));
+}
+
+TEST_F(SlowReaderTest, CancelStopsAGetWhoseBytesAreQueuedAndFreesItsBlocks) {
+  open_raw();
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 10, get_request(hashes))));
+  world.run_for(1s);
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kCancel, 11, cancel(10))));
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kCancel, 12, cancel(9))));
+  world.run_for(1s);
+  EXPECT_EQ(metric("kvstore_request_seconds_count{verb=\"get\"}"), 1) << "the one of which no byte has left is over";
+  const Read read = read_answer(*mute, 9);
+  ASSERT_TRUE(read.last);
+  EXPECT_EQ(read.last->error(), Errc::kCancelled);
+  EXPECT_LE(read.block_count, 6u) << "what had left, and the frame that was begun";
+  EXPECT_TRUE(read.bytes == blocks(std::span(hashes).first(read.block_count)));
+  EXPECT_FALSE(mute->ask(FrameType::kPing, 13, ping()).is_error());
+  EXPECT_EQ(put(*filler, chain(2, 31)), 31u) << "nothing of it is pinned any more";
+}
+
+TEST_F(SlowReaderTest, AReaderBelowTheLeastRateLosesItsSession) {
+  node->limits.read_rate_min = 50'000;
+  open_raw();
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
+  for (int second = 0; second < 100 && session_count > 2; ++second) {
+    take(5'000);
+    world.run_for(1s);
+  }
+  EXPECT_EQ(session_count, 2u);
+  EXPECT_EQ(ended("slow_reader"), 1);
+}
+
+TEST_F(SlowReaderTest, AReaderAboveTheLeastRateKeepsItsSession) {
+  node->limits.read_rate_min = 50'000;
+  open_raw();
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
+  for (int second = 0; second < 70; ++second) {
+    take(55'000);
+    world.run_for(1s);
+  }
+  EXPECT_EQ(session_count, 3u);
+}
+
+TEST_F(SlowReaderTest, AGetThatTakesTooLongIsEnded) {
+  node->limits.read_rate_min = 0;
+  node->limits.get_timeout = 20s;
+  open_raw();
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
+  world.run_for(25s);
+  EXPECT_EQ(metric("kvstore_deadline_misses_total"), 1);
+  const Read read = read_answer(*mute, 9);
+  ASSERT_TRUE(read.last);
+  EXPECT_EQ(read.last->error(), Errc::kStaleLease);
+  EXPECT_THAT(read.last->message(), HasSubstr("get-seconds"));
+  EXPECT_LT(read.block_count, 30u);
+}
+
 // -- puts that do not come to their end
 
 TEST_F(SessionFaultTest, APutThatNeverSendsItsBytesIsEndedAndItsMemoryFreed) {

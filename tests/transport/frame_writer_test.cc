@@ -333,5 +333,46 @@ TEST_F(FrameWriterTest, RandomFramesThroughARandomStreamComeOutWholeAndInOrder) 
   }
 }
 
+TEST_F(FrameWriterTest, FramesThatWereNotBegunCanBeWithdrawn) {
+  const int one = 0, two = 0;
+  const auto payload = pattern(kLarge, 1);
+  const std::span<const std::byte> parts[] = {payload};
+  std::vector<int> kept, dropped;
+  const auto queue = [&](std::uint64_t id, const void* owner) {
+    FrameHeader header;
+    header.type = FrameType::kGet;
+    header.request_id = id;
+    const auto number = static_cast<int>(id);
+    writer.send(
+        header, pattern(24, id), parts, [&, number](bool sent) { (sent ? kept : dropped).push_back(number); }, -1,
+        owner);
+  };
+  queue(1, &one);
+  queue(2, &two);
+  queue(3, &one);
+  send(4, pattern(16, 4));
+  queue(5, &one);
+  send(6, pattern(16, 6));
+  const std::size_t queued = writer.queued_bytes();
+  writer.withdraw(&two);
+  EXPECT_EQ(dropped, (std::vector<int>{2}));
+  EXPECT_EQ(queued - writer.queued_bytes(), kFrameHeaderBytes + 24 + kLarge);
+  stream.write_bytes_max = [&]() -> std::size_t { return stream.output.empty() ? 10 : 0; };
+  writer.flush();  // the first is begun
+  writer.withdraw(&one);
+  EXPECT_EQ(dropped, (std::vector<int>{2, 3, 5}));
+  stream.write_bytes_max = [] { return SIZE_MAX; };
+  writer.flush();
+  EXPECT_EQ(kept, (std::vector<int>{1}));
+  EXPECT_EQ(writer.queued_bytes(), 0u);
+  writer.withdraw(&one);
+  const auto messages = written();
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[0].id, 1u);
+  EXPECT_TRUE(messages[0].payload == payload);
+  EXPECT_EQ(messages[1].id, 4u);
+  EXPECT_EQ(messages[2].id, 6u);
+}
+
 }  // namespace
 }  // namespace kv
