@@ -33,8 +33,13 @@ using Socket = asio::generic::stream_protocol::socket;
 /// socket buffer allows (Asio's composed operations stop at 64 KiB), and descriptors can ride along.
 class SocketStream final : public Stream {
  public:
-  SocketStream(Socket socket, std::unique_ptr<ClosedInChild> in_child, bool is_unix, std::string peer)
-      : socket_(std::move(socket)), in_child_(std::move(in_child)), is_unix_(is_unix), peer_(std::move(peer)) {
+  SocketStream(Socket socket, std::unique_ptr<ClosedInChild> in_child, bool is_unix, std::string peer,
+               std::string peer_group = "")
+      : socket_(std::move(socket)),
+        in_child_(std::move(in_child)),
+        is_unix_(is_unix),
+        peer_(std::move(peer)),
+        peer_group_(std::move(peer_group)) {
     boost::system::error_code ignored;
     socket_.native_non_blocking(true, ignored);
     const int on = 1, buffer_bytes = 4 << 20;
@@ -113,6 +118,7 @@ class SocketStream final : public Stream {
   void send_descriptor(int fd) override { to_send_ = fd; }
   Descriptor take_descriptor() override { return std::move(received_); }
   std::string peer() const override { return peer_; }
+  std::string peer_group() const override { return peer_group_.empty() ? peer_ : peer_group_; }
 
  private:
   static constexpr std::size_t kBuffersMax = 64;
@@ -148,7 +154,7 @@ class SocketStream final : public Stream {
   Socket socket_;
   std::unique_ptr<ClosedInChild> in_child_;
   bool is_unix_;
-  std::string peer_;
+  std::string peer_, peer_group_;
   Descriptor received_;
   int to_send_ = -1;
 };
@@ -189,11 +195,12 @@ class SocketListener final : public Listener {
     if (error) co_return error;
     (void)::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
     auto in_child = std::make_unique<ClosedInChild>(socket.native_handle());
-    std::string peer = endpoint_.to_string();
+    std::string peer = endpoint_.to_string(), group = peer;
     if (is_unix) {
       ucred credentials{};
       socklen_t length = sizeof credentials;
       if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) {
+        group = "unix:uid=" + std::to_string(credentials.uid);
         peer = "unix:pid=" + std::to_string(credentials.pid) + ",uid=" + std::to_string(credentials.uid);
       }
     } else {
@@ -204,11 +211,12 @@ class SocketListener final : public Listener {
         asio::ip::tcp::endpoint tcp;
         tcp.resize(remote.size());
         std::memcpy(tcp.data(), remote.data(), remote.size());
-        peer = "tcp:" + tcp.address().to_string() + ":" + std::to_string(tcp.port());
+        group = "tcp:" + tcp.address().to_string();
+        peer = group + ":" + std::to_string(tcp.port());
       }
     }
     co_return std::unique_ptr<Stream>(
-        std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix, std::move(peer)));
+        std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix, std::move(peer), std::move(group)));
   }
 
   void close() override {

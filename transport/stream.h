@@ -74,6 +74,8 @@ class Stream {
   virtual Descriptor take_descriptor() { return Descriptor(); }  ///< Empty if none came.
 
   virtual std::string peer() const = 0;  ///< For logs.
+  /// Who that is, for limits, by what the peer cannot choose: a Unix user, or an address.
+  virtual std::string peer_group() const { return peer(); }
 };
 
 class Listener {

@@ -47,7 +47,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   std::string admin = "127.0.0.1:7401";
   std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, busy_poll_us = 0;
   double lease_seconds = 10, drain_seconds = 5, hello_seconds = 10, frame_seconds = 5, write_seconds = 30,
-         put_seconds = 30, get_seconds = 120;
+         put_seconds = 30, get_seconds = 120, session_idle_seconds = 60;
   bool no_huge_pages = false;
   std::size_t spill_capacity_blocks = 0, promote_reads = 2;
   std::string spill_policy = "eviction", rdma = "auto";
@@ -162,8 +162,15 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("threads", options.threads, "I/O threads (default: one per core)")->check(CLI::Range(0, 1024));
   add("busy-poll-us", busy_poll_us, "Spin this long for the next request before sleeping; costs CPU, saves wake-ups")
       ->check(CLI::Range(0, 1000000));
-  add("session-count-max", options.session_count_max, "Sessions at once; more are refused")
+  add("session-count-max", options.sessions.count_max, "Sessions at once; more are refused")
       ->check(CLI::Range(1, 1000000));
+  add("session-share-max", options.sessions.peer_share_max,
+      "Share of them that one peer (a Unix user, a TCP address) may hold while alone; some stay free for others; 1: "
+      "all")
+      ->check(CLI::Range(0.01, 1.0));
+  add("session-idle-seconds", session_idle_seconds,
+      "A session that did nothing for so long, lends no memory and holds no lease may be closed to make room")
+      ->check(CLI::Range(1.0, 1e9));
   add("namespace-count-max", options.store.namespace_count_max, "Namespaces at once; idle ones make room for others")
       ->check(CLI::Range(1, 1000000));
   add("chain-blocks-max", options.store.chain_blocks_max, "Hashes in one request")->check(CLI::Range(1, 80000));
@@ -313,6 +320,7 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   options.session.frame_timeout = duration(frame_seconds);
   options.session.write_timeout = duration(write_seconds);
   options.session.put_timeout = duration(put_seconds);
+  options.sessions.idle_min = duration(session_idle_seconds);
   options.session.get_timeout = duration(get_seconds);
   options.session.spill_wait = duration(spill_wait_seconds);
   options.spill.batch_bytes =

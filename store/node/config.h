@@ -22,7 +22,7 @@ struct NodeOptions {
   std::uint16_t admin_port = 7401;
   std::size_t threads = 0;  ///< I/O threads; never 0 after parse_options.
   std::chrono::microseconds busy_poll{0};
-  std::size_t session_count_max = 4096;
+  SessionTableConfig sessions;
   std::uint64_t region_bytes_max_node = 0;  ///< Never 0 after parse_options.
   Duration drain_timeout = 5s;
   std::string log_level = "info";

@@ -136,6 +136,10 @@ int run(const NodeOptions& options) {
                         .count_max = std::clamp<std::size_t>(descriptors.rlim_cur / 4, 64, 1 << 20),
                         .in_place = false});
   metrics.watch([&node] { return node.lent->stats(); });
+  metrics.watch([&node] {
+    return std::vector<NodeMetrics::Value>{{"log_lines_suppressed", static_cast<double>(node.log.suppressed_count()),
+                                            true, "Log lines that clients caused and that were not written"}};
+  });
   std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
     spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock), clock, options.spill));
@@ -167,7 +171,7 @@ int run(const NodeOptions& options) {
     }
     admin = std::move(*started);
   }
-  Server server(node, {options.threads, options.busy_poll, options.session_count_max});
+  Server server(node, {options.threads, options.busy_poll, options.sessions});
   const std::unique_ptr<VerbsOpener, StopVerbs> stop_verbs(&verbs_opener);
   if (!open_verbs(options, verbs_opener, node, server)) return 1;
   std::string listening;

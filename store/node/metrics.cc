@@ -23,7 +23,7 @@ const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 
                                                   1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
 
 constexpr std::array kSessionEnds = {"peer_closed", "bad_frame", "hello_timeout", "slow_frame",
-                                     "slow_reader", "broken",    "drained"};
+                                     "slow_reader", "broken",    "drained",       "made_room"};
 static_assert(kSessionEnds.size() == kSessionEndCount);
 constexpr std::array kPathNames = {"inline", "memfd", "verbs"};
 static_assert(kPathNames.size() == kPathCount);
@@ -103,7 +103,8 @@ struct NodeMetrics::Impl {
   std::array<Counter*, kPathCount> bytes_out{}, bytes_in{};
   Counter *tokens_hit, *tokens_missed;
   Gauge* sessions;
-  Counter *sessions_opened, *sessions_refused;
+  Counter* sessions_opened;
+  std::array<Counter*, 2> sessions_refused{};
   std::array<Counter*, kSessionEndCount> sessions_closed{};
   Gauge* region_bytes;
   Counter *checksum_failures, *deadline_misses;
@@ -159,7 +160,11 @@ NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Im
   impl_->tokens_missed = &counter("match_miss_tokens_total", "Tokens asked for by match and not held");
   impl_->sessions = &gauge("sessions", "Open sessions");
   impl_->sessions_opened = &counter("sessions_opened_total", "Sessions accepted");
-  impl_->sessions_refused = &counter("sessions_refused_total", "Connections refused at the session limit");
+  auto& refused = prometheus::BuildCounter()
+                      .Name("kvstore_sessions_refused_total")
+                      .Help("Connections refused: all sessions are taken (full), or the peer's share is (peer)")
+                      .Register(registry);
+  impl_->sessions_refused = {&refused.Add({{"reason", "full"}}), &refused.Add({{"reason", "peer"}})};
   auto& closed = prometheus::BuildCounter()
                      .Name("kvstore_sessions_closed_total")
                      .Help("Sessions that ended, by reason")
@@ -214,7 +219,7 @@ void NodeMetrics::session_closed(SessionEnd why) {
   impl_->sessions_closed[static_cast<std::size_t>(why)]->Increment();
   impl_->sessions->Decrement();
 }
-void NodeMetrics::session_refused() { impl_->sessions_refused->Increment(); }
+void NodeMetrics::session_refused(bool for_its_peer) { impl_->sessions_refused[for_its_peer]->Increment(); }
 void NodeMetrics::add_region_bytes(std::int64_t bytes) { impl_->region_bytes->Increment(static_cast<double>(bytes)); }
 void NodeMetrics::checksum_failed() { impl_->checksum_failures->Increment(); }
 void NodeMetrics::deadline_missed() { impl_->deadline_misses->Increment(); }

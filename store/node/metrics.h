@@ -22,9 +22,10 @@ enum class SessionEnd : std::uint8_t {
   kSlowFrame,
   kSlowReader,
   kBroken,
-  kDrained
+  kDrained,
+  kMadeRoom  ///< It was idle, and another wanted its place.
 };
-inline constexpr std::size_t kSessionEndCount = 7;
+inline constexpr std::size_t kSessionEndCount = 8;
 
 /// How blocks travel, as a label.
 enum class Path : std::uint8_t { kInline, kMemfd, kVerbs };
@@ -99,7 +100,7 @@ class NodeMetrics {
   void add_tokens(std::uint64_t hit, std::uint64_t missed);  ///< Of match.
   void session_opened();
   void session_closed(SessionEnd why);
-  void session_refused();
+  void session_refused(bool for_its_peer);  ///< Else since all are taken.
   void add_region_bytes(std::int64_t bytes);
   void checksum_failed();
   void deadline_missed();

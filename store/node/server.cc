@@ -22,7 +22,7 @@ struct Server::Thread {
   std::thread thread;
 };
 
-Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(config) {
+Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(config), table_(config.sessions) {
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
 }
 
@@ -54,18 +54,27 @@ asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
     auto stream = co_await listener.accept(thread.context.get_executor());
     if (!stream) {
       if (stopping_ || stream.error() == asio::error::operation_aborted) co_return;
-      spdlog::warn("accept on {}: {}", listener.endpoint().to_string(), stream.error().message());
+      node_.log.warn(LogKind::kRefusedSession, node_.clock.now(),
+                     [&] { return "accept on " + listener.endpoint().to_string() + ": " + stream.error().message(); });
       Event pause(home.context.get_executor());
       const auto alarm = node_.clock.make_alarm(home.context.get_executor());
       alarm->arm(node_.clock.now() + kPause, [&pause] { pause.set(); });
       co_await pause.wait();
       continue;
     }
-    if (session_count_ >= config_.session_count_max) {
-      node_.metrics.session_refused();
+    const std::string peer = (*stream)->peer_group();
+    SessionTable::Refusal refusal{};
+    auto seat = table_.admit(peer, node_.clock.now(), &refusal);
+    if (!seat) {
+      const bool for_its_peer = refusal == SessionTable::Refusal::kPeer;
+      const std::string why = for_its_peer ? "sessions: this peer (" + peer + ") holds " +
+                                                 std::to_string(table_.peer_size(peer)) +
+                                                 "; session-share-max keeps the rest for others"
+                                           : "sessions: the node's limit session-count-max is reached";
+      node_.metrics.session_refused(for_its_peer);
+      node_.log.warn(LogKind::kRefusedSession, node_.clock.now(), [&] { return "refused " + peer + ": " + why; });
       flatbuffers::FlatBufferBuilder builder;
-      builder.Finish(wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(Errc::kBusy),
-                                             "sessions: the node's limit session-count-max is reached"));
+      builder.Finish(wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(Errc::kBusy), why.c_str()));
       FrameWriter writer(**stream, thread.context.get_executor());
       FrameHeader header;
       header.type = FrameType::kHello;
@@ -76,18 +85,19 @@ asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
     }
     ++session_count_;
     const SessionId id{++session_last_};
-    asio::post(
-        thread.context, [this, &thread, id, stream = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream))] {
-          const auto session =
-              std::make_shared<Session>(node_, id, std::move(*stream), thread.context.get_executor(), thread.verbs);
-          thread.sessions.insert(session.get());
-          asio::co_spawn(thread.context, session->run(), [this, &thread, session](std::exception_ptr error) {
-            thread.sessions.erase(session.get());
-            --session_count_;
-            if (error)
-              std::rethrow_exception(error);  // a bug: ends the node rather than one session in an unknown state
-          });
-        });
+    asio::post(thread.context,
+               [this, &thread, id, seat, stream = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream))] {
+                 const auto session = std::make_shared<Session>(node_, id, std::move(*stream),
+                                                                thread.context.get_executor(), thread.verbs);
+                 session->sit(table_, seat);
+                 thread.sessions.insert(session.get());
+                 asio::co_spawn(thread.context, session->run(), [this, &thread, session](std::exception_ptr error) {
+                   thread.sessions.erase(session.get());
+                   --session_count_;
+                   if (error)
+                     std::rethrow_exception(error);  // a bug: ends the node rather than one session in an unknown state
+                 });
+               });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "store/node/session.h"
+#include "store/node/session_table.h"
 #include "transport/stream.h"
 
 namespace kv {
@@ -14,7 +15,7 @@ namespace kv {
 struct ServerConfig {
   std::size_t threads = 1;
   std::chrono::microseconds busy_poll{0};  ///< Spin this long after the last event before sleeping.
-  std::size_t session_count_max = 4096;
+  SessionTableConfig sessions;
 };
 
 /// One io_context per I/O thread; a session lives on one of them, dealt out in turn. Thread safety: all calls from one
@@ -44,6 +45,7 @@ class Server {
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::atomic<std::uint64_t> session_last_{0};
   std::atomic<std::size_t> session_count_{0};
+  SessionTable table_;
   std::atomic<bool> stopping_{false};
 };
 

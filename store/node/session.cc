@@ -8,6 +8,7 @@
 #include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
 
 #include "base/assert.h"
 #include "store/node/session_wire.h"
@@ -45,7 +46,7 @@ Session::~Session() { KV_ASSERT(job_count_ == 0 && sending_count_ == 0 && puts_.
 asio::awaitable<void> Session::run() {
   const auto self = shared_from_this();
   node_.metrics.session_opened();
-  read_progress_.since = write_progress_.since = node_.clock.now();
+  read_progress_.since = write_progress_.since = last_request_ = node_.clock.now();
   watch();
   ++job_count_;
   asio::co_spawn(
@@ -65,8 +66,7 @@ asio::awaitable<void> Session::run() {
       if (error.category() == errc_category()) {  // the peer's bytes, not the connection
         end_ = SessionEnd::kBadFrame;
         refuse(reader_.last_header().type, reader_.last_header().request_id, error, reader_.why());
-        spdlog::warn("session {} of '{}' ({}): {}", static_cast<std::uint64_t>(id_), identity_, stream_->peer(),
-                     reader_.why());
+        warn(LogKind::kBadFrame, [&] { return reader_.why(); });
       } else if (!ending_) {
         end_ = error == asio::error::eof ? SessionEnd::kPeerClosed : SessionEnd::kBroken;
       }
@@ -104,6 +104,30 @@ asio::awaitable<void> Session::run() {
   alarm_->disarm();
   close_stream();  // invariant 2
   node_.metrics.session_closed(end_);
+  if (seat_) table_->leave(seat_);
+}
+
+void Session::sit(SessionTable& table, std::shared_ptr<SessionTable::Seat> seat) {
+  table_ = &table;
+  seat_ = std::move(seat);
+  table.set_end(seat_, [weak = weak_from_this(), executor = executor_] {
+    asio::post(executor, [weak] {
+      if (const auto session = weak.lock()) session->make_room();
+    });
+  });
+}
+
+bool Session::is_idle() const {
+  constexpr std::size_t kOwnJobs = 1;  // the writer
+  return gets_.empty() && puts_.empty() && prefetches_.empty() && sending_count_ == 0 && job_count_ <= kOwnJobs &&
+         regions_.empty() && regions_coming_ == 0 && writer_.queued_bytes() == 0 && by_message_.empty() &&
+         (!greeted_ || !reader_.in_frame()) && node_.clock.now() >= lease_until_;
+}
+
+void Session::make_room() {
+  if (ending_) return;
+  if (!is_idle() || idle_told_ != last_request_) return table_->stay(seat_);
+  terminate(SessionEnd::kMadeRoom);
 }
 
 void Session::terminate(SessionEnd why) {
@@ -154,6 +178,14 @@ void Session::watch() {
   const SessionLimits& limits = node_.limits;
   if (!greeted_ && now - read_progress_.since >= limits.hello_timeout) return terminate(SessionEnd::kHelloTimeout);
 
+  if (seat_) {
+    idle_told_ = last_request_;
+    if (is_idle()) {
+      seat_->set_idle(last_request_);
+    } else {
+      seat_->set_busy();
+    }
+  }
   if (!reader_.in_frame()) {
     read_progress_ = {reader_.bytes_read(), greeted_ ? now : read_progress_.since};
     reader_.shrink();
@@ -263,6 +295,7 @@ void Session::serve(const Frame& frame) {
   const FrameType type = frame.header.type;
   const std::uint64_t id = frame.header.request_id;
   const TimePoint began = node_.clock.now();
+  last_request_ = began;
   if (node_.draining && (type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kPut))
     return refuse(type, id, Errc::kDraining, "the node is shutting down");
   switch (type) {
@@ -291,10 +324,11 @@ void Session::serve(const Frame& frame) {
 
 void Session::on_lane_broken(std::uint32_t lane, error_code why) {
   const bool carried_messages = lane == lanes_->message_lane();
-  spdlog::warn(
-      "session {} of '{}' ({}): lane {} broke: {}; {}", static_cast<std::uint64_t>(id_), identity_, stream_->peer(),
-      lane, why.message(),
-      carried_messages ? "requests were on it, so the session ends" : "the client is told, and may offer it again");
+  warn(LogKind::kLane, [&] {
+    return "lane " + std::to_string(lane) + " broke: " + why.message() + "; " +
+           (carried_messages ? "requests were on it, so the session ends"
+                             : "the client is told, and may offer it again");
+  });
   if (carried_messages && !ending_) terminate(SessionEnd::kBroken);
 }
 
@@ -319,6 +353,8 @@ bool Session::on_hello(const Frame& frame) {
     for (const char c : *identity) identity_ += c >= ' ' && c < 127 ? c : '?';  // it goes to the log
   }
   greeted_ = true;
+  last_request_ = node_.clock.now();
+  if (seat_) seat_->set_greeted();
   version_ = std::min(request->version_max(), kWireVersion);
   const SessionLimits& limits = node_.limits;
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});

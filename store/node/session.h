@@ -17,8 +17,10 @@
 #include "base/event.h"
 #include "store/node/lent_regions.h"
 #include "store/node/locked_store.h"
+#include "store/node/log_limit.h"
 #include "store/node/metrics.h"
 #include "store/node/session_lanes.h"
+#include "store/node/session_table.h"
 #include "store/node/session_wire.h"
 #include "store/node/space_handles.h"
 #include "store/node/spill.h"
@@ -68,6 +70,7 @@ struct NodeContext {
   std::atomic<bool> draining{false};
   Spill* spill = nullptr;                  ///< nullptr: no disk tier.
   std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: no RDMA, so far.
+  LogLimit log;
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
   NodeHandles handles{};  ///< Of sessions that speak version 1.
 };
@@ -86,6 +89,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor,
           std::shared_ptr<VerbsThread> verbs = nullptr);
   ~Session();
+  /// Before run(): its place among the node's sessions, which it leaves when it ends. The table outlives it.
+  void sit(SessionTable& table, std::shared_ptr<SessionTable::Seat> seat);
 
   /// Serves until the peer leaves, breaks a rule or terminate() is called; then everything of the session is released.
   asio::awaitable<void> run();
@@ -279,6 +284,15 @@ class Session final : public std::enable_shared_from_this<Session> {
   void close_stream();
   void watch();  ///< Runs every so often: ends what takes too long.
   void cancel_jobs();
+  bool is_idle() const;  ///< Nobody loses anything if it ends.
+  void make_room();
+  template <class Make>
+  void warn(LogKind kind, Make&& make) {
+    node_.log.warn(kind, node_.clock.now(), [&] {
+      return "session " + std::to_string(static_cast<std::uint64_t>(id_)) + " of '" + identity_ + "' (" +
+             stream_->peer() + "): " + make();
+    });
+  }
 
   NodeContext& node_;
   SessionId id_;
@@ -290,6 +304,9 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::unique_ptr<Alarm> alarm_;
   Event jobs_done_;
   std::string identity_;
+  SessionTable* table_ = nullptr;
+  std::shared_ptr<SessionTable::Seat> seat_;
+  TimePoint last_request_{}, lease_until_{}, idle_told_{};
   bool greeted_ = false;
   std::uint8_t version_ = 0;  ///< Of the wire, agreed at hello.
   bool ending_ = false;

@@ -1,8 +1,6 @@
 // store/node/session_message.cc: a small request comes over the message lane and its answer goes back there, so that a
 // lookup crosses no kernel; what does not fit goes by the stream.
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 
 #include "base/assert.h"
@@ -25,8 +23,7 @@ bool goes_by_message(FrameType type) {
 void Session::on_message(std::span<const std::byte> message) {
   if (ending_) return;
   const auto bad = [&](FrameType type, std::uint64_t id, const std::string& why) {
-    spdlog::warn("session {} of '{}' ({}): by SEND: {}", static_cast<std::uint64_t>(id_), identity_, stream_->peer(),
-                 why);
+    warn(LogKind::kBadMessage, [&] { return "by SEND: " + why; });
     by_message_.erase(id);
     refuse(type, id, Errc::kBadFrame, "by SEND: " + why);
     writer_.flush();

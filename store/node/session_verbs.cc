@@ -1,6 +1,5 @@
 // store/node/session_verbs.cc: the verbs of the wire that move no bytes: open, match, retention, regions, lanes, stats.
 
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -91,6 +90,7 @@ void Session::on_match(const Frame& frame) {
                   "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
                       count_text("hashes", hashes.size(), node_.chain_blocks_max) + ")");
   }
+  if (match->lease != LeaseId{}) lease_until_ = node_.clock.now() + node_.lease_duration;
   if (node_.spill == nullptr || !node_.spill->can_read()) match->disk_block_count = 0;
   const std::size_t hit_count = match->block_count + match->disk_block_count;
   node_.metrics.add_tokens(hit_count * space->block_size, (hashes.size() - hit_count) * space->block_size);
@@ -340,8 +340,7 @@ void Session::on_verbs_connect(const Frame& frame) {
       const std::string refusal = each.end ? "" : each.why;
       const bool is_new = std::exchange(self->lane_refusals_[each.lane], refusal) != refusal;
       if (is_new && !refusal.empty())  // a client asks every few seconds
-        spdlog::warn("session {} of '{}' ({}): lane {}: {}", static_cast<std::uint64_t>(self->id_), self->identity_,
-                     self->stream_->peer(), each.lane, refusal);
+        self->warn(LogKind::kLane, [&] { return "lane " + std::to_string(each.lane) + ": " + refusal; });
     }
     self->reply(FrameType::kVerbsConnect, id, 0, [&](FlatBufferBuilder& builder) {
       std::vector<flatbuffers::Offset<wire::LaneAnswer>> lanes;

@@ -183,7 +183,8 @@ TEST_F(E2eHostileTest, TenThousandIdleConnectionsHurtNobodyAndOneTooManyIsRefuse
   if (limit.rlim_cur < kIdle + 1000) {
     GTEST_SKIP() << "only " << limit.rlim_cur << " open files allowed, " << kIdle + 1000 << " are needed";
   }
-  NodeProcess crowded({"--capacity", "64MiB", "--session-count-max", std::to_string(kIdle + 20)});
+  NodeProcess crowded(
+      {"--capacity", "64MiB", "--session-count-max", std::to_string(kIdle + 20), "--session-share-max", "1"});
   TestClient other(crowded.unix_socket(), Transport::kUnix, kBlockBytes, 16);
   ASSERT_EQ(other.put(chain).stored, chain.size());
   std::vector<RawSession> idle;
@@ -196,7 +197,7 @@ TEST_F(E2eHostileTest, TenThousandIdleConnectionsHurtNobodyAndOneTooManyIsRefuse
   EXPECT_EQ(other.wrong_bytes(chain, chain.size()), 0u);
   std::vector<RawSession> more;
   for (int i = 0; i < 50; ++i) more.emplace_back(crowded.tcp());
-  EXPECT_TRUE(eventually([&] { return crowded.metric("kvstore_sessions_refused_total") > 0; }));
+  EXPECT_TRUE(eventually([&] { return crowded.metric("kvstore_sessions_refused_total{reason=\"full\"}") > 0; }));
   idle.clear();
   more.clear();
   EXPECT_TRUE(eventually([&] { return crowded.metric("kvstore_sessions") < 10; }));

@@ -134,7 +134,7 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_FALSE(options.store.arena.huge_pages);
   EXPECT_EQ(options.threads, 3u);
   EXPECT_EQ(options.busy_poll.count(), 50);
-  EXPECT_EQ(options.session_count_max, 77u);
+  EXPECT_EQ(options.sessions.count_max, 77u);
   EXPECT_EQ(options.store.chain_blocks_max, 100u);
   EXPECT_EQ(options.store.lease_duration, 2500ms);
   EXPECT_EQ(options.store.pinned_fraction_max, 0.25);

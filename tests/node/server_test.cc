@@ -147,7 +147,7 @@ TEST_F(ServerTest, BusyPollingServesAsWell) {
 }
 
 TEST_F(ServerTest, SessionsBeyondTheLimitAreToldSo) {
-  const Endpoint endpoint = start({.threads = 1, .session_count_max = 2});
+  const Endpoint endpoint = start({.threads = 1, .sessions = {.count_max = 2}});
   auto first = connect(endpoint), second = connect(endpoint);
   EXPECT_TRUE(first.hello());
   EXPECT_TRUE(second.hello());
@@ -162,6 +162,49 @@ TEST_F(ServerTest, SessionsBeyondTheLimitAreToldSo) {
   EXPECT_NE(error->message()->str().find("session-count-max"), std::string::npos);
   EXPECT_TRUE(third.receive(header)) << "and the connection ends";
   EXPECT_TRUE(first.ping(5));
+}
+
+TEST_F(ServerTest, APeerNeverGetsTheLastSessionsAndIsToldSo) {
+  const Endpoint endpoint = start({.threads = 2, .sessions = {.count_max = 8}});
+  std::vector<decltype(connect(endpoint))> own;
+  for (int i = 0; i < 6; ++i) {
+    own.push_back(connect(endpoint));
+    EXPECT_TRUE(own.back().hello());
+  }
+  auto seventh = connect(endpoint);
+  FrameHeader header;
+  ASSERT_FALSE(seventh.receive(header));
+  const auto* error = read_table<wire::Error>(seventh.table);
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(static_cast<Errc>(error->code()), Errc::kBusy);
+  EXPECT_NE(error->message()->str().find("session-share-max"), std::string::npos);
+  EXPECT_NE(metrics.text().find("kvstore_sessions_refused_total{reason=\"peer\"} 1"), std::string::npos);
+}
+
+TEST_F(ServerTest, AnIdleSessionMakesRoomAndABusyOneStays) {
+  const Endpoint endpoint =
+      start({.threads = 2, .sessions = {.count_max = 2, .peer_share_max = 1, .idle_min = Duration::zero()}});
+  auto busy = connect(endpoint), idle = connect(endpoint);
+  ASSERT_TRUE(busy.hello());
+  ASSERT_TRUE(idle.hello());
+  busy.send(FrameType::kOpen, 2, [](FlatBufferBuilder& b) {
+    return wire::CreateOpenRequestDirect(b, "block_bytes=65536\nblock_size=16\nmodel=m\n");
+  });
+  FrameHeader header;
+  ASSERT_FALSE(busy.receive(header));
+  const std::uint32_t space = read_table<wire::OpenResponse>(busy.table)->space();
+  busy.send(FrameType::kPut, 3, [&](FlatBufferBuilder& b) {
+    const std::vector<wire::Hash> hashes(1);
+    return wire::CreatePutRequestDirect(b, space, &hashes);
+  });
+  ASSERT_FALSE(busy.receive(header));
+  // The table learns once a second who is idle; until then the newcomer is told to come again.
+  for (bool served = false; !served;) {
+    auto newcomer = connect(endpoint);
+    served = newcomer.hello();
+  }
+  EXPECT_TRUE(idle.receive(header)) << "it was ended";
+  EXPECT_TRUE(busy.ping(5));
 }
 
 TEST_F(ServerTest, StopEndsIdleSessionsAndRefusesNewOnes) {

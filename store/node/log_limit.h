@@ -1,0 +1,65 @@
+// store/node/log_limit.h: keeps a client from filling the log.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace kv {
+
+/// What a client can make a node write, by kind: a flood of one kind hides no other.
+enum class LogKind : std::uint8_t { kBadFrame, kBadMessage, kLane, kRefusedSession, kSlow };
+inline constexpr std::size_t kLogKindCount = 5;
+
+/// At most kLinesPerSecond lines of each kind; the next that may be written says how many were not.
+/// Thread safety: all calls from any thread. Time: handed in.
+class LogLimit {
+ public:
+  static constexpr std::uint32_t kLinesPerSecond = 10;
+
+  /// Whether a line of this kind may be written now; then `*suppressed` is how many before it were not.
+  bool admit(LogKind kind, TimePoint now, std::uint64_t* suppressed) {
+    const std::lock_guard lock(mutex_);
+    Window& window = windows_[static_cast<std::size_t>(kind)];
+    if (!window.began || now - window.since >= 1s)
+      window = {.since = now, .began = true, .suppressed = window.suppressed};
+    if (window.written == kLinesPerSecond) {
+      ++window.suppressed;
+      ++suppressed_count_;
+      return false;
+    }
+    ++window.written;
+    *suppressed = std::exchange(window.suppressed, 0);
+    return true;
+  }
+  /// Writes a warning, or counts it. `make` makes the text, and is not called for nothing.
+  template <class Make>
+  void warn(LogKind kind, TimePoint now, Make&& make) {
+    std::uint64_t suppressed = 0;
+    if (!admit(kind, now, &suppressed)) return;
+    std::string text = make();
+    if (suppressed > 0) text += " (" + std::to_string(suppressed) + " lines like this one were not written)";
+    spdlog::warn("{}", text);
+  }
+  std::uint64_t suppressed_count() const { return suppressed_count_; }
+
+ private:
+  struct Window {
+    TimePoint since{};
+    bool began = false;
+    std::uint32_t written = 0;
+    std::uint64_t suppressed = 0;
+  };
+  std::mutex mutex_;
+  std::array<Window, kLogKindCount> windows_;
+  std::atomic<std::uint64_t> suppressed_count_{0};
+};
+
+}  // namespace kv
