@@ -296,6 +296,7 @@ void Session::serve(const Frame& frame) {
   const std::uint64_t id = frame.header.request_id;
   const TimePoint began = node_.clock.now();
   last_request_ = began;
+  if (seat_) seat_->set_busy();  // until watch() sees that it is not
   if (node_.draining && (type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kPut))
     return refuse(type, id, Errc::kDraining, "the node is shutting down");
   switch (type) {
@@ -354,7 +355,10 @@ bool Session::on_hello(const Frame& frame) {
   }
   greeted_ = true;
   last_request_ = node_.clock.now();
-  if (seat_) seat_->set_greeted();
+  if (seat_) {
+    seat_->set_greeted();
+    seat_->set_busy();
+  }
   version_ = std::min(request->version_max(), kWireVersion);
   const SessionLimits& limits = node_.limits;
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
