@@ -36,7 +36,7 @@ std::size_t ClusterMap::owner(const BlockHash& block) const {
   std::size_t best = 0;
   double best_score = -1;
   for (std::size_t node = 0; node < seeds_.size(); ++node) {
-    const std::uint64_t hash = XXH3_64bits_withSeed(block.bytes.data(), 16, seeds_[node]);
+    const std::uint64_t hash = XXH3_64bits_withSeed(block.bytes.data(), block.bytes.size(), seeds_[node]);
     const double u = (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;
     // -1 / ln(u) grows with u: among equal weights u itself gives the same order.
     const double score = equal_weights_ ? u : -weights_[node] / std::log(u);

@@ -12,7 +12,7 @@
 namespace kv {
 
 /// Weighted rendezvous hashing of each block's own hash: owner(block) = argmax over nodes of -weight / ln(u), where u
-/// in (0, 1) is the XXH3-64 of the first 16 bytes of the block hash, seeded with the XXH3-64 of the node's name.
+/// in (0, 1) is the XXH3-64 of the block hash, seeded with the XXH3-64 of the node's name.
 ///   1. Every client with the same names and weights picks the same owner, whatever the order of its list (golden
 ///   test).
 ///   2. A node holds blocks in proportion to its weight; adding or removing one moves only the blocks it gains or

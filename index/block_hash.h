@@ -37,11 +37,26 @@ inline std::uint64_t namespace_check(const NamespaceId& space) {
   return value;
 }
 
-/// A block hash is already uniform: its first 8 bytes serve hash tables and rendezvous hashing.
+/// The first 8 bytes. An engine's own hashes may all have the same ones (64 bits, padded in front): for what needs to
+/// be uniform there is short_hash().
 inline std::uint64_t hash_prefix(const BlockHash& hash) {
   std::uint64_t value;
   std::memcpy(&value, hash.bytes.data(), sizeof value);
   return value;
+}
+
+/// 64 bits that depend on all 32 bytes, for hash tables and for choosing one of several. The same in every build.
+inline std::uint64_t short_hash(const BlockHash& hash) {
+  __extension__ using Wide = unsigned __int128;
+  std::uint64_t word[4];
+  std::memcpy(word, hash.bytes.data(), sizeof word);
+  const auto fold = [](std::uint64_t a, std::uint64_t b) {
+    const Wide product = static_cast<Wide>(a) * b;
+    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+  };
+  const std::uint64_t low = fold(word[0] ^ 0x9E3779B97F4A7C15, word[1] ^ 0xD1B54A32D192ED03);
+  const std::uint64_t high = fold(word[2] ^ 0x8CB92BA72F3D8DD7, word[3] ^ 0xABC98388FB8FAC03);
+  return fold(low ^ 0xA0761D6478BD642F, high ^ 0xE7037ED1A0B428DB);
 }
 
 /// The checksum seed of a block: bytes 8..15 of its hash XOR the first 8 bytes of its namespace id, both little endian.
@@ -67,5 +82,5 @@ std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::ui
 
 template <>
 struct std::hash<kv::BlockHash> {
-  std::size_t operator()(const kv::BlockHash& block) const noexcept { return kv::hash_prefix(block); }
+  std::size_t operator()(const kv::BlockHash& block) const noexcept { return kv::short_hash(block); }
 };

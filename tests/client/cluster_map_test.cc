@@ -40,8 +40,26 @@ TEST(ClusterMapTest, OwnersOfTheGoldenBlocksNeverChange) {
     owners += static_cast<char>('0' + map.owner(hash));
     equal_owners += static_cast<char>('0' + equal.owner(hash));
   }
-  EXPECT_EQ(owners, "1313033011011131303113101000123110011000111001102333130100110310");
-  EXPECT_EQ(equal_owners, "2323032010012131202112021000122130012000101202302333130100210210");
+  EXPECT_EQ(owners, "1111101131113103111033310131021110210013310131221110113010131011");
+  EXPECT_EQ(equal_owners, "1211101132113103121233302131023110220013310131221120333020131022");
+}
+
+/// 64 bits of an engine, padded to 32 bytes at either end, or numbers that only count up.
+TEST(ClusterMapTest, AnEnginesShortHashesAreSpreadAsWellAsLongOnes) {
+  const ClusterMap map(nodes_named({"a", "b", "c", "d"}));
+  for (const std::size_t at : {0, 8, 16, 24}) {
+    for (const bool counts_up : {false, true}) {
+      std::vector<std::size_t> counts(4);
+      const auto hashes = random_hashes(20'000, 3);
+      for (std::size_t i = 0; i < hashes.size(); ++i) {
+        BlockHash hash;
+        const std::uint64_t number = counts_up ? i : hash_prefix(hashes[i]);
+        std::memcpy(hash.bytes.data() + at, &number, sizeof number);
+        ++counts[map.owner(hash)];
+      }
+      for (const std::size_t count : counts) EXPECT_NEAR(static_cast<double>(count), 5000, 300) << at << counts_up;
+    }
+  }
 }
 
 TEST(ClusterMapTest, ANodeHoldsBlocksInProportionToItsWeight) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +26,29 @@ std::vector<std::uint32_t> golden_tokens(std::size_t count) {
 }
 
 // A block hash is how every other program finds our blocks: these values never change.
+/// Engines bring 64 bits, padded at either end, or counted up: nothing may depend on a few of the bytes alone.
+TEST(BlockHashTest, AShortHashDependsOnEveryByte) {
+  std::set<std::uint64_t> seen;
+  std::array<std::size_t, 16> low{}, high{};
+  std::size_t count = 0;
+  for (std::size_t at = 0; at <= 24; at += 8) {
+    for (std::uint64_t number = 1; number <= 4096; ++number) {
+      for (const std::uint64_t word : {number, number << 48, number * 0x9E3779B97F4A7C15}) {
+        BlockHash hash;
+        std::memcpy(hash.bytes.data() + at, &word, sizeof word);
+        const std::uint64_t value = short_hash(hash);
+        seen.insert(value);
+        ++low[value % 16];
+        ++high[value >> 60];
+        ++count;
+      }
+    }
+  }
+  EXPECT_GT(seen.size(), count - 8) << "no more than the few words that occur twice";
+  for (const std::size_t each : low) EXPECT_NEAR(static_cast<double>(each), static_cast<double>(count) / 16, 300);
+  for (const std::size_t each : high) EXPECT_NEAR(static_cast<double>(each), static_cast<double>(count) / 16, 300);
+}
+
 TEST(BlockHashTest, GoldenChainsHold) {
   struct Golden {
     const char* root;
