@@ -217,9 +217,9 @@ Result<std::size_t> BlockingClient::unpin(Space space, std::span<const BlockHash
                                           std::chrono::microseconds deadline) {
   return impl_->call<std::size_t>([&](Client& client) { return client.unpin(space, hashes, deadline); });
 }
-Result<std::size_t> BlockingClient::drop(Space space, std::span<const BlockHash> hashes,
-                                         std::chrono::microseconds deadline) {
-  return impl_->call<std::size_t>([&](Client& client) { return client.drop(space, hashes, deadline); });
+Result<DropResult> BlockingClient::drop(Space space, std::span<const BlockHash> hashes,
+                                        std::chrono::microseconds deadline) {
+  return impl_->call<DropResult>([&](Client& client) { return client.drop(space, hashes, deadline); });
 }
 Result<std::vector<NodeStats>> BlockingClient::stats(std::chrono::microseconds deadline) {
   return impl_->call<std::vector<NodeStats>>([&](Client& client) { return client.stats(deadline); });

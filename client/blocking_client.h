@@ -41,7 +41,7 @@ class BlockingClient {
   Result<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<std::size_t> pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<std::size_t> unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Result<std::size_t> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;

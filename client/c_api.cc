@@ -361,8 +361,15 @@ int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
   return count_blocks(client, &BlockingClient::unpin, space, hashes, count, deadline_us, blocks);
 }
 int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
-             uint64_t* blocks) {
-  return count_blocks(client, &BlockingClient::drop, space, hashes, count, deadline_us, blocks);
+             uint64_t* blocks, int* until_restart) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (hashes == nullptr && count > 0) return fail(KVS_BAD_REQUEST, "hashes is NULL");
+    const auto dropped = blocking.drop(Space{space}, hashes_of(hashes, count), microseconds(deadline_us));
+    if (!dropped) return fail(dropped.error());
+    if (blocks != nullptr) *blocks = dropped->block_count;
+    if (until_restart != nullptr) *until_restart = dropped->until_restart;
+    return KVS_OK;
+  });
 }
 
 int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {

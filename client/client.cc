@@ -179,6 +179,7 @@ class CountCall final : public Call {
   explicit CountCall(FrameType verb) { type = verb; }
   std::span<const BlockHash> hashes;
   std::uint64_t count = 0;
+  bool until_restart = false;  ///< Of a drop.
 
  private:
   error_code send(LinkSession& session) override {
@@ -201,6 +202,7 @@ class CountCall final : public Call {
     const auto* response = read_table<wire::CountResponse>(frame.table);
     if (response == nullptr) return std::string(frame_type_name(type)) + ": malformed";
     count = response->count();
+    until_restart = response->until_restart();
     return {};
   }
 };
@@ -462,10 +464,10 @@ void Client::release(Lease lease) {
 }
 
 // Shared by touch, pin, unpin and drop.
-static Async<std::size_t> count_blocks(const std::shared_ptr<ClientShared>& shared,
-                                       const std::vector<std::shared_ptr<NodeLink>>& links,
-                                       const std::vector<OwnedChain>& chains, FrameType verb, Space space,
-                                       TimePoint until) {
+static Async<DropResult> count_blocks(const std::shared_ptr<ClientShared>& shared,
+                                      const std::vector<std::shared_ptr<NodeLink>>& links,
+                                      const std::vector<OwnedChain>& chains, FrameType verb, Space space,
+                                      TimePoint until) {
   CallGroup group(shared->executor);
   std::vector<std::unique_ptr<CountCall>> calls;
   for (const OwnedChain& chain : chains) {
@@ -476,12 +478,13 @@ static Async<std::size_t> count_blocks(const std::shared_ptr<ClientShared>& shar
     links[chain.node]->start(*call, until);
   }
   co_await wait_all(group);
-  std::size_t count = 0;
+  DropResult sum;
   for (const auto& call : calls) {
     if (call->error) co_return call->error;
-    count += call->count;
+    sum.block_count += call->count;
+    sum.until_restart = sum.until_restart || call->until_restart;
   }
-  co_return count;
+  co_return sum;
 }
 
 Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
@@ -491,7 +494,8 @@ Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes,
   const auto chains = split_chain(impl_->map, hashes);
   const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kTouch, space,
                                            impl_->deadline_after(deadline));
-  co_return count;
+  if (!count) co_return count.error();
+  co_return count->block_count;
 }
 
 Async<std::size_t> Client::pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
@@ -501,7 +505,8 @@ Async<std::size_t> Client::pin(Space space, std::span<const BlockHash> hashes, s
   const auto chains = split_chain(impl_->map, hashes);
   const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kPin, space,
                                            impl_->deadline_after(deadline));
-  co_return count;
+  if (!count) co_return count.error();
+  co_return count->block_count;
 }
 
 Async<std::size_t> Client::unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
@@ -511,10 +516,11 @@ Async<std::size_t> Client::unpin(Space space, std::span<const BlockHash> hashes,
   const auto chains = split_chain(impl_->map, hashes);
   const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kUnpin, space,
                                            impl_->deadline_after(deadline));
-  co_return count;
+  if (!count) co_return count.error();
+  co_return count->block_count;
 }
 
-Async<std::size_t> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
   if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
   const VerbInProgress verb(impl_->shared);
   std::vector<OwnedChain> chains;

@@ -136,6 +136,13 @@ struct PutResult {
   error_code why;                                           ///< Why some were refused.
 };
 
+struct DropResult {
+  std::size_t block_count = 0;  ///< Blocks dropped, summed over the nodes.
+  /// A node could not tell its disk in time: what lies there may come back when that node starts again. Drop again
+  /// then, or later. False: the drop holds whatever happens, kill -9 and power cuts included.
+  bool until_restart = false;
+};
+
 /// Memory of a device that RDMA devices reach and this processor need not: a GPU's.
 struct DeviceMemory {
   std::span<std::byte> bytes;       ///< Its addresses, as the device's own programs use them.
@@ -219,11 +226,12 @@ class Client {
   /// Marks the prefix as used; pins and unpins it against eviction; drops the last block of the chain with all below it
   /// (no hashes: the namespace). Return blocks touched, pinned, unpinned, dropped, summed over the nodes. Errors: of
   /// the first node that failed, after all were asked. With several nodes drop asks the owner of that last block only:
-  /// what lies below it on others can no longer be reached, and ages out.
+  /// what lies below it on others can no longer be reached, and ages out. From a drop's answer on nobody finds the
+  /// blocks; with a disk tier the answer waits up to two seconds until it is durable there, or says that it is not.
   Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Async<std::size_t> pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Async<std::size_t> unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Async<std::size_t> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Async<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
 
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.

@@ -216,9 +216,11 @@ KVS_API int kvs_pin(kvs_client* client, kvs_space space, const kvs_hash* hashes,
                     uint64_t* blocks);
 KVS_API int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                       uint64_t* blocks);
-/* Drops the chain's last block and all below it; count 0: the whole namespace. */
+/* Drops the chain's last block and all below it; count 0: the whole namespace. *until_restart: 1 if a node's disk could
+ * not be told in time, so that blocks may come back when that node starts again; else the drop holds, whatever happens.
+ * NULL is allowed. */
 KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
-                     uint64_t* blocks);
+                     uint64_t* blocks, int* until_restart);
 
 /* Statistics of all nodes as JSON, ended by a zero byte. *length: without it. KVS_TOO_LARGE if length + 1 > capacity;
  * then *length says how much is needed. */

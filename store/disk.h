@@ -36,6 +36,15 @@ struct DiskRecord {
   BlockHash parent;            ///< Of the block above, on this node; all zero for a first block.
   std::uint32_t position = 0;  ///< In its whole prefix.
   std::uint32_t block_bytes = 0;
+  DiskKey moved_from{};  ///< 0, or where it lay before, as the log's old end was given back: it is no newer than that.
+};
+
+/// Something was dropped: of blocks written under keys below `before`, those named here and all below them must not
+/// come back with a restart.
+struct DiskDrop {
+  NamespaceId space;
+  BlockHash hash;  ///< All zero: the whole namespace.
+  DiskKey before{};
 };
 
 struct DiskWrite {
@@ -81,6 +90,14 @@ class Disk {
   virtual error_code erase(std::span<const DiskKey> keys) = 0;
   /// Forgets all blocks with smaller keys and gives their files back; a file that also holds larger keys stays for now.
   virtual error_code drop_before(DiskKey end) = 0;
+
+  /// Keeps drops for the next start, which are durable when this returns without an error, on all that the disk
+  /// consists of: also for a part that does not answer now. From one thread at a time, beside all other calls.
+  virtual error_code add_drops(std::span<const DiskDrop> drops) = 0;
+  virtual std::vector<DiskDrop> drops() const = 0;  ///< Kept: of earlier starts, and since.
+  /// Drops with a bound up to `before` concern nothing any more: what they named was erased, or dropped_before, and
+  /// flushed. Keeps them all the same while a part of the disk has not been told of that. Threads: as write().
+  virtual error_code forget_drops(DiskKey before) = 0;
 
   /// Keeps the canonical record of a namespace. Idempotent.
   virtual error_code add_namespace(const NamespaceId& id, const std::string& record) = 0;

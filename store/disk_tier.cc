@@ -77,7 +77,7 @@ void DiskTier::start_epoch(std::uint32_t epoch) {
 }
 
 DiskKey DiskTier::new_key(const BlockHash& hash) {
-  const std::uint64_t key = next_key_ + places_[hash_prefix(hash) % places_.size()];
+  const std::uint64_t key = next_key_ + places_[short_hash(hash) % places_.size()];
   next_key_ += kPlaceCount;
   return DiskKey{key};
 }

@@ -1,5 +1,6 @@
 #include "store/spill_loader.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -10,9 +11,33 @@ constexpr std::size_t kDropsMax = 1 << 16;  ///< Remembered one by one.
 
 }  // namespace
 
-void SpillLoader::begin(Tick tick) {
+void SpillLoader::begin(Tick tick, std::span<const DiskDrop> drops) {
   tick_ = tick;
   seen_from_ = tier_.next_key();
+  for (const DiskDrop& drop : drops) {
+    Dropped& dropped = dropped_earlier_[drop.space];
+    if (drop.hash == BlockHash{}) {
+      dropped.all = std::max(dropped.all, drop.before);
+    } else {
+      DiskKey& before = dropped.blocks[drop.hash];
+      before = std::max(before, drop.before);
+      dropped.bounds.insert(drop.before);
+    }
+  }
+}
+
+/// Whether an earlier start dropped it, or one above it. Of those above only the next one is looked at: down a path
+/// from a block that was stored again after the drop to one that was not, there is one place where it shows.
+bool SpillLoader::was_dropped(const DiskRecord& record, const Known* parent) const {
+  const auto it = dropped_earlier_.find(record.space);
+  if (it == dropped_earlier_.end()) return false;
+  const Dropped& dropped = it->second;
+  if (record.key < dropped.all) return true;
+  if (const auto own = dropped.blocks.find(record.hash); own != dropped.blocks.end() && record.key < own->second)
+    return true;
+  if (parent == nullptr) return false;
+  const auto bound = dropped.bounds.upper_bound(record.key);
+  return bound != dropped.bounds.end() && *bound <= parent->since;
 }
 
 std::shared_ptr<const NamespaceRecord> SpillLoader::space(const NamespaceId& name) const {
@@ -57,19 +82,25 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
     const Ready next = std::move(ready_.back());
     ready_.pop_back();
     const Name name{next.tree, next.record.hash};
-    if (is_dropped(name) || known_.contains(name)) {
+    const Name above{next.tree, next.record.parent};
+    const bool is_first = next.record.parent == BlockHash{};
+    const Known* const known_above = is_first ? nullptr : find_known(above);
+    if (is_dropped(name) || known_.contains(name) || was_dropped(next.record, known_above)) {
       erased_.push_back(next.record.key);
       continue;
     }
-    const Name above{next.tree, next.record.parent};
-    const bool is_first = next.record.parent == BlockHash{};
-    const BlockId parent = is_first ? kNoBlock : find(above);
+    const BlockId parent = known_above == nullptr ? kNoBlock : known_above->block;
     if (!is_first && parent == kNoBlock) {  // it went since
       waiting_[above].push_back(next.record);
       continue;
     }
     const BlockId block = place(next.tree, parent, next.record);
-    known_[name] = {block, tier_.key(block)};
+    const DiskRecord& record = next.record;
+    // One that was written again since the start is as new as it can be.
+    const DiskKey since = tier_.key(block) != record.key   ? tier_.key(block)
+                          : record.moved_from != DiskKey{} ? record.moved_from
+                                                           : record.key;
+    known_[name] = {block, tier_.key(block), since};
     const auto below = waiting_.find(name);
     if (below == waiting_.end()) continue;
     // They came newest first, and the newest shall be placed first.
@@ -91,14 +122,19 @@ void SpillLoader::drop(TreeId tree, std::span<const BlockHash> hashes) {
     dropped_.insert({tree, hashes.back()});
 }
 
-/// kNoBlock if it is not known, or has been evicted or dropped since.
-BlockId SpillLoader::find(const Name& name) const {
+/// nullptr if it is not known, or has been evicted or dropped since.
+const SpillLoader::Known* SpillLoader::find_known(const Name& name) const {
   const auto it = known_.find(name);
-  if (it == known_.end()) return kNoBlock;
-  const auto& [block, key] = it->second;
+  if (it == known_.end()) return nullptr;
+  const BlockId block = it->second.block;
   const PrefixIndex& index = tier_.index();
   const bool is_same = index.is_linked(block) && index.tree(block) == name.tree && index.hash(block) == name.hash;
-  return is_same && tier_.key(block) == key ? block : kNoBlock;
+  return is_same && tier_.key(block) == it->second.key ? &it->second : nullptr;
+}
+
+BlockId SpillLoader::find(const Name& name) const {
+  const Known* const known = find_known(name);
+  return known == nullptr ? kNoBlock : known->block;
 }
 
 BlockId SpillLoader::place(TreeId tree, BlockId parent, const DiskRecord& record) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -39,8 +40,10 @@ class SpillLoader {
   bool needs(TreeId tree) const { return needed_trees_.contains(tree); }
 
   /// Before the first record. What is loaded counts as used at `tick` and before, in its order. Records of this start
-  /// are skipped from now on: their blocks are in the index, or dead.
-  void begin(Tick tick);
+  /// are skipped from now on: their blocks are in the index, or dead. `drops`: of earlier starts, perhaps not carried
+  /// out. Nothing that they name comes back, nor what lay below it: between a block that was stored again since and
+  /// one below that was not, the records' keys show the drop.
+  void begin(Tick tick, std::span<const DiskDrop> drops = {});
   /// False once the tier is full: what follows was used longer ago than all that is there. Then place_some(). Skips
   /// what it has seen, so that a load that broke off may begin again at the newest.
   bool add(TreeId tree, const DiskRecord& record);
@@ -68,14 +71,15 @@ class SpillLoader {
   };
   struct HashName {
     std::size_t operator()(const Name& name) const {
-      return static_cast<std::size_t>(hash_prefix(name.hash) ^
+      return static_cast<std::size_t>(short_hash(name.hash) ^
                                       (std::uint64_t{static_cast<std::uint32_t>(name.tree)} << 32));
     }
   };
 
   struct Known {
     BlockId block;
-    DiskKey key;  ///< Another by now: it went, and was written again.
+    DiskKey key;    ///< Another by now: it went, and was written again.
+    DiskKey since;  ///< Under which it was stored; moves later do not count.
   };
   struct Ready {
     TreeId tree;
@@ -83,7 +87,16 @@ class SpillLoader {
   };
 
   bool see(const DiskRecord& record, bool* is_new);
+  /// As earlier starts dropped it.
+  struct Dropped {
+    std::unordered_map<BlockHash, DiskKey> blocks;  ///< With all below, if older than that.
+    DiskKey all{};                                  ///< The same of the whole namespace.
+    std::set<DiskKey> bounds;                       ///< Of `blocks`.
+  };
+
+  const Known* find_known(const Name& name) const;
   BlockId find(const Name& name) const;
+  bool was_dropped(const DiskRecord& record, const Known* parent) const;
   bool is_dropped(const Name& name) const { return dropped_trees_.contains(name.tree) || dropped_.contains(name); }
   BlockId place(TreeId tree, BlockId parent, const DiskRecord& record);
 
@@ -99,6 +112,7 @@ class SpillLoader {
   std::unordered_set<TreeId> dropped_trees_;
   std::unordered_set<TreeId> needed_trees_;                               ///< All that the others name.
   std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>> spaces_;  ///< Of the disk.
+  std::map<NamespaceId, Dropped> dropped_earlier_;
   std::vector<DiskKey> erased_;
 };
 

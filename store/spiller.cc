@@ -149,6 +149,7 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
                   .parent = parent == kNoBlock ? BlockHash{} : index.hash(parent),
                   .position = index.position(block)};
   tell_record(work, index.tree(block));
+  if (disk != kNoBlock) write.record.moved_from = tier_.key(disk);
   DiskKey source{};
   if (memory != kNoBlock) {
     const SlotId slot = pool_.index().slot(memory);

@@ -243,7 +243,7 @@ std::vector<BlockId> Store::Impl::tops_of(const PrefixIndex& index, TreeId tree,
   return tops;
 }
 
-Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes) {
+Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes, DiskDrop* kept) {
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   const TreeId tree = found->space->tree;
@@ -252,6 +252,11 @@ Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes
   std::size_t count = impl_->tier ? impl_->drop_spilled(tree, hashes) : 0;
   if (impl_->loader) impl_->loader->drop(tree, hashes);
   impl_->counters.dropped_blocks += count;
+  if (kept != nullptr) {
+    *kept = {.space = found->space->name, .hash = {}};
+    if (!hashes.empty()) kept->hash = hashes.back();
+    if (impl_->tier) kept->before = impl_->tier->next_key();  // also of what is being written at this moment
+  }
   if (hashes.empty()) {
     pool.detach_all(tree, BlockPool::Removal::kDrop);
   } else if (found->prefix.block_count == hashes.size()) {

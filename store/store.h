@@ -233,7 +233,9 @@ class Store {
   /// are freed when their last pin ends. What a load has yet to find is dropped when it does. No match finds any of
   /// them when this returns; their memory is freed in slices. Returns how many blocks were dropped by this call; while
   /// is_dropping(), drop_more() goes on and returns how many more. (Of several drops at once, it says so for all.)
-  Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes);
+  /// On disk they are erased by and by: `*kept` (may be nullptr) is what the disk must keep, durably, lest a start
+  /// before that find them; also when nothing was dropped, since what was evicted may lie there.
+  Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes, DiskDrop* kept = nullptr);
   bool is_dropping() const;
   std::size_t drop_more(TimePoint now);
 
@@ -243,6 +245,7 @@ class Store {
   /// What to do on disk now; then finish_spill() has to follow. As Spiller::next.
   SpillWork spill_work(std::uint64_t bytes_max, TimePoint now, bool everything = false);
   void finish_spill(const SpillWork& work, const SpillOutcome& outcome);
+  bool is_on_disk(BlockId block) const;  ///< Of a pinned one: it was neither dropped nor evicted meanwhile.
   struct FailedRead {
     DiskKey moved_to{};         ///< Not 0: it was moved meanwhile and lies here; read again.
     bool is_forgotten = false;  ///< It still lay there, and is forgotten now, with all blocks below it.
@@ -266,8 +269,8 @@ class Store {
   /// the disk's epoch; then load_namespace() for each that the disk names, and the records newest first, some hundred a
   /// call, until there is no room for older ones or there are no more; then end_load(). A load that broke off may go on
   /// from the newest again. A namespace is opened with the first of its blocks; when there are too many, those used
-  /// longest ago are lost.
-  void begin_load(TimePoint now, std::uint32_t epoch);
+  /// longest ago are lost. `drops`: Disk::drops().
+  void begin_load(TimePoint now, std::uint32_t epoch, std::span<const DiskDrop> drops = {});
   void load_namespace(const NamespaceRecord& record);
   struct Loaded {
     bool has_room = true;

@@ -52,10 +52,10 @@ SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everyth
 
 void Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) { impl_->spiller->finish(work, outcome); }
 
-void Store::begin_load(TimePoint now, std::uint32_t epoch) {
+void Store::begin_load(TimePoint now, std::uint32_t epoch, std::span<const DiskDrop> drops) {
   KV_ASSERT(impl_->loader != nullptr);
   impl_->tier->start_epoch(epoch);
-  impl_->loader->begin(impl_->pool.tick(now));
+  impl_->loader->begin(impl_->pool.tick(now), drops);
   impl_->spiller->keep_log();
 }
 
@@ -123,6 +123,8 @@ std::vector<Store::ScrubBlock> Store::blocks_to_scrub(DiskTier::Cursor& cursor, 
   }
   return blocks;
 }
+
+bool Store::is_on_disk(BlockId block) const { return impl_->tier->index().is_linked(block); }
 
 Store::FailedRead Store::read_failed(BlockId block, DiskKey key) {
   DiskTier& tier = *impl_->tier;

@@ -98,14 +98,23 @@ void run_verb(const std::string& verb, BlockOptions options) {
     sentence = format_count(match->block_count) + " of " + format_count(hashes.size()) +
                " blocks are there: " + format_count(match->block_count * record.block_size()) + " tokens, " +
                format_bytes(match->block_count * record.block_bytes());
+  } else if (verb == "drop") {
+    const auto dropped = client.run(client->drop(*space, hashes, options.node.deadline));
+    if (!dropped) throw ToolFailed(verb + ": " + describe(dropped.error()));
+    document["blocks"] = dropped->block_count;
+    document["until_restart"] = dropped->until_restart;
+    sentence = format_count(dropped->block_count) + " blocks dropped";
+    if (dropped->until_restart)
+      sentence +=
+          ", until the node next starts: its disk could not be told in time, so blocks there may come back. Drop "
+          "again once `kvstorectl status` says that the disk works";
   } else {
     const auto deadline = options.node.deadline;
-    const auto count = client.run(verb == "pin"     ? client->pin(*space, hashes, deadline)
-                                  : verb == "unpin" ? client->unpin(*space, hashes, deadline)
-                                                    : client->drop(*space, hashes, deadline));
+    const auto count =
+        client.run(verb == "pin" ? client->pin(*space, hashes, deadline) : client->unpin(*space, hashes, deadline));
     if (!count) throw ToolFailed(verb + ": " + describe(count.error()));
     document["blocks"] = *count;
-    sentence = format_count(*count) + (verb == "drop" ? " blocks dropped" : " blocks " + verb + "ned");
+    sentence = format_count(*count) + " blocks " + verb + "ned";
   }
   if (why) document["why"] = describe(why);
   if (options.json) {
@@ -141,6 +150,7 @@ void add_block_commands(CLI::App& app) {
   add_verb(app, "unpin", "Let a pinned prefix be evicted again",
            "Example:\n  kvstorectl unpin --space 3fa9 --hashes system-prompt.txt\n");
   add_verb(app, "drop", "Forget the last block of a chain and all blocks below it, or a whole namespace",
+           "The drop holds after a restart too, or the answer says that it does not (until_restart in --json).\n\n"
            "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all\n");
 }
 

@@ -52,7 +52,8 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   std::size_t spill_capacity_blocks = 0, promote_reads = 2;
   std::string spill_policy = "eviction", rdma = "auto";
   unsigned rdma_traffic_class = 0;
-  double spill_wait_seconds = 0.05, spill_retry_seconds = 5, spill_stop_seconds = 30;
+  double spill_wait_seconds = 0.05, spill_retry_seconds = 5, spill_stop_seconds = 30, spill_hang_seconds = 2,
+         spill_drop_seconds = 2;
 
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
@@ -126,6 +127,12 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("spill-retry-seconds", spill_retry_seconds, "A disk that failed is left alone so long, then tried again")
       ->check(CLI::Range(0.01, 3600.0))
       ->group("Disk tier");
+  add("spill-hang-seconds", spill_hang_seconds,
+      "Of several directories, one that does not answer for so long is left out until it does")
+      ->check(CLI::Range(0.1, 3600.0));
+  add("spill-drop-wait-seconds", spill_drop_seconds,
+      "A drop's answer waits so long to be durable on disk; then it says that it holds until the next start")
+      ->check(CLI::Range(0.0, 3600.0));
   add("spill-stop-seconds", spill_stop_seconds, "A stop ends without a disk that finishes nothing for so long")
       ->check(CLI::Range(0.01, 3600.0))
       ->group("Disk tier");
@@ -327,6 +334,10 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
       std::min<std::uint64_t>(options.spill.batch_bytes, options.store.arena.capacity_bytes / 8);
   options.spill.retry_after = duration(spill_retry_seconds);
   options.spill.give_up_after = duration(spill_stop_seconds);
+  options.spill_hang = duration(spill_hang_seconds);
+  // The whole tier counts as stuck only when leaving a directory out has not helped.
+  options.spill.stuck_after = options.spill_hang * (options.spill_paths.size() > 1 ? 2 : 1);
+  options.session.drop_wait = duration(spill_drop_seconds);
   return options;
 }
 

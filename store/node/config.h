@@ -32,6 +32,7 @@ struct NodeOptions {
   SessionLimits session;
   std::vector<std::string> spill_paths;  ///< Empty: no disk tier.
   bool spill_save = true;                ///< Write what is in memory at a clean stop.
+  Duration spill_hang = 2s;              ///< Of several directories, one whose call takes longer is left out.
   SpillDriverConfig spill;
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: no start without it.

@@ -39,7 +39,8 @@ Opened open_one(const std::string& path, const std::function<void()>& accepted) 
 
 /// Gives each a place and all the same epoch.
 Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> disks,
-                                     const std::vector<std::string>& paths, Clock& clock, std::string* why) {
+                                     const std::vector<std::string>& paths, Clock& clock, Duration patience,
+                                     std::string* why) {
   std::uint32_t epoch = 0;
   std::vector<std::optional<DiskPlace>> places;
   for (const auto& disk : disks) {
@@ -66,10 +67,11 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
     }
     parts.push_back({*places[i], paths[i], std::move(disks[i])});
   }
-  return std::unique_ptr<Disk>(std::make_unique<StripedDisk>(std::move(parts), clock));
+  return std::unique_ptr<Disk>(
+      std::make_unique<StripedDisk>(std::move(parts), clock, StripedDiskConfig{.patience = patience}));
 }
 
-Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Clock& clock,
+Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
                                        const std::function<void()>& accepted, std::string* why) {
   // Several are accepted when it is clear that they belong together.
   const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
@@ -90,16 +92,16 @@ Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Cl
   }
   if (first) return first;
   if (disks.size() == 1) return std::unique_ptr<Disk>(std::move(disks.front()));
-  auto striped = stripe(std::move(disks), paths, clock, why);
+  auto striped = stripe(std::move(disks), paths, clock, patience, why);
   if (striped) accepted();
   return striped;
 }
 
 }  // namespace
 
-OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock) {
-  return [paths = std::move(paths), &clock](const std::function<void()>& accepted, std::string* why) {
-    return open_all(paths, clock, accepted, why);
+OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience) {
+  return [paths = std::move(paths), &clock, patience](const std::function<void()>& accepted, std::string* why) {
+    return open_all(paths, clock, patience, accepted, why);
   };
 }
 

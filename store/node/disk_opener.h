@@ -13,6 +13,7 @@ namespace kv {
 /// place in the keys that it was first given, whatever the order of `paths`; a new one takes the lowest that is free.
 /// Errors: those of RocksDisk::open, of any of them; kMismatch if two have the same place: they come from two nodes.
 /// `paths`: 1 to kPlaceCount. Keeps a reference to the clock.
-OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock);
+/// `patience`: of several directories, one whose call takes longer is left out until it answers.
+OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s);
 
 }  // namespace kv

@@ -142,7 +142,8 @@ int run(const NodeOptions& options) {
   });
   std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
-    spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock), clock, options.spill));
+    spill.reset(
+        new SpillDriver(store, disk_opener(options.spill_paths, clock, options.spill_hang), clock, options.spill));
     if (const std::string refused = spill->start(); !refused.empty()) {
       std::cerr << "kvstore-node: spill-path " << refused << "\n";
       return 1;

@@ -5,6 +5,7 @@
 //   spill_format.h      the bytes: keys, records, checksums, the FORMAT file (docs/spill-format.md)
 //   spill_directory.h   the directory: ours or not, locked, writable
 //   rocks_options.h     how RocksDB is set up, and why
+//   drop_log.h          what was dropped, durably
 //   write_behind.h      a table is built while what is built already is written
 //   rocks_scan.h        a walk over small entries that steps over damage
 //   table_footer.h      what RocksDB believes unchecked, checked
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "store/disk.h"
+#include "store/node/drop_log.h"
 #include "store/node/rocks_open.h"
 #include "store/node/spill_directory.h"
 
@@ -62,6 +64,9 @@ class RocksDisk final : public Disk {
   Result<DiskBlock> read(DiskKey key) const override;
   error_code erase(std::span<const DiskKey> keys) override;
   error_code drop_before(DiskKey end) override;
+  error_code add_drops(std::span<const DiskDrop> drops) override { return drops_.add(drops); }
+  std::vector<DiskDrop> drops() const override { return drops_.drops(); }
+  error_code forget_drops(DiskKey before) override { return drops_.forget(before); }
   error_code add_namespace(const NamespaceId& id, const std::string& record) override;
   error_code remove_namespaces(std::span<const NamespaceId> ids) override;
   error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
@@ -78,7 +83,7 @@ class RocksDisk final : public Disk {
 
  private:
   RocksDisk(RocksDiskConfig config, SpillDirectory directory, RocksHandles rocks)
-      : config_(std::move(config)), directory_(std::move(directory)), rocks_(std::move(rocks)) {}
+      : config_(std::move(config)), directory_(std::move(directory)), drops_(config_.path), rocks_(std::move(rocks)) {}
   error_code start_epoch(bool read_only);
   error_code begin(std::uint32_t epoch);
   error_code ready();
@@ -89,7 +94,8 @@ class RocksDisk final : public Disk {
   error_code report(const rocksdb::Status& status, const char* doing);
 
   const RocksDiskConfig config_;
-  SpillDirectory directory_;             // its lock is given back last
+  SpillDirectory directory_;  // its lock is given back last
+  DropLog drops_;
   mutable std::shared_mutex reopening_;  // shared by whoever may run beside heal(): read(), load() and stats()
   RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
   std::uint32_t epoch_ = 0;

@@ -53,6 +53,7 @@ struct SessionLimits {
   Duration put_timeout = 30s;                    ///< From offer to last byte; staged memory is freed then.
   Duration put_wait_max = 5s;                    ///< For memory, whatever the client asks for.
   Duration spill_wait = 50ms;                    ///< A put waits so long for the disk before blocks are lost for it.
+  Duration drop_wait = 2s;  ///< For the disk to keep a drop; then the answer says that it holds until the next start.
   Duration disk_timeout = 2s;  ///< For each block of a get that is on disk; then the answer ends before it.
 };
 
@@ -207,6 +208,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   void on_cancel(const Frame& frame);
   void on_release(const Frame& frame);
   void on_prefix(const Frame& frame);  ///< touch, pin, unpin, drop
+  void answer_drop(std::uint64_t request_id, std::size_t count, const DiskDrop& drop);
+  void end_drop(std::uint64_t number, bool is_kept);
   void on_region_add(const Frame& frame);
   void region_is_ready(std::uint64_t request_id, std::shared_ptr<Lent> region, std::optional<std::uint64_t> hole);
   void on_region_remove(const Frame& frame);
@@ -244,7 +247,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   void cancel(GetJob& job);
   void finish_get(const std::shared_ptr<GetJob>& job);
 
-  static asio::awaitable<void> finish_drop(std::shared_ptr<Session> self, std::uint64_t request_id, std::size_t count);
+  static asio::awaitable<void> finish_drop(std::shared_ptr<Session> self, std::uint64_t request_id, std::size_t count,
+                                           DiskDrop drop);
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Session> self, std::shared_ptr<PutJob> job);
   void send_want(PutJob& job);
   bool is_draining_enough() const;  ///< No more is announced until something has been fetched.
@@ -332,6 +336,15 @@ class Session final : public std::enable_shared_from_this<Session> {
   std::size_t drain_count_ = 0;
   Event drained_;
   std::map<std::uint32_t, std::string> lane_refusals_;  ///< Why, as the log has it; empty: it was connected.
+
+  /// Answered once the disk has kept it, or has taken too long.
+  struct PendingDrop {
+    std::uint64_t request_id;
+    std::size_t count;
+    std::unique_ptr<Alarm> alarm;
+  };
+  std::map<std::uint64_t, PendingDrop> drops_;  ///< By the session's own number.
+  std::uint64_t drop_last_ = 0;
 
   struct Progress {
     std::uint64_t bytes = 0;

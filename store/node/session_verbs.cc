@@ -140,6 +140,7 @@ void Session::on_prefix(const Frame& frame) {
                   count_text("drops in flight", dropping_count_, node_.limits.requests_max));
   }
   bool is_dropping = false;
+  DiskDrop dropped;
   const auto count = node_.store.with([&](Store& store) {
     switch (type) {
       case FrameType::kTouch: return store.touch(space, hashes, node_.clock.now());
@@ -147,9 +148,9 @@ void Session::on_prefix(const Frame& frame) {
       case FrameType::kUnpin: return store.unretain(space, hashes);
       default: break;
     }
-    auto dropped = store.drop(space, hashes);
+    auto dropped_now = store.drop(space, hashes, &dropped);
     is_dropping = store.is_dropping();
-    return dropped;
+    return dropped_now;
   });
   if (!count) {
     return refuse(type, frame.header.request_id, count.error(),
@@ -158,14 +159,17 @@ void Session::on_prefix(const Frame& frame) {
   if (is_dropping) {  // many blocks: nobody finds them any more, but freeing them takes more than one call
     ++job_count_;
     ++dropping_count_;
-    asio::co_spawn(executor_, finish_drop(shared_from_this(), frame.header.request_id, *count), asio::detached);
+    asio::co_spawn(executor_, finish_drop(shared_from_this(), frame.header.request_id, *count, dropped),
+                   asio::detached);
     return;
   }
+  if (type == FrameType::kDrop) return answer_drop(frame.header.request_id, *count, dropped);
   reply(type, frame.header.request_id, 0,
         [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, *count); });
 }
 
-asio::awaitable<void> Session::finish_drop(std::shared_ptr<Session> self, std::uint64_t request_id, std::size_t count) {
+asio::awaitable<void> Session::finish_drop(std::shared_ptr<Session> self, std::uint64_t request_id, std::size_t count,
+                                           DiskDrop drop) {
   for (bool is_dropping = true; is_dropping && !self->ending_;) {
     co_await asio::post(self->executor_, asio::use_awaitable);  // others have their turn
     self->node_.store.with([&](Store& store) {
@@ -173,13 +177,41 @@ asio::awaitable<void> Session::finish_drop(std::shared_ptr<Session> self, std::u
       is_dropping = store.is_dropping();
     });
   }
-  if (!self->ending_) {
-    self->reply(FrameType::kDrop, request_id, 0,
-                [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, count); });
-  }
+  if (!self->ending_) self->answer_drop(request_id, count, drop);
   --self->dropping_count_;
   self->writer_.flush();
   self->job_ended();
+}
+
+/// Nobody finds the blocks from here on. With a disk tier the answer waits for it, so that it holds after a restart
+/// too.
+void Session::answer_drop(std::uint64_t request_id, std::size_t count, const DiskDrop& drop) {
+  const std::uint64_t number = ++drop_last_;
+  const bool is_full = drops_.size() >= node_.limits.requests_max;
+  drops_[number] = {request_id, count, node_.clock.make_alarm(executor_)};
+  if (node_.spill == nullptr) return end_drop(number, true);
+  if (is_full) return end_drop(number, false);
+  const std::weak_ptr<Session> weak = weak_from_this();
+  drops_[number].alarm->arm(node_.clock.now() + node_.limits.drop_wait, [weak, number] {
+    if (const auto self = weak.lock()) self->end_drop(number, false);
+  });
+  node_.spill->keep_drop(drop, [weak, number, executor = executor_](bool is_kept) {
+    asio::post(executor, [weak, number, is_kept] {
+      if (const auto self = weak.lock()) self->end_drop(number, is_kept);
+    });
+  });
+}
+
+void Session::end_drop(std::uint64_t number, bool is_kept) {
+  const auto found = drops_.find(number);
+  if (found == drops_.end()) return;  // it took too long, and that has been said
+  const auto answered = drops_.extract(found);
+  const PendingDrop& drop = answered.mapped();
+  if (ending_) return;
+  reply(FrameType::kDrop, drop.request_id, 0, [&](FlatBufferBuilder& builder) {
+    return wire::CreateCountResponse(builder, drop.count, /*until_restart=*/!is_kept);
+  });
+  writer_.flush();
 }
 
 void Session::on_region_add(const Frame& frame) {

@@ -30,6 +30,10 @@ class Spill {
   /// How long reading `bytes` takes about, from what it took lately.
   virtual std::chrono::microseconds estimate_read(std::uint64_t bytes) const = 0;
 
+  /// Keeps a drop, durably, so that a restart does not undo it. `done` is called once, on some thread, perhaps before
+  /// this returns: whether the drop is kept. However long that takes; who waits has a deadline of its own.
+  virtual void keep_drop(const DiskDrop& drop, std::function<void(bool is_kept)> done) = 0;
+
   virtual void notify() = 0;  ///< Memory was taken: there may be something to write.
   /// Whether a put should rather wait a moment for the disk than evict blocks that are not on it yet. Not when that was
   /// tried just now and took too long.

@@ -41,7 +41,8 @@ SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const 
       scrubber_(store, clock, config.scrub_bytes_per_second),
       reader_(clock, config.read_threads, config.read_queue_bytes_max),
       writing_(clock),
-      scrubbing_(clock) {}
+      scrubbing_(clock),
+      dropping_(clock) {}
 
 SpillDriver::~SpillDriver() {
   stop(false);
@@ -57,10 +58,12 @@ std::string SpillDriver::start(Duration patience) {
     loading_ = false;
     if (open_disk_ != nullptr) scrub();
   });
+  dropper_ = std::thread([this] { keep_drops(); });
   writer_ = std::thread([this] {
     yield_to_others();
     write_loop();
     opener_.join();
+    dropper_.join();
     if (saves_ && is_on_) save();
     if (open_disk_ != nullptr) flush();
     written_.set_value();
@@ -73,10 +76,19 @@ bool SpillDriver::stop(bool save) {
   saves_ = save;
   reader_.refuse();
   notify();
+  {
+    const std::lock_guard lock(drop_mutex_);
+    drop_wake_.notify_all();
+  }
   auto written = written_.get_future();
   std::uint64_t finished = 0;
   TimePoint last_sign = clock_.now();
-  while (written.wait_for(kPollInterval) != std::future_status::ready || !reader_.watch().is_idle()) {
+  const auto is_done = [&] {
+    if (written.wait_for(kPollInterval) != std::future_status::ready || !reader_.watch().is_idle()) return false;
+    // One of several directories may hang though nobody waits for it.
+    return open_disk_ == nullptr || open_disk_.load()->hanging(Duration::zero()).empty();
+  };
+  while (!is_done()) {
     if (const std::uint64_t now_finished = finished_calls(); now_finished != finished) {
       finished = now_finished;
       last_sign = clock_.now();
@@ -88,7 +100,8 @@ bool SpillDriver::stop(bool save) {
 
 /// Grows as long as the disk answers.
 std::uint64_t SpillDriver::finished_calls() const {
-  return writing_.finished_count() + scrubbing_.finished_count() + reader_.watch().finished_count() + loaded_blocks_;
+  return writing_.finished_count() + scrubbing_.finished_count() + dropping_.finished_count() +
+         reader_.watch().finished_count() + loaded_blocks_;
 }
 
 bool SpillDriver::flush() {
@@ -179,6 +192,7 @@ std::uint64_t SpillDriver::work_once(bool everything) {
       store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
   if (work.empty()) {
     if (!is_on_ && flush()) recovered();
+    if (is_on_ && forgettable_ != 0) forget_drops();
     return 0;
   }
   writing_.begin();
@@ -191,10 +205,75 @@ std::uint64_t SpillDriver::work_once(bool everything) {
     failed("write", outcome.error);
     return 0;
   }
+  if (work.drop_before != DiskKey{})
+    forgettable_ = std::max<std::uint64_t>(forgettable_, static_cast<std::uint64_t>(work.drop_before));
   if ((!work.erased.empty() || !work.gone_spaces.empty()) && flush_due_ == TimePoint::max())
     flush_due_ = clock_.now() + kErasuresWait;
   if (!is_on_) recovered();
   return std::max<std::uint64_t>(work.write_bytes, 1);
+}
+
+// -- drops
+
+void SpillDriver::keep_drop(const DiskDrop& drop, std::function<void(bool)> done) {
+  {
+    const std::lock_guard lock(drop_mutex_);
+    if (takes_drops_ && !stopping_ && drops_.size() < config_.drop_queue_max) {
+      drops_.push_back({drop, std::move(done)});
+      drop_wake_.notify_one();
+      return;
+    }
+  }
+  ++drops_not_kept_;
+  done(false);
+}
+
+/// On a thread of its own: an answer waits, and the writer may be busy with 8 MiB. What comes meanwhile shares the next
+/// sync.
+void SpillDriver::keep_drops() {
+  std::unique_lock lock(drop_mutex_);
+  while (!stopping_) {
+    drop_wake_.wait_for(lock, kPollInterval, [this] { return !drops_.empty() || stopping_; });
+    Disk* const disk = open_disk_;
+    if (drops_.empty() || disk == nullptr) {
+      if (!drops_.empty() && !stopping_) drop_wake_.wait_for(lock, kPollInterval);  // until the disk is open
+      continue;
+    }
+    const std::vector<WaitingDrop> batch = std::exchange(drops_, {});
+    lock.unlock();
+    std::vector<DiskDrop> drops;
+    for (const WaitingDrop& each : batch) {
+      drops.push_back(each.drop);
+      // All that earlier starts wrote, also when the drop came before the disk was open.
+      const DiskKey first{std::uint64_t{disk->epoch()} << 40};
+      drops.back().before = std::max(drops.back().before, first);
+    }
+    dropping_.begin();
+    const error_code error = disk->add_drops(drops);
+    dropping_.end();
+    if (error)
+      spdlog::warn("spill: {} drops are not kept and hold until the next start: {}", drops.size(), error.message());
+    (error ? drops_not_kept_ : drops_kept_) += drops.size();
+    for (const WaitingDrop& each : batch) each.done(!error);
+    lock.lock();
+  }
+  takes_drops_ = false;
+  const std::vector<WaitingDrop> rest = std::exchange(drops_, {});
+  lock.unlock();
+  drops_not_kept_ += rest.size();
+  for (const WaitingDrop& each : rest) each.done(false);
+}
+
+/// By the writer, when all that was to be erased has been.
+void SpillDriver::forget_drops() {
+  const DiskKey before{forgettable_.exchange(0)};
+  if (std::ranges::none_of(disk_->drops(), [before](const DiskDrop& drop) { return drop.before <= before; })) return;
+  if (!flush()) return forgettable_ = static_cast<std::uint64_t>(before), void();
+  writing_.begin();
+  const error_code error = disk_->forget_drops(before);
+  writing_.end();
+  if (error == Errc::kBusy) return;  // a part of the disk does not know yet: the next start does it
+  if (error) failed("forget drops", error);
 }
 
 void SpillDriver::failed(const char* what, error_code error) {
@@ -215,7 +294,7 @@ void SpillDriver::recovered() {
 
 bool SpillDriver::is_stuck() const {
   const bool is_stuck =
-      std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &reader_.watch()},
+      std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &dropping_, &reader_.watch()},
                           [this](const CallWatch* watch) { return watch->is_stuck(config_.stuck_after); });
   if (is_stuck_said_ != is_stuck && is_stuck_said_.exchange(is_stuck) != is_stuck) {
     const Disk* const disk = open_disk_;
@@ -260,7 +339,8 @@ void SpillDriver::open_disk() {
     auto opened = open_([&] { accept(""); }, &why);
     if (opened) {
       disk_ = std::move(*opened);
-      store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch()); });
+      const std::vector<DiskDrop> drops = disk_->drops();
+      store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch(), drops); });
       set_trouble("");
       is_on_ = true;
       open_disk_ = disk_.get();
@@ -288,6 +368,8 @@ void SpillDriver::load() {
   }
   const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(!error && !stopping_); });
   if (error) failed("load", error);
+  // What was dropped before is erased by then, or never found again.
+  if (!error && !stopping_) forgettable_ = std::max<std::uint64_t>(forgettable_, std::uint64_t{disk_->epoch()} << 40);
   spdlog::info("spill: {} blocks are there again after {} ms{}", count,
                std::chrono::duration_cast<std::chrono::milliseconds>(clock_.now() - began).count(),
                error ? "; the others cannot be found before the next start" : "");
@@ -353,8 +435,11 @@ std::vector<NodeMetrics::Value> SpillDriver::stats() const {
       {"disk_is_on", is_on_ && !is_stuck() ? 1.0 : 0.0, false, "1: the disk tier works; 0: it failed or is stuck"},
       {"disk_is_loading", loading_ ? 1.0 : 0.0, false, "1: the index is still being rebuilt after a restart"},
       {"disk_loaded_blocks", number(loaded_blocks_.load()), true, "Records of blocks read after the restart"},
+      {"disk_drops_kept", number(drops_kept_.load()), true, "Drops that a restart does not undo"},
+      {"disk_drops_not_kept", number(drops_not_kept_.load()), true,
+       "Drops that hold until the next start only, since no disk took them in time"},
       {"disk_directories_left_out", number(disk.left_out_count), false,
-       "Of several directories, those that failed lately"},
+       "Of several directories, those that failed lately or do not answer"},
       {"disk_outages", number(outages_.load()), true, "Times the disk tier was turned off because the disk failed"},
       {"disk_file_bytes", number(disk.file_bytes), false, "Bytes of all files of the disk tier"},
       {"disk_written_bytes", number(disk.written_bytes), true, "Bytes of blocks written to disk"},

@@ -32,13 +32,15 @@ struct SpillDriverConfig {
   std::uint64_t scrub_bytes_per_second = 16 << 20;  ///< Read and verified while nobody reads; 0: never.
   std::uint64_t read_queue_bytes_max = 512 << 20;   ///< Being read, or read and not delivered; more is refused.
   Duration retry_after = 5s;                        ///< How long the disk is left alone after it failed.
+  std::size_t drop_queue_max = 65'536;  ///< Drops that wait to be kept; of more it is said that they are not.
   Duration stuck_after = 2s;     ///< A call that takes longer makes the disk count as stuck: nobody reads from it then.
   Duration give_up_after = 30s;  ///< stop() leaves a disk alone that finishes nothing for so long.
 };
 
-/// Carries out what Store wants of the disk. One thread opens it, loads its index and scrubs, one writes, some read. A
-/// disk that fails, be it to open, is left alone for a while and then tried again; meanwhile blocks are evicted without
-/// being spilled. Thread safety: start() and stop() from one thread; the others from any.
+/// Carries out what Store wants of the disk. One thread opens it, loads its index and scrubs, one writes, one keeps
+/// drops (all that have come while the disk kept the last ones, in one go), some read. A disk that fails, be it to
+/// open, is left alone for a while and then tried again; meanwhile blocks are evicted without being spilled. Thread
+/// safety: start() and stop() from one thread; the others from any.
 class SpillDriver final : public Spill {
  public:
   SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const SpillDriverConfig& config);
@@ -60,6 +62,7 @@ class SpillDriver final : public Spill {
   void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
             ReadDone done) override;
   std::chrono::microseconds estimate_read(std::uint64_t bytes) const override { return reader_.estimate(bytes); }
+  void keep_drop(const DiskDrop& drop, std::function<void(bool)> done) override;
   std::vector<NodeMetrics::Value> stats() const override;
   std::string trouble() const;  ///< Why the disk is off, or empty.
 
@@ -72,6 +75,8 @@ class SpillDriver final : public Spill {
   void write_loop();
   void save();
   bool flush();
+  void keep_drops();
+  void forget_drops();
   void recovered();
   std::uint64_t work_once(bool everything);
   void keep_stats();
@@ -89,12 +94,22 @@ class SpillDriver final : public Spill {
   std::unique_ptr<Disk> disk_;
   std::atomic<Disk*> open_disk_{nullptr};  ///< disk_ once it is open and the index is ready for it.
   SpillReader reader_;
-  CallWatch writing_, scrubbing_;
+  CallWatch writing_, scrubbing_, dropping_;
 
   std::atomic<bool> stopping_{false}, is_on_{false}, loading_{false}, saves_{false};
   mutable std::atomic<bool> is_stuck_said_{false};
   std::atomic<Duration::rep> behind_until_{0};
   std::atomic<std::uint64_t> loaded_blocks_{0}, outages_{0};
+  std::atomic<std::uint64_t> drops_kept_{0}, drops_not_kept_{0};
+  std::atomic<std::uint64_t> forgettable_{0};  ///< Drops up to this key concern nothing, once all is flushed. 0: none.
+  struct WaitingDrop {
+    DiskDrop drop;
+    std::function<void(bool)> done;
+  };
+  std::mutex drop_mutex_;  ///< Of the three below.
+  std::condition_variable drop_wake_;
+  std::vector<WaitingDrop> drops_;
+  bool takes_drops_ = true;
   mutable std::mutex mutex_;  ///< Of the three below.
   std::condition_variable wake_;
   bool is_notified_ = false;
@@ -105,7 +120,7 @@ class SpillDriver final : public Spill {
   std::vector<DiskPlace> places_{0};    ///< As the store knows them; this and the next two of the writer alone.
   TimePoint stats_due_{};
   TimePoint flush_due_ = TimePoint::max();  ///< Erasures are not written out yet.
-  std::thread opener_, writer_;
+  std::thread opener_, writer_, dropper_;
 };
 
 }  // namespace kv

@@ -10,7 +10,8 @@
 namespace kv {
 namespace {
 
-constexpr char kRecordVersion = 1;
+constexpr char kRecordVersion = 2, kRecordVersionOld = 1;
+constexpr std::size_t kOldRecordBytes = kDiskRecordBytes - 8;
 constexpr std::uint32_t kBlockBytesMax = 1u << 30;  // as in a namespace record
 constexpr std::string_view kFormatPrefix = "kvstore-spill ";
 constexpr std::string_view kChecksumPrefix = "xxh3 ";
@@ -66,14 +67,16 @@ std::string encode_record(const DiskRecord& record) {
   value += as_text(record.parent.bytes);
   append_little_endian(value, record.position);
   append_little_endian(value, record.block_bytes);
+  append_little_endian(value, static_cast<std::uint64_t>(record.moved_from));
   KV_ASSERT(value.size() == kDiskRecordBytes);
   return value;
 }
 
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   if (value.empty()) return make_error_code(Errc::kCorruptBlock);
-  if (value[0] != kRecordVersion) return make_error_code(Errc::kUnsupported);
-  if (value.size() != kDiskRecordBytes) return make_error_code(Errc::kCorruptBlock);
+  const bool is_old = value[0] == kRecordVersionOld;
+  if (value[0] != kRecordVersion && !is_old) return make_error_code(Errc::kUnsupported);
+  if (value.size() != (is_old ? kOldRecordBytes : kDiskRecordBytes)) return make_error_code(Errc::kCorruptBlock);
   value.remove_prefix(1);
   DiskRecord record{.key = key};
   const auto take = [&value](auto& bytes) {
@@ -85,6 +88,7 @@ Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   take(record.parent.bytes);
   record.position = load_little_endian<std::uint32_t>(value);
   record.block_bytes = load_little_endian<std::uint32_t>(value.substr(4));
+  if (!is_old) record.moved_from = DiskKey{load_little_endian<std::uint64_t>(value.substr(8))};
   if (record.block_bytes == 0 || record.block_bytes > kBlockBytesMax) return make_error_code(Errc::kCorruptBlock);
   return record;
 }
@@ -110,6 +114,28 @@ std::vector<std::uint64_t> decode_checksums(std::string_view text) {
   for (std::size_t i = 0; i < checksums.size(); ++i)
     checksums[i] = load_little_endian<std::uint64_t>(text.substr(8 * i));
   return checksums;
+}
+
+std::string encode_drop(const DiskDrop& drop) {
+  std::string entry;
+  entry += as_text(drop.space.bytes);
+  entry += as_text(drop.hash.bytes);
+  append_little_endian(entry, static_cast<std::uint64_t>(drop.before));
+  append_little_endian(entry, stripe_checksum(0, 0, std::as_bytes(std::span(entry))));
+  KV_ASSERT(entry.size() == kDropBytes);
+  return entry;
+}
+
+std::optional<DiskDrop> decode_drop(std::string_view entry) {
+  constexpr std::size_t kSummed = kDropBytes - 8;
+  if (entry.size() != kDropBytes) return std::nullopt;
+  const std::uint64_t sum = stripe_checksum(0, 0, std::as_bytes(std::span(entry.data(), kSummed)));
+  if (load_little_endian<std::uint64_t>(entry.substr(kSummed)) != sum) return std::nullopt;
+  DiskDrop drop;
+  std::memcpy(drop.space.bytes.data(), entry.data(), 16);
+  std::memcpy(drop.hash.bytes.data(), entry.data() + 16, 32);
+  drop.before = DiskKey{load_little_endian<std::uint64_t>(entry.substr(48))};
+  return drop;
 }
 
 std::string encode_epoch(std::uint32_t epoch) {

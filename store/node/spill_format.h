@@ -17,7 +17,7 @@ namespace kv {
 
 inline constexpr std::uint32_t kSpillFormat = 1;  ///< What this build writes, and the only one it reads.
 inline constexpr std::size_t kDiskKeyBytes = 8;
-inline constexpr std::size_t kDiskRecordBytes = 1 + 16 + 32 + 32 + 4 + 4;
+inline constexpr std::size_t kDiskRecordBytes = 1 + 16 + 32 + 32 + 4 + 4 + 8;
 inline constexpr std::uint32_t kEpochMax = (1u << 24) - 1;  ///< A DiskKey has 24 bits for it.
 
 inline constexpr std::uint32_t epoch_of(DiskKey key) {
@@ -29,9 +29,9 @@ using DiskKeyText = std::array<char, kDiskKeyBytes>;
 DiskKeyText encode_key(DiskKey key);
 std::optional<DiskKey> decode_key(std::string_view text);  ///< Nothing unless it is exactly kDiskKeyBytes long.
 
-/// A record's value: version 1, namespace id, hash, parent, position, block_bytes; numbers little endian. The key is
-/// not in it. Errors of decode_record: kCorruptBlock unless it is exactly what encode_record makes of some record with
-/// 1 to 2^30 block_bytes; kUnsupported for another version.
+/// A record's value: version 2, namespace id, hash, parent, position, block_bytes, moved_from; numbers little endian.
+/// Version 1 has no moved_from. The key is not in it. Errors of decode_record: kCorruptBlock unless it is exactly what
+/// some build's encode_record makes of some record with 1 to 2^30 block_bytes; kUnsupported for another version.
 std::string encode_record(const DiskRecord& record);
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value);
 
@@ -40,6 +40,12 @@ Result<DiskRecord> decode_record(DiskKey key, std::string_view value);
 std::optional<std::size_t> block_bytes_of_value(std::size_t value_bytes);
 std::string encode_checksums(std::span<const std::uint64_t> checksums);
 std::vector<std::uint64_t> decode_checksums(std::string_view text);  ///< Requires: a multiple of 8 bytes.
+
+/// The file DROPS: this line, then one entry of kDropBytes for each drop (drop_log.h), with a checksum of its own.
+inline constexpr std::string_view kDropsHeader = "kvstore-drops 1\n";
+inline constexpr std::size_t kDropBytes = 16 + 32 + 8 + 8;
+std::string encode_drop(const DiskDrop& drop);
+std::optional<DiskDrop> decode_drop(std::string_view entry);  ///< Nothing if it is damaged.
 
 std::string encode_epoch(std::uint32_t epoch);
 std::optional<std::uint32_t> decode_epoch(std::string_view value);

@@ -4,36 +4,98 @@
 
 #include <algorithm>
 #include <atomic>
-#include <future>
+#include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
 
 #include "base/assert.h"
-#include "store/node/call_watch.h"
+#include "store/node/call_lane.h"
 #include "store/node/record_stream.h"
 
 namespace kv {
+namespace {
+
+/// Blocks with their bytes and checksums, for a call that may be given up.
+struct OwnedWrites {
+  explicit OwnedWrites(std::span<const DiskWrite> blocks) : writes(blocks.begin(), blocks.end()) {
+    std::size_t byte_count = 0, sum_count = 0;
+    for (const DiskWrite& write : writes) {
+      byte_count += write.bytes.size();
+      sum_count += write.checksums.size();
+    }
+    bytes = std::make_unique_for_overwrite<std::byte[]>(byte_count);
+    sums.reserve(sum_count);  // stays where it is
+    std::byte* to = bytes.get();
+    for (DiskWrite& write : writes) {
+      std::memcpy(to, write.bytes.data(), write.bytes.size());
+      write.bytes = {to, write.bytes.size()};
+      to += write.bytes.size();
+      const auto at = sums.insert(sums.end(), write.checksums.begin(), write.checksums.end());
+      write.checksums = {sums.data() + (at - sums.begin()), write.checksums.size()};
+    }
+  }
+  std::vector<DiskWrite> writes;
+  std::unique_ptr<std::byte[]> bytes;
+  std::vector<std::uint64_t> sums;
+};
+
+}  // namespace
 
 struct StripedDisk::Member {
-  Member(Part own, const Clock& clock) : part(std::move(own)), writing(clock), reading(clock) {}
+  Member(Part own, const Clock& clock, const StripedDiskConfig& config)
+      : part(std::move(own)),
+        writing(clock, 1, config.patience),
+        dropping(clock, 1, config.patience),
+        reading(clock, config.read_threads, config.patience) {}
+  bool is_stuck(Duration after) const {
+    return writing.is_stuck(after) || dropping.is_stuck(after) || reading.is_stuck(after);
+  }
 
   Part part;
-  CallWatch writing, reading;
+  mutable CallLane writing, dropping, reading;
   std::atomic<Duration::rep> left_out_until{0};  // read by stats()
-  // What it has not been told yet.
+  std::atomic<bool> has_hung{false};             // and has not answered since
+  std::mutex stats_mutex;
+  DiskStats last_stats;
+  // What it has not been told yet; of the writer.
   std::vector<DiskKey> erased;
   DiskKey drop_before{};
   std::map<NamespaceId, std::string> added_spaces;
   std::set<NamespaceId> removed_spaces;
+  bool is_unflushed = false;  // since it was told of something to forget
 };
 
-StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, Duration left_out)
-    : clock_(clock), left_out_(left_out) {
+/// What a disk is told before anything else. A copy: the call may be given up.
+struct StripedDisk::News {
+  std::map<NamespaceId, std::string> spaces;
+  std::vector<DiskKey> erased;
+  DiskKey drop_before{};
+  std::vector<NamespaceId> removed_spaces;
+
+  bool empty() const { return spaces.empty() && erased.empty() && drop_before == DiskKey{} && removed_spaces.empty(); }
+  error_code tell(Disk& disk) const {
+    for (const auto& [id, record] : spaces) {
+      if (const error_code error = disk.add_namespace(id, record)) return error;
+    }
+    if (!erased.empty()) {
+      if (const error_code error = disk.erase(erased)) return error;
+    }
+    if (drop_before != DiskKey{}) {
+      if (const error_code error = disk.drop_before(drop_before)) return error;
+    }
+    // Last: after the blocks that were of them.
+    return removed_spaces.empty() ? error_code() : disk.remove_namespaces(removed_spaces);
+  }
+};
+
+StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config)
+    : clock_(clock), config_(config) {
   KV_ASSERT(!parts.empty());
   const std::uint32_t epoch = parts.front().disk->epoch();
   for (Part& part : parts) {
     KV_ASSERT(part.disk->epoch() == epoch);
-    members_.push_back(std::make_unique<Member>(std::move(part), clock));
+    members_.push_back(std::make_unique<Member>(std::move(part), clock, config_));
   }
 }
 
@@ -49,12 +111,20 @@ bool StripedDisk::is_left_out(const Member& member) const {
   return clock_.now().time_since_epoch().count() < member.left_out_until;
 }
 
+/// A call to it was given up, and not all of them have returned.
+bool StripedDisk::is_hanging(Member& member) const {
+  if (!member.has_hung) return false;
+  if (member.is_stuck(config_.patience) || !member.writing.is_idle() || !member.dropping.is_idle()) return true;
+  if (member.has_hung.exchange(false)) spdlog::info("spill: {} answers again", member.part.name);
+  return false;
+}
+
 /// Those that are not left out; all if none is left, since somebody has to find out whether they work again.
 std::vector<StripedDisk::Member*> StripedDisk::in_use() const {
   std::vector<Member*> working, all;
   for (const auto& member : members_) {
     all.push_back(member.get());
-    if (!is_left_out(*member)) working.push_back(member.get());
+    if (!is_left_out(*member) && !is_hanging(*member)) working.push_back(member.get());
   }
   return working.empty() ? all : working;
 }
@@ -65,48 +135,68 @@ std::vector<DiskPlace> StripedDisk::places() const {
   return places;
 }
 
-error_code StripedDisk::failed(Member& member, error_code error) {
+error_code StripedDisk::failed(Member& member, error_code error) const {
   if (!is_left_out(member)) {
     spdlog::error("spill: {} is left out for {} s: {}", member.part.name,
-                  std::chrono::duration_cast<std::chrono::seconds>(left_out_).count(), error.message());
+                  std::chrono::duration_cast<std::chrono::seconds>(config_.left_out).count(), error.message());
   }
-  member.left_out_until = (clock_.now() + left_out_).time_since_epoch().count();
+  member.left_out_until = (clock_.now() + config_.left_out).time_since_epoch().count();
   return error;
 }
 
-/// Tells the disk what it missed.
-error_code StripedDisk::settle(Member& member) {
-  Disk& disk = *member.part.disk;
-  const CallWatch::Call call(member.writing);
-  while (!member.added_spaces.empty()) {
-    const auto& [id, record] = *member.added_spaces.begin();
-    if (const error_code error = disk.add_namespace(id, record)) return failed(member, error);
-    member.added_spaces.erase(member.added_spaces.begin());
+error_code StripedDisk::hangs(Member& member) const {
+  if (!member.has_hung.exchange(true)) {
+    spdlog::error("spill: {} is left out until it answers: a call takes longer than {} ms", member.part.name,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(config_.patience).count());
   }
-  if (!member.erased.empty()) {
-    if (const error_code error = disk.erase(member.erased)) return failed(member, error);
-    member.erased.clear();
-  }
-  if (member.drop_before != DiskKey{}) {
-    if (const error_code error = disk.drop_before(member.drop_before)) return failed(member, error);
-    member.drop_before = {};
-  }
-  if (!member.removed_spaces.empty()) {  // last: after the blocks that were of them
-    const std::vector<NamespaceId> removed(member.removed_spaces.begin(), member.removed_spaces.end());
-    if (const error_code error = disk.remove_namespaces(removed)) return failed(member, error);
-    member.removed_spaces.clear();
-  }
-  return {};
+  return Errc::kDiskFailed;
 }
 
-/// Settles all that are in use. An error only when none works: what one misses it is told later.
+StripedDisk::News StripedDisk::news_for(const Member& member) const {
+  return {.spaces = member.added_spaces,
+          .erased = member.erased,
+          .drop_before = member.drop_before,
+          .removed_spaces = {member.removed_spaces.begin(), member.removed_spaces.end()}};
+}
+
+/// It was told, and nothing has been added since.
+void StripedDisk::settled(Member& member, const News& news) const {
+  member.added_spaces.clear();
+  member.removed_spaces.clear();
+  member.is_unflushed = member.is_unflushed || !news.erased.empty() || news.drop_before != DiskKey{};
+  member.erased.clear();
+  member.drop_before = {};
+}
+
+/// Tells all that are in use what they missed. An error only when none works: what one misses it is told later.
 error_code StripedDisk::settle_all() {
+  struct Telling {
+    Member* member;
+    News news;
+    std::shared_ptr<CallLane::Begun<error_code>> begun;
+  };
+  std::vector<Telling> tellings;
   bool has_any = false;
   error_code error;
   for (Member* const member : in_use()) {
-    const error_code own = settle(*member);
-    if (own) error = own;
-    has_any = has_any || !own;
+    News news = news_for(*member);
+    if (news.empty()) {
+      has_any = true;
+    } else if (is_hanging(*member)) {
+      error = Errc::kDiskFailed;
+    } else {
+      auto begun = member->writing.begin([news, disk = member->part.disk.get()] { return news.tell(*disk); });
+      tellings.push_back({member, std::move(news), std::move(begun)});
+    }
+  }
+  for (const Telling& each : tellings) {
+    const auto own = each.member->writing.wait(each.begun);
+    if (own && !*own) {
+      settled(*each.member, each.news);
+      has_any = true;
+    } else {
+      error = own ? failed(*each.member, *own) : hangs(*each.member);
+    }
   }
   return has_any ? error_code() : error;
 }
@@ -118,19 +208,34 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
     KV_ASSERT(member != nullptr);
     shares[member].push_back(block);
   }
-  std::vector<std::future<error_code>> writing;
-  for (auto& [to, part] : shares) {
-    writing.push_back(std::async(std::launch::async, [this, &member = *to, &share = part] {
-      if (const error_code error = settle(member)) return error;
-      const CallWatch::Call call(member.writing);
-      const error_code error = member.part.disk->write(share);
-      return error ? failed(member, error) : error;
-    }));
-  }
+  struct Writing {
+    Member* member;
+    News news;
+    std::shared_ptr<CallLane::Begun<error_code>> begun;
+  };
+  std::vector<Writing> writing;
   error_code first;
-  for (auto& each : writing) {
-    const error_code error = each.get();
-    if (error && !first) first = error;
+  for (const auto& [member, share] : shares) {
+    if (is_hanging(*member)) {
+      first = Errc::kDiskFailed;
+      continue;
+    }
+    News news = news_for(*member);
+    auto own = std::make_shared<const OwnedWrites>(share);
+    auto begun = member->writing.begin([news, own = std::move(own), disk = member->part.disk.get()] {
+      const error_code error = news.tell(*disk);
+      return error ? error : disk->write(own->writes);
+    });
+    writing.push_back({member, std::move(news), std::move(begun)});
+  }
+  for (const Writing& each : writing) {
+    const auto own = each.member->writing.wait(each.begun);
+    if (own && !*own) {
+      settled(*each.member, each.news);
+      continue;
+    }
+    const error_code error = own ? failed(*each.member, *own) : hangs(*each.member);
+    if (!first) first = error;
   }
   return first;
 }
@@ -138,8 +243,10 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
 Result<DiskBlock> StripedDisk::read(DiskKey key) const {
   Member* const member = find(key);
   if (member == nullptr) return make_error_code(Errc::kNotFound);  // of a directory that is not used any more
-  const CallWatch::Call call(member->reading);
-  return member->part.disk->read(key);
+  if (is_hanging(*member)) return make_error_code(Errc::kDiskFailed);
+  auto block = member->reading.run([key, disk = member->part.disk.get()] { return disk->read(key); });
+  if (!block) return hangs(*member);
+  return std::move(*block);
 }
 
 error_code StripedDisk::erase(std::span<const DiskKey> keys) {
@@ -156,6 +263,53 @@ error_code StripedDisk::drop_before(DiskKey end) {
     std::erase_if(member->erased, [end](DiskKey key) { return key < end; });
   }
   return settle_all();
+}
+
+/// One disk that has them is enough: at a start all are asked. The others have them too if they answer in time.
+error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
+  std::vector<std::pair<Member*, std::shared_ptr<CallLane::Begun<error_code>>>> adding;
+  const std::vector<DiskDrop> own(drops.begin(), drops.end());
+  for (const auto& member : members_) {
+    if (is_hanging(*member) || member->dropping.is_stuck()) continue;
+    adding.emplace_back(member.get(),
+                        member->dropping.begin([own, disk = member->part.disk.get()] { return disk->add_drops(own); }));
+  }
+  bool has_any = false;
+  error_code error = Errc::kDiskFailed;
+  for (const auto& [member, begun] : adding) {
+    const auto outcome = member->dropping.wait(begun);
+    if (outcome && !*outcome) {
+      has_any = true;
+    } else {
+      error = outcome ? failed(*member, *outcome) : hangs(*member);
+    }
+  }
+  return has_any ? error_code() : error;
+}
+
+std::vector<DiskDrop> StripedDisk::drops() const {
+  std::vector<DiskDrop> all;
+  for (const auto& member : members_) {
+    const auto own = member->part.disk->drops();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+error_code StripedDisk::forget_drops(DiskKey before) {
+  for (const auto& member : members_) {
+    const bool knows_all = news_for(*member).empty() && !member->is_unflushed;
+    if (is_left_out(*member) || is_hanging(*member) || !knows_all) return Errc::kBusy;
+  }
+  error_code first;
+  for (const auto& member : members_) {
+    const auto own =
+        member->writing.run([before, disk = member->part.disk.get()] { return disk->forget_drops(before); });
+    if (own && !*own) continue;
+    const error_code error = own ? failed(*member, *own) : hangs(*member);
+    if (!first) first = error;
+  }
+  return first;
 }
 
 error_code StripedDisk::add_namespace(const NamespaceId& id, const std::string& record) {
@@ -207,29 +361,60 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
 
 std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->epoch(); }
 
+/// An error when one fails, or none answers: what one that hangs has to forget it is told again.
 error_code StripedDisk::flush() {
-  error_code first;
+  struct Flushing {
+    Member* member;
+    News news;
+    std::shared_ptr<CallLane::Begun<error_code>> begun;
+  };
+  std::vector<Flushing> flushing;
   for (Member* const member : in_use()) {
-    error_code error = settle(*member);
-    if (!error) {
-      const CallWatch::Call call(member->writing);
-      error = member->part.disk->flush();
-      if (error) failed(*member, error);
-    }
-    if (error && !first) first = error;
+    if (is_hanging(*member)) continue;
+    News news = news_for(*member);
+    auto begun = member->writing.begin([news, disk = member->part.disk.get()] {
+      const error_code error = news.tell(*disk);
+      return error ? error : disk->flush();
+    });
+    flushing.push_back({member, std::move(news), std::move(begun)});
   }
-  return first;
+  error_code first;
+  bool has_any = false;
+  for (const Flushing& each : flushing) {
+    const auto own = each.member->writing.wait(each.begun);
+    if (!own) {
+      hangs(*each.member);
+    } else if (*own) {
+      failed(*each.member, *own);
+      if (!first) first = *own;
+    } else {
+      settled(*each.member, each.news);
+      each.member->is_unflushed = false;
+      has_any = true;
+    }
+  }
+  return first || has_any ? first : Errc::kDiskFailed;
 }
 
+/// Of one that is busy with a call that was given up: what it said last.
 DiskStats StripedDisk::stats() const {
   DiskStats sum;
   for (const auto& member : members_) {
-    const DiskStats one = member->part.disk->stats();
+    if (!is_hanging(*member) && member->writing.is_idle()) {
+      if (const auto now = member->writing.run([disk = member->part.disk.get()] { return disk->stats(); })) {
+        const std::lock_guard lock(member->stats_mutex);
+        member->last_stats = *now;
+      } else {
+        hangs(*member);
+      }
+    }
+    const std::lock_guard lock(member->stats_mutex);
+    const DiskStats& one = member->last_stats;
     sum.file_bytes += one.file_bytes;
     sum.written_bytes += one.written_bytes;
     sum.device_written_bytes += one.device_written_bytes;
     sum.read_bytes += one.read_bytes;
-    sum.left_out_count += is_left_out(*member);
+    sum.left_out_count += is_left_out(*member) || is_hanging(*member);
   }
   return sum;
 }
@@ -237,8 +422,7 @@ DiskStats StripedDisk::stats() const {
 std::string StripedDisk::hanging(Duration after) const {
   std::string names;
   for (const auto& member : members_) {
-    if (!member->writing.is_stuck(after) && !member->reading.is_stuck(after)) continue;
-    names += (names.empty() ? "" : ", ") + member->part.name;
+    if (member->is_stuck(after)) names += (names.empty() ? "" : ", ") + member->part.name;
   }
   return names;
 }

@@ -95,7 +95,7 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(kvs_get(client, space, hashes, BLOCKS, to, &get, &got) == KVS_OK && got.block_count == BLOCKS);
   memcpy(wrong, sums, sizeof sums);
   wrong[0] ^= 1;
-  CHECK(kvs_drop(client, space, hashes, 1, 5000000, NULL) == KVS_OK);
+  CHECK(kvs_drop(client, space, hashes, 1, 5000000, NULL, NULL) == KVS_OK);
   put.checksums = wrong;
   put.checksum_count = BLOCKS * 2;
   CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK && stored.why == KVS_CORRUPT_BLOCK);
@@ -114,7 +114,9 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(kvs_stats(client, 5000000, json, length + 4096, &length) == KVS_OK && strlen(json) == length);
   CHECK(strncmp(json, "{\"nodes\":[{\"name\":", 18) == 0 && strstr(json, "\"capacity_bytes\":") != NULL);
   free(json);
-  CHECK(kvs_drop(client, space, hashes, BLOCKS, 5000000, &blocks) == KVS_OK && blocks == 1);
+  int until_restart = 7;
+  CHECK(kvs_drop(client, space, hashes, BLOCKS, 5000000, &blocks, &until_restart) == KVS_OK && blocks == 1);
+  CHECK(until_restart == 0);
 }
 
 /* A caller that was compiled with a newer and one with an older header. */

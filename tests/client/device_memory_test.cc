@@ -383,7 +383,7 @@ TEST_F(DeviceMemoryTest, WithoutTheNodesDevicesNothingMoves) {
 TEST_F(DeviceMemoryTest, BytesThatANodeWithoutLanesSendsAreSwallowed) {
   start_and_lend();
   put_all();
-  ASSERT_EQ(loop.run(client->drop(space, std::span(chain).first(kCount - 3), 5s)).value(), 4u);
+  ASSERT_EQ(loop.run(client->drop(space, std::span(chain).first(kCount - 3), 5s)).value().block_count, 4u);
   fill();
   for (const char* device : {"fake0", "fake1"}) verbs->set_link(device, false);
   EXPECT_EQ(put(100ms).why, make_error_code(asio::error::timed_out));
@@ -547,7 +547,7 @@ TEST_F(DeviceMemoryTest, ChecksumsAreToldOfHostMemoryToo) {
   expect_right(kCount);
   sums.back() ^= 1;
   put.checksums = sums;
-  EXPECT_EQ(loop.run(client->drop(space, chain, 5s)).value(), 1u);
+  EXPECT_EQ(loop.run(client->drop(space, chain, 5s)).value().block_count, 1u);
   const PutResult stored = loop.run(client->put(space, chain, host.from, put)).value();
   EXPECT_EQ(stored.stored, 0u);
   EXPECT_EQ(stored.why, make_error_code(Errc::kCorruptBlock)) << "they are taken at their word";

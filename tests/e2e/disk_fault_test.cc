@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -165,6 +166,7 @@ std::string fault_name(fault_mode mode) {
     case FAULT_FULL: return "Full";
     case FAULT_STUCK: return "Stuck";
     case FAULT_SLOW: return "Slow";
+    case FAULT_SYNC_FAILS: return "SyncFails";
   }
   return "?";
 }
@@ -248,6 +250,114 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
   for (int i = 0; i < 8; ++i) expect_memory_is_served(*client, ++name);
   EXPECT_EQ(client->get(make_chain(last, kChainBlocks)).block_count, kChainBlocks) << "from the other disk";
   expect_right(*client, 12);
+}
+
+TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
+  const TempDir healthy;
+  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
+                           "0.5", "--spill-read-threads", "2"});
+  const auto client = connect(*node);
+  fill(*node, *client);
+  disk.set(FAULT_STUCK);
+  std::uint64_t name = 100;
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_directories_left_out") == 1;
+  })) << node->log();
+  EXPECT_NE(node->log().find("is left out until it answers"), std::string::npos) << node->log();
+  // The other one goes on: it is written, read, and keeps drops.
+  const double before = node->metric("kvstore_spilled_blocks_total");
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_is_on") == 1 && node->metric("kvstore_spilled_blocks_total") > before + 100;
+  })) << node->log();
+  const std::uint64_t last = name;
+  for (int i = 0; i < 8; ++i) expect_memory_is_served(*client, ++name);
+  EXPECT_EQ(client->get(make_chain(last, kChainBlocks)).block_count, kChainBlocks) << "from the other disk";
+  const auto dropped = (*client)->drop(client->space(), std::span(make_chain(last, kChainBlocks)).first(1), kDeadline);
+  ASSERT_TRUE(dropped);
+  EXPECT_FALSE(dropped->until_restart) << node->log();
+  expect_right(*client, 12);
+
+  disk.set(FAULT_NONE);
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_directories_left_out") == 0;
+  })) << node->log();
+  EXPECT_NE(node->log().find("answers again"), std::string::npos) << node->log();
+  expect_right(*client, name);
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0) << node->log();
+}
+
+/// Of two directories one is away when blocks of both are dropped; then the node is killed, and both are there again.
+TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKilled) {
+  for (const fault_mode mode : {FAULT_EIO, FAULT_STUCK}) {
+    SCOPED_TRACE(mode == FAULT_EIO ? "fails" : "hangs");
+    const TempDir healthy;
+    const std::vector<std::string> options = {"--spill-path",         healthy.path(), "--spill-put-wait-seconds", "5",
+                                              "--spill-hang-seconds", "0.5"};
+    auto node = start(options);
+    {
+      const auto client = connect(*node);
+      fill(*node, *client);
+    }
+    node->signal(SIGTERM);
+    ASSERT_EQ(node->wait(), 0) << node->log();
+    node = start(options);
+    ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+    {
+      const auto client = connect(*node);
+      disk.set(mode);
+      std::uint64_t name = 100;
+      EXPECT_TRUE(eventually([&] {
+        expect_memory_is_served(*client, ++name);
+        return node->metric("kvstore_disk_directories_left_out") == 1;
+      })) << node->log();
+      for (std::uint64_t each = 1; each <= 12; each += 2) {
+        const auto dropped =
+            (*client)->drop(client->space(), std::span(make_chain(each, kChainBlocks)).first(2), kDeadline);
+        ASSERT_TRUE(dropped);
+        EXPECT_FALSE(dropped->until_restart) << node->log();
+      }
+      node->signal(SIGKILL);
+      disk.set(FAULT_NONE);
+      node->wait();
+    }
+    node = start(options);
+    ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+    const auto client = connect(*node);
+    for (std::uint64_t each = 1; each <= 12; each += 2)
+      EXPECT_LE(client->get(make_chain(each, kChainBlocks)).block_count, 1u) << each;
+    EXPECT_EQ(client->get(make_chain(12, kChainBlocks)).block_count, kChainBlocks) << "was not dropped";
+    node->signal(SIGKILL);
+    node->wait();
+    std::filesystem::remove_all(disk.path());
+  }
+}
+
+/// What cannot be synced is not durable, though it was written; the answer says so, and so does the tool.
+TEST_P(E2eDiskFaultNodeTest, ADropThatNoDiskCanKeepSaysThatItHoldsUntilTheNextStart) {
+  for (const fault_mode mode : {FAULT_SYNC_FAILS, FAULT_STUCK}) {
+    const auto node = start({"--spill-drop-wait-seconds", "0.5"});
+    const auto client = connect(*node);
+    const auto chain = make_chain(1, kChainBlocks);
+    EXPECT_EQ(client->put(chain).stored, kChainBlocks);
+    disk.set(mode);
+    const auto dropped = (*client)->drop(client->space(), chain, kDeadline);
+    ASSERT_TRUE(dropped) << dropped.error().message();
+    EXPECT_EQ(dropped->block_count, 1u);
+    EXPECT_TRUE(dropped->until_restart) << node->log();
+    const Finished tool = run_program({ctl_program(), "drop", "--endpoint", node->unix_socket(), "--space",
+                                       to_hex(client->record().id().bytes), "--all"});
+    EXPECT_NE(tool.out.find("until the node next starts"), std::string::npos) << tool.out << tool.err;
+    EXPECT_GE(node->metric("kvstore_disk_drops_not_kept_total"), mode == FAULT_STUCK ? 0 : 2);
+    disk.set(FAULT_NONE);
+    EXPECT_TRUE(eventually([&] {
+      const auto again = (*client)->drop(client->space(), chain, kDeadline);
+      return again && !again->until_restart;
+    })) << node->log();
+  }
 }
 
 TEST_P(E2eDiskFaultNodeTest, ASlowDiskCostsBlocksAndNotTime) {

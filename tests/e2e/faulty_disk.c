@@ -124,8 +124,16 @@ DEFINE_CALL(ssize_t, pwrite, 1, size, (int descriptor, const void* from, size_t 
             (descriptor, from, size, at))
 DEFINE_CALL(ssize_t, pwrite64, 1, size, (int descriptor, const void* from, size_t size, off64_t at),
             (descriptor, from, size, at))
-DEFINE_CALL(int, fsync, 1, 0, (int descriptor), (descriptor))
-DEFINE_CALL(int, fdatasync, 1, 0, (int descriptor), (descriptor))
+#define DEFINE_SYNC(name)                                                                 \
+  int name(int descriptor) {                                                              \
+    if (is_file_of_ours(descriptor)) {                                                    \
+      const int error = fault(1, 0);                                                      \
+      if (error != 0 || control->mode == FAULT_SYNC_FAILS) return fails(error ? error : EIO); \
+    }                                                                                     \
+    return REAL(name)(descriptor);                                                        \
+  }
+DEFINE_SYNC(fsync)
+DEFINE_SYNC(fdatasync)
 DEFINE_CALL(int, ftruncate, 1, 0, (int descriptor, off_t size), (descriptor, size))
 DEFINE_CALL(int, ftruncate64, 1, 0, (int descriptor, off64_t size), (descriptor, size))
 DEFINE_CALL(int, fallocate, 1, 0, (int descriptor, int mode, off_t at, off_t size), (descriptor, mode, at, size))

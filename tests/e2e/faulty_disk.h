@@ -8,7 +8,8 @@ enum fault_mode {
   FAULT_READ_ONLY = 2, /* as on a file system that was remounted so */
   FAULT_FULL = 3,      /* no space left */
   FAULT_STUCK = 4,     /* calls return when the mode changes */
-  FAULT_SLOW = 5       /* 2 ms a call, and bytes_per_second */
+  FAULT_SLOW = 5,      /* 2 ms a call, and bytes_per_second */
+  FAULT_SYNC_FAILS = 6 /* writes go well, what makes them durable fails */
 };
 
 struct fault_control {

@@ -203,6 +203,53 @@ TEST_P(E2eSpillNodeTest, AfterKillNineWhatTheNodeClaimsItHas) {
   EXPECT_GT(found, 0u);
 }
 
+/// Killed at once after a drop was answered, with one directory and with two, while the index is still being loaded and
+/// after: the drop holds, and what was not dropped is there. KV_KILL_ROUNDS=300 for the long run.
+TEST_P(E2eSpillNodeTest, AnAnsweredDropHoldsAfterKillNine) {
+  constexpr std::uint64_t kNames = 6;
+  const char* const given = std::getenv("KV_KILL_ROUNDS");
+  const int rounds = given != nullptr ? std::atoi(given) : 6;
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const bool is_whole = round % 3 == 2, waits_for_load = round % 2 == 0;
+    const TempDir first, second;
+    std::vector<std::string> options = {
+        "--capacity-blocks", "64",     "--capacity-block-bytes",   "64KiB", "--spill-path", first.path(),
+        "--spill-capacity",  "256MiB", "--spill-put-wait-seconds", "5"};
+    if (round % 2 == 1) options.insert(options.end(), {"--spill-path", second.path()});
+    auto node = std::make_unique<NodeProcess>(options);
+    {
+      const auto client = connect(*node);
+      fill(*node, *client, kNames);
+    }
+    node->signal(SIGTERM);
+    ASSERT_EQ(node->wait(), 0) << node->log();
+    node = std::make_unique<NodeProcess>(options);
+    if (waits_for_load) {
+      ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+    }
+    {
+      const auto client = connect(*node);
+      const auto chain = make_chain(3, kChainBlocks);
+      const auto dropped = (*client)->drop(
+          client->space(), is_whole ? std::span<const BlockHash>() : std::span(chain).first(5), kDeadline);
+      node->signal(SIGKILL);
+      ASSERT_TRUE(dropped) << dropped.error().message();
+      EXPECT_FALSE(dropped->until_restart) << node->log();
+    }
+    for (int start = 0; start < 2; ++start) {  // and it is not undone by what cleans up after it
+      node->wait();
+      node = std::make_unique<NodeProcess>(options);
+      ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+      const auto client = connect(*node);
+      for (std::uint64_t name = 1; name <= kNames; ++name)
+        EXPECT_EQ(got(*client, name), is_whole ? 0 : name == 3 ? 4 : kChainBlocks) << name;
+      EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_on") == 1; }));
+      node->signal(start == 0 ? SIGTERM : SIGKILL);
+    }
+  }
+}
+
 TEST_P(E2eSpillNodeTest, SeveralDirectoriesShareTheBlocks) {
   const TempDir other;
   auto node = start({"--spill-path", other.path()});

@@ -122,10 +122,25 @@ TEST(SpillFormatTest, EncodingsAreThoseOfTheDocument) {
   EXPECT_EQ(parse_format_text(format_text(77)), 77u);
   const DiskKeyText key = encode_key(DiskKey{std::uint64_t{3} << 40 | 0x0102030405});
   EXPECT_EQ(std::string_view(key.data(), key.size()), std::string_view("\0\0\3\1\2\3\4\5", 8));
-  const DiskRecord record{.key = DiskKey{9}, .position = 0x01020304, .block_bytes = 0x00200000};
+  const DiskRecord record{
+      .key = DiskKey{9}, .position = 0x01020304, .block_bytes = 0x00200000, .moved_from = DiskKey{5}};
   const std::string value = encode_record(record);
   EXPECT_EQ(value.size(), kDiskRecordBytes);
-  EXPECT_EQ(value.substr(value.size() - 8), std::string_view("\4\3\2\1\0\0\x20\0", 8));
+  EXPECT_EQ(value.substr(value.size() - 16), std::string_view("\4\3\2\1\0\0\x20\0\5\0\0\0\0\0\0\0", 16));
+  const std::string old = '\1' + value.substr(1, value.size() - 9);  // of version 1
+  EXPECT_EQ(decode_record(DiskKey{9}, old)->block_bytes, record.block_bytes);
+  EXPECT_EQ(decode_record(DiskKey{9}, old)->moved_from, DiskKey{0});
+  EXPECT_EQ(decode_record(DiskKey{9}, value)->moved_from, DiskKey{5});
+  const DiskDrop drop{.space = {}, .hash = {}, .before = DiskKey{0x0102030405060708}};
+  const std::string entry = encode_drop(drop);
+  EXPECT_EQ(entry.size(), 64u);
+  EXPECT_EQ(entry.substr(48, 8), std::string_view("\x08\7\6\5\4\3\2\1", 8));
+  EXPECT_EQ(decode_drop(entry)->before, drop.before);
+  for (std::size_t at = 0; at < entry.size(); ++at) {
+    std::string damaged = entry;
+    damaged[at] = static_cast<char>(damaged[at] ^ 4);
+    EXPECT_FALSE(decode_drop(damaged)) << at;
+  }
   EXPECT_EQ(encode_place(7), std::string_view("\7"));
   EXPECT_EQ(decode_place("\17"), DiskPlace{15});
   EXPECT_EQ(decode_place("\20"), std::nullopt);

@@ -23,6 +23,8 @@ class HeldDisk final : public Disk {
   explicit HeldDisk(MemoryDisk& disk) : disk_(disk) {}
   void hold_writes(bool hold) { set(hold_writes_, hold); }
   void hold_reads(bool hold) { set(hold_reads_, hold); }
+  void hold_drops(bool hold) { set(hold_drops_, hold); }
+  std::atomic<int> drop_calls = 0;                ///< Begun.
   mutable std::atomic<int> loads = 0, reads = 0;  ///< Begun.
   template <class Call>
   auto with(Call call) {
@@ -49,6 +51,20 @@ class HeldDisk final : public Disk {
     const std::lock_guard lock(mutex_);
     return disk_.drop_before(end);
   }
+  error_code add_drops(std::span<const DiskDrop> drops) override {
+    std::unique_lock lock(mutex_);
+    ++drop_calls;
+    released_.wait(lock, [this] { return !hold_drops_; });
+    return disk_.add_drops(drops);
+  }
+  std::vector<DiskDrop> drops() const override {
+    const std::lock_guard lock(mutex_);
+    return disk_.drops();
+  }
+  error_code forget_drops(DiskKey before) override {
+    const std::lock_guard lock(mutex_);
+    return disk_.forget_drops(before);
+  }
   error_code add_namespace(const NamespaceId& id, const std::string& record) override {
     const std::lock_guard lock(mutex_);
     return disk_.add_namespace(id, record);
@@ -64,7 +80,10 @@ class HeldDisk final : public Disk {
     return disk_.load(space, block);
   }
   std::uint32_t epoch() const override { return disk_.epoch(); }
-  error_code flush() override { return {}; }
+  error_code flush() override {
+    const std::lock_guard lock(mutex_);
+    return disk_.flush();
+  }
   DiskStats stats() const override {
     const std::lock_guard lock(mutex_);
     return disk_.stats();
@@ -79,7 +98,7 @@ class HeldDisk final : public Disk {
   MemoryDisk& disk_;
   mutable std::mutex mutex_;
   mutable std::condition_variable released_;
-  bool hold_writes_ = false, hold_reads_ = false;
+  bool hold_writes_ = false, hold_reads_ = false, hold_drops_ = false;
 };
 
 class SpillDriverTest : public testing::Test {
@@ -89,6 +108,7 @@ class SpillDriverTest : public testing::Test {
     if (held != nullptr) {
       held->hold_writes(false);
       held->hold_reads(false);
+      held->hold_drops(false);
     }
     driver->stop(/*save=*/false);
     store->with([](Store& each) { EXPECT_EQ(each.check(), ""); });
@@ -369,6 +389,85 @@ TEST_F(SpillDriverTest, AStopSavesMemoryAndAStartFindsItAgain) {
     for (const auto& block : prefix.spilled) EXPECT_TRUE(read(block));
     store->with([&](Store& each) { each.unpin(prefix); });
   }
+}
+
+/// Answers that came.
+struct Answers {
+  std::atomic<int> kept = 0, not_kept = 0;
+  std::function<void(bool)> one() {
+    return [this](bool is_kept) { ++(is_kept ? kept : not_kept); };
+  }
+};
+
+TEST_F(SpillDriverTest, ADropIsAnsweredOnceTheDiskHasItAndNotBefore) {
+  Answers answers;
+  held->hold_drops(true);
+  driver->keep_drop({}, answers.one());
+  EXPECT_TRUE(eventually([&] { return held->drop_calls == 1; }));
+  for (int i = 0; i < 100; ++i) driver->keep_drop({}, answers.one());
+  EXPECT_EQ(answers.kept + answers.not_kept, 0) << "the disk has not answered";
+  held->hold_drops(false);
+  EXPECT_TRUE(eventually([&] { return answers.kept == 101; }));
+  EXPECT_EQ(held->drop_calls, 2) << "those that came meanwhile share one sync";
+  EXPECT_EQ(disk.drops().size(), 101u);
+  EXPECT_EQ(stat("disk_drops_kept"), 101);
+}
+
+TEST_F(SpillDriverTest, ADropThatTheDiskDoesNotTakeIsAnsweredSo) {
+  Answers answers;
+  held->with([](MemoryDisk& each) { each.fails_drops = true; });
+  driver->keep_drop({}, answers.one());
+  EXPECT_TRUE(eventually([&] { return answers.not_kept == 1; }));
+  held->with([](MemoryDisk& each) { each.fails_drops = false; });
+  driver->keep_drop({}, answers.one());
+  EXPECT_TRUE(eventually([&] { return answers.kept == 1; }));
+}
+
+TEST_F(SpillDriverTest, ADropBeforeTheDiskIsOpenCoversAllThatEarlierStartsWrote) {
+  put(chain(1, 6));
+  ASSERT_TRUE(driver->stop(/*save=*/true));
+  disk.crash(disk.block_count());
+  open_error = Errc::kDiskFailed;
+  start();
+  Answers answers;
+  DiskDrop dropped;
+  store->with([&](Store& each) { static_cast<void>(each.drop(space, chain(1, 2), &dropped)); });
+  driver->keep_drop(dropped, answers.one());
+  EXPECT_TRUE(eventually([&] { return openings >= 3; }));
+  EXPECT_EQ(answers.kept + answers.not_kept, 0);
+  open_error = Errc{};
+  EXPECT_TRUE(eventually([&] { return answers.kept == 1; }));
+  EXPECT_TRUE(eventually([&] { return is_loaded(); }));
+  EXPECT_EQ(stats().disk_block_count, 1u);
+}
+
+TEST_F(SpillDriverTest, DropsAreForgottenOnceWhatTheyNameIsErasedForGood) {
+  put(chain(1, 6));
+  ASSERT_TRUE(driver->stop(/*save=*/true));
+  disk.crash(disk.block_count());
+  const DiskDrop drop{make_record("m", kBytes).id(), chain(1, 6)[2], DiskKey{std::uint64_t{disk.epoch()} << 40}};
+  ASSERT_FALSE(disk.add_drops(std::span(&drop, 1)));
+  start();
+  EXPECT_TRUE(eventually([&] { return is_loaded(); }));
+  EXPECT_EQ(stats().disk_block_count, 2u);
+  EXPECT_TRUE(eventually([&] { return held->with([](MemoryDisk& each) { return each.drops().empty(); }); }));
+  ASSERT_TRUE(driver->stop(/*save=*/false));
+  disk.crash_unsynced(disk.unsynced_count());
+  start();
+  EXPECT_TRUE(eventually([&] { return is_loaded(); }));
+  EXPECT_EQ(stats().disk_block_count, 2u);
+}
+
+TEST_F(SpillDriverTest, AStopAnswersEveryDrop) {
+  ASSERT_TRUE(driver->stop(/*save=*/false));
+  open_error = Errc::kDiskFailed;
+  start();
+  Answers answers;
+  for (int i = 0; i < 10; ++i) driver->keep_drop({}, answers.one());
+  ASSERT_TRUE(driver->stop(/*save=*/false));
+  EXPECT_EQ(answers.not_kept, 10);
+  driver->keep_drop({}, answers.one());
+  EXPECT_EQ(answers.not_kept, 11);
 }
 
 TEST_F(SpillDriverTest, ALoadThatBreaksOffIsTriedAgain) {

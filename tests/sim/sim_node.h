@@ -141,12 +141,12 @@ class SimNode {
     for (Session* session : life_->sessions) session->terminate(SessionEnd::kBroken);
     if (life_->spill && saves) {
       life_->spill->save();
-      disk_.crash(disk_.block_count());  // loses nothing
+      KV_ASSERT(!disk_.flush());  // as a clean stop does: a kill right after it loses nothing
+      disk_.crash_unsynced(0);
       life_->spill->die();
     } else if (life_->spill) {  // what was being written is gone, and some of what was
-      const std::size_t lost =
-          std::min<std::size_t>(random_() % (disk_faults_.lost_at_kill_max + 1), disk_.block_count());
-      disk_.crash(disk_.block_count() - lost);
+      const bool loses = disk_faults_.lost_at_kill_max > 0;
+      disk_.crash_unsynced(loses ? random_() % (disk_.unsynced_count() + 1) : 0);
       life_->spill->die();
     }
     life_.reset();

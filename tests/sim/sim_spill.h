@@ -2,6 +2,8 @@
 // forgets and flips bits as the seed says.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <list>
 #include <memory>
 #include <random>
@@ -20,7 +22,7 @@ struct DiskFaults {
   double failure_probability = 0;    ///< A write or a read fails.
   double stall_probability = 0;      ///< An operation takes three seconds.
   double flip_probability = 0;       ///< A block on disk changes while it is read.
-  std::size_t lost_at_kill_max = 0;  ///< Blocks written last that a kill takes along.
+  std::size_t lost_at_kill_max = 0;  ///< Not 0: a kill takes along some of what was done since the last flush.
 };
 
 /// Lives from a node's start to its kill; the disk outlives it.
@@ -42,6 +44,7 @@ class SimSpill final : public Spill {
   void die() {
     is_dead_ = true;
     writing_->disarm();
+    for (const auto& alarm : drops_) alarm->disarm();
     for (const auto& alarm : reads_) alarm->disarm();
   }
 
@@ -73,10 +76,29 @@ class SimSpill final : public Spill {
   }
   std::vector<NodeMetrics::Value> stats() const override { return {}; }
 
+  void keep_drop(const DiskDrop& drop, std::function<void(bool)> done) override {
+    if (is_dead_) return done(false);
+    drops_.push_back(clock_.make_alarm(executor_));
+    const auto at = std::prev(drops_.end());
+    (*at)->arm(clock_.now() + next_delay(), [this, at, kept = DiskDrop(drop), done = std::move(done)]() mutable {
+      kept.before = std::max(kept.before, DiskKey{std::uint64_t{disk_.epoch()} << 40});
+      const bool fails = chance(faults_.failure_probability) || disk_.add_drops(std::span(&kept, 1));
+      done(!fails);
+      spent_.splice(spent_.end(), drops_, at);
+      while (spent_.size() > 1) spent_.pop_front();
+    });
+  }
+
   void notify() override {
     if (is_writing_ || is_dead_) return;
     work_ = store_.with([&](Store& store) { return store.spill_work(64 << 10, clock_.now()); });
-    if (work_.empty()) return;
+    if (work_.empty()) {
+      if (may_forget_ && !disk_.flush()) {  // all that was to be erased has been
+        static_cast<void>(disk_.forget_drops(DiskKey{std::uint64_t{disk_.epoch()} << 40}));
+        may_forget_ = false;
+      }
+      return;
+    }
     is_writing_ = true;
     const Duration delay = next_delay();
     is_stalled_ = delay > faults_.delay_max;
@@ -109,6 +131,7 @@ class SimSpill final : public Spill {
     SpillOutcome outcome{.is_written = std::vector<bool>(work_.writes.size(), false), .error = Errc::kDiskFailed};
     if (!chance(faults_.failure_probability)) outcome = carry_out(work_, disk_);
     finish(outcome);
+    if (chance(0.1)) static_cast<void>(disk_.flush());  // a memtable was full
     is_writing_ = is_stalled_ = false;
     if (!outcome.error) notify();  // there may be more
   }
@@ -126,10 +149,11 @@ class SimSpill final : public Spill {
         },
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
     store_.with([&](Store& store) {
-      store.begin_load(clock_.now(), disk_.epoch());
+      store.begin_load(clock_.now(), disk_.epoch(), disk_.drops());
       for (auto loaded = store.load_spilled(records); loaded.again;) loaded = store.load_spilled({});
       store.end_load(/*is_whole=*/true);
     });
+    may_forget_ = true;
   }
 
   LockedStore& store_;
@@ -142,7 +166,8 @@ class SimSpill final : public Spill {
   bool is_writing_ = false, is_stalled_ = false, is_dead_ = false;
   TimePoint behind_until_{};
   std::unique_ptr<Alarm> writing_;
-  std::list<std::unique_ptr<Alarm>> reads_, spent_;
+  std::list<std::unique_ptr<Alarm>> reads_, drops_, spent_;
+  bool may_forget_ = false;  ///< The drops of earlier starts, once what they named is erased.
 };
 
 }  // namespace kv::sim

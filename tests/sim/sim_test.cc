@@ -34,6 +34,7 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     total.spilled_blocks += outcome.spilled_blocks;
     total.disk_blocks_got += outcome.disk_blocks_got;
     total.rdma_packets += outcome.rdma_packets;
+    total.kept_drops += outcome.kept_drops;
     total.kills += outcome.kills;
     total.stops += outcome.stops;
     total.audited_restarts += outcome.audited_restarts;
@@ -44,11 +45,11 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
   std::cout << count << " seeds from " << first << ": " << total.calls << " calls, " << total.hit_blocks
             << " blocks got, " << total.stored_blocks << " stored, " << total.evicted_blocks << " evicted, "
             << total.spilled_blocks << " spilled, " << total.disk_blocks_got << " asked for from disk, "
-            << total.rdma_packets << " RDMA packets, " << total.missed_deadlines << " deadlines missed, "
-            << total.corrupt_blocks << " corrupt blocks caught, " << total.kills << " kills, " << total.stops
-            << " clean stops, " << total.audited_restarts << " audited restarts, " << total.kept_beside_drops
-            << " looks at what stays beside drops, " << total.freezes << " freezes, " << total.breaks
-            << " broken streams\n";
+            << total.kept_drops << " drops kept, " << total.rdma_packets << " RDMA packets, " << total.missed_deadlines
+            << " deadlines missed, " << total.corrupt_blocks << " corrupt blocks caught, " << total.kills << " kills, "
+            << total.stops << " clean stops, " << total.audited_restarts << " audited restarts, "
+            << total.kept_beside_drops << " looks at what stays beside drops, " << total.freezes << " freezes, "
+            << total.breaks << " broken streams\n";
   if (count >= 200) {  // the faults do happen, and do not drown everything
     EXPECT_GT(total.hit_blocks, 0u);
     EXPECT_GT(total.evicted_blocks, 0u);
@@ -56,6 +57,7 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     EXPECT_GT(total.rdma_packets, 0u);
     EXPECT_GT(total.missed_deadlines, 0u);
     EXPECT_GT(total.corrupt_blocks, 0u);
+    EXPECT_GT(total.kept_drops, 0u);
     EXPECT_GT(total.kills, 0u);
     EXPECT_GT(total.stops, 0u);
     EXPECT_GT(total.audited_restarts, 0u);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace kv::sim {
 namespace {
@@ -323,6 +324,7 @@ class World {
       const auto chain = random_chain(which);
       if (chain.empty()) continue;
       const std::size_t block_bytes = record.block_bytes();
+      const std::vector<Gone> gone = gone_of(which, chain);  // from here on nobody may find them
       if (verbs_) {
         if (!memory.empty() && client->is_quarantined(memory)) {
           if (!client->free_memory(memory)) fail("free_memory: refused");
@@ -341,6 +343,7 @@ class World {
           check_deadline("match", began, deadline);
           if (!match) break;
           if (match->block_count > chain.size()) fail("match: more blocks than hashes");
+          check_gone("match", which, chain, match->block_count, gone);
           if (match->lease != Lease{}) {
             if (lease != Lease{}) client->release(lease);
             lease = match->lease;
@@ -355,11 +358,20 @@ class World {
           break;
         }
         case 3: {
-          const bool pins = chance(0.3), drops = chance(0.3) && !is_kept_[which];
-          const auto dropped = std::span(chain).first(chance(0.2) ? 0 : chain.size());  // none: the whole namespace
+          const bool pins = chance(0.3), drops = chance(0.5) && !is_kept_[which], drops_all = drops && chance(0.2);
           Result<std::size_t> count(std::size_t{0});
-          if (drops) {
-            count = co_await client->drop(space, dropped, deadline);
+          if (drops_all) {
+            const std::span<const BlockHash> none;  // the whole namespace
+            const auto dropped = co_await client->drop(space, none, deadline);
+            static_cast<void>(dropped);
+          } else if (drops) {
+            const std::uint64_t puts = fates_[{which, chain.back()}].put_count;
+            const auto dropped = co_await client->drop(space, chain, deadline);
+            Fate& fate = fates_[{which, chain.back()}];
+            if (dropped && !dropped->until_restart && fate.put_count == puts && fate.unfinished_puts == 0) {
+              fate.is_dropped = true;
+              ++outcome_.kept_drops;
+            }
           } else if (pins) {
             count = co_await client->pin(space, chain, deadline);
           } else {
@@ -396,6 +408,7 @@ class World {
                    to_hex(blocks[b].first(std::min<std::size_t>(16, block_bytes))) + ")");
             }
           }
+          check_gone("get", which, chain, got->block_count, gone);
           outcome_.hit_blocks += got->block_count;
           outcome_.corrupt_blocks += got->corrupt_count;
           if (got->why == asio::error::timed_out) ++outcome_.missed_deadlines;
@@ -409,8 +422,17 @@ class World {
             fill_block(record.id(), chain[b], block);
             blocks.push_back(block);
           }
+          for (const BlockHash& hash : chain) {
+            Fate& fate = fates_[{which, hash}];
+            fate.is_dropped = false;
+            ++fate.put_count;
+            ++fate.unfinished_puts;
+          }
           const auto put = co_await client->put(space, chain, blocks, {.deadline = deadline});
           check_deadline("put", began, deadline);
+          if (put && !put->why) {  // else a node may yet take what has reached it
+            for (const BlockHash& hash : chain) --fates_[{which, hash}].unfinished_puts;
+          }
           if (!put) break;
           if (put->stored + put->already_stored + put->refused != chain.size()) fail("put: counts do not add up");
           outcome_.stored_blocks += put->stored;
@@ -420,6 +442,33 @@ class World {
         }
       }
       if (chance(0.3)) co_await sleep(std::chrono::microseconds(pick(1, 50'000)));
+    }
+  }
+
+  /// What is known of a block: once a drop of it was answered, and not "until restart", nobody may find it before it is
+  /// put again, whatever happens to the nodes.
+  struct Fate {
+    std::uint64_t put_count = 0, unfinished_puts = 0;
+    bool is_dropped = false;
+  };
+  struct Gone {
+    std::size_t position;
+    std::uint64_t put_count;
+  };
+  std::vector<Gone> gone_of(std::size_t which, std::span<const BlockHash> chain) {
+    std::vector<Gone> gone;
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      const auto it = fates_.find({which, chain[i]});
+      if (it != fates_.end() && it->second.is_dropped) gone.push_back({i, it->second.put_count});
+    }
+    return gone;
+  }
+  void check_gone(const char* verb, std::size_t which, std::span<const BlockHash> chain, std::size_t count,
+                  std::span<const Gone> gone) {
+    for (const Gone& each : gone) {
+      if (each.position < count && fates_[{which, chain[each.position]}].put_count == each.put_count)
+        fail(std::string(verb) + ": a block that was dropped is back, " + std::to_string(each.position) + " of " +
+             std::to_string(count));
     }
   }
 
@@ -725,6 +774,7 @@ class World {
   bool is_audited_ = false;
   std::vector<std::vector<std::uint32_t>> prompts_;
   std::vector<std::unique_ptr<SimNode>> nodes_;
+  std::map<std::pair<std::size_t, BlockHash>, Fate> fates_;
   std::size_t running_ = 0;
   std::uint64_t steps_ = 0;
   WorldOutcome outcome_;

@@ -17,7 +17,7 @@ namespace kv {
 class MemoryDisk final : public Disk {
  public:
   // What it is told. Set by the test.
-  bool fails_writes = false, fails_reads = false;
+  bool fails_writes = false, fails_reads = false, fails_drops = false;
   std::size_t fails_load_after = ~std::size_t{0};  ///< Records.
   std::uint64_t capacity_bytes = ~std::uint64_t{0};
   std::function<void()> during_write = [] {};
@@ -30,8 +30,24 @@ class MemoryDisk final : public Disk {
   /// Forgets everything written after the last `kept` blocks, as a crash does, and starts a new epoch.
   void crash(std::size_t kept) {
     while (blocks_.size() > kept) blocks_.erase(std::prev(blocks_.end()));
+    unsynced_.clear();
     ++epoch_;
   }
+  /// What a kill leaves: of what was done since the last flush() some first part, drops in whole. A new epoch.
+  void crash_unsynced(std::size_t lost) {
+    for (; lost > 0 && !unsynced_.empty(); --lost) {
+      const Change change = unsynced_.back();
+      unsynced_.pop_back();
+      switch (change.what) {
+        case Change::kWrite: blocks_.erase(change.key); break;
+        case Change::kErase: erased_.erase(change.key); break;
+        case Change::kSpace: spaces_.erase(change.space); break;
+      }
+    }
+    unsynced_.clear();
+    ++epoch_;
+  }
+  std::size_t unsynced_count() const { return unsynced_.size(); }
   std::size_t block_count() const { return blocks_.size(); }
   std::size_t namespace_count() const { return spaces_.size(); }
   bool has(DiskKey key) const { return blocks_.contains(key); }
@@ -49,6 +65,7 @@ class MemoryDisk final : public Disk {
       block->bytes.assign(write.bytes.begin(), write.bytes.end());
       block->checksums.assign(write.checksums.begin(), write.checksums.end());
       blocks_.emplace(write.record.key, std::move(block));
+      unsynced_.push_back({Change::kWrite, write.record.key, {}});
     }
     stats_.file_bytes += bytes;
     stats_.written_bytes += bytes;
@@ -62,7 +79,9 @@ class MemoryDisk final : public Disk {
     return DiskBlock{it->second, it->second->bytes, it->second->checksums};
   }
   error_code erase(std::span<const DiskKey> keys) override {
-    for (const DiskKey key : keys) erased_.insert(key);
+    for (const DiskKey key : keys) {
+      if (erased_.insert(key).second) unsynced_.push_back({Change::kErase, key, {}});
+    }
     return {};
   }
   error_code drop_before(DiskKey end) override {
@@ -72,7 +91,19 @@ class MemoryDisk final : public Disk {
     }
     return {};
   }
+  error_code add_drops(std::span<const DiskDrop> drops) override {
+    if (fails_drops) return Errc::kDiskFailed;
+    drops_.insert(drops_.end(), drops.begin(), drops.end());
+    return {};
+  }
+  std::vector<DiskDrop> drops() const override { return drops_; }
+  error_code forget_drops(DiskKey before) override {
+    if (fails_drops) return Errc::kDiskFailed;
+    std::erase_if(drops_, [before](const DiskDrop& drop) { return drop.before <= before; });
+    return {};
+  }
   error_code add_namespace(const NamespaceId& id, const std::string& record) override {
+    if (!spaces_.contains(id)) unsynced_.push_back({Change::kSpace, {}, id});
     spaces_[id] = record;
     return {};
   }
@@ -93,7 +124,11 @@ class MemoryDisk final : public Disk {
     return {};
   }
   std::uint32_t epoch() const override { return epoch_; }
-  error_code flush() override { return fails_writes ? make_error_code(Errc::kDiskFailed) : error_code(); }
+  error_code flush() override {
+    if (fails_writes) return Errc::kDiskFailed;
+    unsynced_.clear();
+    return {};
+  }
   DiskStats stats() const override { return stats_; }
 
  private:
@@ -102,9 +137,16 @@ class MemoryDisk final : public Disk {
     std::vector<std::byte> bytes;
     std::vector<std::uint64_t> checksums;
   };
+  struct Change {
+    enum What : std::uint8_t { kWrite, kErase, kSpace } what;
+    DiskKey key;
+    NamespaceId space;
+  };
+  std::vector<Change> unsynced_;  ///< Since the last flush, in order.
   std::map<DiskKey, std::shared_ptr<Block>> blocks_;
   std::set<DiskKey> erased_;
   std::map<NamespaceId, std::string> spaces_;
+  std::vector<DiskDrop> drops_;
   std::uint32_t epoch_ = 1;
   DiskStats stats_;
 };

@@ -1,7 +1,11 @@
 // The disk tier: what goes there, in which order, what comes back, and what is evicted from it.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <list>
+#include <map>
+#include <random>
+#include <set>
 #include <unordered_map>
 
 #include "memory_disk.h"
@@ -566,6 +570,135 @@ TEST_F(SpillTest, WhatIsDroppedAtAnyMomentOfALoadDoesNotComeBack) {
       }
     }
   }
+}
+
+/// Of several directories, also when an engine's hashes are 64 bits, padded at either end.
+TEST_F(SpillTest, ShortHashesOfAnEngineGoToAllDirectories) {
+  DiskTier tier({.capacity_bytes = 1 << 20});
+  tier.set_places({0, 3, 5, 7});
+  for (const std::size_t at : {0, 8, 16, 24}) {
+    std::map<DiskPlace, int> counts;
+    for (std::uint64_t number = 0; number < 4000; ++number) {
+      BlockHash hash;
+      std::memcpy(hash.bytes.data() + at, &number, sizeof number);
+      ++counts[place_of(tier.new_key(hash))];
+    }
+    ASSERT_EQ(counts.size(), 4u) << at;
+    for (const auto& [place, count] : counts) EXPECT_NEAR(count, 1000, 150) << at;
+  }
+}
+
+/// The erasures never reach the disk, as after a kill at once after the answer; only what the disk was told to keep
+/// does. Random chains, drops, puts again, evictions, moves within the log and restarts, against a model.
+TEST_F(SpillTest, WhatADropWasAnsweredForNeverComesBack) {
+  const char* const chosen = std::getenv("KV_SEED");
+  const std::uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  std::size_t found = 0, checked = 0;
+  for (int world = 0; world < 20 && !HasFailure(); ++world) {
+    disk = MemoryDisk();
+    config.disk.segment_bytes = (4 + random() % 12) * kBytes;
+    create_tiers(16, 24 + random() % 200, 8);
+    SpaceId space = open(kBytes);
+    // A tree of chains: `name` shares its first blocks with those of the same tenth.
+    const auto chain_of = [](std::uint64_t name) {
+      std::vector<BlockHash> hashes = chain(name / 4 + 1, 3);
+      for (const BlockHash& hash : chain(100 + name, 4)) hashes.push_back(hash);
+      return hashes;
+    };
+    std::set<BlockHash> dropped;  // and not put again since
+    for (int turn = 0; turn < 200 && !HasFailure(); ++turn) {
+      const auto hashes = chain_of(random() % 12);
+      switch (random() % 10) {
+        case 0:
+        case 1: {
+          DiskDrop kept;
+          const auto top = std::span(hashes).first(1 + random() % hashes.size());
+          ASSERT_TRUE(store->drop(space, random() % 10 == 0 ? std::span<const BlockHash>() : top, &kept));
+          ASSERT_FALSE(disk.add_drops(std::span(&kept, 1)));
+          for (std::uint64_t name = 0; name < 12; ++name) {
+            const auto other = chain_of(name);
+            bool is_below = kept.hash == BlockHash{};
+            for (const BlockHash& hash : other) {
+              is_below = is_below || hash == kept.hash;
+              if (is_below) dropped.insert(hash);
+            }
+          }
+          break;
+        }
+        case 2: {  // killed; of what was not flushed some is lost
+          disk.crash_unsynced(random() % (disk.unsynced_count() + 1));
+          create(16 * kBytes, kBytes);
+          space = open(kBytes);
+          const std::vector<DiskRecord> records = open_spaces();
+          store->begin_load(now, disk.epoch(), disk.drops());
+          load(records);
+          store->end_load(/*is_whole=*/true);
+          if (random() % 2 == 0) {  // and cleaned up, as the driver does
+            spill();
+            ASSERT_FALSE(disk.flush());
+            ASSERT_FALSE(disk.forget_drops(DiskKey{std::uint64_t{disk.epoch()} << 40}));
+          }
+          break;
+        }
+        case 3: ASSERT_FALSE(disk.flush()); break;
+        case 4:
+        case 5:
+        case 6:
+          put(space, hashes);
+          for (const BlockHash& hash : hashes) dropped.erase(hash);
+          [[fallthrough]];
+        case 7: spill(/*everything=*/random() % 2 == 0); break;
+        default: get(space, hashes);
+      }
+      for (std::uint64_t name = 0; name < 12; ++name) {
+        const auto each = chain_of(name);
+        const auto match = store->match(space, each, {.session = kAlice}, now).value();
+        const std::size_t count = match.block_count + match.disk_block_count;
+        found += count;
+        for (std::size_t i = 0; i < count; ++i) EXPECT_FALSE(dropped.contains(each[i])) << "turn " << turn;
+        checked += dropped.size();
+      }
+    }
+  }
+  EXPECT_GT(found, 0u);
+  EXPECT_GT(checked, 0u);
+}
+
+/// A prompt that all share is moved as the log's old end is given back, and something else is dropped: what hangs below
+/// the prompt is still there after a restart.
+TEST_F(SpillTest, ADropCostsNothingThatHangsBelowABlockMovedLater) {
+  config.disk.segment_bytes = 8 * kBytes;
+  create_tiers(16, 24, 8);
+  const SpaceId space = open(kBytes);
+  const auto shared = chain(1, 2);
+  put(space, shared);
+  spill(true);
+  std::size_t dropped_at = 0;
+  for (std::uint64_t name = 2; name <= 40; ++name) {
+    auto hashes = shared;
+    for (const BlockHash& hash : chain(name, 2)) hashes.push_back(hash);
+    put(space, hashes);
+    spill(true);
+    if (name == 30) {
+      DiskDrop kept;
+      ASSERT_TRUE(store->drop(space, hashes, &kept));
+      ASSERT_FALSE(disk.add_drops(std::span(&kept, 1)));
+      dropped_at = disk.block_count();
+    }
+  }
+  ASSERT_GT(dropped_at, 0u);
+  ASSERT_GT(store->stats().rewritten_blocks, 0u);
+  const std::uint64_t before = store->stats().disk_block_count;
+  disk.crash(disk.block_count());
+  create(16 * kBytes, kBytes);
+  open(kBytes);
+  const std::vector<DiskRecord> records = open_spaces();
+  store->begin_load(now, disk.epoch(), disk.drops());
+  load(records);
+  store->end_load(/*is_whole=*/true);
+  EXPECT_GE(store->stats().disk_block_count, before);
 }
 
 TEST_F(SpillTest, ABlockThatWasWrittenAgainDuringALoadIsDroppedForGood) {
