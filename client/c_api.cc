@@ -28,6 +28,11 @@ std::chrono::microseconds microseconds(std::uint64_t count) {
   return std::chrono::microseconds(std::min(count, kMax + 1));
 }
 
+std::span<const ExtraDigest> extras_of(const kvs_extra* extras, std::size_t count) {
+  static_assert(sizeof(kvs_extra) == sizeof(ExtraDigest) && alignof(kvs_extra) == alignof(ExtraDigest));
+  return {reinterpret_cast<const ExtraDigest*>(extras), count};
+}
+
 std::span<const BlockHash> hashes_of(const kvs_hash* hashes, std::size_t count) {
   static_assert(sizeof(kvs_hash) == sizeof(BlockHash) && alignof(kvs_hash) == alignof(BlockHash));
   return {reinterpret_cast<const BlockHash*>(hashes), count};
@@ -203,6 +208,13 @@ void kvs_client_close(kvs_client* client) {
   }
 }
 
+int kvs_digest_extra(const void* extra, size_t bytes, kvs_extra* digest) {
+  if (digest == nullptr || (extra == nullptr && bytes > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  const ExtraDigest made = extra_digest({static_cast<const std::byte*>(extra), bytes});
+  std::memcpy(digest, &made, sizeof *digest);
+  return KVS_OK;
+}
+
 int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token_count, kvs_hash* hashes,
                    size_t capacity, size_t* count) {
   try {
@@ -260,11 +272,13 @@ int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
     if ((hashes == nullptr && count > 0) || (options.token_ids == nullptr && options.token_count > 0)) {
       return fail(KVS_BAD_REQUEST, "hashes or token_ids is NULL");
     }
+    if (options.extras == nullptr && options.extra_count > 0) return fail(KVS_BAD_REQUEST, "extras is NULL");
     MatchOptions match_options{};
     match_options.deadline = microseconds(options.deadline_us);
     match_options.lease = options.lease != 0;
     match_options.prefetch = options.prefetch != 0;
     match_options.token_ids = {options.token_ids, options.token_count};
+    match_options.extras = extras_of(options.extras, options.extra_count);
     const auto match = blocking.match(Space{space}, hashes_of(hashes, count), match_options);
     if (!match) return fail(match.error());
     kvs_match_result out = KVS_MATCH_RESULT_INIT;
@@ -326,6 +340,7 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
     if (count > 0 && (hashes == nullptr || blocks == nullptr)) return fail(KVS_BAD_REQUEST, "hashes or blocks is NULL");
     if (options.token_ids == nullptr && options.token_count > 0) return fail(KVS_BAD_REQUEST, "token_ids is NULL");
+    if (options.extras == nullptr && options.extra_count > 0) return fail(KVS_BAD_REQUEST, "extras is NULL");
     if (options.checksums == nullptr && options.checksum_count > 0) return fail(KVS_BAD_REQUEST, "checksums is NULL");
     const std::size_t block_bytes = blocking.block_bytes(Space{space});
     std::vector<std::span<const std::byte>> from(count);
@@ -336,6 +351,7 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     PutOptions put_options{};
     put_options.deadline = microseconds(options.deadline_us);
     put_options.token_ids = {options.token_ids, options.token_count};
+    put_options.extras = extras_of(options.extras, options.extra_count);
     put_options.checksums = {options.checksums, options.checksum_count};
     const auto put = blocking.put(Space{space}, hashes_of(hashes, count), from, put_options);
     if (!put) return fail(put.error());

@@ -130,19 +130,23 @@ class MatchCall final : public Call {
  private:
   error_code send(LinkSession& session) override {
     const std::size_t token_bytes = options->token_ids.size() * sizeof(std::uint32_t);
+    const std::size_t extra_bytes = token_bytes > 0 ? options->extras.size_bytes() : 0;
     const std::size_t room =
-        session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), kTableOverheadBytes + token_bytes);
+        session.table_bytes_max() -
+        std::min<std::size_t>(session.table_bytes_max(), kTableOverheadBytes + token_bytes + extra_bytes);
     asked = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / sizeof(BlockHash)});
     if (asked == 0 && !chain->hashes.empty()) return Errc::kTooLarge;
     auto& builder = session.shared().builder;
     builder.Clear();
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked);
     flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
+    flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> extras;
     if (token_bytes > 0 && asked == chain->hashes.size()) {
       tokens = builder.CreateVector(options->token_ids.data(), options->token_ids.size());
+      if (extra_bytes > 0) extras = builder.CreateVectorOfStructs(wire_extras(options->extras), options->extras.size());
     }
     builder.Finish(wire::CreateMatchRequest(builder, space_handle(), hashes, tokens, options->lease, options->prefetch,
-                                            space_check()));
+                                            space_check(), extras));
     session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     return {};
   }
@@ -387,6 +391,9 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   const std::size_t block_size = impl.find_space(space)->record.block_size();
   const std::size_t token_count = options.token_ids.size();
   if (token_count > 0 && (token_count < hashes.size() * block_size || token_count > (hashes.size() + 1) * block_size)) {
+    co_return error_code(Errc::kBadRequest);
+  }
+  if (!options.extras.empty() && (options.extras.size() < hashes.size() || options.extras.size() > hashes.size() + 1)) {
     co_return error_code(Errc::kBadRequest);
   }
   if (hashes.empty() && token_count == 0) co_return MatchResult{};

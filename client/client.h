@@ -83,6 +83,10 @@ struct MatchOptions {
   bool prefetch = false;               ///< Bring what lies on disk to memory, for a get to come.
   /// Of the blocks of `hashes`, and then of up to one more: asks for a partial block. Single node only.
   std::span<const std::uint32_t> token_ids = {};
+  /// With token_ids: extra_digest() of what was hashed into each block of `hashes` besides its tokens, and of the block
+  /// that follows; none: nothing was. A partial block has the same. In a namespace of an engine's own hashes (field
+  /// `hash` of the record) there is no partial block without.
+  std::span<const ExtraDigest> extras = {};
 };
 struct MatchResult {
   std::size_t block_count = 0;             ///< Leading blocks held by their owners, in memory or on disk.
@@ -126,6 +130,7 @@ struct GetResult {
 struct PutOptions {
   std::chrono::microseconds deadline;             ///< From the call to the last commit. No default: choose.
   std::span<const std::uint32_t> token_ids = {};  ///< block_size per hash, kept for partial matches; or none.
+  std::span<const ExtraDigest> extras = {};       ///< With token_ids: one per hash, as in MatchOptions; or none.
   /// stripe_count(block_bytes) for each block, as gather_with_checksums() computes them: then they are not computed
   /// here. Needed for a device's memory. The node verifies them; a block that does not match is refused, and what
   /// follows it.

@@ -111,6 +111,11 @@ inline const wire::Hash* wire_hashes(std::span<const BlockHash> hashes) {
   return reinterpret_cast<const wire::Hash*>(hashes.data());
 }
 
+inline const wire::ExtraDigest* wire_extras(std::span<const ExtraDigest> extras) {
+  static_assert(sizeof(wire::ExtraDigest) == sizeof(ExtraDigest));
+  return reinterpret_cast<const wire::ExtraDigest*>(extras.data());
+}
+
 inline constexpr std::chrono::microseconds kDeadlineMax = std::chrono::hours(24);
 /// Of a request's table, besides what grows with the chain.
 inline constexpr std::size_t kTableOverheadBytes = 512;

@@ -70,6 +70,10 @@ typedef struct kvs_hash {
   uint8_t bytes[32];
 } kvs_hash;
 
+typedef struct kvs_extra { /* of what a block's hash knows besides its tokens; all zero: nothing */
+  uint8_t bytes[16];
+} kvs_extra;
+
 typedef struct kvs_node { /* does not grow */
   const char* endpoint;   /* "tcp://HOST:PORT" or "unix://PATH" */
   const char* name;       /* NULL: the endpoint */
@@ -102,9 +106,13 @@ typedef struct kvs_match_options {
   size_t token_count;
   int lease;    /* not 0: keep what was found for a while */
   int prefetch; /* not 0: bring what lies on disk to memory, for a get to come */
+  /* kvs_digest_extra() of what was hashed into each block besides its tokens, and of the block after; NULL: nothing
+   * was. A partial block has the same. Where the record has a field `hash`, there is no partial block without. */
+  const kvs_extra* extras;
+  size_t extra_count;
 } kvs_match_options;
 #define KVS_MATCH_OPTIONS_INIT \
-  { sizeof(kvs_match_options), 0, NULL, 0, 0, 0 }
+  { sizeof(kvs_match_options), 0, NULL, 0, 0, 0, NULL, 0 }
 typedef struct kvs_match_result {
   size_t struct_size;
   size_t block_count;
@@ -151,11 +159,13 @@ typedef struct kvs_put_options {
   const uint32_t* token_ids; /* block_size per block; NULL: none */
   size_t token_count;
   const uint64_t*
-      checksums;         /* as kvs_gather_with_checksums writes them. NULL: computed; a device's memory needs them */
-  size_t checksum_count; /* of all blocks */
+      checksums;           /* as kvs_gather_with_checksums writes them. NULL: computed; a device's memory needs them */
+  size_t checksum_count;   /* of all blocks */
+  const kvs_extra* extras; /* as in kvs_match_options, one per block; NULL: none */
+  size_t extra_count;
 } kvs_put_options;
 #define KVS_PUT_OPTIONS_INIT \
-  { sizeof(kvs_put_options), 0, NULL, 0, NULL, 0 }
+  { sizeof(kvs_put_options), 0, NULL, 0, NULL, 0, NULL, 0 }
 typedef struct kvs_put_result {
   size_t struct_size;
   size_t stored, already_stored, refused;
@@ -189,6 +199,9 @@ KVS_API void kvs_client_close(kvs_client* client);
 /* The block hashes of a namespace's tokens: token_count / block_size of them, at most `capacity`. */
 KVS_API int kvs_hash_chain(const char* record, const uint32_t* tokens, size_t token_count, kvs_hash* hashes,
                            size_t capacity, size_t* count);
+
+/* The digest of what is hashed into a block besides its tokens (an image's digest, say): none for 0 bytes. */
+KVS_API int kvs_digest_extra(const void* extra, size_t bytes, kvs_extra* digest);
 
 /* Opens a namespace: `record` is its canonical text, or its "key=value" lines in any order. No node need be there: a
  * worker starts while the store is away, its lookups find nothing, with `why`, and nodes open the namespace when they

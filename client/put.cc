@@ -5,6 +5,7 @@
 // in lent memory only the checksums are sent: the node copies. It verifies, commits and counts.
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cstring>
 #include <utility>
 
 #include "base/checksum.h"
@@ -21,6 +22,7 @@ constexpr std::size_t kBytesPerTurn = 2 << 20;    // Then the executor gets a tu
 struct PutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the whole chain.
   std::span<const std::uint32_t> token_ids;
+  std::span<const ExtraDigest> extras;       ///< With token_ids: of all blocks, or none.
   std::span<const std::uint64_t> checksums;  ///< Of all blocks, by position in the whole chain; or none: computed.
   NamespaceId space_id;
   std::size_t block_bytes = 0, block_size = 0;
@@ -73,10 +75,11 @@ class PutCall final : public Call {
 };
 
 error_code PutCall::send(LinkSession& session) {
-  const bool has_tokens = !plan->token_ids.empty();
+  const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
   const std::size_t per_block = sizeof(BlockHash) + (chain->positions.empty() ? 0 : sizeof(std::uint32_t)) +
                                 (region ? sizeof(std::uint64_t) : 0) +
-                                (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0);
+                                (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) +
+                                (has_extras ? sizeof(ExtraDigest) : 0);
   const std::size_t room =
       session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), kTableOverheadBytes);
   asked_ = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / per_block});
@@ -97,6 +100,13 @@ error_code PutCall::send(LinkSession& session) {
       std::copy(ids.begin(), ids.end(), list + i * plan->block_size);
     }
   }
+  flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> extras;
+  if (has_extras) {
+    wire::ExtraDigest* list = nullptr;
+    extras = builder.CreateUninitializedVectorOfStructs(asked_, &list);
+    for (std::size_t i = 0; i < asked_; ++i)
+      std::memcpy(&list[i], plan->extras[chain->position(i)].bytes.data(), sizeof *list);
+  }
   flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
   std::uint32_t handle = 0;
   if (region) {
@@ -111,7 +121,7 @@ error_code PutCall::send(LinkSession& session) {
       std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
   builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, handle, offsets,
                                         static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)),
-                                        region ? session.lanes_for(*region) : 0, space_check()));
+                                        region ? session.lanes_for(*region) : 0, space_check(), extras));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -216,6 +226,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   PutPlan plan;
   plan.blocks = blocks;
   plan.token_ids = options.token_ids;
+  plan.extras = options.extras;
   plan.checksums = options.checksums;
   plan.space_id = info.id;
   plan.block_bytes = info.record.block_bytes();
@@ -225,6 +236,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   if (!plan.token_ids.empty() && plan.token_ids.size() != hashes.size() * plan.block_size) {
     co_return error_code(Errc::kBadRequest);
   }
+  if (!plan.extras.empty() && plan.extras.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
   if (!plan.checksums.empty() && plan.checksums.size() != hashes.size() * stripe_count(plan.block_bytes)) {
     co_return error_code(Errc::kBadRequest);
   }

@@ -65,6 +65,12 @@ BlockHash sha256(std::span<const std::byte> bytes) {
   return hash;
 }
 
+ExtraDigest extra_digest(std::span<const std::byte> extra) {
+  ExtraDigest digest;
+  if (!extra.empty()) std::memcpy(digest.bytes.data(), sha256(extra).bytes.data(), digest.bytes.size());
+  return digest;
+}
+
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block) {
   std::uint64_t from_space, from_block;
   std::memcpy(&from_space, space.bytes.data(), 8);

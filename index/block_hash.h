@@ -37,6 +37,17 @@ inline std::uint64_t namespace_check(const NamespaceId& space) {
   return value;
 }
 
+/// What a block's hash knows besides its tokens and the blocks before, such as which image its placeholder tokens stand
+/// for: the first 16 bytes of the SHA-256 of the hash's `extra`; all zero if there is none. Goes along with token ids,
+/// since equal ids with another extra are not the same.
+struct ExtraDigest {
+  std::array<std::byte, 16> bytes{};
+  friend bool operator==(const ExtraDigest&, const ExtraDigest&) = default;
+  friend auto operator<=>(const ExtraDigest&, const ExtraDigest&) = default;
+};
+static_assert(sizeof(ExtraDigest) == 16);
+ExtraDigest extra_digest(std::span<const std::byte> extra);
+
 /// The first 8 bytes. An engine's own hashes may all have the same ones (64 bits, padded in front): for what needs to
 /// be uniform there is short_hash().
 inline std::uint64_t hash_prefix(const BlockHash& hash) {
@@ -74,7 +85,8 @@ Result<BlockHash> block_hash_from_engine(std::span<const std::byte> hash);
 
 /// Our own chain: h[i] = SHA256(h[i-1] || le32 token ids of block i || extra), h[-1] = `root` (the SHA-256 of the
 /// namespace record, NamespaceRecord::digest). Full blocks only: tokens.size() / block_size hashes come back. `extra`
-/// (for example a multimodal digest) applies to every block of this call. Requires block_size > 0.
+/// (for example a multimodal digest) applies to every block of this call; whoever hands over these blocks' token ids
+/// hands over extra_digest(extra) for each. Requires block_size > 0.
 std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::uint32_t> tokens, std::size_t block_size,
                                   std::span<const std::byte> extra = {});
 

@@ -19,9 +19,9 @@ constexpr std::size_t kBlockSizeMax = 1048576;  // tokens
 constexpr std::size_t kBlockBytesMax = std::size_t{1} << 30;
 
 /// docs/namespace-record.md says what each means. Appending one is compatible; renaming or removing one is not.
-constexpr std::array<std::string_view, 15> kKeys = {
-    "block_bytes", "block_size",   "cache_group", "dtype", "head_range", "layer_range", "layout",       "lora",
-    "model",       "quantization", "revision",    "rope",  "salt",       "tenant",      "weights_epoch"};
+constexpr std::array<std::string_view, 16> kKeys = {
+    "block_bytes", "block_size", "cache_group",  "dtype",    "hash", "head_range", "layer_range", "layout",
+    "lora",        "model",      "quantization", "revision", "rope", "salt",       "tenant",      "weights_epoch"};
 static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
 
 using Fields = std::map<std::string, std::string>;
@@ -146,6 +146,8 @@ NamespaceId NamespaceRecord::id() const {
   std::memcpy(id.bytes.data(), digest_.bytes.data(), id.bytes.size());
   return id;
 }
+
+bool NamespaceRecord::has_own_chain() const { return field("hash").empty(); }
 
 std::string_view NamespaceRecord::field(std::string_view key) const {
   const auto found = fields_.find(std::string(key));

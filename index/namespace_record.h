@@ -25,10 +25,12 @@ class NamespaceRecord {
   /// From fields in any order. Same checks.
   static Result<NamespaceRecord> from_fields(std::map<std::string, std::string> fields, std::string* why);
 
-  const std::string& text() const { return text_; }         ///< Canonical; parse(text()) gives this record again.
-  const BlockHash& digest() const { return digest_; }       ///< SHA-256 of text(): the chain's h[-1].
-  NamespaceId id() const;                                   ///< First 16 bytes of digest().
-  std::string_view field(std::string_view key) const;       ///< Empty if absent.
+  const std::string& text() const { return text_; }    ///< Canonical; parse(text()) gives this record again.
+  const BlockHash& digest() const { return digest_; }  ///< SHA-256 of text(): the chain's h[-1].
+  NamespaceId id() const;                              ///< First 16 bytes of digest().
+  std::string_view field(std::string_view key) const;  ///< Empty if absent.
+  /// Whether block hashes are hash_chain()'s, as far as the record says: field `hash` absent.
+  bool has_own_chain() const;
   std::size_t block_bytes() const { return block_bytes_; }  ///< Bytes of every block of the namespace.
   std::size_t block_size() const { return block_size_; }    ///< Tokens of every block of the namespace.
 

@@ -524,11 +524,13 @@ void PrefixIndex::blocks_of(const Prefix& prefix, std::span<BlockId> blocks) con
 }
 
 PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent,
-                                                     std::span<const std::uint32_t> token_ids) const {
+                                                     std::span<const std::uint32_t> token_ids,
+                                                     const ExtraDigest& extra) const {
   const Impl& impl = *impl_;
+  const TokenTable::Tokens wanted{extra, token_ids};
   PartialBlock best;
   const auto consider = [&](BlockId block) {
-    const std::size_t count = TokenTable::common_count(impl.tokens.of(block), token_ids);
+    const std::size_t count = TokenTable::common_count(impl.tokens.of(block), wanted);
     if (count > best.token_count) best = {count, block};
   };
   const auto [id, count] = impl_->place(tree, parent);
@@ -536,7 +538,7 @@ PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent
   if (count < node.run.size()) {
     if (impl.is_candidate(parent, node.run.ids()[count])) consider(node.run.ids()[count]);
   } else if (node.candidates) {  // in lexicographic order, the longest common prefix is with a neighbour
-    const auto after = node.candidates->lower_bound(token_ids);
+    const auto after = node.candidates->lower_bound(wanted);
     if (after != node.candidates->begin()) consider(*std::prev(after));
     if (after != node.candidates->end()) consider(*after);
   }
@@ -563,7 +565,7 @@ BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, 
   const BlockId added = impl.new_block();
   impl.blocks[to_int(added)] = {
       static_cast<std::uint64_t>(block.slot), static_cast<std::uint64_t>(tick), 0, block.position, target, depth};
-  if (!block.token_ids.empty()) impl.tokens.set(added, block.token_ids);
+  if (!block.token_ids.empty()) impl.tokens.set(added, block.token_ids, block.extra);
   impl.nodes[target].run.append(block.hash, added, impl.heap_bytes);
   if (!is_append) {
     impl.link_child(id, target);

@@ -42,6 +42,7 @@ class PrefixIndex {
     SlotId slot;
     std::uint32_t position;  ///< In its whole prefix, 0 for the first; a node that owns part of a chain sees gaps.
     std::span<const std::uint32_t> token_ids = {};  ///< Optional; copied.
+    ExtraDigest extra = {};                         ///< With token ids.
   };
   struct Prefix {
     std::size_t block_count = 0;
@@ -72,10 +73,12 @@ class PrefixIndex {
   /// The blocks of a prefix found by match, first to last, into `blocks` of exactly prefix.block_count elements.
   void blocks_of(const Prefix& prefix, std::span<BlockId> blocks) const;
   /// Among the blocks that directly follow `parent` (kNoBlock: the first blocks of the tree) and carry token ids, one
-  /// that shares the most leading ids with `token_ids`, at least one. Candidates count only if they directly follow:
-  /// their position is the parent's plus one (0 under the root), since otherwise blocks on other nodes lie between and
-  /// the prefix might differ. O(log candidates).
-  PartialBlock match_partial(TreeId tree, BlockId parent, std::span<const std::uint32_t> token_ids) const;
+  /// that has the same extra and shares the most leading ids with `token_ids`, at least one. (An extra that concerns
+  /// only what follows the shared ids counts as well: who knows where it begins?) Candidates count only if they
+  /// directly follow: their position is the parent's plus one (0 under the root), since otherwise blocks on other nodes
+  /// lie between and the prefix might differ. O(log candidates).
+  PartialBlock match_partial(TreeId tree, BlockId parent, std::span<const std::uint32_t> token_ids,
+                             const ExtraDigest& extra = {}) const;
 
   /// The child of `parent` called `hash`, or kNoBlock.
   BlockId find_child(TreeId tree, BlockId parent, const BlockHash& hash) const;

@@ -4,32 +4,43 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "index/block_hash.h"
 #include "index/prefix_index.h"
 #include "index/stable_table.h"
 
 namespace kv {
 
-/// Costs nothing as long as no block has token ids.
+/// With the ids lies the digest of what else the block's hash knows. Costs nothing as long as no block has token ids.
 class TokenTable {
  public:
   using TokenIds = std::span<const std::uint32_t>;
 
-  bool has(BlockId block) const { return !of(block).empty(); }
+  /// What a block is compared by: the same extra first, then ids.
+  struct Tokens {
+    ExtraDigest extra;
+    TokenIds ids;
+  };
 
-  TokenIds of(BlockId block) const {
+  bool has(BlockId block) const { return !of(block).ids.empty(); }
+
+  Tokens of(BlockId block) const {
     const auto [chunk, i] = place(block);
     if (chunk >= chunks_.size() || !chunks_[chunk]) return {};
-    const auto& ids = chunks_[chunk][i];
-    return ids ? TokenIds(ids.get() + 1, ids[0]) : TokenIds();
+    const auto& kept = chunks_[chunk][i];
+    if (!kept) return {};
+    Tokens tokens{.ids = TokenIds(kept.get() + kHeader, kept[0])};
+    std::memcpy(tokens.extra.bytes.data(), kept.get() + 1, sizeof tokens.extra);
+    return tokens;
   }
 
   /// Requires: !has(block), ids is not empty.
-  void set(BlockId block, TokenIds ids) {
+  void set(BlockId block, TokenIds ids, const ExtraDigest& extra) {
     const auto [chunk, i] = place(block);
     if (chunk >= chunks_.size()) chunks_.resize(chunk + 1);
     if (!chunks_[chunk]) {
@@ -37,51 +48,57 @@ class TokenTable {
       heap_bytes_ += kChunk * sizeof(Ids) + 16;
     }
     Ids& copy = chunks_[chunk][i];
-    copy = std::make_unique_for_overwrite<std::uint32_t[]>(ids.size() + 1);
+    copy = std::make_unique_for_overwrite<std::uint32_t[]>(ids.size() + kHeader);
     copy[0] = static_cast<std::uint32_t>(ids.size());
-    std::copy(ids.begin(), ids.end(), copy.get() + 1);
+    std::memcpy(copy.get() + 1, &extra, sizeof extra);
+    std::copy(ids.begin(), ids.end(), copy.get() + kHeader);
     heap_bytes_ += ids_bytes(ids);
   }
 
   void erase(BlockId block) {
     if (!has(block)) return;
     const auto [chunk, i] = place(block);
-    heap_bytes_ -= ids_bytes(of(block));
+    heap_bytes_ -= ids_bytes(of(block).ids);
     chunks_[chunk][i].reset();
   }
 
   std::size_t heap_bytes() const { return heap_bytes_ + chunks_.capacity() * sizeof(chunks_[0]); }
 
-  static std::size_t common_count(TokenIds a, TokenIds b) {
-    const std::size_t count = std::min(a.size(), b.size());
-    return static_cast<std::size_t>(std::mismatch(a.begin(), a.begin() + count, b.begin()).first - a.begin());
+  /// Leading ids that are equal; none if the extras differ, wherever in the block they begin to count.
+  static std::size_t common_count(const Tokens& a, const Tokens& b) {
+    if (a.extra != b.extra) return 0;
+    const std::size_t count = std::min(a.ids.size(), b.ids.size());
+    return static_cast<std::size_t>(std::mismatch(a.ids.begin(), a.ids.begin() + count, b.ids.begin()).first -
+                                    a.ids.begin());
   }
 
-  /// Blocks in lexicographic order of their token ids, equal ids in order of BlockId.
+  /// Blocks of one extra together, in lexicographic order of their token ids, equal ids in order of BlockId.
   struct Order {
     using is_transparent = void;
     const TokenTable* table;
 
-    static bool is_less(TokenIds a, TokenIds b) {
-      return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+    static bool is_less(const Tokens& a, const Tokens& b) {
+      if (a.extra != b.extra) return a.extra < b.extra;
+      return std::lexicographical_compare(a.ids.begin(), a.ids.end(), b.ids.begin(), b.ids.end());
     }
     bool operator()(BlockId a, BlockId b) const {
-      const TokenIds ids_a = table->of(a), ids_b = table->of(b);
-      if (is_less(ids_a, ids_b)) return true;
-      return !is_less(ids_b, ids_a) && a < b;
+      const Tokens of_a = table->of(a), of_b = table->of(b);
+      if (is_less(of_a, of_b)) return true;
+      return !is_less(of_b, of_a) && a < b;
     }
-    bool operator()(BlockId a, TokenIds b) const { return is_less(table->of(a), b); }
-    bool operator()(TokenIds a, BlockId b) const { return is_less(a, table->of(b)); }
+    bool operator()(BlockId a, const Tokens& b) const { return is_less(table->of(a), b); }
+    bool operator()(const Tokens& a, BlockId b) const { return is_less(a, table->of(b)); }
   };
 
  private:
-  using Ids = std::unique_ptr<std::uint32_t[]>;  // their count, then the ids
+  using Ids = std::unique_ptr<std::uint32_t[]>;  // their count, the extra, then the ids
+  static constexpr std::size_t kHeader = 1 + sizeof(ExtraDigest) / sizeof(std::uint32_t);
   static constexpr std::uint32_t kChunk = 2048;
 
   static std::pair<std::uint32_t, std::uint32_t> place(BlockId block) {
     return {static_cast<std::uint32_t>(block) / kChunk, static_cast<std::uint32_t>(block) % kChunk};
   }
-  static std::size_t ids_bytes(TokenIds ids) { return allocated_bytes((ids.size() + 1) * sizeof(std::uint32_t)); }
+  static std::size_t ids_bytes(TokenIds ids) { return allocated_bytes((ids.size() + kHeader) * sizeof(std::uint32_t)); }
 
   std::vector<std::unique_ptr<Ids[]>> chunks_;
   std::size_t heap_bytes_ = 0;

@@ -115,6 +115,8 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   impl_->expire_leases(now, call.steps);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
+  const auto extras = options.extras;
+  if (!extras.empty() && (extras.size() < hashes.size() || extras.size() > hashes.size() + 1)) return Errc::kBadRequest;
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
   impl_->use(*found, now);
@@ -136,11 +138,14 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   }
 
   const std::size_t block_size = found->space->record->block_size();
-  if (options.token_ids.size() / block_size >= prefix.block_count) {
+  // What the hash of the block that follows knows besides its tokens has to be known, or its tokens mean nothing.
+  const bool knows_extra = extras.empty() ? found->space->record->has_own_chain() : extras.size() > prefix.block_count;
+  if (knows_extra && options.token_ids.size() / block_size >= prefix.block_count) {
     const auto rest = options.token_ids.subspan(prefix.block_count * block_size);
     if (!rest.empty()) {
       const auto partial =
-          pool.index().match_partial(found->space->tree, prefix.last, rest.first(std::min(rest.size(), block_size)));
+          pool.index().match_partial(found->space->tree, prefix.last, rest.first(std::min(rest.size(), block_size)),
+                                     extras.empty() ? ExtraDigest{} : extras[prefix.block_count]);
       match.partial_token_count = partial.token_count;
       if (partial.token_count > 0) match.partial_block = pool.index().hash(partial.block);
     }

@@ -131,6 +131,9 @@ class Store {
     /// a chain without gaps (see PrefixIndex::match_partial). May be shorter: then there is no partial match beyond its
     /// end.
     std::span<const std::uint32_t> token_ids = {};
+    /// Of the blocks `hashes`, and one more for the block that follows: extra_digest() each. Empty: they have none, or,
+    /// in a namespace of an engine's own hashes, nobody knows, and there is no partial match.
+    std::span<const ExtraDigest> extras = {};
     std::uint32_t first_position = 0;  ///< Reserved for callers that match a part of a chain.
   };
   struct Match {
@@ -142,8 +145,8 @@ class Store {
     BlockHash partial_block{};            ///< That block's hash; valid if partial_token_count > 0.
   };
   /// The longest prefix of `hashes` held, and marks it as used. With `token_ids`, also the stored block that shares the
-  /// most leading tokens with the block that follows the prefix; it is neither leased nor marked. Errors: kNoNamespace,
-  /// kTooLarge (chain_blocks_max).
+  /// most leading tokens with the block that follows the prefix, of those with its extra; it is neither leased nor
+  /// marked. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (extras do not fit the hashes).
   Result<Match> match(SpaceId space, std::span<const BlockHash> hashes, const MatchOptions& options, TimePoint now);
   /// Ends a lease early. Errors: kStaleLease.
   Result<void> release(SessionId session, LeaseId lease);
@@ -196,6 +199,9 @@ class Store {
     SessionId session{};
     std::span<const std::uint32_t> positions = {};  ///< Per hash, strictly increasing; empty: 0, 1, 2, ...
     std::span<const std::uint32_t> token_ids = {};  ///< hashes.size() * block_size ids, or empty.
+    /// extra_digest() of each block, or empty: as in a match. In a namespace of an engine's own hashes token ids are
+    /// kept only together with them.
+    std::span<const ExtraDigest> extras = {};
     /// Whether blocks that are not on disk may be evicted. If not, room that only they could make is refused: try again
     /// when the disk has caught up.
     bool may_lose = true;
@@ -203,7 +209,7 @@ class Store {
   /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
   /// here stays pinned until end_put. Copies what it needs of the spans. A plan that stages nothing and refuses
   /// something still has a put, to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (no
-  /// hashes, or positions or token_ids do not fit them).
+  /// hashes, or positions, token_ids or extras do not fit them).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
   /// Tries again to stage blocks that were refused. The plan's `staged` has only those staged by this call. Errors:
   /// kBadRequest for an unknown put.

@@ -33,6 +33,7 @@ struct Store::Put {
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> positions;
   std::vector<std::uint32_t> token_ids;  ///< Empty, or block_size per hash.
+  std::vector<ExtraDigest> extras;       ///< Empty, or one per hash; with token_ids.
   std::vector<SlotId> slots;
   std::size_t committed_count = 0;  ///< Or freed by commit for want of need.
   bool was_refused = false;         ///< For lack of memory; the caller asks again every so often.

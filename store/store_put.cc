@@ -19,6 +19,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
       options.positions.end())
     return Errc::kBadRequest;
   if (!options.token_ids.empty() && options.token_ids.size() != hashes.size() * block_size) return Errc::kBadRequest;
+  if (!options.extras.empty() && options.extras.size() != hashes.size()) return Errc::kBadRequest;
 
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
@@ -40,8 +41,11 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   put.hashes.assign(hashes.begin() + stored_count, hashes.end());
   for (std::size_t i = stored_count; i < hashes.size(); ++i)
     put.positions.push_back(options.positions.empty() ? static_cast<std::uint32_t>(i) : options.positions[i]);
-  if (!options.token_ids.empty())
+  const bool knows_extras = !options.extras.empty() || found->space->record->has_own_chain();
+  if (!options.token_ids.empty() && knows_extras) {
     put.token_ids.assign(options.token_ids.begin() + stored_count * block_size, options.token_ids.end());
+    if (!options.extras.empty()) put.extras.assign(options.extras.begin() + stored_count, options.extras.end());
+  }
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
@@ -102,7 +106,8 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     const std::size_t block_size = put.space->record->block_size();
     const auto token_ids = put.token_ids.empty() ? std::span<const std::uint32_t>{}
                                                  : std::span(put.token_ids).subspan(i * block_size, block_size);
-    block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids}, tick);
+    const ExtraDigest extra = put.extras.empty() ? ExtraDigest{} : put.extras[i];
+    block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra}, tick);
     ++impl_->counters.stored_blocks;
     if (impl_->tier) impl_->add_copy(tree, block, put.tail);
     if (impl_->tier) impl_->spiller->stored(block, tick);

@@ -63,6 +63,7 @@ void Session::on_put(const Frame& frame) {
   options.session = id_;
   options.positions = numbers_of(request->positions());
   options.token_ids = numbers_of(request->token_ids());
+  options.extras = extras_of(request->extras());
   bool is_short = false;
   options.may_lose =
       node_.spill == nullptr || wait_us == 0 || node_.limits.spill_wait == Duration::zero() || !node_.spill->keeps_up();
@@ -81,7 +82,8 @@ void Session::on_put(const Frame& frame) {
                   "put: " + plan.error().message() + " (hashes: " + std::to_string(hashes.size()) + " of 1.." +
                       std::to_string(node_.chain_blocks_max) +
                       ", positions: " + std::to_string(options.positions.size()) +
-                      ", token_ids: " + std::to_string(options.token_ids.size()) + ")");
+                      ", token_ids: " + std::to_string(options.token_ids.size()) +
+                      ", extras: " + std::to_string(options.extras.size()) + ")");
   }
   job->plan = std::move(*plan);
   job->staged = std::shared_ptr<void>(nullptr, [self = shared_from_this(), put = job->plan.put](void*) {

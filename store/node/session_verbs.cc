@@ -83,12 +83,14 @@ void Session::on_match(const Frame& frame) {
   options.session = id_;
   options.lease = request->lease();
   options.token_ids = numbers_of(request->token_ids());
+  options.extras = extras_of(request->extras());
   auto match =
       node_.store.with([&](Store& store) { return store.match(space->id, hashes, options, node_.clock.now()); });
   if (!match) {
     return refuse(FrameType::kMatch, id, match.error(),
                   "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
-                      count_text("hashes", hashes.size(), node_.chain_blocks_max) + ")");
+                      count_text("hashes", hashes.size(), node_.chain_blocks_max) +
+                      ", extras: " + std::to_string(options.extras.size()) + ")");
   }
   if (match->lease != LeaseId{}) lease_until_ = node_.clock.now() + node_.lease_duration;
   if (node_.spill == nullptr || !node_.spill->can_read()) match->disk_block_count = 0;

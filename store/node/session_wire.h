@@ -28,6 +28,12 @@ inline std::span<const BlockHash> hashes_of(const flatbuffers::Vector<const wire
   return {reinterpret_cast<const BlockHash*>(hashes->data()), hashes->size()};
 }
 
+inline std::span<const ExtraDigest> extras_of(const flatbuffers::Vector<const wire::ExtraDigest*>* extras) {
+  static_assert(sizeof(wire::ExtraDigest) == sizeof(ExtraDigest) && alignof(ExtraDigest) == 1);
+  if (extras == nullptr) return {};
+  return {reinterpret_cast<const ExtraDigest*>(extras->data()), extras->size()};
+}
+
 template <class T>
 std::span<const T> numbers_of(const flatbuffers::Vector<T>* numbers) {
   return numbers == nullptr ? std::span<const T>() : std::span<const T>(numbers->data(), numbers->size());

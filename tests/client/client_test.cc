@@ -313,6 +313,48 @@ TEST_F(OneNodeTest, APartialBlockIsFoundByItsTokens) {
   EXPECT_EQ(match.partial_block, chain[2]);
 }
 
+TEST_F(OneNodeTest, ANamespaceThatTheNodeForgotIsOpenedAgainWithoutTheCallerNoticing) {
+  const NamespaceRecord record = test_record(4096);
+  const auto chain = test_chain(record, 2);
+  const Space space = loop.run(client->open(record, 5s)).value();
+  for (int i = 0; i < 1100; ++i) {  // the node keeps 1,024
+    ASSERT_TRUE(loop.run(client->open(test_record(4096, "epoch " + std::to_string(i)), 5s)));
+  }
+  EXPECT_GT(node.stats().forgotten_namespaces, 0u);
+  Blocks memory(2, 4096);
+  memory.fill(chain);
+  EXPECT_EQ(loop.run(client->put(space, chain, memory.from, {.deadline = 5s}))->stored, 2u);
+  memory.clear();
+  EXPECT_EQ(loop.run(client->get(space, chain, memory.to, {.deadline = 5s}))->block_count, 2u);
+  EXPECT_EQ(memory.right(chain), 2u);
+}
+
+TEST_F(OneNodeTest, APartialBlockOfAnotherImageIsNotOffered) {
+  const NamespaceRecord record = test_record(4096);
+  const std::vector<std::uint32_t> tokens = {7, 7, 7, 7, 7, 7, 7, 1};  // placeholders, the same for every image
+  const auto image_a = std::as_bytes(std::span("image A")), image_b = std::as_bytes(std::span("image B"));
+  const auto chain = hash_chain(record.digest(), tokens, 4, image_a);
+  const Space space = loop.run(client->open(record, 5s)).value();
+  Blocks memory(2, 4096);
+  memory.fill(chain);
+  const std::vector<ExtraDigest> of_a(2, extra_digest(image_a)), of_b(2, extra_digest(image_b));
+  const PutOptions put{.deadline = 5s, .token_ids = tokens, .extras = of_a};
+  EXPECT_EQ(loop.run(client->put(space, chain, memory.from, put))->stored, 2u);
+  const auto partial = [&](std::size_t blocks, std::span<const BlockHash> hashes, std::span<const ExtraDigest> extras) {
+    const auto ids = std::span(tokens).first((blocks + 1) * 4);
+    const MatchOptions options{
+        .deadline = 5s, .token_ids = ids, .extras = extras.first(extras.empty() ? 0 : blocks + 1)};
+    return loop.run(client->match(space, hashes.first(blocks), options)).value().partial_token_count;
+  };
+  const auto other = hash_chain(record.digest(), tokens, 4, image_b);
+  EXPECT_EQ(partial(0, other, of_b), 0u);
+  EXPECT_EQ(partial(0, other, {}), 0u);
+  EXPECT_EQ(partial(0, chain, of_a), 4u);
+  EXPECT_EQ(partial(1, chain, of_a), 4u);
+  const MatchOptions too_few{.deadline = 5s, .token_ids = tokens, .extras = std::span(of_a).first(1)};
+  EXPECT_EQ(loop.run(client->match(space, chain, too_few)).error(), Errc::kBadRequest);
+}
+
 TEST_F(OneNodeTest, CallsThatBreakTheRulesAreRefusedWithoutAsking) {
   const NamespaceRecord record = test_record(4096);
   const auto chain = test_chain(record, 2);

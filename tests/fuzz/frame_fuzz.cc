@@ -40,11 +40,12 @@ void read_as_everything(std::span<const std::byte> bytes) {
   read<HelloResponse>(bytes, &HelloResponse::node_id, &HelloResponse::requests_max, &HelloResponse::region_bytes_max);
   read<OpenRequest>(bytes, &OpenRequest::record);
   read<OpenResponse>(bytes, &OpenResponse::block_bytes);
-  read<MatchRequest>(bytes, &MatchRequest::hashes, &MatchRequest::token_ids);
+  read<MatchRequest>(bytes, &MatchRequest::hashes, &MatchRequest::token_ids, &MatchRequest::extras);
   read<MatchResponse>(bytes, &MatchResponse::lease, &MatchResponse::host_blocks);
   read<GetRequest>(bytes, &GetRequest::hashes, &GetRequest::offsets, &GetRequest::segment_ends);
   read<GetPart>(bytes, &GetPart::checksums, &GetPart::first_block);
-  read<PutRequest>(bytes, &PutRequest::hashes, &PutRequest::positions, &PutRequest::token_ids, &PutRequest::offsets);
+  read<PutRequest>(bytes, &PutRequest::hashes, &PutRequest::positions, &PutRequest::token_ids, &PutRequest::offsets,
+                   &PutRequest::extras);
   read<PutWant>(bytes, &PutWant::first_block, &PutWant::block_count);
   read<PutData>(bytes, &PutData::checksums, &PutData::block_count);
   read<PutResponse>(bytes, &PutResponse::stored, &PutResponse::refused_why);

@@ -14,6 +14,8 @@ struct ModelBlock {
   BlockId parent;
   BlockHash hash;
   std::uint64_t recency;
+  std::vector<std::uint32_t> tokens = {};
+  ExtraDigest extra = {};
   std::uint32_t pins = 0;
   bool linked = true;
 };
@@ -23,7 +25,7 @@ class Model {
   explicit Model(Input& input) : input_(input) {}
 
   void step() {
-    switch (input_.below(10)) {
+    switch (input_.below(11)) {
       case 0:
       case 1:
       case 2: return insert();
@@ -33,6 +35,7 @@ class Model {
       case 6: return pin();
       case 7: return unpin();
       case 8: return evict();
+      case 9: return match_partial();
       default: return unlink();
     }
   }
@@ -88,8 +91,10 @@ class Model {
         parent = found;
         continue;
       }
-      const BlockId id = index_.insert(tree_, parent, {hash, SlotId{tick_}, position}, Tick{tick_});
-      KV_ASSERT(blocks_.emplace(id, ModelBlock{parent, hash, tick_}).second);
+      const std::vector<std::uint32_t> ids = tokens();
+      const ExtraDigest extra = extra_of(input_.below(3));
+      const BlockId id = index_.insert(tree_, parent, {hash, SlotId{tick_}, position, ids, extra}, Tick{tick_});
+      KV_ASSERT(blocks_.emplace(id, ModelBlock{parent, hash, tick_, ids, extra}).second);
       parent = id;
     }
   }
@@ -110,6 +115,34 @@ class Model {
     std::vector<BlockId> blocks(prefix.block_count);
     index_.blocks_of(prefix, blocks);
     KV_ASSERT(blocks == expected);
+  }
+  std::vector<std::uint32_t> tokens() {
+    std::vector<std::uint32_t> ids(input_.below(4));
+    for (auto& id : ids) id = static_cast<std::uint32_t>(input_.below(2));
+    return ids;
+  }
+  static ExtraDigest extra_of(std::size_t which) {
+    ExtraDigest extra;
+    extra.bytes[15] = static_cast<std::byte>(which);
+    return extra;
+  }
+  void match_partial() {
+    const BlockId parent = input_.flag() ? any(true) : kNoBlock;
+    const std::vector<std::uint32_t> ids = tokens();
+    const ExtraDigest extra = extra_of(input_.below(3));
+    const auto shared = [&](const ModelBlock& block) {
+      std::size_t count = 0;
+      while (block.extra == extra && count < std::min(ids.size(), block.tokens.size()) &&
+             ids[count] == block.tokens[count])
+        ++count;
+      return count;
+    };
+    std::size_t best = 0;
+    for (const auto& [id, block] : blocks_)
+      if (block.linked && block.parent == parent) best = std::max(best, shared(block));
+    const auto found = index_.match_partial(tree_, parent, ids, extra);
+    KV_ASSERT(found.token_count == best && (found.block == kNoBlock) == (best == 0));
+    if (best > 0) KV_ASSERT(blocks_.at(found.block).parent == parent && shared(blocks_.at(found.block)) == best);
   }
   void remove_leaf() {
     const BlockId id = any(true);

@@ -2,6 +2,7 @@
 // bytes, requests that are nearly right, in any order and at any time. Afterwards nothing is left of it.
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <cstring>
@@ -117,6 +118,15 @@ class HostileClient {
   static std::vector<wire::Hash> to_wire(const std::vector<BlockHash>& hashes) {
     std::vector<wire::Hash> all(hashes.size());
     if (!hashes.empty()) std::memcpy(static_cast<void*>(all.data()), hashes.data(), 32 * hashes.size());
+    return all;
+  }
+  /// Of a put as many as hashes, of a match one more; none, or a count that is wrong.
+  std::vector<wire::ExtraDigest> extras(std::size_t hash_count) {
+    std::vector<wire::ExtraDigest> all(input_.below(4) == 0 ? hash_count + input_.below(3) : 0);
+    for (auto& each : all) {
+      const std::array<std::uint8_t, 16> bytes{static_cast<std::uint8_t>(input_.below(2))};
+      each = wire::ExtraDigest(bytes);
+    }
     return all;
   }
   std::vector<std::uint32_t> small_numbers(std::size_t count_max) {
@@ -239,8 +249,10 @@ class HostileClient {
         return frame(
             FrameType::kMatch,
             [&](FlatBufferBuilder& b) {
+              const auto with = extras(hashes.size());
               const std::uint32_t handle = space();
-              return wire::CreateMatchRequestDirect(b, handle, &hashes, &tokens, input_.flag(), false, check_);
+              return wire::CreateMatchRequestDirect(b, handle, &hashes, &tokens, input_.flag(), false, check_,
+                                                    with.empty() ? nullptr : &with);
             },
             id());
       }
@@ -270,10 +282,11 @@ class HostileClient {
         return frame(
             FrameType::kPut,
             [&](FlatBufferBuilder& b) {
+              const auto with = extras(hashes.size());
               const std::uint32_t handle = space();
-              return wire::CreatePutRequestDirect(b, handle, &hashes, &positions, &tokens, from,
-                                                  from == 0 ? nullptr : &where, deadline_us,
-                                                  static_cast<std::uint32_t>(input_.below(4)), check_);
+              return wire::CreatePutRequestDirect(
+                  b, handle, &hashes, &positions, &tokens, from, from == 0 ? nullptr : &where, deadline_us,
+                  static_cast<std::uint32_t>(input_.below(4)), check_, with.empty() ? nullptr : &with);
             },
             id());
       }

@@ -113,6 +113,9 @@ class Operations {
         options.session = session();
         options.lease = input_.flag();
         options.token_ids = ids;
+        std::vector<ExtraDigest> extras(input_.flag() ? hashes.size() + 1 : 0);
+        for (auto& extra : extras) extra.bytes[0] = static_cast<std::byte>(input_.below(2));
+        options.extras = extras;
         const auto match = store_->match(space, hashes, options, now_);
         KV_ASSERT(match && match->block_count <= hashes.size());
         if (match->lease != LeaseId{}) leases_.emplace_back(options.session, match->lease);
@@ -185,6 +188,9 @@ class Operations {
     options.session = session();
     options.positions = positions;
     options.token_ids = ids;
+    std::vector<ExtraDigest> extras(input_.flag() ? hashes.size() : 0);
+    for (auto& extra : extras) extra.bytes[0] = static_cast<std::byte>(input_.below(2));
+    options.extras = extras;
     auto plan = store_->offer(spaces_[which].id, hashes, options, now_);
     if (!plan) return;
     KV_ASSERT(plan->stored_count + plan->staged.size() + plan->refused_count == hashes.size());

@@ -133,5 +133,11 @@ TEST(BlockHashTest, EngineHashOf32BytesIsTakenAsItIsAndOthersAreHashed) {
   EXPECT_EQ(block_hash_from_engine({}).error(), Errc::kBadRequest);
 }
 
+TEST(BlockHashTest, TheDigestOfAnExtraIsTheBeginningOfItsSha256AndZeroForNone) {
+  const auto abc = std::as_bytes(std::span("abc", 3));
+  EXPECT_EQ(to_hex(extra_digest(abc).bytes), "ba7816bf8f01cfea414140de5dae2223");
+  EXPECT_EQ(extra_digest({}), ExtraDigest());
+}
+
 }  // namespace
 }  // namespace kv

@@ -39,6 +39,7 @@ struct ModelBlock {
   SlotId slot;
   std::uint32_t position;
   std::vector<std::uint32_t> tokens;
+  ExtraDigest extra;
   std::uint64_t recency;
   std::uint32_t pins = 0;
   bool is_linked = true;
@@ -95,6 +96,11 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint32_t>(letter >> i & 3);
     return ids;
   }
+  ExtraDigest any_extra() {  // most often none
+    ExtraDigest extra;
+    if (below(3) == 0) extra.bytes[below(2) * 15] = static_cast<std::byte>(1 + below(2));
+    return extra;
+  }
   const std::map<BlockHash, BlockId>& children_of(TreeId tree, BlockId parent) const {
     static const std::map<BlockHash, BlockId> none;
     const auto found = children.find({tree, parent});
@@ -130,11 +136,11 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
         last = found;
         continue;
       }
-      ModelBlock block{tree, last, hash, SlotId{++next_slot}, 0, {}, below(50) == 0 ? tick / 2 : tick};
+      ModelBlock block{tree, last, hash, SlotId{++next_slot}, 0, {}, any_extra(), below(50) == 0 ? tick / 2 : tick};
       block.position = (last == kNoBlock ? 0 : model.at(last).position + 1) + (below(8) == 0 ? 1 : 0);
       if (GetParam().has_tokens && below(4) != 0) block.tokens = tokens_of(letter);
       const BlockId id =
-          index.insert(tree, last, {hash, block.slot, block.position, block.tokens}, Tick{block.recency});
+          index.insert(tree, last, {hash, block.slot, block.position, block.tokens, block.extra}, Tick{block.recency});
       ASSERT_FALSE(model.contains(id)) << "the id of a known block was given out again";
       model.emplace(id, block);
       children[{tree, last}][hash] = id;
@@ -177,15 +183,17 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
     BlockId parent = below(3) == 0 ? kNoBlock : any_linked();
     if (parent != kNoBlock && model.at(parent).tree != tree) parent = kNoBlock;
     const auto ids = tokens_of(below(GetParam().alphabet));
+    const ExtraDigest extra = any_extra();
     const auto shared = [&](const ModelBlock& block) {
       if (block.position != (parent == kNoBlock ? 0 : model.at(parent).position + 1)) return std::size_t{0};
+      if (block.extra != extra) return std::size_t{0};
       const std::size_t count = std::min(block.tokens.size(), ids.size());
       return static_cast<std::size_t>(std::mismatch(ids.begin(), ids.begin() + count, block.tokens.begin()).first -
                                       ids.begin());
     };
     std::size_t best = 0;
     for (const auto& [hash, id] : children_of(tree, parent)) best = std::max(best, shared(model.at(id)));
-    const auto found = index.match_partial(tree, parent, ids);
+    const auto found = index.match_partial(tree, parent, ids, extra);
     ASSERT_EQ(found.token_count, best);
     ASSERT_EQ(found.block == kNoBlock, best == 0);
     if (best == 0) return;

@@ -333,13 +333,33 @@ TEST_F(PrefixIndexTest, HashSeedChangesNoAnswer) {
 
 class PartialBlockTest : public PrefixIndexTest {
  protected:
-  BlockId put_tokens(BlockId parent, const std::string& name, std::uint32_t position, std::vector<std::uint32_t> ids) {
-    return index.insert(tree, parent, {hash(name), SlotId{0}, position, ids}, Tick{++now});
+  BlockId put_tokens(BlockId parent, const std::string& name, std::uint32_t position, std::vector<std::uint32_t> ids,
+                     const ExtraDigest& extra = {}) {
+    return index.insert(tree, parent, {hash(name), SlotId{0}, position, ids, extra}, Tick{++now});
   }
-  PrefixIndex::PartialBlock partial(BlockId parent, std::vector<std::uint32_t> ids) const {
-    return index.match_partial(tree, parent, ids);
+  PrefixIndex::PartialBlock partial(BlockId parent, std::vector<std::uint32_t> ids,
+                                    const ExtraDigest& extra = {}) const {
+    return index.match_partial(tree, parent, ids, extra);
   }
 };
+
+TEST_F(PartialBlockTest, EqualTokensWithAnotherExtraAreNoCandidates) {
+  const auto image = [](std::string_view name) { return extra_digest(std::as_bytes(std::span(name))); };
+  const ExtraDigest cat = image("cat"), dog = image("dog");
+  const BlockId of_cat = put_tokens(kNoBlock, "a", 0, {7, 7, 7, 1}, cat);
+  EXPECT_EQ(partial(kNoBlock, {7, 7, 7, 2}, dog).token_count, 0u) << "the only one";
+  EXPECT_EQ(partial(kNoBlock, {7, 7, 7, 1}).token_count, 0u) << "placeholders without an image";
+  EXPECT_EQ(partial(kNoBlock, {7, 7, 7, 2}, cat).token_count, 3u);
+  const BlockId of_dog = put_tokens(kNoBlock, "b", 0, {7, 7, 8, 1}, dog);
+  const BlockId of_none = put_tokens(kNoBlock, "c", 0, {7, 8, 8, 1});
+  EXPECT_EQ(partial(kNoBlock, {7, 7, 7, 1}, dog).block, of_dog);
+  EXPECT_EQ(partial(kNoBlock, {7, 7, 7, 1}, dog).token_count, 2u);
+  EXPECT_EQ(partial(kNoBlock, {7, 7, 7, 1}, cat).block, of_cat);
+  EXPECT_EQ(partial(kNoBlock, {7, 7, 7, 1}).block, of_none);
+  const BlockId next = put_tokens(of_cat, "d", 1, {1, 2, 3, 4}, dog);  // inside an edge
+  EXPECT_EQ(partial(of_cat, {1, 2, 3, 4}, cat).token_count, 0u);
+  EXPECT_EQ(partial(of_cat, {1, 2, 3, 5}, dog).block, next);
+}
 
 TEST_F(PartialBlockTest, SiblingWithTheMostLeadingTokensInCommonIsFound) {
   const BlockId root = put_tokens(kNoBlock, "root", 0, {9, 9, 9, 9});

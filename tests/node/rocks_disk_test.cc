@@ -99,6 +99,37 @@ TEST_F(RocksDiskTest, ACleanStopKeepsEverythingAndTheEpochGrows) {
   EXPECT_EQ(spaces, (std::map<NamespaceId, std::string>{{disk_space(), "model=a\n"}, {other, "model=b\n"}}));
 }
 
+TEST_F(RocksDiskTest, RecordsOfNamespacesThatAreGoneGo) {
+  const auto spaces = [](const Disk& disk) {
+    std::map<NamespaceId, std::string> found;
+    EXPECT_FALSE(disk.load([&](const NamespaceId& id, const std::string& record) { found[id] = record; },
+                           [](const DiskRecord&) { return false; }));
+    return found;
+  };
+  NamespaceId other, never;
+  never.bytes.fill(std::byte{1});
+  const std::map<NamespaceId, std::string> kept = {{disk_space(), "model=a\n"}};
+  {
+    const auto disk = open();
+    ASSERT_FALSE(disk->add_namespace(disk_space(), "model=a\n"));
+    ASSERT_FALSE(disk->add_namespace(other, "model=b\n"));
+    ASSERT_FALSE(disk->flush());
+    ASSERT_FALSE(disk->remove_namespaces(std::vector{other, never}));
+    EXPECT_EQ(spaces(*disk), kept);
+    ASSERT_FALSE(disk->flush());
+  }
+  {
+    const auto disk = open();
+    EXPECT_EQ(spaces(*disk), kept);
+    ASSERT_FALSE(disk->add_namespace(other, "model=b\n"));
+    ASSERT_FALSE(disk->flush());
+    ASSERT_FALSE(disk->remove_namespaces(std::vector{other}));
+    ASSERT_FALSE(disk->add_namespace(other, "model=b\n"));  // opened again
+    ASSERT_FALSE(disk->flush());
+  }
+  EXPECT_EQ(spaces(*open()).size(), 2u);
+}
+
 TEST_F(RocksDiskTest, LoadEndsWhenItIsToldTo) {
   const auto disk = open();
   ASSERT_FALSE(write(*disk, 1, 9, 100));

@@ -568,15 +568,18 @@ TEST_F(SessionHostileTest, APutOfNothingIsRefused) {
 TEST_F(SessionHostileTest, PositionsAndTokensThatDoNotFitAreRefused) {
   const auto client = greet();
   const auto offered = wire_hashes(chain(1, 2));
-  const auto ask = [&](std::vector<std::uint32_t> positions, std::vector<std::uint32_t> tokens) {
+  const auto ask = [&](std::vector<std::uint32_t> positions, std::vector<std::uint32_t> tokens,
+                       std::vector<wire::ExtraDigest> extras = {}) {
     return client->ask(FrameType::kPut, 9, [&](FlatBufferBuilder& b) {
-      return wire::CreatePutRequestDirect(b, space, &offered, &positions, &tokens, 0, nullptr, 0, 0, check());
+      return wire::CreatePutRequestDirect(b, space, &offered, &positions, &tokens, 0, nullptr, 0, 0, check(),
+                                          extras.empty() ? nullptr : &extras);
     });
   };
   expect_refused(*client, ask({1}, {}), Errc::kBadRequest, {"positions: 1"});
   expect_refused(*client, ask({5, 5}, {}), Errc::kBadRequest, {"positions"});
   expect_refused(*client, ask({5, 4}, {}), Errc::kBadRequest, {"positions"});
   expect_refused(*client, ask({}, {1, 2, 3}), Errc::kBadRequest, {"token_ids: 3"});
+  expect_refused(*client, ask({}, {}, std::vector<wire::ExtraDigest>(9)), Errc::kBadRequest, {"extras: 9"});
 }
 
 TEST_F(SessionHostileTest, BytesThatDoNotMatchTheirChecksumsAreNeverVisible) {

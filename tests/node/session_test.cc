@@ -37,6 +37,50 @@ TEST_F(SessionTest, OpeningTheSameRecordTwiceGivesOneHandle) {
             kBlockBytes);
 }
 
+TEST_F(SessionTest, NamespacesWithoutEndAreOpenedAndAnIdleOneIsOpenedAgain) {
+  const auto client = greet(), other = greet();
+  put(*client, chain(1, 2));
+  const std::uint32_t idle = open(*client, make_record("idle", kBlockBytes));
+  const auto ask_idle = [&](std::uint32_t handle) {
+    return client->ask(FrameType::kMatch, 3,
+                       [&](FlatBufferBuilder& b) { return wire::CreateMatchRequestDirect(b, handle); });
+  };
+  EXPECT_FALSE(ask_idle(idle).is_error());
+  for (int i = 0; i < 1500; ++i) {  // the limit is 1,024
+    const std::string text = make_record("epoch " + std::to_string(i), kBlockBytes).text();
+    ASSERT_FALSE(other
+                     ->ask(FrameType::kOpen, 2,
+                           [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, text.c_str()); })
+                     .is_error());
+  }
+  EXPECT_EQ(stats().namespace_count, 1024u);
+  EXPECT_EQ(matched(*client, chain(1, 2)), 2u) << "what holds blocks stays";
+  const auto forgotten = ask_idle(idle);
+  EXPECT_EQ(forgotten.error(), Errc::kNoNamespace);
+  EXPECT_FALSE(ask_idle(open(*client, make_record("idle", kBlockBytes))).is_error());
+}
+
+TEST_F(SessionTest, WhenEveryNamespaceHoldsBlocksOpenSaysSoAndWhatToDo) {
+  const auto client = greet();
+  store->with([&](Store& each) {  // as many as there may be, each with a put under way
+    for (std::uint32_t i = 0; i < 1024; ++i) {
+      const SpaceId full = each.open(i == 0 ? record : make_record("full " + std::to_string(i), kBlockBytes)).value();
+      ASSERT_TRUE(each.offer(full, chain(i, 1), {.session = SessionId{999}}, TimePoint{1s}));
+    }
+  });
+  const std::string text = make_record("one more", kBlockBytes).text();
+  const auto ask = [&] {
+    return client->ask(FrameType::kOpen, 2,
+                       [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, text.c_str()); });
+  };
+  const auto answer = ask();
+  EXPECT_EQ(answer.error(), Errc::kBusy);
+  EXPECT_THAT(answer.message(), HasSubstr("all 1024 namespaces"));
+  EXPECT_THAT(answer.message(), HasSubstr("namespace-count-max"));
+  store->with([](Store& each) { each.end_session(SessionId{999}); });
+  EXPECT_FALSE(ask().is_error());
+}
+
 TEST_F(SessionTest, WhatWasPutIsMatchedAndGotWithItsChecksums) {
   const auto client = greet();
   const auto hashes = chain(1, 5);

@@ -228,6 +228,24 @@ TEST_F(StripedDiskTest, ADiskThatWasLeftOutIsToldWhatItMissed) {
   EXPECT_EQ(spaces, 1u);
 }
 
+TEST_F(StripedDiskTest, ADiskThatIsLeftOutHearsOfNamespacesThatAreGoneLater) {
+  NamespaceId other, later;
+  other.bytes.fill(std::byte{1});
+  later.bytes.fill(std::byte{2});
+  EXPECT_FALSE(disk->add_namespace(disk_space(), "record"));
+  EXPECT_FALSE(disk->add_namespace(other, "other"));
+  disks[2]->fails_writes = true;
+  EXPECT_TRUE(write({key(1, 2)}));
+  EXPECT_FALSE(disk->add_namespace(later, "later"));
+  EXPECT_FALSE(disk->remove_namespaces(std::vector{other, later}));
+  EXPECT_EQ(disks[0]->namespace_count(), 1u);
+  EXPECT_EQ(disks[2]->namespace_count(), 2u);
+  disks[2]->fails_writes = false;
+  clock.advance(61s);
+  EXPECT_FALSE(disk->flush());
+  EXPECT_EQ(disks[2]->namespace_count(), 1u);
+}
+
 /// Random calls and failures, against a set of keys.
 TEST_F(StripedDiskTest, BehavesAsASetOfKeys) {
   const char* const chosen = std::getenv("KV_SEED");

@@ -51,6 +51,57 @@ TEST_F(StoreTest, RefusesABadConfiguration) {
   EXPECT_EQ(Store::create(config).error(), Errc::kBadRequest);
 }
 
+TEST_F(StoreTest, APartialMatchNeedsTheSameExtra) {
+  const auto text = [](std::string_view of) { return extra_digest(std::as_bytes(std::span(of))); };
+  const ExtraDigest none{}, cat = text("cat"), dog = text("dog");
+  const auto hashes = chain(1, 2);
+  const std::vector<std::uint32_t> ids = {1, 2, 3, 4, 9, 9, 9, 5};  // placeholders in the second block
+  const auto store_as = [&](SpaceId to, std::vector<ExtraDigest> extras) {
+    auto plan = store->offer(to, hashes, {.session = kAlice, .token_ids = ids, .extras = extras}, now).value();
+    for (const auto& block : plan.staged) EXPECT_EQ(store->commit(plan.put, fill(block), now), Status::kStored);
+    store->end_put(plan.put);
+  };
+  const auto partial = [&](SpaceId of, std::vector<ExtraDigest> extras) {
+    return store->match(of, std::span(hashes).first(1), {.token_ids = ids, .extras = extras}, now)
+        .value()
+        .partial_token_count;
+  };
+  store_as(space, {none, cat});
+  EXPECT_EQ(partial(space, {none, cat}), 4u);
+  EXPECT_EQ(partial(space, {none, dog}), 0u) << "another image";
+  EXPECT_EQ(partial(space, {none, none}), 0u);
+  EXPECT_EQ(partial(space, {}), 0u) << "none";
+  EXPECT_EQ(partial(space, {none}), 0u) << "not told of the block that follows";
+  EXPECT_EQ(store->match(space, hashes, {.token_ids = ids, .extras = std::span(&cat, 1)}, now).error(),
+            Errc::kBadRequest);
+  EXPECT_EQ(store->offer(space, chain(2, 2), {.token_ids = ids, .extras = std::span(&cat, 1)}, now).error(),
+            Errc::kBadRequest);
+}
+
+TEST_F(StoreTest, WhereHashesAreAnEnginesOwnAPartialMatchNeedsExtras) {
+  std::string why;
+  const SpaceId own =
+      store
+          ->open(*NamespaceRecord::from_fields(
+              {{"model", "m"}, {"block_bytes", std::to_string(kBytes)}, {"block_size", "4"}, {"hash", "vllm"}}, &why))
+          .value();
+  const std::vector<std::uint32_t> ids = {1, 2, 3, 4};
+  const std::vector<ExtraDigest> none(1);
+  const auto store_as = [&](std::uint64_t name, std::span<const ExtraDigest> extras) {
+    auto plan = store->offer(own, chain(name, 1), {.session = kAlice, .token_ids = ids, .extras = extras}, now).value();
+    for (const auto& block : plan.staged) EXPECT_EQ(store->commit(plan.put, fill(block), now), Status::kStored);
+    store->end_put(plan.put);
+  };
+  const auto partial = [&](std::span<const ExtraDigest> extras) {
+    return store->match(own, {}, {.token_ids = ids, .extras = extras}, now).value().partial_token_count;
+  };
+  store_as(1, {});
+  EXPECT_EQ(partial(none), 0u) << "nobody knows what the stored block's hash binds";
+  store_as(2, none);
+  EXPECT_EQ(partial(none), 4u);
+  EXPECT_EQ(partial({}), 0u) << "nobody knows what the next block's would";
+}
+
 TEST_F(StoreTest, EveryCallRefusesUnknownNamespacesAndLongChains) {
   const auto one = chain(1, 1);
   const auto long_chain = chain(1, 101);

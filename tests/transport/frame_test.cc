@@ -237,6 +237,8 @@ std::function<void(std::span<const std::byte>)> checker(Check check) {
 std::map<std::string, GoldenFrame> golden_frames() {
   const std::vector<wire::Hash> hashes = {hash_of(1), hash_of(101)};
   const std::vector<std::uint32_t> tokens = {7, 8, 0xFFFFFFFF};
+  const std::array<std::uint8_t, 16> no_extra{}, some_extra = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  const std::vector<wire::ExtraDigest> extras = {wire::ExtraDigest(no_extra), wire::ExtraDigest(some_extra)};
   const std::vector<std::uint32_t> positions = {3, 9};
   const std::vector<std::uint64_t> offsets = {0, 131072}, ends = {65536, 131072};
   const std::vector<std::uint64_t> sums = {0x1111111111111111, 0x2222222222222222, 3, 4};
@@ -298,6 +300,16 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_TRUE(t.lease());
         EXPECT_TRUE(t.prefetch());
       })};
+  frames["match.extras"] = {
+      FrameType::kMatch,
+      0,
+      3,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, false, false, &extras)); },
+      checker<wire::MatchRequest>([=](const auto& t) {
+        ASSERT_EQ(t.extras()->size(), 2u);
+        EXPECT_EQ(std::memcmp(t.extras()->Get(1), &extras[1], 16), 0);
+      })};
   frames["match.answer"] = {
       FrameType::kMatch,
       kAnswer,
@@ -352,6 +364,18 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.positions()->Get(1), 9u);
         EXPECT_EQ(t.region(), 2u);
         EXPECT_EQ(t.deadline_us(), 250'000u);
+      })};
+  frames["put.extras"] = {
+      FrameType::kPut,
+      0,
+      5,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, nullptr, &tokens, 2, &offsets, 250'000, 0, &extras));
+      },
+      checker<wire::PutRequest>([=](const auto& t) {
+        ASSERT_EQ(t.extras()->size(), 2u);
+        EXPECT_EQ(std::memcmp(t.extras()->Get(1), &extras[1], 16), 0);
       })};
   frames["put.want"] = {FrameType::kPut,
                         kPart,
