@@ -4,11 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
 #include "base/assert.h"
 
 namespace kv {
+namespace {
+
+constexpr std::uint64_t kTurnBytes = 4 << 20;  ///< To a peer that takes all at once; then others get a turn.
+
+}  // namespace
 
 void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
                        std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done, int fd,
@@ -110,7 +118,8 @@ bool FrameWriter::write_some() {
 }
 
 void FrameWriter::flush() {
-  while (write_some()) {
+  const std::uint64_t turn_end = bytes_written_ + kTurnBytes;
+  while (bytes_written_ < turn_end && write_some()) {
   }
   if (!pieces_.empty()) {
     wake_.set();
@@ -120,7 +129,13 @@ void FrameWriter::flush() {
 }
 
 asio::awaitable<void> FrameWriter::run() {
+  std::uint64_t turn_end = bytes_written_ + kTurnBytes;
   while (!closed_) {
+    if (bytes_written_ >= turn_end) {
+      turn_end = bytes_written_ + kTurnBytes;
+      co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+      continue;
+    }
     if (pieces_.empty()) {
       wake_.reset();
       co_await wake_.wait();

@@ -9,6 +9,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
 #include "base/assert.h"
 #include "store/node/session_wire.h"
@@ -18,6 +19,9 @@ namespace {
 
 constexpr Duration kWatchInterval = 1s;
 constexpr std::uint64_t kProgressBytes = 64 * 1024;
+/// Of requests, then other sessions of this thread get a turn: a peer that sends without a pause never lets us wait.
+constexpr std::size_t kTurnFrames = 64;
+constexpr std::uint64_t kTurnBytes = 1 << 20;
 constexpr std::size_t kInlineGetsMax = 4;
 
 }  // namespace
@@ -59,7 +63,15 @@ asio::awaitable<void> Session::run() {
       }(self),
       asio::detached);
 
+  std::size_t frames_in_turn = 0;
+  std::uint64_t turn_began = 0;  // in bytes
   while (!ending_) {
+    if (++frames_in_turn > kTurnFrames || reader_.bytes_read() >= turn_began + kTurnBytes) {
+      frames_in_turn = 0;
+      turn_began = reader_.bytes_read();
+      co_await asio::post(executor_, asio::use_awaitable);
+      if (ending_) break;
+    }
     auto frame = co_await reader_.next();
     if (!frame) {
       const error_code error = frame.error();

@@ -349,9 +349,9 @@ void Session::finish_put(PutJob& job) {
     lanes_->stop(owner.get());
   }
   job.staged.reset();
-  const bool whole = job.committed == job.plan.staged.size();
+  // One that failed was answered, also if it still waited for memory, with nothing staged that could be missing.
+  const bool whole = !std::exchange(job.is_over, true) && job.committed == job.plan.staged.size();
   node_.metrics.observe_verb(FrameType::kPut, node_.clock.now() - job.began, !whole);
-  job.is_over = true;
   if (job.region) release(job.region);
   if (whole) {
     const auto refused = static_cast<std::uint32_t>(job.plan.refused_count + job.refused_late);
@@ -370,6 +370,7 @@ void Session::fail_put(PutJob& job, Errc code, std::string message, std::uint32_
   const std::shared_ptr<PutJob> keep = puts_.at(job.request_id);
   // A copy from the region into the slots may be waiting for its turn: drain() sees is_over before it touches them
   // again.
+  job.is_over = true;
   finish_put(job);
 }
 
