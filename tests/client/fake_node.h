@@ -75,10 +75,8 @@ class FakeNode {
   };
   using Handler = std::function<bool(Session&, const FrameReader::Frame&)>;  ///< True: handled.
 
-  FakeNode(asio::io_context& context, SimNetwork& network, std::string name)
-      : FakeNode(context, network, Endpoint{Endpoint::Scheme::kSim, std::move(name), ""}) {}
-  FakeNode(asio::io_context& context, Network& network, const Endpoint& endpoint) : context_(context) {
-    listener_ = network.listen(endpoint, context.get_executor()).value();
+  FakeNode(asio::io_context& context, SimNetwork& network, std::string name) : context_(context) {
+    listener_ = network.listen({Endpoint::Scheme::kSim, name, ""}, context.get_executor()).value();
     asio::co_spawn(context, accept(*this), asio::detached);
   }
   ~FakeNode() {
@@ -91,8 +89,6 @@ class FakeNode {
     for (const auto& session : sessions) session->stream->close();
     sessions.clear();
   }
-
-  Endpoint endpoint() const { return listener_->endpoint(); }
 
   Handler handler;  ///< Asked first.
   std::string node_id = "fake#1";

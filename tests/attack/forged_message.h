@@ -1,0 +1,147 @@
+// tests/attack/forged_message.h: any verb with any table, behind a right header unless the header is what is wrong.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/attack/attacker.h"
+
+namespace kv::attack {
+
+/// What is wrong with a message.
+enum class Forgery {
+  kNothing,
+  kEmptyTable,
+  kCutTable,
+  kGarbageTable,
+  kTableOfAnotherVerb,
+  kHugeCounts,    ///< Vectors that say they have more than there is.
+  kChangedWords,  ///< As mangle().
+  kPayload,       ///< Where most verbs have none, and not what is due where one has.
+  kResponseFlag,
+  kMoreFlag,
+  kErrorFlag,
+  kUnknownFlag,
+  kOldVersion,
+  kNewVersion,
+  kChecksum,
+  kHugeTableBytes,    ///< The header claims them; they do not come.
+  kHugePayloadBytes,  ///< The same.
+};
+inline constexpr int kForgeryCount = static_cast<int>(Forgery::kHugePayloadBytes) + 1;
+
+/// Every verb and some numbers that are none.
+inline std::vector<std::uint8_t> all_types() {
+  std::vector<std::uint8_t> types;
+  for (int type = 0; type <= kFrameTypeMax + 1; ++type) types.push_back(static_cast<std::uint8_t>(type));
+  types.insert(types.end(), {99, 0x80, 0xFF});
+  return types;
+}
+
+/// What a right message may name.
+struct Scene {
+  NamespaceRecord record;
+  std::uint32_t space = 0, region = 0;
+  std::vector<BlockHash> chain;
+  std::uint64_t lease = 0, id_in_flight = 0;
+};
+
+/// As a client that keeps the rules sends it. For hello and for what is no verb: a hello's.
+inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id) {
+  const auto verb = static_cast<FrameType>(type);
+  const Offsets offsets(scene.chain.size());
+  switch (verb) {
+    case FrameType::kOpen: return frame_bytes(verb, id, open_request(scene.record));
+    case FrameType::kMatch: return frame_bytes(verb, id, match_request(scene.space, scene.chain, true, {1, 2, 3}));
+    case FrameType::kGet:
+      return frame_bytes(verb, id, get_request(scene.space, scene.chain, scene.region, offsets, scene.lease));
+    case FrameType::kPut:
+      return frame_bytes(verb, id, put_request(scene.space, scene.chain, scene.region, offsets, 1000));
+    case FrameType::kPutData: return frame_bytes(verb, id, put_data(1, {1, 2, 3}));
+    case FrameType::kCancel: return frame_bytes(verb, id, cancel_request(scene.id_in_flight));
+    case FrameType::kRelease: return frame_bytes(verb, id, release_request(scene.lease));
+    case FrameType::kTouch:
+    case FrameType::kPin:
+    case FrameType::kUnpin:
+    case FrameType::kDrop: return frame_bytes(verb, id, prefix_request(scene.space, scene.chain));
+    case FrameType::kRegionAdd: return frame_bytes(verb, id, region_add(4096));
+    case FrameType::kRegionRemove: return frame_bytes(verb, id, region_remove(scene.region));
+    case FrameType::kStats: return frame_bytes(verb, id, stats_request());
+    case FrameType::kPing: return frame_bytes(verb, id, ping_request());
+    case FrameType::kVerbsConnect:
+      return frame_bytes(verb, id, [](FlatBufferBuilder& b) {
+        const std::vector<std::uint8_t> gid(16, 1);
+        const std::vector<flatbuffers::Offset<wire::LaneOffer>> offers = {
+            wire::CreateLaneOffer(b, 0, wire::CreateQueuePairEndDirect(b, 5, 6, 0, &gid, 1024, 1))};
+        return wire::CreateVerbsConnectRequestDirect(b, &offers);
+      });
+    default:
+      return frame_bytes(verb, id, [](FlatBufferBuilder& b) {
+        return wire::CreateHelloRequestDirect(b, kWireVersionMin, kWireVersion, "forger");
+      });
+  }
+}
+
+/// The message of `type` with something wrong with it. Whatever is random comes from `random`.
+inline Bytes forge(std::uint8_t type, Forgery forgery, const Scene& scene, std::uint64_t id, std::mt19937_64& random) {
+  const Bytes frame = right_frame(type, scene, id);
+  Bytes table(frame.begin() + kFrameHeaderBytes, frame.end());
+  FrameHeader header;
+  header.type = static_cast<FrameType>(type);
+  header.request_id = id;
+  Bytes payload;
+  switch (forgery) {
+    case Forgery::kEmptyTable: table.clear(); break;
+    case Forgery::kCutTable: table.resize(random() % table.size()); break;
+    case Forgery::kGarbageTable:
+      table.resize(random() % 300);
+      for (auto& byte : table) byte = static_cast<std::byte>(random());
+      break;
+    case Forgery::kTableOfAnotherVerb: {
+      const Bytes other = right_frame(static_cast<std::uint8_t>(1 + random() % kFrameTypeMax), scene, id);
+      table.assign(other.begin() + kFrameHeaderBytes, other.end());
+      break;
+    }
+    case Forgery::kHugeCounts: {
+      const std::array<std::uint32_t, 4> counts = {0xFFFFFFFF, 0x7FFFFFFF, 0x08000000, 100'000};
+      for (std::size_t at = 0; at + 4 <= table.size(); at += 4) {
+        std::uint32_t word;
+        std::memcpy(&word, table.data() + at, 4);
+        if (word != 0 && word == scene.chain.size()) std::memcpy(table.data() + at, &counts[random() % 4], 4);
+      }
+      break;
+    }
+    case Forgery::kChangedWords: {
+      Bytes mangled = frame;
+      mangle(mangled, id, random);
+      table.assign(mangled.begin() + kFrameHeaderBytes, mangled.end());
+      break;
+    }
+    case Forgery::kPayload: payload.resize(1 + random() % 5000); break;
+    case Forgery::kResponseFlag: header.flags = kFrameResponse; break;
+    case Forgery::kMoreFlag: header.flags = kFrameMore; break;
+    case Forgery::kErrorFlag: header.flags = kFrameError | kFrameResponse; break;
+    case Forgery::kUnknownFlag: header.flags = static_cast<std::uint16_t>(8u << random() % 13); break;
+    case Forgery::kOldVersion: header.version = 0; break;
+    case Forgery::kNewVersion: header.version = kFrameVersion + 1; break;
+    default: break;
+  }
+  header.payload_bytes = forgery == Forgery::kHugePayloadBytes ? ~std::uint64_t{0} >> random() % 20 : payload.size();
+  Bytes bytes(kFrameHeaderBytes);
+  const std::span<std::byte, kFrameHeaderBytes> head(bytes.data(), kFrameHeaderBytes);
+  encode_frame_header(header, table, head);
+  if (forgery == Forgery::kChecksum) bytes[20] ^= std::byte{0x40};
+  if (forgery == Forgery::kHugeTableBytes) {
+    const auto claimed = static_cast<std::uint32_t>(0xFFFFFFFF >> random() % 7);
+    std::memcpy(bytes.data() + 16, &claimed, sizeof claimed);
+  }
+  bytes.insert(bytes.end(), table.begin(), table.end());
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
+}
+
+}  // namespace kv::attack

@@ -1,0 +1,102 @@
+// Blocks that cost more to know than to keep: tiny ones with token ids by the million, sizes at the edges and in turn,
+// chains that are deep or wide.
+#include <thread>
+
+#include "tests/attack/attacked_node.h"
+#include "tests/attack/attacker.h"
+
+namespace kv::attack {
+namespace {
+
+class TinyBlockTest : public AttackTest {
+ protected:
+  static std::string text_of(const std::string& block_bytes, const std::string& block_size, const std::string& model) {
+    return "block_bytes=" + block_bytes + "\nblock_size=" + block_size + "\nmodel=" + model + "\n";
+  }
+};
+
+TEST_F(TinyBlockTest, SizesAtTheEdgesAreRefusedOrServed) {
+  Attacker attacker = Attacker::greeted(node->unix_socket());
+  const std::string edges[] = {"0",
+                               "1",
+                               "2",
+                               "63",
+                               "2147483647",
+                               "2147483648",
+                               "4294967295",
+                               "4294967296",
+                               "18446744073709551615",
+                               "18446744073709551616",
+                               "-1",
+                               "1e9",
+                               "",
+                               "0x10",
+                               "00016",
+                               "67108864",
+                               "67108865"};
+  for (const std::string& bytes : edges) {
+    for (const std::string& size : edges) {
+      const std::string text = text_of(bytes, size, "edge");
+      const auto opened = attacker.ask(
+          FrameType::kOpen, 2, [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, text.c_str()); });
+      std::string why;
+      const auto record = NamespaceRecord::parse(text, &why);
+      if (opened.is_error()) continue;
+      ASSERT_TRUE(record) << text;
+      const std::uint32_t space = read_table<wire::OpenResponse>(opened.table)->space();
+      const auto chain = e2e::make_chain(2, 3);
+      attacker.ask(FrameType::kMatch, 5, match_request(space, chain, true, {1, 2, 3}));
+      if (record->block_bytes() <= 4096) attacker.put(space, *record, chain, std::byte{1}, {1, 2, 3});
+      attacker.ask(FrameType::kDrop, 5, prefix_request(space, {}));
+    }
+  }
+  expect_bystanders_served();
+}
+
+TEST_F(TinyBlockTest, BlockSizesInTurnLeaveOthersServed) {
+  Attacker attacker = Attacker::greeted(node->unix_socket());
+  const std::size_t sizes[] = {4 << 10, 1 << 20, 36 << 10, 300 << 10, 4097};
+  std::vector<NamespaceRecord> records;
+  std::vector<std::uint32_t> spaces;
+  for (const std::size_t size : sizes) {
+    records.push_back(record_of(size, "size" + std::to_string(size)));
+    spaces.push_back(attacker.open(records.back()));
+  }
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    const std::size_t which = i % std::size(sizes);
+    const std::size_t count = (24 << 20) / sizes[which];  // more than a third of all memory
+    attacker.put(spaces[which], records[which], e2e::make_chain(3000 + i, std::min<std::size_t>(count, 500)),
+                 std::byte{1}, {}, 1000);
+  }
+  expect_bystanders_served();
+}
+
+TEST_F(TinyBlockTest, DeepChainsAreBoundedAndCanBeDropped) {
+  bounds.rss_growth_bytes = 256 << 20;
+  Attacker attacker = Attacker::greeted(node->unix_socket());
+  const NamespaceRecord record = record_of(64, "deep");
+  const std::uint32_t space = attacker.open(record);
+  for (std::uint64_t i = 0; i < 8; ++i) attacker.put(space, record, e2e::make_chain(5000 + i, 60'000), std::byte{1});
+  expect_bystanders_served();
+  EXPECT_FALSE(attacker.ask(FrameType::kDrop, 5, prefix_request(space, {})).is_error());
+  expect_bystanders_served();
+}
+
+TEST_F(TinyBlockTest, WideChainsAreBoundedAndCanBeDropped) {
+  bounds.rss_growth_bytes = 256 << 20;
+  Attacker attacker = Attacker::greeted(node->unix_socket());
+  const NamespaceRecord record = record_of(64, "wide");
+  const std::uint32_t space = attacker.open(record);
+  const auto trunk = e2e::make_chain(7000, 1);
+  for (std::uint64_t i = 0; i < 5000; ++i) {  // all below one block
+    auto chain = e2e::make_chain(8000 + i, 3);
+    chain[0] = trunk[0];
+    attacker.put(space, record, chain, std::byte{1});
+  }
+  expect_bystanders_served();
+  EXPECT_FALSE(attacker.ask(FrameType::kDrop, 5, prefix_request(space, trunk)).is_error());
+  expect_bystanders_served();
+}
+
+}  // namespace
+}  // namespace kv::attack
