@@ -15,7 +15,7 @@ constexpr std::size_t kKeyBytesMax = 64;
 constexpr std::size_t kValueBytesMax = 1024;
 constexpr std::size_t kFieldCountMax = 64;
 constexpr std::size_t kTextBytesMax = 16 * 1024;
-constexpr std::size_t kBlockSizeMax = 1048576;  // tokens
+constexpr std::size_t kBlockSizeMax = 65536;  // tokens
 constexpr std::size_t kBlockBytesMax = std::size_t{1} << 30;
 
 /// docs/namespace-record.md says what each means. Appending one is compatible; renaming or removing one is not.

@@ -14,7 +14,7 @@ namespace kv {
 
 /// A canonical record: `key=value` lines sorted by key, each ended by '\n' (docs/namespace-record.md lists the keys).
 /// Keys are [a-z0-9_.]{1,64}; values are printable ASCII, 1..1024 bytes; at most 64 fields, 16 KiB in all. Required:
-/// `model`, `block_size` (tokens, 1..1048576), `block_bytes` (1..1 GiB); both decimal without leading zeros, so that
+/// `model`, `block_size` (tokens, 1..65536), `block_bytes` (1..1 GiB); both decimal without leading zeros, so that
 /// one namespace has one text. A field with an empty value is the same as no field and is left out of the text. Unknown
 /// keys are refused unless they begin with `x.`, which is for callers' own distinctions.
 class NamespaceRecord {

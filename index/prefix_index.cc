@@ -30,6 +30,8 @@ constexpr std::size_t kJoinBlocksMax = 4096;
 
 __extension__ using Wide = unsigned __int128;
 
+constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;  // of the standard library's containers, allocated
+
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
 /// What is known of a block besides its hash. Half a cache line, read once per request; a match never touches it.
@@ -56,6 +58,8 @@ struct alignas(64) Node {
   std::uint32_t pinned_count = 0;  ///< Pinned blocks of the run and of all runs below.
 };
 static_assert(sizeof(Node) == 64);
+
+constexpr std::size_t kNodeBytes = sizeof(Node) + sizeof(LeafHeap::Entry) + sizeof(std::uint32_t);
 
 struct Tree {
   NodeId root = kNoNode;  ///< kNoNode: removed.
@@ -115,6 +119,7 @@ struct PrefixIndex::Impl {
   std::size_t linked_count = 0;
   std::size_t heap_bytes = 0;  ///< Of runs and child maps.
   std::size_t candidate_count = 0;
+  std::size_t used_node_count = 0;
 
   explicit Impl(std::uint64_t seed) : hash_seed(seed) {}
 
@@ -194,6 +199,7 @@ struct PrefixIndex::Impl {
     node.parent = parent;
     node.first_depth = first_depth;
     node.pinned_count = 0;
+    ++used_node_count;
     return id;
   }
 
@@ -201,6 +207,7 @@ struct PrefixIndex::Impl {
   void free_empty_node(NodeId id, NodeId heir) {
     Node& node = nodes[id];
     if (reaping == id) reaping = heir;
+    --used_node_count;
     KV_ASSERT(node.run.empty() && node.children.size() == 0 && !node.candidates && !leaves_of(id).contains(id));
     node.parent = free_node;
     free_node = id;
@@ -888,8 +895,13 @@ Tick PrefixIndex::recency(BlockId block) const { return Tick{impl_->at(block).re
 std::size_t PrefixIndex::block_count() const { return impl_->linked_count; }
 std::size_t PrefixIndex::block_count(TreeId tree) const { return impl_->at(tree).block_count; }
 
+std::size_t PrefixIndex::used_bytes() const {
+  return (impl_->linked_count + impl_->orphans.size()) * sizeof(Block) + impl_->used_node_count * kNodeBytes +
+         impl_->heap_bytes + impl_->tokens.used_bytes() + impl_->orphans.size() * kMapNodeBytes +
+         impl_->candidate_count * kSetNodeBytes;
+}
+
 std::size_t PrefixIndex::memory_bytes() const {
-  constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;  // of the standard library's containers, allocated
   std::size_t leaves_bytes = impl_->leaves.capacity() * sizeof(LeafHeap);
   for (const LeafHeap& heap : impl_->leaves) leaves_bytes += heap.heap_bytes();
   return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() + leaves_bytes +
@@ -952,6 +964,10 @@ std::string PrefixIndex::Impl::check() const {
   if (bytes != heap_bytes)
     return "heap_bytes is " + std::to_string(heap_bytes) + " and should be " + std::to_string(bytes);
   if (candidates != candidate_count) return "candidate_count is wrong";
+  if (node_count != used_node_count) return "used_node_count is wrong";
+  std::size_t ids_bytes = 0;
+  for (std::uint32_t i = 0; i < blocks.size(); ++i) ids_bytes += tokens.ids_bytes(BlockId{i});
+  if (ids_bytes != tokens.used_bytes()) return "the token ids' bytes are miscounted";
   for (const LeafHeap& heap : leaves)
     if (!heap.check()) return "a leaf heap is out of order";
   return {};

@@ -138,6 +138,9 @@ class PrefixIndex {
 
   std::size_t block_count() const;  ///< Linked blocks in all trees.
   std::size_t block_count(TreeId tree) const;
+  /// What the blocks that are here take, and what hangs on them: entries, edges, token ids. Goes down with each that is
+  /// removed. (memory_bytes() does not: tables keep their memory for the next blocks.) O(1).
+  std::size_t used_bytes() const;
   std::size_t memory_bytes() const;  ///< Heap bytes in use by the index, all included.
 
   /// Every linked block of a tree, parents before children.

@@ -53,16 +53,21 @@ class TokenTable {
     std::memcpy(copy.get() + 1, &extra, sizeof extra);
     std::copy(ids.begin(), ids.end(), copy.get() + kHeader);
     heap_bytes_ += ids_bytes(ids);
+    used_bytes_ += ids_bytes(ids);
   }
 
   void erase(BlockId block) {
     if (!has(block)) return;
     const auto [chunk, i] = place(block);
     heap_bytes_ -= ids_bytes(of(block).ids);
+    used_bytes_ -= ids_bytes(of(block).ids);
     chunks_[chunk][i].reset();
   }
 
   std::size_t heap_bytes() const { return heap_bytes_ + chunks_.capacity() * sizeof(chunks_[0]); }
+
+  std::size_t used_bytes() const { return used_bytes_; }  ///< Of the ids alone.
+  std::size_t ids_bytes(BlockId block) const { return has(block) ? ids_bytes(of(block).ids) : 0; }
 
   /// Leading ids that are equal; none if the extras differ, wherever in the block they begin to count.
   static std::size_t common_count(const Tokens& a, const Tokens& b) {
@@ -101,7 +106,7 @@ class TokenTable {
   static std::size_t ids_bytes(TokenIds ids) { return allocated_bytes((ids.size() + kHeader) * sizeof(std::uint32_t)); }
 
   std::vector<std::unique_ptr<Ids[]>> chunks_;
-  std::size_t heap_bytes_ = 0;
+  std::size_t heap_bytes_ = 0, used_bytes_ = 0;
 };
 
 }  // namespace kv

@@ -122,7 +122,7 @@ void DiskTier::evict(BlockId block) {
 }
 
 void DiskTier::trim() {
-  while (only_bytes_ > config_.capacity_bytes) {
+  while (only_bytes_ > config_.capacity_bytes || is_index_full()) {
     const BlockId oldest = index_.oldest_leaf_end();
     if (oldest == kNoBlock) return;  // all of it is being read
     evict(oldest);

@@ -26,6 +26,8 @@ struct DiskTierConfig {
   double rewrite_share = 0.08;
   std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
   std::uint64_t hash_seed = 0;     ///< As PrefixIndex.
+  /// Of used_bytes(): beyond this, blocks go as beyond the capacity. 0: no bound.
+  std::uint64_t index_bytes_max = 0;
 };
 
 /// The second tier's index. On disk the blocks are a log, cut into segments of consecutive keys; a block that is
@@ -76,7 +78,11 @@ class DiskTier {
   /// larger epoch was given.
   void start_epoch(std::uint32_t epoch);
   DiskKey next_key() const { return DiskKey{next_key_}; }  ///< No key was given that is not smaller.
-  bool is_full() const { return only_bytes_ >= config_.capacity_bytes; }
+  bool is_full() const { return only_bytes_ >= config_.capacity_bytes || is_index_full(); }
+  /// Of the index in memory: what it takes for each block on disk.
+  std::uint64_t used_bytes() const {
+    return index_.used_bytes() + index_.block_count() * (sizeof(Entry) + sizeof(DiskSide) + sizeof(MemorySide));
+  }
   void load_key(DiskKey key, std::uint64_t bytes);  ///< A key that is on disk. Call with ever smaller keys.
   /// As add, for the key that load_key() was last called with, or for one before.
   BlockId load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
@@ -145,6 +151,7 @@ class DiskTier {
   };
 
   static std::uint64_t first_key(std::uint32_t epoch) { return (std::uint64_t{epoch} << 40) + kPlaceCount; }
+  bool is_index_full() const { return config_.index_bytes_max > 0 && used_bytes() >= config_.index_bytes_max; }
   bool is_live(const Entry& entry) const { return index_.is_linked(entry.block) && key(entry.block) == entry.key; }
   BlockId insert(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
   void append(DiskKey key, BlockId block);

@@ -7,6 +7,7 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kLeasesEndedMax = 128;  ///< In one go.
+constexpr std::size_t kIndexBytesMin = 256 << 20;
 
 }  // namespace
 
@@ -18,7 +19,10 @@ Result<std::unique_ptr<Store>> Store::create(const StoreConfig& config) {
   if (config.spill.reserve < 0 || config.spill.reserve > 1) return Errc::kBadRequest;
   auto arena = Arena::create(config.arena);
   if (!arena) return arena.error();
-  return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(config, std::move(*arena))));
+  StoreConfig with_bounds = config;
+  if (with_bounds.index_bytes_max == 0) with_bounds.index_bytes_max = kIndexBytesMin + config.arena.capacity_bytes / 16;
+  if (with_bounds.disk.index_bytes_max == 0) with_bounds.disk.index_bytes_max = with_bounds.index_bytes_max / 2;
+  return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(with_bounds, std::move(*arena))));
 }
 
 // -- namespaces

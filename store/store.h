@@ -47,8 +47,11 @@ struct StoreConfig {
   std::size_t namespace_count_max = 1024;  ///< With blocks, or idle and remembered.
   double pinned_fraction_max = 0.5;        ///< Of the arena, by pin().
   std::size_t chain_blocks_max = 65536;    ///< In one request.
-  std::uint64_t hash_seed = 0;             ///< As PrefixIndex.
-  DiskTierConfig disk;                     ///< No capacity: no disk tier.
+  /// Of memory for what is kept of blocks besides their bytes (StoreStats::index_used_bytes): beyond it, blocks are
+  /// evicted as for lack of arena. At most half of it is for blocks on disk. 0: 256 MiB and a 16th of the arena.
+  std::size_t index_bytes_max = 0;
+  std::uint64_t hash_seed = 0;  ///< As PrefixIndex.
+  DiskTierConfig disk;          ///< No capacity: no disk tier.
   SpillerConfig spill;
 };
 
@@ -56,7 +59,8 @@ struct StoreConfig {
 struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules given to some class.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
-  std::uint64_t index_bytes = 0;
+  std::uint64_t index_bytes = 0;  ///< Of heap, with what is kept for the next blocks.
+  std::uint64_t index_used_bytes = 0, index_bytes_max = 0;
   std::uint64_t forgotten_namespaces = 0;  ///< To make room for others.
   /// Hits in memory, hits on disk, misses.
   std::uint64_t match_hit_blocks = 0, match_disk_blocks = 0, match_miss_blocks = 0;
@@ -206,6 +210,11 @@ class Store {
     /// when the disk has caught up.
     bool may_lose = true;
   };
+  /// Token ids are kept only if they are few beside the block's bytes; else the block is stored without, and no partial
+  /// match names it.
+  static constexpr std::size_t kept_ids_bytes_max(std::size_t block_bytes) {
+    return block_bytes / 4 > 1024 ? block_bytes / 4 : 1024;
+  }
   /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
   /// here stays pinned until end_put. Copies what it needs of the spans. A plan that stages nothing and refuses
   /// something still has a put, to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (no

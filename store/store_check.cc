@@ -19,6 +19,8 @@ StoreStats Store::stats() const {
   stats.lease_count = impl_->leases.lease_count();
   stats.namespace_count = impl_->spaces.count();
   stats.index_bytes = pool.index().memory_bytes();
+  stats.index_used_bytes = impl_->index_used_bytes();
+  stats.index_bytes_max = impl_->config.index_bytes_max;
   stats.dropped_blocks += evictions.dropped_blocks;
   stats.evicted_blocks = evictions.evicted_blocks;
   stats.evicted_bytes = evictions.evicted_bytes;
@@ -113,6 +115,9 @@ std::string Store::check() const {
 /// Adds the puts' staged bytes and pins to those given.
 std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const {
   std::unordered_set<SlotId> staged;
+  std::size_t ids_bytes = 0;
+  for (const auto& [id, put] : puts) ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
+  if (ids_bytes != put_ids_bytes) return "store: the token ids of puts are miscounted";
   for (const Unwanted& of_put : unwanted) {
     for (const SlotId slot : of_put.slots) {
       if (!staged.insert(slot).second) return "store: a slot is to be freed twice";

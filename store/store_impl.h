@@ -69,6 +69,7 @@ struct Store::Impl {
   std::unordered_map<std::size_t, std::size_t> spaces_of_size;  ///< By block_bytes.
   std::set<NamespaceId> unseen_spaces;  ///< A load broke off: what the disk has of them is for the next start.
   std::uint64_t put_count = 0;          ///< Ever: the last PutId.
+  std::size_t put_ids_bytes = 0;        ///< Of the token ids of puts under way.
   std::uint64_t move_pin_count = 0;     ///< Pins of pin_prefix that wait for their unpin.
   StoreStats counters;                  ///< The counters only; gauges are asked for.
 
@@ -94,6 +95,9 @@ struct Store::Impl {
     Impl& impl_;
   };
   void expire_leases(TimePoint now, Steps& steps);
+  std::size_t index_used_bytes() const;
+  enum class Room : std::uint8_t { kIs, kIsNot, kUnfinished };
+  Room make_index_room(TimePoint now, Steps& steps);
   void tidy(TimePoint now, Steps& steps);
 
   /// What every call with a chain begins with.

@@ -42,10 +42,12 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   for (std::size_t i = stored_count; i < hashes.size(); ++i)
     put.positions.push_back(options.positions.empty() ? static_cast<std::uint32_t>(i) : options.positions[i]);
   const bool knows_extras = !options.extras.empty() || found->space->record->has_own_chain();
-  if (!options.token_ids.empty() && knows_extras) {
+  if (!options.token_ids.empty() && knows_extras &&
+      block_size * sizeof(options.token_ids[0]) <= kept_ids_bytes_max(put.space->record->block_bytes())) {
     put.token_ids.assign(options.token_ids.begin() + stored_count * block_size, options.token_ids.end());
     if (!options.extras.empty()) put.extras.assign(options.extras.begin() + stored_count, options.extras.end());
   }
+  impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
@@ -67,6 +69,9 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
   const std::size_t block_bytes = put.space->record->block_bytes();
   while (put.slots.size() < put.hashes.size()) {
     if (plan.again = !steps.are_left(); plan.again) break;
+    const Room room = make_index_room(now, steps);
+    plan.again = room == Room::kUnfinished;
+    if (room != Room::kIs) break;
     const std::size_t i = put.slots.size();
     const Evictor::Found found = evictor.find_slot(block_bytes, steps, now, may_lose || !tier, put.was_refused);
     plan.again = found.again;
@@ -78,6 +83,31 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
   }
   plan.refused_count = put.hashes.size() - put.slots.size();
   if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
+}
+
+/// Of all that a client can make grow: what is in the index, what hangs on it, and what will be there once puts under
+/// way are committed.
+std::size_t Store::Impl::index_used_bytes() const {
+  constexpr std::size_t kSetNodeBytes = 40, kStagedBytes = 256;
+  return pool.index().used_bytes() + (pool.retained().size() + pool.unlinked().size()) * kSetNodeBytes +
+         pool.staged_count() * kStagedBytes + put_ids_bytes + (tier ? tier->used_bytes() : 0);
+}
+
+/// Evicts, the least recently used leaf ends first, whatever their size, until there is room for one more block.
+Store::Impl::Room Store::Impl::make_index_room(TimePoint now, Steps& steps) {
+  while (index_used_bytes() >= config.index_bytes_max) {
+    if (pool.index().has_detached()) {
+      evictor.reap(steps, now);
+    } else {
+      const BlockId oldest = pool.index().oldest_leaf_end(&steps);
+      if (!steps.are_left()) return Room::kUnfinished;
+      if (oldest == kNoBlock) return Room::kIsNot;
+      steps.take(Steps::kRemoval);
+      evictor.evict(oldest, now);
+    }
+    if (!steps.are_left()) return Room::kUnfinished;
+  }
+  return Room::kIs;
 }
 
 Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> checksums, TimePoint now) {
@@ -140,6 +170,7 @@ void Store::end_put(PutId id) {
 void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   Put& put = it->second;
   if (put.tail != kNoBlock) pool.unpin(put.tail);
+  put_ids_bytes -= put.token_ids.size() * sizeof(put.token_ids[0]);
   const std::size_t refused_count = put.hashes.size() - put.slots.size();
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
   unwanted.push_back({put.space, std::move(put.slots)});

@@ -178,6 +178,9 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("session-idle-seconds", session_idle_seconds,
       "A session that did nothing for so long, lends no memory and holds no lease may be closed to make room")
       ->check(CLI::Range(1.0, 1e9));
+  add("index-bytes-max", options.store.index_bytes_max,
+      "Memory for what is kept of blocks besides their bytes, token ids too; 0: 256MiB and a 16th of the capacity")
+      ->transform(size);
   add("namespace-count-max", options.store.namespace_count_max, "Namespaces at once; idle ones make room for others")
       ->check(CLI::Range(1, 1000000));
   add("chain-blocks-max", options.store.chain_blocks_max, "Hashes in one request")->check(CLI::Range(1, 80000));

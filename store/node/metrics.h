@@ -51,6 +51,8 @@ inline constexpr StoreStatName kStoreStatNames[] = {
     {"forgotten_namespaces", &StoreStats::forgotten_namespaces, true,
      "Idle namespaces forgotten to make room for others"},
     {"index_bytes", &StoreStats::index_bytes, false, "Memory of the index"},
+    {"index_used_bytes", &StoreStats::index_used_bytes, false, "Of it in use: what index-bytes-max bounds"},
+    {"index_bytes_max", &StoreStats::index_bytes_max, false, "Bound of index_used_bytes"},
     {"match_hit_blocks", &StoreStats::match_hit_blocks, true, "Blocks asked for by match and held"},
     {"match_miss_blocks", &StoreStats::match_miss_blocks, true, "Blocks asked for by match and not held"},
     {"get_hit_blocks", &StoreStats::get_hit_blocks, true, "Blocks asked for by get and held"},

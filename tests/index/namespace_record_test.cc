@@ -69,10 +69,10 @@ struct BadFields {
 TEST(NamespaceRecordTest, RefusalNamesTheFieldItsValueAndWhatIsAllowed) {
   const BadFields table[] = {
       {"model", "", {"\"model\" is missing"}},
-      {"block_size", "", {"\"block_size\" is missing", "from 1 to 1048576"}},
-      {"block_size", "0", {"\"block_size\"", "\"0\"", "from 1 to 1048576"}},
+      {"block_size", "", {"\"block_size\" is missing", "from 1 to 65536"}},
+      {"block_size", "0", {"\"block_size\"", "\"0\"", "from 1 to 65536"}},
       {"block_size", "016", {"\"016\"", "without leading zeros"}},
-      {"block_size", "1048577", {"\"1048577\"", "from 1 to 1048576"}},
+      {"block_size", "65537", {"\"65537\"", "from 1 to 65536"}},
       {"block_size", "-1", {"\"-1\""}},
       {"block_size", "+1", {"\"+1\""}},
       {"block_size", "16 ", {"\"16 \""}},
@@ -103,7 +103,7 @@ TEST(NamespaceRecordTest, RefusalNamesTheFieldItsValueAndWhatIsAllowed) {
 
 TEST(NamespaceRecordTest, LimitsAreMetExactly) {
   auto fields = kSmall;
-  fields["block_size"] = "1048576";
+  fields["block_size"] = "65536";
   fields["block_bytes"] = "1073741824";
   fields["salt"] = std::string(1024, '~');
   fields["x." + std::string(62, 'z')] = " ";
