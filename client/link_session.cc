@@ -724,10 +724,11 @@ std::uint32_t LinkSession::space_handle(std::uint32_t space) const {
   return spaces_[space]->handle;
 }
 
-void LinkSession::forget_space(std::uint32_t space, std::uint32_t handle) {
-  if (opened(space) != Opened::kYes || spaces_[space]->handle != handle) return;
+bool LinkSession::forget_space(std::uint32_t space, std::optional<std::uint32_t> handle) {
+  if (opened(space) != Opened::kYes || (handle && spaces_[space]->handle != *handle)) return false;
   spaces_[space]->state = Opened::kNo;
   spaces_[space]->retry_at = {};
+  return true;
 }
 
 // -- lent memory

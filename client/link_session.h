@@ -173,9 +173,10 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   /// Asks the node; NodeLink::open_ended() follows. Does nothing if it is open or being opened, if the session is full,
   /// or if it failed a short while ago and `must` is false.
   void open(std::uint32_t space, bool must);
-  bool can_open(std::uint32_t space) const;                      ///< Or its record is over the node's limit.
-  std::uint32_t space_handle(std::uint32_t space) const;         ///< Requires opened() == kYes.
-  void forget_space(std::uint32_t space, std::uint32_t handle);  ///< The node no longer takes it.
+  bool can_open(std::uint32_t space) const;               ///< Or its record is over the node's limit.
+  std::uint32_t space_handle(std::uint32_t space) const;  ///< Requires opened() == kYes.
+  /// The node no longer takes the handle; without one: whichever it is. False: it was forgotten before.
+  bool forget_space(std::uint32_t space, std::optional<std::uint32_t> handle = std::nullopt);
 
   // Lent memory.
   enum class Lent {

@@ -166,7 +166,13 @@ LinkSession* NodeLink::pick(const Call& call) const {
 bool NodeLink::retry(Call& call, error_code why, LinkSession* session) {
   if (call.space == Call::kNoSpace || closed_ || session == nullptr) return false;
   if (why != Errc::kNoNamespace && why != Errc::kMismatch) return false;
-  session->forget_space(call.space, call.handle_);
+  if (session->forget_space(call.space, call.handle_) && why == Errc::kNoNamespace) {
+    // The node has forgotten the namespace, and so most likely what it told the other sessions: the next try must not
+    // meet the same there.
+    for (const auto& slot : slots_) {
+      if (slot->session && slot->session.get() != session) slot->session->forget_space(call.space);
+    }
+  }
   // A mismatch is a mistake on one of the two sides: the caller is told, and the next call opens anew. And a node that
   // has begun to answer knew the namespace: what it says now is not to be built upon.
   if (why != Errc::kNoNamespace || call.retried_ || call.has_begun_) return false;

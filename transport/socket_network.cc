@@ -215,8 +215,8 @@ class SocketListener final : public Listener {
         peer = group + ":" + std::to_string(tcp.port());
       }
     }
-    co_return std::unique_ptr<Stream>(
-        std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix, std::move(peer), std::move(group)));
+    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix,
+                                                                     std::move(peer), std::move(group)));
   }
 
   void close() override {

@@ -122,7 +122,7 @@ void Session::promote(const GetJob& job, std::size_t block_count, const DiskBloc
   if (!plan || plan->put == PutId{}) return;
   const bool fits = plan->staged.size() == 1 && plan->staged[0].index == block_count - 1;
   if (fits) std::memcpy(plan->staged[0].bytes.data(), last.bytes.data(), last.bytes.size());
-  const BlockId on_disk = job.prefix.spilled[block_count - 1 - job.prefix.blocks.size()].id;
+  const BlockId on_disk = job.prefix->spilled[block_count - 1 - job.prefix->blocks.size()].id;
   node_.store.with([&](Store& store) {
     // One that was dropped while it was read must not come back this way.
     if (fits && store.is_on_disk(on_disk))

@@ -28,7 +28,8 @@ struct SessionTableConfig {
 /// user are one peer, so its share is large, and never all:
 ///   1. size() <= count_max, but for sessions that are ending.
 ///   2. A peer gets another session only while it holds fewer than s / (1 - s) times as many as are free, with
-///      s = peer_share_max. So alone it gets the share s, and however many peers take all they get, some stay free.
+///      s = peer_share_max, and always a first one. So alone it gets the share s, and each peer that takes all it gets
+///      leaves 1 - s of what was free: 4 of 4096 behind five such peers.
 ///   3. Where 1 or 2 refuses, the session of that peer (1: of anyone) that is idle longest is ended for the new one,
 ///      if it is idle for idle_min. A session is idle while it lends no memory, holds no lease and moves nothing: its
 ///      worker comes back with a new session, and loses nothing.

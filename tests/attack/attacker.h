@@ -25,35 +25,44 @@ inline std::vector<wire::Hash> wire_hashes(Hashes hashes) {
   return all;
 }
 
+/// A handle of the session's own, and the name that each request has to say with it.
+struct OpenedSpace {
+  std::uint32_t number = 0;
+  std::uint64_t check = 0;
+};
+
 // -- tables, for frame_bytes() and Attacker::send()
 inline auto open_request(const NamespaceRecord& record) {
   return [text = record.text()](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, text.c_str()); };
 }
-inline auto match_request(std::uint32_t space, Hashes hashes, bool lease = false,
+inline auto match_request(OpenedSpace space, Hashes hashes, bool lease = false,
                           std::vector<std::uint32_t> token_ids = {}) {
   return [=, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
-    return wire::CreateMatchRequestDirect(b, space, &all, token_ids.empty() ? nullptr : &token_ids, lease);
+    return wire::CreateMatchRequestDirect(b, space.number, &all, token_ids.empty() ? nullptr : &token_ids, lease, false,
+                                          space.check);
   };
 }
-inline auto get_request(std::uint32_t space, Hashes hashes, std::uint32_t region = 0, Offsets offsets = {},
+inline auto get_request(OpenedSpace space, Hashes hashes, std::uint32_t region = 0, Offsets offsets = {},
                         std::uint64_t lease = 0) {
   return [=, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
-    return wire::CreateGetRequestDirect(b, space, &all, lease, region, region == 0 ? nullptr : &offsets);
+    return wire::CreateGetRequestDirect(b, space.number, &all, lease, region, region == 0 ? nullptr : &offsets, nullptr,
+                                        2, 0, 0, space.check);
   };
 }
-inline auto put_request(std::uint32_t space, Hashes hashes, std::uint32_t region = 0, Offsets offsets = {},
+inline auto put_request(OpenedSpace space, Hashes hashes, std::uint32_t region = 0, Offsets offsets = {},
                         std::uint64_t deadline_us = 0, std::vector<std::uint32_t> token_ids = {}) {
   return [=, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
-    return wire::CreatePutRequestDirect(b, space, &all, nullptr, token_ids.empty() ? nullptr : &token_ids, region,
-                                        region == 0 ? nullptr : &offsets, deadline_us);
+    return wire::CreatePutRequestDirect(b, space.number, &all, nullptr, token_ids.empty() ? nullptr : &token_ids,
+                                        region, region == 0 ? nullptr : &offsets, deadline_us, 0, space.check);
   };
 }
 inline auto put_data(std::uint32_t block_count, std::vector<std::uint64_t> checksums) {
   return [=](FlatBufferBuilder& b) { return wire::CreatePutDataDirect(b, block_count, &checksums); };
 }
-inline auto prefix_request(std::uint32_t space, Hashes hashes) {
-  return
-      [=, all = wire_hashes(hashes)](FlatBufferBuilder& b) { return wire::CreatePrefixRequestDirect(b, space, &all); };
+inline auto prefix_request(OpenedSpace space, Hashes hashes) {
+  return [=, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
+    return wire::CreatePrefixRequestDirect(b, space.number, &all, space.check);
+  };
 }
 inline auto cancel_request(std::uint64_t id) {
   return [=](FlatBufferBuilder& b) { return wire::CreateCancelRequest(b, id); };
@@ -110,14 +119,14 @@ class Attacker : public e2e::RawSession {
     if (!send(type, id, build, payload)) throw std::runtime_error("the node takes nothing");
     return last_answer(id);
   }
-  std::uint32_t open(const NamespaceRecord& record) {
+  OpenedSpace open(const NamespaceRecord& record) {
     const Answer answer = ask(FrameType::kOpen, 2, open_request(record));
     const auto* response = answer.is_error() ? nullptr : read_table<wire::OpenResponse>(answer.table);
     if (response == nullptr) throw std::runtime_error("open: " + answer.error_text());
-    return response->space();
+    return {response->space(), namespace_check(record.id())};
   }
   /// Stores blocks of `byte` over and over; how many of them were stored by it.
-  std::uint32_t put(std::uint32_t space, const NamespaceRecord& record, Hashes hashes, std::byte byte,
+  std::uint32_t put(OpenedSpace space, const NamespaceRecord& record, Hashes hashes, std::byte byte,
                     std::vector<std::uint32_t> token_ids = {}, std::uint64_t deadline_us = 0) {
     constexpr std::uint64_t kId = 3;
     send(FrameType::kPut, kId, put_request(space, hashes, 0, {}, deadline_us, std::move(token_ids)));

@@ -52,7 +52,8 @@ class EveryMessageTest : public NodeTest, public testing::WithParamInterface<Sta
     const std::uint8_t version = state == State::kGreetedOld ? kWireVersionMin : kWireVersion;
     EXPECT_FALSE(reached.client->ask(FrameType::kHello, 1, hello_request(kWireVersionMin, version)).is_error());
     if (state == State::kGreetedOld || state == State::kGreetedNew) return reached;
-    scene.space = space = open(*reached.client, record);
+    space = open(*reached.client, record);
+    const attack::OpenedSpace opened = scene.space = {space, check()};
     const auto hashes = chain(2, state == State::kPutDraining ? 3 : 30);
     switch (state) {
       case State::kNodeDraining: node->draining = true; break;
@@ -62,25 +63,25 @@ class EveryMessageTest : public NodeTest, public testing::WithParamInterface<Sta
         scene.region = lend(*reached.client, *memory_);
         const Offsets offsets(31);  // more than is copied in one turn
         reached.before =
-            frame_bytes(FrameType::kGet, kInFlightId, attack::get_request(space, chain(3, 31), scene.region, offsets));
+            frame_bytes(FrameType::kGet, kInFlightId, attack::get_request(opened, chain(3, 31), scene.region, offsets));
         reached.owed[kInFlightId] = 1;
         break;
       }
       case State::kPutFromRegionWanted:
         scene.region = lend(*reached.client, *memory_);
         reached.client->ask(FrameType::kPut, kInFlightId,
-                            attack::put_request(space, hashes, scene.region, Offsets(hashes.size())));
+                            attack::put_request(opened, hashes, scene.region, Offsets(hashes.size())));
         reached.owed[kInFlightId] = 1;
         break;
       case State::kPutWanted:
       case State::kPutDraining:
       case State::kPutWaiting:
       case State::kAfterCancel: {
-        reached.client->ask(FrameType::kPut, kInFlightId, attack::put_request(space, hashes));
+        reached.client->ask(FrameType::kPut, kInFlightId, attack::put_request(opened, hashes));
         reached.owed[kInFlightId] = 1;
         if (state == State::kPutWaiting) {
-          reached.before =
-              frame_bytes(FrameType::kPut, kInFlightId + 1, attack::put_request(space, chain(4, 20), 0, {}, 2'000'000));
+          reached.before = frame_bytes(FrameType::kPut, kInFlightId + 1,
+                                       attack::put_request(opened, chain(4, 20), 0, {}, 2'000'000));
           reached.owed[kInFlightId + 1] = 1;
         } else if (state == State::kAfterCancel) {
           reached.before = frame_bytes(FrameType::kCancel, kInFlightId + 2, cancel_request(kInFlightId));

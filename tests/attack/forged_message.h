@@ -45,7 +45,8 @@ inline std::vector<std::uint8_t> all_types() {
 /// What a right message may name.
 struct Scene {
   NamespaceRecord record;
-  std::uint32_t space = 0, region = 0;
+  OpenedSpace space;
+  std::uint32_t region = 0;
   std::vector<BlockHash> chain;
   std::uint64_t lease = 0, id_in_flight = 0;
 };

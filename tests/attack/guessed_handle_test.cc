@@ -46,7 +46,7 @@ class GuessedHandleTest : public AttackTest {
 
   /// One that is not refused is cancelled at once.
   e2e::RawSession::Answer refusal_of_put(std::uint32_t guess) const {
-    thief->send(FrameType::kPut, 9, put_request(guess, chain));
+    thief->send(FrameType::kPut, 9, put_request({guess, namespace_check(record.id())}, chain));
     thief->send(FrameType::kCancel, 10, cancel_request(9));
     return thief->last_answer(9);
   }
@@ -54,14 +54,15 @@ class GuessedHandleTest : public AttackTest {
   static constexpr std::uint64_t kPutId = 77;
   NamespaceRecord record = record_of(kBlock, "victim");
   std::vector<BlockHash> chain = e2e::make_chain(11, 4), next = e2e::make_chain(12, 4);
-  std::uint32_t space = 0, region = 0;
+  OpenedSpace space;
+  std::uint32_t region = 0;
   std::uint64_t lease = 0;
   std::unique_ptr<SharedMemory> memory;
   std::unique_ptr<Attacker> victim, thief;
 };
 
 TEST_F(GuessedHandleTest, LeasesOfOthersLiveOn) {
-  const std::uint32_t handle = thief->open(record);
+  const OpenedSpace handle = thief->open(record);
   for (std::uint64_t guess = lease > 50 ? lease - 50 : 0; guess < lease + 50; ++guess) {
     thief->ask(FrameType::kRelease, 9, release_request(guess));
     thief->ask(FrameType::kGet, 10, get_request(handle, chain, 0, {}, guess));
@@ -69,7 +70,7 @@ TEST_F(GuessedHandleTest, LeasesOfOthersLiveOn) {
 }
 
 TEST_F(GuessedHandleTest, RegionsOfOthersAreNoRegions) {
-  const std::uint32_t handle = thief->open(record);
+  const OpenedSpace handle = thief->open(record);
   for (std::uint32_t guess = 1; guess < region + 50; ++guess) {
     EXPECT_EQ(thief->ask(FrameType::kGet, 9, get_request(handle, chain, guess, Offsets(4))).error_code(),
               Errc::kNoRegion);
@@ -99,7 +100,7 @@ TEST_F(GuessedHandleTest, ARequestIdInUseIsRefusedAndTheFirstGoesOn) {
 }
 
 TEST_F(GuessedHandleTest, AnIdUsedByEveryVerbAtOnceGetsAnAnswerForEach) {
-  const std::uint32_t handle = thief->open(record);
+  const OpenedSpace handle = thief->open(record);
   constexpr std::uint64_t kId = 5;
   const FrameType verbs[] = {FrameType::kMatch, FrameType::kTouch, FrameType::kPing, FrameType::kStats,
                              FrameType::kGet};

@@ -61,7 +61,7 @@ class RegionTest : public AttackTest {
   NamespaceRecord record = record_of(kBlock, "regions");
   std::vector<BlockHash> chain = e2e::make_chain(3, 32);
   std::unique_ptr<Attacker> attacker;
-  std::uint32_t space = 0;
+  OpenedSpace space;
 };
 
 TEST_F(RegionTest, WhatIsNoMemfdOfOrdinaryPagesIsRefused) {
@@ -254,7 +254,7 @@ TEST_F(RegionTest, ASessionThatDiesInTheMiddleOfItsTransfersLeavesNothing) {
   const auto memory = SharedMemory::create(chain.size() * kBlock).value();
   for (int round = 0; round < 30; ++round) {
     Attacker one = Attacker::greeted(node->unix_socket());
-    const std::uint32_t handle = one.open(record);
+    const OpenedSpace handle = one.open(record);
     const std::uint32_t region = one.lent(memory->fd(), memory->bytes().size());
     for (std::uint64_t id = 10; id < 30; ++id) {
       one.send(FrameType::kGet, 2 * id, get_request(handle, chain, region, spread(kBlock)));

@@ -58,7 +58,7 @@ TEST_F(RequestFloodTest, PutDataForNobodyLeavesOthersTheirTurn) {
 TEST_F(RequestFloodTest, LongMatchesLeaveOthersTheirTurn) {
   Attacker attacker = Attacker::greeted(node->unix_socket());
   const NamespaceRecord record = record_of(4096, "matches");
-  const std::uint32_t space = attacker.open(record);
+  const OpenedSpace space = attacker.open(record);
   const auto chain = e2e::make_chain(5, 2000);
   EXPECT_GT(attacker.put(space, record, chain, std::byte{1}), 0u);
   flood(attacker, repeated(frame_bytes(FrameType::kMatch, 7, match_request(space, chain, true)), 10));
@@ -67,7 +67,7 @@ TEST_F(RequestFloodTest, LongMatchesLeaveOthersTheirTurn) {
 TEST_F(RequestFloodTest, GetsWithoutAPauseLeaveOthersTheirTurn) {
   Attacker attacker = Attacker::greeted(node->unix_socket());
   const NamespaceRecord record = record_of(64 << 10, "gets");
-  const std::uint32_t space = attacker.open(record);
+  const OpenedSpace space = attacker.open(record);
   const auto chain = e2e::make_chain(6, 32);
   EXPECT_EQ(attacker.put(space, record, chain, std::byte{1}), chain.size());
   flood(attacker, repeated(frame_bytes(FrameType::kGet, 7, get_request(space, chain)), 10));
@@ -86,10 +86,10 @@ TEST_F(RequestFloodTest, WhoNeverReadsHisAnswersIsCutOffAndHisAnswersAreBounded)
   std::vector<Attacker> attackers;
   std::vector<std::thread> threads;
   for (int i = 0; i < 16; ++i) attackers.push_back(Attacker::greeted(i % 2 == 0 ? node->unix_socket() : node->tcp()));
-  const std::uint32_t space = attackers[0].open(record);
+  const OpenedSpace space = attackers[0].open(record);
   EXPECT_EQ(attackers[0].put(space, record, chain, std::byte{1}), chain.size());
   for (Attacker& each : attackers) {
-    if (each.open(record) != space) return;  // handles are each session's own
+    if (each.open(record).number != space.number) return;  // handles are each session's own
     threads.emplace_back([&] {
       Bytes frames;
       for (std::uint64_t id = 0; id < 500; ++id) {
@@ -110,7 +110,7 @@ TEST_F(RequestFloodTest, WhoNeverReadsHisAnswersIsCutOffAndHisAnswersAreBounded)
 TEST_F(RequestFloodTest, AllTheLeasesASessionCanHaveLeaveOthersTheirs) {
   Attacker attacker = Attacker::greeted(node->unix_socket());
   const NamespaceRecord record = record_of(4096, "leases");
-  const std::uint32_t space = attacker.open(record);
+  const OpenedSpace space = attacker.open(record);
   const auto chain = e2e::make_chain(8, 16);
   EXPECT_EQ(attacker.put(space, record, chain, std::byte{1}), chain.size());
   const Bytes frames = repeated(frame_bytes(FrameType::kMatch, 7, match_request(space, chain, true)), 3000);
@@ -124,7 +124,7 @@ TEST_F(RequestFloodTest, PutsThatAreOfferedAndNeverSentEndAndGiveTheirMemoryBack
   start({"--put-seconds", "2", "--requests-max", "64"});
   Attacker attacker = Attacker::greeted(node->unix_socket());
   const NamespaceRecord record = record_of(16 << 10, "offers");
-  const std::uint32_t space = attacker.open(record);
+  const OpenedSpace space = attacker.open(record);
   for (std::uint64_t id = 1000; id < 1190; ++id)
     attacker.send(FrameType::kPut, id, put_request(space, e2e::make_chain(id, 8)));
   expect_bystanders_served();

@@ -44,14 +44,14 @@ class SlowPeerTest : public AttackTest {
 
   NamespaceRecord record = record_of(kLargeBlock, "slow");
   std::vector<BlockHash> chain = e2e::make_chain(9, 224);  // 56 MiB of 64
-  std::uint32_t space = 0;
+  OpenedSpace space;
 };
 
 TEST_F(SlowPeerTest, HeadersThatDripAreCutOff) {
   start({"--frame-seconds", "1"});
   std::vector<Attacker> drips;
   for (int i = 0; i < 50; ++i) drips.push_back(Attacker::greeted(i % 2 == 0 ? node->unix_socket() : node->tcp()));
-  const Bytes frame = frame_bytes(FrameType::kMatch, 7, match_request(0, e2e::make_chain(1, 100)));
+  const Bytes frame = frame_bytes(FrameType::kMatch, 7, match_request({}, e2e::make_chain(1, 100)));
   std::atomic<bool> is_over{false};
   std::thread dripping([&] {
     for (std::size_t at = 0; at < frame.size() && !is_over; ++at) {
@@ -100,7 +100,7 @@ TEST_F(SlowPeerTest, OffersOfEverythingAgainAndAgainLeaveOthersRoom) {
   std::atomic<bool> is_over{false};
   std::thread greedy([&] {
     Attacker attacker = Attacker::greeted(node->unix_socket());
-    const std::uint32_t handle = attacker.open(record);
+    const OpenedSpace handle = attacker.open(record);
     for (std::uint64_t id = 10; !is_over; ++id) {
       const auto whole = e2e::make_chain(100 + id, 300);  // more than there is
       attacker.send(FrameType::kPut, id, put_request(handle, whole, 0, {}, 100'000));

@@ -43,7 +43,7 @@ TEST_F(TinyBlockTest, SizesAtTheEdgesAreRefusedOrServed) {
       const auto record = NamespaceRecord::parse(text, &why);
       if (opened.is_error()) continue;
       ASSERT_TRUE(record) << text;
-      const std::uint32_t space = read_table<wire::OpenResponse>(opened.table)->space();
+      const OpenedSpace space{read_table<wire::OpenResponse>(opened.table)->space(), namespace_check(record->id())};
       const auto chain = e2e::make_chain(2, 3);
       attacker.ask(FrameType::kMatch, 5, match_request(space, chain, true, {1, 2, 3}));
       if (record->block_bytes() <= 4096) attacker.put(space, *record, chain, std::byte{1}, {1, 2, 3});
@@ -57,7 +57,7 @@ TEST_F(TinyBlockTest, BlockSizesInTurnLeaveOthersServed) {
   Attacker attacker = Attacker::greeted(node->unix_socket());
   const std::size_t sizes[] = {4 << 10, 1 << 20, 36 << 10, 300 << 10, 4097};
   std::vector<NamespaceRecord> records;
-  std::vector<std::uint32_t> spaces;
+  std::vector<OpenedSpace> spaces;
   for (const std::size_t size : sizes) {
     records.push_back(record_of(size, "size" + std::to_string(size)));
     spaces.push_back(attacker.open(records.back()));
@@ -75,7 +75,7 @@ TEST_F(TinyBlockTest, DeepChainsAreBoundedAndCanBeDropped) {
   bounds.rss_growth_bytes = 256 << 20;
   Attacker attacker = Attacker::greeted(node->unix_socket());
   const NamespaceRecord record = record_of(64, "deep");
-  const std::uint32_t space = attacker.open(record);
+  const OpenedSpace space = attacker.open(record);
   for (std::uint64_t i = 0; i < 8; ++i) attacker.put(space, record, e2e::make_chain(5000 + i, 60'000), std::byte{1});
   expect_bystanders_served();
   EXPECT_FALSE(attacker.ask(FrameType::kDrop, 5, prefix_request(space, {})).is_error());
@@ -86,7 +86,7 @@ TEST_F(TinyBlockTest, WideChainsAreBoundedAndCanBeDropped) {
   bounds.rss_growth_bytes = 256 << 20;
   Attacker attacker = Attacker::greeted(node->unix_socket());
   const NamespaceRecord record = record_of(64, "wide");
-  const std::uint32_t space = attacker.open(record);
+  const OpenedSpace space = attacker.open(record);
   const auto trunk = e2e::make_chain(7000, 1);
   for (std::uint64_t i = 0; i < 5000; ++i) {  // all below one block
     auto chain = e2e::make_chain(8000 + i, 3);

@@ -189,4 +189,3 @@ BENCHMARK(BM_SessionEndsWithManyLeases)->ArgName("GiB")->Arg(64)->Iterations(1)-
 
 }  // namespace
 }  // namespace kv
-

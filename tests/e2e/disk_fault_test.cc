@@ -274,7 +274,8 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
   const std::uint64_t last = name;
   for (int i = 0; i < 8; ++i) expect_memory_is_served(*client, ++name);
   EXPECT_EQ(client->get(make_chain(last, kChainBlocks)).block_count, kChainBlocks) << "from the other disk";
-  const auto dropped = (*client)->drop(client->space(), std::span(make_chain(last, kChainBlocks)).first(1), kDeadline);
+  const auto last_chain = make_chain(last, kChainBlocks);
+  const auto dropped = (*client)->drop(client->space(), std::span(last_chain).first(1), kDeadline);
   ASSERT_TRUE(dropped);
   EXPECT_FALSE(dropped->until_restart) << node->log();
   expect_right(*client, 12);
@@ -315,8 +316,8 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
         return node->metric("kvstore_disk_directories_left_out") == 1;
       })) << node->log();
       for (std::uint64_t each = 1; each <= 12; each += 2) {
-        const auto dropped =
-            (*client)->drop(client->space(), std::span(make_chain(each, kChainBlocks)).first(2), kDeadline);
+        const auto chain = make_chain(each, kChainBlocks);
+        const auto dropped = (*client)->drop(client->space(), std::span(chain).first(2), kDeadline);
         ASSERT_TRUE(dropped);
         EXPECT_FALSE(dropped->until_restart) << node->log();
       }
@@ -340,6 +341,7 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
 TEST_P(E2eDiskFaultNodeTest, ADropThatNoDiskCanKeepSaysThatItHoldsUntilTheNextStart) {
   for (const fault_mode mode : {FAULT_SYNC_FAILS, FAULT_STUCK}) {
     const auto node = start({"--spill-drop-wait-seconds", "0.5"});
+    ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_on") == 1; })) << node->log();
     const auto client = connect(*node);
     const auto chain = make_chain(1, kChainBlocks);
     EXPECT_EQ(client->put(chain).stored, kChainBlocks);

@@ -24,6 +24,10 @@ void use(const flatbuffers::Vector<const wire::Hash*>* hashes) {
   if (hashes == nullptr) return;
   for (const wire::Hash* hash : *hashes) use(hash->bytes()->Get(31));
 }
+void use(const flatbuffers::Vector<const wire::ExtraDigest*>* extras) {
+  if (extras == nullptr) return;
+  for (const wire::ExtraDigest* extra : *extras) use(extra->bytes()->Get(15));
+}
 void use(const flatbuffers::String* text) {
   if (text != nullptr) use(text->str().size());
 }

@@ -42,8 +42,10 @@ TEST_F(SessionTest, NamespacesWithoutEndAreOpenedAndAnIdleOneIsOpenedAgain) {
   put(*client, chain(1, 2));
   const std::uint32_t idle = open(*client, make_record("idle", kBlockBytes));
   const auto ask_idle = [&](std::uint32_t handle) {
-    return client->ask(FrameType::kMatch, 3,
-                       [&](FlatBufferBuilder& b) { return wire::CreateMatchRequestDirect(b, handle); });
+    return client->ask(FrameType::kMatch, 3, [&](FlatBufferBuilder& b) {
+      return wire::CreateMatchRequestDirect(b, handle, nullptr, nullptr, false, false,
+                                            namespace_check(make_record("idle", kBlockBytes).id()));
+    });
   };
   EXPECT_FALSE(ask_idle(idle).is_error());
   for (int i = 0; i < 1500; ++i) {  // the limit is 1,024

@@ -305,7 +305,7 @@ std::map<std::string, GoldenFrame> golden_frames() {
       0,
       3,
       "",
-      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, false, false, &extras)); },
+      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, false, false, 7, &extras)); },
       checker<wire::MatchRequest>([=](const auto& t) {
         ASSERT_EQ(t.extras()->size(), 2u);
         EXPECT_EQ(std::memcmp(t.extras()->Get(1), &extras[1], 16), 0);
@@ -371,7 +371,7 @@ std::map<std::string, GoldenFrame> golden_frames() {
       5,
       "",
       [=](auto& b) {
-        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, nullptr, &tokens, 2, &offsets, 250'000, 0, &extras));
+        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, nullptr, &tokens, 2, &offsets, 250'000, 0, 7, &extras));
       },
       checker<wire::PutRequest>([=](const auto& t) {
         ASSERT_EQ(t.extras()->size(), 2u);
