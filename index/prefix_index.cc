@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "index/block_run.h"
 #include "index/child_map.h"
+#include "index/cover_table.h"
 #include "index/leaf_heap.h"
 #include "index/stable_table.h"
 #include "index/token_table.h"
@@ -111,6 +112,7 @@ struct PrefixIndex::Impl {
   std::vector<LeafHeap>
       leaves;  ///< By group: nodes without children; the key is a lower bound of the leaf end's recency.
   TokenTable tokens;
+  CoverTable covers;
   std::unordered_map<std::uint32_t, Orphan> orphans;
   std::uint32_t free_block = 0xFFFFFFFF;  ///< First of a list through Block::depth.
   NodeId free_node = kNoNode;
@@ -249,8 +251,11 @@ struct PrefixIndex::Impl {
     std::uint32_t pinned = 0;
     for (std::uint32_t i = 0; i < run.size(); ++i) {
       Block& block = blocks[to_int(run.ids()[i])];
+      if (block.pin_count > 0) {
+        ++pinned;
+        covers.move(block.node, node, block.depth);
+      }
       block.node = node;
-      pinned += block.pin_count > 0;
     }
     return pinned;
   }
@@ -274,6 +279,7 @@ struct PrefixIndex::Impl {
       nodes[other].pinned_count = node.pinned_count;
       node.pinned_count -= moved_pinned;
       nodes[node.parent].children.replace(fingerprint(node.run.hashes()[0]), id, other);
+      if (covers.is_covered(id)) covers.add_child(other);
       replace_run(node, node.run.copy(count, size, heap_bytes));
       node.first_depth += count;
       node.parent = other;
@@ -281,6 +287,8 @@ struct PrefixIndex::Impl {
       return other;
     }
     move_children(id, other);
+    covers.move_children(id, other);
+    if (covers.is_covered(other)) covers.add_child(id);
     nodes[other].pinned_count = moved_pinned;
     if (node.pinned_count > 0) {
       nodes[other].children.for_each([&](NodeId child) { nodes[other].pinned_count += nodes[child].pinned_count; });
@@ -310,6 +318,7 @@ struct PrefixIndex::Impl {
     unlink_child(id, child_id);
     if (child_moved <= node_moved) {
       set_node(child.run, id);
+      covers.move_children(child_id, id);
       node.run.append(child.run, heap_bytes);
       move_children(child_id, id);
       leaves_of(id).rename(child_id, id);
@@ -317,6 +326,7 @@ struct PrefixIndex::Impl {
       free_empty_node(child_id, id);
     } else {
       set_node(node.run, child_id);
+      covers.forget_children(id);
       nodes[node.parent].children.replace(fingerprint(node.run.hashes()[0]), id, child_id);
       child.parent = node.parent;
       child.first_depth = node.first_depth;
@@ -327,6 +337,41 @@ struct PrefixIndex::Impl {
       replace_run(node, {});
       free_empty_node(id, child_id);
     }
+  }
+
+  // -- covers
+
+  /// How many blocks of the node's run are covered: its first ones.
+  std::uint32_t covered_count(NodeId id) const {
+    if (covers.empty()) return 0;
+    if (covers.child_count(id) > 0) return nodes[id].run.size();
+    const std::uint32_t end = covers.end(id);
+    return end == 0 ? 0 : end - nodes[id].first_depth;
+  }
+
+  /// The node, which was not covered, is now. Returns how many blocks above it are covered now and were not.
+  std::size_t cover_above(NodeId id) {
+    std::size_t fresh = 0;
+    for (id = nodes[id].parent; !is_root(nodes[id]); id = nodes[id].parent) {
+      const std::uint32_t before = covered_count(id);
+      covers.add_child(id);
+      fresh += nodes[id].run.size() - before;
+      if (before > 0) break;
+    }
+    return fresh;
+  }
+
+  /// The node, `id` below `above`, is covered no more. Returns how many blocks above it are not either.
+  std::size_t uncover_above(NodeId above, Steps* steps) {
+    std::size_t ended = 0;
+    for (NodeId id = above; !is_root(nodes[id]); id = nodes[id].parent) {
+      covers.remove_child(id);
+      const std::uint32_t after = covered_count(id);
+      if (steps != nullptr) steps->take(Steps::kBlock);
+      ended += nodes[id].run.size() - after;
+      if (after > 0) break;
+    }
+    return ended;
   }
 
   void for_each(NodeId root, const std::function<void(BlockId)>& visit) const {
@@ -454,7 +499,7 @@ struct PrefixIndex::Impl {
 
   std::string check() const;
   std::string check_tree(NodeId root, std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
-                         std::size_t& candidates, std::size_t& block_count) const;
+                         std::size_t& candidates, std::size_t& block_count, std::size_t& covering_nodes) const;
   std::string check_node(NodeId id) const;
 };
 
@@ -754,6 +799,45 @@ bool PrefixIndex::has_pinned(BlockId block, Steps& steps) const {
   return node.pinned_count > above;
 }
 
+// -- covers
+
+std::size_t PrefixIndex::cover(BlockId block) {
+  Impl& impl = *impl_;
+  const Block& known = impl.linked(block);
+  KV_ASSERT(known.pin_count > 0 && !is_cover(block));
+  const std::uint32_t before = impl.covered_count(known.node), end = impl.offset(known) + 1;
+  impl.covers.add(known.node, known.depth);
+  if (before > 0) return std::max(end, before) - before;
+  return end + impl.cover_above(known.node);
+}
+
+std::size_t PrefixIndex::uncovered_count(BlockId block) const {
+  const Impl& impl = *impl_;
+  NodeId id = impl.linked(block).node;
+  std::size_t end = impl.offset(impl.linked(block)) + 1, count = 0;
+  for (; !impl.is_root(impl.nodes[id]); end = impl.nodes[id].run.size()) {
+    const std::size_t covered = impl.covered_count(id);
+    count += std::max(end, covered) - covered;
+    if (covered > 0) break;
+    id = impl.nodes[id].parent;
+  }
+  return count;
+}
+
+std::size_t PrefixIndex::uncover(BlockId block, Steps* steps) {
+  Impl& impl = *impl_;
+  const Block& known = impl.linked(block);
+  KV_ASSERT(impl.covers.remove(known.node, known.depth));
+  const std::uint32_t after = impl.covered_count(known.node), end = impl.offset(known) + 1;
+  if (steps != nullptr) steps->take(Steps::kBlock);
+  if (after > 0) return std::max(end, after) - after;
+  return end + impl.uncover_above(impl.nodes[known.node].parent, steps);
+}
+
+bool PrefixIndex::is_cover(BlockId block) const {
+  return impl_->is_linked(block) && impl_->covers.contains(impl_->at(block).node, impl_->at(block).depth);
+}
+
 BlockId PrefixIndex::oldest_leaf_end(Steps* steps) {
   BlockId oldest = kNoBlock;
   for (std::uint32_t group = 0; group < impl_->leaves.size(); ++group) {
@@ -787,7 +871,7 @@ BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
 
 // -- removal in slices
 
-void PrefixIndex::detach(BlockId block, std::uint32_t label) {
+std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
   Impl& impl = *impl_;
   KV_ASSERT(is_linked(block));
   const BlockId above = parent(block);
@@ -801,6 +885,7 @@ void PrefixIndex::detach(BlockId block, std::uint32_t label) {
   const NodeId old_parent = impl.nodes[top].parent;
   impl.unlink_child(old_parent, top);
   impl.add_pinned(old_parent, 0 - impl.nodes[top].pinned_count);
+  const std::size_t uncovered = impl.covers.is_covered(top) ? impl.uncover_above(old_parent, nullptr) : 0;
   const NodeId root = impl.new_node(impl.nodes[top].tree, kNoNode, impl.nodes[top].first_depth);
   impl.nodes[top].parent = root;
   impl.nodes[root].pinned_count = impl.nodes[top].pinned_count;
@@ -809,6 +894,7 @@ void PrefixIndex::detach(BlockId block, std::uint32_t label) {
   if (above != kNoBlock) impl.detached.back().above_hash = impl.hash(above);
   impl.update_leaf(old_parent);
   impl.join_only_child(old_parent);
+  return uncovered;
 }
 
 void PrefixIndex::detach_all(TreeId tree, std::uint32_t label) {
@@ -849,6 +935,7 @@ std::size_t PrefixIndex::reap(Steps& steps, const std::function<void(BlockId, st
     ++count;
     const BlockId gone = impl.nodes[id].run.last();
     removed(gone, label);
+    KV_ASSERT(impl.covers.empty() || !is_cover(gone));
     impl.bequeath(impl.at(gone));
     if (impl.at(gone).pin_count > 0) {
       impl.take_out_leaf_end(gone);
@@ -897,8 +984,8 @@ std::size_t PrefixIndex::block_count(TreeId tree) const { return impl_->at(tree)
 
 std::size_t PrefixIndex::used_bytes() const {
   return (impl_->linked_count + impl_->orphans.size()) * sizeof(Block) + impl_->used_node_count * kNodeBytes +
-         impl_->heap_bytes + impl_->tokens.used_bytes() + impl_->orphans.size() * kMapNodeBytes +
-         impl_->candidate_count * kSetNodeBytes;
+         impl_->heap_bytes + impl_->tokens.used_bytes() + impl_->covers.used_bytes() +
+         impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
 }
 
 std::size_t PrefixIndex::memory_bytes() const {
@@ -907,7 +994,7 @@ std::size_t PrefixIndex::memory_bytes() const {
   return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() + leaves_bytes +
          impl_->tokens.heap_bytes() + impl_->heap_bytes + impl_->trees.capacity() * sizeof(Tree) +
          (impl_->free_trees.capacity() + impl_->emptied_trees.capacity()) * sizeof(TreeId) +
-         impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
+         impl_->covers.used_bytes() + impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
 }
 
 void PrefixIndex::for_each(TreeId tree, const std::function<void(BlockId)>& visit) const {
@@ -924,21 +1011,22 @@ std::string PrefixIndex::check() const { return impl_->check(); }
 
 std::string PrefixIndex::Impl::check() const {
   std::size_t node_count = 0, bytes = 0, candidates = 0, linked = 0, free_blocks = 0, unlinked = 0, free_nodes = 0;
-  std::size_t free_tree_count = 0, unlinked_of_trees = 0, emptied = 0;
+  std::size_t free_tree_count = 0, unlinked_of_trees = 0, emptied = 0, cover_count = 0, covering_nodes = 0;
   std::vector<std::size_t> block_counts(trees.size());
   for (std::uint32_t tree = 0; tree < trees.size(); ++tree) {
     free_tree_count += trees[tree].root == kNoNode;
     unlinked_of_trees += trees[tree].unlinked_count;
     emptied += trees[tree].is_in_emptied;
     if (trees[tree].root == kNoNode) continue;
-    if (auto problem = check_tree(trees[tree].root, tree, node_count, bytes, candidates, block_counts[tree]);
+    if (auto problem =
+            check_tree(trees[tree].root, tree, node_count, bytes, candidates, block_counts[tree], covering_nodes);
         !problem.empty())
       return problem;
   }
   for (const Detached& piece : detached) {
     const std::uint32_t tree = nodes[piece.root].tree;
     if (piece.root == trees[tree].root) return "what was detached is still in its tree";
-    if (auto problem = check_tree(piece.root, tree, node_count, bytes, candidates, block_counts[tree]);
+    if (auto problem = check_tree(piece.root, tree, node_count, bytes, candidates, block_counts[tree], covering_nodes);
         !problem.empty())
       return problem;
   }
@@ -953,7 +1041,11 @@ std::string PrefixIndex::Impl::check() const {
     if (tokens.has(BlockId{i}) && blocks[i].node == kNoNode)
       return "free block " + std::to_string(i) + " has token ids";
     if (blocks[i].node == kUnlinkedNode) unlinked += orphans.count(i);
+    if (blocks[i].pin_count > 0 && is_linked(BlockId{i}))
+      cover_count += covers.contains(blocks[i].node, blocks[i].depth);
   }
+  if (cover_count != covers.count()) return "a cover is no pinned block";
+  if (covering_nodes != covers.parent_count()) return "covered children are counted of a node that is not in a tree";
   if (free_tree_count != free_trees.size()) return "a removed tree is not free";
   if (unlinked_of_trees != orphans.size()) return "unlinked_count is not that of the unlinked blocks";
   if (emptied != emptied_trees.size()) return "emptied trees are miscounted";
@@ -974,7 +1066,8 @@ std::string PrefixIndex::Impl::check() const {
 }
 
 std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
-                                          std::size_t& candidates, std::size_t& block_count) const {
+                                          std::size_t& candidates, std::size_t& block_count,
+                                          std::size_t& covering_nodes) const {
   std::vector<NodeId> todo{root};
   if (!nodes[root].run.empty() || !is_root(nodes[root])) return "a root is not a root";
   while (!todo.empty()) {
@@ -985,13 +1078,14 @@ std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::
     if (node.tree != tree) return in + "wrong tree";
     if (auto problem = check_node(id); !problem.empty()) return in + problem;
     std::size_t children = 0, candidate_children = 0;
-    std::uint32_t pinned = 0;
+    std::uint32_t pinned = 0, covered = 0;
     std::string problem;
     for (std::uint32_t i = 0; i < node.run.size(); ++i) pinned += blocks[to_int(node.run.ids()[i])].pin_count > 0;
     node.children.for_each([&](NodeId child) {
       todo.push_back(child);
       ++children;
       pinned += nodes[child].pinned_count;
+      covered += covers.is_covered(child);
       const BlockRun& run = nodes[child].run;
       if (nodes[child].parent != id) problem = "a child has another parent";
       if (nodes[child].first_depth != node.first_depth + node.run.size()) problem = "a child has a wrong depth";
@@ -1003,6 +1097,8 @@ std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::
     if (!problem.empty()) return in + problem;
     if (children != node.children.size()) return in + "wrong count of children";
     if (pinned != node.pinned_count) return in + "wrong count of pinned blocks";
+    if (covers.child_count(id) != (is_root(node) ? 0 : covered)) return in + "wrong count of covered children";
+    covering_nodes += covers.child_count(id) > 0;
     if (candidate_children != (node.candidates ? node.candidates->size() : 0)) return in + "wrong count of candidates";
     if (node.candidates && node.candidates->empty()) return in + "an empty set of candidates";
     ++node_count;

@@ -31,6 +31,7 @@ enum class Tick : std::uint64_t {};  ///< Order of use: a larger tick was used l
 ///   4. oldest_leaf_end() never names a pinned block, and names the least recent of the rest.
 ///   5. Each edge knows how many pinned blocks are in it and below it. So whether anything at or below a block is
 ///   pinned takes a look at one edge, however much hangs below it.
+///   6. Of covers, and all blocks above them, each is counted once, however many covers share it.
 /// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block in runs of 16
 /// and more (a prompt of one block takes 230), token ids not counted. Nothing is ever copied as a whole to grow; a
 /// split or a join moves at most the blocks of one edge. Equal calls give equal answers and orders, whatever the
@@ -90,20 +91,21 @@ class PrefixIndex {
   /// Takes the block and all below it out of the tree; no match finds them again. Each is handed to `removed`, children
   /// before parents; `removed` may read the block it is given (all but parent) and unpin it, nothing else. A block
   /// without pins is gone when `removed` returns. A pinned one stays known by its BlockId (is_linked() false) until the
-  /// last unpin; its owner then calls forget().
+  /// last unpin; its owner then calls forget(). Requires: no covers among them.
   void unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed);
   void forget(BlockId block);  ///< Requires: !is_linked(block), no pins.
 
   // -- removal in slices: cut off at once, taken apart later
   /// Cuts the block and all below it off the tree: no match and no find_child() meets them again, but they are linked
   /// still (below a root that nobody finds), and counted, until reap() has taken them apart. `label` comes back with
-  /// each of them. Cost: one split.
-  void detach(BlockId block, std::uint32_t label);
+  /// each of them. Covers go with what is cut off: returns how many of the blocks above are covered no more.
+  /// Cost: one split, and the edges above.
+  std::size_t detach(BlockId block, std::uint32_t label);
   void detach_all(TreeId tree, std::uint32_t label);  ///< The same with all blocks of a tree. O(1).
   bool has_detached() const;
   /// Takes blocks that were detached out of the index, children before parents, as long as there are steps. Each is
-  /// handed to `removed` with its label, which may read the block and unpin it, nothing else. A block without pins is
-  /// gone then; a pinned one stays known, as with unlink_subtree(). Returns how many.
+  /// handed to `removed` with its label, which may read the block, unpin it and must uncover a cover, nothing else. A
+  /// block without pins is gone then; a pinned one stays known, as with unlink_subtree(). Returns how many.
   std::size_t reap(Steps& steps, const std::function<void(BlockId, std::uint32_t label)>& removed);
   /// Whether a match can find the block: linked, and neither it nor a block above it is detached. O(edges above).
   bool is_attached(BlockId block) const;
@@ -117,6 +119,16 @@ class PrefixIndex {
   void move_pin(BlockId from, BlockId to);      ///< As pin(to), unpin(from). Requires: `to` directly follows `from`.
   /// Whether the block or one below it is pinned: then it cannot be evicted. Cost: O(its edge), counted in `steps`.
   bool has_pinned(BlockId block, Steps& steps) const;
+
+  // -- covers: blocks that are counted together with all above them, shared ones once
+  /// The block becomes a cover. Returns how many blocks (it and those above, up to its root) are covered now and were
+  /// not before. Requires: is_linked(block), pinned, not a cover; it stays pinned until uncover().
+  /// Cost: O(edges that are covered now and were not).
+  std::size_t cover(BlockId block);
+  std::size_t uncovered_count(BlockId block) const;  ///< What cover() would return.
+  /// The reverse. Returns how many blocks are covered no more, and counts the edges looked at in `steps`.
+  std::size_t uncover(BlockId block, Steps* steps = nullptr);
+  bool is_cover(BlockId block) const;
 
   /// The least recently used leaf end that is not pinned, in any tree; kNoBlock if there is none.
   /// Cost: amortised O(log leaves); but one call may find that many leaf ends were used or pinned since the last. With

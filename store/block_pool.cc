@@ -72,6 +72,28 @@ void BlockPool::end_hold(BlockId block) {
   arena_->free(slot);
 }
 
+std::size_t BlockPool::unleased_bytes(BlockId block) const {
+  return leased_.contains(block) ? 0 : index_.uncovered_count(block) * block_bytes(block);
+}
+
+void BlockPool::lease(BlockId block) {
+  pin(block);
+  if (leased_[block]++ == 0) leased_bytes_ += index_.cover(block) * block_bytes(block);
+}
+
+void BlockPool::end_lease(BlockId block, Steps* steps) {
+  if (const auto leases = leased_.find(block); --leases->second == 0) {
+    leased_.erase(leases);
+    leased_bytes_ -= (index_.is_linked(block) ? index_.uncover(block, steps) : 1) * block_bytes(block);
+  }
+  unpin(block);
+}
+
+void BlockPool::detach(BlockId block, Removal why) {
+  const std::size_t bytes = block_bytes(block);
+  leased_bytes_ -= index_.detach(block, static_cast<std::uint32_t>(why)) * bytes;
+}
+
 void BlockPool::retain(BlockId block) {
   KV_ASSERT(retained_.insert(block).second);
   retained_bytes_ += block_bytes(block);
@@ -118,6 +140,9 @@ void BlockPool::remove_leaf_end(BlockId block) {
 void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed) {
   index_.reap(steps, [&](BlockId block, std::uint32_t label) {
     removed(block, Removal{label});
+    if (leased_.contains(block)) {  // it stays, but not those above it
+      leased_bytes_ -= (index_.uncover(block, &steps) - 1) * block_bytes(block);
+    }
     if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
     if (index_.pin_count(block) > 0 && retained_.erase(block) > 0) {
       retained_bytes_ -= block_bytes(block);

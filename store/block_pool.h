@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -55,6 +56,13 @@ class BlockPool {
   void pin(std::span<const BlockId> prefix);    ///< As PrefixIndex::pin of a prefix.
   void unpin(std::span<const BlockId> prefix);  ///< The same ones.
   void move_pin(BlockId from, BlockId to);      ///< As PrefixIndex::move_pin.
+  // Leases pin the last block of a prefix, and what they keep is counted: all blocks of these prefixes, shared ones
+  // once. Of what was dropped that is each block until it is freed, and what is leased itself until its leases end.
+  std::size_t unleased_bytes(BlockId block) const;  ///< By how much lease() would raise leased_bytes().
+  void lease(BlockId block);                        ///< Pins it.
+  void end_lease(BlockId block, Steps* steps = nullptr);
+  std::size_t leased_bytes() const { return leased_bytes_; }
+  const std::unordered_map<BlockId, std::uint32_t>& leased() const { return leased_; }  ///< With how many leases.
   bool is_retained(BlockId block) const { return retained_.contains(block); }
   void retain(BlockId block);    ///< Requires: !is_retained(block).
   bool unretain(BlockId block);  ///< Whether it was retained.
@@ -67,7 +75,7 @@ class BlockPool {
   /// Why blocks are removed, many at a time: first they are cut off (PrefixIndex::detach), so that nobody finds them,
   /// then freed by reap().
   enum class Removal : std::uint32_t { kEviction, kDrop };
-  void detach(BlockId block, Removal why) { index_.detach(block, static_cast<std::uint32_t>(why)); }
+  void detach(BlockId block, Removal why);
   void detach_all(TreeId tree, Removal why) { index_.detach_all(tree, static_cast<std::uint32_t>(why)); }
   /// Frees what was cut off, ending retention, as long as there are steps. Each is handed to `removed` while it is
   /// still known (children first).
@@ -86,8 +94,9 @@ class BlockPool {
   DiskTier* disk_;
   PrefixIndex index_;
   std::int64_t last_tick_ = 0;
-  std::size_t staged_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0;
+  std::size_t staged_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0, leased_bytes_ = 0;
   std::unordered_set<BlockId> retained_;
+  std::unordered_map<BlockId, std::uint32_t> leased_;
   std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
   std::vector<BlockId> scratch_;
 

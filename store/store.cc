@@ -6,7 +6,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kLeasesEndedMax = 128;  ///< In one go.
+constexpr std::size_t kLeasesEndedMax = 128;  ///< By one call, for their time is over.
 constexpr std::size_t kIndexBytesMin = 256 << 20;
 
 }  // namespace
@@ -17,6 +17,7 @@ Store::~Store() = default;
 Result<std::unique_ptr<Store>> Store::create(const StoreConfig& config) {
   if (config.lease_duration <= Duration::zero()) return Errc::kBadRequest;
   if (config.spill.reserve < 0 || config.spill.reserve > 1) return Errc::kBadRequest;
+  if (!(config.leased_fraction_max >= 0 && config.leased_fraction_max <= 1)) return Errc::kBadRequest;
   auto arena = Arena::create(config.arena);
   if (!arena) return arena.error();
   StoreConfig with_bounds = config;
@@ -130,9 +131,8 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   impl_->counters.match_miss_blocks += hashes.size() - match.block_count - match.disk_block_count;
 
   if (options.lease && prefix.block_count > 0) {
-    const auto lease = impl_->leases.grant(options.session, prefix.last, now);
+    const auto lease = impl_->grant(options.session, prefix.last, now);
     if (lease) {
-      pool.pin(prefix.last);
       match.lease = *lease;
       ++impl_->counters.leases_granted;
     } else {
@@ -157,10 +157,21 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   return match;
 }
 
+Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint now) {
+  // A lease on what other leases keep already adds nothing, and is granted at the bound too.
+  const std::size_t added = pool.unleased_bytes(block);
+  const std::size_t bytes = pool.leased_bytes() + added;
+  const double bytes_max = config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
+  if (added > 0 && static_cast<double>(bytes) > bytes_max) return Errc::kBusy;
+  const auto lease = leases.grant(session, block, now);
+  if (lease) pool.lease(block);
+  return lease;
+}
+
 Result<void> Store::release(SessionId session, LeaseId lease) {
   const auto block = impl_->leases.release(session, lease);
   if (!block) return block.error();
-  impl_->pool.unpin(*block);
+  impl_->pool.end_lease(*block);
   return {};
 }
 
@@ -291,9 +302,14 @@ void Store::expire_leases(TimePoint now) {
 }
 
 void Store::Impl::expire_leases(TimePoint now, Steps& steps) {
-  const std::size_t count = leases.expire(now, kLeasesEndedMax, [this](BlockId block) { pool.unpin(block); });
-  steps.take(count * Steps::kRemoval);
-  counters.leases_expired += count;
+  const auto ended = [&](BlockId block) { end_lease(block, steps); };
+  for (std::size_t i = 0; i < kLeasesEndedMax && steps.are_left() && leases.expire(now, 1, ended) > 0; ++i)
+    ++counters.leases_expired;
+}
+
+void Store::Impl::end_lease(BlockId block, Steps& steps) {
+  steps.take(Steps::kRemoval);
+  pool.end_lease(block, &steps);
 }
 
 /// Goes on with what earlier calls left to do.
@@ -309,9 +325,7 @@ void Store::Impl::tidy(TimePoint now, Steps& steps) {
     unwanted.pop_front();
   }
   while (!ending_sessions.empty() && steps.are_left()) {
-    const std::size_t count =
-        leases.end_session(ending_sessions.front(), kLeasesEndedMax, [this](BlockId block) { pool.unpin(block); });
-    steps.take(count * Steps::kRemoval);
+    leases.end_session(ending_sessions.front(), 1, [&](BlockId block) { end_lease(block, steps); });
     if (leases.lease_count(ending_sessions.front()) == 0) ending_sessions.pop_front();
   }
   evictor.reap(steps, now);

@@ -46,6 +46,7 @@ struct StoreConfig {
   std::size_t lease_count_per_session_max = 1024;
   std::size_t namespace_count_max = 1024;  ///< With blocks, or idle and remembered.
   double pinned_fraction_max = 0.5;        ///< Of the arena, by pin().
+  double leased_fraction_max = 0.5;        ///< Of the arena: what leases keep, shared blocks counted once.
   std::size_t chain_blocks_max = 65536;    ///< In one request.
   /// Of memory for what is kept of blocks besides their bytes (StoreStats::index_used_bytes): beyond it, blocks are
   /// evicted as for lack of arena. At most half of it is for blocks on disk. 0: 256 MiB and a 16th of the arena.
@@ -59,7 +60,8 @@ struct StoreConfig {
 struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules given to some class.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
-  std::uint64_t index_bytes = 0;  ///< Of heap, with what is kept for the next blocks.
+  std::uint64_t leased_bytes = 0;  ///< Of all blocks that leases keep, each once; at most leased_fraction_max.
+  std::uint64_t index_bytes = 0;   ///< Of heap, with what is kept for the next blocks.
   std::uint64_t index_used_bytes = 0, index_bytes_max = 0;
   std::uint64_t forgotten_namespaces = 0;  ///< To make room for others.
   /// Hits in memory, hits on disk, misses.
@@ -102,6 +104,8 @@ struct NamespaceStats {
 ///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. (Between sizes memory moves by
 ///      slabs, when the ages of what would go are far apart: evictor.h.)
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
+///   6. StoreStats::leased_bytes = all blocks at and above a leased one, each once, byte for byte (of those that were
+///   dropped, as long as they are in memory): at most leased_fraction_max of the arena.
 /// Every call does a bounded amount of work: what there is to do for the blocks it names, and of what grows with the
 /// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). What is left
 /// is done by later calls; OfferPlan::again and is_dropping() say that there is more. `now` never goes back from call
@@ -109,7 +113,8 @@ struct NamespaceStats {
 class Store {
  public:
   static constexpr std::size_t kStepsPerCall = 8192;  ///< Some 100 us.
-  /// The last piece of work may take more than was left: at most the blocks of one edge that is split.
+  /// The last piece of work may take more than was left: at most the blocks of one edge that is split, or the edges
+  /// above one block whose lease ends.
   static constexpr std::size_t kStepsMax = 2 * kStepsPerCall;
 
   static Result<std::unique_ptr<Store>> create(const StoreConfig& config);
@@ -141,10 +146,11 @@ class Store {
     std::uint32_t first_position = 0;  ///< Reserved for callers that match a part of a chain.
   };
   struct Match {
-    std::size_t block_count = 0;          ///< In memory; a lease is for these.
-    std::size_t disk_block_count = 0;     ///< That follow, on disk.
-    LeaseId lease{};                      ///< 0 if none was asked for, none could be granted, or nothing was found.
-    Errc lease_error{};                   ///< Why no lease, if one was asked for and blocks were found: kBusy.
+    std::size_t block_count = 0;       ///< In memory; a lease is for these.
+    std::size_t disk_block_count = 0;  ///< That follow, on disk.
+    LeaseId lease{};                   ///< 0 if none was asked for, none could be granted, or nothing was found.
+    /// Why no lease, if one was asked for and blocks were found: kBusy, at a limit of leases or leased_fraction_max.
+    Errc lease_error{};
     std::size_t partial_token_count = 0;  ///< Leading token ids shared with a stored block that follows the prefix.
     BlockHash partial_block{};            ///< That block's hash; valid if partial_token_count > 0.
   };

@@ -17,6 +17,7 @@ StoreStats Store::stats() const {
   stats.staged_count = pool.staged_count();
   stats.pinned_count = pool.pinned_count();
   stats.lease_count = impl_->leases.lease_count();
+  stats.leased_bytes = pool.leased_bytes();
   stats.namespace_count = impl_->spaces.count();
   stats.index_bytes = pool.index().memory_bytes();
   stats.index_used_bytes = impl_->index_used_bytes();
@@ -56,6 +57,7 @@ std::string Store::check() const {
   // What should be pinned, and how often, moves apart: those are in their callers' hands.
   std::unordered_map<BlockId, std::uint64_t> pins;
   impl_->leases.for_each([&](BlockId block) { ++pins[block]; });
+  if (std::string broken = impl_->check_leased(); !broken.empty()) return broken;
   for (const BlockId block : pool.retained()) ++pins[block];
   std::size_t bytes = 0, pinned_count = 0, pin_count = 0, retained_bytes = 0;
   if (std::string broken = impl_->check_puts(&bytes, &pins); !broken.empty()) return broken;
@@ -109,6 +111,26 @@ std::string Store::check() const {
   if (retained_bytes != pool.retained_bytes()) return "store: retained_bytes is wrong";
   for (const auto& [block, count] : pins) pin_count -= count;
   if (pin_count != impl_->move_pin_count) return "store: a pin has no owner";
+  return "";
+}
+
+/// Counts again what leases keep.
+std::string Store::Impl::check_leased() const {
+  std::unordered_map<BlockId, std::uint32_t> counts;
+  leases.for_each([&](BlockId block) { ++counts[block]; });
+  if (counts != pool.leased()) return "store: leased blocks are not those of the leases";
+  std::unordered_set<BlockId> kept;
+  std::size_t bytes = 0;
+  for (const auto& [leased, count] : counts) {
+    for (BlockId block = leased; block != kNoBlock && kept.insert(block).second;) {
+      bytes += pool.block_bytes(block);
+      block = pool.index().is_linked(block) ? pool.index().parent(block) : kNoBlock;
+    }
+  }
+  if (bytes != pool.leased_bytes())
+    return "store: leased_bytes is " + std::to_string(pool.leased_bytes()) + " and should be " + std::to_string(bytes);
+  if (static_cast<double>(bytes) > config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
+    return "store: leases keep more than leased_fraction_max";
   return "";
 }
 

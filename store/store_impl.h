@@ -94,6 +94,8 @@ struct Store::Impl {
    private:
     Impl& impl_;
   };
+  Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
+  void end_lease(BlockId block, Steps& steps);
   void expire_leases(TimePoint now, Steps& steps);
   std::size_t index_used_bytes() const;
   enum class Room : std::uint8_t { kIs, kIsNot, kUnfinished };
@@ -133,6 +135,7 @@ struct Store::Impl {
 
   void stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps);
   void end(std::map<PutId, Put>::iterator put);
+  std::string check_leased() const;
   std::string check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const;
 };
 }  // namespace kv

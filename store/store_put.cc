@@ -89,7 +89,8 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
 /// way are committed.
 std::size_t Store::Impl::index_used_bytes() const {
   constexpr std::size_t kSetNodeBytes = 40, kStagedBytes = 256;
-  return pool.index().used_bytes() + (pool.retained().size() + pool.unlinked().size()) * kSetNodeBytes +
+  return pool.index().used_bytes() +
+         (pool.retained().size() + pool.unlinked().size() + pool.leased().size()) * kSetNodeBytes +
          pool.staged_count() * kStagedBytes + put_ids_bytes + (tier ? tier->used_bytes() : 0);
 }
 

@@ -190,6 +190,9 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   add("lease-seconds", lease_seconds, "How long a match may keep its blocks")->check(CLI::Range(0.001, 3600.0));
   add("pinned-fraction-max", options.store.pinned_fraction_max, "Share of the memory that pin may hold")
       ->check(CLI::Range(0.0, 1.0));
+  add("leased-fraction-max", options.store.leased_fraction_max,
+      "Share of the memory that leases may keep, shared blocks counted once")
+      ->check(CLI::Range(0.0, 1.0));
   add("requests-max", options.session.requests_max, "Transfers in flight in one session")
       ->check(CLI::Range(1, 1000000));
   add("region-bytes-max", options.session.region_bytes_max, "Memory one session may lend")

@@ -62,6 +62,7 @@ class Full {
     config.arena.huge_pages = false;
     config.lease_duration = std::chrono::hours(24);
     config.lease_count_per_session_max = 65536;
+    config.leased_fraction_max = 1;
     store_ = Store::create(config).value();
     old_ = store_->open(record_of(kOldBytes)).value();
     chain_count_ = capacity_bytes / kOldBytes / kChainBlocks;

@@ -32,6 +32,7 @@ class Operations {
     config.arena.huge_pages = false;
     config.arena.touch = false;
     config.lease_count_per_session_max = 4;
+    config.leased_fraction_max = static_cast<double>(1 + input_.below(4)) / 4;
     config.chain_blocks_max = 16;
     config.namespace_count_max = 3;
     store_ = Store::create(config).value();
@@ -52,12 +53,13 @@ class Operations {
     KV_ASSERT(store_->check().empty());
     for (const auto& prefix : pinned_) unpin(prefix);
     for (std::uint64_t session = 0; session < 3; ++session) store_->end_session(SessionId{session});
+    puts_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) KV_ASSERT(store_->drop(open(i), {}));
     while (store_->is_dropping()) store_->drop_more(now_);
     KV_ASSERT(store_->check().empty());
     const StoreStats stats = store_->stats();
     KV_ASSERT(stats.allocated_bytes == 0 && stats.block_count == 0 && stats.staged_count == 0 &&
-              stats.lease_count == 0);
+              stats.lease_count == 0 && stats.leased_bytes == 0);
   }
 
  private:

@@ -59,6 +59,8 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
   std::set<BlockId> cut;        // detached, not reaped
   std::map<BlockId, std::uint32_t> prefix_pin_counts;
   std::vector<std::vector<BlockId>> prefix_pins;
+  std::set<BlockId> covers;
+  std::size_t covered = 0;  // as the calls say that change it
   std::uint64_t tick = 0, next_slot = 0;
 
   std::size_t below(std::size_t n) { return random() % n; }
@@ -265,6 +267,7 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
       for (const auto& [hash, id] : children_of(model.at(top).tree, expected[i])) expected.push_back(id);
     }
     if (expected.size() > 50 && below(20) != 0) return;  // or the trees would never grow
+    for (const BlockId id : expected) uncover(id);
     erase_from_parent(top);
     std::set<BlockId> gone;
     std::uint64_t recency = 0;
@@ -310,7 +313,7 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
     } else {
       ASSERT_TRUE(index.is_attached(top));
       erase_from_parent(top);
-      index.detach(top, 7);
+      covered -= index.detach(top, 7);
     }
     cut.insert(gone.begin(), gone.end());
     for (const BlockId id : gone) ASSERT_FALSE(index.is_attached(id));
@@ -336,6 +339,7 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
         ASSERT_EQ(index.slot(id), block.slot);
         ASSERT_EQ(index.tree(id), block.tree);
         ASSERT_FALSE(index.is_attached(id));
+        uncover(id);
         reaped.push_back(id);
       });
       ASSERT_EQ(count, reaped.size());
@@ -356,6 +360,38 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
     }
     ASSERT_TRUE(cut.empty());
     raise_recency(above, recency);
+    ASSERT_EQ(covered, count_covered());
+  }
+
+  /// Every cover and all above it, each once.
+  std::size_t count_covered() const {
+    std::set<BlockId> all;
+    for (BlockId id : covers)
+      for (; id != kNoBlock && all.insert(id).second;) id = model.at(id).parent;
+    return all.size();
+  }
+  void uncover(BlockId block) {
+    if (covers.erase(block) == 0) return;
+    covered -= index.uncover(block);
+    index.unpin(block);
+    --model.at(block).pins;
+    --prefix_pin_counts[block];
+  }
+  void cover_or_uncover() {
+    if (!covers.empty() && below(8) < covers.size()) {
+      uncover(*std::next(covers.begin(), static_cast<std::ptrdiff_t>(below(covers.size()))));
+    } else if (const BlockId block = any_linked(); block != kNoBlock && !index.is_cover(block)) {
+      index.pin(block);
+      ++model.at(block).pins;
+      ++prefix_pin_counts[block];  // nobody else ends it
+      const std::size_t expected = index.uncovered_count(block);
+      ASSERT_EQ(index.cover(block), expected);
+      covered += expected;
+      covers.insert(block);
+    }
+    if (below(10) == 0) {
+      ASSERT_EQ(covered, count_covered());
+    }
   }
 
   /// What is at or below a block, by looking at all of it.
@@ -423,6 +459,7 @@ class PrefixIndexModelTest : public testing::TestWithParam<Shape> {
 
   void compare_all() {
     ASSERT_EQ(index.check(), "");
+    ASSERT_EQ(covered, count_covered());
     std::size_t linked_count = 0;
     for (const auto& [id, block] : model) {
       linked_count += block.is_linked;
@@ -469,8 +506,10 @@ TEST_P(PrefixIndexModelTest, AnswersAsMapsOfSetsDo) {
       match_partial();
     } else if (dice < 650) {
       touch();
-    } else if (dice < 750) {
+    } else if (dice < 720) {
       pin_or_unpin();
+    } else if (dice < 750) {
+      cover_or_uncover();
     } else if (dice < 850) {
       if (is_full) {
         std::size_t left = shape.put_blocks_max;
@@ -495,6 +534,8 @@ TEST_P(PrefixIndexModelTest, AnswersAsMapsOfSetsDo) {
     if (step % shape.steps_per_check == 0) compare_all();
     if (HasFatalFailure()) return;
   }
+  while (!covers.empty()) uncover(*covers.begin());
+  ASSERT_EQ(covered, 0u);
   for (const TreeId tree : trees) {
     while (!children_of(tree, kNoBlock).empty()) {
       const BlockId first = children_of(tree, kNoBlock).begin()->second;

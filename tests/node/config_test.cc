@@ -98,6 +98,8 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
                                     "2.5",
                                     "--pinned-fraction-max",
                                     "0.25",
+                                    "--leased-fraction-max",
+                                    "0.75",
                                     "--requests-max",
                                     "9",
                                     "--region-bytes-max",
@@ -138,6 +140,7 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_EQ(options.store.chain_blocks_max, 100u);
   EXPECT_EQ(options.store.lease_duration, 2500ms);
   EXPECT_EQ(options.store.pinned_fraction_max, 0.25);
+  EXPECT_EQ(options.store.leased_fraction_max, 0.75);
   EXPECT_EQ(options.session.requests_max, 9u);
   EXPECT_EQ(options.session.region_bytes_max, 1u << 30);
   EXPECT_EQ(options.region_bytes_max_node, 3ull << 30);
@@ -186,6 +189,7 @@ TEST_F(ConfigTest, BadValuesAreRefusedWithOptionAndReason) {
   expect_refused({"--chain-blocks-max", "80001"}, {"chain-blocks-max"});
   expect_refused({"--lease-seconds", "0"}, {"lease-seconds"});
   expect_refused({"--pinned-fraction-max", "1.5"}, {"pinned-fraction-max"});
+  expect_refused({"--leased-fraction-max", "1.5"}, {"leased-fraction-max"});
   expect_refused({"--log-level", "loud"}, {"log-level", "loud"});
   expect_refused({"--node-id", std::string(129, 'x')}, {"node-id", "128"});
   expect_refused({"--no-such-option", "1"}, {"no-such-option"});

@@ -170,6 +170,7 @@ class NodeTest : public testing::Test {
     config.arena.touch = false;
     config.chain_blocks_max = 1000;
     config.lease_duration = 10s;
+    config.leased_fraction_max = 1;  // a lease on everything makes puts wait
     store.reset();
     node.reset();
     store = std::make_unique<LockedStore>(Store::create(config).value(), metrics);

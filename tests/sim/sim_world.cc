@@ -74,6 +74,7 @@ class World {
     config.arena.touch = false;
     config.lease_duration = std::chrono::milliseconds(pick(1, 2000));
     config.lease_count_per_session_max = pick(1, 8);
+    config.leased_fraction_max = 1.0 / static_cast<double>(config.lease_count_per_session_max);
     DiskFaults disk;
     if (chance(0.5)) {
       config.disk.capacity_bytes = pick(300'000, 8'000'000);

@@ -76,6 +76,8 @@ constexpr SessionId kAlice{1}, kBob{2};
 
 class StoreFixture : public testing::Test {
  protected:
+  StoreFixture() { config.leased_fraction_max = 1; }  // tests of the bound set their own
+
   void create(std::size_t capacity_bytes, std::size_t granule_bytes = 2 * 1024 * 1024) {
     config.arena.capacity_bytes = capacity_bytes;
     config.arena.granule_bytes = granule_bytes;

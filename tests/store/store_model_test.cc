@@ -109,6 +109,17 @@ class StoreModelTest : public StoreFixture {
     if (node->pins == 0) free_node(node);
     return count;
   }
+  /// Bytes of all that leases keep once `more` (may be nullptr) is leased too.
+  std::size_t leased_bytes(Node* more) {
+    std::set<Node*> kept;
+    const auto keep = [&](Node* node) {
+      if (!node->is_linked) return void(kept.insert(node));
+      for (; node->parent != nullptr; node = node->parent) kept.insert(node);
+    };
+    for (const ModelLease& lease : model_leases) keep(lease.node);
+    if (more != nullptr) keep(more);
+    return kept.size() * kBytes;
+  }
   void expire() {
     while (!model_leases.empty() && model_leases.front().end <= now) end_lease(model_leases.begin());
   }
@@ -169,7 +180,11 @@ class StoreModelTest : public StoreFixture {
         use(last);
         const auto mine = std::count_if(model_leases.begin(), model_leases.end(),
                                         [&](const auto& other) { return other.session == session; });
-        const bool is_busy = model_leases.size() >= config.lease_count_max ||
+        const std::size_t kept = leased_bytes(nullptr), with_this = leased_bytes(last);
+        const bool is_over =
+            with_this > kept && static_cast<double>(with_this) >
+                                    config.leased_fraction_max * static_cast<double>(store->stats().capacity_bytes);
+        const bool is_busy = is_over || model_leases.size() >= config.lease_count_max ||
                              static_cast<std::size_t>(mine) >= config.lease_count_per_session_max;
         ASSERT_EQ(match.lease != LeaseId{}, lease && last != nullptr && !is_busy);
         ASSERT_EQ(match.lease_error, lease && last != nullptr && is_busy ? Errc::kBusy : Errc{});
@@ -396,6 +411,7 @@ class StoreModelTest : public StoreFixture {
     ASSERT_EQ(stats.evicted_blocks, evicted_count);
     ASSERT_EQ(stats.staged_count, staged_count);
     ASSERT_EQ(stats.lease_count, model_leases.size());
+    ASSERT_EQ(stats.leased_bytes, leased_bytes(nullptr));
     ASSERT_EQ(stats.allocated_bytes, (nodes.size() + staged_count) * kBytes);
     ASSERT_EQ(stats.block_count, static_cast<std::size_t>(std::count_if(
                                      nodes.begin(), nodes.end(), [](const auto& node) { return node->is_linked; })));
@@ -409,6 +425,7 @@ class StoreModelTest : public StoreFixture {
     config.lease_count_max = 12;
     config.lease_count_per_session_max = 5;
     config.pinned_fraction_max = 0.25;
+    config.leased_fraction_max = static_cast<double>(below(kSlots + 1)) / kSlots;
     config.namespace_count_max = 3;
     create(kSlots * kBytes);
     for (const char* model : kModels) {

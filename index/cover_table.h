@@ -1,0 +1,64 @@
+// index/cover_table.h: which edges of a PrefixIndex have covers in them or below them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <set>
+#include <unordered_map>
+
+namespace kv {
+
+/// A cover is a block that counts together with all above it (PrefixIndex::cover). Few blocks are covers, so they are
+/// kept here and not in the edges, which have no room left in their cache line.
+///   1. A node is covered iff it has covers or covered children. Only covered nodes are known here.
+///   2. With a covered child, all of the node's run counts; else its blocks up to the deepest cover.
+/// Cost: O(log covers).
+class CoverTable {
+ public:
+  bool empty() const { return covers_.empty(); }  ///< Then no node is covered either.
+  std::size_t count() const { return covers_.size(); }
+
+  void add(std::uint32_t node, std::uint32_t depth) { covers_.insert(key(node, depth)); }
+  bool remove(std::uint32_t node, std::uint32_t depth) { return covers_.erase(key(node, depth)) > 0; }
+  bool contains(std::uint32_t node, std::uint32_t depth) const { return covers_.contains(key(node, depth)); }
+  /// The block at this depth has moved to another node; it may be no cover.
+  void move(std::uint32_t from, std::uint32_t to, std::uint32_t depth) {
+    if (!covers_.empty() && remove(from, depth)) add(to, depth);
+  }
+  /// One more than the depth of the node's deepest cover; 0 if it has none.
+  std::uint32_t end(std::uint32_t node) const {
+    const auto after = covers_.upper_bound(key(node, 0xFFFFFFFF));
+    if (after == covers_.begin() || *std::prev(after) >> 32 != node) return 0;
+    return static_cast<std::uint32_t>(*std::prev(after)) + 1;
+  }
+
+  std::uint32_t child_count(std::uint32_t node) const {  ///< Its covered children.
+    const auto found = child_counts_.find(node);
+    return found == child_counts_.end() ? 0 : found->second;
+  }
+  void add_child(std::uint32_t node) { ++child_counts_[node]; }
+  void remove_child(std::uint32_t node) {
+    if (const auto found = child_counts_.find(node); --found->second == 0) child_counts_.erase(found);
+  }
+  void forget_children(std::uint32_t node) { child_counts_.erase(node); }
+  void move_children(std::uint32_t from, std::uint32_t to) {  ///< Instead of those that `to` had.
+    const std::uint32_t count = child_count(from);
+    child_counts_.erase(from);
+    child_counts_.erase(to);
+    if (count > 0) child_counts_[to] = count;
+  }
+  bool is_covered(std::uint32_t node) const { return !empty() && (child_count(node) > 0 || end(node) > 0); }
+
+  std::size_t parent_count() const { return child_counts_.size(); }  ///< Nodes with covered children.
+  std::size_t used_bytes() const { return covers_.size() * kSetNodeBytes + child_counts_.size() * kMapNodeBytes; }
+
+ private:
+  static constexpr std::size_t kSetNodeBytes = 48, kMapNodeBytes = 48;  // as allocated, buckets included
+  static std::uint64_t key(std::uint32_t node, std::uint32_t depth) { return std::uint64_t{node} << 32 | depth; }
+
+  std::set<std::uint64_t> covers_;
+  std::unordered_map<std::uint32_t, std::uint32_t> child_counts_;
+};
+
+}  // namespace kv
