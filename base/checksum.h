@@ -2,8 +2,9 @@
 //
 // A block is cut into stripes of 64 KiB (the last may be shorter). The checksum of stripe i is
 //     XXH3_64bits_withSeed(bytes of stripe i, seed + i * kStripeStep)       (xxHash specification 0.8, little endian)
-// where `seed` is 8 bytes of the block's name (index/block_hash.h, checksum_seed). A stripe that belongs to another
-// block, sits at another place of its block, is cut short or torn fails like random data: 1 in 2^64 goes unseen.
+// where `seed` is a hash of the block's whole name (index/block_hash.h, checksum_seed). A stripe that belongs to
+// another block, sits at another place of its block, is cut short or torn fails like random data: 1 in 2^64 goes
+// unseen.
 #pragma once
 
 #include <cstddef>

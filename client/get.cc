@@ -97,6 +97,7 @@ class GetCall final : public Call {
 
 error_code GetCall::send(LinkSession& session) {
   forget_answer();
+  if (!plan->checksums.empty() && session.version() < 2) return Errc::kUnsupported;  // the caller expects other seeds
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
   const std::size_t overhead = kTableOverheadBytes + plan->ends.size() * sizeof(std::uint64_t);
   const std::size_t room = session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), overhead);
@@ -173,7 +174,8 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
     const std::size_t own = first + i;
     BlockTarget target;
     target.bytes = plan->blocks[chain->position(own)].subspan(begin, bytes);
-    target.seed = checksum_seed(plan->space_id, chain->hashes[own]);
+    target.seed = session.version() < 2 ? checksum_seed_v1(plan->space_id, chain->hashes[own])
+                                        : checksum_seed(plan->space_id, chain->hashes[own]);
     target.first_stripe = begin / kStripeBytes;
     tell(own, sums.subspan(i * stripes, stripes));
     if (plan->verify && !is_device) target.checksums = sums.subspan(i * stripes, stripes);

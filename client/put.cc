@@ -75,6 +75,7 @@ class PutCall final : public Call {
 };
 
 error_code PutCall::send(LinkSession& session) {
+  if (!plan->checksums.empty() && session.version() < 2) return Errc::kUnsupported;  // the caller's have other seeds
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
   const std::size_t per_block = sizeof(BlockHash) + (chain->positions.empty() ? 0 : sizeof(std::uint32_t)) +
                                 (region ? sizeof(std::uint64_t) : 0) +
@@ -155,8 +156,10 @@ void PutCall::compute_sums(std::size_t first, std::size_t count) {
       std::ranges::copy(given, sums_.begin() + static_cast<std::ptrdiff_t>(i * stripes));
       continue;
     }
-    block_checksums(checksum_seed(plan->space_id, chain->hashes[first + i]), plan->blocks[chain->position(first + i)],
-                    std::span(sums_).subspan(i * stripes, stripes));
+    const BlockHash& hash = chain->hashes[first + i];
+    const std::uint64_t seed =
+        session()->version() < 2 ? checksum_seed_v1(plan->space_id, hash) : checksum_seed(plan->space_id, hash);
+    block_checksums(seed, plan->blocks[chain->position(first + i)], std::span(sums_).subspan(i * stripes, stripes));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "base/assert.h"
+#include "base/checksum.h"
 
 namespace kv {
 namespace {
@@ -72,6 +73,12 @@ ExtraDigest extra_digest(std::span<const std::byte> extra) {
 }
 
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block) {
+  std::uint64_t from_space;
+  std::memcpy(&from_space, space.bytes.data(), sizeof from_space);
+  return stripe_checksum(from_space, 0, block.bytes);
+}
+
+std::uint64_t checksum_seed_v1(const NamespaceId& space, const BlockHash& block) {
   std::uint64_t from_space, from_block;
   std::memcpy(&from_space, space.bytes.data(), 8);
   std::memcpy(&from_block, block.bytes.data() + 8, 8);

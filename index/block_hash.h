@@ -70,9 +70,11 @@ inline std::uint64_t short_hash(const BlockHash& hash) {
   return fold(low ^ 0xA0761D6478BD642F, high ^ 0xE7037ED1A0B428DB);
 }
 
-/// The checksum seed of a block: bytes 8..15 of its hash XOR the first 8 bytes of its namespace id, both little endian.
-/// (Not bytes 0..7: those choose the node, so on one node they are less random.)
+/// The checksum seed of a block: XXH3_64bits_withSeed(all 32 bytes of its hash, the first 8 bytes of its namespace id,
+/// little endian). So it depends on every bit of an engine's own hash, wherever its 64 bits lie among zeros.
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block);
+/// What wire version 1 and spill format 1 have in its place: bytes 8..15 of the hash XOR those 8 bytes.
+std::uint64_t checksum_seed_v1(const NamespaceId& space, const BlockHash& block);
 
 BlockHash sha256(std::span<const std::byte> bytes);
 

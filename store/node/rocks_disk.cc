@@ -20,6 +20,7 @@ using rocksdb::Status;
 
 constexpr const char* kEpochKey = "epoch";
 constexpr const char* kPlaceKey = "place";
+constexpr const char* kSeedEpochKey = "seeds";
 constexpr char kNamespaceTag = 'n';
 
 Slice slice(const DiskKeyText& key) { return {key.data(), key.size()}; }
@@ -82,9 +83,15 @@ error_code RocksDisk::start_epoch(bool read_only) {
   if (const ScanResult scan = scan_backwards(*rocks_.db, rocks_.records.get(), newest_record); !scan.status.ok())
     return to_error(scan.status);
   epoch_ = last;
+  std::string seeds;
+  if (directory_.format() == 1)
+    seed_epoch_ = last + 1;
+  else if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kSeedEpochKey, &seeds).ok())
+    seed_epoch_ = decode_epoch(seeds).value_or(0);  // if it is lost, old blocks do not match their names, and go
   if (read_only) return {};
   if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // 16 million starts
-  return begin(last + 1);
+  const error_code error = begin(last + 1);
+  return error ? error : directory_.upgrade();  // after: until then a build of before may come back
 }
 
 error_code RocksDisk::begin(std::uint32_t epoch) {
@@ -92,6 +99,7 @@ error_code RocksDisk::begin(std::uint32_t epoch) {
   next_key_ = std::uint64_t{epoch_} << 40;
   rocksdb::WriteBatch batch;
   Status status = batch.Put(rocks_.state.get(), kEpochKey, encode_epoch(epoch_));
+  if (status.ok()) status = batch.Put(rocks_.state.get(), kSeedEpochKey, encode_epoch(seed_epoch_));
   if (status.ok() && place_) status = batch.Put(rocks_.state.get(), kPlaceKey, encode_place(*place_));
   if (status.ok()) status = rocks_.write(batch, config_.write_patience);
   return status.ok() ? flush() : to_error(status);
@@ -168,9 +176,26 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   read->checksums = decode_checksums({read->value.data(), checksum_bytes});
   DiskBlock block;
   block.bytes = std::as_bytes(std::span(read->value.data() + checksum_bytes, *block_bytes));
+  if (epoch_of(key) < seed_epoch_) {
+    if (const error_code error = use_new_seeds(key, block.bytes, read->checksums)) return error;
+  }
   block.checksums = read->checksums;
   block.owner = std::move(read);
   return block;
+}
+
+/// A block of format 1: its checksums are verified, and replaced by those that its name has now.
+error_code RocksDisk::use_new_seeds(DiskKey key, std::span<const std::byte> bytes,
+                                    std::vector<std::uint64_t>& checksums) const {
+  std::string value;
+  const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.records.get(), slice(encode_key(key)), &value);
+  if (!status.ok()) return status.IsNotFound() ? make_error_code(Errc::kNotFound) : to_error(status);
+  const auto record = decode_record(key, value);
+  if (!record) return record.error();
+  if (!verify_block(checksum_seed_v1(record->space, record->hash), bytes, checksums))
+    return make_error_code(Errc::kCorruptBlock);
+  block_checksums(checksum_seed(record->space, record->hash), bytes, checksums);
+  return {};
 }
 
 error_code RocksDisk::erase(std::span<const DiskKey> keys) {

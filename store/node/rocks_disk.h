@@ -85,6 +85,7 @@ class RocksDisk final : public Disk {
   RocksDisk(RocksDiskConfig config, SpillDirectory directory, RocksHandles rocks)
       : config_(std::move(config)), directory_(std::move(directory)), drops_(config_.path), rocks_(std::move(rocks)) {}
   error_code start_epoch(bool read_only);
+  error_code use_new_seeds(DiskKey key, std::span<const std::byte> bytes, std::vector<std::uint64_t>& checksums) const;
   error_code begin(std::uint32_t epoch);
   error_code ready();
   error_code heal();
@@ -99,6 +100,7 @@ class RocksDisk final : public Disk {
   mutable std::shared_mutex reopening_;  // shared by whoever may run beside heal(): read(), load() and stats()
   RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
   std::uint32_t epoch_ = 0;
+  std::uint32_t seed_epoch_ = 0;  // blocks of earlier ones have checksums of format 1
   std::optional<DiskPlace> place_;
   std::vector<BlockFile> files_at_open_;       // sorted, disjoint
   std::atomic<std::uint64_t> first_key_ = 0;   // smaller ones were dropped

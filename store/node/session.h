@@ -135,7 +135,7 @@ class Session final : public std::enable_shared_from_this<Session> {
     NamespaceId space_name{};
     std::uint64_t block_bytes = 0;
     TimePoint deadline = TimePoint::max();  ///< Of the client: for what is on disk.
-    std::vector<BlockHash> hashes;          ///< Only if some blocks are on disk, or it goes in windows.
+    std::vector<BlockHash> hashes;          ///< Only if some blocks are on disk, or in windows, or in version 1.
     Store::GetOptions options;
     std::shared_ptr<Store::PinnedPrefix> prefix;
     std::shared_ptr<void> pins;  ///< The prefix is unpinned when all who move its bytes have let this go.
@@ -180,6 +180,8 @@ class Session final : public std::enable_shared_from_this<Session> {
     TimePoint spill_deadline{};  ///< From then on blocks that the disk does not have yet may be evicted.
     std::uint64_t block_bytes = 0;
     std::size_t hash_count = 0;
+    NamespaceId space_name{};       ///< With `hashes`.
+    std::vector<BlockHash> hashes;  ///< Only in a session of version 1: its seeds are in `plan`.
     Store::OfferPlan plan;
     std::shared_ptr<void> staged;  ///< The put is over, and its slots free, when all who fill them have let this go.
     std::size_t announced = 0;     ///< Staged blocks whose data the client has said to be there.
@@ -231,6 +233,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   void stop_moves(const GetJob& job);
   /// Of these, those that the client believes to be up and that are not: it is told with every last frame.
   std::uint32_t broken_lanes(std::uint32_t lanes) const { return lanes_ ? lanes & ~lanes_->up() : 0; }
+  void write_sums(const GetJob& job, const Part& part, std::uint64_t* sums);
+  void use_seeds_v1(PutJob& job);
   void tell_of_parts(const std::shared_ptr<GetJob>& job);
   void tell_of(const std::shared_ptr<GetJob>& job, const Part& part);
   static asio::awaitable<void> deliver(std::shared_ptr<Session> self, std::shared_ptr<GetJob> job);

@@ -109,8 +109,8 @@ bool Session::pin(const Frame& frame, const std::shared_ptr<GetJob>& job, std::s
   job->options = options;
   job->has_more_windows = in_windows;
   // The first window takes all of a small get. What is longer than a request may be is refused before it is copied.
-  if (in_windows && hashes.size() <= node_.chain_blocks_max &&
-      hashes.size() * job->block_bytes > node_.limits.inline_window_bytes)
+  const bool needs_windows = in_windows && hashes.size() * job->block_bytes > node_.limits.inline_window_bytes;
+  if (hashes.size() <= node_.chain_blocks_max && (needs_windows || version_ < 2))
     job->hashes.assign(hashes.begin(), hashes.end());
   job->life = std::shared_ptr<void>(nullptr, [self = shared_from_this(), job = job.get()](void*) {
     --self->sending_count_;
@@ -262,6 +262,27 @@ void Session::tell_of_parts(const std::shared_ptr<GetJob>& job) {
   }
 }
 
+/// The checksums of a part. For a client of version 1 they are computed over the bytes, with its seeds; of bytes that
+/// are not what was stored they come out wrong, as they should.
+void Session::write_sums(const GetJob& job, const Part& part, std::uint64_t* sums) {
+  const std::uint64_t begin = job.segment_begin(part.segment), length = job.segment_bytes(part.segment);
+  const std::size_t first_stripe = begin / kStripeBytes, stripes = stripe_count(length);
+  for (std::size_t i = part.first; i < part.first + part.count; ++i, sums += stripes) {
+    const ReadyBlock& block = job.blocks[i];
+    std::memcpy(sums, block.checksums.data() + first_stripe, stripes * sizeof *sums);
+    if (version_ >= 2) continue;
+    const std::uint64_t seed = checksum_seed(job.space_name, job.hashes[i]);
+    const std::uint64_t seed_v1 = checksum_seed_v1(job.space_name, job.hashes[i]);
+    for (std::size_t s = 0; s < stripes; ++s) {
+      const std::size_t stripe = first_stripe + s, at = begin + s * kStripeBytes;
+      const auto bytes = block.bytes.subspan(at, std::min<std::uint64_t>(kStripeBytes, begin + length - at));
+      const bool is_sound = stripe_checksum(seed, stripe, bytes) == sums[s];
+      const std::uint64_t sum = stripe_checksum(seed_v1, stripe, bytes);
+      sums[s] = is_sound ? sum : ~sum;
+    }
+  }
+}
+
 void Session::tell_of(const std::shared_ptr<GetJob>& job, const Part& part) {
   auto& blocks = job->blocks;
   const std::uint64_t begin = job->segment_begin(part.segment), length = job->segment_bytes(part.segment);
@@ -276,14 +297,13 @@ void Session::tell_of(const std::shared_ptr<GetJob>& job, const Part& part) {
     // Keeps what is sent where it is until it has left.
     done = [job, pins = job->pins, owners = std::move(owners)](bool sent) { job->failed = job->failed || !sent; };
   }
-  const std::size_t first_stripe = begin / kStripeBytes, stripes = stripe_count(length);
+  const std::size_t stripes = stripe_count(length);
   reply(
       FrameType::kGet, job->request_id, kFrameMore,
       [&](FlatBufferBuilder& builder) {
         std::uint64_t* sums = nullptr;
         const auto checksums = builder.CreateUninitializedVector(part.count * stripes, &sums);
-        for (std::size_t i = part.first; i < part.first + part.count; ++i, sums += stripes)
-          std::memcpy(sums, blocks[i].checksums.data() + first_stripe, stripes * sizeof *sums);
+        write_sums(*job, part, sums);
         return wire::CreateGetPart(builder, static_cast<std::uint32_t>(part.segment),
                                    static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(part.count),
                                    checksums);

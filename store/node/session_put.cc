@@ -59,6 +59,10 @@ void Session::on_put(const Frame& frame) {
   job->deadline = job->began + std::chrono::microseconds(wait_us);
   job->block_bytes = space->block_bytes;
   job->hash_count = hashes.size();
+  if (version_ < 2) {
+    job->space_name = space->name;
+    job->hashes.assign(hashes.begin(), hashes.end());
+  }
   Store::OfferOptions options;
   options.session = id_;
   options.positions = numbers_of(request->positions());
@@ -144,6 +148,7 @@ asio::awaitable<void> Session::wait_for_memory(std::shared_ptr<Session> self, st
 void Session::send_want(PutJob& job) {
   job.is_waiting = false;
   if (job.plan.staged.empty()) return finish_put(job);
+  use_seeds_v1(job);
   reply(FrameType::kPut, job.request_id, kFrameMore, [&](FlatBufferBuilder& builder) {
     return wire::CreatePutWant(builder, static_cast<std::uint32_t>(job.plan.stored_count),
                                static_cast<std::uint32_t>(job.plan.staged.size()));
@@ -317,10 +322,27 @@ asio::awaitable<bool> Session::drain(std::shared_ptr<PutJob> job, std::uint32_t 
   co_return true;
 }
 
+/// What a client of version 1 claims is verified with its seeds.
+void Session::use_seeds_v1(PutJob& job) {
+  if (job.hashes.empty()) return;
+  for (Store::StagedBlock& staged : job.plan.staged)
+    staged.seed = checksum_seed_v1(job.space_name, job.hashes[staged.index]);
+}
+
 /// Makes the next `good` of `count` announced blocks visible; the one after them, if there is one, was not what the
 /// client said.
 void Session::commit(PutJob& job, std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed) {
   const std::size_t stripes = stripe_count(job.block_bytes);
+  std::vector<std::uint64_t> own;
+  if (!job.hashes.empty()) {  // those of version 1 were right; stored are ours, of the same bytes
+    own.resize(good * stripes);
+    for (std::size_t i = 0; i < good; ++i) {
+      const Store::StagedBlock& staged = job.plan.staged[job.committed + i];
+      block_checksums(checksum_seed(job.space_name, job.hashes[staged.index]), staged.bytes,
+                      std::span(own).subspan(i * stripes, stripes));
+    }
+    claimed = own;
+  }
   for (std::size_t i = 0; i < good;) {
     node_.store.with([&](Store& store) {
       for (const std::size_t end = std::min(i + kCommitsPerLock, good); i < end; ++i) {

@@ -156,9 +156,10 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_onl
   if (error) return error;
   // Look before touching anything: what is not ours is left exactly as it is.
   const std::optional<std::uint32_t> format = parse_format_text(read_small_file(path / kFormatFile));
-  if (format && *format != kSpillFormat) {
-    *why = path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows format " +
-           std::to_string(kSpillFormat) +
+  directory.format_ = format.value_or(kSpillFormat);
+  if (directory.format_ > kSpillFormat || directory.format_ < kSpillFormatMin) {
+    *why = path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows formats " +
+           std::to_string(kSpillFormatMin) + " to " + std::to_string(kSpillFormat) +
            ". Nothing was changed. Start the version that wrote it, or give --spill-path another directory";
     return make_error_code(Errc::kUnsupported);
   }
@@ -220,12 +221,21 @@ error_code SpillDirectory::take_lock(bool read_only, std::string* why) {
 
 SpillDirectory::SpillDirectory(SpillDirectory&& other) noexcept
     : path_(std::move(other.path_)),
+      format_(other.format_),
       directory_(std::exchange(other.directory_, -1)),
       lock_(std::exchange(other.lock_, -1)) {}
 
 SpillDirectory::~SpillDirectory() {
   if (lock_ >= 0) ::close(lock_);  // and with it goes the lock
   if (directory_ >= 0) ::close(directory_);
+}
+
+error_code SpillDirectory::upgrade() {
+  if (format_ == kSpillFormat) return {};
+  const error_code error = replace_file(path_ / kFormatFile, format_text(kSpillFormat));
+  if (!error) spdlog::info("spill: {}: format {} became format {}", path_.string(), format_, kSpillFormat);
+  if (!error) format_ = kSpillFormat;
+  return error;
 }
 
 bool SpillDirectory::allows_direct_io() const {

@@ -34,6 +34,8 @@ class SpillDirectory {
   ~SpillDirectory();
 
   std::filesystem::path database() const { return path_ / "db"; }
+  std::uint32_t format() const { return format_; }
+  error_code upgrade();  ///< From now on the directory has format kSpillFormat. Durable.
   /// Whether files here can be read and written past the page cache. Tries it with a file of its own.
   bool allows_direct_io() const;
   /// One 4 KiB write that reaches the device: a full, read-only or failing disk is found out here and not inside
@@ -47,6 +49,7 @@ class SpillDirectory {
   error_code take_lock(bool read_only, std::string* why);
 
   std::filesystem::path path_;
+  std::uint32_t format_ = 0;
   int directory_ = -1;
   int lock_ = -1;
 };

@@ -15,7 +15,8 @@
 
 namespace kv {
 
-inline constexpr std::uint32_t kSpillFormat = 1;  ///< What this build writes, and the only one it reads.
+inline constexpr std::uint32_t kSpillFormat = 2;     ///< What this build writes.
+inline constexpr std::uint32_t kSpillFormatMin = 1;  ///< What it reads too, and turns into its own.
 inline constexpr std::size_t kDiskKeyBytes = 8;
 inline constexpr std::size_t kDiskRecordBytes = 1 + 16 + 32 + 32 + 4 + 4 + 8;
 inline constexpr std::uint32_t kEpochMax = (1u << 24) - 1;  ///< A DiskKey has 24 bits for it.

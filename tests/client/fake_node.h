@@ -26,6 +26,7 @@ class FakeNode {
     FrameReader reader;
     FrameWriter writer;
     std::set<std::uint32_t> handles;  ///< That it was given.
+    std::uint8_t version = kWireVersion;
 
     template <class Build>
     void reply(const FrameHeader& to, int flags, Build&& build, std::span<const std::byte> payload = {}) {
@@ -46,6 +47,10 @@ class FakeNode {
         return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(code), "as the test wants");
       });
     }
+    /// The seed that this session's version has.
+    std::uint64_t seed(const NamespaceId& space, const BlockHash& hash) const {
+      return version < 2 ? checksum_seed_v1(space, hash) : checksum_seed(space, hash);
+    }
     /// One part of one segment, checksums as they should be unless `wrong_block` names a block.
     void part(const FrameHeader& to, const NamespaceRecord& record, std::span<const BlockHash> hashes,
               std::size_t first, std::size_t count, bool is_inline = true, std::size_t wrong_block = SIZE_MAX) {
@@ -55,7 +60,7 @@ class FakeNode {
         std::vector<std::byte> block(record.block_bytes());
         fill_block(hashes[i], block);
         std::vector<std::uint64_t> of_block(stripe_count(block.size()));
-        block_checksums(checksum_seed(record.id(), hashes[i]), block, of_block);
+        block_checksums(seed(record.id(), hashes[i]), block, of_block);
         if (i == wrong_block) ++of_block.back();
         sums.insert(sums.end(), of_block.begin(), of_block.end());
         payload.insert(payload.end(), block.begin(), block.end());
@@ -130,6 +135,7 @@ class FakeNode {
   void answer(Session& session, const FrameReader::Frame& frame) {
     switch (frame.header.type) {
       case FrameType::kHello:
+        session.version = version;
         return session.reply(frame.header, kFrameResponse, [&](auto& builder) {
           return wire::CreateHelloResponseDirect(builder, version, node_id.c_str(), 0, 0, 1 << 20, 65536, 64,
                                                  1ull << 30, 0, version < 2 ? nullptr : &instance);

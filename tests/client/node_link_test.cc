@@ -693,6 +693,77 @@ TEST_F(NodeLinkTest, ANodeThatSpeaksVersionOneIsServed) {
   EXPECT_EQ(misused, 0);
 }
 
+/// Each version of the wire has checksum seeds of its own: a client puts with those of the session, and takes no
+/// others.
+TEST_F(NodeLinkTest, ChecksumsAreThoseOfTheVersionThatWasAgreed) {
+  const std::size_t stripes = stripe_count(record.block_bytes());
+  for (const int version : {1, 2}) {
+    SCOPED_TRACE(version);
+    start_anew();
+    node.version = static_cast<std::uint8_t>(version);
+    std::vector<std::uint64_t> claimed;
+    node.handler = [&](FakeNode::Session& s, const FrameReader::Frame& frame) {
+      if (frame.header.type == FrameType::kPut) {
+        s.reply(frame.header, kFrameResponse | kFrameMore,
+                [](auto& builder) { return wire::CreatePutWant(builder, 0, 4); });
+      } else if (frame.header.type == FrameType::kPutData) {
+        const auto* const data = read_table<wire::PutData>(frame.table);
+        claimed.insert(claimed.end(), data->checksums()->begin(), data->checksums()->end());
+        FrameHeader put = frame.header;
+        put.type = FrameType::kPut;
+        if (claimed.size() == 4 * stripes)
+          s.reply(put, kFrameResponse, [](auto& builder) { return wire::CreatePutResponse(builder, 4, 0, 0); });
+      } else if (frame.header.type == FrameType::kGet) {
+        s.version = static_cast<std::uint8_t>(3 - version);  // the other's
+        s.part(frame.header, record, chain, 0, 4);
+        s.version = static_cast<std::uint8_t>(version);
+        s.get_response(frame.header, 4);
+      } else {
+        return false;
+      }
+      return true;
+    };
+    make_client();
+    Blocks memory(4, record.block_bytes());
+    memory.fill(chain);
+    EXPECT_EQ(loop.run(client->put(space, chain, memory.from, {.deadline = 1s}))->stored, 4u);
+    ASSERT_EQ(claimed.size(), 4 * stripes);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::uint64_t seed =
+          version == 1 ? checksum_seed_v1(record.id(), chain[i]) : checksum_seed(record.id(), chain[i]);
+      std::vector<std::uint64_t> right(stripes);
+      block_checksums(seed, memory.from[i], right);
+      EXPECT_TRUE(std::equal(right.begin(), right.end(), claimed.begin() + static_cast<std::ptrdiff_t>(i * stripes)));
+    }
+    EXPECT_EQ(get(memory).why, Errc::kCorruptBlock) << "checksums of the other version";
+    node.handler = honest(4);
+    memory.clear();
+    EXPECT_EQ(get(memory).block_count, 4u);
+    EXPECT_EQ(memory.right(chain), 4u);
+  }
+}
+
+/// Checksums that a caller brings or takes have the seeds of version 2: a node of version 1 knows no others than its
+/// own.
+TEST_F(NodeLinkTest, ACallersOwnChecksumsNeedVersionTwo) {
+  start_anew();
+  node.version = 1;
+  node.handler = honest(4);
+  make_client();
+  Blocks memory(4, record.block_bytes());
+  memory.fill(chain);
+  std::vector<std::uint64_t> sums(4 * stripe_count(record.block_bytes()));
+  GetOptions reading{.deadline = 100ms};
+  reading.checksums = sums;
+  EXPECT_EQ(loop.run(client->get(space, chain, memory.to, reading))->why, Errc::kUnsupported);
+  PutOptions writing{.deadline = 100ms};
+  writing.checksums = sums;
+  EXPECT_EQ(loop.run(client->put(space, chain, memory.from, writing))->why, Errc::kUnsupported);
+  EXPECT_EQ(node.seen[FrameType::kGet] + node.seen[FrameType::kPut], 0);
+  EXPECT_EQ(get(memory).block_count, 4u) << "the session serves on";
+  EXPECT_FALSE(client->nodes()[0].breaker_open);
+}
+
 TEST_F(NodeLinkTest, AForgottenNamespaceIsOpenedAgainOnce) {
   int refused = 0;
   node.handler = [&, answer = honest(1)](FakeNode::Session& s, const FrameReader::Frame& frame) {

@@ -385,7 +385,9 @@ class HostileClient {
     std::vector<std::uint64_t> sums;
     for (const BlockHash& hash : hashes) {
       Bytes block(kBlockBytes, hash.bytes[0]);
-      sums.push_back(stripe_checksum(checksum_seed(lasting().record.id(), hash), 0, block));
+      const NamespaceId space = lasting().record.id();
+      sums.push_back(
+          stripe_checksum(version_ < 2 ? checksum_seed_v1(space, hash) : checksum_seed(space, hash), 0, block));
       payload.insert(payload.end(), block.begin(), block.end());
       std::memcpy(lasting().memory->bytes().data() + (sums.size() - 1) * kBlockBytes, block.data(), kBlockBytes);
     }

@@ -105,12 +105,54 @@ TEST(BlockHashTest, ChangedTokenChangesItsBlockAndAllAfterItAndNoneBefore) {
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NE(chain[i], other[i]);
 }
 
-TEST(BlockHashTest, ChecksumSeedIsBytes8To15OfTheHashXorTheNamespaceId) {
+TEST(BlockHashTest, ChecksumSeedsAreThoseOfTheDocument) {
   NamespaceId space;
   BlockHash block;
   for (std::size_t i = 0; i < 16; ++i) space.bytes[i] = static_cast<std::byte>(i + 1);
   for (std::size_t i = 0; i < 32; ++i) block.bytes[i] = static_cast<std::byte>(i * 16);
-  EXPECT_EQ(checksum_seed(space, block), 0x0807060504030201 ^ 0xF0E0D0C0B0A09080);
+  EXPECT_EQ(checksum_seed(space, block), 0x42FADEC2DD4D05AF);
+  BlockHash padded;  // 64 bits of an engine, in front of which are zeros
+  padded.bytes[31] = std::byte{1};
+  EXPECT_EQ(checksum_seed(space, padded), 0x873D571F31961D7C);
+  EXPECT_EQ(checksum_seed_v1(space, block), 0x0807060504030201 ^ 0xF0E0D0C0B0A09080);
+}
+
+/// Of two blocks whose names differ in one bit, wherever it is, neither passes for the other.
+TEST(BlockHashTest, AChecksumSeedDependsOnEveryBitOfTheName) {
+  NamespaceId space;
+  const BlockHash block;
+  const std::uint64_t seed = checksum_seed(space, block);
+  for (std::size_t bit = 0; bit < 256; ++bit) {
+    BlockHash other = block;
+    other.bytes[bit / 8] ^= std::byte(1u << bit % 8);
+    EXPECT_NE(checksum_seed(space, other), seed) << bit;
+  }
+  for (std::size_t bit = 0; bit < 64; ++bit) {
+    NamespaceId other = space;
+    other.bytes[bit / 8] ^= std::byte(1u << bit % 8);
+    EXPECT_NE(checksum_seed(other, block), seed) << bit;
+  }
+}
+
+/// Engines' 64 bits, padded at either end or counted up, in two namespaces: the seeds are as different as random ones.
+TEST(BlockHashTest, ChecksumSeedsOfPaddedHashesDiffer) {
+  std::set<std::uint64_t> seen;
+  std::size_t count = 0;
+  for (const auto of_space : {std::byte{0}, std::byte{1}}) {
+    NamespaceId space;
+    space.bytes[0] = of_space;
+    for (std::size_t at = 0; at <= 24; at += 8) {
+      for (std::uint64_t number = 1; number <= 4096; ++number) {
+        for (const std::uint64_t word : {number, number << 48, number * 0x9E3779B97F4A7C15}) {
+          BlockHash hash;
+          std::memcpy(hash.bytes.data() + at, &word, sizeof word);
+          seen.insert(checksum_seed(space, hash));
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), count);
 }
 
 TEST(BlockHashTest, HexGoesBothWaysAndRefusesAnythingElse) {

@@ -268,12 +268,13 @@ class NodeTest : public testing::Test {
     }
     return all;
   }
-  std::vector<std::uint64_t> sums(std::span<const BlockHash> hashes) const {
+  std::vector<std::uint64_t> sums(std::span<const BlockHash> hashes, std::uint8_t version = kWireVersion) const {
     const std::size_t stripes = stripe_count(record.block_bytes());
     std::vector<std::uint64_t> all(hashes.size() * stripes);
     for (std::size_t i = 0; i < hashes.size(); ++i) {
-      block_checksums(checksum_seed(record.id(), hashes[i]), block(hashes[i]),
-                      std::span(all).subspan(i * stripes, stripes));
+      const std::uint64_t seed =
+          version < 2 ? checksum_seed_v1(record.id(), hashes[i]) : checksum_seed(record.id(), hashes[i]);
+      block_checksums(seed, block(hashes[i]), std::span(all).subspan(i * stripes, stripes));
     }
     return all;
   }
@@ -329,12 +330,12 @@ class NodeTest : public testing::Test {
 
   // -- whole flows
   /// Puts the chain inline; how many blocks were stored by it.
-  std::uint32_t put(RawClient& client, std::span<const BlockHash> hashes) {
+  std::uint32_t put(RawClient& client, std::span<const BlockHash> hashes, std::uint8_t version = kWireVersion) {
     Answer answer = client.ask(FrameType::kPut, 100, put_request(hashes));
     if (!answer.is_last()) {
       const auto& want = answer.as<wire::PutWant>();
       const auto wanted = hashes.subspan(want.first_block(), want.block_count());
-      answer = client.ask(FrameType::kPutData, 100, put_data(wanted.size(), sums(wanted)), blocks(wanted));
+      answer = client.ask(FrameType::kPutData, 100, put_data(wanted.size(), sums(wanted, version)), blocks(wanted));
     }
     EXPECT_FALSE(answer.is_error()) << answer.message();
     return answer.as<wire::PutResponse>().stored();

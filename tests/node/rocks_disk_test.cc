@@ -313,7 +313,7 @@ TEST_F(RocksDiskTest, ANewerFormatIsRefusedAndLeftUntouched) {
   const auto disk = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(disk);
   EXPECT_EQ(disk.error(), Errc::kUnsupported);
-  EXPECT_THAT(opening.text, HasSubstr("format 2"));
+  EXPECT_THAT(opening.text, HasSubstr("spill format 3"));
   EXPECT_EQ(snapshot(path), before);
 }
 

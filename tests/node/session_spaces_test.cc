@@ -169,7 +169,7 @@ TEST_F(SessionSpacesTest, AnOldClientUsesAHandleOnAllItsSessions) {
   record = a;
   const auto first = greet(1), second = connect();
   EXPECT_FALSE(second->ask(FrameType::kHello, 1, hello_request(1, 1)).is_error());
-  EXPECT_EQ(put(*first, hashes), 2u);
+  EXPECT_EQ(put(*first, hashes, 1), 2u);
   EXPECT_EQ(matched(*second, hashes), 2u);
   EXPECT_TRUE(get(*second, hashes).bytes == blocks(hashes));
   const Answer answer = second->ask(FrameType::kMatch, 7, [&](FlatBufferBuilder& builder) {
@@ -203,7 +203,7 @@ TEST_F(SessionSpacesTest, AnOldClientsHandlesMeanNothingInTheNextLife) {
     record = b;
     client = greet(1);  // opens b first
     const std::uint32_t new_b = space;
-    EXPECT_EQ(put(*client, hashes), 2u);
+    EXPECT_EQ(put(*client, hashes, 1), 2u);
     for (const std::uint32_t stale : {of_a, of_b}) {
       ASSERT_NE(stale, new_b);
       speak_of(a, stale);

@@ -20,7 +20,10 @@ std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
 
 /// The bytes that a block must have, wherever it turns up.
 void fill_block(const NamespaceId& space, const BlockHash& hash, std::span<std::byte> bytes) {
-  std::uint64_t state = mix(checksum_seed(space, hash) ^ hash_prefix(hash));
+  std::uint64_t words[6], state = 0;  // all of the name, mixed by none of the functions under test
+  std::memcpy(words, space.bytes.data(), sizeof space.bytes);
+  std::memcpy(words + 2, hash.bytes.data(), sizeof hash.bytes);
+  for (const std::uint64_t word : words) state = mix(state ^ word);
   for (std::size_t i = 0; i < bytes.size(); i += sizeof state) {
     state = mix(state);
     std::memcpy(bytes.data() + i, &state, std::min(sizeof state, bytes.size() - i));
@@ -58,7 +61,10 @@ class World {
       // Of one size, a mix-up of two namespaces is seen by nothing but their blocks.
       const std::size_t block_bytes =
           i > 0 && chance(0.6) ? records_[0].block_bytes() : kBlockBytes[pick(0, std::size(kBlockBytes) - 1)];
-      naming_.push_back(chance(0.4) ? Naming::kOurs : chance(0.5) ? Naming::kEngine : Naming::kPadded);
+      naming_.push_back(chance(0.4)   ? Naming::kOurs
+                        : chance(0.5) ? Naming::kEngine
+                        : chance(0.5) ? Naming::kPadded
+                                      : Naming::kPaddedInFront);
       is_kept_.push_back(chance(0.5));
       auto record = NamespaceRecord::from_fields({{"model", "sim"},
                                                   {"block_size", "4"},
@@ -279,7 +285,9 @@ class World {
       for (const std::uint32_t token : tokens.subspan(i * record.block_size(), record.block_size()))
         state = mix(state ^ token);
       const std::uint64_t words[] = {mix(state + 1), mix(state + 2), mix(state + 3), mix(state + 4)};
-      std::memcpy(chain[i].bytes.data(), words, naming_[which] == Naming::kPadded ? sizeof words[0] : sizeof words);
+      const bool is_whole = naming_[which] == Naming::kEngine;
+      const std::size_t at = naming_[which] == Naming::kPaddedInFront ? sizeof words - sizeof words[0] : 0;
+      std::memcpy(chain[i].bytes.data() + at, words, is_whole ? sizeof words : sizeof words[0]);
     }
     return chain;
   }
@@ -762,9 +770,9 @@ class World {
   bool calm_ = false;
   double event_rate_ = 0;
   std::vector<NamespaceRecord> records_;
-  enum class Naming { kOurs, kEngine, kPadded };  ///< kPadded: 64 bits of an engine's, and zeros.
-  std::vector<Naming> naming_;                    ///< By record.
-  std::vector<bool> is_kept_;                     ///< Nobody ever drops any of it.
+  enum class Naming { kOurs, kEngine, kPadded, kPaddedInFront };  ///< 64 bits of an engine's, before or after zeros.
+  std::vector<Naming> naming_;                                    ///< By record.
+  std::vector<bool> is_kept_;                                     ///< Nobody ever drops any of it.
   struct Kept {
     int life = 0;
     std::map<std::string, std::uint64_t> most;  ///< Blocks seen in that life, by record.
