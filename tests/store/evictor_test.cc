@@ -88,9 +88,14 @@ class CacheRun : public StoreFixture {
     const std::size_t hits = match(space_, hashes_);
     const auto plan = store->offer(space_, hashes_, {}, now).value();
     EXPECT_EQ(plan.stored_count, hits);
-    EXPECT_FALSE(plan.again);
+    std::size_t staged = plan.staged.size();
+    for (bool again = plan.again; again;) {  // a long chain is staged in several calls, each of bounded work
+      const auto more = store->offer_more(plan.put, now).value();
+      staged += more.staged.size();
+      again = more.again;
+    }
     const std::uint64_t sum[] = {0};
-    for (std::size_t i = 0; i < plan.staged.size(); ++i) store->commit(plan.put, sum, now);
+    for (std::size_t i = 0; i < staged; ++i) store->commit(plan.put, sum, now);
     if (plan.put != PutId{}) store->end_put(plan.put);
     return hits;
   }
