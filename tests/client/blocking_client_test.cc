@@ -297,6 +297,7 @@ TEST(BlockingClientForkTest, AChildThatOnlySleepsKeepsNoSessionWhenItsParentDies
     ClientConfig config;
     config.nodes.push_back({.endpoint = "unix://" + listener.path()});
     config.connections_per_node = 1;
+    config.connect_timeout = 600s;  // the client does not leave by itself
     BlockingClient client(config);
     (void)client.ping(1s);  // connects, and hears nothing
     const pid_t sleeper = ::fork();

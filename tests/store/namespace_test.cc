@@ -260,6 +260,10 @@ TEST_F(NamespaceTest, ALoadThatBrokeOffLeavesEveryRecordToTheNextStart) {
   load(std::span(records).first(2));
   store->end_load(/*is_whole=*/false);
   EXPECT_EQ(on_disk(open(1), chain(1, 2)), 0u);
+  put(open(1), chain(50, 2));  // one more of it comes and goes, so that the namespace holds nothing that is known
+  spill();
+  store->drop(open(1), chain(50, 1)).value();
+  spill();
   for (std::uint64_t epoch = 100; epoch < 110; ++epoch) open(epoch);
   spill();
   EXPECT_EQ(disk.namespace_count(), 3u);
