@@ -110,19 +110,21 @@ Resolver::Resolver(Lookup lookup, std::size_t thread_count_max)
 
 std::shared_ptr<Resolver::State> Resolver::state() {
   // Only a child's first thread comes here with an old generation. What is left of the parent's may be locked for ever.
-  auto state = std::atomic_load(&state_);
-  if (!state || state->generation != fork_generation()) {
-    if (state) new std::shared_ptr<State>(state);  // never destroyed
-    state = std::make_shared<State>();
-    state->lookup = lookup_;
-    state->thread_count_max = thread_count_max_;
-    std::atomic_store(&state_, state);
+  const std::shared_ptr<State>* held = state_.load(std::memory_order_acquire);
+  if (held == nullptr || (*held)->generation != fork_generation()) {
+    auto fresh = std::make_unique<std::shared_ptr<State>>(std::make_shared<State>());
+    (*fresh)->lookup = lookup_;
+    (*fresh)->thread_count_max = thread_count_max_;
+    held = fresh.release();  // the one before is never destroyed
+    state_.store(held, std::memory_order_release);
   }
-  return state;
+  return *held;
 }
 
+Resolver::~Resolver() { delete state_.load(std::memory_order_acquire); }
+
 std::size_t Resolver::thread_count() const {
-  const auto state = std::atomic_load(&state_);
+  const std::shared_ptr<State> state = *state_.load(std::memory_order_acquire);
   const std::lock_guard lock(state->mutex);
   return state->thread_count;
 }

@@ -1,6 +1,7 @@
 // transport/resolver.h: host names -> addresses, while the caller goes on.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
@@ -16,8 +17,7 @@ namespace kv {
 /// servers are slow or gone. So whoever waits may leave at any time, and the thread finds nobody when it comes back.
 ///   1. A name is looked up once at a time, however many wait for it, and how often they gave up and came again.
 ///   2. At most thread_count_max lookups are under way. Further names wait for their turn, and only while somebody
-///   waits
-///      for them.
+///      waits for them.
 ///   3. Nothing waits for a thread: not close, not the destructor, not the end of an executor.
 /// In a forked child, where the threads are not, it begins anew. Thread safety: all calls from any thread.
 class Resolver {
@@ -27,6 +27,9 @@ class Resolver {
   using Lookup = std::function<Result<Address>(const std::string& host, const std::string& port)>;
 
   explicit Resolver(Lookup lookup = &Resolver::ask_the_system, std::size_t thread_count_max = 4);
+  ~Resolver();
+  Resolver(const Resolver&) = delete;
+  Resolver& operator=(const Resolver&) = delete;
 
   /// The first address of `host`. Errors: of the lookup; operation_aborted on cancellation by the awaiting coroutine's
   /// slot. The executor may be destroyed with a resolve() in it.
@@ -42,7 +45,7 @@ class Resolver {
 
   Lookup lookup_;
   std::size_t thread_count_max_;
-  std::shared_ptr<State> state_;
+  std::atomic<const std::shared_ptr<State>*> state_{nullptr};  ///< Of this process; a child of fork() has its own.
 };
 
 }  // namespace kv
