@@ -207,7 +207,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void retire();
   /// Ends the session at once, as if it had broken.
   void give_up(std::string why) { end(Errc::kUnavailable, std::move(why), /*node_closed=*/false); }
-  /// Whether requests are waiting and not one byte came for `silence_max`.
+  /// Whether requests are waiting and no whole frame, and no byte of a payload, came for `silence_max`.
   bool is_silent(TimePoint now, Duration silence_max) const;
   bool lost_messages() const { return lost_messages_; }
 
@@ -262,7 +262,7 @@ class LinkSession : public std::enable_shared_from_this<LinkSession> {
   void end(error_code why, std::string text, bool node_closed);
   void close_if_retired();
   void flush_soon();
-  std::uint64_t bytes_received() const { return reader_.bytes_read() + message_bytes_; }
+  std::uint64_t bytes_received() const { return reader_.bytes_taken() + message_bytes_; }
 
   std::shared_ptr<ClientShared> shared_;
   NodeLink* link_;  ///< nullptr once it is told of the end.

@@ -57,7 +57,8 @@ symbolizer=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true
 common=${symbolizer:+external_symbolizer_path=$symbolizer:}
 export ASAN_OPTIONS=${common}detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1
 export UBSAN_OPTIONS=${common}print_stacktrace=1
-export TSAN_OPTIONS=${common}second_deadlock_stack=1:halt_on_error=1:suppressions=$root/tests/tsan.supp
+# A child of fork() that starts threads is what some tests are about; ThreadSanitizer ends such a child by default.
+export TSAN_OPTIONS=${common}second_deadlock_stack=1:halt_on_error=1:die_after_fork=0:suppressions=$root/tests/tsan.supp
 
 passed=0 failed=0 skipped=0
 summary=() skips=()

@@ -53,6 +53,9 @@ class FrameReader {
   void shrink();
   /// Bytes ever read; a watchdog sees by it whether a partial frame makes progress.
   std::uint64_t bytes_read() const { return bytes_read_; }
+  /// Of them, those of whole headers with their tables, and of payload. A length that was damaged on its way lets no
+  /// frame come to its end: what arrives then is read and counts for nothing here.
+  std::uint64_t bytes_taken() const { return bytes_read_ - (end_ - begin_); }
   /// Whether a frame has begun to arrive and is not complete, payload included.
   bool in_frame() const { return payload_left_ > 0 || begin_ < end_ || in_table_; }
 

@@ -489,6 +489,37 @@ TEST_F(NodeLinkTest, ASessionThatIsSilentForTooLongIsReplaced) {
   EXPECT_LT(clock.now(), began + 2 * config.connect_timeout);
 }
 
+/// A length that was damaged on its way: the frame would be complete once as many bytes have come, and all answers that
+/// come meanwhile are taken for parts of it.
+TEST_F(NodeLinkTest, ASessionWhoseFrameNeverEndsIsReplacedThoughBytesCome) {
+  config.breaker_failures = 1'000'000;
+  make_client();
+  FakeNode::Session* const damaged = node.sessions.back().get();
+  bool is_cut = false;
+  node.handler = [&, answer = honest(1)](FakeNode::Session& s, const FrameReader::Frame& frame) {
+    if (&s == damaged && !std::exchange(is_cut, true)) {
+      std::array<std::byte, kFrameHeaderBytes> header{};
+      const std::vector<std::byte> table(1 << 20);
+      encode_frame_header({.type = frame.header.type, .flags = kFrameResponse, .request_id = frame.header.request_id},
+                          table, header);
+      const asio::const_buffer bytes(header.data(), header.size());
+      EXPECT_EQ(s.stream->try_write(std::span(&bytes, 1)).value(), header.size());
+      return true;
+    }
+    return answer(s, frame);
+  };
+  Blocks memory(1, record.block_bytes());
+  const TimePoint began = clock.now();
+  std::size_t block_count = 0;
+  while (block_count == 0 && clock.now() < began + 10s) {
+    block_count = get(memory, 50ms).block_count;
+    loop.run_for(50ms);
+  }
+  EXPECT_EQ(block_count, 1u);
+  EXPECT_GE(clock.now(), began + config.connect_timeout) << "a table may be large, and the network slow";
+  EXPECT_LT(clock.now(), began + 2 * config.connect_timeout);
+}
+
 TEST_F(NodeLinkTest, ANodeThatCameBackAsAnotherIsOpenedAgain) {
   node.handler = honest(1);
   Blocks memory(1, record.block_bytes());
