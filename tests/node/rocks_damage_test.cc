@@ -10,10 +10,11 @@
 
 #include <csignal>
 #include <future>
-#include <list>
+#include <memory>
 #include <random>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "store/node/spill_format.h"
 #include "store/node/table_footer.h"
@@ -320,26 +321,26 @@ class NoFlushes {
     rocksdb::Env* const env = rocksdb::Env::Default();
     env->IncBackgroundThreadsIfNeeded(1, rocksdb::Env::HIGH);
     for (int i = 0; i < env->GetBackgroundThreads(rocksdb::Env::HIGH); ++i) {
-      waiting_.emplace_back();
+      waiting_.push_back(std::make_shared<Job>());
       env->Schedule(
-          [](void* self) {
-            auto* const job = static_cast<Job*>(self);
-            job->let_go.get_future().wait();
-            job->ended.set_value();
+          [](void* own) {
+            const std::unique_ptr<std::shared_ptr<Job>> job(static_cast<std::shared_ptr<Job>*>(own));
+            (*job)->let_go.get_future().wait();
+            (*job)->ended.set_value();
           },
-          &waiting_.back(), rocksdb::Env::HIGH);
+          new std::shared_ptr<Job>(waiting_.back()), rocksdb::Env::HIGH);
     }
   }
   ~NoFlushes() {
-    for (Job& job : waiting_) job.let_go.set_value();
-    for (Job& job : waiting_) job.ended.get_future().wait();
+    for (const auto& job : waiting_) job->let_go.set_value();
+    for (const auto& job : waiting_) job->ended.get_future().wait();
   }
 
  private:
   struct Job {
     std::promise<void> let_go, ended;
   };
-  std::list<Job> waiting_;
+  std::vector<std::shared_ptr<Job>> waiting_;  ///< Its thread may still be in set_value() when the wait for it is over.
 };
 
 TEST_F(RocksDamageTest, AWriteWaitsForADiskThatTakesNothingOnlySoLong) {
