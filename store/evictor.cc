@@ -93,11 +93,17 @@ Evictor::Cleared Evictor::clear_oldest_window(std::size_t block_bytes, Hunt& hun
       const auto slot = arena.next_slot(*hunt.window, hunt.at, steps);
       if (!slot) {
         if (!steps.are_left()) return Cleared::kUnfinished;
+        if (!hunt.has_block) {
+          hunt.window.reset();
+          hunt.found.clear();
+          return Cleared::kNone;  // it is free, only not where a slab should begin
+        }
         hunt.at = arena.begin(*hunt.window);
         if (!std::exchange(hunt.is_checked, true)) continue;
         hunt.window.reset();
         return Cleared::kSome;
       }
+      hunt.has_block = true;
       const BlockId block = arena.owner(*slot);
       if (arena.is_held(*slot) || block == kNoBlock || pool_.index().has_pinned(block, steps)) {
         arena.shield(*slot);
@@ -126,14 +132,8 @@ Evictor::Cleared Evictor::choose_window(std::size_t block_bytes, Hunt& hunt, Ste
       steps.take(window.granule_count * Steps::kGranule);
       const auto use = arena.last_use(window, block_bytes);
       if (!use || *use > window.last_use) continue;
-      Arena::Cursor at = arena.begin(window);
-      if (!arena.next_slot(window, at, steps)) {
-        if (!steps.are_left()) return Cleared::kUnfinished;
-        hunt.found.clear();
-        return Cleared::kNone;  // it is free, only not where a slab should begin
-      }
       hunt.window = window;
-      hunt.is_checked = hunt.is_begun = false;
+      hunt.has_block = hunt.is_checked = hunt.is_begun = false;
       hunt.at = arena.begin(window);
       hunt.found.pop_back();
       return Cleared::kSome;

@@ -67,6 +67,7 @@ class Evictor {
     std::optional<Arena::Search> search;  ///< Under way.
     std::vector<Arena::Window> found;     ///< By the last one; the oldest last.
     std::optional<Arena::Window> window;  ///< Being cleared.
+    bool has_block = false;               ///< Something lies in the window.
     bool is_checked = false;              ///< Nothing in the window, or below what lies in it, is pinned.
     bool is_begun = false;                ///< Something in it was evicted.
     Arena::Cursor at;

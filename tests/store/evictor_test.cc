@@ -379,6 +379,31 @@ TEST_F(MixedSizesTest, ABlockThatIsPinnedWhileItsSlabIsClearedInSlicesStays) {
   store->end_put(plan.put);
 }
 
+/// Slabs with more free slots in front of their first block than one call looks at.
+TEST_F(MixedSizesTest, ASlabOfTinyBlocksThatIsNearlyEmptyIsClearedInTheEnd) {
+  create(16 * kMiB, 4 * kMiB);
+  constexpr std::size_t kHalfSlab = 4 * kMiB / 64 / 2;
+  static_assert(kHalfSlab > Store::kStepsMax);
+  const SpaceId small = open(64, "small"), large = open(4 * kMiB, "large");
+  for (std::uint64_t name = 0; name < 8; ++name) put_empty(small, name, kHalfSlab);
+  ASSERT_EQ(store->stats().allocated_bytes, store->stats().capacity_bytes);
+  for (std::uint64_t name = 0; name < 8; name += 2) ASSERT_TRUE(store->drop(small, chain(name, 1)));
+  while (store->is_dropping()) store->drop_more(now);
+  auto plan = store->offer(large, chain(100, 4), {}, now).value();
+  std::size_t stored = 0;
+  for (int calls = 0; stored < 4; ++calls) {
+    ASSERT_LT(calls, 1000) << "it begins anew with each call";
+    for (const auto& block : plan.staged) {
+      store->commit(plan.put, std::vector<std::uint64_t>(stripe_count(block.bytes.size())), now);
+      ++stored;
+    }
+    if (stored < 4) plan = store->offer_more(plan.put, now).value();
+  }
+  store->end_put(plan.put);
+  EXPECT_EQ(match(large, chain(100, 4)), 4u);
+  EXPECT_EQ(store->check(), "");
+}
+
 TEST_F(MixedSizesTest, SizesInEqualUseShareTheMemoryWithoutMovingIt) {
   create(2000 * (4 + 12) * kKiB, 256 * kKiB);
   const SpaceId small = open(4 * kKiB, "small"), large = open(12 * kKiB, "large");
