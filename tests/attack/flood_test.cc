@@ -62,6 +62,25 @@ TEST_F(FloodTest, ConnectionsThatComeAndGoLeaveNothingBehind) {
   for (auto& each : threads) each.join();
 }
 
+TEST_F(FloodTest, FramesOfNonsenseByTheThousandAreFewLinesOfTheLog) {
+  bounds.log_bytes = 64 << 10;
+  const std::string identity = "crowd\"}\n[error] forged";
+  const Bytes hello = frame_bytes(FrameType::kHello, 1, [&](FlatBufferBuilder& b) {
+    return wire::CreateHelloRequestDirect(b, kWireVersionMin, kWireVersion, identity.c_str());
+  });
+  for (std::size_t i = 0; i < 3000; ++i) {
+    Attacker attacker(door(i));
+    Bytes said = i % 2 == 0 ? hello : Bytes();
+    said.insert(said.end(), kFrameHeaderBytes, static_cast<std::byte>(i));
+    attacker.send_bytes(said);
+    while (attacker.read_answer()) {
+    }
+  }
+  expect_bystanders_served();
+  EXPECT_GE(node->metric("kvstore_sessions_closed_total{reason=\"bad_frame\"}"), 3000);
+  EXPECT_EQ(node->log().find("\n[error] forged"), std::string::npos);
+}
+
 TEST_F(FloodTest, NoiseOnTheAdminPortHurtsNobody) {
   std::vector<Attacker> crowd;
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: node\r\nX: " + std::string(64 << 10, 'x');

@@ -61,6 +61,22 @@ class GuessedHandleTest : public AttackTest {
   std::unique_ptr<Attacker> victim, thief;
 };
 
+TEST_F(GuessedHandleTest, NamespacesOfOthersAreNoNamespaces) {
+  for (std::uint32_t guess = 0; guess < 2000; ++guess) {
+    const OpenedSpace guessed{guess, space.check};
+    ASSERT_EQ(refusal_of_put(guess).error_code(), Errc::kNoNamespace) << guess;
+    ASSERT_EQ(thief->ask(FrameType::kMatch, 9, match_request(guessed, chain, true)).error_code(), Errc::kNoNamespace);
+    ASSERT_EQ(thief->ask(FrameType::kGet, 9, get_request(guessed, chain)).error_code(), Errc::kNoNamespace);
+    ASSERT_EQ(thief->ask(FrameType::kDrop, 9, prefix_request(guessed, {})).error_code(), Errc::kNoNamespace);
+  }
+  // What it has opened is not good for another namespace either.
+  const OpenedSpace own = thief->open(record_of(kBlock, "thief"));
+  for (const std::uint64_t check : {space.check, std::uint64_t{0}, own.check + 1}) {
+    ASSERT_EQ(thief->ask(FrameType::kDrop, 9, prefix_request({own.number, check}, {})).error_code(), Errc::kMismatch);
+    ASSERT_EQ(thief->ask(FrameType::kGet, 9, get_request({own.number, check}, chain)).error_code(), Errc::kMismatch);
+  }
+}
+
 TEST_F(GuessedHandleTest, LeasesOfOthersLiveOn) {
   const OpenedSpace handle = thief->open(record);
   for (std::uint64_t guess = lease > 50 ? lease - 50 : 0; guess < lease + 50; ++guess) {

@@ -121,6 +121,19 @@ TEST_F(RegionTest, SizesAtTheEdgesAreRefusedOrHold) {
   EXPECT_FALSE(attacker->lend(memory->fd(), 1 << 20).is_error());
 }
 
+/// Terabytes of holes: none of them become memory of the node's, and nobody waits while they are mapped.
+TEST_F(RegionTest, HolesWithoutEndAreNobodysMemory) {
+  for (std::uint64_t bytes = 1 << 30; bytes <= std::uint64_t{1} << 44; bytes *= 2) {
+    const Descriptor fd = sparse(bytes);
+    const auto answer = attacker->lend(fd.get(), bytes);
+    EXPECT_TRUE(answer.is_error()) << bytes << " bytes";
+    for (const std::uint64_t at : {std::uint64_t{0}, bytes / 2, bytes - 1})  // a page here and there changes nothing
+      EXPECT_EQ(::pwrite(fd.get(), "x", 1, static_cast<off_t>(at)), 1);
+    EXPECT_TRUE(attacker->lend(fd.get(), bytes).is_error()) << bytes << " bytes";
+  }
+  expect_bystanders_served();
+}
+
 TEST_F(RegionTest, OneDescriptorLentManyTimesIsRefusedAtALimitAndGivenBack) {
   const auto memory = SharedMemory::create(kBlock).value();
   std::vector<std::uint32_t> regions;

@@ -1,7 +1,9 @@
 // Peers that are slow on purpose, as readers and as writers: they may wait for themselves, nobody else waits for them.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <thread>
 
 #include "tests/attack/attacked_node.h"
@@ -119,6 +121,26 @@ TEST_F(SlowPeerTest, AGetWithoutAReaderIsCutOff) {
   expect_bystanders_served();
   EXPECT_TRUE(
       e2e::eventually([&] { return node->metric("kvstore_sessions_closed_total{reason=\"slow_reader\"}") == 1; }));
+}
+
+TEST_F(SlowPeerTest, ACancelledGetSendsLittleMore) {
+  Attacker attacker = attacker_with_all_memory();
+  attacker.send(FrameType::kGet, 50, get_request(space, chain));
+  Bytes first(64 << 10);
+  ASSERT_GT(::recv(attacker.fd(), first.data(), first.size(), 0), 0);
+  attacker.send(FrameType::kCancel, 51, cancel_request(50));
+  std::size_t more = 0;
+  EXPECT_TRUE(e2e::eventually([&] {  // until nothing comes any more
+    std::size_t now = 0;
+    for (ssize_t n; (n = ::recv(attacker.fd(), first.data(), first.size(), MSG_DONTWAIT)) > 0;) {
+      now += static_cast<std::size_t>(n);
+    }
+    more += now;
+    std::this_thread::sleep_for(50ms);
+    return now == 0;
+  }));
+  std::printf("%zu bytes of %zu came after the cancel\n", more, chain.size() * kLargeBlock);
+  EXPECT_LT(more, chain.size() * kLargeBlock / 4);
 }
 
 TEST_F(SlowPeerTest, LeasesOnEverythingLeaveOthersRoom) {

@@ -1,5 +1,6 @@
 // Blocks that cost more to know than to keep: tiny ones with token ids by the million, sizes at the edges and in turn,
 // chains that are deep or wide.
+#include <algorithm>
 #include <thread>
 
 #include "tests/attack/attacked_node.h"
@@ -50,6 +51,33 @@ TEST_F(TinyBlockTest, SizesAtTheEdgesAreRefusedOrServed) {
       attacker.ask(FrameType::kDrop, 5, prefix_request(space, {}));
     }
   }
+  expect_bystanders_served();
+}
+
+/// As many ids a block as the node takes: its memory is that of its arena and of a share for what it knows.
+TEST_F(TinyBlockTest, TokenIdsByTheMillionAreBounded) {
+  start({"--index-bytes-max", "32MiB"});
+  bounds.rss_growth_bytes = 112 << 20;
+  Attacker attacker = Attacker::greeted(node->unix_socket());
+  std::string why;
+  std::uint64_t put_ids = 0;
+  for (const std::size_t block_bytes : {64, 65536}) {
+    for (std::size_t block_size = 1 << 20; block_size >= 16; block_size /= 16) {
+      const auto record =
+          NamespaceRecord::parse(text_of(std::to_string(block_bytes), std::to_string(block_size), "ids"), &why);
+      if (!record) continue;
+      const auto opened = attacker.ask(FrameType::kOpen, 2, open_request(*record));
+      if (opened.is_error()) continue;
+      const OpenedSpace space{read_table<wire::OpenResponse>(opened.table)->space(), namespace_check(record->id())};
+      const std::size_t chain_blocks = std::clamp<std::size_t>((200 << 10) / block_size, 1, (4 << 20) / block_bytes);
+      for (std::uint64_t i = 0; i < 100; ++i) {
+        const std::vector<std::uint32_t> ids(chain_blocks * block_size, static_cast<std::uint32_t>(i));
+        attacker.put(space, *record, e2e::make_chain(9000 + i, chain_blocks), std::byte{1}, ids);
+        put_ids += ids.size();
+      }
+    }
+  }
+  EXPECT_GT(put_ids, 50'000'000u) << "200 MB of them";
   expect_bystanders_served();
 }
 
