@@ -194,14 +194,14 @@ void Session::answer_drop(std::uint64_t request_id, std::size_t count, const Dis
   if (node_.spill == nullptr) return end_drop(number, true);
   if (is_full) return end_drop(number, false);
   const std::weak_ptr<Session> weak = weak_from_this();
-  drops_[number].alarm->arm(node_.clock.now() + node_.limits.drop_wait, [weak, number] {
-    if (const auto self = weak.lock()) self->end_drop(number, false);
-  });
-  node_.spill->keep_drop(drop, [weak, number, executor = executor_](bool is_kept) {
+  // Posted: it ends the alarm, and the disk's thread is not ours.
+  const auto end = [weak, number, executor = executor_](bool is_kept) {
     asio::post(executor, [weak, number, is_kept] {
       if (const auto self = weak.lock()) self->end_drop(number, is_kept);
     });
-  });
+  };
+  drops_[number].alarm->arm(node_.clock.now() + node_.limits.drop_wait, [end] { end(false); });
+  node_.spill->keep_drop(drop, end);
 }
 
 void Session::end_drop(std::uint64_t number, bool is_kept) {
