@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "base/assert.h"
@@ -76,6 +77,51 @@ std::optional<std::string> find_flaw(const Layout& layout, const Component& comp
     span += (digit.extent - 1) * digit.stride_bytes;
   }
   return std::nullopt;
+}
+
+/// How far apart two components' bytes can be: the sum of a stride times any whole number from `least` to `most`, over
+/// all strides. Those of the second component count against the first one's, so the numbers may be negative.
+struct Apart {
+  std::int64_t stride_bytes = 0, least = 0, most = 0;
+};
+
+/// Whether some choice makes the distance 0. A component's own strides are nested, so at each level hardly more than
+/// one number is left to choose from; `tries` bounds strides that are meant to be a burden.
+bool can_meet(std::span<const Apart> strides, std::int64_t distance, int& tries) {
+  if (strides.empty()) return distance == 0;
+  if (--tries < 0) return false;
+  std::int64_t rest_least = 0, rest_most = 0;
+  for (const Apart& each : strides.subspan(1)) {
+    rest_least += each.least * each.stride_bytes;
+    rest_most += each.most * each.stride_bytes;
+  }
+  const Apart& first = strides.front();
+  const auto floor_div = [&](std::int64_t a) { return a / first.stride_bytes - (a % first.stride_bytes < 0 ? 1 : 0); };
+  const std::int64_t begin = std::max(first.least, -floor_div(distance + rest_most));
+  const std::int64_t end = std::min(first.most, floor_div(-distance - rest_least));
+  for (std::int64_t i = begin; i <= end; ++i) {
+    if (can_meet(strides.subspan(1), distance + i * first.stride_bytes, tries)) return true;
+  }
+  return false;
+}
+
+/// Whether some byte belongs to both. Requires: each is sound by itself.
+bool overlap(const Layout& layout, const Component& a, const Component& b) {
+  std::vector<Apart> strides;
+  const auto add = [&](const Digit& digit, bool is_first) {
+    if (digit.extent == 1) return;
+    auto found = std::ranges::find(strides, digit.stride_bytes, &Apart::stride_bytes);
+    if (found == strides.end()) found = strides.insert(strides.end(), {.stride_bytes = digit.stride_bytes});
+    (is_first ? found->most : found->least) += (is_first ? 1 : -1) * (digit.extent - 1);
+  };
+  for (const bool is_first : {true, false}) {
+    const Component& component = is_first ? a : b;
+    for (const auto& [what, digit] : steps_of(layout, component)) add(digit, is_first);
+    add({element_bytes(component.element), 1}, is_first);
+  }
+  std::ranges::sort(strides, std::greater(), &Apart::stride_bytes);
+  int tries = 100'000;
+  return can_meet(strides, a.offset_bytes - b.offset_bytes, tries);
 }
 
 /// The digits of one tensor by axis letter, strides in bytes.
@@ -220,6 +266,14 @@ std::optional<Flaw> find_flaw(const Layout& layout) {
   for (const Component& component : layout.components) {
     if (const auto problem = find_flaw(layout, component)) {
       return flaw(std::string(role_name(component.role)) + ": " + *problem);
+    }
+  }
+  for (std::size_t i = 0; i < layout.components.size(); ++i) {
+    const Component& component = layout.components[i];
+    for (const Component& other : std::span(layout.components).first(i)) {
+      if (component.tensor != other.tensor || !overlap(layout, component, other)) continue;
+      return flaw(std::string(role_name(component.role)) + " at offset " + number(component.offset_bytes) +
+                  " lies over " + std::string(role_name(other.role)) + " at offset " + number(other.offset_bytes));
     }
   }
   return std::nullopt;

@@ -117,8 +117,8 @@ struct Tensor {
 /// Errors: a sentence that names the tensor's axis.
 Checked<Layout> make_layout(std::string name, std::span<const Tensor> tensors, std::int64_t layer_count = 1);
 
-/// The first thing wrong with a layout, naming component and axis. A sound layout has no two elements of one component
-/// at one place, covers block_tokens with its token axes, and keeps every element aligned to its own size.
+/// The first thing wrong with a layout, naming component and axis. A sound layout has no two elements at one place, of
+/// one component or of two, covers block_tokens with its token axes, and keeps every element aligned to its own size.
 std::optional<Flaw> find_flaw(const Layout& layout);
 
 /// For people: one line for the whole, one for each component with its digits as extent:stride.

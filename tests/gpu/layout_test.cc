@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "gpu/named_layouts.h"
+#include "tests/gpu/test_cache.h"
 
 namespace kv {
 namespace {
@@ -220,6 +222,81 @@ TEST(LayoutTest, FlawsNameTheAxis) {
   layout = *layouts::nhd(golden_shape());
   layout.components[0].head.low.stride_bytes = 129;
   EXPECT_EQ(find_flaw(layout)->text, "NHD: K: head axis: stride of 129 bytes is no multiple of the element's 2");
+}
+
+/// Components that share an allocation may lie between one another, but not over one another.
+TEST(LayoutTest, ComponentsThatLieOverOneAnotherAreRefused) {
+  const auto tensors = [](std::int64_t value_offset, std::vector<std::int64_t> strides) {
+    return std::vector<Tensor>{{.axes = "bthf", .shape = {4, 16, 2, 8}, .strides = strides, .roles = {Role::kKey}},
+                               {.axes = "bthf",
+                                .shape = {4, 16, 2, 8},
+                                .strides = strides,
+                                .roles = {Role::kValue},
+                                .allocation = 0,
+                                .offset_bytes = value_offset}};
+  };
+  const std::vector<std::int64_t> apart = {256, 16, 8, 1}, beside = {512, 32, 16, 1};
+  EXPECT_TRUE(make_layout("one after the other", tensors(4 * 16 * 2 * 8 * 2, apart)));
+  EXPECT_TRUE(make_layout("in one row", tensors(8 * 2, beside)));
+  for (const std::int64_t offset : {0, 2, 16, 4 * 16 * 2 * 8 * 2 - 2}) {
+    const auto layout = make_layout("mine", tensors(offset, apart));
+    ASSERT_FALSE(layout) << offset;
+    EXPECT_EQ(layout.error().text, "mine: V at offset " + std::to_string(offset) + " lies over K at offset 0");
+  }
+  EXPECT_FALSE(make_layout("in one row", tensors(8 * 2 - 2, beside)));
+  EXPECT_TRUE(make_layout("in one row", tensors(8 * 2 + 512 * 2, beside))) << "K's of block 1 beside V's of block 0";
+}
+
+/// Against a look at every byte.
+TEST(LayoutTest, WhichComponentsOverlapIsExact) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE(seed_text(seed));
+  std::mt19937_64 random(seed);
+  int refused = 0, taken = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<Tensor> tensors(2);
+    std::vector<std::vector<bool>> bytes(2);
+    for (std::size_t t = 0; t < 2; ++t) {
+      Tensor& tensor = tensors[t];
+      tensor.axes = "bthf";
+      tensor.element = random() % 2 == 0 ? Element::kBf16 : Element::kInt8;
+      tensor.roles = {t == 0 ? Role::kKey : Role::kValue};
+      tensor.shape = {2, 3, static_cast<std::int64_t>(1 + random() % 3), static_cast<std::int64_t>(1 + random() % 4)};
+      tensor.strides.resize(4);
+      std::int64_t stride = static_cast<std::int64_t>(1 + random() % 2);
+      for (const std::size_t axis : {std::size_t{3}, std::size_t{2}, std::size_t{1}, std::size_t{0}}) {
+        tensor.strides[axis] = stride;
+        stride = stride * tensor.shape[axis] + static_cast<std::int64_t>(random() % 12);
+      }
+      if (t == 1) tensor.allocation = 0, tensor.offset_bytes = static_cast<std::int64_t>(2 * (random() % 60));
+      if (!make_layout("alone", std::vector<Tensor>{{.axes = tensor.axes,
+                                                     .shape = tensor.shape,
+                                                     .strides = tensor.strides,
+                                                     .element = tensor.element,
+                                                     .roles = tensor.roles}}))
+        break;
+      bytes[t].resize(4096);
+      const std::int64_t unit = element_bytes(tensor.element);
+      for (std::int64_t at = 0; at < 2 * 3 * tensor.shape[2] * tensor.shape[3]; ++at) {
+        std::int64_t rest = at, offset = 0;
+        for (const std::size_t axis : {std::size_t{3}, std::size_t{2}, std::size_t{1}, std::size_t{0}}) {
+          offset += rest % tensor.shape[axis] * tensor.strides[axis];
+          rest /= tensor.shape[axis];
+        }
+        for (std::int64_t byte = 0; byte < unit; ++byte)
+          bytes[t].at(static_cast<std::size_t>(tensor.offset_bytes + offset * unit + byte)) = true;
+      }
+    }
+    if (bytes[1].empty()) continue;
+    bool do_overlap = false;
+    for (std::size_t byte = 0; byte < bytes[0].size(); ++byte)
+      do_overlap = do_overlap || (bytes[0][byte] && bytes[1][byte]);
+    const auto layout = make_layout("mine", tensors);
+    ASSERT_EQ(layout.has_value(), !do_overlap) << i << ": " << (layout ? to_string(*layout) : layout.error().text);
+    ++(do_overlap ? refused : taken);
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(taken, 1000);
 }
 
 TEST(LayoutTest, NamedLayoutsRefuseShapesTheyCannotHold) {
