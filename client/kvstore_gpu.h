@@ -159,8 +159,8 @@ KVS_API int kvs_slots_of_csr(const int32_t* indptr, size_t indptr_count, const i
 enum {
   KVS_COPY,       /* bytes: elements must be the same */
   KVS_CAST,       /* round(x * from_scale / to_scale), saturating */
-  KVS_QUANTISE,   /* components that have scales in the target get them from their values */
-  KVS_DEQUANTISE, /* components that have scales in the source are multiplied by them */
+  KVS_QUANTISE,   /* components that have scales in the target get them from their values; one at least */
+  KVS_DEQUANTISE, /* components that have scales in the source are multiplied by them; one at least */
   KVS_ROTATE      /* keys turn from the positions they were computed at to others */
 };
 enum { /* how a dynamic scale follows from the largest magnitude */

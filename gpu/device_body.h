@@ -235,8 +235,8 @@ constexpr void store_eight(const Place& place, std::byte* at, const float* value
   if (element_bytes(place.element) == 4) {
     Vec<16> low{}, high{};
     for (int i = 0; i < 4; ++i) {
-      low.words[i] = std::bit_cast<std::uint32_t>(values[i]);
-      high.words[i] = std::bit_cast<std::uint32_t>(values[i + 4]);
+      low.words[i] = encode_fp32(values[i]);
+      high.words[i] = encode_fp32(values[i + 4]);
     }
     store(at, low);
     store(at + 16, high);
@@ -256,6 +256,7 @@ struct HeadRow {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   std::byte* scales = nullptr;
+  const std::byte* from_scales = nullptr;  ///< kRotate: beside `scales`, which are those of `to`.
 };
 template <class Plan>
 constexpr HeadRow head_row(const Plan& plan, const Part& part, std::int64_t layer, std::int64_t row,
@@ -266,9 +267,13 @@ constexpr HeadRow head_row(const Plan& plan, const Part& part, std::int64_t laye
   HeadRow rows{plan.to_base(layer, part.to.component) + to + part.to.head.offset(head),
                plan.from_base(layer, part.from.component) + from + part.from.head.offset(head), nullptr};
   if (part.values_per_scale > 0) {
-    const bool is_to = part.kind == Operation::Kind::kQuantise;
+    const bool is_to = part.kind != Operation::Kind::kDequantise;
     std::byte* base = is_to ? plan.to_base(layer, part.scales.component) : plan.from_base(layer, part.scales.component);
     rows.scales = base + row_offset(plan, is_to, part.scales, row) + part.scales.head.offset(head);
+    if (part.kind == Operation::Kind::kRotate) {
+      rows.from_scales = plan.from_base(layer, part.from_scales.component) +
+                         row_offset(plan, false, part.from_scales, row) + part.from_scales.head.offset(head);
+    }
   }
   return rows;
 }
@@ -317,9 +322,57 @@ constexpr float turn_angle(const Rotation& rotation, std::int64_t delta, std::in
   return static_cast<float>(angle - kTurn * rint(angle / kTurn));
 }
 
+/// Codes that share a scale a head: they get a new one, since a turned pair may be 1.4 times as large as its larger
+/// part. A thread takes a head. Twice through the same arithmetic, so that it needs no room for the values.
+template <class Plan>
+constexpr void requantise_turned_rows(const Plan& plan, const DevicePart& device, std::int64_t layer,
+                                      const Worker& worker) {
+  const Part& part = device.part;
+  const Operation& operation = plan.operation;
+  const Rotation& rotation = operation.rotation;
+  for_each_item(plan.row_count, part.heads, worker, [&](std::int64_t head, std::int64_t row) {
+    const HeadRow rows = head_row(plan, part, layer, row, head);
+    if (!rows.to) return;
+    const std::int64_t delta = rotation.deltas ? rotation.deltas[row] : rotation.delta;
+    if (delta == 0 && part.to.element == part.from.element && part.scales.element == part.from_scales.element) {
+      for (std::int64_t i = 0; i < part.values; ++i)
+        store_code(part.to, rows.to, i, load_code(part.from, rows.from, i));
+      return store_code(part.scales, rows.scales, 0, load_code(part.from_scales, rows.from_scales, 0));
+    }
+    const float old = load_value(part.from_scales, rows.from_scales, 0) * operation.global_scale;
+    const auto value = [&](std::int64_t feature) { return load_value(part.from, rows.from, feature) * old; };
+    const auto for_each_value = [&](auto&& take) {
+      for (std::int64_t i = 0; i < rotation.rotary_size / 2; ++i) {
+        const RotaryPair pair = rotary_pair(rotation.style, i, rotation.rotary_size);
+        const float a = value(pair.first), b = value(pair.second);
+        if (delta == 0) {
+          take(pair.first, a);
+          take(pair.second, b);
+          continue;
+        }
+        const float angle = turn_angle(rotation, delta, i);
+        const float cosine = cosf(angle), sine = sinf(angle);
+        take(pair.first, a * cosine - b * sine);
+        take(pair.second, b * cosine + a * sine);
+      }
+      for (std::int64_t i = rotation.rotary_size; i < part.values; ++i) take(i, value(i));
+    };
+    float amax = 0.0F;
+    for_each_value([&](std::int64_t, float turned) { amax = larger_magnitude(amax, turned); });
+    const float scale = scale_for(operation.scale_rule, amax, part.to.element, operation.global_scale);
+    const std::uint32_t code = encode_element(part.scales.element, scale);
+    const float kept = decode_element(part.scales.element, code) * operation.global_scale;
+    for_each_value([&](std::int64_t feature, float turned) {
+      store_code(part.to, rows.to, feature, encode_element(part.to.element, divide_by_scale(turned, kept)));
+    });
+    store_code(part.scales, rows.scales, 0, code);  // last: it may lie where the old one does
+  });
+}
+
 template <class Plan>
 constexpr void rotate_rows(const Plan& plan, const DevicePart& device, std::int64_t layer, const Worker& worker) {
   const Part& part = device.part;
+  if (part.values_per_scale > 0) return requantise_turned_rows(plan, device, layer, worker);
   const Rotation& rotation = plan.operation.rotation;
   const std::int64_t pairs = rotation.rotary_size / 2;
   const std::int64_t items = part.values - pairs;  // each pair, then each value that does not turn

@@ -109,6 +109,12 @@ constexpr std::uint32_t encode_bf16(float value) {
   return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
 }
 
+/// One NaN here too: devices make 0x7FFFFFFF of an invalid operation, hosts 0x7FC00000 or 0xFFC00000.
+constexpr std::uint32_t encode_fp32(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFFFFFF : bits;
+}
+
 constexpr std::uint32_t encode_int8(float value) {
   if (value != value) return 0;
   const float clamped = value < -128.0F ? -128.0F : value > 127.0F ? 127.0F : value;
@@ -135,7 +141,7 @@ constexpr std::uint32_t encode_element(Element element, float value) {
     case Element::kFp16:
       return encode_small(small_format(element), value);  // one body for three: a kernel has it eight times
     case Element::kBf16: return encode_bf16(value);
-    default: return std::bit_cast<std::uint32_t>(value);
+    default: return encode_fp32(value);
   }
 }
 

@@ -62,11 +62,11 @@ void quantise(const Part& part, const Operation& operation, float* values, std::
   }
 }
 
-void dequantise(const Part& part, const Operation& operation, float* values, const std::byte* scales) {
+void dequantise(const Part& part, const Place& place, const Operation& operation, float* values,
+                const std::byte* scales) {
   for (std::int64_t start = 0; start < part.values; start += part.values_per_scale) {
-    const std::byte* at = scales + part.scales.feature.offset(start / part.values_per_scale);
-    const float scale =
-        decode_element(part.scales.element, load_code(at, part.scales.element)) * operation.global_scale;
+    const std::byte* at = scales + place.feature.offset(start / part.values_per_scale);
+    const float scale = decode_element(place.element, load_code(at, place.element)) * operation.global_scale;
     for (std::int64_t i = 0; i < part.values_per_scale; ++i) values[start + i] *= scale;
   }
 }
@@ -99,9 +99,11 @@ void compute_row(const Part& part, const Operation& operation, const TurnTable& 
                  const std::byte* from, std::byte* to_scales, const std::byte* from_scales) {
   float values[kFeaturesMax];
   // What does not turn keeps its very bits: NaN payloads and infinities that our own encoding would not write.
-  const bool keeps_codes =
-      part.kind == Kind::kRotate && part.to.element == part.from.element && part.to_scale == part.from_scale;
+  const bool is_requantised = part.kind == Kind::kRotate && part.values_per_scale > 0;
   const std::int64_t turned = turn.is_identity ? 0 : operation.rotation.rotary_size;
+  const bool keeps_codes = part.kind == Kind::kRotate && part.to.element == part.from.element &&
+                           (is_requantised ? turned == 0 && part.scales.element == part.from_scales.element
+                                           : part.to_scale == part.from_scale);
   const std::int64_t computed = keeps_codes ? turned : part.values;
   for (std::int64_t head = 0; head < part.heads; ++head) {
     const std::byte* source = from + part.from.head.offset(head);
@@ -112,12 +114,19 @@ void compute_row(const Part& part, const Operation& operation, const TurnTable& 
     }
     load_values(part.from, source, computed, values);
     if (part.kind == Kind::kDequantise) {
-      dequantise(part, operation, values, from_scales + part.scales.head.offset(head));
+      dequantise(part, part.scales, operation, values, from_scales + part.scales.head.offset(head));
+    } else if (is_requantised) {
+      if (keeps_codes) {  // all of them, and so their scale
+        store_code(to_scales + part.scales.head.offset(head), part.scales.element,
+                   load_code(from_scales + part.from_scales.head.offset(head), part.from_scales.element));
+        continue;
+      }
+      dequantise(part, part.from_scales, operation, values, from_scales + part.from_scales.head.offset(head));
     } else {
       for (std::int64_t i = 0; i < computed; ++i) values[i] *= part.from_scale;
     }
     if (part.kind == Kind::kRotate && turned > 0) turn_values(operation.rotation, turn, values);
-    if (part.kind == Kind::kQuantise) {
+    if (part.kind == Kind::kQuantise || is_requantised) {
       quantise(part, operation, values, to_scales + part.scales.head.offset(head));
     } else {
       for (std::int64_t i = 0; i < computed; ++i) values[i] /= part.to_scale;

@@ -43,7 +43,7 @@ struct Operation {
     kCast,        ///< to = round(from * from_scale / to_scale), saturating.
     kQuantise,    ///< Components that have scales in `to` get dynamic ones; the rest is cast.
     kDequantise,  ///< Components that have scales in `from` are multiplied by them; the rest is cast.
-    kRotate,      ///< Keys (K and rope) are turned, everything cast.
+    kRotate,      ///< Keys (K and rope) are turned, everything cast. Keys with scales get new ones, by scale_rule.
   };
   Kind kind = Kind::kCopy;
   RoleMask roles = kAllRoles;    ///< Of the components in `to`, which ones: role_bit(Role::kKey) leaves V alone.

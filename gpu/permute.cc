@@ -90,10 +90,13 @@ void run(const PermutePlan& plan) {
           const auto at = [&](const Bases& side, const Place& place, std::int64_t slot) -> std::byte* {
             return side.base(layer, place.component) + place.row_offset(slot + i, side.block_tokens);
           };
+          const bool has_scales = part.values_per_scale > 0;
           compute_row(part, plan.operation, turn, at(plan.to, part.to, run.to_slot),
                       at(plan.from, part.from, run.from_slot),
-                      part.kind == Kind::kQuantise ? at(plan.to, part.scales, run.to_slot) : nullptr,
-                      part.kind == Kind::kDequantise ? at(plan.from, part.scales, run.from_slot) : nullptr);
+                      has_scales && part.kind != Kind::kDequantise ? at(plan.to, part.scales, run.to_slot) : nullptr,
+                      has_scales && part.kind == Kind::kDequantise ? at(plan.from, part.scales, run.from_slot)
+                      : has_scales && part.kind == Kind::kRotate   ? at(plan.from, part.from_scales, run.from_slot)
+                                                                   : nullptr);
         }
       }
     }

@@ -1,5 +1,6 @@
 #include "gpu/permute_plan.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,6 +41,22 @@ Kind kind_for(const Operation& operation, const Component& to, const Component& 
   return Kind::kCast;
 }
 
+/// Codes without their scales are numbers that nobody can read. Whoever wants just the codes names the roles without
+/// the scales'.
+std::optional<std::string> find_scale_problem(Kind kind, const Operation& operation, std::optional<Role> scale,
+                                              const Component* to_scales, const Component* from_scales) {
+  const bool is_turned = kind == Kind::kRotate && (to_scales != nullptr || from_scales != nullptr);
+  if (is_turned && (to_scales == nullptr || from_scales == nullptr))
+    return "turned between codes with scales and numbers without: quantise or dequantise by a call of its own";
+  if (is_turned && (to_scales->features() != from_scales->features() || to_scales->heads() != from_scales->heads()))
+    return "the two sides' scales differ in heads or features";
+  if (kind == Kind::kQuantise && from_scales != nullptr) return "the source has scales already: dequantise it first";
+  if (kind == Kind::kDequantise && to_scales != nullptr) return "the target has scales: copy, or quantise anew";
+  if (from_scales == nullptr || kind == Kind::kDequantise || to_scales != nullptr) return std::nullopt;
+  if ((operation.roles & role_bit(*scale)) == 0) return std::nullopt;
+  return "the target has no " + std::string(role_name(*scale)) + ": dequantise, or name the roles to move without it";
+}
+
 /// What is wrong with moving `from` to `to` as part.kind says, after the axis' name; or nothing.
 std::optional<std::string> find_problem(const Part& part, const Component& to, const Component& from,
                                         const Component* scales, const Rotation& rotation) {
@@ -55,7 +72,7 @@ std::optional<std::string> find_problem(const Part& part, const Component& to, c
   }
   if (part.values > kFeaturesMax)
     return "feature axis: at most " + std::to_string(kFeaturesMax) + " can be computed on";
-  const bool is_scaled = part.kind == Kind::kQuantise || part.kind == Kind::kDequantise;
+  const bool is_scaled = part.values_per_scale > 0;
   for (const Element element : {to.element, from.element}) {
     if (!is_number(element) && !(is_scaled && element == Element::kE2M1x2)) {
       return "elements of type " + std::string(element_name(element)) + " cannot be computed on";
@@ -66,6 +83,8 @@ std::optional<std::string> find_problem(const Part& part, const Component& to, c
     if (part.values % scales->features() != 0) return differ("scales' feature", scales->features(), part.values);
   }
   if (part.kind == Kind::kRotate) {
+    if (part.values_per_scale > 0 && part.values_per_scale != part.values)
+      return "scales' feature axis: only keys with one scale a head can be turned";
     const std::int64_t size = rotation.rotary_size;
     if (size < 2 || size % 2 != 0 || size > part.values || size > kRotarySizeMax || !rotation.frequencies) {
       return "feature axis: " + std::to_string(size) + " of " + std::to_string(part.values) + " cannot be turned";
@@ -98,9 +117,14 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
   if (to.layer_count != from.layer_count) {
     return Flaw{names + "layer axis: " + std::to_string(from.layer_count) + " go to " + std::to_string(to.layer_count)};
   }
+  const bool turns_codes = operation.kind == Kind::kRotate && (operation.roles & role_bit(Role::kKey)) != 0 &&
+                           to.find(Role::kKeyScale) != nullptr;
+  bool has_scaled = false;
   for (const Component& target : to.components) {
     if ((operation.roles & role_bit(target.role)) == 0) continue;
-    if (operation.kind == Kind::kQuantise && is_scale(target.role)) continue;  // written with what it scales
+    // Written with what they scale.
+    if (operation.kind == Kind::kQuantise && is_scale(target.role)) continue;
+    if (turns_codes && target.role == Role::kKeyScale) continue;
     const auto flaw = [&](const std::string& why) {
       return Flaw{names + std::string(role_name(target.role)) + ": " + why};
     };
@@ -119,14 +143,20 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
               .scales = {},
               .from_scale = operation.from_scale[index],
               .to_scale = operation.to_scale[index]};
-    const Component* scales = part.kind == Kind::kQuantise ? to_scales : from_scales;
+    const Component* scales = part.kind == Kind::kDequantise ? from_scales : to_scales;
+    if (const auto problem = find_scale_problem(part.kind, operation, scale, to_scales, from_scales))
+      return flaw(*problem);
+    const bool is_scaled = part.kind == Kind::kQuantise || part.kind == Kind::kDequantise ||
+                           (part.kind == Kind::kRotate && to_scales != nullptr);
+    has_scaled = has_scaled || is_scaled;
+    if (is_scaled) part.values_per_scale = part.values / std::max<std::int64_t>(scales->features(), 1);
     if (const auto problem = find_problem(part, target, *source, scales, operation.rotation)) return flaw(*problem);
-    if (part.kind == Kind::kQuantise || part.kind == Kind::kDequantise) {
-      part.scales = place_of(part.kind == Kind::kQuantise ? to : from, *scales);
-      part.values_per_scale = part.values / scales->features();
-    }
+    if (is_scaled) part.scales = place_of(part.kind == Kind::kDequantise ? from : to, *scales);
+    if (is_scaled && part.kind == Kind::kRotate) part.from_scales = place_of(from, *from_scales);
     plan.parts[plan.part_count++] = part;
   }
+  if (operation.kind == Kind::kQuantise && !has_scaled) return Flaw{names + "no scales to quantise by in the target"};
+  if (operation.kind == Kind::kDequantise && !has_scaled) return Flaw{names + "no scales in the source"};
   if (plan.part_count == 0) return Flaw{names + "nothing to move"};
   return plan;
 }

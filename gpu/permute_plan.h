@@ -32,7 +32,8 @@ struct Part {
   std::int64_t values = 0;  ///< Numbers in one row of one head; twice the features where an element holds two.
   Place to;
   Place from;
-  Place scales;                       ///< In `to` for kQuantise, in `from` for kDequantise.
+  Place scales;                       ///< In `from` for kDequantise, else in `to`.
+  Place from_scales;                  ///< kRotate with scales: those that the codes have now.
   std::int64_t values_per_scale = 0;  ///< 0: no scales.
   float from_scale = 1.0F;
   float to_scale = 1.0F;

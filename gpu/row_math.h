@@ -34,10 +34,11 @@ constexpr float scale_for(ScaleRule rule, float amax, Element element, float glo
 /// value / scale, where a scale that rounded to 0 leaves 0.
 constexpr float divide_by_scale(float value, float scale) { return scale == 0.0F ? 0.0F : value / scale; }
 
-/// The larger magnitude; NaN does not count, so that one bad value does not take its neighbours' scale away.
+/// The larger magnitude; neither NaN nor infinity counts, so that one bad value does not take its neighbours' scale
+/// away. An infinity then saturates.
 constexpr float larger_magnitude(float amax, float value) {
   const float magnitude = value < 0.0F ? -value : value;
-  return magnitude > amax ? magnitude : amax;
+  return magnitude > amax && magnitude <= std::numeric_limits<float>::max() ? magnitude : amax;
 }
 
 /// Features of the pair `index` of a rotation of size `rotary_size`.

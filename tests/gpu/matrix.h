@@ -147,7 +147,7 @@ inline std::vector<std::int64_t> random_slots(std::mt19937_64& random, std::int6
   std::vector<std::int64_t> slots(static_cast<std::size_t>(slot_count));
   for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<std::int64_t>(i);
   std::ranges::shuffle(slots, random);
-  slots.resize(static_cast<std::size_t>(count));
+  slots.resize(static_cast<std::size_t>(count), -1);  // no slot twice: which row then wins is up to the device
   for (std::int64_t& slot : slots) {
     if (has_holes && random() % 8 == 0) slot = random() % 2 == 0 ? -1 : -1000;
   }

@@ -377,6 +377,55 @@ TEST_P(DynamicMatrixTest, GoldenScalesOfTokenHeadAndIndexer) {
   EXPECT_EQ(index.value(0, Role::kIndexScale, 0, 0, 0), 0.0078125F);
 }
 
+TEST_P(DynamicMatrixTest, AnInfinitySaturatesAndLeavesItsRowReadable) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Element element : {Element::kInt8, Element::kE4M3}) {
+    CacheShape shape{.block_count = 1, .heads = 1, .key_size = 4, .element = Element::kFp32};
+    TestCache rows(dense_rows(layouts::nhd(shape).value(), 1));
+    for (const Role role : {Role::kKey, Role::kValue}) {
+      rows.set(0, role, 0, 0, 0, kInfinity), rows.set(0, role, 0, 0, 1, -kInfinity);
+      rows.set(0, role, 0, 0, 2, 2.0F), rows.set(0, role, 0, 0, 3, -1.0F);
+    }
+    shape.element = element;
+    TestCache cache(layouts::with_token_head_scales(layouts::nhd(shape).value()).value());
+    ASSERT_TRUE(backend().permute(cache, Rows::range(), rows, Rows::range(), 1, Operation(Kind::kQuantise)));
+    const float largest = element_max(element);
+    EXPECT_EQ(cache.value(0, Role::kKeyScale, 0, 0, 0), 2.0F / largest);
+    EXPECT_EQ(cache.value(0, Role::kKey, 0, 0, 0), largest);
+    EXPECT_LE(cache.value(0, Role::kKey, 0, 0, 1), -largest);  // int8 reaches to -128
+    EXPECT_EQ(cache.value(0, Role::kKey, 0, 0, 2), largest);
+    EXPECT_NEAR(cache.value(0, Role::kKey, 0, 0, 3), -largest / 2, 1);
+  }
+}
+
+/// Codes are never left without the scales that they need, nor get others, unless the caller names just them.
+TEST_P(DynamicMatrixTest, ScalesAreNotLostQuietly) {
+  const CacheShape bytes{.block_count = 1, .heads = 1, .key_size = 16, .element = Element::kInt8};
+  CacheShape wide = bytes;
+  wide.element = Element::kBf16;
+  const Layout bare = layouts::nhd(bytes).value(), numbers = layouts::nhd(wide).value();
+  const Layout scaled = layouts::with_token_head_scales(bare).value();
+  const auto outcome = [&](const Layout& to, const Layout& from, Kind kind, RoleMask roles = kAllRoles) {
+    TestCache rows(dense_rows(from, 1)), cache(to);
+    return backend().permute(cache, Rows::range(), rows, Rows::range(), 1, Operation(kind, roles));
+  };
+  EXPECT_EQ(outcome(bare, numbers, Kind::kQuantise).error(), Errc::kMismatch) << "no scales in the target";
+  EXPECT_EQ(outcome(scaled, scaled, Kind::kQuantise).error(), Errc::kMismatch) << "codes, not numbers";
+  EXPECT_EQ(outcome(numbers, bare, Kind::kDequantise).error(), Errc::kMismatch) << "no scales in the source";
+  EXPECT_EQ(outcome(scaled, scaled, Kind::kDequantise).error(), Errc::kMismatch) << "readers would scale again";
+  EXPECT_EQ(outcome(bare, scaled, Kind::kCopy).error(), Errc::kMismatch);
+  EXPECT_EQ(outcome(numbers, scaled, Kind::kCast).error(), Errc::kMismatch);
+  EXPECT_TRUE(outcome(scaled, scaled, Kind::kCopy));
+  EXPECT_TRUE(outcome(scaled, numbers, Kind::kQuantise));
+  EXPECT_TRUE(outcome(numbers, scaled, Kind::kDequantise));
+  const RoleMask codes = role_bit(Role::kKey) | role_bit(Role::kValue);
+  EXPECT_TRUE(outcome(bare, scaled, Kind::kCopy, codes)) << "by name";
+  EXPECT_TRUE(outcome(numbers, scaled, Kind::kCast, codes)) << "by name";
+  const auto why = explain_mismatch(bare, scaled, Operation());
+  ASSERT_TRUE(why);
+  EXPECT_NE(why->text.find("K scale"), std::string::npos) << why->text;
+}
+
 KV_INSTANTIATE_MATRIX(DynamicMatrixTest);
 
 }  // namespace

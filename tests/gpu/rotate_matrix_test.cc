@@ -130,6 +130,77 @@ TEST_P(RotateMatrixTest, ADifferenceOfZeroKeepsEveryBit) {
   }
 }
 
+/// Int8 and e4m3 with a scale a head: a turned pair may be 1.4 times as large as the larger of the two was.
+TEST_P(RotateMatrixTest, KeysWithAScaleAHeadGetANewOne) {
+  SCOPED_TRACE(seed_text(seed_));
+  for (const Element element : {Element::kInt8, Element::kE4M3}) {
+    for (const bool is_inline : {false, true}) {
+      for (const RopeStyle style : {RopeStyle::kNeox, RopeStyle::kGptj}) {
+        const CacheShape shape{.block_count = 2, .heads = 3, .key_size = 64, .element = element};
+        const Layout layout = is_inline ? layouts::inline_scales_nhd(shape).value()
+                                        : layouts::with_token_head_scales(layouts::nhd(shape).value()).value();
+        const float largest = element_max(element);
+        TestCache rows(dense_rows(layout, 6)), cache(layout);
+        for (std::int64_t row = 0; row < 6; ++row) {
+          for (std::int64_t head = 0; head < 3; ++head) {
+            for (const Role role : {Role::kKey, Role::kValue}) {
+              for (std::int64_t f = 0; f < 64; ++f)
+                rows.set(0, role, row, head, f, f == 0 ? largest : static_cast<float>(random_() % 255) - 127.0F);
+            }
+            if (row == 0) rows.set(0, Role::kKey, row, head, style == RopeStyle::kNeox ? 16 : 1, -largest);
+            rows.set(0, Role::kKeyScale, row, head, 0, 0.01F * static_cast<float>(head + 1));
+            rows.set(0, Role::kValueScale, row, head, 0, 0.5F);
+          }
+        }
+        std::vector<double> frequencies = rope_frequencies(10000.0, 32);
+        frequencies[0] = std::numbers::pi / 4;  // the first pair by 45 degrees: both parts add up
+        const std::vector<std::int64_t> deltas = {1, 0, -3, 70, 1 << 20, 1};
+        Operation turn(Kind::kRotate);
+        turn.rotation = {.style = style, .rotary_size = 32, .frequencies = frequencies.data(), .deltas = deltas.data()};
+        const auto slots = random_slots(random_, 6, cache.layout().slot_count(), false);
+        ASSERT_TRUE(backend().permute(cache, Rows::slots(slots.data()), rows, Rows::range(), 6, turn));
+        for (std::int64_t row = 0; row < 6; ++row) {
+          const std::int64_t slot = slots[static_cast<std::size_t>(row)], delta = deltas[static_cast<std::size_t>(row)];
+          for (std::int64_t head = 0; head < 3; ++head) {
+            const double old = rows.value(0, Role::kKeyScale, row, head, 0);
+            std::vector<double> wanted(64);
+            for (std::int64_t f = 0; f < 64; ++f)
+              wanted[static_cast<std::size_t>(f)] = rows.value(0, Role::kKey, row, head, f) * old;
+            for (std::int64_t i = 0; i < 16 && delta != 0; ++i) {
+              double& a = wanted[static_cast<std::size_t>(style == RopeStyle::kNeox ? i : 2 * i)];
+              double& b = wanted[static_cast<std::size_t>(style == RopeStyle::kNeox ? i + 16 : 2 * i + 1)];
+              const double angle = std::remainder(static_cast<double>(delta) * frequencies[static_cast<std::size_t>(i)],
+                                                  2 * std::numbers::pi);
+              const double turned_a = a * std::cos(angle) - b * std::sin(angle);
+              b = b * std::cos(angle) + a * std::sin(angle);
+              a = turned_a;
+            }
+            double amax = 0;
+            for (const double each : wanted) amax = std::max(amax, std::fabs(each));
+            const double scale = cache.value(0, Role::kKeyScale, slot, head, 0);
+            if (delta == 0) {
+              ASSERT_EQ(scale, old);
+            } else {
+              ASSERT_NEAR(scale, std::max(amax / largest, 1e-6), 1e-5 * scale);
+            }
+            if (row == 0) {
+              ASSERT_GT(amax, 1.41 * largest * old);
+            }
+            for (std::int64_t f = 0; f < 64; ++f) {
+              const double code = cache.value(0, Role::kKey, slot, head, f);
+              const double step = element == Element::kInt8 ? 1 : ulp_of(element, code);
+              ASSERT_NEAR(code * scale, wanted[static_cast<std::size_t>(f)], (0.5 * step + 1e-3) * scale)
+                  << element_name(element) << " row " << row << " f " << f;
+              ASSERT_EQ(cache.code(0, Role::kValue, slot, head, f), rows.code(0, Role::kValue, row, head, f));
+            }
+            ASSERT_EQ(cache.value(0, Role::kValueScale, slot, head, 0), 0.5F);
+          }
+        }
+      }
+    }
+  }
+}
+
 /// What a model stores for x at a position: m * R(position) x.
 std::vector<float> key_at(const std::vector<float>& x, double position, RopeStyle style, double m) {
   const auto frequencies = rope_frequencies(10000.0, static_cast<std::int64_t>(x.size()));
@@ -190,6 +261,25 @@ TEST_P(RotateMatrixTest, RefusesSizesThatCannotTurn) {
     turn.rotation = {.rotary_size = size, .frequencies = frequencies.data(), .delta = 1};
     EXPECT_EQ(backend().permute(cache, Rows::range(), rows, Rows::range(), 1, turn).error(), Errc::kMismatch) << size;
   }
+}
+
+TEST_P(RotateMatrixTest, RefusesCodesThatWouldLoseTheirScale) {
+  const CacheShape shape{.block_count = 1, .heads = 1, .key_size = 64, .element = Element::kInt8};
+  CacheShape wide = shape;
+  wide.element = Element::kBf16;
+  const Layout bare = layouts::nhd(shape).value(), numbers = layouts::nhd(wide).value();
+  const Layout scaled = layouts::with_token_head_scales(bare).value();
+  const auto frequencies = rope_frequencies(10000.0, 64);
+  Operation turn(Kind::kRotate);
+  turn.rotation = {.rotary_size = 64, .frequencies = frequencies.data(), .delta = 1};
+  const auto outcome = [&](const Layout& to, const Layout& from) {
+    TestCache rows(dense_rows(from, 1)), cache(to);
+    return backend().permute(cache, Rows::range(), rows, Rows::range(), 1, turn);
+  };
+  EXPECT_EQ(outcome(bare, scaled).error(), Errc::kMismatch);
+  EXPECT_EQ(outcome(numbers, scaled).error(), Errc::kMismatch);
+  EXPECT_EQ(outcome(scaled, numbers).error(), Errc::kMismatch);
+  EXPECT_TRUE(outcome(scaled, scaled));
 }
 
 KV_INSTANTIATE_MATRIX(RotateMatrixTest);
