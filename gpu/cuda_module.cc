@@ -57,9 +57,9 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
       find(library, "kv_cuda_permute", f.permute) && find(library, "kv_cuda_scatter_kept", f.scatter_kept) &&
       find(library, "kv_cuda_checksum", f.checksum) && find(library, "kv_cuda_copy_batch", f.copy_batch) &&
       find(library, "kv_cuda_copy_2d", f.copy_2d) && find(library, "kv_cuda_clear", f.clear) &&
-      find(library, "kv_cuda_device_count", f.device_count) && find(library, "kv_cuda_allocate", f.allocate) &&
-      find(library, "kv_cuda_free", f.free) && find(library, "kv_cuda_copy", f.copy) &&
-      find(library, "kv_cuda_synchronise", f.synchronise) &&
+      find(library, "kv_cuda_device_count", f.device_count) && find(library, "kv_cuda_use_device", f.use_device) &&
+      find(library, "kv_cuda_allocate", f.allocate) && find(library, "kv_cuda_free", f.free) &&
+      find(library, "kv_cuda_copy", f.copy) && find(library, "kv_cuda_synchronise", f.synchronise) &&
       find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
       find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
       find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
@@ -74,6 +74,8 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
   if (functions->device_count() == 0) return refuse("no CUDA device");
   return std::shared_ptr<const CudaModule>(new CudaModule(std::move(functions)));
 }
+
+int CudaModule::device_count() const { return functions_->device_count(); }
 
 Result<void> CudaModule::check(int error) const {
   if (error == 0) return {};
@@ -122,7 +124,7 @@ Result<void> CudaModule::run_verified(const BoundLayout& cache, const Rows& rows
   const auto steps = plan_verified(cache, rows, blocks, verified, operation, is_scatter);
   if (!steps) return steps.error();
   for (const VerifiedStep& step : *steps) {
-    const auto sum = [&] { return check(functions_->checksum(&step.checksum, stream)); };
+    const auto sum = [&] { return check(functions_->checksum(&step.checksum, cache.bases.front(), stream)); };
     if (is_scatter) {
       if (const auto enqueued = sum(); !enqueued) return enqueued.error();
     }

@@ -23,12 +23,14 @@ class CudaModule {
   /// Errors: kUnavailable: no such module, another version's, or no device; `why`, if given, is told which.
   static Result<std::shared_ptr<const CudaModule>> load(std::string* why = nullptr);
   ~CudaModule();
+  int device_count() const;  ///< At least 1.
 
   /// permute() enqueued on `stream` (a cudaStream_t), one launch for each kind of body, at most `block_count_max`
   /// blocks for each component and layer. The memory behind the layouts, the ids of the rows, frequencies and deltas
-  /// are the device's or page-locked, and stay until the stream has passed. Nothing is allocated on the device and
-  /// nothing waited for. A slot beyond the cache is skipped: only the device knows it. Errors: kMismatch as permute()
-  /// has it; CUDA's own, if the launch failed.
+  /// are the device's or page-locked, and stay until the stream has passed. All is of the pages' device, which need not
+  /// be the thread's: the stream too, of which null is that device's default one. Nothing is allocated on the device
+  /// and nothing waited for. A slot beyond the cache is skipped: only the device knows it. Errors: kMismatch as
+  /// permute() has it; CUDA's own, if the launch failed.
   Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                        std::int64_t row_count, const Operation& operation, void* stream,
                        int block_count_max = kBlockCountMax) const;

@@ -15,7 +15,8 @@ namespace kv {
 /// which is passed no earlier: a mark never goes stale. Thread safety: none. Time: the steady clock.
 class CudaStagingDevice final : public StagingDevice {
  public:
-  static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module);
+  /// On device number `device`, from whatever thread it is used later; -1: the one that this thread uses now.
+  static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module, int device = -1);
   ~CudaStagingDevice() override;  ///< Waits for both lanes.
 
   /// Work of the caller's own stream waits until `mark` is passed: how an engine's layer waits for its pages.
@@ -42,11 +43,16 @@ class CudaStagingDevice final : public StagingDevice {
     std::uint64_t marked = 0;
   };
 
-  explicit CudaStagingDevice(std::shared_ptr<const CudaModule> module) : module_(std::move(module)) {}
+  /// Makes the object's device the thread's while it lives.
+  class OnDevice;
+
+  CudaStagingDevice(std::shared_ptr<const CudaModule> module, int device)
+      : module_(std::move(module)), device_(device) {}
   Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }
   void* event_of(Mark mark) const { return queues_[static_cast<std::size_t>(mark.lane)].events[mark.number % kEvents]; }
 
   std::shared_ptr<const CudaModule> module_;
+  int device_;
   std::array<Queue, 2> queues_;
   void* borrowed_event_ = nullptr;  ///< Recorded on the caller's streams.
 };

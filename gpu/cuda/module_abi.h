@@ -12,13 +12,15 @@
 #pragma GCC visibility push(default)
 extern "C" {
 int kv_cuda_abi_version();  ///< kDeviceAbiVersion, as it was when the module was built.
-/// Enqueues the plan on `stream` (a cudaStream_t) and returns what the launch said. Never waits, never allocates.
+/// Enqueues the plan on `stream` (a cudaStream_t) and returns what the launch said. Never waits, never allocates. The
+/// device is the pages', whatever the thread's is; a stream of another device is refused.
 int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max);
 /// The same for the rows of a compressed cache; `rows` is the device's or page-locked.
 int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count, void* stream,
                          int block_count_max);
-/// Enqueues checksums of blocks; of a comparison, verdicts are written whole.
-int kv_cuda_checksum(const kv::DeviceChecksum* job, void* stream);
+/// Enqueues checksums of blocks, on the device of the pages that they go to or come from, for the blocks may be the
+/// host's; of a comparison, verdicts are written whole.
+int kv_cuda_checksum(const kv::DeviceChecksum* job, const void* pages, void* stream);
 /// Enqueues copies to[i] <- from[i] of bytes[i], in one call where the driver can. The arrays are read before it
 /// returns.
 int kv_cuda_copy_batch(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
@@ -27,7 +29,8 @@ int kv_cuda_copy_2d(void* to, std::size_t to_pitch, const void* from, std::size_
                     std::size_t height, void* stream);
 int kv_cuda_clear(void* memory, std::size_t bytes, void* stream);
 int kv_cuda_device_count();
-void* kv_cuda_allocate(std::size_t bytes);  ///< Null: no memory.
+int kv_cuda_use_device(int device, int* before);  ///< Makes it the thread's and tells the one before; -1: tells only.
+void* kv_cuda_allocate(std::size_t bytes);        ///< Null: no memory.
 int kv_cuda_free(void* memory);
 int kv_cuda_copy(void* to, const void* from, std::size_t bytes);  ///< Between any two memories; waits.
 int kv_cuda_synchronise(void* stream);

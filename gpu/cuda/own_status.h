@@ -17,7 +17,8 @@ inline int own_status(cudaError_t status) {
 
 /// kernel<<<grid, threads, 0, stream>>>(arguments...), and what came of this launch alone.
 template <class... Parameters, class... Arguments>
-cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, int threads, void* stream, Arguments&&... arguments) {
+cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, int threads, void* stream,
+                          Arguments&&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "gpu/cuda/module_abi.h"
+#include "gpu/cuda/on_device.h"
 #include "gpu/cuda/own_status.h"
 #include "gpu/device_body.h"
 
@@ -100,10 +101,12 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 }  // namespace kv
 
-extern "C" int kv_cuda_checksum(const kv::DeviceChecksum* job, void* stream) {
+extern "C" int kv_cuda_checksum(const kv::DeviceChecksum* job, const void* pages, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const std::int64_t stripe_count = job->block_count * kv::device::stripes_of(*job);
   if (stripe_count == 0) return cudaSuccess;
+  const kv::OnDevice on_device(kv::device_of(pages));
+  if (on_device.status != cudaSuccess) return on_device.status;
   if (!job->sums) {
     const auto bytes = static_cast<std::size_t>(job->block_count) * sizeof *job->verdicts;
     const cudaError_t cleared = cudaMemsetAsync(job->verdicts, 0, bytes, on);
@@ -119,16 +122,30 @@ namespace {
 
 constexpr std::int64_t kGridDepthMax = 65535;  // blocks in z; what is more they take in turn
 
+/// Rows that a block of threads copies at a time: a thread has four vectors under way, and where a row has fewer
+/// vectors than the block has threads, the block takes several rows side by side.
+std::int64_t copied_rows(const DevicePart& device) {
+  const std::int64_t row_bytes =
+      device.part.heads * device.part.to.feature.extent() * element_bytes(device.part.to.element);
+  const std::int64_t vecs = row_bytes / device.vec_bytes;
+  return 4 * (vecs < kThreads ? kThreads / vecs : 1);
+}
+
 /// One launch for each kind of body that the plan's components need.
 template <class Plan>
 cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
   cudaError_t status = cudaSuccess;
   const auto launch = [&](auto kernel, DeviceBody body, std::int64_t rows_each) {
     const bool is_transpose = body == DeviceBody::kTranspose || body == DeviceBody::kSimpleTranspose;
+    const bool is_copy = body == DeviceBody::kWideCopy || body == DeviceBody::kCopy;
     int parts = 0;
     std::int64_t heads = 1;  // a transposition has a tile for each; the others take them as they take vectors
     for (int i = 0; i < plan.part_count; ++i) {
       if (plan.parts[i].body != body) continue;
+      if (is_copy) {  // the component with the widest rows decides
+        const std::int64_t rows = copied_rows(plan.parts[i]);
+        if (parts == 0 || rows < rows_each) rows_each = rows;
+      }
       ++parts;
       if (is_transpose && plan.parts[i].part.heads > heads) heads = plan.parts[i].part.heads;
     }
@@ -139,8 +156,8 @@ cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
                     static_cast<unsigned>(heads < kGridDepthMax ? heads : kGridDepthMax));
     status = launch_kernel(kernel, grid, kThreads, stream, plan);
   };
-  launch(permute_kernel<DeviceBody::kWideCopy, Plan>, DeviceBody::kWideCopy, 4);
-  launch(permute_kernel<DeviceBody::kCopy, Plan>, DeviceBody::kCopy, 4);
+  launch(permute_kernel<DeviceBody::kWideCopy, Plan>, DeviceBody::kWideCopy, 1);
+  launch(permute_kernel<DeviceBody::kCopy, Plan>, DeviceBody::kCopy, 1);
   launch(permute_kernel<DeviceBody::kCast, Plan>, DeviceBody::kCast, 1);
   launch(permute_kernel<DeviceBody::kRotate, Plan>, DeviceBody::kRotate, 1);
   launch(permute_kernel<DeviceBody::kQuantise, Plan>, DeviceBody::kQuantise, 1);
@@ -154,6 +171,8 @@ cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
 
 extern "C" int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max) {
   if (plan->row_count == 0) return cudaSuccess;
+  const kv::OnDevice on_device(kv::device_of(*plan));
+  if (on_device.status != cudaSuccess) return on_device.status;
   if (plan->verdicts) return kv::launch_bodies(kv::VerifiedDevicePlan{*plan}, stream, block_count_max);
   return kv::launch_bodies(*plan, stream, block_count_max);
 }
@@ -161,6 +180,8 @@ extern "C" int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int blo
 extern "C" int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count,
                                     void* stream, int block_count_max) {
   if (row_count == 0) return cudaSuccess;
+  const kv::OnDevice on_device(kv::device_of(*plan));
+  if (on_device.status != cudaSuccess) return on_device.status;
   const dim3 grid(static_cast<unsigned>(row_count < block_count_max ? row_count : block_count_max),
                   static_cast<unsigned>(plan->part_count * plan->layer_count));
   return kv::launch_kernel(kv::keep_kernel, grid, kv::kThreads, stream, *plan, rows, row_count);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "gpu/cuda/module_abi.h"
+#include "gpu/cuda/on_device.h"
 #include "gpu/cuda/own_status.h"
 
 namespace {
@@ -50,26 +51,12 @@ cudaError_t find_in_driver(const char* name, unsigned int version, Function** fu
 /// CUresult and cudaError_t have equal values where both have a name for it.
 cudaError_t as_error(CUresult result) { return static_cast<cudaError_t>(result); }
 
-/// Makes a device the thread's, and the one before it again.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    static_cast<void>(cudaGetDevice(&before_));
-    status = cudaSetDevice(device);
-  }
-  ~OnDevice() { static_cast<void>(cudaSetDevice(before_)); }
-  cudaError_t status = cudaSuccess;
-
- private:
-  int before_ = 0;
-};
-
 cudaError_t export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_t* offset) {
   cudaPointerAttributes attributes = {};
   const cudaError_t asked = cudaPointerGetAttributes(&attributes, memory);
   if (asked != cudaSuccess) return asked;
   if (attributes.type != cudaMemoryTypeDevice) return cudaErrorInvalidValue;
-  const OnDevice on_device(attributes.device);
+  const kv::OnDevice on_device(attributes.device);
   if (on_device.status != cudaSuccess) return on_device.status;
 
   decltype(cuPointerSetAttribute)* set = nullptr;
@@ -135,6 +122,11 @@ extern "C" int kv_cuda_abi_version() { return kv::kDeviceAbiVersion; }
 extern "C" int kv_cuda_device_count() {
   int count = 0;
   return kv::own_status(cudaGetDeviceCount(&count)) == cudaSuccess ? count : 0;
+}
+
+extern "C" int kv_cuda_use_device(int device, int* before) {
+  const int status = kv::own_status(cudaGetDevice(before));
+  return status == cudaSuccess && device >= 0 && device != *before ? kv::own_status(cudaSetDevice(device)) : status;
 }
 
 extern "C" void* kv_cuda_allocate(std::size_t bytes) {

@@ -32,6 +32,7 @@ grep -qxF "ExecStart=$prefix/bin/kvstore-node --config $prefix/etc/kvstore/kvsto
 
 # A C program with nothing but what was installed.
 library=$(dirname "$(find "$prefix" -name libkvstore.so)")
+readelf -d "$library/libkvstore.so" | grep -qF '[$ORIGIN]' || fail 'libkvstore.so does not look beside itself for the CUDA module'
 cat > "$scratch/user.c" << 'END'
 #include <client/kvstore.h>
 #include <stdio.h>

@@ -135,6 +135,42 @@ TEST_F(CudaStagingTest, WhatAPollOrARefusedCallFoundIsNotTheNextCallsError) {
   ASSERT_TRUE(module_->synchronise(nullptr));
 }
 
+/// This thread's device is the first one, as an engine's thread may have it.
+TEST_F(CudaStagingTest, TheSecondDeviceServesAThreadOfTheFirst) {
+  if (module_->device_count() < 2) GTEST_SKIP() << "one device only";
+  auto second = CudaStagingDevice::create(module_, 1).value();
+  TestCache want = pages_;
+  std::vector<std::byte*> copies;
+  BoundLayout pages = pages_.bound();
+  for (Bytes& tensor : pages_.memory()) {
+    auto* const copy = second->allocate(StagingMemory::kDevice, tensor.size());
+    ASSERT_TRUE(copy && module_->copy(copy, tensor.data(), tensor.size()));
+    for (std::size_t i = 0; i < pages.bases.size(); ++i) {
+      const std::ptrdiff_t offset = pages_.bound().bases[i] - tensor.data();
+      if (offset >= 0 && offset < static_cast<std::ptrdiff_t>(tensor.size())) pages.bases[i] = copy + offset;
+    }
+    copies.push_back(copy);
+  }
+  // By the object's own lane, and by a call with the default stream.
+  ASSERT_TRUE(second->permute(pages, Rows::range(64), pages, Rows::range(), 64, Operation(), 8));
+  const auto mark = second->mark(Lane::kKernel);
+  ASSERT_TRUE(mark);
+  ASSERT_TRUE(second->wait(*mark, TimePoint::max()));
+  ASSERT_TRUE(module_->permute(pages, Rows::range(128), pages, Rows::range(32), 64, Operation(), nullptr));
+  ASSERT_TRUE(second->clear(copies[0], 64));  // the margin before the pages
+  ASSERT_TRUE(second->wait(second->mark(Lane::kKernel).value(), TimePoint::max()));
+  TestCache got = pages_;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    ASSERT_TRUE(module_->copy(got.memory()[i].data(), copies[i], got.memory()[i].size()));
+    second->free(StagingMemory::kDevice, copies[i]);
+  }
+  ASSERT_TRUE(permute(want.bound(), Rows::range(64), want.bound(), Rows::range(), 64));
+  ASSERT_TRUE(permute(want.bound(), Rows::range(128), want.bound(), Rows::range(32), 64));
+  std::fill_n(want.memory()[0].begin(), 64, std::byte{0});
+  for (std::size_t i = 0; i < copies.size(); ++i) EXPECT_EQ(got.memory()[i], want.memory()[i]) << i;
+  EXPECT_FALSE(CudaStagingDevice::create(module_, module_->device_count())) << "there is none of that number";
+}
+
 TEST_F(CudaStagingTest, SwappedBlocksAreOnTheOtherSide) {
   TestCache host(pages_.layout());
   host.fill_random(random_);
