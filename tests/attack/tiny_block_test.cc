@@ -60,6 +60,7 @@ TEST_F(TinyBlockTest, TokenIdsByTheMillionAreBounded) {
   bounds.rss_growth_bytes = 112 << 20;
   Attacker attacker = Attacker::greeted(node->unix_socket());
   std::string why;
+  const std::uint64_t rounds = is_sanitized() ? 20 : 100;
   std::uint64_t put_ids = 0;
   for (const std::size_t block_bytes : {64, 65536}) {
     for (std::size_t block_size = 1 << 20; block_size >= 16; block_size /= 16) {
@@ -70,14 +71,14 @@ TEST_F(TinyBlockTest, TokenIdsByTheMillionAreBounded) {
       if (opened.is_error()) continue;
       const OpenedSpace space{read_table<wire::OpenResponse>(opened.table)->space(), namespace_check(record->id())};
       const std::size_t chain_blocks = std::clamp<std::size_t>((200 << 10) / block_size, 1, (4 << 20) / block_bytes);
-      for (std::uint64_t i = 0; i < 100; ++i) {
+      for (std::uint64_t i = 0; i < rounds; ++i) {
         const std::vector<std::uint32_t> ids(chain_blocks * block_size, static_cast<std::uint32_t>(i));
         attacker.put(space, *record, e2e::make_chain(9000 + i, chain_blocks), std::byte{1}, ids);
         put_ids += ids.size();
       }
     }
   }
-  EXPECT_GT(put_ids, 50'000'000u) << "200 MB of them";
+  EXPECT_GT(put_ids, rounds * 500'000) << "two megabytes of them a round";
   expect_bystanders_served();
 }
 
