@@ -140,7 +140,7 @@ TEST_F(SlowPeerTest, ACancelledGetSendsLittleMore) {
     return now == 0;
   }));
   std::printf("%zu bytes of %zu came after the cancel\n", more, chain.size() * kLargeBlock);
-  EXPECT_LT(more, chain.size() * kLargeBlock / 4);
+  EXPECT_LT(more, std::size_t{20} << 20) << "a frame that has begun goes on to its end: two windows at most";
 }
 
 TEST_F(SlowPeerTest, LeasesOnEverythingLeaveOthersRoom) {
