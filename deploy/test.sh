@@ -9,6 +9,8 @@
 #   deploy/test.sh --planted     plants all bugs one by one: the tests must catch each
 #   deploy/test.sh --rdma        the tests of verbs, and kvstorectl doctor, on Soft-RoCE devices in a virtual machine (QEMU; skipped
 #                                where it cannot be had)
+#   deploy/test.sh --cuda        the tests of the compiled CUDA kernels in a functional simulator of a GPU (skipped without nvcc, and
+#                                unless KV_CUDA_SIMULATOR names the simulator's folder)
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
 #                                where it cannot be had), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
@@ -25,15 +27,15 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma | --debian12 | --debian13) steps+=("${argument#--}") ;;
-    --all) steps=(release rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --all) steps=(release cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release rdma asan fuzz tsan debian13_store planted_third)
+  steps=(release cuda rdma asan fuzz tsan debian13_store planted_third)
   minutes=${minutes:-75}
 fi
 case $minutes in
@@ -223,6 +225,55 @@ step_fuzz() {
   for pid in "${pids[@]}"; do if wait "$pid"; then good=$((good + 1)); else bad=$((bad + 1)); fi; done
   [ $((good + bad)) -gt 0 ] || { echo '   no fuzz target was built'; bad=1; }
   count fuzz "$good" "$bad" 0
+}
+
+# in_simulator ARCHITECTURE ORDER PROGRAM: its CUDA tests, on kernels compiled for that compute capability, with work done in that
+# order: `sequence` at once, `lazy` when it is waited for. What the simulator finds besides, races and wild accesses, is a failure.
+in_simulator() {
+  local name=cuda-$1-$2-$3
+  local log=$logs/$name.log findings=$logs/$name.findings
+  rm -f "$findings"
+  env KV_CUDA_MODULE="$root/build/simulator/$1/libkvstore_cuda.so" GPUSIM_ORDER="$2" GPUSIM_DEVICES=2 GPUSIM_REPORT="$findings" \
+    timeout "$(left 900)" "build/release/tests/gpu/kv_gpu_$3_test" --gtest_filter='*Cuda*' > "$log" 2>&1 || { tail -n 40 "$log"; return 1; }
+  # What tests do on purpose: freeing what is no device's memory, and copies of memory that is not page-locked.
+  ! grep -vE 'cudaFree of what is not allocated|asynchronous copy of pageable memory|^ *$' "$findings" 2> /dev/null
+}
+
+step_cuda() {
+  begin 'cuda: compiled kernels in a simulator'
+  local why='' architecture program run good=0 bad=0 runs=() pids=() pid
+  [ -n "${KV_CUDA_SIMULATOR:-}" ] || why='KV_CUDA_SIMULATOR names no folder'
+  command -v "${NVCC:-nvcc}" > /dev/null || [ -x /usr/local/cuda/bin/nvcc ] || why='there is no nvcc'
+  if [ -n "$why" ]; then
+    skips+=("cuda: $why")
+    count cuda 0 0 1
+    return
+  fi
+  if cut cuda; then return; fi
+  build release tests || return 0
+  for architecture in 90 120; do
+    if ! sh "$KV_CUDA_SIMULATOR/build.sh" "$root" "$root/build/simulator/$architecture" "$architecture" > "$logs/cuda-build.log" 2>&1; then
+      tail -n 40 "$logs/cuda-build.log"
+      bad=$((bad + 1))
+      continue
+    fi
+    for program in copy_matrix quantise_matrix rotate_matrix compress_matrix verified_matrix cuda_staging; do
+      runs+=("$architecture sequence $program")
+    done
+    # Only staging has streams whose order is its own; the other tests wait after each call.
+    runs+=("$architecture lazy cuda_staging" "$architecture random cuda_staging")
+  done
+  for run in "${runs[@]}"; do
+    # shellcheck disable=SC2086  # three words
+    in_simulator $run &
+    pids+=($!)
+    if [ ${#pids[@]} -ge "$jobs" ]; then
+      if wait "${pids[0]}"; then good=$((good + 1)); else bad=$((bad + 1)); fi
+      pids=("${pids[@]:1}")
+    fi
+  done
+  for pid in "${pids[@]}"; do if wait "$pid"; then good=$((good + 1)); else bad=$((bad + 1)); fi; done
+  count cuda "$good" "$bad" 0
 }
 
 # run_in_vm NAME NET PROGRAM FILTER: a program of tests on that network's devices, counted test by test

@@ -126,6 +126,7 @@ TEST_F(CudaStagingTest, WhatAPollOrARefusedCallFoundIsNotTheNextCallsError) {
   ASSERT_TRUE(module_->lock_pages(plain));
   EXPECT_FALSE(module_->lock_pages(plain));
   EXPECT_TRUE(permute());
+  ASSERT_TRUE(module_->synchronise(nullptr));  // before memory is unlocked
   EXPECT_TRUE(module_->unlock_pages(plain.data()));
   module_->free(plain.data());  // not the device's
   EXPECT_TRUE(permute());
