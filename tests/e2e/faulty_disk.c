@@ -124,13 +124,13 @@ DEFINE_CALL(ssize_t, pwrite, 1, size, (int descriptor, const void* from, size_t 
             (descriptor, from, size, at))
 DEFINE_CALL(ssize_t, pwrite64, 1, size, (int descriptor, const void* from, size_t size, off64_t at),
             (descriptor, from, size, at))
-#define DEFINE_SYNC(name)                                                                 \
-  int name(int descriptor) {                                                              \
-    if (is_file_of_ours(descriptor)) {                                                    \
-      const int error = fault(1, 0);                                                      \
+#define DEFINE_SYNC(name)                                                                     \
+  int name(int descriptor) {                                                                  \
+    if (is_file_of_ours(descriptor)) {                                                        \
+      const int error = fault(1, 0);                                                          \
       if (error != 0 || control->mode == FAULT_SYNC_FAILS) return fails(error ? error : EIO); \
-    }                                                                                     \
-    return REAL(name)(descriptor);                                                        \
+    }                                                                                         \
+    return REAL(name)(descriptor);                                                            \
   }
 DEFINE_SYNC(fsync)
 DEFINE_SYNC(fdatasync)
