@@ -69,7 +69,7 @@ class StripedDiskTest : public testing::Test {
     disks[place]->during_write = [this, until = answer.get_future().share(), is_over = false]() mutable {
       if (std::exchange(is_over, true)) return;
       clock.advance(3s);
-      until.wait();
+      until.wait_for(10s);  // an end, should nobody give it up
     };
   }
   std::vector<DiskKey> named() const {
