@@ -74,7 +74,7 @@ std::optional<std::string> find_problem(const Part& part, const Component& to, c
     return "feature axis: at most " + std::to_string(kFeaturesMax) + " can be computed on";
   const bool is_scaled = part.values_per_scale > 0;
   for (const Element element : {to.element, from.element}) {
-    if (!is_number(element) && !(is_scaled && element == Element::kE2M1x2)) {
+    if (!is_number(element) && !(is_scaled && part.kind != Kind::kRotate && element == Element::kE2M1x2)) {
       return "elements of type " + std::string(element_name(element)) + " cannot be computed on";
     }
   }

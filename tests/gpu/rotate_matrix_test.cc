@@ -280,6 +280,13 @@ TEST_P(RotateMatrixTest, RefusesCodesThatWouldLoseTheirScale) {
   EXPECT_EQ(outcome(numbers, scaled).error(), Errc::kMismatch);
   EXPECT_EQ(outcome(scaled, numbers).error(), Errc::kMismatch);
   EXPECT_TRUE(outcome(scaled, scaled));
+  // Two numbers in a byte are not turned, not even when a head is so small that it has one scale.
+  CacheShape packed = shape;
+  packed.key_size = 16;
+  packed.element = Element::kE2M1x2;
+  const Layout nvfp4 = layouts::nvfp4(packed, layouts::ScaleOrder::kLinear).value();
+  turn.rotation.rotary_size = 16;
+  EXPECT_EQ(outcome(nvfp4, nvfp4).error(), Errc::kMismatch);
 }
 
 KV_INSTANTIATE_MATRIX(RotateMatrixTest);
