@@ -30,16 +30,7 @@ class CudaStagingTest : public testing::Test {
     device_ = CudaStagingDevice::create(module_).value();
     random_.seed(seed_);
     pages_.fill_random(random_);
-    device_pages_ = pages_.bound();
-    for (Bytes& tensor : pages_.memory()) {
-      auto* const copy = device_->allocate(StagingMemory::kDevice, tensor.size());
-      ASSERT_TRUE(copy && module_->copy(copy, tensor.data(), tensor.size()));
-      for (std::size_t i = 0; i < device_pages_.bases.size(); ++i) {
-        const std::ptrdiff_t offset = pages_.bound().bases[i] - tensor.data();
-        if (offset >= 0 && offset < static_cast<std::ptrdiff_t>(tensor.size())) device_pages_.bases[i] = copy + offset;
-      }
-      copies_.push_back(copy);
-    }
+    ASSERT_NO_FATAL_FAILURE(copy_pages(*device_, device_pages_, copies_));
     slots_ = random_slots(random_, 8 * 16, pages_.layout().slot_count(), false);
     ids_ = device_->allocate(StagingMemory::kDevice, slots_.size() * 8);
     ASSERT_TRUE(ids_ && module_->copy(ids_, slots_.data(), slots_.size() * 8));
@@ -47,6 +38,19 @@ class CudaStagingTest : public testing::Test {
   void TearDown() override {
     for (std::byte* each : copies_) device_->free(StagingMemory::kDevice, each);
     if (device_) device_->free(StagingMemory::kDevice, ids_);
+  }
+  /// The pages in memory of `device`, in `copies`: an allocation for each tensor, which the caller frees.
+  void copy_pages(CudaStagingDevice& device, BoundLayout& pages, std::vector<std::byte*>& copies) {
+    pages = pages_.bound();
+    for (Bytes& tensor : pages_.memory()) {
+      auto* const copy = device.allocate(StagingMemory::kDevice, tensor.size());
+      ASSERT_TRUE(copy && module_->copy(copy, tensor.data(), tensor.size()));
+      for (std::size_t i = 0; i < pages.bases.size(); ++i) {
+        const std::ptrdiff_t offset = pages_.bound().bases[i] - tensor.data();
+        if (offset >= 0 && offset < static_cast<std::ptrdiff_t>(tensor.size())) pages.bases[i] = copy + offset;
+      }
+      copies.push_back(copy);
+    }
   }
   /// What the device's pages hold now.
   TestCache read_pages() {
@@ -142,16 +146,8 @@ TEST_F(CudaStagingTest, TheSecondDeviceServesAThreadOfTheFirst) {
   auto second = CudaStagingDevice::create(module_, 1).value();
   TestCache want = pages_;
   std::vector<std::byte*> copies;
-  BoundLayout pages = pages_.bound();
-  for (Bytes& tensor : pages_.memory()) {
-    auto* const copy = second->allocate(StagingMemory::kDevice, tensor.size());
-    ASSERT_TRUE(copy && module_->copy(copy, tensor.data(), tensor.size()));
-    for (std::size_t i = 0; i < pages.bases.size(); ++i) {
-      const std::ptrdiff_t offset = pages_.bound().bases[i] - tensor.data();
-      if (offset >= 0 && offset < static_cast<std::ptrdiff_t>(tensor.size())) pages.bases[i] = copy + offset;
-    }
-    copies.push_back(copy);
-  }
+  BoundLayout pages;
+  ASSERT_NO_FATAL_FAILURE(copy_pages(*second, pages, copies));
   // By the object's own lane, and by a call with the default stream.
   ASSERT_TRUE(second->permute(pages, Rows::range(64), pages, Rows::range(), 64, Operation(), 8));
   const auto mark = second->mark(Lane::kKernel);
