@@ -9,7 +9,7 @@
 
 #include "client/client.h"
 #include "client/cluster_map.h"
-#include "client/node_link.h"
+#include "client/link/node_link.h"
 
 namespace kv {
 

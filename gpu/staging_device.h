@@ -1,6 +1,6 @@
 // gpu/staging_device.h: what staging needs of a device: memory of both kinds, two lanes of work in order, and marks
-// between them. On CUDA a lane is a stream and a mark an event (gpu/cuda_staging.h); in tests, lanes run when a random
-// scheduler lets them.
+// between them. On CUDA a lane is a stream and a mark an event (gpu/device/cuda_staging.h); in tests, lanes run when a
+// random scheduler lets them.
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "gpu/device_checksum.h"
-#include "gpu/device_plan.h"
+#include "gpu/device/device_checksum.h"
+#include "gpu/device/device_plan.h"
 
 namespace kv {
 

@@ -1,5 +1,5 @@
-// store/disk.h: what the disk tier needs of a disk. The daemon's is RocksDB (store/node/rocks_disk.h), the simulation's
-// forgets, fails and flips bits.
+// store/disk.h: what the disk tier needs of a disk. The daemon's is RocksDB (store/node/disk/rocks_disk.h), the
+// simulation's forgets, fails and flips bits.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,14 @@
 // gpu/cuda/module_abi.h: what libkvstore_cuda.so exports. Only it links the CUDA runtime; everybody else loads it on
-// demand (gpu/cuda_module.h), so that no program needs CUDA to start. Errors are cudaError_t values, 0 is success.
+// demand (gpu/device/cuda_module.h), so that no program needs CUDA to start. Errors are cudaError_t values, 0 is
+// success.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "gpu/compress.h"
-#include "gpu/device_checksum.h"
-#include "gpu/device_plan.h"
+#include "gpu/device/device_checksum.h"
+#include "gpu/device/device_plan.h"
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "gpu/cuda/own_status.h"
-#include "gpu/device_plan.h"
+#include "gpu/device/device_plan.h"
 
 namespace kv {
 

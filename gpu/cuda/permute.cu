@@ -1,4 +1,4 @@
-// gpu/cuda/permute.cu: permute() on an NVIDIA device. What enters is a DevicePlan (gpu/device_plan.h) whose addresses,
+// gpu/cuda/permute.cu: permute() on an NVIDIA device. What enters is a DevicePlan (gpu/device/device_plan.h) whose addresses,
 // ids, frequencies and deltas are device memory; it travels as the kernel's parameter, so that a call allocates
 // nothing.
 //   grid   x = shares of the rows, at most the caller's cap; y = (component, layer); z = the head of a tile
@@ -12,7 +12,7 @@
 #include "gpu/cuda/module_abi.h"
 #include "gpu/cuda/on_device.h"
 #include "gpu/cuda/own_status.h"
-#include "gpu/device_body.h"
+#include "gpu/device/device_body.h"
 
 namespace kv {
 namespace {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
                     this_worker());
 }
 
-/// A block of threads a stripe. (gpu/device_checksum.h draws the steps.)
+/// A block of threads a stripe. (gpu/device/device_checksum.h draws the steps.)
 __global__ void __launch_bounds__(kThreads)
     checksum_kernel(const __grid_constant__ DeviceChecksum job, std::int64_t stripe_count) {
   __shared__ device::StripeScratch scratch;

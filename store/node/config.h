@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "store/node/session.h"
-#include "store/node/spill_driver.h"
-#include "store/node/verbs_node.h"
+#include "store/node/rdma/verbs_node.h"
+#include "store/node/session/session.h"
+#include "store/node/spill/spill_driver.h"
 #include "store/store.h"
 #include "transport/endpoint.h"
 

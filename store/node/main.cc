@@ -15,13 +15,13 @@
 
 #include "store/node/admin.h"
 #include "store/node/config.h"
-#include "store/node/disk_opener.h"
+#include "store/node/disk/disk_opener.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_format.h"
 #include "store/node/metrics.h"
+#include "store/node/rdma/verbs_opener.h"
 #include "store/node/server.h"
-#include "store/node/spill_tool.h"
-#include "store/node/verbs_opener.h"
+#include "store/node/spill/spill_tool.h"
 
 namespace kv {
 namespace {

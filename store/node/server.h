@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "store/node/session.h"
-#include "store/node/session_table.h"
+#include "store/node/session/session.h"
+#include "store/node/session/session_table.h"
 #include "transport/stream.h"
 
 namespace kv {

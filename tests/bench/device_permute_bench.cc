@@ -15,7 +15,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "gpu/cuda_module.h"
+#include "gpu/device/cuda_module.h"
 #include "gpu/named_layouts.h"
 #include "gpu/verified.h"
 #include "gpu/verified_plan.h"

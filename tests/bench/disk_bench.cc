@@ -29,7 +29,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "store/node/rocks_disk.h"
+#include "store/node/disk/rocks_disk.h"
 
 namespace kv {
 namespace {

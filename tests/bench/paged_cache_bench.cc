@@ -9,10 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "gpu/cascade_plan.h"
-#include "gpu/chunk_plan.h"
-#include "gpu/paged_cache.h"
-#include "gpu/shared_prefix_plan.h"
+#include "gpu/paging/cascade_plan.h"
+#include "gpu/paging/chunk_plan.h"
+#include "gpu/paging/paged_cache.h"
+#include "gpu/paging/shared_prefix_plan.h"
 
 namespace kv {
 namespace {

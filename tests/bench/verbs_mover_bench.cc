@@ -16,9 +16,9 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "transport/verbs_choice.h"
-#include "transport/verbs_module.h"
-#include "transport/verbs_mover.h"
+#include "transport/verbs/verbs_choice.h"
+#include "transport/verbs/verbs_module.h"
+#include "transport/verbs/verbs_mover.h"
 
 namespace kv::verbs {
 namespace {

@@ -1,5 +1,5 @@
 // What is wrong with RDMA is told with the remedy that mends it.
-#include "client/tools/doctor_rdma.h"
+#include "client/tools/ctl/doctor_rdma.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "tests/transport/sim_world.h"
-#include "transport/verbs_fake.h"
+#include "transport/verbs/verbs_fake.h"
 
 namespace kv {
 namespace {

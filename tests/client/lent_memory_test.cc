@@ -1,4 +1,4 @@
-#include "client/lent_memory.h"
+#include "client/link/lent_memory.h"
 
 #include <gtest/gtest.h>
 

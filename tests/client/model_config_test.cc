@@ -1,4 +1,4 @@
-#include "client/tools/model_config.h"
+#include "client/tools/ctl/model_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What a client does with nodes that lie, stall, vanish or come back as somebody else; on virtual time.
-#include "client/node_link.h"
+#include "client/link/node_link.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -41,11 +41,11 @@ expect 1 client/get.cc '#include "client.h"' 'not a folder of this project'
 expect 1 client/get.cc '#include <client/client.h>' 'included with ""'
 
 expect 0 store/store.h '#include "index/block_hash.h"'
-expect 0 store/node/session.cc '#include "transport/stream.h"'
-expect 0 store/node/session.cc '#include <boost/asio/awaitable.hpp>'
-expect 0 store/node/session.cc '#include <mutex>'
+expect 0 store/node/session/session.cc '#include "transport/stream.h"'
+expect 0 store/node/session/session.cc '#include <boost/asio/awaitable.hpp>'
+expect 0 store/node/session/session.cc '#include <mutex>'
 expect 0 client/get.cc '#include "transport/stream.h"'
-expect 0 tests/sim/sim_test.cc '#include "store/node/session.h"'
+expect 0 tests/sim/sim_test.cc '#include "store/node/session/session.h"'
 expect 0 store/store.h '// #include "transport/stream.h" in a comment'
 
 got=0

@@ -12,7 +12,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "gpu/cuda_module.h"
+#include "gpu/device/cuda_module.h"
 #include "gpu/named_layouts.h"
 #include "gpu/verified_plan.h"
 #include "tests/e2e/node_process.h"

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "client/tools/block_pattern.h"
+#include "client/tools/bench/block_pattern.h"
 
 namespace kv::e2e {
 namespace {

@@ -18,10 +18,10 @@
 #include "transport/frame_message.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
-#include "transport/verbs_devices.h"
-#include "transport/verbs_fake.h"
-#include "transport/verbs_messages.h"
-#include "transport/verbs_wire.h"
+#include "transport/verbs/verbs_devices.h"
+#include "transport/verbs/verbs_fake.h"
+#include "transport/verbs/verbs_messages.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace kv {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "store/node/spill_format.h"
+#include "store/node/disk/spill_format.h"
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "gpu/cuda_module.h"
-#include "gpu/device_body.h"
-#include "gpu/device_checksum.h"
-#include "gpu/device_plan.h"
+#include "gpu/device/cuda_module.h"
+#include "gpu/device/device_body.h"
+#include "gpu/device/device_checksum.h"
+#include "gpu/device/device_plan.h"
 #include "gpu/verified.h"
 #include "gpu/verified_plan.h"
 

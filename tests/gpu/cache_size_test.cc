@@ -1,4 +1,4 @@
-#include "gpu/cache_size.h"
+#include "gpu/paging/cache_size.h"
 
 #include <gtest/gtest.h>
 

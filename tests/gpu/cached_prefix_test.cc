@@ -1,4 +1,4 @@
-#include "gpu/cached_prefix.h"
+#include "gpu/paging/cached_prefix.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

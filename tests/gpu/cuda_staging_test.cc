@@ -1,5 +1,5 @@
 // Staging on a real device, where there is one.
-#include "gpu/cuda_staging.h"
+#include "gpu/device/cuda_staging.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

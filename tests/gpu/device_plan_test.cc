@@ -1,5 +1,5 @@
 // Which kernel moves what: the widest accesses that the two layouts allow.
-#include "gpu/device_plan.h"
+#include "gpu/device/device_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
 // Growing, static and sliding caches against a list of tokens. KV_SEED repeats a run.
-#include "gpu/layer_cache.h"
+#include "gpu/layer_caches/layer_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 
-#include "gpu/growing_cache.h"
-#include "gpu/static_cache.h"
+#include "gpu/layer_caches/growing_cache.h"
+#include "gpu/layer_caches/static_cache.h"
 #include "page_names.h"
 #include "token_history.h"
 

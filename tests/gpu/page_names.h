@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/page.h"
+#include "gpu/paging/page.h"
 
 namespace kv {
 

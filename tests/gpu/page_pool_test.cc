@@ -1,4 +1,4 @@
-#include "gpu/page_pool.h"
+#include "gpu/paging/page_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <list>
 #include <map>
 
-#include "gpu/paged_cache.h"
+#include "gpu/paging/paged_cache.h"
 #include "page_names.h"
 
 namespace kv {

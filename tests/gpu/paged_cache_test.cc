@@ -1,4 +1,4 @@
-#include "gpu/paged_cache.h"
+#include "gpu/paging/paged_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

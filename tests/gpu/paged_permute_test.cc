@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpu/named_layouts.h"
-#include "gpu/paged_cache.h"
+#include "gpu/paging/paged_cache.h"
 #include "gpu/permute.h"
 #include "page_names.h"
 

@@ -1,4 +1,4 @@
-#include "gpu/quantised_cache.h"
+#include "gpu/layer_caches/quantised_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "gpu/reference_attention.h"
+#include "gpu/layer_caches/reference_attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

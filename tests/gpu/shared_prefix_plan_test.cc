@@ -1,6 +1,6 @@
 // Plans for the documents' examples, and for random batches: the tree against brute force, and attention over each plan
 // against attention sequence by sequence. KV_SEED repeats a run.
-#include "gpu/shared_prefix_plan.h"
+#include "gpu/paging/shared_prefix_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <numeric>
 #include <set>
 
-#include "gpu/cascade_plan.h"
-#include "gpu/chunk_plan.h"
-#include "gpu/reference_attention.h"
+#include "gpu/layer_caches/reference_attention.h"
+#include "gpu/paging/cascade_plan.h"
+#include "gpu/paging/chunk_plan.h"
 #include "page_names.h"
 
 namespace kv {

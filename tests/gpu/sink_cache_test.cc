@@ -1,6 +1,6 @@
 // Attention sinks with a rolling window: the trace, the bounds, and that every key in a view is the original key
 // rotated for the position it has there. KV_SEED repeats a run.
-#include "gpu/sink_cache.h"
+#include "gpu/layer_caches/sink_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

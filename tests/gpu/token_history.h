@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "gpu/layer_cache.h"
+#include "gpu/layer_caches/layer_cache.h"
 
 namespace kv {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "store/node/rocks_disk.h"
+#include "store/node/disk/rocks_disk.h"
 #include "tests/store/store_fixture.h"
 
 namespace kv {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tests/node/node_world.h"
-#include "transport/verbs_fake.h"
-#include "transport/verbs_wire.h"
+#include "transport/verbs/verbs_fake.h"
+#include "transport/verbs/verbs_wire.h"
 
 namespace kv {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/checksum.h"
-#include "store/node/session.h"
+#include "store/node/session/session.h"
 #include "tests/transport/frame_bytes.h"
 #include "tests/transport/sim_world.h"
 #include "transport/shared_memory.h"

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "store/node/spill_format.h"
-#include "store/node/table_footer.h"
+#include "store/node/disk/spill_format.h"
+#include "store/node/disk/table_footer.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

@@ -1,5 +1,5 @@
 // RocksDisk on a good day, and after the process died.
-#include "store/node/rocks_disk.h"
+#include "store/node/disk/rocks_disk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <numeric>
 #include <thread>
 
-#include "store/node/spill_format.h"
+#include "store/node/disk/spill_format.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {

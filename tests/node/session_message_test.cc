@@ -4,7 +4,7 @@
 
 #include "tests/node/lanes_world.h"
 #include "transport/frame_message.h"
-#include "transport/verbs_messages.h"
+#include "transport/verbs/verbs_messages.h"
 
 namespace kv {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/node/session_table.h"
+#include "store/node/session/session_table.h"
 
 #include <gtest/gtest.h>
 

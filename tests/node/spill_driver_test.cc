@@ -1,5 +1,5 @@
 // The disk tier's threads with a disk that fails, hangs, lies and recovers: the store goes on as if there were none.
-#include "store/node/spill_driver.h"
+#include "store/node/spill/spill_driver.h"
 
 #include <gtest/gtest.h>
 

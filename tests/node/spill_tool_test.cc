@@ -1,5 +1,5 @@
 // `kvstore-node spill ...` on directories as nodes leave them.
-#include "store/node/spill_tool.h"
+#include "store/node/spill/spill_tool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

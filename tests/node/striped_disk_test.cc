@@ -1,6 +1,6 @@
 // Several disks as one, some of which fail for a while: what was stored is read, named by load() in order, and what was
 // to be forgotten is forgotten, whatever was left out meanwhile.
-#include "store/node/striped_disk.h"
+#include "store/node/disk/striped_disk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "store/node/disk_opener.h"
+#include "store/node/disk/disk_opener.h"
 #include "tests/node/disk_fixture.h"
 #include "tests/store/memory_disk.h"
 

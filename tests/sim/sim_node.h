@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "store/node/session.h"
+#include "store/node/session/session.h"
 #include "tests/sim/sim_spill.h"
 #include "transport/sim_network.h"
-#include "transport/verbs_fake.h"
+#include "transport/verbs/verbs_fake.h"
 
 namespace kv::sim {
 

@@ -12,7 +12,7 @@
 
 #include "base/checksum.h"
 #include "store/node/locked_store.h"
-#include "store/node/spill.h"
+#include "store/node/spill/spill.h"
 #include "tests/store/memory_disk.h"
 
 namespace kv::sim {

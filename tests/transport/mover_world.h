@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tests/transport/verbs_world.h"
-#include "transport/verbs_mover.h"
+#include "transport/verbs/verbs_mover.h"
 
 namespace kv::verbs {
 

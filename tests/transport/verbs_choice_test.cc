@@ -1,4 +1,4 @@
-#include "transport/verbs_choice.h"
+#include "transport/verbs/verbs_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What transport/verbs.h promises, on every provider that is here.
+// What transport/verbs/verbs.h promises, on every provider that is here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

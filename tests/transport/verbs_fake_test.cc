@@ -1,5 +1,5 @@
 // What FakeVerbs does on request, beyond what every provider does: faults, links, delays.
-#include "transport/verbs_fake.h"
+#include "transport/verbs/verbs_fake.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -12,9 +12,9 @@
 #include <stdexcept>
 
 #include "tests/transport/verbs_world.h"
-#include "transport/completion_loop.h"
 #include "transport/stream.h"
-#include "transport/verbs_devices.h"
+#include "transport/verbs/completion_loop.h"
+#include "transport/verbs/verbs_devices.h"
 
 namespace kv::verbs {
 namespace {

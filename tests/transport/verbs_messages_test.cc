@@ -1,5 +1,5 @@
 // Requests and answers as messages, on every provider.
-#include "transport/verbs_messages.h"
+#include "transport/verbs/verbs_messages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "transport/verbs_module.h"
+#include "transport/verbs/verbs_module.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The mover on a good day, on every provider.
-#include "transport/verbs_mover.h"
+#include "transport/verbs/verbs_mover.h"
 
 #include <gtest/gtest.h>
 

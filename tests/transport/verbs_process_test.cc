@@ -14,7 +14,7 @@
 
 #include "tests/transport/verbs_world.h"
 #include "transport/stream.h"
-#include "transport/verbs_mover.h"
+#include "transport/verbs/verbs_mover.h"
 
 namespace kv::verbs {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "transport/verbs_module.h"
+#include "transport/verbs/verbs_module.h"
 
 namespace kv::verbs {
 namespace {

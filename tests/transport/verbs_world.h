@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/transport/sim_world.h"
-#include "transport/verbs_choice.h"
-#include "transport/verbs_fake.h"
+#include "transport/verbs/verbs_choice.h"
+#include "transport/verbs/verbs_fake.h"
 
 namespace kv::verbs {
 

@@ -1,4 +1,5 @@
-// transport/ibverbs/objects.h: transport/verbs.h on libibverbs. provider.cc is what the module shows to the outside.
+// transport/ibverbs/objects.h: transport/verbs/verbs.h on libibverbs. provider.cc is what the module shows to the
+// outside.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "transport/verbs.h"
+#include "transport/verbs/verbs.h"
 
 namespace kv::verbs {
 

@@ -1,7 +1,7 @@
 #include <cerrno>
 
 #include "transport/ibverbs/objects.h"
-#include "transport/verbs_module_abi.h"
+#include "transport/verbs/verbs_module_abi.h"
 
 namespace kv::verbs {
 namespace {

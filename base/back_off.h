@@ -1,0 +1,65 @@
+// base/back_off.h: when to try again what has failed.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "base/clock.h"
+
+namespace kv {
+
+struct BackOffConfig {
+  Duration min{}, max{};  ///< Of the pause: `min` after the first failure, then doubled up to `max`.
+  /// The share of each pause that is drawn at random, so that many who failed together do not come back together.
+  /// 0: none; 1: the pause is anything from 0 to its full length.
+  double jitter = 0;
+  /// A failure that comes so long after the pause before it is a first one again: the thing worked meanwhile. Zero:
+  /// only succeeded() says so.
+  Duration forget_after{};
+};
+
+/// Pauses between tries, doubled from failure to failure.
+///   1. Failures before the pause of an earlier one is over are part of it: several things that broke together cost one
+///      step.
+///   2. The pause never exceeds `max`.
+/// Thread safety: none. Time: the caller's clock.
+class BackOff {
+ public:
+  /// Requires 0 < min <= max.
+  explicit BackOff(const BackOffConfig& config) : config_(config) {}
+
+  bool is_due(TimePoint now) const { return now >= next_; }
+  TimePoint next() const { return next_; }   ///< When the next try is due; long ago before the first failure.
+  Duration pause() const { return pause_; }  ///< Of the last failure, before jitter; zero after succeeded().
+
+  /// `random`: any standard generator; used if there is jitter.
+  template <class Random>
+  void failed(TimePoint now, Random& random) {
+    if (!is_due(now)) return;  // 1
+    grow(now);
+    std::uniform_real_distribution<double> draw(1 - config_.jitter, 1);
+    next_ = now + std::chrono::duration_cast<Duration>(pause_ * draw(random));
+  }
+  /// Without jitter.
+  void failed(TimePoint now) {
+    if (!is_due(now)) return;  // 1
+    grow(now);
+    next_ = now + pause_;
+  }
+
+  /// The next failure is a first one. A pause that has begun is kept.
+  void succeeded() { pause_ = {}; }
+
+ private:
+  void grow(TimePoint now) {
+    if (config_.forget_after > Duration::zero() && now >= next_ + config_.forget_after) pause_ = {};
+    pause_ = std::clamp(2 * pause_, config_.min, config_.max);
+  }
+
+  BackOffConfig config_;
+  Duration pause_{};
+  TimePoint next_{};
+};
+
+}  // namespace kv

@@ -1,0 +1,444 @@
+// client/c/c_api.cc: kvstore.h over BlockingClient. No exception leaves it.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/assert.h"
+#include "client/blocking_client.h"
+#include "client/c/c_status.h"
+#include "client/kvstore.h"
+
+struct kvs_client {
+  explicit kvs_client(kv::ClientConfig config, kv::BlockingOptions options) : client(std::move(config), options) {}
+  kv::BlockingClient client;
+};
+
+namespace kv {
+namespace {
+
+using c_api::fail, c_api::parse_record, c_api::read_struct, c_api::status_of, c_api::write_struct;
+
+std::chrono::microseconds microseconds(std::uint64_t count) {
+  constexpr std::uint64_t kMax = 24ull * 3600 * 1'000'000;  // more is refused by the client
+  return std::chrono::microseconds(std::min(count, kMax + 1));
+}
+
+std::span<const ExtraDigest> extras_of(const kvs_extra* extras, std::size_t count) {
+  static_assert(sizeof(kvs_extra) == sizeof(ExtraDigest) && alignof(kvs_extra) == alignof(ExtraDigest));
+  return {reinterpret_cast<const ExtraDigest*>(extras), count};
+}
+
+std::span<const BlockHash> hashes_of(const kvs_hash* hashes, std::size_t count) {
+  static_assert(sizeof(kvs_hash) == sizeof(BlockHash) && alignof(kvs_hash) == alignof(BlockHash));
+  return {reinterpret_cast<const BlockHash*>(hashes), count};
+}
+
+/// Runs `body`, which returns a status; turns what it throws into one.
+template <class Body>
+int guarded(kvs_client* client, Body body) noexcept {
+  if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");
+  return c_api::guarded([&] {
+    if (client->client.is_forked()) return fail(make_error_code(Errc::kForked));
+    if (client->client.is_disabled()) return fail(KVS_INTERNAL, "the client is disabled after an internal error");
+    const int status = body(client->client);
+    if (status != KVS_OK && client->client.is_disabled()) {
+      return fail(KVS_INTERNAL, "the client is disabled after an internal error");
+    }
+    return status;
+  });
+}
+
+void append_json(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+std::string stats_json(const std::vector<NodeStats>& nodes) {
+  std::string out = "{\"nodes\":[";
+  for (const NodeStats& node : nodes) {
+    if (out.back() == '}') out += ',';
+    out += "{\"name\":";
+    append_json(out, node.name);
+    if (node.error) {
+      out += ",\"error\":";
+      append_json(out, node.error.message());
+    }
+    out += ",\"values\":{";
+    bool first = true;
+    for (const auto& [name, value] : node.values) {
+      if (!first) out += ',';
+      first = false;
+      append_json(out, name);
+      char number[40];
+      std::snprintf(number, sizeof number, ":%.17g", value);
+      out += std::isfinite(value) ? number : ":null";
+    }
+    out += "},\"namespaces\":[";
+    first = true;
+    for (const NodeStats::Namespace& space : node.namespaces) {
+      if (!first) out += ',';
+      first = false;
+      out += "{\"record\":";
+      append_json(out, space.record);
+      out += ",\"block_count\":" + std::to_string(space.block_count) +
+             ",\"total_bytes\":" + std::to_string(space.total_bytes) + '}';
+    }
+    out += "]}";
+  }
+  return out + "]}";
+}
+
+using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, std::span<const BlockHash>, std::chrono::microseconds);
+
+int count_blocks(kvs_client* client, CountVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
+                 std::uint64_t deadline_us, std::uint64_t* blocks) noexcept {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (hashes == nullptr && count > 0) return fail(KVS_BAD_REQUEST, "hashes is NULL");
+    const auto done = (blocking.*verb)(Space{space}, hashes_of(hashes, count), microseconds(deadline_us));
+    if (!done) return fail(done.error());
+    if (blocks != nullptr) *blocks = *done;
+    return KVS_OK;
+  });
+}
+
+}  // namespace
+}  // namespace kv
+
+using namespace kv;
+
+uint32_t kvs_abi_version(void) { return KVS_ABI_VERSION; }
+
+const char* kvs_last_error(void) { return c_api::last_error(); }
+
+const char* kvs_status_text(int status) {
+  switch (status) {
+    case KVS_OK: return "ok";
+    case KVS_OUT_OF_MEMORY: return "nothing evictable is left in the node";
+    case KVS_STALE_LEASE: return "the lease has ended";
+    case KVS_CORRUPT_BLOCK: return "block checksum mismatch";
+    case KVS_BAD_FRAME: return "malformed frame";
+    case KVS_BAD_REQUEST: return "bad request";
+    case KVS_UNSUPPORTED: return "not supported";
+    case KVS_NO_NAMESPACE: return "unknown namespace";
+    case KVS_MISMATCH: return "the two sides disagree";
+    case KVS_TOO_LARGE: return "over a limit";
+    case KVS_BUSY: return "busy: a limit is reached";
+    case KVS_UNAVAILABLE: return "node unavailable";
+    case KVS_NO_REGION: return "memory cannot be lent";
+    case KVS_QUARANTINED: return "memory is quarantined";
+    case KVS_DRAINING: return "the node is draining";
+    case KVS_CANCELLED: return "cancelled";
+    case KVS_NOT_FOUND: return "not found";
+    case KVS_DISK_FAILED: return "the disk failed";
+    case KVS_TIMED_OUT: return "the deadline has passed";
+    case KVS_SYSTEM: return "system error";
+    case KVS_FORKED: return "the client belongs to the parent process";
+    case KVS_INTERNAL: return "internal error; the client is disabled";
+    default: return "unknown status";
+  }
+}
+
+int kvs_client_open(const kvs_options* given, kvs_client** client) {
+  try {
+    if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");
+    *client = nullptr;
+    kvs_options options;
+    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
+    if (options.nodes == nullptr && options.node_count > 0) return fail(KVS_BAD_REQUEST, "nodes is NULL");
+    ClientConfig config;
+    for (std::size_t i = 0; i < options.node_count; ++i) {
+      const kvs_node& node = options.nodes[i];
+      if (node.endpoint == nullptr) return fail(KVS_BAD_REQUEST, "nodes: an endpoint is NULL");
+      NodeConfig& added = config.nodes.emplace_back();
+      added.endpoint = node.endpoint;
+      if (node.name != nullptr) added.name = node.name;
+      if (node.weight != 0) added.weight = node.weight;
+    }
+    if (options.identity != nullptr) config.identity = options.identity;
+    if (options.connections_per_node != 0) config.connections_per_node = options.connections_per_node;
+    if (options.calls_max != 0) config.calls_max = options.calls_max;
+    if (options.connect_timeout_us != 0) config.connect_timeout = microseconds(options.connect_timeout_us);
+    if (options.region_bytes_max != 0) config.region_bytes_max = options.region_bytes_max;
+    if (options.rdma_off != 0) config.rdma = ClientConfig::Rdma::kOff;
+    if (options.rdma_devices != nullptr) {
+      std::istringstream names(options.rdma_devices);
+      for (std::string name; std::getline(names >> std::ws, name, ',');) {
+        name.erase(name.find_last_not_of(' ') + 1);
+        config.rdma_devices.push_back(name);
+      }
+    }
+    config.rdma_lanes = options.rdma_lanes;
+    if (options.rdma_messages_off != 0) config.rdma_messages = 0;
+    config.rdma_traffic_class = options.rdma_traffic_class;
+    BlockingOptions blocking;
+    blocking.busy_poll = microseconds(options.busy_poll_us);
+    set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down
+    *client = new kvs_client(std::move(config), blocking);
+    return KVS_OK;
+  } catch (const std::invalid_argument& e) {
+    return fail(KVS_BAD_REQUEST, e.what());
+  } catch (const std::exception& e) {
+    return fail(KVS_SYSTEM, e.what());
+  } catch (...) {
+    return fail(KVS_INTERNAL, "unknown exception");
+  }
+}
+
+void kvs_client_close(kvs_client* client) {
+  try {
+    delete client;  // in a forked child: forgets it
+  } catch (...) {
+  }
+}
+
+int kvs_digest_extra(const void* extra, size_t bytes, kvs_extra* digest) {
+  if (digest == nullptr || (extra == nullptr && bytes > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  const ExtraDigest made = extra_digest({static_cast<const std::byte*>(extra), bytes});
+  std::memcpy(digest, &made, sizeof *digest);
+  return KVS_OK;
+}
+
+int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token_count, kvs_hash* hashes,
+                   size_t capacity, size_t* count) {
+  try {
+    if (record_text == nullptr || count == nullptr || (tokens == nullptr && token_count > 0)) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    std::string why;
+    const auto record = parse_record(record_text, &why);
+    if (!record) return fail(KVS_BAD_REQUEST, why.c_str());
+    *count = token_count / record->block_size();
+    if (*count > capacity || (hashes == nullptr && *count > 0)) return fail(KVS_TOO_LARGE, "capacity is too small");
+    const auto chain = hash_chain(record->digest(), {tokens, token_count}, record->block_size());
+    if (!chain.empty()) std::memcpy(hashes, chain.data(), chain.size() * sizeof(kvs_hash));
+    return KVS_OK;
+  } catch (const std::exception& e) {
+    return fail(KVS_SYSTEM, e.what());
+  } catch (...) {
+    return fail(KVS_INTERNAL, "unknown exception");
+  }
+}
+
+int kvs_open(kvs_client* client, const char* record_text, uint64_t deadline_us, kvs_space* space) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (record_text == nullptr || space == nullptr) return fail(KVS_BAD_REQUEST, "record or space is NULL");
+    std::string why;
+    auto record = parse_record(record_text, &why);
+    if (!record) return fail(KVS_BAD_REQUEST, why.c_str());
+    const auto opened = blocking.open(std::move(*record), microseconds(deadline_us));
+    if (!opened) return fail(opened.error());
+    *space = static_cast<kvs_space>(*opened);
+    return KVS_OK;
+  });
+}
+
+int kvs_wait_open(kvs_client* client, kvs_space space, uint64_t deadline_us) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const auto opened = blocking.wait_open(Space{space}, microseconds(deadline_us));
+    return opened ? KVS_OK : fail(opened.error());
+  });
+}
+
+int kvs_block_bytes(kvs_client* client, kvs_space space, uint64_t* bytes) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (bytes == nullptr) return fail(KVS_BAD_REQUEST, "bytes is NULL");
+    *bytes = blocking.block_bytes(Space{space});
+    return *bytes != 0 ? KVS_OK : fail(KVS_BAD_REQUEST, "space: not opened by this client");
+  });
+}
+
+int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const kvs_match_options* given,
+              kvs_match_result* result) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    kvs_match_options options;
+    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
+    if ((hashes == nullptr && count > 0) || (options.token_ids == nullptr && options.token_count > 0)) {
+      return fail(KVS_BAD_REQUEST, "hashes or token_ids is NULL");
+    }
+    if (options.extras == nullptr && options.extra_count > 0) return fail(KVS_BAD_REQUEST, "extras is NULL");
+    MatchOptions match_options{};
+    match_options.deadline = microseconds(options.deadline_us);
+    match_options.lease = options.lease != 0;
+    match_options.prefetch = options.prefetch != 0;
+    match_options.token_ids = {options.token_ids, options.token_count};
+    match_options.extras = extras_of(options.extras, options.extra_count);
+    const auto match = blocking.match(Space{space}, hashes_of(hashes, count), match_options);
+    if (!match) return fail(match.error());
+    kvs_match_result out = KVS_MATCH_RESULT_INIT;
+    out.block_count = match->block_count;
+    out.why = status_of(match->why);
+    out.lease = static_cast<kvs_lease>(match->lease);
+    out.partial_token_count = match->partial_token_count;
+    out.disk_block_count = match->disk_block_count;
+    out.disk_us = static_cast<std::uint64_t>(match->disk_time.count());
+    std::memcpy(&out.partial_block, &match->partial_block, sizeof out.partial_block);
+    return write_struct(out, result);
+  });
+}
+
+int kvs_release(kvs_client* client, kvs_lease lease) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    blocking.release(Lease{lease});
+    return KVS_OK;
+  });
+}
+
+int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
+            const kvs_get_options* given, kvs_get_result* result) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    kvs_get_options options;
+    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
+    if (count > 0 && (hashes == nullptr || blocks == nullptr)) return fail(KVS_BAD_REQUEST, "hashes or blocks is NULL");
+    if (options.segment_ends == nullptr && options.segment_count > 0) {
+      return fail(KVS_BAD_REQUEST, "segment_ends is NULL");
+    }
+    if (options.checksums == nullptr && options.checksum_count > 0) return fail(KVS_BAD_REQUEST, "checksums is NULL");
+    const std::size_t block_bytes = blocking.block_bytes(Space{space});
+    std::vector<std::span<std::byte>> to(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (blocks[i] == nullptr) return fail(KVS_BAD_REQUEST, "a block pointer is NULL");
+      to[i] = {static_cast<std::byte*>(blocks[i]), block_bytes};
+    }
+    GetOptions get_options{};
+    get_options.deadline = microseconds(options.deadline_us);
+    get_options.lease = Lease{options.lease};
+    get_options.segment_ends = {options.segment_ends, options.segment_count};
+    get_options.on_segment = {options.on_segment, options.context};
+    get_options.memory_only = options.memory_only != 0;
+    get_options.checksums = {options.checksums, options.checksum_count};
+    const auto got = blocking.get(Space{space}, hashes_of(hashes, count), to, get_options);
+    if (!got) return fail(got.error());
+    kvs_get_result out = KVS_GET_RESULT_INIT;
+    out.block_count = got->block_count;
+    out.why = status_of(got->why);
+    out.corrupt_count = got->corrupt_count;
+    return write_struct(out, result);
+  });
+}
+
+int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const void* const* blocks,
+            const kvs_put_options* given, kvs_put_result* result) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    kvs_put_options options;
+    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
+    if (count > 0 && (hashes == nullptr || blocks == nullptr)) return fail(KVS_BAD_REQUEST, "hashes or blocks is NULL");
+    if (options.token_ids == nullptr && options.token_count > 0) return fail(KVS_BAD_REQUEST, "token_ids is NULL");
+    if (options.extras == nullptr && options.extra_count > 0) return fail(KVS_BAD_REQUEST, "extras is NULL");
+    if (options.checksums == nullptr && options.checksum_count > 0) return fail(KVS_BAD_REQUEST, "checksums is NULL");
+    const std::size_t block_bytes = blocking.block_bytes(Space{space});
+    std::vector<std::span<const std::byte>> from(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (blocks[i] == nullptr) return fail(KVS_BAD_REQUEST, "a block pointer is NULL");
+      from[i] = {static_cast<const std::byte*>(blocks[i]), block_bytes};
+    }
+    PutOptions put_options{};
+    put_options.deadline = microseconds(options.deadline_us);
+    put_options.token_ids = {options.token_ids, options.token_count};
+    put_options.extras = extras_of(options.extras, options.extra_count);
+    put_options.checksums = {options.checksums, options.checksum_count};
+    const auto put = blocking.put(Space{space}, hashes_of(hashes, count), from, put_options);
+    if (!put) return fail(put.error());
+    kvs_put_result out = KVS_PUT_RESULT_INIT;
+    out.stored = put->stored;
+    out.already_stored = put->already_stored;
+    out.refused = put->refused;
+    out.why = status_of(put->why);
+    return write_struct(out, result);
+  });
+}
+
+int kvs_touch(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+              uint64_t* blocks) {
+  return count_blocks(client, &BlockingClient::touch, space, hashes, count, deadline_us, blocks);
+}
+int kvs_pin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+            uint64_t* blocks) {
+  return count_blocks(client, &BlockingClient::pin, space, hashes, count, deadline_us, blocks);
+}
+int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+              uint64_t* blocks) {
+  return count_blocks(client, &BlockingClient::unpin, space, hashes, count, deadline_us, blocks);
+}
+int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+             uint64_t* blocks, int* until_restart) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (hashes == nullptr && count > 0) return fail(KVS_BAD_REQUEST, "hashes is NULL");
+    const auto dropped = blocking.drop(Space{space}, hashes_of(hashes, count), microseconds(deadline_us));
+    if (!dropped) return fail(dropped.error());
+    if (blocks != nullptr) *blocks = dropped->block_count;
+    if (until_restart != nullptr) *until_restart = dropped->until_restart;
+    return KVS_OK;
+  });
+}
+
+int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const auto stats = blocking.stats(microseconds(deadline_us));
+    if (!stats) return fail(stats.error());
+    return c_api::write_text(stats_json(*stats), json, capacity, length);
+  });
+}
+
+int kvs_allocate(kvs_client* client, size_t bytes, void** memory) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (memory == nullptr) return fail(KVS_BAD_REQUEST, "memory is NULL");
+    *memory = nullptr;
+    const auto span = blocking.allocate(bytes);
+    if (!span) return fail(span.error());
+    *memory = span->data();
+    return KVS_OK;
+  });
+}
+
+int kvs_lend(kvs_client* client, void* memory, size_t bytes, uint64_t deadline_us, size_t* connections) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (connections != nullptr) *connections = 0;
+    const auto lent = blocking.lend({static_cast<std::byte*>(memory), bytes}, microseconds(deadline_us));
+    if (!lent) return fail(lent.error());
+    if (connections != nullptr) *connections = *lent;
+    return KVS_OK;
+  });
+}
+
+int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* given) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    kvs_device_memory memory;
+    if (const int bad = read_struct(given, &memory); bad != KVS_OK) return bad;
+    const auto added = blocking.add_device_memory({.bytes = {static_cast<std::byte*>(memory.address), memory.bytes},
+                                                   .dmabuf_fd = memory.dmabuf_fd > 0 ? memory.dmabuf_fd : -1,
+                                                   .dmabuf_offset = memory.dmabuf_offset});
+    return added ? KVS_OK : fail(added.error());
+  });
+}
+
+int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t bytes, uint64_t deadline_us) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const auto removed =
+        blocking.remove_device_memory({static_cast<std::byte*>(address), bytes}, microseconds(deadline_us));
+    return removed ? KVS_OK : fail(removed.error());
+  });
+}
+
+int kvs_free(kvs_client* client, void* memory, size_t bytes) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const auto freed = blocking.free_memory({static_cast<std::byte*>(memory), bytes});
+    return freed ? KVS_OK : fail(freed.error());
+  });
+}

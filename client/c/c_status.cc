@@ -1,0 +1,55 @@
+#include "client/c/c_status.h"
+
+#include <cstdio>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace kv::c_api {
+namespace {
+thread_local char text_of_last_error[512] = "";
+}
+
+const char* last_error() noexcept { return text_of_last_error; }
+
+int fail(int status, const char* text) noexcept {
+  std::snprintf(text_of_last_error, sizeof text_of_last_error, "%s", text);
+  return status;
+}
+int fail(int status, const std::string& text) noexcept { return fail(status, text.c_str()); }
+int fail(error_code error) { return fail(status_of(error), error.message()); }
+
+int status_of(error_code error) {
+  if (!error) return KVS_OK;
+  if (error == asio::error::timed_out) return KVS_TIMED_OUT;
+  if (error.category() == errc_category()) return error.value();
+  return KVS_SYSTEM;
+}
+
+int write_text(const std::string& text, char* to, std::size_t capacity, std::size_t* length) {
+  if (length == nullptr || (to == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  *length = text.size();
+  if (text.size() + 1 > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+  std::memcpy(to, text.c_str(), text.size() + 1);
+  return KVS_OK;
+}
+
+Result<NamespaceRecord> parse_record(const char* text, std::string* why) {
+  const std::string_view all(text);
+  auto record = NamespaceRecord::parse(all, why);
+  if (record) return record;
+  std::map<std::string, std::string> fields;
+  for (std::size_t at = 0; at < all.size();) {
+    const std::size_t end = std::min(all.find('\n', at), all.size());
+    const std::string_view line = all.substr(at, end - at);
+    at = end + 1;
+    if (line.empty()) continue;
+    const std::size_t equals = line.find('=');
+    if (equals == std::string_view::npos || !fields.emplace(line.substr(0, equals), line.substr(equals + 1)).second) {
+      return error_code(Errc::kBadRequest);  // `why` is of parse()
+    }
+  }
+  return NamespaceRecord::from_fields(std::move(fields), why);
+}
+
+}  // namespace kv::c_api

@@ -1,0 +1,75 @@
+// client/c/c_status.h: what the functions of the C ABI have in common: statuses, the last error's text, structs of
+// other versions, and that no exception leaves.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "base/result.h"
+#include "client/kvstore.h"
+#include "index/namespace_record.h"
+
+namespace kv::c_api {
+
+/// The text for kvs_last_error(), of this thread. Fixed memory: an error must be told also when there is no memory.
+const char* last_error() noexcept;
+/// Keeps the text, cut to what fits, and returns the status.
+int fail(int status, const char* text) noexcept;
+int fail(int status, const std::string& text) noexcept;
+int fail(error_code error);
+int status_of(error_code error);
+
+/// A struct as this library knows it, from a caller's that may be older or newer: what it lacks is zero, what we do not
+/// know must be zero.
+template <class T>
+int read_struct(const T* from, T* to) {
+  if (from == nullptr) return fail(KVS_BAD_REQUEST, "a struct pointer is NULL");
+  const std::size_t size = from->struct_size;
+  if (size < sizeof(std::size_t) || size > 65536) return fail(KVS_BAD_REQUEST, "struct_size is not set");
+  std::memset(static_cast<void*>(to), 0, sizeof *to);
+  std::memcpy(static_cast<void*>(to), from, std::min(size, sizeof *to));
+  const char* const bytes = reinterpret_cast<const char*>(from);
+  for (std::size_t i = sizeof *to; i < size; ++i) {
+    if (bytes[i] != 0) return fail(KVS_UNSUPPORTED, "a field is set that this version of libkvstore does not know");
+  }
+  return KVS_OK;
+}
+
+template <class T>
+int write_struct(T value, T* to) {
+  if (to == nullptr) return fail(KVS_BAD_REQUEST, "a result pointer is NULL");
+  const std::size_t size = to->struct_size;
+  if (size < sizeof(std::size_t) || size > 65536) return fail(KVS_BAD_REQUEST, "struct_size is not set");
+  value.struct_size = size;
+  std::memcpy(static_cast<void*>(to), &value, std::min(size, sizeof value));
+  return KVS_OK;
+}
+
+/// Writes text and a zero byte, as kvs_stats() describes it.
+int write_text(const std::string& text, char* to, std::size_t capacity, std::size_t* length);
+
+/// A record from its canonical text, or from its lines in any order.
+Result<NamespaceRecord> parse_record(const char* text, std::string* why);
+
+/// Runs `body`, which returns a status; turns what it throws into one.
+template <class Body>
+int guarded(Body body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return fail(KVS_SYSTEM, "out of memory");
+  } catch (const std::length_error&) {
+    return fail(KVS_SYSTEM, "out of memory");
+  } catch (const std::exception& e) {
+    return fail(KVS_INTERNAL, e.what());
+  } catch (...) {
+    return fail(KVS_INTERNAL, "unknown exception");
+  }
+}
+
+}  // namespace kv::c_api

@@ -1,0 +1,154 @@
+#include "client/c/gpu_c_arguments.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gpu/permute.h"
+
+namespace kv::c_api {
+namespace {
+
+static_assert(KVS_ROTATE == static_cast<int>(Operation::Kind::kRotate));
+static_assert(KVS_SCALE_NVFP4 == static_cast<int>(ScaleRule::kNvfp4));
+static_assert(KVS_GPTJ == static_cast<int>(RopeStyle::kGptj));
+static_assert(KVS_ROWS_BLOCKS64 == static_cast<int>(Rows::Kind::kBlocks64));
+
+/// The CUDA module, looked for once and never unloaded: CUDA may be gone before the process's last destructors run.
+struct FoundModule {
+  std::string why;
+  std::shared_ptr<const CudaModule> module;
+  FoundModule() {
+    if (auto loaded = CudaModule::load(&why)) module = *std::move(loaded);
+  }
+};
+const FoundModule& found_module() {
+  static const FoundModule* const found = new FoundModule;
+  return *found;
+}
+
+int read_scales(const char* field, const float* from, float* to) {
+  for (int i = 0; from != nullptr && i < kRoleCount; ++i) {
+    if (!(from[i] > 0) || !std::isfinite(from[i])) {
+      return fail(KVS_BAD_REQUEST,
+                  std::string("operation: ") + field + ": " + std::to_string(from[i]) + " is not positive and finite");
+    }
+    to[i] = from[i];
+  }
+  return KVS_OK;
+}
+
+int read_rotation(const kvs_operation& from, std::int64_t row_count, Rotation* rotation) {
+  if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
+    return fail_value("operation: rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
+  }
+  if (from.rotary_size < 2 || from.rotary_size % 2 != 0 || from.rotary_size > kRotarySizeMax) {
+    return fail_value("operation: rotary_size", from.rotary_size, "even, from 2 to 1024");
+  }
+  if (from.frequencies == nullptr) return fail(KVS_BAD_REQUEST, "operation: frequencies is NULL");
+  if (from.frequency_count != static_cast<std::size_t>(from.rotary_size / 2)) {
+    return fail_value("operation: frequency_count", static_cast<std::int64_t>(from.frequency_count),
+                      "half of rotary_size");
+  }
+  if (from.deltas != nullptr && from.delta_count < static_cast<std::uint64_t>(row_count)) {
+    return fail_value("operation: delta_count", static_cast<std::int64_t>(from.delta_count), "one for each row");
+  }
+  *rotation = {static_cast<RopeStyle>(from.rope_style), from.rotary_size, from.frequencies, from.deltas, from.delta};
+  return KVS_OK;
+}
+
+}  // namespace
+
+int fail_value(const char* field, std::int64_t value, const char* allowed) {
+  return fail(KVS_BAD_REQUEST, std::string(field) + ": " + std::to_string(value) + " is not " + allowed);
+}
+
+int read_run(const kvs_run* given, Run* run) {
+  if (given == nullptr) return KVS_OK;
+  kvs_run from;
+  if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+  if (from.device == KVS_HOST) return KVS_OK;
+  if (from.device != KVS_CUDA) return fail_value("run: device", from.device, "KVS_HOST or KVS_CUDA");
+  if (from.block_count_max < 0) return fail_value("run: block_count_max", from.block_count_max, "0 or more");
+  if (!found_module().module) return fail(KVS_UNAVAILABLE, "CUDA: " + found_module().why);
+  run->cuda = found_module().module;
+  run->stream = from.stream;
+  if (from.block_count_max != 0) run->block_count_max = std::min(from.block_count_max, run->block_count_max);
+  return KVS_OK;
+}
+int read_host_run(const kvs_run* given, const char* what) {
+  Run run;
+  if (const int bad = read_run(given, &run); bad != KVS_OK) return bad;
+  return run.cuda ? fail(KVS_UNSUPPORTED, std::string(what) + " runs on the host only") : KVS_OK;
+}
+
+/// The rows of a call on one side of it.
+int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count, Rows* rows) {
+  kvs_rows from;
+  if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+  if (from.kind < KVS_ROWS_RANGE || from.kind > KVS_ROWS_BLOCKS64) {
+    return fail_value("rows: kind", from.kind, "one of KVS_ROWS_*");
+  }
+  rows->kind = static_cast<Rows::Kind>(from.kind);
+  if (from.kind == KVS_ROWS_RANGE) {
+    if (from.first < 0) return fail_value("rows: first", from.first, "0 or more");
+    if (from.first > layout.slot_count() || row_count > layout.slot_count() - from.first) {
+      return fail(KVS_BAD_REQUEST, layout.name + ": rows " + std::to_string(from.first) + " to " +
+                                       std::to_string(from.first) + " + " + std::to_string(row_count) +
+                                       " are not within " + std::to_string(layout.slot_count()) + " slots");
+    }
+    rows->first = from.first;
+    return KVS_OK;
+  }
+  const bool is_blocks = from.kind == KVS_ROWS_BLOCKS32 || from.kind == KVS_ROWS_BLOCKS64;
+  const bool is_32 = from.kind == KVS_ROWS_SLOTS32 || from.kind == KVS_ROWS_BLOCKS32;
+  if (from.block_tokens < 0) return fail_value("rows: block_tokens", from.block_tokens, "0 or more");
+  if (is_blocks) rows->block_tokens = from.block_tokens == 0 ? layout.block_tokens : from.block_tokens;
+  const std::int64_t needed = row_count == 0 ? 0 : (row_count - 1) / rows->block_tokens + 1;
+  if (needed > 0 && from.ids == nullptr) return fail(KVS_BAD_REQUEST, "rows: ids is NULL");
+  if (static_cast<std::uint64_t>(needed) > from.id_count) {
+    return fail(KVS_BAD_REQUEST, "rows: id_count: " + std::to_string(from.id_count) + " for " +
+                                     std::to_string(row_count) + " rows, which need " + std::to_string(needed));
+  }
+  if (reinterpret_cast<std::uintptr_t>(from.ids) % (is_32 ? 4 : 8) != 0) {
+    return fail(KVS_BAD_REQUEST, "rows: ids is not aligned");
+  }
+  rows->ids = from.ids;
+  return KVS_OK;
+}
+
+int read_operation(const kvs_operation* given, std::int64_t row_count, Operation* operation) {
+  if (given == nullptr) return KVS_OK;
+  kvs_operation from;
+  if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+  if (from.kind < KVS_COPY || from.kind > KVS_ROTATE) {
+    return fail_value("operation: kind", from.kind, "KVS_COPY to KVS_ROTATE");
+  }
+  if (from.roles >> KVS_ROLE_COUNT != 0) return fail_value("operation: roles", from.roles, "made of known roles");
+  if (from.scale_rule < KVS_SCALE_TOKEN_HEAD || from.scale_rule > KVS_SCALE_NVFP4) {
+    return fail_value("operation: scale_rule", from.scale_rule, "one of KVS_SCALE_*");
+  }
+  if (from.global_scale < 0 || !std::isfinite(from.global_scale)) {
+    return fail(KVS_BAD_REQUEST, "operation: global_scale: is not positive and finite");
+  }
+  operation->kind = static_cast<Operation::Kind>(from.kind);
+  if (from.roles != 0) operation->roles = from.roles;
+  operation->scale_rule = static_cast<ScaleRule>(from.scale_rule);
+  if (from.global_scale != 0) operation->global_scale = from.global_scale;
+  if (const int bad = read_scales("from_scale", from.from_scale, operation->from_scale); bad != KVS_OK) return bad;
+  if (const int bad = read_scales("to_scale", from.to_scale, operation->to_scale); bad != KVS_OK) return bad;
+  return from.kind == KVS_ROTATE ? read_rotation(from, row_count, &operation->rotation) : KVS_OK;
+}
+
+int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation) {
+  if (error == Errc::kMismatch) {
+    const auto flaw = explain_mismatch(to, from, operation);
+    return flaw ? fail(KVS_MISMATCH, flaw->text) : fail(error);
+  }
+  if (error == Errc::kBadRequest) {
+    return fail(KVS_BAD_REQUEST, "an id is not within the " + std::to_string(to.slot_count()) + " slots of " + to.name +
+                                     " or the " + std::to_string(from.slot_count()) + " of " + from.name);
+  }
+  return fail(error);
+}
+
+}  // namespace kv::c_api

@@ -1,0 +1,43 @@
+// client/c/gpu_c_arguments.h: a C caller's arguments, checked, as the C++ functions take them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/assert.h"
+#include "client/c/c_status.h"
+#include "client/c/gpu_c_types.h"
+#include "gpu/device/cuda_module.h"
+#include "gpu/operation.h"
+#include "gpu/rows.h"
+
+namespace kv::c_api {
+
+/// Runs a call's body. A failed assertion must not take the engine down.
+template <class Body>
+int gpu_call(Body body) noexcept {
+  set_assert_policy(AssertPolicy::kThrow);
+  return guarded(body);
+}
+
+/// "field: value is not allowed".
+int fail_value(const char* field, std::int64_t value, const char* allowed);
+
+/// Where a call runs.
+struct Run {
+  std::shared_ptr<const CudaModule> cuda;  ///< Null: on the host.
+  void* stream = nullptr;
+  int block_count_max = CudaModule::kBlockCountMax;
+};
+int read_run(const kvs_run* given, Run* run);
+/// For a call that only the host knows.
+int read_host_run(const kvs_run* given, const char* what);
+
+/// The rows of a call on the side of `layout`. Ids are not looked at: they may be the device's.
+int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count, Rows* rows);
+int read_operation(const kvs_operation* given, std::int64_t row_count, Operation* operation);
+
+/// The status and text for an error of permute() and its like.
+int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
+
+}  // namespace kv::c_api

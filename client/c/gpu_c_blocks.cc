@@ -1,0 +1,183 @@
+// client/c/gpu_c_blocks.cc: the calls of kvstore_gpu.h that know checksums, and those of caches that keep less than all
+// tokens. No exception leaves it.
+#include <vector>
+
+#include "base/checksum.h"
+#include "client/c/gpu_c_arguments.h"
+#include "gpu/compress.h"
+#include "gpu/verified.h"
+#include "gpu/verified_plan.h"
+#include "index/block_hash.h"
+#include "index/namespace_record.h"
+
+namespace kv {
+namespace {
+
+using namespace c_api;
+
+static_assert(KVS_KEEP_DROP == static_cast<int>(KeepMode::kDrop));
+static_assert(sizeof(kvs_keep_row) == sizeof(KeepRow) && offsetof(kvs_keep_row, token) == offsetof(KeepRow, token) &&
+              offsetof(kvs_keep_row, head) == offsetof(KeepRow, head) &&
+              offsetof(kvs_keep_row, token_count) == offsetof(KeepRow, token_count));
+
+/// Of one call: more would be a mistake, and take all memory.
+constexpr std::int64_t kKeepRowsMax = std::int64_t{1} << 32;
+
+/// What both calls with checksums take.
+struct BlockCall {
+  Rows rows;
+  Operation operation;
+  Run run;
+};
+int read_block_call(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks, const void* seeds,
+                    std::size_t block_count, const void* sums, std::size_t sum_count, const kvs_operation* operation,
+                    const kvs_run* run, BlockCall* call) {
+  if (cache == nullptr || blocks == nullptr || rows == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  if (block_count > 0 && (seeds == nullptr || sums == nullptr)) return fail(KVS_BAD_REQUEST, "seeds or sums is NULL");
+  const Layout& layout = blocks->bound.layout;
+  const std::int64_t block_bytes = dense_block_bytes(layout);
+  if (block_bytes == 0) return fail(KVS_MISMATCH, layout.name + ": is not the layout of store blocks");
+  if (block_count > static_cast<std::uint64_t>(layout.block_count)) {
+    return fail_value("block_count", static_cast<std::int64_t>(block_count), "at most what blocks holds");
+  }
+  if (sum_count != block_count * stripe_count(static_cast<std::size_t>(block_bytes))) {
+    return fail_value("sum_count", static_cast<std::int64_t>(sum_count), "one for each 64 KiB stripe of each block");
+  }
+  const std::int64_t row_count = static_cast<std::int64_t>(block_count) * layout.block_tokens;
+  int bad = read_rows(rows, cache->bound.layout, row_count, &call->rows);
+  if (bad == KVS_OK) bad = read_operation(operation, row_count, &call->operation);
+  return bad == KVS_OK ? read_run(run, &call->run) : bad;
+}
+
+}  // namespace
+}  // namespace kv
+
+using namespace kv;
+
+int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t* seed) {
+  return gpu_call([&]() -> int {
+    if (record == nullptr || hash == nullptr || seed == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    std::string why;
+    const auto parsed = parse_record(record, &why);
+    if (!parsed) return fail(KVS_BAD_REQUEST, why);
+    BlockHash block;
+    std::memcpy(block.bytes.data(), hash->bytes, sizeof block.bytes);
+    *seed = checksum_seed(parsed->id(), block);
+    return KVS_OK;
+  });
+}
+
+int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks, const uint64_t* seeds,
+                         size_t block_count, const uint64_t* sums, size_t sum_count, const kvs_operation* operation,
+                         const kvs_run* run, size_t* verified) {
+  return gpu_call([&]() -> int {
+    if (verified == nullptr) return fail(KVS_BAD_REQUEST, "verified is NULL");
+    BlockCall call;
+    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
+    if (bad != KVS_OK) return bad;
+    if (call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_scatter_verified runs on the host; enqueue it on a device");
+    const auto done = scatter_verified(cache->bound, call.rows, blocks->bound, {seeds, block_count}, {sums, sum_count},
+                                       call.operation);
+    if (!done) return fail_permute(done.error(), cache->bound.layout, blocks->bound.layout, call.operation);
+    *verified = static_cast<std::size_t>(*done);
+    return KVS_OK;
+  });
+}
+
+int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, const kvs_rows* rows,
+                              const uint64_t* seeds, size_t block_count, uint64_t* sums, size_t sum_count,
+                              const kvs_operation* operation, const kvs_run* run) {
+  return gpu_call([&]() -> int {
+    BlockCall call;
+    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
+    if (bad != KVS_OK) return bad;
+    if (call.run.cuda) {
+      const VerifiedBlocks all{.block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .sums = sums};
+      const auto enqueued = call.run.cuda->gather_with_checksums(
+          blocks->bound, cache->bound, call.rows, all, call.operation, call.run.stream, call.run.block_count_max);
+      return enqueued ? KVS_OK
+                      : fail_permute(enqueued.error(), blocks->bound.layout, cache->bound.layout, call.operation);
+    }
+    const auto done = gather_with_checksums(blocks->bound, cache->bound, call.rows, {seeds, block_count},
+                                            {sums, sum_count}, call.operation);
+    return done ? KVS_OK : fail_permute(done.error(), blocks->bound.layout, cache->bound.layout, call.operation);
+  });
+}
+
+int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
+                                 const uint64_t* seeds, size_t block_count, const uint64_t* sums, size_t sum_count,
+                                 uint32_t* verdicts, const kvs_operation* operation, const kvs_run* run) {
+  return gpu_call([&]() -> int {
+    if (verdicts == nullptr && block_count > 0) return fail(KVS_BAD_REQUEST, "verdicts is NULL");
+    BlockCall call;
+    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
+    if (bad != KVS_OK) return bad;
+    if (!call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_enqueue_scatter_verified runs on a device only");
+    const VerifiedBlocks all{
+        .block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .expected = sums, .verdicts = verdicts};
+    const auto enqueued = call.run.cuda->scatter_verified(cache->bound, call.rows, blocks->bound, all, call.operation,
+                                                          call.run.stream, call.run.block_count_max);
+    return enqueued ? KVS_OK
+                    : fail_permute(enqueued.error(), cache->bound.layout, blocks->bound.layout, call.operation);
+  });
+}
+
+int kvs_plan_keep_rows(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
+                       const int32_t* windows, const int32_t* offsets, const int64_t* first_slots, kvs_keep_row* rows,
+                       size_t capacity, size_t* count) {
+  return gpu_call([&]() -> int {
+    if (mode < KVS_KEEP_LAST || mode > KVS_KEEP_DROP) return fail_value("mode", mode, "one of KVS_KEEP_*");
+    if (head_count < 1 || head_count > 65536) return fail_value("head_count", head_count, "from 1 to 65536");
+    if (sequence_count > (std::size_t{1} << 40)) return fail(KVS_TOO_LARGE, "sequence_count: more than 2^40");
+    const bool has_offsets = mode != KVS_KEEP_LAST;
+    if (count == nullptr || (rows == nullptr && capacity > 0) ||
+        (sequence_count > 0 && (seq_lens == nullptr || windows == nullptr || first_slots == nullptr ||
+                                (has_offsets && offsets == nullptr)))) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    std::int64_t row_count_max = 0;
+    for (std::size_t b = 0; b < sequence_count; ++b) {
+      if (seq_lens[b] < 0) return fail_value("seq_lens", seq_lens[b], "0 or more");
+      row_count_max += seq_lens[b] * head_count;
+      if (row_count_max > kKeepRowsMax) return fail(KVS_TOO_LARGE, "seq_lens: more than 2^32 rows");
+    }
+    const std::size_t pairs = sequence_count * static_cast<std::size_t>(head_count);
+    const auto planned = plan_keep_rows({static_cast<KeepMode>(mode),
+                                         head_count,
+                                         {seq_lens, sequence_count},
+                                         {windows, pairs},
+                                         {offsets, has_offsets ? pairs : 0},
+                                         {first_slots, pairs}});
+    if (!planned) {
+      return fail(KVS_BAD_REQUEST, "windows, offsets: a window is longer than its sequence, or reaches beyond its end");
+    }
+    *count = planned->size();
+    if (planned->size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+    if (!planned->empty()) std::memcpy(rows, planned->data(), planned->size() * sizeof(kvs_keep_row));
+    return KVS_OK;
+  });
+}
+
+int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t row_count, const kvs_cache* source,
+                     const kvs_run* where) {
+  return gpu_call([&]() -> int {
+    if (cache == nullptr || source == nullptr || (rows == nullptr && row_count > 0)) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    Run run;
+    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    const std::span list(reinterpret_cast<const KeepRow*>(rows), row_count);
+    const auto kept = run.cuda
+                          ? run.cuda->scatter_kept(cache->bound, list, source->bound, run.stream, run.block_count_max)
+                          : scatter_kept(cache->bound, list, source->bound);
+    if (kept) return KVS_OK;
+    if (kept.error() == Errc::kMismatch) {
+      return fail(KVS_MISMATCH, cache->bound.layout.name + ": needs one head and the components of " +
+                                    source->bound.layout.name + ", of the same elements; int8 has no means");
+    }
+    if (kept.error() == Errc::kBadRequest) {
+      return fail(KVS_BAD_REQUEST, "rows: a slot, token, head or count is not within the caches");
+    }
+    return fail(kept.error());
+  });
+}

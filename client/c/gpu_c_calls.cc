@@ -1,0 +1,272 @@
+// client/c/gpu_c_calls.cc: the calls of kvstore_gpu.h that move rows, on the host or in the CUDA module. No exception
+// leaves it.
+#include <unordered_set>
+
+#include "client/c/gpu_c_arguments.h"
+#include "gpu/permute.h"
+#include "gpu/row_plan.h"
+#include "gpu/swap.h"
+
+namespace kv {
+namespace {
+
+using namespace c_api;
+
+int run_permute(const kvs_cache& to, const Rows& to_rows, const kvs_cache& from, const Rows& from_rows,
+                std::int64_t row_count, const Operation& operation, const Run& run) {
+  const auto moved = run.cuda ? run.cuda->permute(to.bound, to_rows, from.bound, from_rows, row_count, operation,
+                                                  run.stream, run.block_count_max)
+                              : permute(to.bound, to_rows, from.bound, from_rows, row_count, operation);
+  return moved ? KVS_OK : fail_permute(moved.error(), to.bound.layout, from.bound.layout, operation);
+}
+
+/// Rows `to_rows` and `from_rows`; null means a range from 0.
+int permute_rows(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* from, const kvs_rows* from_rows,
+                 std::int64_t row_count, const kvs_operation* given, const kvs_run* where) {
+  if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a cache is NULL");
+  if (row_count < 0) return fail_value("row_count", row_count, "0 or more");
+  const kvs_rows range = KVS_ROWS_INIT;
+  Rows to_list, from_list;
+  Operation operation;
+  Run run;
+  int bad = read_rows(to_rows ? to_rows : &range, to->bound.layout, row_count, &to_list);
+  if (bad == KVS_OK) bad = read_rows(from_rows ? from_rows : &range, from->bound.layout, row_count, &from_list);
+  if (bad == KVS_OK) bad = read_operation(given, row_count, &operation);
+  if (bad == KVS_OK) bad = read_run(where, &run);
+  return bad == KVS_OK ? run_permute(*to, to_list, *from, from_list, row_count, operation, run) : bad;
+}
+
+/// So many whole blocks: ids `step` apart, for `step` 2 one column of pairs.
+int move_blocks(const kvs_cache& to, const std::int64_t* to_blocks, const kvs_cache& from,
+                const std::int64_t* from_blocks, std::int64_t step, std::size_t count, const kvs_operation* given,
+                const Run& run) {
+  const std::int64_t tokens = to.bound.layout.block_tokens;
+  if (from.bound.layout.block_tokens != tokens) {
+    return fail(KVS_MISMATCH, "token axis: blocks of " + std::to_string(from.bound.layout.block_tokens) +
+                                  " tokens go to blocks of " + std::to_string(tokens));
+  }
+  std::int64_t row_count = 0;
+  if (count > (std::size_t{1} << 56) || __builtin_mul_overflow(static_cast<std::int64_t>(count), tokens, &row_count)) {
+    return fail(KVS_TOO_LARGE, "count: more rows than can be counted");
+  }
+  if (count > 0 && (to_blocks == nullptr || from_blocks == nullptr)) return fail(KVS_BAD_REQUEST, "blocks is NULL");
+  Operation operation;
+  if (const int bad = read_operation(given, row_count, &operation); bad != KVS_OK) return bad;
+  return run_permute(to, Rows::blocks(to_blocks, tokens, step), from, Rows::blocks(from_blocks, tokens, step),
+                     row_count, operation, run);
+}
+
+/// No block is written twice, or read and written. Negative ones are skipped.
+int check_disjoint(const std::int64_t* sources, std::size_t source_count, const std::int64_t* targets,
+                   std::size_t target_count, std::size_t step) {
+  std::unordered_set<std::int64_t> written;
+  for (std::size_t i = 0; i < target_count; ++i) {
+    const std::int64_t target = targets[i * step];
+    if (target >= 0 && !written.insert(target).second) return fail_value("target", target, "a target once");
+  }
+  for (std::size_t i = 0; i < source_count; ++i) {
+    if (written.contains(sources[i * step])) return fail_value("source", sources[i * step], "a source alone");
+  }
+  return KVS_OK;
+}
+
+/// The device, for calls that are about nothing else.
+int read_cuda_run(Run* run) {
+  kvs_run cuda = KVS_RUN_INIT;
+  cuda.device = KVS_CUDA;
+  return read_run(&cuda, run);
+}
+
+/// A swap by the copy engine.
+int enqueue_swap(const kvs_cache& to, const kvs_cache& from, std::span<const std::int64_t> pairs, const Run& run) {
+  const auto copies = plan_swap(to.bound, from.bound, pairs);
+  if (!copies && copies.error() == Errc::kMismatch) {
+    return fail(KVS_MISMATCH, from.bound.layout.name + " to " + to.bound.layout.name +
+                                  ": blocks differ or are not contiguous: kvs_relayout moves those");
+  }
+  if (!copies) return fail_permute(copies.error(), to.bound.layout, from.bound.layout, Operation());
+  const auto enqueued = run.cuda->copy_batch(copies->to, copies->from, copies->bytes, run.stream);
+  return enqueued ? KVS_OK : fail(enqueued.error());
+}
+
+}  // namespace
+}  // namespace kv
+
+using namespace kv;
+
+int kvs_device_check(int device) {
+  return gpu_call([&]() -> int {
+    kvs_run run = KVS_RUN_INIT;
+    run.device = device;
+    Run found;
+    return read_run(&run, &found);
+  });
+}
+
+int kvs_lock_pages(void* memory, size_t bytes) {
+  return gpu_call([&]() -> int {
+    if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
+    Run run;
+    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const auto locked = run.cuda->lock_pages({static_cast<std::byte*>(memory), bytes});
+    return locked ? KVS_OK : fail(locked.error());
+  });
+}
+
+int kvs_unlock_pages(void* memory) {
+  return gpu_call([&]() -> int {
+    if (memory == nullptr) return fail(KVS_BAD_REQUEST, "memory is NULL");
+    Run run;
+    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const auto unlocked = run.cuda->unlock_pages(static_cast<std::byte*>(memory));
+    return unlocked ? KVS_OK : fail(unlocked.error());
+  });
+}
+
+int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* exported) {
+  return gpu_call([&]() -> int {
+    if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
+    kvs_device_memory out = KVS_DEVICE_MEMORY_INIT;
+    // Checked before: else its descriptor would be lost.
+    if (exported == nullptr || exported->struct_size < sizeof out || exported->struct_size > 65536) {
+      return fail(KVS_BAD_REQUEST, "exported is NULL, or struct_size is not set");
+    }
+    Run run;
+    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const auto dmabuf = run.cuda->export_dmabuf({static_cast<std::byte*>(memory), bytes});
+    if (!dmabuf && dmabuf.error() == Errc::kUnsupported) {
+      return fail(KVS_UNSUPPORTED,
+                  "the CUDA driver exports no dma-buf: it needs the open kernel modules and Linux 5.12");
+    }
+    if (!dmabuf) return fail(dmabuf.error());
+    out.address = memory;
+    out.bytes = bytes;
+    out.dmabuf_fd = dmabuf->fd;
+    out.dmabuf_offset = dmabuf->offset;
+    return write_struct(out, exported);
+  });
+}
+
+int kvs_layout_check(const kvs_layout* to, const kvs_layout* from, const kvs_operation* given) {
+  return gpu_call([&]() -> int {
+    if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a layout is NULL");
+    Operation operation;
+    if (const int bad = read_operation(given, 0, &operation); bad != KVS_OK) return bad;
+    const auto flaw = explain_mismatch(to->layout, from->layout, operation);
+    return flaw ? fail(KVS_MISMATCH, flaw->text) : KVS_OK;
+  });
+}
+
+int kvs_slots_of_table(const int32_t* table, size_t sequence_count, int64_t width, int64_t block_tokens,
+                       const int64_t* starts, const int64_t* lengths, int drop_missing, int64_t* slots, size_t capacity,
+                       size_t* count) {
+  return gpu_call([&]() -> int {
+    std::int64_t id_count = 0;
+    if (width < 0 || sequence_count > (std::size_t{1} << 56) ||
+        __builtin_mul_overflow(static_cast<std::int64_t>(sequence_count), width, &id_count)) {
+      return fail(KVS_BAD_REQUEST, "table: sequence_count times width is not a count");
+    }
+    if (count == nullptr || (table == nullptr && id_count > 0) || (lengths == nullptr && sequence_count > 0) ||
+        (slots == nullptr && capacity > 0)) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    const auto rows =
+        plan_table_rows({slots, capacity}, {{table, static_cast<std::size_t>(id_count)}, width}, block_tokens,
+                        {starts, starts == nullptr ? 0 : sequence_count}, {lengths, sequence_count},
+                        drop_missing != 0 ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
+    if (!rows) return fail(rows.error());
+    *count = static_cast<std::size_t>(*rows);
+    return KVS_OK;
+  });
+}
+
+int kvs_slots_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
+                     int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions, size_t count,
+                     int64_t* slots) {
+  return gpu_call([&]() -> int {
+    if ((indptr == nullptr && indptr_count > 0) || (indices == nullptr && index_count > 0) ||
+        (count > 0 && (batch_indices == nullptr || positions == nullptr || slots == nullptr))) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    const auto planned = plan_append_rows({slots, count}, {{indptr, indptr_count}, {indices, index_count}}, page_tokens,
+                                          {batch_indices, count}, {positions, count});
+    return planned ? KVS_OK : fail(planned.error());
+  });
+}
+
+int kvs_permute(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* from, const kvs_rows* from_rows,
+                int64_t row_count, const kvs_operation* operation, const kvs_run* run) {
+  return gpu_call([&]() -> int {
+    if (to_rows == nullptr || from_rows == nullptr) return fail(KVS_BAD_REQUEST, "rows is NULL");
+    return permute_rows(to, to_rows, from, from_rows, row_count, operation, run);
+  });
+}
+
+int kvs_scatter(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* source, int64_t row_count,
+                const kvs_operation* operation, const kvs_run* run) {
+  return gpu_call([&]() -> int {
+    if (rows == nullptr) return fail(KVS_BAD_REQUEST, "rows is NULL");
+    return permute_rows(cache, rows, source, nullptr, row_count, operation, run);
+  });
+}
+
+int kvs_gather(const kvs_cache* target, const kvs_cache* cache, const kvs_rows* rows, int64_t row_count,
+               const kvs_operation* operation, const kvs_run* run) {
+  return gpu_call([&]() -> int {
+    if (rows == nullptr) return fail(KVS_BAD_REQUEST, "rows is NULL");
+    return permute_rows(target, nullptr, cache, rows, row_count, operation, run);
+  });
+}
+
+int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache* from, const int64_t* from_blocks,
+                 size_t count, const kvs_operation* operation, const kvs_run* where) {
+  return gpu_call([&]() -> int {
+    if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a cache is NULL");
+    Run run;
+    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    return move_blocks(*to, to_blocks, *from, from_blocks, 1, count, operation, run);
+  });
+}
+
+int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* where) {
+  return gpu_call([&]() -> int {
+    if (cache == nullptr || (pairs == nullptr && count > 0)) return fail(KVS_BAD_REQUEST, "cache or pairs is NULL");
+    Run run;
+    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (count == 0) return KVS_OK;
+    if (!run.cuda) {
+      const int bad = check_disjoint(pairs[0], count, pairs[0] + 1, count, 2);
+      if (bad != KVS_OK) return bad;
+    }
+    return move_blocks(*cache, pairs[0] + 1, *cache, pairs[0], 2, count, nullptr, run);
+  });
+}
+
+int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
+                       const int64_t* targets, size_t target_count, const kvs_run* where) {
+  return gpu_call([&]() -> int {
+    if (cache == nullptr || (source_count > 0 && (sources == nullptr || ends == nullptr)) ||
+        (targets == nullptr && target_count > 0)) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    if (const int bad = read_host_run(where, "kvs_fan_out_blocks"); bad != KVS_OK) return bad;
+    if (const int bad = check_disjoint(sources, source_count, targets, target_count, 1); bad != KVS_OK) return bad;
+    const auto copied =
+        copy_blocks(cache->bound, {sources, source_count}, {targets, target_count}, {ends, source_count});
+    return copied ? KVS_OK : fail_permute(copied.error(), cache->bound.layout, cache->bound.layout, Operation());
+  });
+}
+
+int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*pairs)[2], size_t count,
+                    const kvs_run* where) {
+  return gpu_call([&]() -> int {
+    if (to == nullptr || from == nullptr || (pairs == nullptr && count > 0)) {
+      return fail(KVS_BAD_REQUEST, "a cache or pairs is NULL");
+    }
+    Run run;
+    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (count == 0) return KVS_OK;
+    if (run.cuda) return enqueue_swap(*to, *from, {pairs[0], 2 * count}, run);
+    return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, Run());
+  });
+}

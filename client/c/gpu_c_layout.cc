@@ -1,0 +1,266 @@
+// client/c/gpu_c_layout.cc: layouts and caches of kvstore_gpu.h. No exception leaves it.
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/c/c_status.h"
+#include "client/c/gpu_c_types.h"
+#include "gpu/named_layouts.h"
+#include "gpu/verified.h"
+
+namespace kv {
+namespace {
+
+using c_api::fail, c_api::guarded, c_api::read_struct;
+
+static_assert(KVS_FP32 == static_cast<int>(Element::kFp32) && KVS_BYTE == static_cast<int>(Element::kByte));
+static_assert(KVS_E2M1X2 == static_cast<int>(Element::kE2M1x2) && KVS_ROLE_COUNT == kRoleCount);
+static_assert(KVS_ROPE == static_cast<int>(Role::kRope) && KVS_LOG_COUNT == static_cast<int>(Role::kLogCount));
+static_assert(KVS_KEY_SCALE == static_cast<int>(Role::kKeyScale));
+
+constexpr std::size_t kTensorsMax = 64;
+
+using Maker = Checked<Layout> (*)(const CacheShape&);
+struct NamedMaker {
+  std::string_view name;
+  Maker make;
+};
+constexpr NamedMaker kMakers[] = {
+    {"nhd", layouts::nhd},
+    {"hnd", layouts::hnd},
+    {"joint_nhd", layouts::joint_nhd},
+    {"joint_hnd", layouts::joint_hnd},
+    {"kv_first_nhd", layouts::kv_first_nhd},
+    {"kv_first_hnd", layouts::kv_first_hnd},
+    {"packed_nhd", layouts::packed_nhd},
+    {"packed_hnd", layouts::packed_hnd},
+    {"x_packed", layouts::x_packed},
+    {"fractal_nz", layouts::fractal_nz},
+    {"cross_layer", layouts::cross_layer},
+    {"head_folded", layouts::head_folded},
+    {"mla", layouts::mla},
+    {"mla_split", layouts::mla_split},
+    {"ds_mla", layouts::ds_mla},
+    {"indexer", layouts::indexer},
+    {"nvfp4", [](const CacheShape& shape) { return layouts::nvfp4(shape, layouts::ScaleOrder::kLinear); }},
+    {"nvfp4_swizzled",
+     [](const CacheShape& shape) { return layouts::nvfp4(shape, layouts::ScaleOrder::kSwizzledValues); }},
+    {"inline_scales_nhd", layouts::inline_scales_nhd},
+    {"slot_pool", layouts::slot_pool},
+    {"batched", layouts::batched},
+    {"ragged", layouts::ragged},
+    {"chunk", layouts::chunk},
+};
+
+bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32; }
+
+int fail_value(const char* field, int value, int most) {
+  return fail(KVS_BAD_REQUEST,
+              std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
+}
+
+int give(Checked<Layout> layout, kvs_layout** to) {
+  if (!layout) return fail(KVS_BAD_REQUEST, layout.error().text);
+  *to = new kvs_layout{*std::move(layout)};
+  return KVS_OK;
+}
+int give(Checked<BoundLayout> bound, kvs_cache** to) {
+  if (!bound) return fail(KVS_BAD_REQUEST, bound.error().text);
+  *to = new kvs_cache{*std::move(bound)};
+  return KVS_OK;
+}
+
+/// Runs `body` once the handles that it needs are known to be there; the result is null until it succeeds.
+template <class Handle, class... Given, class Body>
+int make(Handle** result, Body body, const Given*... given) {
+  return guarded([&]() -> int {
+    if (result == nullptr) return fail(KVS_BAD_REQUEST, "the result pointer is NULL");
+    *result = nullptr;
+    if (((given == nullptr) || ... || false)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    return body();
+  });
+}
+
+int read_tensor(const kvs_tensor& from, Tensor* to) {
+  if (from.axes == nullptr || from.shape == nullptr || from.roles == nullptr) {
+    return fail(KVS_BAD_REQUEST, "tensors: axes, shape or roles is NULL");
+  }
+  to->axes = from.axes;
+  if (to->axes.size() > 9) return fail(KVS_BAD_REQUEST, "tensors: axes: more letters than there are axes");
+  if (!is_element(from.element)) return fail_value("tensors: element", from.element, KVS_FP32);
+  if (from.role_count > kRoleCount) return fail(KVS_BAD_REQUEST, "tensors: more roles than there are");
+  if (from.shares < 0 || from.shares > static_cast<std::int64_t>(kTensorsMax)) {
+    return fail(KVS_BAD_REQUEST, "tensors: shares: there is no such allocation");
+  }
+  to->shape.assign(from.shape, from.shape + to->axes.size());
+  if (from.strides != nullptr) to->strides.assign(from.strides, from.strides + to->axes.size());
+  to->element = static_cast<Element>(from.element);
+  for (std::size_t i = 0; i < from.role_count; ++i) {
+    if (from.roles[i] < 0 || from.roles[i] >= kRoleCount) {
+      return fail_value("tensors: roles", from.roles[i], kRoleCount - 1);
+    }
+    to->roles.push_back(static_cast<Role>(from.roles[i]));
+  }
+  to->allocation = static_cast<int>(from.shares) - 1;
+  to->offset_bytes = from.offset_bytes;
+  return KVS_OK;
+}
+
+std::size_t allocation_count(const Layout& layout) {
+  return static_cast<std::size_t>(layout.tensor_count) *
+         static_cast<std::size_t>(layout.has_all_layers_in_tensor ? 1 : layout.layer_count);
+}
+
+/// What is wrong with an allocation, or nothing.
+std::string find_problem(const Layout& layout, int tensor, const void* memory, const std::uint64_t* bytes) {
+  if (memory == nullptr) return "is NULL";
+  const auto needed = static_cast<std::uint64_t>(layout.tensor_bytes(tensor));
+  if (bytes != nullptr && *bytes < needed) {
+    return "has " + std::to_string(*bytes) + " bytes, the layout reaches over " + std::to_string(needed);
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  if (address > std::numeric_limits<std::uintptr_t>::max() - needed) return "reaches beyond the end of memory";
+  for (const Component& each : layout.components) {
+    if (each.tensor == tensor && address % static_cast<std::uintptr_t>(element_bytes(each.element)) != 0) {
+      return "is not aligned to elements of type " + std::string(element_name(each.element));
+    }
+  }
+  return "";
+}
+
+}  // namespace
+}  // namespace kv
+
+using namespace kv;
+
+int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout** layout) {
+  return make(layout, [&]() -> int {
+    if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
+    kvs_cache_shape from;
+    if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+    if (!is_element(from.element)) return fail_value("element", from.element, KVS_FP32);
+    if (!is_element(from.value_element)) return fail_value("value_element", from.value_element, KVS_FP32);
+    const CacheShape shape{.block_count = from.block_count,
+                           .block_tokens = from.block_tokens,
+                           .heads = from.heads == 0 ? 1 : from.heads,
+                           .key_size = from.key_size,
+                           .value_size = from.value_size,
+                           .layer_count = from.layer_count == 0 ? 1 : from.layer_count,
+                           .element = static_cast<Element>(from.element),
+                           .value_element = static_cast<Element>(from.value_element)};
+    for (const NamedMaker& each : kMakers) {
+      if (each.name == name) return give(each.make(shape), layout);
+    }
+    return fail(KVS_NOT_FOUND, "name: no layout is called so");
+  });
+}
+
+int kvs_layout_from_tensors(const char* name, const kvs_tensor* tensors, size_t count, int64_t layer_count,
+                            kvs_layout** layout) {
+  return make(
+      layout,
+      [&]() -> int {
+        if (count > kTensorsMax) return fail(KVS_TOO_LARGE, "tensors: more than 64");
+        std::vector<Tensor> list(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          if (const int bad = read_tensor(tensors[i], &list[i]); bad != KVS_OK) return bad;
+        }
+        return give(make_layout(name, list, layer_count), layout);
+      },
+      name, tensors);
+}
+
+int kvs_layout_with_scales(const kvs_layout* cache, kvs_layout** layout) {
+  return make(
+      layout, [&] { return give(layouts::with_token_head_scales(cache->layout), layout); }, cache);
+}
+
+int kvs_layout_store_block(const kvs_layout* cache, int64_t head_groups, int64_t block_count, int64_t block_tokens,
+                           kvs_layout** layout) {
+  return make(
+      layout,
+      [&] {
+        const std::int64_t tokens = block_tokens == 0 ? cache->layout.block_tokens : block_tokens;
+        return give(layouts::store_block(cache->layout, head_groups, block_count, tokens), layout);
+      },
+      cache);
+}
+
+int kvs_layout_slice_heads(const kvs_layout* layout, int64_t first, int64_t count, kvs_layout** slice) {
+  return make(
+      slice, [&] { return give(slice_heads(layout->layout, first, count), slice); }, layout);
+}
+
+void kvs_layout_free(kvs_layout* layout) { delete layout; }
+
+int kvs_layout_describe(const kvs_layout* layout, kvs_layout_info* info) {
+  return guarded([&]() -> int {
+    if (layout == nullptr) return fail(KVS_BAD_REQUEST, "layout is NULL");
+    kvs_layout_info out = KVS_LAYOUT_INFO_INIT;
+    out.block_count = layout->layout.block_count;
+    out.block_tokens = layout->layout.block_tokens;
+    out.layer_count = layout->layout.layer_count;
+    out.allocation_count = allocation_count(layout->layout);
+    out.block_bytes = static_cast<std::uint64_t>(dense_block_bytes(layout->layout));
+    return c_api::write_struct(out, info);
+  });
+}
+
+int kvs_layout_allocation_bytes(const kvs_layout* layout, size_t allocation, uint64_t* bytes) {
+  return guarded([&]() -> int {
+    if (layout == nullptr || bytes == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    if (allocation >= allocation_count(layout->layout)) {
+      return fail(KVS_BAD_REQUEST, "allocation: " + std::to_string(allocation) + " of " +
+                                       std::to_string(allocation_count(layout->layout)));
+    }
+    const std::size_t tensor = allocation % static_cast<std::size_t>(layout->layout.tensor_count);
+    *bytes = static_cast<std::uint64_t>(layout->layout.tensor_bytes(static_cast<int>(tensor)));
+    return KVS_OK;
+  });
+}
+
+int kvs_layout_text(const kvs_layout* layout, char* text, size_t capacity, size_t* length) {
+  return guarded([&]() -> int {
+    if (layout == nullptr) return fail(KVS_BAD_REQUEST, "layout is NULL");
+    return c_api::write_text(to_string(layout->layout), text, capacity, length);
+  });
+}
+
+int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uint64_t* bytes, size_t count,
+                   kvs_cache** cache) {
+  return make(
+      cache,
+      [&]() -> int {
+        for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
+          const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
+          const std::string problem =
+              find_problem(layout->layout, tensor, allocations[i], bytes == nullptr ? nullptr : bytes + i);
+          if (!problem.empty()) return fail(KVS_BAD_REQUEST, "allocation " + std::to_string(i) + " " + problem);
+        }
+        return give(bind_layout(layout->layout, {allocations, count}), cache);
+      },
+      layout, allocations);
+}
+
+int kvs_cache_slice_layers(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
+  return make(
+      slice,
+      [&]() -> int {
+        const std::int64_t layers = cache->bound.layout.layer_count;
+        if (first < 0 || count < 1 || first > layers || count > layers - first) {
+          return fail(KVS_BAD_REQUEST, std::to_string(count) + " layers from " + std::to_string(first) +
+                                           " on are not within " + std::to_string(layers));
+        }
+        *slice = new kvs_cache{slice_layers(cache->bound, first, count)};
+        return KVS_OK;
+      },
+      cache);
+}
+
+int kvs_cache_slice_heads(const kvs_cache* cache, int64_t first, int64_t count, kvs_cache** slice) {
+  return make(
+      slice, [&] { return give(slice_heads(cache->bound, first, count), slice); }, cache);
+}
+
+void kvs_cache_free(kvs_cache* cache) { delete cache; }

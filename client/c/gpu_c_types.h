@@ -1,0 +1,12 @@
+// client/c/gpu_c_types.h: what lies behind the handles of kvstore_gpu.h.
+#pragma once
+
+#include "client/kvstore_gpu.h"
+#include "gpu/layout.h"
+
+struct kvs_layout {
+  kv::Layout layout;
+};
+struct kvs_cache {
+  kv::BoundLayout bound;
+};

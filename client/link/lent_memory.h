@@ -1,0 +1,85 @@
+// client/link/lent_memory.h: memory that can be lent, of Client::allocate() or a device's, and which parts of it a node
+// may still write.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/shared_memory.h"
+#include "transport/stream.h"
+
+namespace kv {
+
+/// Regions that a client can lend. A range is quarantined when a get with this destination ended before the node said
+/// its last word: a copy of that get may still land there.
+///   1. bytes() <= bytes_max.
+///   2. A quarantined range is in no call's destination until its quarantine ends.
+///   3. Regions do not overlap.
+///   4. Addresses of a device's region are compared and told, never read or written.
+/// Freeing quarantined memory of ours is safe: the node writes to the pages of the memfd, not to our addresses. A
+/// device's is the caller's own, so it leaves in steps: no call may name it while it is leaving, it is gone when no
+/// RDMA device can reach it any more, and it is forgotten when its owner was told so. Thread safety: none.
+class LentMemory {
+ public:
+  struct Region {
+    std::uint64_t id = 0;
+    std::unique_ptr<SharedMemory> memory;  ///< Null: a device's.
+    std::span<std::byte> addresses;        ///< Of a device's; then also:
+    Descriptor dmabuf;                     ///< Perhaps.
+    std::uint64_t dmabuf_offset = 0;       ///< Of `addresses` in it.
+    bool is_leaving = false, is_gone = false;
+
+    std::size_t call_count = 0;  ///< Calls in progress that a node carries out on it.
+    bool is_device() const { return memory == nullptr; }
+    std::span<std::byte> bytes() const { return memory ? memory->bytes() : addresses; }
+  };
+  enum class QuarantineId : std::uint64_t {};
+
+  explicit LentMemory(std::size_t bytes_max) : bytes_max_(bytes_max) {}
+
+  /// Errors: as reserve() and SharedMemory::create(), which it calls.
+  Result<std::span<std::byte>> allocate(std::size_t bytes);
+  /// Counts `bytes` that are about to be made, perhaps on another thread; adopt() follows. Errors: kBusy over
+  /// bytes_max, kBadRequest for zero bytes.
+  Result<void> reserve(std::size_t bytes);
+  /// What was made of `bytes` reserved ones, or why they were not.
+  Result<std::span<std::byte>> adopt(std::size_t bytes, Result<std::unique_ptr<SharedMemory>> memory);
+  /// Forgets the region that is exactly `memory`; it is unmapped with its last reference. Errors: kBadRequest if there
+  /// is none, or it is a device's; kBusy while a call uses it.
+  Result<std::shared_ptr<Region>> free(std::span<std::byte> memory);
+  /// Errors: kBusy over bytes_max, kBadRequest for no bytes and for some of another region.
+  Result<void> add_device(std::span<std::byte> addresses, Descriptor dmabuf, std::uint64_t dmabuf_offset);
+  /// The device's region that is exactly `memory`, leaving from now on: set_gone() follows once no RDMA device can
+  /// reach it, and end_removal() once its owner is told. Errors: as free(). None for one that is leaving already.
+  Result<std::shared_ptr<Region>> begin_removal(std::span<std::byte> memory);
+  static void set_gone(Region& region);
+  void end_removal(const Region& region);  ///< Requires that it is gone. Nothing the second time.
+  /// The region that holds all of `memory`, or nullptr.
+  std::shared_ptr<Region> find(std::span<const std::byte> memory) const;
+  /// Whether our processor must leave a part of `memory` alone.
+  bool is_device(std::span<const std::byte> memory) const;
+
+  QuarantineId quarantine(std::vector<std::span<const std::byte>> ranges);
+  void end_quarantine(QuarantineId id);
+  bool is_quarantined(std::span<const std::byte> memory) const;  ///< Or leaving.
+
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void forget(const Region& region);
+  template <class Is>
+  bool any_of(std::span<const std::byte> memory, Is is) const;
+
+  std::map<const std::byte*, std::shared_ptr<Region>> regions_;  ///< By first byte.
+  std::map<QuarantineId, std::vector<std::span<const std::byte>>> quarantines_;
+  std::size_t bytes_max_, bytes_ = 0;
+  std::size_t device_count_ = 0;  ///< Regions of devices: without any, nothing is looked for.
+  std::uint64_t next_id_ = 1;
+};
+
+}  // namespace kv

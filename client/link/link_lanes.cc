@@ -1,0 +1,329 @@
+#include "client/link/link_lanes.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/link/link_session.h"
+#include "transport/frame_message.h"
+#include "transport/verbs/verbs_wire.h"
+
+namespace kv {
+namespace {
+
+/// Of verbs_connect: the node resolves our address, and others may be before us.
+constexpr Duration kConnectLimit = 10s;
+constexpr std::uint32_t kAll = ~0u;  ///< Lanes; that of messages too.
+
+}  // namespace
+
+/// Hands out what comes over one lane for messages. Its coroutine ends a little later than the lane.
+struct LinkLanes::MessageLoop {
+  MessageLoop(const asio::any_io_executor& executor, std::shared_ptr<VerbsLender::Open> of,
+              std::unique_ptr<verbs::CompletionQueue> queue)
+      : open(std::move(of)), loop(executor, std::move(queue)) {}
+
+  std::shared_ptr<VerbsLender::Open> open;
+  verbs::CompletionLoop loop;
+
+  /// Until it is stopped. Errors: the device's, which tells nothing any more.
+  static Async<void> run(std::shared_ptr<MessageLoop> self) { co_return co_await self->loop.run(); }
+};
+
+struct LinkLanes::Lane {
+  ~Lane() {
+    messages.reset();
+    if (loop) loop->loop.stop();
+  }
+
+  std::shared_ptr<VerbsLender::Open> open;
+  std::uint32_t number = 0, message_count = 0;
+  /// Nothing comes to a lane's for blocks: the node posts, this side is written to. That of messages goes to `loop`.
+  std::unique_ptr<verbs::CompletionQueue> queue;
+  std::shared_ptr<MessageLoop> loop;
+  std::unique_ptr<verbs::QueuePair> blocks;        ///< Either this
+  std::unique_ptr<verbs::VerbsMessages> messages;  ///< or this.
+  std::optional<verbs::Attachment> attachment;     ///< Once there is a queue pair.
+  verbs::QueuePairAddress own, peer;
+  verbs::Path path;
+  bool is_connected = false;
+  bool is_cut = false;  ///< While it was connected.
+  TimePoint since{};    ///< When it came up.
+  std::string why;
+
+  /// That of messages is on the device of lane 0: so are the keys of lent memory that the node has for it.
+  const verbs::OpenDevice& device() const { return open->devices[open->device_of(message_count > 0 ? 0 : number)]; }
+  verbs::QueuePair* pair() const { return messages ? &messages->queue_pair() : blocks.get(); }
+  void drop_pair() {
+    blocks.reset();
+    messages.reset();
+  }
+};
+
+/// Tells the node of the queue pairs and asks for its own.
+class LinkLanes::Connect final : public Call {
+ public:
+  explicit Connect(LinkLanes& lanes) : lanes_(lanes) { type = FrameType::kVerbsConnect; }
+
+ private:
+  error_code send(LinkSession& session) override {
+    auto& builder = session.shared().builder;
+    builder.Clear();
+    std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
+    for (const auto& lane : lanes_.attempt_)
+      offers.push_back(
+          wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own), lane->message_count));
+    builder.Finish(wire::CreateVerbsConnectRequestDirect(builder, &offers));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::VerbsConnectResponse>(frame.table);
+    if (response == nullptr || response->lanes() == nullptr || response->lanes()->size() != lanes_.attempt_.size())
+      return "verbs_connect: not one answer for each lane";
+    for (std::uint32_t i = 0; i < response->lanes()->size(); ++i) {
+      const wire::LaneAnswer* const answer = response->lanes()->Get(i);
+      Lane& lane = *lanes_.attempt_[i];
+      if (answer->lane() != lane.number) return "verbs_connect: lane " + std::to_string(answer->lane());
+      if (answer->end() == nullptr) {
+        lane.drop_pair();
+        lane.why = answer->why() == nullptr ? "refused" : answer->why()->str();
+        continue;
+      }
+      const auto peer = verbs::decode(answer->end(), &lane.why);
+      if (!peer) return "verbs_connect: " + lane.why;
+      lane.peer = *peer;
+      if ((answer->messages() > 0) != (lane.message_count > 0) || answer->messages() > lane.message_count)
+        return "verbs_connect: messages " + std::to_string(answer->messages());
+      lane.message_count = answer->messages();
+    }
+    return {};
+  }
+  void on_end(LinkSession*) override {
+    if (error) lanes_.why_ = "verbs_connect: " + (error_text.empty() ? error.message() : error_text);
+    if (error) return lanes_.attempt_ended();
+    lanes_.connect_to_answers();
+  }
+
+  LinkLanes& lanes_;
+};
+
+LinkLanes::LinkLanes(std::shared_ptr<ClientShared> shared, LinkSession& session, std::uint32_t lane_count_max,
+                     std::uint32_t message_count_max)
+    : shared_(std::move(shared)),
+      session_(session),
+      lane_count_max_(lane_count_max),
+      message_count_max_(message_count_max) {}
+
+LinkLanes::~LinkLanes() { *alive_ = false; }
+
+std::uint32_t LinkLanes::up() const {
+  std::uint32_t up = 0;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) up |= lanes_[i] ? 1u << i : 0u;
+  return up;
+}
+
+std::uint32_t LinkLanes::reaching(const verbs::RegisteredMemory& memory) const {
+  std::uint32_t lanes = up();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (!memory.has(shared_->verbs.devices()->device_of(i))) lanes &= ~(1u << i);
+  }
+  return lanes;
+}
+
+std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const {
+  std::vector<std::uint32_t> keys;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const std::size_t device = shared_->verbs.devices()->device_of(lane);
+    keys.push_back(memory.has(device) ? memory.rkey(device, slice) : 0);
+  }
+  return keys;
+}
+
+void LinkLanes::cut(std::uint32_t lanes) {
+  bool any = false;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
+    // To connect proves little: only a lane that lasted begins anew with short pauses.
+    if (shared_->clock.now() - lanes_[i]->since >= 2 * shared_->config.backoff_max) backoff_ = {};
+    lanes_[i].reset();  // destroys the queue pair
+    any = true;
+  }
+  if (!cut_attempt(lanes) && !any) return;
+  why_ = "a lane broke";
+  back_off();
+}
+
+/// Whether there were any. The other thread has them yet, so they go a little later.
+bool LinkLanes::cut_attempt(std::uint32_t lanes) {
+  bool any = false;
+  if (!is_answered_) return any;  // to nobody: nothing comes through a queue pair in INIT
+  for (const auto& lane : attempt_) {
+    const bool is_meant = lane->message_count > 0 ? lanes == kAll : (lanes >> lane->number & 1u) != 0;
+    if (!is_meant) continue;
+    [[maybe_unused]] const auto failed = lane->pair()->fail();  // a device that cannot do that is gone
+    lane->is_cut = any = true;
+  }
+  return any;
+}
+
+bool LinkLanes::wants_messages() const {
+  return !message_lane_ && message_count_max_ > 0 && session_.may_try_messages();
+}
+
+void LinkLanes::cut_all() {
+  cut(kAll);
+  message_lane_.reset();
+}
+
+std::uint32_t LinkLanes::message_count() const { return message_lane_ ? message_lane_->message_count : 0; }
+
+bool LinkLanes::send_message(std::span<const std::byte> message) {
+  return message_lane_ && message_lane_->messages->send(message).has_value();
+}
+
+void LinkLanes::back_off() {
+  const ClientConfig& config = shared_->config;
+  backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
+  std::uniform_int_distribution<Duration::rep> jitter(backoff_.count() / 2, backoff_.count());
+  next_attempt_ = shared_->clock.now() + Duration(jitter(shared_->random));
+}
+
+void LinkLanes::connect_missing() {
+  VerbsLender& lender = shared_->verbs;
+  lender.open();
+  if (lender.state() != VerbsLender::State::kReady || is_connecting_ || shared_->clock.now() < next_attempt_) return;
+  if (lanes_.empty()) {
+    const std::size_t wanted =
+        shared_->config.rdma_lanes > 0 ? shared_->config.rdma_lanes : lender.devices()->devices.size();
+    lanes_.resize(std::min<std::size_t>(wanted, lane_count_max_));
+  }
+  attempt_.clear();
+  const auto offer = [&](std::size_t number, std::uint32_t message_count) {
+    const auto& lane = attempt_.emplace_back(std::make_shared<Lane>());
+    lane->open = lender.devices();
+    lane->number = static_cast<std::uint32_t>(number);
+    lane->message_count = message_count;
+  };
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (!lanes_[i]) offer(i, 0);
+  }
+  if (wants_messages()) offer(lane_count_max_, message_count_max_);
+  if (attempt_.empty()) return;
+  is_connecting_ = true;
+  const auto make_all = [lanes = attempt_] {
+    for (const auto& lane : lanes) make_pair(*lane);
+  };
+  lender.slow_calls().run(make_all, shared_->executor, [this, alive = alive_] {
+    if (*alive) send_offers();
+  });
+}
+
+/// Without one, lane.why says why.
+void LinkLanes::make_pair(Lane& lane) {
+  const verbs::OpenDevice& device = lane.device();
+  auto attached = device.attach(&lane.why);
+  if (!attached) return;
+  auto queue = device.device->create_completion_queue(lane.message_count > 0 ? 2 * lane.message_count : 4);
+  if (!queue) {
+    lane.why = queue.error().message();
+    return;
+  }
+  lane.queue = std::move(*queue);
+  if (lane.message_count > 0) {
+    auto messages = verbs::VerbsMessages::create(*device.domain, *lane.queue,
+                                                 {.count = lane.message_count,
+                                                  .bytes_max = kMessageBytesMax,
+                                                  .port = attached->port,
+                                                  .remote = {.remote_write = true}},
+                                                 &lane.why);
+    if (!messages && lane.why.empty()) lane.why = messages.error().message();
+    if (!messages) return;
+    lane.messages = std::move(*messages);
+  } else {
+    auto pair = device.domain->create_queue_pair(*lane.queue,
+                                                 {.request_count_max = 1,
+                                                  .receive_count_max = 0,
+                                                  .piece_count_max = 1,
+                                                  .port = attached->port,
+                                                  .remote = {.remote_write = true, .remote_read = true}},
+                                                 &lane.why);
+    if (!pair && lane.why.empty()) lane.why = pair.error().message();
+    if (!pair) return;
+    lane.blocks = std::move(*pair);
+  }
+  lane.path.first_psn = verbs::random_psn();
+  lane.own = address_of(*attached, lane.pair()->number(), lane.path.first_psn);
+  lane.attachment = std::move(*attached);
+}
+
+void LinkLanes::send_offers() {
+  drop_without_pair();
+  if (attempt_.empty() || !session_.can_take_call()) return attempt_ended();
+  connect_ = std::make_unique<Connect>(*this);
+  session_.start_own(*connect_, kConnectLimit);
+}
+
+void LinkLanes::drop_without_pair() {
+  std::erase_if(attempt_, [&](const auto& lane) {
+    if (lane->pair() == nullptr) why_ = "lane " + std::to_string(lane->number) + ": " + lane->why;
+    return lane->pair() == nullptr;
+  });
+}
+
+void LinkLanes::connect_to_answers() {
+  drop_without_pair();
+  is_answered_ = true;
+  const auto connect_all = [lanes = attempt_] {
+    for (const auto& lane : lanes) {
+      const auto path = path_to(*lane->attachment, lane->path.first_psn, lane->peer);
+      lane->is_connected = lane->pair()->connect(lane->peer, path, &lane->why).has_value();
+    }
+  };
+  shared_->verbs.slow_calls().run(connect_all, shared_->executor, [this, alive = alive_] {
+    if (*alive) attempt_ended();
+  });
+}
+
+void LinkLanes::attempt_ended() {
+  is_connecting_ = is_answered_ = false;
+  for (auto& lane : std::exchange(attempt_, {})) {
+    if (lane->is_cut) {
+      why_ = "a lane broke";
+    } else if (lane->is_connected) {
+      lane->since = shared_->clock.now();
+      if (lane->messages) {
+        begin_messages(std::move(lane));
+      } else {
+        lanes_[lane->number] = std::move(lane);
+      }
+    } else if (!lane->why.empty()) {
+      why_ = "lane " + std::to_string(lane->number) + ": " + lane->why;
+    }
+  }
+  if (!wants_messages() && std::ranges::all_of(lanes_, [](const auto& lane) { return lane != nullptr; })) {
+    why_.clear();
+  } else {
+    back_off();
+  }
+}
+
+void LinkLanes::begin_messages(std::shared_ptr<Lane> lane) {
+  lane->loop = std::make_shared<MessageLoop>(shared_->executor, lane->open, std::move(lane->queue));
+  lane->messages->attach(
+      lane->loop->loop, shared_->clock, [this](std::span<const std::byte> message) { session_.on_message(message); },
+      [this](error_code why) { session_.messages_broke(why); });
+  // An exception is a bug (an assertion that throws, see AssertPolicy) or no memory: this session ends, others go on.
+  const auto ended = [weak = session_.weak_from_this()](std::exception_ptr thrown, Result<void> result) {
+    const auto session = weak.lock();
+    if (session && (thrown || !result))
+      session->messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
+  };
+  asio::co_spawn(shared_->executor, MessageLoop::run(lane->loop), ended);
+  message_lane_ = std::move(lane);
+}
+
+}  // namespace kv

@@ -1,0 +1,105 @@
+#include "client/link/verbs_lender.h"
+
+#include <utility>
+
+#include "base/assert.h"
+#include "transport/verbs/verbs_module.h"
+
+namespace kv {
+namespace {
+
+constexpr Duration kOpenPause = 5s;
+
+}  // namespace
+
+VerbsLender::VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::DevicesConfig devices,
+                         verbs::Provider* provider)
+    : executor_(std::move(executor)),
+      clock_(clock),
+      config_(std::move(devices)),
+      provider_(provider),
+      slow_calls_(/*in_place=*/provider != nullptr) {}
+
+VerbsLender::~VerbsLender() { *alive_ = false; }
+
+void VerbsLender::open() {
+  const bool may_try = state_ == State::kIdle || (state_ == State::kUnavailable && clock_.now() >= open_again_);
+  if (!may_try || is_opening_) return;
+  is_opening_ = true;
+  if (state_ == State::kIdle) state_ = State::kOpening;
+  struct Attempt {
+    std::shared_ptr<Open> open = std::make_shared<Open>();
+    std::string why;
+    bool is_open = false, may_come = false;
+  };
+  const auto attempt = std::make_shared<Attempt>();
+  const auto open_all = [attempt, given = provider_, config = config_] {
+    if (given == nullptr) {
+      auto loaded = verbs::load_verbs(&attempt->why);
+      if (!loaded) return;
+      attempt->open->provider = std::move(*loaded);
+    }
+    verbs::Provider& provider = given != nullptr ? *given : *attempt->open->provider;
+    auto devices = verbs::open_devices(provider, config, &attempt->why);
+    attempt->may_come = !devices && devices.error() == Errc::kUnavailable;
+    if (!devices) return;
+    attempt->open->devices = std::move(*devices);
+    attempt->is_open = true;
+  };
+  slow_calls_.run(open_all, executor_, [this, alive = alive_, attempt] {
+    if (!*alive) return;
+    is_opening_ = false;
+    why_ = std::move(attempt->why);
+    state_ = attempt->is_open ? State::kReady : State::kUnavailable;
+    if (attempt->is_open) open_ = std::move(attempt->open);
+    open_again_ = attempt->may_come ? clock_.now() + kOpenPause : TimePoint::max();
+  });
+}
+
+VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMemory::Region>& region) {
+  KV_ASSERT(state_ == State::kReady);
+  if (const auto found = entries_.find(region.get()); found != entries_.end()) return found->second->state;
+  const auto entry = std::make_shared<Entry>();
+  entry->open = open_;
+  entry->region = region;
+  entries_.emplace(region.get(), entry);
+  const auto register_all = [entry] {
+    const LentMemory::Region& lent = *entry->region;
+    const verbs::Access access{.local_write = true, .remote_write = true, .remote_read = true};
+    auto made = lent.is_device()
+                    ? verbs::RegisteredMemory::make_of_device(entry->open->devices, lent.bytes(), lent.dmabuf.get(),
+                                                              lent.dmabuf_offset, access, &entry->why)
+                    : verbs::RegisteredMemory::make(entry->open->devices, lent.bytes(), access,
+                                                    /*slice_bytes_max=*/0, &entry->why);
+    entry->is_registered = made.has_value();
+    if (made) entry->memory = std::move(*made);
+  };
+  slow_calls_.run(register_all, executor_, [this, alive = alive_, entry] {
+    entry->state = entry->is_registered ? Registration::kReady : Registration::kFailed;
+    if (*alive && !entry->why.empty()) why_ = entry->why;
+  });
+  return entry->state;
+}
+
+const verbs::RegisteredMemory& VerbsLender::registered(const LentMemory::Region& region) const {
+  const auto found = entries_.find(&region);
+  KV_ASSERT(found != entries_.end() && found->second->memory);
+  return *found->second->memory;
+}
+
+void VerbsLender::forget(const LentMemory::Region& region, std::function<void()> then) {
+  const auto found = entries_.find(&region);
+  if (found == entries_.end()) return then();
+  auto entry = std::make_shared<std::shared_ptr<Entry>>(std::move(found->second));
+  entries_.erase(found);
+  const auto let_go = [entry] {
+    // By itself: what has just registered it may hold the entry a little longer.
+    (*entry)->memory.reset();
+    entry->reset();
+  };
+  slow_calls_.run(let_go, executor_, [alive = alive_, then = std::move(then)] {
+    if (*alive) then();
+  });
+}
+
+}  // namespace kv

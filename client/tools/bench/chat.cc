@@ -1,0 +1,149 @@
+#include "client/tools/bench/chat.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <stdexcept>
+
+#include "client/tools/bench/prompt.h"
+#include "client/tools/bench/work_memory.h"
+#include "client/tools/json_text.h"
+#include "client/tools/options.h"
+#include "client/tools/tool_client.h"
+
+namespace kv {
+namespace {
+
+struct ChatOptions {
+  ConnectionOptions node;
+  std::size_t session_count = 8, turn_count = 6;
+  std::size_t block_bytes = 2u << 20;
+  std::size_t block_size = 16;
+  std::size_t system_block_count = 32, turn_block_count = 8;
+  std::string salt;
+  bool json = false;
+};
+
+NamespaceRecord chat_record(const ChatOptions& options) {
+  std::string why;
+  auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-chat"},
+                                              {"block_size", std::to_string(options.block_size)},
+                                              {"block_bytes", std::to_string(options.block_bytes)},
+                                              {"salt", options.salt}},
+                                             &why);
+  if (!record) throw CLI::ValidationError("chat", why);
+  return *std::move(record);
+}
+
+void append_tokens(std::vector<std::uint32_t>& tokens, std::size_t count, std::mt19937& random) {
+  for (std::size_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::uint32_t>(random() % 128'000));
+}
+
+double get_rate(const PromptTotals& totals, std::size_t block_bytes) {
+  const double seconds = std::chrono::duration<double>(totals.get_time).count();
+  return seconds > 0 ? static_cast<double>(totals.hits * block_bytes) / seconds : 0;
+}
+
+void print_json(const ChatOptions& options, Transport transport, const std::vector<PromptTotals>& turns) {
+  nlohmann::json document = {
+      {"command", "chat"}, {"transport", transport_name(transport)}, {"sessions", options.session_count}};
+  std::uint64_t wrong_bytes = 0;
+  for (const PromptTotals& turn : turns) {
+    wrong_bytes += turn.wrong_bytes;
+    document["turns"].push_back({{"references", turn.references},
+                                 {"hits", turn.hits},
+                                 {"hit_rate", turn.hit_rate()},
+                                 {"get_bytes_per_second", get_rate(turn, options.block_bytes)},
+                                 {"tokens_not_recomputed", turn.hits * options.block_size},
+                                 {"wrong_bytes", turn.wrong_bytes},
+                                 {"reasons", turn.reasons}});
+  }
+  document["wrong_bytes"] = wrong_bytes;
+  std::cout << json_text(document) << '\n';
+}
+
+void print_table(const ChatOptions& options, Transport transport, const std::vector<PromptTotals>& turns) {
+  std::cout << options.session_count << " conversations behind one system prompt of "
+            << options.system_block_count * options.block_size << " tokens, blocks of " << options.block_size
+            << " tokens and " << format_bytes(options.block_bytes) << ", over " << transport_name(transport) << "\n\n";
+  TextTable table({"turn", "tokens", "not recomputed", "hit rate", "get GB/s", "get p50 ms", "wrong bytes"});
+  PromptTotals sum;
+  const auto add = [&](const std::string& name, const PromptTotals& totals) {
+    table.add({name, format_count(totals.references * options.block_size),
+               format_count(totals.hits * options.block_size), format_number(totals.hit_rate(), 3),
+               format_number(get_rate(totals, options.block_bytes) / 1e9, 2),
+               format_number(totals.get_latency.quantile_us(0.5) / 1000, 2), format_count(totals.wrong_bytes)});
+  };
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    add(std::to_string(i + 1), turns[i]);
+    sum.references += turns[i].references;
+    sum.hits += turns[i].hits;
+    sum.wrong_bytes += turns[i].wrong_bytes;
+    sum.get_time += turns[i].get_time;
+    sum.get_latency.add(turns[i].get_latency);
+    for (const auto& [reason, count] : turns[i].reasons) sum.reasons[reason] += count;
+  }
+  add("all", sum);
+  table.print(std::cout);
+  for (const auto& [reason, count] : sum.reasons) std::cout << format_count(count) << " x " << reason << "\n";
+}
+
+void run_chat(ChatOptions options) {
+  const Transport transport = complete(options.node);
+  if (options.salt.empty()) options.salt = std::to_string(std::random_device()());
+  const NamespaceRecord record = chat_record(options);
+  ToolClient client(client_config(options.node, "kvstore-bench chat"));
+  const auto space = client.open(record, options.node.deadline);
+  if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
+  const std::size_t longest = options.system_block_count + options.turn_count * options.turn_block_count;
+  WorkMemory memory(client, transport, longest * options.block_bytes);
+  const PromptContext context{*client, *space, record.id(), options.block_bytes, options.node.deadline};
+
+  std::mt19937 random(1);
+  std::vector<std::vector<std::uint32_t>> conversations(1);
+  append_tokens(conversations[0], options.system_block_count * options.block_size, random);
+  conversations.resize(options.session_count, conversations[0]);
+  std::vector<PromptTotals> turns(options.turn_count);
+  for (PromptTotals& turn : turns) {
+    for (auto& tokens : conversations) {  // all sessions take turns, as users of one model do
+      append_tokens(tokens, options.turn_block_count * options.block_size, random);
+      const std::vector<BlockHash> chain = hash_chain(record.digest(), tokens, options.block_size);
+      memory.renew_if_quarantined();
+      const auto done = client.run(run_prompt(context, chain, memory.bytes(), turn));
+      if (!done) throw std::runtime_error(describe(done.error()));
+    }
+  }
+  options.json ? print_json(options, transport, turns) : print_table(options, transport, turns);
+  for (const PromptTotals& turn : turns) {
+    if (turn.wrong_bytes > 0) throw std::runtime_error(format_count(turn.wrong_bytes) + " wrong bytes");
+  }
+}
+
+}  // namespace
+
+void add_chat_command(CLI::App& app) {
+  auto options = std::make_shared<ChatOptions>();
+  CLI::App* command = app.add_subcommand("chat", "Conversations that grow turn by turn: what a node spares a model");
+  add_node_options(*command, options->node, /*with_transport=*/true);
+  const auto add_count = [&](const char* name, std::size_t& value, const char* about) {
+    command->add_option(name, value, about)->capture_default_str()->check(CLI::Range(1, 100'000));
+  };
+  add_count("--sessions", options->session_count, "Conversations, taking turns");
+  add_count("--turns", options->turn_count, "Turns of each");
+  add_count("--system-blocks", options->system_block_count, "Blocks of the system prompt that all share");
+  add_count("--turn-blocks", options->turn_block_count, "Blocks by which a turn grows its conversation");
+  add_count("--block-tokens", options->block_size, "Tokens of a block");
+  add_bytes_option(*command, "--block-bytes", options->block_bytes,
+                   "Bytes of a block: 2 MiB is 16 tokens of a 8B model");
+  command->add_option("--salt", options->salt, "Part of every name; default: a new one, so that the cache starts cold");
+  command->add_flag("--json", options->json, "One JSON document, for scripts");
+  command->footer(
+      "Needs room for (system + sessions * turns * turn) blocks on the node, 832 MiB with the defaults.\n\n"
+      "Example:\n"
+      "  kvstore-bench chat --endpoint unix:///run/kvstore/kvstore.sock --sessions 4\n");
+  command->callback([options] { run_chat(*options); });
+}
+
+}  // namespace kv

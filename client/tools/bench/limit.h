@@ -1,0 +1,54 @@
+// client/tools/bench/limit.h: `kvstore-bench limit`: what this machine allows, in the shapes that `kvstore-bench run`
+// uses.
+//
+// A speed means little by itself: machines differ, and so do two minutes on one machine. So each of our figures stands
+// next to what plain memcpy, or a bare socket with nothing behind it, does at the same time. Files, in reading order:
+//   limit.h           the cases, measured in rounds, and how they are shown
+//   limit_memory.cc   memcpy, memcpy with checksums
+//   raw_server.h      a bare blocking socket server
+//   limit_sockets.cc  streams, round trips and pipelined requests against it
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/tools/latency_histogram.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kv {
+
+struct LimitShape {
+  std::size_t block_bytes = 2u << 20;
+  std::size_t batch = 16;                               ///< Blocks per request.
+  std::vector<std::size_t> connection_counts = {1, 4};  ///< Of the streams.
+  std::size_t memory_bytes = 512u << 20;                ///< On each side; more than the caches hold.
+  std::chrono::milliseconds duration{1000};             ///< Of one case in one round.
+};
+
+struct LimitSample {
+  double bytes_per_second = 0, calls_per_second = 0;
+  LatencyHistogram latency;  ///< Of a batch (streams) or a round trip; empty for memcpy.
+};
+
+struct LimitCase {
+  std::string name;        ///< Stable, for scripts: "tcp_stream_4".
+  std::string about;       ///< For people.
+  bool is_stream = false;  ///< GB/s is what matters; otherwise the round trip is.
+  std::function<LimitSample()> measure;
+};
+
+std::vector<LimitCase> memory_limits(const LimitShape& shape);
+/// The cases share one server process, which ends with the last of them. Call before any thread is started.
+std::vector<LimitCase> socket_limits(const LimitShape& shape);
+
+/// Adds the subcommand to `app`.
+void add_limit_command(CLI::App& app);
+
+}  // namespace kv

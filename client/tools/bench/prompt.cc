@@ -1,0 +1,92 @@
+#include "client/tools/bench/prompt.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/assert.h"
+#include "client/tools/bench/block_pattern.h"
+#include "client/tools/tool_client.h"
+
+namespace kv {
+namespace {
+
+/// The node's own words go along: they name the limit, the field or the connection.
+void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
+  if (!why) return;
+  std::string reason = std::string(verb) + ": " + describe(why);
+  for (const NodeStatus& node : client.nodes()) {
+    if (!node.last_error_text.empty()) reason += " (" + node.name + ": " + node.last_error_text + ")";
+  }
+  ++totals.reasons[reason];
+}
+
+}  // namespace
+
+Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
+                       PromptTotals& totals) {
+  KV_ASSERT(memory.size() >= chain.size() * context.block_bytes);
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  ++totals.prompts;
+  totals.references += chain.size();
+  if (chain.empty()) co_return Result<void>();
+
+  MatchOptions match_options{.deadline = context.deadline};
+  match_options.lease = true;
+  TimePoint start = now();
+  auto match = co_await context.client.match(context.space, chain, match_options);
+  totals.match_latency.record(now() - start);
+  if (!match) co_return match.error();
+  count_reason(totals, context.client, "match", match->why);
+
+  std::size_t hit_count = 0;
+  if (match->block_count > 0) {
+    std::vector<std::span<std::byte>> targets;
+    for (std::size_t i = 0; i < match->block_count; ++i) {
+      targets.push_back(memory.subspan(i * context.block_bytes, context.block_bytes));
+    }
+    GetOptions get_options{.deadline = context.deadline};
+    get_options.lease = match->lease;
+    start = now();
+    auto got = co_await context.client.get(context.space, chain.first(match->block_count), targets, get_options);
+    const Duration took = now() - start;
+    if (!got) co_return got.error();
+    totals.get_latency.record(took);
+    totals.get_time += took;
+    count_reason(totals, context.client, "get", got->why);
+    hit_count = got->block_count;
+    totals.promised_not_got += match->block_count - hit_count;
+    const std::size_t in_memory = match->block_count - match->disk_block_count;
+    totals.disk_hits += std::max(hit_count, in_memory) - in_memory;
+    // After a deadline the node may still write there: this prompt is over for the store, its worker computes it.
+    if (context.client.is_quarantined(memory)) co_return Result<void>();
+  }
+  totals.hits += hit_count;
+  std::vector<std::span<const std::byte>> sources;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const std::span<std::byte> block = memory.subspan(i * context.block_bytes, context.block_bytes);
+    const std::uint64_t seed = pattern_seed(context.space_id, chain[i]);
+    if (i < hit_count) {
+      totals.wrong_bytes += count_wrong_bytes(seed, block);
+    } else {
+      fill_pattern(seed, block);
+    }
+    sources.push_back(block);
+  }
+  if (hit_count == chain.size()) co_return Result<void>();
+
+  // The whole chain is offered: the node takes what it lacks, and marks the rest as used.
+  const PutOptions put_options{.deadline = context.deadline};
+  start = now();
+  auto put = co_await context.client.put(context.space, chain, sources, put_options);
+  const Duration took = now() - start;
+  if (!put) co_return put.error();
+  totals.put_latency.record(took);
+  totals.put_time += took;
+  totals.stored += put->stored;
+  totals.already_stored += put->already_stored;
+  totals.refused += put->refused;
+  count_reason(totals, context.client, "put", put->why);
+  co_return Result<void>();
+}
+
+}  // namespace kv

@@ -1,0 +1,47 @@
+// client/tools/bench/prompt.h: what a serving worker does with the store for one prompt, with every byte checked.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include "client/client.h"
+#include "client/tools/latency_histogram.h"
+
+namespace kv {
+
+/// Sums over prompts.
+struct PromptTotals {
+  std::uint64_t prompts = 0;
+  std::uint64_t references = 0;  ///< Blocks of all prompts.
+  std::uint64_t hits = 0;        ///< Blocks got, verified by checksum here.
+  std::uint64_t disk_hits = 0;   ///< Of them: lay on disk.
+  std::uint64_t stored = 0, already_stored = 0, refused = 0;
+  std::uint64_t promised_not_got = 0;            ///< Blocks matched under a lease that get then did not deliver.
+  std::uint64_t wrong_bytes = 0;                 ///< Delivered as good and not what the block's name says.
+  std::map<std::string, std::uint64_t> reasons;  ///< Calls that did less than they could, by why.
+  Duration get_time{}, put_time{};
+  LatencyHistogram match_latency, get_latency, put_latency;
+
+  double hit_rate() const { return references == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(references); }
+};
+
+struct PromptContext {
+  Client& client;
+  Space space;
+  NamespaceId space_id;
+  std::size_t block_bytes;
+  std::chrono::microseconds deadline;  ///< Of each of the three calls.
+};
+
+/// Matches the chain under a lease, gets what is there, compares every byte with the pattern of its name, computes the
+/// rest (fills it with the pattern) and puts the chain. `memory` holds chain.size() blocks; all spans live until
+/// completion. May leave `memory` quarantined after a deadline (Client::get): the caller then takes other memory.
+/// Errors: of the calls, which then were used wrongly. That a node is gone shows in totals.reasons.
+Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
+                       PromptTotals& totals);
+
+}  // namespace kv

@@ -1,0 +1,10 @@
+// client/tools/bench/replay.h: `kvstore-bench replay`: recorded requests against a running node, every byte checked.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace kv {
+
+void add_replay_command(CLI::App& app);
+
+}  // namespace kv

@@ -1,0 +1,220 @@
+#include "client/tools/bench/run_thread.h"
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "client/tools/bench/block_pattern.h"
+#include "client/tools/bench/work_memory.h"
+
+namespace kv {
+namespace {
+
+NamespaceRecord run_record(const RunOptions& options) {
+  std::string why;
+  auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-run"},
+                                              {"block_size", "16"},
+                                              {"block_bytes", std::to_string(options.block_bytes)},
+                                              {"salt", options.salt}},
+                                             &why);
+  if (!record) throw CLI::ValidationError("run", why);
+  return *std::move(record);
+}
+
+/// Names for the blocks of one chain: any 32 bytes do, as long as no two are alike.
+std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
+  std::vector<BlockHash> chain(block_count);
+  fill_pattern(seed, std::as_writable_bytes(std::span(chain)));
+  return chain;
+}
+
+std::vector<std::span<std::byte>> cut(std::span<std::byte> memory, std::size_t block_bytes, std::size_t count) {
+  std::vector<std::span<std::byte>> blocks;
+  for (std::size_t i = 0; i < count; ++i) blocks.push_back(memory.subspan(i * block_bytes, block_bytes));
+  return blocks;
+}
+
+class RunThread {
+ public:
+  RunThread(const RunOptions& options, std::size_t thread, RunWindow& window)
+      : options_(options),
+        window_(window),
+        record_(run_record(options)),
+        seed_(0x5EED0000 + thread * 0x1000000 + options.batch),
+        client_(make_config(options), options.busy_poll),
+        space_(open()),
+        place_bytes_(options.batch * options.block_bytes),
+        place_count_(std::max(options.memory_bytes / place_bytes_, options.concurrency)),
+        memory_(client_, options.transport, place_count_ * place_bytes_) {
+    const std::size_t chain_count =
+        options.verb == RunVerb::kPut ? 0 : options.block_count / options.batch / options.thread_count;
+    for (std::size_t c = 0; c < chain_count; ++c) {
+      chains_.push_back(make_chain(seed_ ^ (c + 1) * 0x9E3779B97F4A7C15, options.batch));
+    }
+  }
+
+  /// Puts every chain; several at a time, for small blocks.
+  void fill() {
+    std::vector<asio::awaitable<void>> tasks;
+    const std::size_t task_count = std::min({place_count_, chains_.size(), std::size_t{16}});
+    for (std::size_t task = 0; task < task_count; ++task) tasks.push_back(fill_chains(task, task_count));
+    client_.run_all(std::move(tasks));
+  }
+
+  RunResult measure() {
+    std::vector<asio::awaitable<void>> tasks;
+    for (std::size_t i = 0; i < options_.concurrency; ++i) tasks.push_back(call_repeatedly(i));
+    client_.run_all(std::move(tasks));
+    return std::move(result_);
+  }
+
+ private:
+  struct Outcome {
+    std::size_t block_count = 0;
+    error_code why;
+  };
+
+  static ClientConfig make_config(const RunOptions& options) {
+    ClientConfig config = client_config(options.node, "kvstore-bench run");
+    config.connections_per_node = options.connections;
+    config.calls_max = std::max<std::size_t>(config.calls_max, options.concurrency + 16);
+    config.region_bytes_max = std::max<std::size_t>(config.region_bytes_max, 4 * options.memory_bytes);
+    config.verify = !options.no_verify;
+    return config;
+  }
+
+  Space open() {
+    const auto space = client_.open(record_, options_.node.deadline);
+    if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
+    return *space;
+  }
+
+  std::span<std::byte> place(std::size_t index) const {
+    return memory_.bytes().subspan(index * place_bytes_, place_bytes_);
+  }
+
+  asio::awaitable<void> fill_chains(std::size_t first, std::size_t step) {
+    const std::span<std::byte> memory = place(first);
+    const auto blocks = cut(memory, options_.block_bytes, options_.batch);
+    const std::vector<std::span<const std::byte>> sources(blocks.begin(), blocks.end());
+    for (std::size_t c = first; c < chains_.size(); c += step) {
+      for (std::size_t i = 0; i < options_.batch; ++i) {
+        fill_pattern(pattern_seed(record_.id(), chains_[c][i]), blocks[i]);
+      }
+      const PutOptions put_options{.deadline = options_.node.deadline};
+      auto put = co_await client_->put(space_, chains_[c], sources, put_options);
+      if (!put) throw std::runtime_error("cannot fill the working set: " + describe(put.error()));
+      if (put->refused > 0) {
+        throw std::runtime_error("cannot fill the working set: the node refused blocks: " + describe(put->why));
+      }
+      window_.filled_blocks += options_.batch;
+    }
+  }
+
+  asio::awaitable<void> call_repeatedly(std::size_t task) {
+    const std::size_t own_count = place_count_ / options_.concurrency;  // places of this task, at least one
+    QuickRandom random(seed_ + task * 7919 + 1);
+    std::vector<std::span<std::byte>> targets;
+    std::vector<std::span<const std::byte>> sources;
+    std::vector<BlockHash> fresh;
+    const auto now = [] { return std::chrono::steady_clock::now(); };
+    asio::steady_timer pace(co_await asio::this_coro::executor, now());
+    TimePoint start = now();
+    do {
+      if (options_.calls_per_second > 0) {
+        pace.expires_at(std::max(pace.expiry(), start) +
+                        std::chrono::duration_cast<Duration>(1s) / static_cast<long>(options_.calls_per_second));
+        co_await pace.async_wait(asio::use_awaitable);
+      }
+      targets = cut(place(task * own_count + random.below(own_count)), options_.block_bytes, options_.batch);
+      std::span<const BlockHash> chain;
+      if (options_.verb == RunVerb::kPut) {
+        sources.assign(targets.begin(), targets.end());
+        fresh = make_chain(static_cast<std::uint64_t>(start.time_since_epoch().count()) ^ (seed_ + task) << 40,
+                           options_.batch);
+        chain = fresh;
+      } else {
+        chain = chains_[random.below(chains_.size())];
+      }
+      start = now();
+      Outcome outcome;
+      switch (options_.verb) {
+        case RunVerb::kGet: {
+          const GetOptions get_options{.deadline = options_.node.deadline};
+          auto got = co_await client_->get(space_, chain, targets, get_options);
+          outcome = got ? Outcome{got->block_count, got->why} : Outcome{0, got.error()};
+          break;
+        }
+        case RunVerb::kPut: {
+          const PutOptions put_options{.deadline = options_.node.deadline};
+          auto put = co_await client_->put(space_, chain, sources, put_options);
+          outcome = put ? Outcome{put->stored + put->already_stored, put->why} : Outcome{0, put.error()};
+          break;
+        }
+        case RunVerb::kMatch: {
+          const MatchOptions match_options{.deadline = options_.node.deadline};
+          auto match = co_await client_->match(space_, chain, match_options);
+          outcome = match ? Outcome{match->block_count, match->why} : Outcome{0, match.error()};
+          break;
+        }
+      }
+      const TimePoint end = now();
+      if (outcome.why == Errc::kBadRequest) throw std::runtime_error(describe(outcome.why));
+      count(outcome, start, end);
+      if (options_.check && options_.verb == RunVerb::kGet) check(chain.first(outcome.block_count), targets);
+      start = now();
+    } while (start < window_.end);
+  }
+
+  void count(const Outcome& outcome, TimePoint start, TimePoint end) {
+    window_.done_blocks.fetch_add(outcome.block_count, std::memory_order_relaxed);
+    if (end < window_.begin || end >= window_.end) {
+      ++result_.unmeasured_calls;
+      return;
+    }
+    ++result_.calls;
+    result_.blocks += outcome.block_count;
+    result_.missing_blocks += options_.batch - outcome.block_count;
+    if (outcome.why) ++result_.reasons[describe(outcome.why)];
+    result_.latency.record(end - start);
+  }
+
+  void check(std::span<const BlockHash> chain, const std::vector<std::span<std::byte>>& blocks) {
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      result_.wrong_bytes += count_wrong_bytes(pattern_seed(record_.id(), chain[i]), blocks[i]);
+    }
+  }
+
+  const RunOptions& options_;
+  RunWindow& window_;
+  NamespaceRecord record_;
+  std::uint64_t seed_;
+  ToolClient client_;
+  Space space_;
+  std::size_t place_bytes_, place_count_;  ///< A place holds one batch.
+  WorkMemory memory_;
+  std::vector<std::vector<BlockHash>> chains_;  ///< The working set.
+  RunResult result_;
+};
+
+}  // namespace
+
+RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window) {
+  std::unique_ptr<RunThread> work;
+  try {
+    work = std::make_unique<RunThread>(options, thread, window);
+    work->fill();
+  } catch (...) {
+    window.is_cancelled = true;
+    window.ready.count_down();
+    throw;
+  }
+  window.ready.count_down();
+  window.go.wait();
+  return window.is_cancelled ? RunResult{} : work->measure();
+}
+
+}  // namespace kv

@@ -1,0 +1,62 @@
+// client/tools/bench/run_thread.h: one thread of `kvstore-bench run`: its client, its blocks, its calls in flight.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <latch>
+#include <map>
+#include <string>
+
+#include "client/tools/latency_histogram.h"
+#include "client/tools/tool_client.h"
+
+namespace kv {
+
+enum class RunVerb { kGet, kPut, kMatch };
+
+struct RunOptions {
+  ConnectionOptions node;
+  std::string op = "get";
+  RunVerb verb = RunVerb::kGet;           ///< Of `op`.
+  Transport transport = Transport::kTcp;  ///< Of `node`.
+  std::size_t block_bytes = 2u << 20;
+  std::size_t batch = 16;       ///< Blocks per call.
+  std::size_t concurrency = 1;  ///< Calls in flight, per thread.
+  std::size_t connections = 2;  ///< Per node and thread.
+  std::size_t thread_count = 1;
+  std::size_t block_count = 0;       ///< Working set of get and match, over all threads; 0: chosen from the block size.
+  std::size_t calls_per_second = 0;  ///< Of each thread and call in flight, evenly spaced; 0: as many as go.
+  std::size_t memory_bytes = 512u << 20;  ///< Buffers of each thread, walked in random order.
+  std::chrono::milliseconds duration{3000}, warm_up{500};
+  std::chrono::microseconds busy_poll{0};
+  bool no_verify = false, check = false, json = false;
+  std::string salt = "0";
+};
+
+struct RunResult {
+  std::uint64_t calls = 0, blocks = 0;  ///< That ended in the measured window.
+  std::uint64_t unmeasured_calls = 0;   ///< That ended before or after it.
+  std::uint64_t missing_blocks = 0;     ///< Asked for and not delivered, found or stored.
+  std::uint64_t wrong_bytes = 0;        ///< With `check` only.
+  std::map<std::string, std::uint64_t> reasons;
+  LatencyHistogram latency;
+};
+
+/// When the threads measure. Set by the main thread before `go`.
+struct RunWindow {
+  explicit RunWindow(std::size_t thread_count) : ready(static_cast<std::ptrdiff_t>(thread_count)), go(1) {}
+  std::latch ready;  ///< Every thread has filled its working set.
+  std::latch go;
+  TimePoint begin, end;
+  std::atomic<bool> is_cancelled = false;                         ///< Some thread could not get ready.
+  std::atomic<std::uint64_t> filled_blocks = 0, done_blocks = 0;  ///< For the progress line.
+};
+
+/// Fills the working set, waits for `go`, calls until the window ends, and once at least. Throws what stands in the
+/// way.
+RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window);
+
+}  // namespace kv

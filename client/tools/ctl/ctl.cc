@@ -1,0 +1,46 @@
+// kvstorectl: look at nodes and change what they keep, from a shell.
+//
+// Exit status: 0 done, 1 it failed or something is wrong, 2 the command line is wrong. Files, in reading order:
+//   ctl.h           what the verbs share
+//   ctl_status.cc   status, namespaces, top
+//   ctl_blocks.cc   match, pin, unpin, drop
+//   ctl_ping.cc     ping
+//   ctl_doctor.cc   doctor; its files are listed in doctor.h
+//   ctl_size.cc     size
+//   ctl_spill.cc    spill
+#include "client/tools/ctl/ctl.h"
+
+#include <cstdio>
+#include <exception>
+
+int main(int argc, char** argv) {
+  CLI::App app("kvstorectl: look at kvstore nodes and change what they keep");
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Which nodes: --endpoint of a verb, else the environment variable KVSTORE_ENDPOINTS (separated by commas), else\n"
+      "unix:///run/kvstore/kvstore.sock if it is there, else tcp://127.0.0.1:7400.\n\n"
+      "Examples:\n"
+      "  kvstorectl doctor                                is everything all right?\n"
+      "  kvstorectl status -e tcp://127.0.0.1:7400        what a node holds\n"
+      "  kvstorectl top                                   what it does, every second\n"
+      "  kvstorectl ping --wait 30s                       wait until a node serves\n"
+      "  kvstorectl size --config config.json             how large a model's cache is\n");
+  kv::add_status_commands(app);
+  kv::add_block_commands(app);
+  kv::add_ping_command(app);
+  kv::add_doctor_command(app);
+  kv::add_size_command(app);
+  kv::add_spill_command(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const kv::ToolFailed& failed) {
+    return failed.is_said ? 1 : (std::fprintf(stderr, "kvstorectl: %s\n", failed.what()), 1);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kvstorectl: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

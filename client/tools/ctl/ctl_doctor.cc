@@ -1,0 +1,264 @@
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/ctl/doctor_rdma.h"
+#include "client/tools/json_text.h"
+#include "client/tools/latency_histogram.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+struct DoctorOptions : CtlOptions {
+  std::string admin = "127.0.0.1:7401";
+  bool rdma_only = false;
+  std::vector<std::string> rdma_devices;
+};
+
+const char* verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk: return "ok";
+    case Verdict::kNote: return "note";
+    case Verdict::kWarning: return "warning";
+    case Verdict::kFailed: return "FAILED";
+  }
+  return "?";
+}
+
+/// The first line of a file of the kernel's, or nothing.
+std::string read_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::uint64_t meminfo_value(const std::string& name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return std::stoull(line.substr(name.size() + 1));
+  }
+  return 0;
+}
+
+// -- the nodes
+
+std::string reach_advice(const NodeStatus& node) {
+  if (node.last_error == Errc::kUnsupported) {
+    return "this kvstorectl and the node speak different wire versions: install the same release, or one apart";
+  }
+  if (node.last_error == boost::system::errc::permission_denied) {
+    return "no right to the socket: run as the node's user, or join the group that owns the socket file";
+  }
+  if (node.last_error == boost::system::errc::no_such_file_or_directory) {
+    return "no such socket: is the node running (systemctl status kvstore-node), and does it listen there?";
+  }
+  if (node.last_error == asio::error::timed_out) {
+    return "the node does not answer: is it stopped, overloaded, or behind a firewall? See its log";
+  }
+  return "is the node running (systemctl status kvstore-node), and does its `listen` name this address?";
+}
+
+void check_node(ToolClient& client, const DoctorOptions& options, std::size_t index, Findings& findings) {
+  const NodeStatus before = client->nodes()[index];
+  LatencyHistogram latency;
+  for (int i = 0; i < 50; ++i) {
+    const auto round_trips = client.run(client->ping(options.node.deadline));
+    const NodeStatus node = client->nodes()[index];
+    if (!round_trips || !node.connected || node.last_error) {
+      findings.push_back({"reach " + before.name, Verdict::kFailed,
+                          node.last_error_text.empty() ? describe(node.last_error) : node.last_error_text,
+                          reach_advice(node)});
+      return;
+    }
+    if (i > 0) latency.record((*round_trips)[index]);  // the first pays for connecting
+  }
+  const NodeStatus node = client->nodes()[index];
+  findings.push_back(
+      {"reach " + node.name, Verdict::kOk, "node " + node.node_id + ", over " + node.peer_transport, ""});
+  const double p50_us = latency.quantile_us(0.5);
+  findings.push_back(
+      {"round trip", p50_us < 1000 ? Verdict::kOk : Verdict::kWarning,
+       format_number(p50_us, 0) + " us in the middle, " + format_number(latency.quantile_us(0.99), 0) + " us p99",
+       p50_us < 1000 ? ""
+                     : "slow even for a network: is the node's machine short of processor time? On one host "
+                       "prefer a Unix socket; --busy-poll-us on both sides saves wake-ups"});
+}
+
+void check_contents(const NodeStats& node, Findings& findings) {
+  if (node.error) return;  // said by check_node
+  const double capacity = stat(node, "capacity_bytes"), used = stat(node, "allocated_bytes");
+  if (capacity <= 0) return;
+  const double full = used / capacity;
+  Finding finding{"memory of " + node.name, Verdict::kOk,
+                  format_bytes(static_cast<std::uint64_t>(used)) + " of " +
+                      format_bytes(static_cast<std::uint64_t>(capacity)) + " used",
+                  ""};
+  const double evictions = stat(node, "evicted_blocks"), age_seconds = stat(node, "eviction_age_p50_seconds");
+  if (evictions > 0)
+    finding.found += "; half of the evicted blocks were last used less than " + format_seconds(age_seconds) + " before";
+  if (full > 0.97 && evictions > 0 && age_seconds < 120) {
+    finding.verdict = Verdict::kWarning;
+    finding.advice =
+        "blocks go before conversations come back for them (that takes minutes): give the node more memory, or add a "
+        "node";
+  } else if (full > 0.97) {
+    finding.verdict = Verdict::kNote;
+    finding.advice = "full, as a cache should be";
+  }
+  findings.push_back(finding);
+  if (const double refused = stat(node, "refused_blocks"); refused > 0) {
+    findings.push_back(
+        {"refused puts", Verdict::kWarning, format_count(static_cast<std::uint64_t>(refused)) + " blocks since start",
+         "nothing unpinned was left to evict: fewer pins (kvstorectl unpin), shorter leases, or more memory"});
+  }
+  if (const double pinned = stat(node, "pinned_blocks"), blocks = stat(node, "blocks");
+      blocks > 0 && pinned > blocks / 2) {
+    findings.push_back({"pins", Verdict::kWarning,
+                        format_number(100 * pinned / blocks, 0) + " % of the blocks are pinned",
+                        "what is pinned cannot make room: see kvstorectl unpin"});
+  }
+}
+
+/// The status line of GET `path`, or what went wrong.
+std::string http_status(const std::string& host, const std::string& port, const std::string& path, Duration timeout,
+                        bool* ok) {
+  asio::ip::tcp::iostream stream;
+  stream.expires_after(timeout);
+  stream.connect(host, port);
+  std::string line;
+  if (stream) {
+    stream << "GET " << path << " HTTP/1.1\r\nHost: " << host << "\r\nConnection: close\r\n\r\n" << std::flush;
+    std::getline(stream, line);
+  }
+  *ok = line.starts_with("HTTP/1.1 200") || line.starts_with("HTTP/1.0 200");
+  if (line.empty()) return stream.error() ? stream.error().message() : "no answer";
+  line.erase(line.find_last_not_of("\r\n") + 1);
+  return line.substr(std::min<std::size_t>(line.size(), 9));
+}
+
+void check_admin(const DoctorOptions& options, Findings& findings) {
+  const std::size_t colon = options.admin.rfind(':');
+  if (colon == std::string::npos) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not HOST:PORT");
+  const std::string host = options.admin.substr(0, colon), port = options.admin.substr(colon + 1);
+  for (const char* path : {"/healthz", "/readyz"}) {
+    bool ok = false;
+    const std::string found = http_status(host, port, path, options.node.deadline, &ok);
+    findings.push_back(
+        {std::string("admin ") + path, ok ? Verdict::kOk : Verdict::kWarning, options.admin + ": " + found,
+         ok ? "" : "name the node's admin address with --admin HOST:PORT; without it there are no metrics"});
+    if (!ok) return;
+  }
+}
+
+// -- this machine
+
+void check_machine(Findings& findings) {
+  const std::uint64_t huge_total = meminfo_value("HugePages_Total"), huge_free = meminfo_value("HugePages_Free");
+  const std::uint64_t huge_bytes = meminfo_value("Hugepagesize") * 1024;
+  findings.push_back({"huge pages", huge_total > 0 ? Verdict::kOk : Verdict::kNote,
+                      huge_total > 0 ? format_count(huge_total) + " of " + format_bytes(huge_bytes) + " reserved, " +
+                                           format_count(huge_free) + " free"
+                                     : "none reserved",
+                      huge_total > 0 ? ""
+                                     : "the arena starts faster on huge pages: sysctl vm.nr_hugepages=N, N x " +
+                                           format_bytes(huge_bytes) + " >= the node's capacity"});
+  const std::string thp = read_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::string thp_shmem = read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const bool thp_always = thp.find("[always]") != std::string::npos;
+  findings.push_back(
+      {"transparent huge pages", thp_always ? Verdict::kNote : Verdict::kOk,
+       "memory " + (thp.empty() ? "?" : thp) + ", shared memory " + (thp_shmem.empty() ? "?" : thp_shmem),
+       thp_always ? "`madvise` avoids stalls while the kernel builds huge pages" : ""});
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  findings.push_back(
+      {"open files limit", files.rlim_cur >= 4096 ? Verdict::kOk : Verdict::kNote, format_count(files.rlim_cur),
+       files.rlim_cur >= 4096 ? "" : "a node needs one per connection: LimitNOFILE= of its unit (or ulimit -n)"});
+  for (const char* name : {"tcp_rmem", "tcp_wmem"}) {
+    std::istringstream values(read_line(std::string("/proc/sys/net/ipv4/") + name));
+    std::uint64_t least = 0, usual = 0, most = 0;
+    values >> least >> usual >> most;
+    const bool is_small = most > 0 && most < (4u << 20);
+    findings.push_back(
+        {std::string("net.ipv4.") + name, is_small ? Verdict::kWarning : Verdict::kOk, "at most " + format_bytes(most),
+         is_small
+             ? "large transfers want 4 MiB or more: sysctl net.ipv4." + std::string(name) + "='4096 131072 6291456'"
+             : ""});
+  }
+}
+
+Findings check_all(DoctorOptions& options) {
+  Findings findings;
+  ToolClient client(ctl_config(options.node));
+  for (std::size_t i = 0; i < options.node.endpoints.size(); ++i) check_node(client, options, i, findings);
+  if (const auto stats = client.run(client->stats(options.node.deadline))) {
+    for (const NodeStats& node : *stats) check_contents(node, findings);
+  }
+  if (options.admin != "none") check_admin(options, findings);
+  check_machine(findings);
+  const Findings rdma = check_rdma_here(/*is_asked_for=*/false, {});
+  findings.insert(findings.end(), rdma.begin(), rdma.end());
+  return findings;
+}
+
+void run_doctor(DoctorOptions options) {
+  for (const std::string& name : options.rdma_devices) {
+    std::string why;
+    if (!verbs::parse_device_wish(name, &why)) throw CLI::ValidationError("--rdma-device", why);
+  }
+  const Findings findings =
+      options.rdma_only ? check_rdma_here(/*is_asked_for=*/true, options.rdma_devices) : check_all(options);
+  bool has_failed = false;
+  nlohmann::json document = {{"findings", nlohmann::json::array()}};
+  TextTable table({"", "check", "found"});
+  for (const Finding& finding : findings) {
+    has_failed = has_failed || finding.verdict == Verdict::kFailed;
+    document["findings"].push_back({{"check", finding.check},
+                                    {"verdict", verdict_name(finding.verdict)},
+                                    {"found", finding.found},
+                                    {"advice", finding.advice}});
+    table.add({verdict_name(finding.verdict), finding.check, finding.found});
+    if (!finding.advice.empty()) table.add({"", "", "-> " + finding.advice});
+  }
+  document["ok"] = !has_failed;
+  if (options.json) {
+    std::cout << json_text(document) << '\n';
+  } else {
+    table.print(std::cout);
+  }
+  if (has_failed) throw ToolFailed::said();
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* command =
+      add_ctl_command(app, "doctor", "Is everything all right? Checks nodes and machine, and says what to do", options);
+  command->add_option("--admin", options->admin, "Admin address of a node; none: do not look")
+      ->capture_default_str()
+      ->type_name("HOST:PORT");
+  CLI::Option* const rdma = command->add_flag(
+      "--rdma", options->rdma_only,
+      "Only RDMA of this machine, and no node: module, devices, limits, a transfer of each device to itself");
+  command
+      ->add_option("--rdma-device", options->rdma_devices,
+                   "A device as it is configured, such as mlx5_0 or mlx5_0@10.0.0.1; may be repeated. Default: all")
+      ->needs(rdma)
+      ->type_name("NAME");
+  command->footer(
+      "Exit status 1 if something FAILED; notes and warnings are advice. That RDMA is absent or broken is FAILED only\n"
+      "with --rdma.\n\n"
+      "Examples:\n  kvstorectl doctor\n  kvstorectl doctor --rdma\n"
+      "  kvstorectl doctor --rdma --rdma-device mlx5_0@10.0.0.1\n");
+  command->callback([options] { run_doctor(*options); });
+}
+
+}  // namespace kv

@@ -1,0 +1,47 @@
+// kvstorectl spill: hands over to kvstore-node, which knows the disk's format. kvstorectl itself links no RocksDB.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "client/tools/ctl/ctl.h"
+
+namespace kv {
+namespace {
+
+/// The kvstore-node beside this program, as packages and build directories have it, or the one in PATH.
+std::string node_program() {
+  std::error_code error;
+  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
+  // In a build directory: client/tools/kvstorectl and store/node/kvstore-node.
+  for (const char* const place : {"kvstore-node", "../../store/node/kvstore-node"}) {
+    const std::filesystem::path beside = own.parent_path() / place;
+    if (!error && ::access(beside.c_str(), X_OK) == 0) return beside.string();
+  }
+  return "kvstore-node";
+}
+
+[[noreturn]] void run_spill(const std::vector<std::string>& rest) {
+  const std::string program = node_program();
+  std::vector<std::string> arguments = {program, "spill"};
+  arguments.insert(arguments.end(), rest.begin(), rest.end());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  ::execvp(program.c_str(), argv.data());
+  throw ToolFailed("spill: kvstore-node is neither beside kvstorectl nor in PATH: " +
+                   std::string(std::strerror(errno)));
+}
+
+}  // namespace
+
+void add_spill_command(CLI::App& app) {
+  CLI::App* const command =
+      app.add_subcommand("spill", "Looks at the spill directory of a node that does not run: inspect, verify, compact");
+  command->prefix_command();  // what follows belongs to kvstore-node
+  command->set_help_flag();   // its help too
+  command->callback([command] { run_spill(command->remaining()); });
+}
+
+}  // namespace kv

@@ -1,0 +1,350 @@
+#include <poll.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <thread>
+
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/json_text.h"
+#include "client/tools/options.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+
+ClientConfig ctl_config(ConnectionOptions& node) {
+  complete(node);
+  ClientConfig config = client_config(node, "kvstorectl");
+  config.connections_per_node = 1;
+  config.connect_timeout = std::min<Duration>(config.connect_timeout, node.deadline);
+  config.backoff_max = 200ms;
+  config.breaker_failures = 1'000'000;
+  return config;
+}
+
+double stat(const NodeStats& stats, std::string_view name, double otherwise) {
+  const auto found =
+      std::find_if(stats.values.begin(), stats.values.end(), [&](const auto& value) { return value.first == name; });
+  return found == stats.values.end() ? otherwise : found->second;
+}
+
+bool has_stat(const NodeStats& stats, std::string_view name) {
+  return std::any_of(stats.values.begin(), stats.values.end(), [&](const auto& value) { return value.first == name; });
+}
+
+namespace {
+
+/// A count as words, or "-" if the node does not tell it.
+std::string count_cell(const NodeStats& stats, std::string_view name) {
+  return has_stat(stats, name) ? format_count(static_cast<std::uint64_t>(stat(stats, name))) : "-";
+}
+
+std::string fraction_cell(double part, double whole) {
+  return whole > 0 ? format_number(100 * part / whole, 1) + " %" : "-";
+}
+
+std::string hit_rate_cell(const NodeStats& stats) {
+  const double hits = stat(stats, "get_hit_blocks");
+  return fraction_cell(hits, hits + stat(stats, "get_miss_blocks"));
+}
+
+std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& node) {
+  auto stats = client.run(client->stats(node.deadline));
+  if (!stats) throw ToolFailed(describe(stats.error()));
+  return *std::move(stats);
+}
+
+/// Status 1 if a node did not answer: scripts and probes see it.
+void fail_if_silent(const std::vector<NodeStats>& nodes) {
+  if (std::any_of(nodes.begin(), nodes.end(), [](const NodeStats& node) { return bool(node.error); })) {
+    throw ToolFailed::said();
+  }
+}
+
+const NodeStatus* find_status(const std::vector<NodeStatus>& nodes, const std::string& name) {
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) { return node.name == name; });
+  return found == nodes.end() ? nullptr : &*found;
+}
+
+nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vector<NodeStatus>& nodes) {
+  nlohmann::json document = {{"nodes", nlohmann::json::array()}};
+  for (const NodeStats& node : stats) {
+    nlohmann::json entry = {{"name", node.name}, {"answers", !node.error}};
+    if (node.error) entry["error"] = describe(node.error);
+    if (const NodeStatus* status = find_status(nodes, node.name)) {
+      entry["endpoint"] = status->endpoint;
+      entry["node_id"] = status->node_id;
+      entry["transport"] = status->peer_transport;
+    }
+    entry["stats"] = nlohmann::json::object();
+    for (const auto& [name, value] : node.values) entry["stats"][name] = value;
+    entry["namespace_count"] = node.namespaces.size();
+    document["nodes"].push_back(entry);
+  }
+  return document;
+}
+
+std::string disk_state(const NodeStats& node) {
+  const bool is_on = stat(node, "disk_is_on") != 0;
+  if (stat(node, "disk_is_loading") == 0) {
+    const std::string left_out = stat(node, "disk_directories_left_out") > 0
+                                     ? ", " + count_cell(node, "disk_directories_left_out") + " left out"
+                                     : "";
+    return (is_on ? "on" : "off") + left_out;
+  }
+  return is_on ? "loading, " + count_cell(node, "disk_loaded_blocks") + " so far" : "opening";
+}
+
+/// One line for each node with a disk tier; nothing if there is none.
+void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
+  TextTable table({"disk of", "state", "blocks", "on disk only", "files", "hits", "lost unwritten", "lost damaged"});
+  bool has_any = false;
+  for (const NodeStats& node : stats) {
+    if (node.error || !has_stat(node, "disk_is_on")) continue;
+    has_any = true;
+    const auto bytes_cell = [&](const char* name) {
+      return format_bytes(static_cast<std::uint64_t>(stat(node, name)));
+    };
+    table.add({node.name, disk_state(node), count_cell(node, "disk_blocks"), bytes_cell("disk_only_bytes"),
+               bytes_cell("disk_file_bytes"), count_cell(node, "get_disk_blocks"),
+               count_cell(node, "lost_unspilled_blocks"), count_cell(node, "lost_blocks")});
+  }
+  if (!has_any) return;
+  out << '\n';
+  table.print(out);
+}
+
+/// One line for each node with RDMA; nothing if there is none.
+void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
+  TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused", "messages"});
+  bool has_any = false;
+  for (const NodeStats& node : stats) {
+    if (node.error || !has_stat(node, "rdma_devices")) continue;
+    has_any = true;
+    table.add({node.name, count_cell(node, "rdma_devices"),
+               format_bytes(static_cast<std::uint64_t>(stat(node, "rdma_registered_bytes"))),
+               count_cell(node, "rdma_lanes"), count_cell(node, "rdma_lanes_connected"),
+               count_cell(node, "rdma_lanes_broken"), count_cell(node, "rdma_lanes_refused"),
+               count_cell(node, "rdma_messages")});
+  }
+  if (!has_any) return;
+  out << '\n';
+  table.print(out);
+}
+
+void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeStatus>& nodes) {
+  TextTable table(
+      {"node", "state", "over", "up", "blocks", "used", "of", "full", "hit rate", "evicted", "leases", "sessions"});
+  for (const NodeStats& node : stats) {
+    const NodeStatus* status = find_status(nodes, node.name);
+    if (node.error) {
+      table.add({node.name, "down: " + (status && !status->last_error_text.empty() ? status->last_error_text
+                                                                                   : describe(node.error))});
+      continue;
+    }
+    const double used = stat(node, "allocated_bytes"), capacity = stat(node, "capacity_bytes");
+    table.add({node.name, stat(node, "draining") != 0 ? "draining" : "serving", status ? status->peer_transport : "-",
+               has_stat(node, "uptime_seconds") ? format_seconds(stat(node, "uptime_seconds")) : "-",
+               count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
+               format_bytes(static_cast<std::uint64_t>(capacity)), fraction_cell(used, capacity), hit_rate_cell(node),
+               count_cell(node, "evicted_blocks"), count_cell(node, "leases"), count_cell(node, "sessions")});
+  }
+  table.print(std::cout);
+  print_disks(stats, std::cout);
+  print_rdma(stats, std::cout);
+}
+
+void run_status(CtlOptions options) {
+  ToolClient client(ctl_config(options.node));
+  const std::vector<NodeStats> stats = fetch_stats(client, options.node);
+  const std::vector<NodeStatus> nodes = client->nodes();
+  if (options.json) {
+    std::cout << json_text(status_json(stats, nodes)) << '\n';
+  } else {
+    print_status(stats, nodes);
+  }
+  fail_if_silent(stats);
+}
+
+void run_namespaces(CtlOptions options) {
+  ToolClient client(ctl_config(options.node));
+  const std::vector<NodeStats> stats = fetch_stats(client, options.node);
+  nlohmann::json document = {{"namespaces", nlohmann::json::array()}};
+  TextTable table({"node", "id", "model", "block tokens", "block size", "blocks", "bytes", "other fields"});
+  for (const NodeStats& node : stats) {
+    for (const NodeStats::Namespace& space : node.namespaces) {
+      std::string why, other;
+      const auto record = NamespaceRecord::parse(space.record, &why);
+      const std::string id = record ? to_hex(record->id().bytes) : "?";
+      for (std::size_t begin = 0, end; (end = space.record.find('\n', begin)) != std::string::npos; begin = end + 1) {
+        const std::string line = space.record.substr(begin, end - begin);
+        if (line.starts_with("model=") || line.starts_with("block_size=") || line.starts_with("block_bytes=")) continue;
+        other += (other.empty() ? "" : " ") + line;
+      }
+      table.add({node.name, id, record ? std::string(record->field("model")) : "?",
+                 record ? std::to_string(record->block_size()) : "?",
+                 record ? format_bytes(record->block_bytes()) : "?", format_count(space.block_count),
+                 format_bytes(space.total_bytes), other});
+      document["namespaces"].push_back({{"node", node.name},
+                                        {"id", id},
+                                        {"record", space.record},
+                                        {"block_bytes", record ? record->block_bytes() : 0},
+                                        {"bytes", space.total_bytes},
+                                        {"block_count", space.block_count}});
+    }
+    if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';
+  }
+  if (options.json) {
+    std::cout << json_text(document) << '\n';
+  } else {
+    table.print(std::cout);
+  }
+  fail_if_silent(stats);
+}
+
+struct TopOptions : CtlOptions {
+  std::chrono::milliseconds interval{1000};
+  bool once = false;
+};
+
+/// Reads single keys while it lives; the terminal is as before afterwards.
+class RawKeys {
+ public:
+  RawKeys() : is_terminal_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
+    if (!is_terminal_) return;
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+  }
+  ~RawKeys() {
+    if (is_terminal_) ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+  RawKeys(const RawKeys&) = delete;
+  RawKeys& operator=(const RawKeys&) = delete;
+
+  /// The key pressed within `timeout`, or 0.
+  char wait(std::chrono::milliseconds timeout) const {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    char key = 0;
+    if (!is_terminal_) {
+      std::this_thread::sleep_for(timeout);
+    } else if (::poll(&input, 1, static_cast<int>(timeout.count())) > 0 && ::read(STDIN_FILENO, &key, 1) <= 0) {
+      return 'q';
+    }
+    return key;
+  }
+
+ private:
+  termios before_{};
+  bool is_terminal_;
+};
+
+struct TopSample {
+  std::vector<NodeStats> stats;
+  TimePoint when;
+};
+
+/// Change per second of a counter, or 0.
+double rate_of(const NodeStats& before, const NodeStats& now, std::string_view name, double seconds) {
+  return seconds > 0 ? std::max(0.0, stat(now, name) - stat(before, name)) / seconds : 0;
+}
+
+constexpr std::array<std::string_view, 4> kTopRates = {"get_hit_blocks", "get_miss_blocks", "stored_blocks",
+                                                       "evicted_blocks"};
+
+nlohmann::json top_json(const TopSample& before, const TopSample& now) {
+  const double seconds = std::chrono::duration<double>(now.when - before.when).count();
+  nlohmann::json document = {{"seconds", seconds}, {"nodes", nlohmann::json::array()}};
+  for (std::size_t i = 0; i < now.stats.size(); ++i) {
+    const NodeStats& node = now.stats[i];
+    nlohmann::json entry = {{"name", node.name},
+                            {"answers", !node.error},
+                            {"block_count", stat(node, "blocks")},
+                            {"allocated_bytes", stat(node, "allocated_bytes")},
+                            {"sessions", stat(node, "sessions")}};
+    for (const std::string_view name : kTopRates) {
+      entry[std::string(name) + "_per_second"] = rate_of(before.stats[i], node, name, seconds);
+    }
+    document["nodes"].push_back(entry);
+  }
+  return document;
+}
+
+void print_top(const TopSample& before, const TopSample& now, std::ostream& out) {
+  const double seconds = std::chrono::duration<double>(now.when - before.when).count();
+  TextTable table({"node", "blocks", "used", "full", "got blk/s", "missed blk/s", "hit rate", "stored blk/s",
+                   "evicted blk/s", "leases", "sessions"});
+  for (std::size_t i = 0; i < now.stats.size(); ++i) {
+    const NodeStats& node = now.stats[i];
+    if (node.error) {
+      table.add({node.name, "down: " + describe(node.error)});
+      continue;
+    }
+    const auto rate = [&](std::string_view name) { return rate_of(before.stats[i], node, name, seconds); };
+    const double hits = rate("get_hit_blocks"), misses = rate("get_miss_blocks");
+    const double used = stat(node, "allocated_bytes");
+    table.add({node.name, count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
+               fraction_cell(used, stat(node, "capacity_bytes")), format_number(hits, 0), format_number(misses, 0),
+               fraction_cell(hits, hits + misses), format_number(rate("stored_blocks"), 0),
+               format_number(rate("evicted_blocks"), 0), count_cell(node, "leases"), count_cell(node, "sessions")});
+  }
+  table.print(out);
+}
+
+void run_top(TopOptions options) {
+  ToolClient client(ctl_config(options.node));
+  const auto sample = [&] { return TopSample{fetch_stats(client, options.node), std::chrono::steady_clock::now()}; };
+  TopSample before = sample();
+  if (options.once) {
+    std::this_thread::sleep_for(options.interval);
+    const TopSample now = sample();
+    if (options.json) {
+      std::cout << json_text(top_json(before, now)) << '\n';
+    } else {
+      print_top(before, now, std::cout);
+    }
+    return fail_if_silent(now.stats);
+  }
+  const RawKeys keys;
+  while (keys.wait(options.interval) != 'q') {
+    TopSample now = sample();
+    if (options.json) {
+      std::cout << json_text(top_json(before, now), /*indent=*/-1) << std::endl;
+    } else {
+      std::cout << "\033[H\033[2J"
+                << "kvstorectl top, every " << format_seconds(std::chrono::duration<double>(options.interval).count())
+                << "; q quits\n\n";
+      print_top(before, now, std::cout);
+      std::cout << std::flush;
+    }
+    if (!std::cout) return;
+    before = std::move(now);
+  }
+}
+
+}  // namespace
+
+void add_status_commands(CLI::App& app) {
+  auto status = std::make_shared<CtlOptions>();
+  CLI::App* command = add_ctl_command(app, "status", "What the nodes hold, and whether they serve", status);
+  command->footer(
+      "With --json every counter of the node. Exit status 1 if a node does not answer.\n\n"
+      "Example:\n  kvstorectl status -e tcp://127.0.0.1:7400 -e tcp://127.0.0.1:7401\n");
+  command->callback([status] { run_status(*status); });
+
+  auto top = std::make_shared<TopOptions>();
+  command = add_ctl_command(app, "top", "What the nodes do, again and again; q quits", top);
+  add_duration_option(*command, "--interval", top->interval, "Between two looks");
+  command->add_flag("--once", top->once, "One look over one interval, then end; for scripts");
+  command->footer("Example:\n  kvstorectl top --once --json --interval 5s\n");
+  command->callback([top] { run_top(*top); });
+
+  auto spaces = std::make_shared<CtlOptions>();
+  command =
+      add_ctl_command(app, "namespaces", "The namespaces of each node: whose blocks, how many, how large", spaces);
+  command->callback([spaces] { run_namespaces(*spaces); });
+}
+
+}  // namespace kv

@@ -1,0 +1,25 @@
+// client/tools/ctl/doctor.h: what `kvstorectl doctor` finds.
+//
+// Files, in reading order:
+//   ctl_doctor.cc      the verb: nodes and machine
+//   rdma_machine.h     what the kernel tells about RDMA here
+//   rdma_loopback.h    a real transfer of a device to itself
+//   doctor_rdma.h      both, judged: what is wrong with RDMA, and what to do
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kv {
+
+enum class Verdict { kOk, kNote, kWarning, kFailed };
+
+struct Finding {
+  std::string check;
+  Verdict verdict;
+  std::string found;
+  std::string advice;  ///< Empty if there is nothing to do.
+};
+using Findings = std::vector<Finding>;
+
+}  // namespace kv

@@ -1,0 +1,38 @@
+// client/tools/ctl/doctor_rdma.h: is RDMA all right on this machine? Each judge_ function turns facts into findings
+// that say what to do; check_rdma() gathers the facts from a provider.
+//
+// A device that cannot be used is a warning: others may do. FAILED is what keeps RDMA from working at all, and a
+// transfer that goes wrong.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/tools/ctl/doctor.h"
+#include "client/tools/ctl/rdma_loopback.h"
+#include "client/tools/ctl/rdma_machine.h"
+
+namespace kv {
+
+/// `why`: of verbs::load_verbs().
+Finding judge_module(const std::string& why);
+Finding judge_memlock(const RdmaMachine& machine);
+/// A device that could not be opened, or that libibverbs does not list (no error).
+Finding judge_closed_device(const RdmaDevice& device, error_code error);
+/// The device, its ports and their GIDs. `wanted`: the address that is asked for.
+Findings judge_device(const verbs::DeviceInfo& device, const RdmaMachine& machine,
+                      const std::optional<verbs::Gid>& wanted = std::nullopt);
+Finding judge_transfer(const verbs::Attachment& attachment, const Loopback& loopback, const RdmaMachine& machine);
+/// What GPU memory could be registered. `takes_dmabuf`: of each device by name.
+Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::string, bool>>& takes_dmabuf);
+
+/// All of the above but the module, on the devices of `provider`. `names`, if any, are what verbs::parse_device_wish()
+/// reads: only these move bytes, and one that cannot has FAILED.
+asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine,
+                                     const std::vector<std::string>& names, Clock& clock);
+
+/// On this machine. Unless it `is_asked_for`, nothing FAILED: without RDMA, TCP and shared memory are used.
+Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& names);
+
+}  // namespace kv

@@ -1,0 +1,122 @@
+#include "client/tools/ctl/rdma_machine.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace kv {
+namespace {
+
+constexpr unsigned kCapIpcLock = 14;  // CAP_IPC_LOCK of linux/capability.h
+
+std::string read_line(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// What stands behind `name` in a file of "name: value" lines.
+std::string value_of(const std::filesystem::path& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return line.substr(name.size() + 1);
+  }
+  return "";
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// "4: ACTIVE" is ACTIVE.
+std::string behind_colon(const std::string& line) {
+  const std::size_t begin = line.find(": ");
+  return begin == std::string::npos ? line : line.substr(begin + 2);
+}
+
+RdmaPort read_port(const std::filesystem::path& sys, const std::filesystem::path& port, const std::string& number) {
+  RdmaPort read{.number = static_cast<std::uint8_t>(std::atoi(number.c_str())),
+                .state = behind_colon(read_line(port / "state")),
+                .physical_state = behind_colon(read_line(port / "phys_state")),
+                .interface = "",
+                .interface_mtu_bytes = 0};
+  const std::filesystem::path interfaces = port / "gid_attrs/ndevs";
+  for (const std::string& index : names_in(interfaces)) {
+    read.interface = read_line(interfaces / index);  // fails for an entry without a GID
+    if (!read.interface.empty()) break;
+  }
+  if (!read.interface.empty()) {
+    std::istringstream(read_line(sys / "class/net" / read.interface / "mtu")) >> read.interface_mtu_bytes;
+  }
+  return read;
+}
+
+std::vector<RdmaDevice> read_devices(const std::string& root) {
+  const std::filesystem::path sys = root + "/sys";
+  std::map<std::string, std::string> files;
+  for (const std::string& name : names_in(sys / "class/infiniband_verbs")) {
+    const std::string device = read_line(sys / "class/infiniband_verbs" / name / "ibdev");
+    if (!device.empty()) files[device] = "/dev/infiniband/" + name;
+  }
+  std::vector<RdmaDevice> devices;
+  for (const std::string& name : names_in(sys / "class/infiniband")) {
+    RdmaDevice& device = devices.emplace_back();
+    device.name = name;
+    device.file = files[name];
+    if (!device.file.empty() && ::access((root + device.file).c_str(), R_OK | W_OK) != 0)
+      device.may_open = last_errno();
+    const std::filesystem::path ports = sys / "class/infiniband" / name / "ports";
+    for (const std::string& number : names_in(ports)) device.ports.push_back(read_port(sys, ports / number, number));
+  }
+  return devices;
+}
+
+}  // namespace
+
+const RdmaDevice* RdmaMachine::find(const std::string& name) const {
+  const auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& each) { return each.name == name; });
+  return found == devices.end() ? nullptr : &*found;
+}
+
+const RdmaPort* RdmaMachine::find(const std::string& device, std::uint8_t port) const {
+  const RdmaDevice* const holder = find(device);
+  if (!holder) return nullptr;
+  const auto found =
+      std::find_if(holder->ports.begin(), holder->ports.end(), [&](const auto& each) { return each.number == port; });
+  return found == holder->ports.end() ? nullptr : &*found;
+}
+
+RdmaMachine read_rdma_machine(const std::string& root) {
+  RdmaMachine machine;
+  machine.devices = read_devices(root);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    machine.memlock_bytes = limit.rlim_cur;
+  // In a user namespace of its own (a rootless container) a process has every capability, and the kernel does not count
+  // this one.
+  std::istringstream users(read_line(root + "/proc/self/uid_map"));
+  std::uint64_t inside = 0, outside = 0, count = 0, capabilities = 0;
+  users >> inside >> outside >> count;
+  std::istringstream(value_of(root + "/proc/self/status", "CapEff")) >> std::hex >> capabilities;
+  machine.ignores_memlock = (capabilities >> kCapIpcLock & 1) != 0 && outside == 0 && count == 0xFFFFFFFF;
+  std::istringstream(value_of(root + "/proc/meminfo", "MemTotal")) >> machine.memory_bytes;
+  machine.memory_bytes *= 1024;
+  machine.nvidia_driver = read_line(root + "/proc/driver/nvidia/version");
+  for (const char* const module : {"nvidia_peermem", "nv_peer_mem"}) {
+    if (std::filesystem::exists(root + "/sys/module/" + module)) machine.has_nvidia_peermem = true;
+  }
+  return machine;
+}
+
+}  // namespace kv

@@ -1,0 +1,46 @@
+// client/tools/ctl/rdma_machine.h: what the kernel tells about RDMA on this machine, without libibverbs: the devices
+// that it has, why one of them may not be opened, how much memory may be registered.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kv {
+
+struct RdmaPort {
+  std::uint8_t number = 1;
+  std::string state;           ///< "ACTIVE", "INIT", "DOWN", ...
+  std::string physical_state;  ///< "LinkUp", "Polling", "Disabled", ...
+  std::string interface;       ///< Of RoCE, as "eth0".
+  std::uint32_t interface_mtu_bytes = 0;
+};
+
+struct RdmaDevice {
+  std::string name;
+  std::string file;     ///< "/dev/infiniband/uverbs0"; empty: the module ib_uverbs is not loaded.
+  error_code may_open;  ///< Why this process may not open `file`.
+  std::vector<RdmaPort> ports;
+};
+
+struct RdmaMachine {
+  static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+
+  std::vector<RdmaDevice> devices;           ///< By name.
+  std::uint64_t memlock_bytes = kUnlimited;  ///< What this process may register.
+  bool ignores_memlock = false;              ///< It has CAP_IPC_LOCK, and not only within a user namespace.
+  std::uint64_t memory_bytes = 0;            ///< Of the machine.
+  std::string nvidia_driver;                 ///< Its version line; empty: not loaded.
+  bool has_nvidia_peermem = false;
+
+  const RdmaDevice* find(const std::string& name) const;  ///< Null if there is none.
+  const RdmaPort* find(const std::string& device, std::uint8_t port) const;
+};
+
+/// Reads /sys, /proc and /dev below `root`.
+RdmaMachine read_rdma_machine(const std::string& root = "");
+
+}  // namespace kv

@@ -1,0 +1,167 @@
+#include "gpu/device/cuda_module.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "base/assert.h"
+#include "gpu/device/cuda_functions.h"
+#include "gpu/device/device_plan.h"
+#include "gpu/verified_plan.h"
+
+namespace kv {
+
+namespace {
+
+/// cudaError_t as an error_code. CUDA's texts are in the module, which may be gone by the time somebody asks for one.
+// boost::system::error_category is never deleted through its base, so it has no virtual destructor.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
+class CudaCategory final : public boost::system::error_category {
+ public:
+  const char* name() const noexcept override { return "cuda"; }
+  std::string message(int error) const override { return "CUDA error " + std::to_string(error); }
+};
+#pragma GCC diagnostic pop
+const CudaCategory& cuda_category() {
+  static const CudaCategory category;
+  return category;
+}
+
+template <class Function>
+bool find(void* library, const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(dlsym(library, name));
+  return function != nullptr;
+}
+
+}  // namespace
+
+CudaModule::CudaModule(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
+CudaModule::~CudaModule() = default;
+
+Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
+  const auto refuse = [&](std::string reason) -> Result<std::shared_ptr<const CudaModule>> {
+    if (why) *why = std::move(reason);
+    return Errc::kUnavailable;
+  };
+  const char* named = std::getenv("KV_CUDA_MODULE");
+  auto functions = std::make_unique<Functions>();
+  functions->library = dlopen(named ? named : "libkvstore_cuda.so", RTLD_NOW | RTLD_LOCAL);
+  void* library = functions->library;
+  if (!library) return refuse(dlerror());
+  if (!find(library, "kv_cuda_abi_version", functions->abi_version) || functions->abi_version() != kDeviceAbiVersion) {
+    return refuse("the CUDA module is another version's");
+  }
+  Functions& f = *functions;
+  const bool is_whole =
+      find(library, "kv_cuda_permute", f.permute) && find(library, "kv_cuda_scatter_kept", f.scatter_kept) &&
+      find(library, "kv_cuda_checksum", f.checksum) && find(library, "kv_cuda_copy_batch", f.copy_batch) &&
+      find(library, "kv_cuda_copy_2d", f.copy_2d) && find(library, "kv_cuda_clear", f.clear) &&
+      find(library, "kv_cuda_device_count", f.device_count) && find(library, "kv_cuda_use_device", f.use_device) &&
+      find(library, "kv_cuda_allocate", f.allocate) && find(library, "kv_cuda_free", f.free) &&
+      find(library, "kv_cuda_copy", f.copy) && find(library, "kv_cuda_synchronise", f.synchronise) &&
+      find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
+      find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
+      find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
+      find(library, "kv_cuda_export_dmabuf", f.export_dmabuf) &&
+      find(library, "kv_cuda_create_stream", f.create_stream) &&
+      find(library, "kv_cuda_destroy_stream", f.destroy_stream) &&
+      find(library, "kv_cuda_create_event", f.create_event) &&
+      find(library, "kv_cuda_destroy_event", f.destroy_event) && find(library, "kv_cuda_record", f.record) &&
+      find(library, "kv_cuda_wait_on_stream", f.wait_on_stream) && find(library, "kv_cuda_is_passed", f.is_passed) &&
+      find(library, "kv_cuda_wait", f.wait);
+  if (!is_whole) return refuse("the CUDA module lacks a function");
+  if (functions->device_count() == 0) return refuse("no CUDA device");
+  return std::shared_ptr<const CudaModule>(new CudaModule(std::move(functions)));
+}
+
+int CudaModule::device_count() const { return functions_->device_count(); }
+
+Result<void> CudaModule::check(int error) const {
+  if (error == 0) return {};
+  return error_code(error, cuda_category());
+}
+
+Result<void> CudaModule::permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
+                                 const Rows& from_rows, std::int64_t row_count, const Operation& operation,
+                                 void* stream, int block_count_max) const {
+  KV_ASSERT(row_count >= 0 && block_count_max > 0);
+  const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
+  if (!plan) return Errc::kMismatch;
+  for (const DevicePlan& launch : make_device_plans(*plan)) {
+    const auto launched = check(functions_->permute(&launch, stream, block_count_max));
+    if (!launched) return launched.error();
+  }
+  return {};
+}
+
+Result<void> CudaModule::scatter_kept(const BoundLayout& cache, std::span<const KeepRow> rows,
+                                      const BoundLayout& source, void* stream, int block_count_max) const {
+  const auto plan = make_keep_plan(cache, source);
+  if (!plan) return plan.error();
+  for (const DevicePlan& launch : make_device_plans(*plan)) {
+    const auto launched = check(functions_->scatter_kept(&launch, rows.data(), static_cast<std::int64_t>(rows.size()),
+                                                         stream, block_count_max));
+    if (!launched) return launched.error();
+  }
+  return {};
+}
+
+Result<void> CudaModule::scatter_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
+                                          const VerifiedBlocks& verified, const Operation& operation, void* stream,
+                                          int block_count_max) const {
+  return run_verified(cache, rows, blocks, verified, operation, true, stream, block_count_max);
+}
+Result<void> CudaModule::gather_with_checksums(const BoundLayout& blocks, const BoundLayout& cache, const Rows& rows,
+                                               const VerifiedBlocks& verified, const Operation& operation, void* stream,
+                                               int block_count_max) const {
+  return run_verified(cache, rows, blocks, verified, operation, false, stream, block_count_max);
+}
+
+Result<void> CudaModule::run_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
+                                      const VerifiedBlocks& verified, const Operation& operation, bool is_scatter,
+                                      void* stream, int block_count_max) const {
+  const auto steps = plan_verified(cache, rows, blocks, verified, operation, is_scatter);
+  if (!steps) return steps.error();
+  for (const VerifiedStep& step : *steps) {
+    const auto sum = [&] { return check(functions_->checksum(&step.checksum, cache.bases.front(), stream)); };
+    if (is_scatter) {
+      if (const auto enqueued = sum(); !enqueued) return enqueued.error();
+    }
+    for (const DevicePlan& launch : step.launches) {
+      const auto launched = check(functions_->permute(&launch, stream, block_count_max));
+      if (!launched) return launched.error();
+    }
+    if (!is_scatter) {
+      if (const auto enqueued = sum(); !enqueued) return enqueued.error();
+    }
+  }
+  return {};
+}
+
+Result<void> CudaModule::copy_batch(std::span<void* const> to, std::span<const void* const> from,
+                                    std::span<const std::size_t> bytes, void* stream) const {
+  KV_ASSERT(to.size() == from.size() && to.size() == bytes.size());
+  return check(functions_->copy_batch(to.data(), from.data(), bytes.data(), to.size(), stream));
+}
+
+void* CudaModule::allocate(std::size_t bytes) const { return functions_->allocate(bytes); }
+void CudaModule::free(void* memory) const { functions_->free(memory); }
+Result<void> CudaModule::copy(void* to, const void* from, std::size_t bytes) const {
+  return check(functions_->copy(to, from, bytes));
+}
+Result<void> CudaModule::lock_pages(std::span<std::byte> memory) const {
+  return check(functions_->lock_pages(memory.data(), memory.size()));
+}
+Result<void> CudaModule::unlock_pages(std::byte* memory) const { return check(functions_->unlock_pages(memory)); }
+Result<CudaModule::Dmabuf> CudaModule::export_dmabuf(std::span<std::byte> memory) const {
+  constexpr int kNotSupported = 801;  // cudaErrorNotSupported
+  Dmabuf dmabuf;
+  const int error = functions_->export_dmabuf(memory.data(), memory.size(), &dmabuf.fd, &dmabuf.offset);
+  if (error == kNotSupported) return Errc::kUnsupported;
+  if (const auto exported = check(error); !exported) return exported.error();
+  return dmabuf;
+}
+Result<void> CudaModule::synchronise(void* stream) const { return check(functions_->synchronise(stream)); }
+
+}  // namespace kv

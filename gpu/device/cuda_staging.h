@@ -1,0 +1,60 @@
+// gpu/device/cuda_staging.h: staging's lanes and marks on an NVIDIA device: two streams of its own, and events.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpu/device/cuda_module.h"
+#include "gpu/staging_device.h"
+
+namespace kv {
+
+/// Marks are events from a ring for each lane. A mark whose event was recorded again is waited for as the later one,
+/// which is passed no earlier: a mark never goes stale. Thread safety: none. Time: the steady clock.
+class CudaStagingDevice final : public StagingDevice {
+ public:
+  /// On device number `device`, from whatever thread it is used later; -1: the one that this thread uses now.
+  static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module, int device = -1);
+  ~CudaStagingDevice() override;  ///< Waits for both lanes.
+
+  /// Work of the caller's own stream waits until `mark` is passed: how an engine's layer waits for its pages.
+  Result<void> wait_on_stream(void* stream, Mark mark);
+  /// A lane goes on only after what the caller's stream has been given so far: pages that are still being computed.
+  Result<void> wait_for_stream(Lane lane, void* stream);
+
+  std::byte* allocate(StagingMemory kind, std::size_t bytes) override;
+  void free(StagingMemory kind, std::byte* memory) override;
+  Result<void> copy(const Copy2d& copy) override;
+  Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
+                       std::int64_t row_count, const Operation& operation, int block_count_max) override;
+  Result<void> clear(std::byte* device_memory, std::size_t bytes) override;
+  Result<Mark> mark(Lane lane) override;
+  Result<void> wait_on_lane(Lane lane, Mark mark) override;
+  Result<void> wait(Mark mark, TimePoint deadline) const override;
+  TimePoint now() const override { return std::chrono::steady_clock::now(); }
+
+ private:
+  static constexpr std::size_t kEvents = 256;
+  struct Queue {
+    void* stream = nullptr;
+    std::vector<void*> events = {};
+    std::uint64_t marked = 0;
+  };
+
+  /// Makes the object's device the thread's while it lives.
+  class OnDevice;
+
+  CudaStagingDevice(std::shared_ptr<const CudaModule> module, int device)
+      : module_(std::move(module)), device_(device) {}
+  Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }
+  void* event_of(Mark mark) const { return queues_[static_cast<std::size_t>(mark.lane)].events[mark.number % kEvents]; }
+
+  std::shared_ptr<const CudaModule> module_;
+  int device_;
+  std::array<Queue, 2> queues_;
+  void* borrowed_event_ = nullptr;  ///< Recorded on the caller's streams.
+};
+
+}  // namespace kv

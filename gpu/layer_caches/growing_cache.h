@@ -1,0 +1,27 @@
+// gpu/layer_caches/growing_cache.h: keeps every token, in memory that grows.
+#pragma once
+
+#include <optional>
+
+#include "gpu/layer_caches/layer_cache.h"
+
+namespace kv {
+
+/// View: all tokens. Memory doubles when it is full, so that adding a token at a time copies each token twice at most.
+class GrowingCache final : public LayerCache {
+ public:
+  Result<KvView> update(const KvTensor& added) override;
+  std::int64_t token_count() const override { return token_count_; }
+  Result<void> crop(std::int64_t token_count) override;
+  void select(std::span<const std::int64_t> sequences) override;
+
+  KvView view() const { return {tokens_ ? &*tokens_ : nullptr, 0, token_count_}; }
+
+ private:
+  void reserve(const TokenShape& shape, std::int64_t token_count);
+
+  std::optional<KvTensor> tokens_;
+  std::int64_t token_count_ = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,98 @@
+#include "gpu/layer_caches/kv_tensor.h"
+
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kKeyComponent = 0, kValueComponent = 1;
+
+float read(const BoundLayout& bound, std::size_t component, std::int64_t slot, std::int64_t head,
+           std::int64_t feature) {
+  const Element element = bound.layout.components[component].element;
+  std::uint32_t code = 0;
+  std::memcpy(&code, bound.address(0, component, slot, head, feature),
+              static_cast<std::size_t>(element_bytes(element)));
+  return decode_element(element, code);
+}
+
+void write(const BoundLayout& bound, std::size_t component, std::int64_t slot, std::int64_t head, std::int64_t feature,
+           float number) {
+  const Element element = bound.layout.components[component].element;
+  const std::uint32_t code = encode_element(element, number);
+  std::memcpy(bound.address(0, component, slot, head, feature), &code,
+              static_cast<std::size_t>(element_bytes(element)));
+}
+
+}  // namespace
+
+KvTensor::KvTensor(const TokenShape& shape, std::int64_t token_count) : shape_(shape) {
+  Layout layout = layouts::batched({.block_count = shape.batch_count,
+                                    .block_tokens = token_count,
+                                    .heads = shape.heads,
+                                    .key_size = shape.key_size,
+                                    .value_size = shape.value_size,
+                                    .element = shape.element})
+                      .value();
+  KV_ASSERT(layout.components[kKeyComponent].role == Role::kKey &&
+            layout.components[kValueComponent].role == Role::kValue);
+  keys_.resize(static_cast<std::size_t>(layout.tensor_bytes(0)));
+  values_.resize(static_cast<std::size_t>(layout.tensor_bytes(1)));
+  bound_ = bind_layout(std::move(layout), std::array<void*, 2>{keys_.data(), values_.data()}).value();
+}
+
+float KvTensor::key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const {
+  return read(bound_, kKeyComponent, sequence * token_count() + token, head, feature);
+}
+float KvTensor::value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const {
+  return read(bound_, kValueComponent, sequence * token_count() + token, head, feature);
+}
+void KvTensor::set_key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature,
+                       float number) {
+  write(bound_, kKeyComponent, sequence * token_count() + token, head, feature, number);
+}
+void KvTensor::set_value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature,
+                         float number) {
+  write(bound_, kValueComponent, sequence * token_count() + token, head, feature, number);
+}
+
+void move_tokens(KvTensor& to, std::span<const std::int64_t> to_tokens, const KvTensor& from,
+                 std::span<const std::int64_t> from_tokens, const Operation& operation) {
+  KV_ASSERT(&to != &from && to.shape() == from.shape() && to_tokens.size() == from_tokens.size());
+  std::vector<std::int64_t> to_slots(to_tokens.begin(), to_tokens.end());
+  std::vector<std::int64_t> from_slots(from_tokens.begin(), from_tokens.end());
+  for (const std::int64_t token : to_slots) KV_ASSERT(token >= 0 && token < to.token_count());
+  for (const std::int64_t token : from_slots) KV_ASSERT(token >= 0 && token < from.token_count());
+  for (std::int64_t sequence = 0; sequence < to.shape().batch_count; ++sequence) {
+    const auto moved = permute(to.layout(), Rows::slots(to_slots.data()), from.layout(), Rows::slots(from_slots.data()),
+                               static_cast<std::int64_t>(to_slots.size()), operation);
+    KV_ASSERT(moved);
+    for (std::int64_t& slot : to_slots) slot += to.token_count();
+    for (std::int64_t& slot : from_slots) slot += from.token_count();
+  }
+}
+
+void copy_tokens(KvTensor& to, std::int64_t to_begin, const KvTensor& from, std::int64_t from_begin,
+                 std::int64_t count) {
+  std::vector<std::int64_t> to_tokens(static_cast<std::size_t>(count)), from_tokens(to_tokens.size());
+  std::iota(to_tokens.begin(), to_tokens.end(), to_begin);
+  std::iota(from_tokens.begin(), from_tokens.end(), from_begin);
+  move_tokens(to, to_tokens, from, from_tokens);
+}
+
+KvTensor select_sequences(const KvTensor& from, std::span<const std::int64_t> sequences) {
+  TokenShape shape = from.shape();
+  shape.batch_count = static_cast<std::int64_t>(sequences.size());
+  KvTensor selected(shape, from.token_count());
+  std::vector<std::int64_t> to_blocks(sequences.size());
+  std::iota(to_blocks.begin(), to_blocks.end(), 0);
+  const auto moved = relayout(selected.layout(), to_blocks, from.layout(), sequences);
+  KV_ASSERT(moved);
+  return selected;
+}
+
+}  // namespace kv

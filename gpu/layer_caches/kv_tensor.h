@@ -1,0 +1,61 @@
+// gpu/layer_caches/kv_tensor.h: keys and values of a batch as tensor libraries hold them, in host memory: what layer
+// caches keep (gpu/layer_caches/layer_cache.h) and what goes in and out of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gpu/layout.h"
+#include "gpu/named_layouts.h"
+#include "gpu/permute.h"
+
+namespace kv {
+
+/// All of a tensor's measures but its number of tokens.
+struct TokenShape {
+  std::int64_t batch_count = 1;
+  std::int64_t heads = 1;
+  std::int64_t key_size = 0;
+  std::int64_t value_size = 0;
+  Element element = Element::kFp32;
+  friend bool operator==(const TokenShape&, const TokenShape&) = default;
+};
+
+/// One layer's K and V of `token_count` tokens of every sequence, [batch, heads, tokens, head size] each, zero at
+/// first. Moving it does not move its elements. Requires measures that layouts::batched() takes, and at least one
+/// token.
+class KvTensor {
+ public:
+  KvTensor(const TokenShape& shape, std::int64_t token_count);
+  KvTensor(KvTensor&&) = default;
+  KvTensor& operator=(KvTensor&&) = default;
+
+  const TokenShape& shape() const { return shape_; }
+  std::int64_t token_count() const { return bound_.layout.block_tokens; }
+  const BoundLayout& layout() const { return bound_; }  ///< For permute(): a block is a sequence of the batch.
+
+  float key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const;
+  float value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const;
+  void set_key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature, float number);
+  void set_value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature, float number);
+
+ private:
+  TokenShape shape_;
+  std::vector<std::byte> keys_, values_;
+  BoundLayout bound_;
+};
+
+/// Token from_tokens[i] of every sequence of `from` to token to_tokens[i] of the same sequence of `to`. An operation's
+/// rotation.deltas has one element for each i. Requires: equal shapes, tokens in range, `to` is not `from`.
+void move_tokens(KvTensor& to, std::span<const std::int64_t> to_tokens, const KvTensor& from,
+                 std::span<const std::int64_t> from_tokens, const Operation& operation = Operation());
+
+/// The tokens [from_begin, from_begin + count) to [to_begin, to_begin + count).
+void copy_tokens(KvTensor& to, std::int64_t to_begin, const KvTensor& from, std::int64_t from_begin,
+                 std::int64_t count);
+
+/// A batch of these sequences, in this order; one may come several times.
+KvTensor select_sequences(const KvTensor& from, std::span<const std::int64_t> sequences);
+
+}  // namespace kv

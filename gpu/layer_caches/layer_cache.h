@@ -1,0 +1,54 @@
+// gpu/layer_caches/layer_cache.h: caches that a model on the host calls layer by layer, as it would a tensor library's.
+// Start here:
+//
+//   kv_tensor.h        what goes in and comes out
+//   layer_cache.h      the interface, and how each kind behaves
+//   growing_cache.h    GrowingCache: keeps everything ("dynamic")
+//   static_cache.h     StaticCache: memory of fixed size and place; SlidingCache: the last tokens of it
+//   sink_window.h      attention sinks and a rolling window: which tokens stay, and where they are
+//   sink_cache.h       SinkCache: keeps those, with keys turned to their places
+//   group_quantise.h   2 and 4 bits with a scale for every group
+//   quantised_cache.h  QuantisedCache: old tokens in few bits, recent ones whole
+//
+// A model with layers of several kinds has one object of the right kind for each layer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "gpu/layer_caches/kv_tensor.h"
+
+namespace kv {
+
+/// Tokens [begin, end) of a tensor, which lives until the cache's next call.
+struct KvView {
+  const KvTensor* tensor = nullptr;
+  std::int64_t begin = 0, end = 0;
+
+  std::int64_t token_count() const { return end - begin; }
+};
+
+/// Keys and values of one layer for a batch whose sequences grow alike.
+/// Thread safety: none. Bytes are moved by permute(), on the caller's thread.
+class LayerCache {
+ public:
+  virtual ~LayerCache() = default;
+
+  /// Adds the next tokens of every sequence, and returns what attention of these tokens reads: the last ones of the
+  /// view are they themselves. Errors: kTooLarge if a fixed size does not hold them; then nothing was added. Requires:
+  /// the shape of earlier calls, and another tensor than the view's.
+  virtual Result<KvView> update(const KvTensor& added) = 0;
+
+  /// Tokens added so far (less those cropped), also those that were let go since.
+  virtual std::int64_t token_count() const = 0;
+
+  /// Only the first `token_count` tokens stay; a negative number takes that many away. Errors: kBadRequest if there are
+  /// not as many; kUnsupported if tokens that then would be read are gone.
+  virtual Result<void> crop(std::int64_t token_count) = 0;
+
+  /// The batch becomes these of its sequences, in this order (beams, forks). Requires: indices below the batch's size.
+  virtual void select(std::span<const std::int64_t> sequences) = 0;
+};
+
+}  // namespace kv

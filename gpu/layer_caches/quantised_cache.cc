@@ -1,0 +1,112 @@
+#include "gpu/layer_caches/quantised_cache.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace kv {
+
+QuantisedCache::QuantisedCache(const TokenShape& shape, const Config& config) : shape_(shape), config_(config) {
+  KV_ASSERT(config.group_size > 0 && config.group_size % 8 == 0 && config.residual_tokens >= 0);
+  const auto group_size = static_cast<std::int64_t>(value_format().group_size);
+  KV_ASSERT(group_size % 8 == 0 && shape.value_size % group_size == 0);
+}
+
+Result<KvView> QuantisedCache::update(const KvTensor& added) {
+  KV_ASSERT(added.shape() == shape_);
+  view_.emplace(shape_, token_count() + added.token_count());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    dequantise(blocks_[i], *view_, static_cast<std::int64_t>(i) * config_.group_size);
+  }
+  const std::int64_t whole_begin = quantised_count();
+  if (whole_) copy_tokens(*view_, whole_begin, *whole_, 0, whole_count_);
+  copy_tokens(*view_, whole_begin + whole_count_, added, 0, added.token_count());
+
+  while (view_->token_count() - quantised_count() >= config_.residual_tokens + config_.group_size) {
+    blocks_.push_back(quantise(*view_, quantised_count()));
+  }
+  whole_count_ = view_->token_count() - quantised_count();
+  whole_.reset();
+  if (whole_count_ > 0) {
+    whole_.emplace(shape_, whole_count_);
+    copy_tokens(*whole_, 0, *view_, quantised_count(), whole_count_);
+  }
+  return KvView{&*view_, 0, view_->token_count()};
+}
+
+Result<void> QuantisedCache::crop(std::int64_t token_count) {
+  if (token_count < 0) token_count += this->token_count();
+  if (token_count < 0 || token_count > this->token_count()) return Errc::kBadRequest;
+  if (token_count < quantised_count() && token_count % config_.group_size != 0) return Errc::kUnsupported;
+  blocks_.resize(std::min(blocks_.size(), static_cast<std::size_t>(token_count / config_.group_size)));
+  whole_count_ = token_count - quantised_count();
+  return {};
+}
+
+void QuantisedCache::select(std::span<const std::int64_t> sequences) {
+  for (Block& block : blocks_) {
+    Block selected;
+    for (const std::int64_t sequence : sequences) selected.push_back(block[static_cast<std::size_t>(sequence)]);
+    block = std::move(selected);
+  }
+  if (whole_) whole_ = select_sequences(*whole_, sequences);
+  view_.reset();
+  shape_.batch_count = static_cast<std::int64_t>(sequences.size());
+}
+
+std::size_t QuantisedCache::quantised_bytes() const {
+  std::size_t bytes = 0;
+  for (const Block& block : blocks_) {
+    for (const SequenceBlock& sequence : block) bytes += sequence.keys.byte_count() + sequence.values.byte_count();
+  }
+  return bytes;
+}
+
+GroupFormat QuantisedCache::key_format() const {
+  return {.bits = config_.bits, .group_size = static_cast<std::size_t>(config_.group_size)};
+}
+
+GroupFormat QuantisedCache::value_format() const {
+  return {.bits = config_.bits,
+          .group_size = static_cast<std::size_t>(std::min(config_.group_size, shape_.value_size))};
+}
+
+QuantisedCache::Block QuantisedCache::quantise(const KvTensor& tokens, std::int64_t begin) const {
+  Block block;
+  for (std::int64_t sequence = 0; sequence < shape_.batch_count; ++sequence) {
+    std::vector<float> keys, values;
+    for (std::int64_t head = 0; head < shape_.heads; ++head) {
+      for (std::int64_t f = 0; f < shape_.key_size; ++f) {
+        for (std::int64_t t = 0; t < config_.group_size; ++t) keys.push_back(tokens.key(sequence, head, begin + t, f));
+      }
+      for (std::int64_t t = 0; t < config_.group_size; ++t) {
+        for (std::int64_t f = 0; f < shape_.value_size; ++f)
+          values.push_back(tokens.value(sequence, head, begin + t, f));
+      }
+    }
+    block.push_back({quantise_groups(keys, key_format()), quantise_groups(values, value_format())});
+  }
+  return block;
+}
+
+void QuantisedCache::dequantise(const Block& block, KvTensor& tokens, std::int64_t begin) const {
+  const std::int64_t per_feature = shape_.heads * config_.group_size;
+  std::vector<float> keys(static_cast<std::size_t>(per_feature * shape_.key_size));
+  std::vector<float> values(static_cast<std::size_t>(per_feature * shape_.value_size));
+  for (std::int64_t sequence = 0; sequence < shape_.batch_count; ++sequence) {
+    const SequenceBlock& stored = block[static_cast<std::size_t>(sequence)];
+    dequantise_groups(stored.keys, key_format(), keys);
+    dequantise_groups(stored.values, value_format(), values);
+    auto key = keys.begin(), value = values.begin();
+    for (std::int64_t head = 0; head < shape_.heads; ++head) {
+      for (std::int64_t f = 0; f < shape_.key_size; ++f) {
+        for (std::int64_t t = 0; t < config_.group_size; ++t) tokens.set_key(sequence, head, begin + t, f, *key++);
+      }
+      for (std::int64_t t = 0; t < config_.group_size; ++t) {
+        for (std::int64_t f = 0; f < shape_.value_size; ++f) tokens.set_value(sequence, head, begin + t, f, *value++);
+      }
+    }
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,57 @@
+// gpu/layer_caches/quantised_cache.h: a cache that keeps old tokens in 2 or 4 bits and recent ones as they came.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "gpu/layer_caches/group_quantise.h"
+#include "gpu/layer_caches/layer_cache.h"
+
+namespace kv {
+
+/// Keys are quantised per feature over blocks of group_size tokens (some features are always large), values per token
+/// over group_size features.
+///   1. The last `residual_tokens` tokens are whole; behind them fewer than group_size more.
+///   2. A block is quantised once, when enough tokens have come after it: what was rounded is never rounded again.
+///   3. Added tokens are read as they came, even those that are quantised at the end of the same update.
+class QuantisedCache final : public LayerCache {
+ public:
+  struct Config {
+    int bits = 4;
+    std::int64_t group_size = 64;
+    std::int64_t residual_tokens = 128;
+  };
+  /// Requires: group_size a multiple of 8; a value size that group_size divides, or that is smaller and a multiple of 8
+  /// (then a group is one token's values).
+  QuantisedCache(const TokenShape& shape, const Config& config);
+
+  Result<KvView> update(const KvTensor& added) override;
+  std::int64_t token_count() const override { return quantised_count() + whole_count_; }
+  /// Errors: kUnsupported for a length that ends within a quantised block.
+  Result<void> crop(std::int64_t token_count) override;
+  void select(std::span<const std::int64_t> sequences) override;
+
+  std::int64_t quantised_count() const { return static_cast<std::int64_t>(blocks_.size()) * config_.group_size; }
+  std::size_t quantised_bytes() const;
+
+ private:
+  struct SequenceBlock {
+    QuantisedGroups keys;    ///< [head][feature][token]
+    QuantisedGroups values;  ///< [head][token][feature]
+  };
+  using Block = std::vector<SequenceBlock>;  ///< One for each sequence of the batch.
+
+  GroupFormat key_format() const;
+  GroupFormat value_format() const;
+  Block quantise(const KvTensor& tokens, std::int64_t begin) const;
+  void dequantise(const Block& block, KvTensor& tokens, std::int64_t begin) const;
+
+  TokenShape shape_;
+  Config config_;
+  std::vector<Block> blocks_;
+  std::optional<KvTensor> whole_;  ///< The tokens after the blocks: [0, whole_count_) of it.
+  std::int64_t whole_count_ = 0;
+  std::optional<KvTensor> view_;
+};
+
+}  // namespace kv

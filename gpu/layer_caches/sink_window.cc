@@ -1,0 +1,68 @@
+#include "gpu/layer_caches/sink_window.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace kv {
+
+KeptRanges keep_unrotated(std::int64_t cached_count, std::int64_t added_count, std::int64_t sink_count,
+                          std::int64_t recent_count) {
+  KV_ASSERT(cached_count >= 0 && added_count >= 0 && sink_count >= 0 && recent_count >= 0);
+  if (cached_count + added_count <= sink_count + recent_count) return {0, 0, cached_count};
+  const std::int64_t sinks_end = std::min(sink_count, cached_count);
+  const std::int64_t recent_begin = cached_count - recent_count + added_count;
+  return {sinks_end, std::clamp(recent_begin, sinks_end, cached_count), cached_count};
+}
+
+SinkWindow::SinkWindow(std::int64_t sink_count, std::int64_t window_tokens)
+    : sink_count_(sink_count),
+      window_tokens_(window_tokens),
+      stored_position_(static_cast<std::size_t>(window_tokens)) {
+  KV_ASSERT(0 <= sink_count && sink_count < window_tokens);
+}
+
+SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
+  KV_ASSERT(added_count > 0);
+  const std::int64_t excess = std::max<std::int64_t>(0, cached_count() + added_count - window_tokens_);
+  const bool makes_room_first = added_count <= window_tokens_ - sink_count_;
+  if (makes_room_first) dropped_count_ += excess;
+  Step step{.first_position = cached_count(), .read = rows(), .added = {}, .places = {}};
+  const std::int64_t first_token = token_count_;
+  token_count_ += added_count;
+  if (!makes_room_first) dropped_count_ += excess;
+
+  for (std::int64_t i = 0; i < added_count; ++i) {
+    const std::int64_t token = first_token + i;
+    if (token >= sink_count_ && token < sink_count_ + dropped_count_) continue;
+    step.added.push_back(i);
+    step.places.push_back(place_of(token));
+    stored_position_[static_cast<std::size_t>(step.places.back())] = step.first_position + i;
+  }
+  return step;
+}
+
+bool SinkWindow::crop(std::int64_t token_count) {
+  KV_ASSERT(0 <= token_count && token_count <= token_count_);
+  if (dropped_count_ > 0 && token_count < token_count_) return false;
+  token_count_ = token_count;
+  return true;
+}
+
+std::vector<SinkWindow::Row> SinkWindow::rows() const {
+  std::vector<Row> rows;
+  for (std::int64_t position = 0; position < cached_count(); ++position) {
+    const std::int64_t token = position < sink_count_ ? position : position + dropped_count_;
+    const std::int64_t place = place_of(token);
+    rows.push_back({token, place, stored_position_[static_cast<std::size_t>(place)], position});
+  }
+  return rows;
+}
+
+/// Sinks first; behind them a ring, in which a new token takes the place of one that has left.
+std::int64_t SinkWindow::place_of(std::int64_t token) const {
+  if (token < sink_count_) return token;
+  return sink_count_ + (token - sink_count_) % (window_tokens_ - sink_count_);
+}
+
+}  // namespace kv

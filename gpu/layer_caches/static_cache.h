@@ -1,0 +1,54 @@
+// gpu/layer_caches/static_cache.h: caches whose memory has a fixed size and place, as compiled graphs need it.
+#pragma once
+
+#include <optional>
+
+#include "gpu/layer_caches/layer_cache.h"
+
+namespace kv {
+
+/// Holds up to `token_count_max` tokens. The view is what is filled; the tensor behind it is always the same one and
+/// goes on in tokens that a mask must hide.
+class StaticCache final : public LayerCache {
+ public:
+  StaticCache(const TokenShape& shape, std::int64_t token_count_max) : tokens_(shape, token_count_max) {}
+
+  Result<KvView> update(const KvTensor& added) override;
+  /// The same to places of the caller's choice; others stay. token_count() then ends behind the last place ever
+  /// written.
+  Result<KvView> update_at(const KvTensor& added, std::span<const std::int64_t> places);
+  std::int64_t token_count() const override { return token_count_; }
+  Result<void> crop(std::int64_t token_count) override;
+  void select(std::span<const std::int64_t> sequences) override;  ///< As many as the batch has: memory stays in place.
+
+ private:
+  KvTensor tokens_;
+  std::int64_t token_count_ = 0;
+};
+
+/// The last `window_tokens` tokens, for layers whose attention reads no more. Until it is full it is a StaticCache;
+/// then what is there rolls to the left and the new tokens come behind. Keys are turned to absolute positions and stay
+/// so. An update that does not fit behind what is kept (a long prompt) returns a view of all that its tokens read: up
+/// to window_tokens - 1 kept tokens, and then all of its own.
+class SlidingCache final : public LayerCache {
+ public:
+  SlidingCache(const TokenShape& shape, std::int64_t window_tokens) : tokens_(shape, window_tokens) {}
+
+  Result<KvView> update(const KvTensor& added) override;
+  std::int64_t token_count() const override { return token_count_; }
+  /// Errors: kUnsupported once tokens have left the window, except to the present length.
+  Result<void> crop(std::int64_t token_count) override;
+  void select(std::span<const std::int64_t> sequences) override;
+
+  KvView view() const { return {&tokens_, 0, kept_count()}; }
+
+ private:
+  std::int64_t window_tokens() const { return tokens_.token_count(); }
+  std::int64_t kept_count() const { return token_count_ < window_tokens() ? token_count_ : window_tokens(); }
+
+  KvTensor tokens_;
+  std::optional<KvTensor> long_view_;  ///< Of the last update, if it did not fit.
+  std::int64_t token_count_ = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,112 @@
+#include "gpu/paging/cache_size.h"
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::uint64_t kMemberMax = std::uint64_t{1} << 24;
+constexpr std::uint64_t kSparseIndexBytes = 128 + sizeof(float);
+constexpr std::uint64_t kDsMlaLatent = 512, kDsMlaRope = 64, kDsMlaBytes = 512 + 4 * sizeof(float) + 64 * 2;
+
+/// One head's key or value of one token; 0: the format does not fit.
+std::uint64_t head_bytes(std::uint64_t head_size, CacheFormat format) {
+  switch (format) {
+    case CacheFormat::kFp32: return 4 * head_size;
+    case CacheFormat::kFp16: return 2 * head_size;
+    case CacheFormat::kFp8: return head_size;
+    case CacheFormat::kInt8PerTokenHead: return head_size + sizeof(float);
+    case CacheFormat::kNvFp4: return head_size % 16 == 0 ? head_size / 2 + head_size / 16 : 0;
+    case CacheFormat::kFp8DsMla: return 0;
+  }
+  return 0;
+}
+
+/// One token's entry in one layer; 0: the format does not fit.
+std::uint64_t layer_bytes(const ModelShape& shape, CacheFormat format) {
+  if (shape.latent_size == 0) return 2 * shape.kv_head_count * head_bytes(shape.head_size, format);
+  if (format == CacheFormat::kFp8DsMla) {
+    return shape.latent_size == kDsMlaLatent && shape.rope_size == kDsMlaRope ? kDsMlaBytes : 0;
+  }
+  if (format == CacheFormat::kInt8PerTokenHead || format == CacheFormat::kNvFp4) return 0;
+  return head_bytes(shape.latent_size + shape.rope_size, format);
+}
+
+}  // namespace
+
+std::string_view cache_format_name(CacheFormat format) {
+  constexpr std::string_view kNames[] = {"fp32", "fp16", "fp8", "int8_per_token_head", "nvfp4", "fp8_ds_mla"};
+  return kNames[static_cast<std::size_t>(format)];
+}
+
+std::optional<CacheFormat> cache_format_from_name(std::string_view name) {
+  for (const CacheFormat format : kCacheFormats) {
+    if (cache_format_name(format) == name) return format;
+  }
+  if (name == "bf16") return CacheFormat::kFp16;
+  return std::nullopt;
+}
+
+Result<void> check_shape(const ModelShape& shape) {
+  for (const std::uint64_t member :
+       {shape.layer_count, shape.kv_head_count, shape.head_size, shape.latent_size, shape.rope_size,
+        shape.query_head_count, shape.hidden_size, shape.ffn_size, shape.vocabulary_size}) {
+    if (member > kMemberMax) return Errc::kBadRequest;
+  }
+  const bool has_heads = shape.latent_size > 0 || (shape.kv_head_count > 0 && shape.head_size > 0);
+  if (shape.layer_count == 0 || !has_heads) return Errc::kBadRequest;
+  // 2^31 tokens of it shall fit 64 bits, whatever the format.
+  const double elements = 2 * static_cast<double>(shape.kv_head_count) * static_cast<double>(shape.head_size + 1) +
+                          static_cast<double>(shape.latent_size + shape.rope_size + kSparseIndexBytes + kDsMlaBytes);
+  if (4 * elements * static_cast<double>(shape.layer_count) >= 0x1p32) return Errc::kBadRequest;
+  return {};
+}
+
+Result<std::uint64_t> cache_bytes_per_token(const ModelShape& shape, CacheFormat format) {
+  const auto valid = check_shape(shape);
+  if (!valid) return valid.error();
+  const std::uint64_t bytes = layer_bytes(shape, format);
+  if (bytes == 0) return Errc::kUnsupported;
+  return shape.layer_count * (bytes + (shape.has_sparse_index ? kSparseIndexBytes : 0));
+}
+
+double layer_parameter_count(const ModelShape& shape) {
+  const auto layers = static_cast<double>(shape.layer_count), hidden = static_cast<double>(shape.hidden_size);
+  const double query_size = static_cast<double>(shape.query_head_count) * static_cast<double>(shape.head_size);
+  const double kv_size = static_cast<double>(shape.kv_head_count) * static_cast<double>(shape.head_size);
+  const double ffn = (shape.has_gated_ffn ? 3 : 2) * static_cast<double>(shape.ffn_size);
+  return layers * hidden * (query_size + 2 * kv_size + query_size + ffn);  // Q, K and V, output, FFN
+}
+
+double attention_flops(const ModelShape& shape, double token_count, double context_count) {
+  const double query_size = static_cast<double>(shape.query_head_count) * static_cast<double>(shape.head_size);
+  const double scores = token_count * context_count + token_count * (token_count + 1) / 2;  // (token, token it reads)
+  return 4 * static_cast<double>(shape.layer_count) * query_size * scores;                  // q.k, and the sum of v
+}
+
+double prefill_flops(const ModelShape& shape, double token_count, double context_count) {
+  return 2 * layer_parameter_count(shape) * token_count + attention_flops(shape, token_count, context_count);
+}
+
+double decode_flops(const ModelShape& shape, double context_count) { return prefill_flops(shape, 1, context_count); }
+
+double logit_flops(const ModelShape& shape, double token_count) {
+  return 2 * token_count * static_cast<double>(shape.hidden_size) * static_cast<double>(shape.vocabulary_size);
+}
+
+double textbook_cached_flops(double batch, double hidden_size, double cached_tokens) {
+  return 24 * batch * hidden_size * hidden_size + 4 * batch * hidden_size * (cached_tokens + 1);
+}
+
+double textbook_uncached_flops(double batch, double hidden_size, double sequence_tokens) {
+  return 24 * batch * sequence_tokens * hidden_size * hidden_size +
+         4 * batch * sequence_tokens * sequence_tokens * hidden_size;
+}
+
+BreakEven break_even(double cache_bytes, double flops, double flops_per_second) {
+  KV_ASSERT(cache_bytes > 0 && flops > 0 && flops_per_second > 0);
+  const double seconds = flops / flops_per_second;
+  return {.recompute_seconds = seconds, .bandwidth = cache_bytes / seconds};
+}
+
+}  // namespace kv

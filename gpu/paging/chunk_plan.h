@@ -1,0 +1,33 @@
+// gpu/paging/chunk_plan.h: a shared-prefix tree as ChunkAttention takes it: first every shared chunk of keys and values
+// against the queries of all sequences that contain it, then every sequence against its own chunks, and the merge of
+// both.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/paging/shared_prefix_plan.h"
+
+namespace kv {
+
+/// A chunk is one page. Chunks [0, shared_count()) are shared: chunk c is contained in the sequences [begins[c],
+/// ends[c]) of the DFS order, and the partial result of sequence s lies in row offsets[c] + s - begins[c]. The rest
+/// belong to one sequence each. One query for each sequence: this is a plan for decoding.
+struct ChunkPlan {
+  std::vector<PageId> pages;
+  std::vector<std::int32_t> token_counts;  ///< Of each chunk.
+  std::vector<std::int32_t> begins, ends, offsets;
+  std::int32_t partial_row_count = 0;
+  std::size_t chunk_count_max = 0;            ///< Chunks of the longest sequence: the width of the next array.
+  std::vector<std::int32_t> sequence_chunks;  ///< [sequence][chunk_count_max], in token order, padded with -1.
+  std::vector<std::int32_t> sequence_tokens;  ///< Tokens of each sequence.
+
+  std::size_t shared_count() const { return begins.size(); }
+};
+
+/// A chunk counts as shared if more than `sharing_threshold` sequences contain it. Errors: kUnsupported for a sequence
+/// with several queries.
+Result<ChunkPlan> plan_chunks(const SharedPrefixTree& tree, std::size_t sharing_threshold = 1);
+
+}  // namespace kv

@@ -1,0 +1,118 @@
+#include "gpu/paging/page_pool.h"
+
+#include <limits>
+
+namespace kv {
+
+PagePool::PagePool(std::size_t page_count, std::function<void(const BlockName&)> on_removed)
+    : pages_(page_count), free_(page_count), on_removed_(std::move(on_removed)) {
+  KV_ASSERT(page_count >= 1 && page_count < std::numeric_limits<std::int32_t>::max());
+  names_.reserve(page_count);
+  for (std::size_t i = 1; i < page_count; ++i) free_.push_back(page_at(i));
+}
+
+Result<std::vector<PageId>> PagePool::take(std::size_t count) {
+  if (count > free_.count()) return Errc::kOutOfMemory;
+  std::vector<PageId> taken;
+  taken.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const PageId page = free_.pop_front();
+    if (at(page).named) forget_name(page);
+    at(page).user_count = 1;
+    taken.push_back(page);
+  }
+  return taken;
+}
+
+std::optional<PageId> PagePool::find(const BlockName& name) const {
+  const auto it = names_.find(name);
+  if (it == names_.end()) return std::nullopt;
+  return it->second.first;
+}
+
+void PagePool::touch(std::span<const PageId> pages) {
+  for (const PageId page : pages) {
+    if (page == kNullPage) continue;
+    if (at(page).user_count++ == 0) free_.remove(page);
+  }
+}
+
+void PagePool::release(std::span<const PageId> pages) {
+  for (std::size_t i = pages.size(); i-- > 0;) {
+    if (pages[i] == kNullPage) continue;
+    Page& page = at(pages[i]);
+    KV_ASSERT(page.user_count > 0);
+    if (--page.user_count == 0) free_.push_back(pages[i]);
+  }
+}
+
+void PagePool::set_name(PageId page, const BlockName& name) {
+  Page& entry = at(page);
+  KV_ASSERT(page != kNullPage && entry.user_count > 0 && !entry.named);
+  const auto [it, is_new] = names_.try_emplace(name, Holders{page, page});
+  entry.named = &*it;
+  if (is_new) return;
+  entry.before = it->second.last;
+  at(it->second.last).after = page;
+  it->second.last = page;
+}
+
+void PagePool::forget_name(PageId page) {
+  Page& entry = at(page);
+  KV_ASSERT(entry.named);
+  Holders& holders = entry.named->second;
+  if (holders.first == page && holders.last == page) {
+    const BlockName name = entry.named->first;
+    names_.erase(name);
+    if (on_removed_) on_removed_(name);
+  } else {
+    (holders.first == page ? holders.first : at(entry.before).after) = entry.after;
+    (holders.last == page ? holders.last : at(entry.after).before) = entry.before;
+  }
+  entry.named = nullptr;
+  entry.before = entry.after = kNullPage;
+}
+
+bool PagePool::forget_all_names() {
+  if (free_.count() != pages_.size() - 1) return false;
+  for (std::size_t i = 1; i < pages_.size(); ++i) {
+    if (pages_[i].named) forget_name(page_at(i));
+  }
+  return true;
+}
+
+const BlockName* PagePool::name(PageId page) const {
+  const Page& entry = pages_[page_index(page)];
+  return entry.named ? &entry.named->first : nullptr;
+}
+
+std::vector<PageId> PagePool::free_pages() const {
+  std::vector<PageId> pages;
+  for (PageId page = free_.front(); page != free_.end(); page = free_.after(page)) pages.push_back(page);
+  return pages;
+}
+
+PagePool::Page& PagePool::at(PageId page) {
+  KV_ASSERT(page_index(page) < pages_.size());
+  return pages_[page_index(page)];
+}
+
+std::string PagePool::check() const {
+  if (pages_[0].user_count != 0 || pages_[0].named || free_.contains(kNullPage)) return "the null page is in use";
+  std::size_t named_count = 0, held_count = 0;
+  for (std::size_t i = 1; i < pages_.size(); ++i) {
+    if (free_.contains(page_at(i)) != (pages_[i].user_count == 0)) return "page " + std::to_string(i) + " breaks 1";
+    named_count += pages_[i].named != nullptr;
+  }
+  for (const auto& entry : names_) {
+    PageId before = kNullPage, page = entry.second.first;
+    for (; page != kNullPage; before = page, page = pages_[page_index(page)].after) {
+      if (pages_[page_index(page)].named != &entry || pages_[page_index(page)].before != before) return "3 is broken";
+      ++held_count;
+    }
+    if (before != entry.second.last) return "a list of pages with one name has a wrong end";
+  }
+  return named_count == held_count ? "" : "a page has a name that does not find it";
+}
+
+}  // namespace kv

@@ -1,0 +1,80 @@
+// gpu/paging/page_pool.h: who uses which page, which block lies in it, and which page is given away next.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/paging/free_pages.h"
+#include "gpu/paging/page.h"
+
+namespace kv {
+
+/// The pages of one device, shared by all sequences and cache groups. A page that nobody uses keeps its block, and can
+/// be hit, until its memory is needed: the prefix cache is what lies in the free pages.
+///   1. A page is free iff it has no user. kNullPage is neither free nor used.
+///   2. Free pages are taken in the order in which they were let go. release() lets a sequence's last page go first, so
+///      ends of prefixes are evicted before the beginnings that others can share.
+///   3. A name finds the page that got it first among those that still have it. The later ones (two sequences computed
+///      the same block at once) stay where they are, since page tables only grow at their end.
+///   4. The bytes of a page with a name are never changed: forget_name() before writing.
+/// Thread safety: none. Cost: O(1) for each page.
+class PagePool {
+ public:
+  /// `on_removed` is told every name that no page has any more (the engine's "block removed" event); it must not call
+  /// back. Requires: page_count >= 1, and it counts kNullPage.
+  explicit PagePool(std::size_t page_count, std::function<void(const BlockName&)> on_removed = {});
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  /// The next `count` free pages, each with one user and no name. Errors: kOutOfMemory; then nothing was taken.
+  Result<std::vector<PageId>> take(std::size_t count);
+
+  /// The page in which this block lies, free or used.
+  std::optional<PageId> find(const BlockName& name) const;
+
+  /// One more user for each page; null pages are skipped.
+  void touch(std::span<const PageId> pages);
+
+  /// One user less for each page, from the last to the first; null pages are skipped.
+  void release(std::span<const PageId> pages);
+
+  /// The page is complete and shall be found. Requires: used, no name yet, not the null page.
+  void set_name(PageId page, const BlockName& name);
+  void forget_name(PageId page);
+
+  /// Forgets all names (the weights changed). Returns false and does nothing while any page is used.
+  [[nodiscard]] bool forget_all_names();
+
+  std::size_t page_count() const { return pages_.size(); }
+  std::size_t free_count() const { return free_.count(); }
+  std::uint32_t user_count(PageId page) const { return pages_[page_index(page)].user_count; }
+  const BlockName* name(PageId page) const;  ///< Null: it has none.
+  std::vector<PageId> free_pages() const;    ///< In the order in which they will be taken.
+  std::string check() const;                 ///< For tests: checks 1 and 3. Empty, or what is broken.
+
+ private:
+  /// The pages that have one name, first to last: a list threaded through `pages_`.
+  struct Holders {
+    PageId first, last;
+  };
+  using Names = std::unordered_map<BlockName, Holders>;
+  struct Page {
+    std::uint32_t user_count = 0;
+    Names::value_type* named = nullptr;  ///< Elements of an unordered_map do not move.
+    PageId before = kNullPage, after = kNullPage;
+  };
+
+  Page& at(PageId page);
+
+  std::vector<Page> pages_;
+  FreePages free_;
+  Names names_;
+  std::function<void(const BlockName&)> on_removed_;
+};
+
+}  // namespace kv

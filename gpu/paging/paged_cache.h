@@ -1,0 +1,105 @@
+// gpu/paging/paged_cache.h: the host side of a paged KV cache. Start here; no CUDA, no bytes: it decides, kernels move.
+//
+//   page.h            what a page and a block's name are
+//   free_pages.h      pages nobody uses, in the order of reuse
+//   page_pool.h       users and names of pages: the prefix cache
+//   cached_prefix.h   how much of a sequence is cached
+//   paged_cache.h     sequences: page tables, slots, copy on write, fork, crop, windows
+//
+//   PagePool pool(page_count);
+//   PagedCache cache(pool, {.block_size = 16});
+//   const CachedPrefix prefix = cache.find(names, tokens.size());      // names of the full blocks of the prompt
+//   auto sequence = cache.open(prefix, tokens.size());                 // kOutOfMemory: let it wait
+//   ... compute tokens from prefix.token_count on, writing to cache.slot_mapping(*sequence, ...)
+//   cache.name_blocks(*sequence, names);                               // now others can hit them
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/paging/cached_prefix.h"
+#include "gpu/paging/page_pool.h"
+
+namespace kv {
+
+enum class SequenceId : std::uint64_t {};  ///< Never reused.
+
+/// One block to be copied, page to page, in every layer, before anything else is written to either page.
+struct PageCopy {
+  PageId from, to;
+  friend bool operator==(const PageCopy&, const PageCopy&) = default;
+};
+
+/// The sequences of one cache group and the pages that hold their tokens.
+///   1. Block i of a sequence lies in page i of its table; a table covers its tokens and no block more.
+///   2. A slot that open() or append() adds to a sequence is in no other sequence's table, and its page has no name:
+///      writing there changes nothing that others read.
+///   3. With a window, pages that no later token reads are let go, and kNullPage stands in their place.
+///   4. A call that fails leaves every sequence's tokens as they were.
+/// Several caches (one for each group) may share one pool. Thread safety: none, neither across caches of one pool.
+class PagedCache {
+ public:
+  PagedCache(PagePool& pool, const GroupConfig& group);
+  ~PagedCache();  ///< Closes all sequences.
+  PagedCache(const PagedCache&) = delete;
+  PagedCache& operator=(const PagedCache&) = delete;
+
+  CachedPrefix find(std::span<const BlockName> names, std::size_t token_count) const;
+
+  /// Free pages that open() with the same arguments takes: new ones, and hit ones that nobody uses at present.
+  std::size_t pages_needed(const CachedPrefix& prefix, std::size_t token_count) const;
+
+  /// A new sequence of `token_count` tokens that begins with `prefix`. Errors: kOutOfMemory.
+  /// Requires: prefix.token_count < token_count unless both are 0; found since pages were last taken.
+  Result<SequenceId> open(const CachedPrefix& prefix, std::size_t token_count);
+
+  /// Room for `token_count` more tokens. What comes back has to be copied before they are written: the last page, if
+  /// another sequence shares it. Errors: kOutOfMemory.
+  Result<std::vector<PageCopy>> append(SequenceId sequence, std::size_t token_count);
+
+  /// A second sequence with the same tokens in the same pages (beam search, parallel samples).
+  SequenceId fork(SequenceId sequence);
+
+  /// Cuts the sequence to its first `token_count` tokens (a rejected draft). Errors: kBadRequest if it is not that
+  /// long, or if the window has left tokens behind that the next one would have to read.
+  Result<void> crop(SequenceId sequence, std::size_t token_count);
+
+  /// Ends the sequence. Its last page is the first to be used again.
+  void close(SequenceId sequence);
+
+  /// The sequence's full blocks are computed and shall be found under these names, block i under names[i]; blocks that
+  /// have no name here stay unknown. Naming what is named already changes nothing.
+  void name_blocks(SequenceId sequence, std::span<const BlockName> names);
+
+  std::size_t token_count(SequenceId sequence) const { return at(sequence).token_count; }
+  std::span<const PageId> page_table(SequenceId sequence) const { return at(sequence).pages; }
+
+  /// page * block_size + offset of the tokens [begin, end); -1 where the window has left the page behind.
+  std::vector<std::int64_t> slot_mapping(SequenceId sequence, std::size_t begin, std::size_t end) const;
+
+  std::size_t sequence_count() const { return sequences_.size(); }
+
+ private:
+  struct Sequence {
+    std::vector<PageId> pages;
+    std::size_t token_count = 0;
+    std::size_t named_count = 0;  ///< Leading blocks that name_blocks() need not look at.
+    std::size_t left_count = 0;   ///< Leading pages that the window has left behind.
+  };
+
+  const Sequence& at(SequenceId sequence) const;
+  Sequence& at(SequenceId sequence);
+  std::size_t block_count(std::size_t token_count) const;
+  std::size_t first_block_read(std::size_t token_count) const;
+  void leave_behind(Sequence& sequence);
+
+  PagePool& pool_;
+  GroupConfig group_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::uint64_t next_id_ = 1;
+};
+
+}  // namespace kv

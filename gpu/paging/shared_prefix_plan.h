@@ -1,0 +1,78 @@
+// gpu/paging/shared_prefix_plan.h: which sequences of a batch begin alike, so that what they share is read once. Start
+// here:
+//
+//   shared_prefix_plan.h    a batch of page tables -> one order and the tree of shared runs of blocks
+//   cascade_plan.h          the tree as page tables level by level (FlashInfer's cascade attention)
+//   chunk_plan.h            the tree chunk first, sequence second (ChunkAttention)
+//   reference_attention.h   what attention over a plan must give, on the host, and that it does
+//
+// Attention over a long prompt reads its keys and values once for each sequence of the batch. Sequences with a common
+// beginning can read it together: the partial results of the common part and of the rest are merged exactly.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/paging/page.h"
+
+namespace kv {
+
+/// One page of a sequence. Blocks before the last may be partial too: a cached module whose end is no block boundary.
+struct PlannedBlock {
+  std::optional<BlockName> name;  ///< What others can share it by: equal name, equal prefix. None: it is nobody else's.
+  PageId page{};
+  std::int32_t token_count = 0;
+};
+
+/// A sequence and its tokens that ask: the last `query_count` ones. They, and the blocks that hold them, are never
+/// shared, so that the causal mask matters in the last part of a sequence only.
+struct PlannedSequence {
+  std::span<const PlannedBlock> blocks;
+  std::int32_t query_count = 1;
+};
+
+/// The blocks of a page table: full blocks have the names given, as far as those go.
+std::vector<PlannedBlock> planned_blocks(std::span<const PageId> page_table, std::span<const BlockName> names,
+                                         std::size_t token_count, std::size_t block_size);
+
+/// Blocks [block_begin, block_end) of each of the sequences [sequence_begin, sequence_end): they are the same ones.
+/// Only the last of them can be partial.
+struct SharedRun {
+  std::size_t level;  ///< Runs before it in these sequences.
+  std::size_t sequence_begin, sequence_end;
+  std::size_t block_begin, block_end;
+  friend bool operator==(const SharedRun&, const SharedRun&) = default;
+};
+
+/// What a batch shares.
+///   1. `order` is a permutation of the batch: a depth first walk, so that sequences that share anything are
+///   neighbours,
+///      and those that share more are closer. All other indices of sequences count in this order.
+///   2. The runs of a sequence follow each other from block 0, on levels 0, 1, 2, ...; then comes its tail, never
+///   empty.
+///   3. `runs` has a run before those below it, and neighbours in order of their sequences.
+///   4. A run has several sequences, or ends in a partial page, which no level can have in the middle.
+/// Borrows the blocks of the batch.
+struct SharedPrefixTree {
+  std::vector<std::size_t> order;          ///< order[i]: which one of the batch comes i-th.
+  std::vector<PlannedSequence> sequences;  ///< In this order.
+  std::vector<SharedRun> runs;
+  std::vector<std::size_t> tail_begin;  ///< First block of each sequence that is in no run.
+  std::size_t block_size = 0;
+};
+
+struct SharingConfig {
+  std::size_t block_size;
+  std::size_t sequence_count_min = 2;  ///< A run of fewer sequences is not worth a level.
+};
+
+/// Where names are equal the first sequence's page is read, whatever pages the others have: equal name, equal bytes.
+/// Cost: O(blocks of the batch).
+/// Errors: kBadRequest for a sequence without queries or with more than tokens, a null page, a token count out of
+/// range, a partial page followed by more within the queries, or one name with two token counts.
+Result<SharedPrefixTree> plan_shared_prefixes(std::span<const PlannedSequence> batch, const SharingConfig& config);
+
+}  // namespace kv

@@ -1,0 +1,80 @@
+// store/node/disk/call_lane.h: calls into something that may hang, made on threads of their own.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "store/node/disk/call_watch.h"
+
+namespace kv {
+
+/// Who asks waits for so long and no longer; a call that was given up goes on, so it owns all that it touches.
+///   1. At most `thread_count` calls run; the others wait in order. With one thread they run one after the other.
+///   2. Who asks only while is_stuck() is false leaves no more behind than one call for each who asks at a time.
+/// Thread safety: all from any thread but the constructor. The destructor waits for calls, however long they take.
+class CallLane {
+ public:
+  CallLane(const Clock& clock, std::size_t thread_count, Duration patience)
+      : clock_(clock), patience_(patience), watch_(clock), threads_(thread_count) {}
+  ~CallLane() { threads_.join(); }
+
+  /// A call that was begun; wait() for it once.
+  template <class T>
+  struct Begun {
+    std::mutex mutex;
+    std::condition_variable ended;
+    std::optional<T> result;
+    TimePoint since{};
+  };
+
+  template <class Call>
+  auto begin(Call call) {
+    using T = decltype(call());
+    auto begun = std::make_shared<Begun<T>>();
+    begun->since = clock_.now();
+    watch_.begin();
+    asio::post(threads_, [this, begun, call = std::move(call)]() mutable {
+      T result = call();
+      watch_.end();  // first: who hears of the result may ask whether the lane is idle
+      const std::lock_guard lock(begun->mutex);
+      begun->result = std::move(result);
+      begun->ended.notify_all();
+    });
+    return begun;
+  }
+  /// Nothing: it took longer than the patience, and goes on.
+  template <class T>
+  std::optional<T> wait(const std::shared_ptr<Begun<T>>& begun) {
+    constexpr std::chrono::milliseconds kLook{5};  // the clock may be one that a test moves
+    std::unique_lock lock(begun->mutex);
+    while (!begun->ended.wait_for(lock, kLook, [&] { return begun->result.has_value(); })) {
+      if (clock_.now() - begun->since > patience_) return std::nullopt;
+    }
+    return std::move(begun->result);
+  }
+  template <class Call>
+  auto run(Call call) {
+    return wait(begin(std::move(call)));
+  }
+
+  bool is_stuck(Duration after) const { return watch_.is_stuck(after); }
+  bool is_stuck() const { return watch_.is_stuck(patience_); }
+  bool is_idle() const { return watch_.is_idle(); }
+
+ private:
+  const Clock& clock_;
+  const Duration patience_;
+  CallWatch watch_;
+  asio::thread_pool threads_;
+};
+
+}  // namespace kv

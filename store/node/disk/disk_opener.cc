@@ -1,0 +1,108 @@
+#include "store/node/disk/disk_opener.h"
+
+#include <rocksdb/env.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <future>
+#include <utility>
+
+#include "store/node/disk/rocks_disk.h"
+#include "store/node/disk/striped_disk.h"
+
+namespace kv {
+namespace {
+
+struct Opened {
+  std::unique_ptr<RocksDisk> disk;
+  error_code error;
+  std::string text;
+};
+
+Opened open_one(const std::string& path, const std::function<void()>& accepted) {
+  const auto began = std::chrono::steady_clock::now();
+  DiskOpening opening;
+  auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>> {
+    try {
+      return RocksDisk::open({.path = path}, &opening, accepted);
+    } catch (const std::exception& error) {  // of a library below: the disk is not usable, and the node serves
+      opening.text = path + ": cannot be opened: " + error.what();
+      return make_error_code(Errc::kDiskFailed);
+    }
+  }();
+  if (!disk) return {.error = disk.error(), .text = opening.text};
+  spdlog::info("spill: {} is open after {} ms, epoch={}{}", path,
+               std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count(),
+               (*disk)->epoch(), opening.text.empty() ? "" : ", " + opening.text);
+  return {.disk = std::move(*disk)};
+}
+
+/// Gives each a place and all the same epoch.
+Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> disks,
+                                     const std::vector<std::string>& paths, Clock& clock, Duration patience,
+                                     std::string* why) {
+  std::uint32_t epoch = 0;
+  std::vector<std::optional<DiskPlace>> places;
+  for (const auto& disk : disks) {
+    epoch = std::max(epoch, disk->epoch());
+    // One that was used alone has keys of place 0.
+    places.push_back(disk->recorded_place() || disk->is_new() ? disk->recorded_place() : DiskPlace{0});
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto same = std::find(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(i), places[i]);
+    if (!places[i] || same == places.begin() + static_cast<std::ptrdiff_t>(i)) continue;
+    *why = paths[i] + ": is directory " + std::to_string(*places[i]) + " of several, and so is " +
+           paths[static_cast<std::size_t>(same - places.begin())] +
+           ": they were used by two nodes, or each alone. Leave one out, or empty it";
+    return make_error_code(Errc::kMismatch);
+  }
+  std::vector<StripedDisk::Part> parts;
+  for (std::size_t i = 0; i < disks.size(); ++i) {
+    for (DiskPlace free = 0; !places[i]; ++free) {
+      if (std::ranges::find(places, std::optional(free)) == places.end()) places[i] = free;
+    }
+    if (const error_code error = disks[i]->join(*places[i], epoch)) {
+      *why = paths[i] + ": its place among the directories cannot be written: " + error.message();
+      return error;
+    }
+    parts.push_back({*places[i], paths[i], std::move(disks[i])});
+  }
+  return std::unique_ptr<Disk>(
+      std::make_unique<StripedDisk>(std::move(parts), clock, StripedDiskConfig{.patience = patience}));
+}
+
+Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
+                                       const std::function<void()>& accepted, std::string* why) {
+  // Several are accepted when it is clear that they belong together.
+  const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
+  // Shared by all databases of the process, and one by default: each writes out at its own pace.
+  rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
+  std::vector<std::future<Opened>> opening;
+  for (const std::string& path : paths)
+    opening.push_back(std::async(std::launch::async, [&accept_one, &path] { return open_one(path, accept_one); }));
+  std::vector<std::unique_ptr<RocksDisk>> disks;
+  error_code first;
+  for (auto& each : opening) {
+    Opened opened = each.get();
+    if (opened.error && !first) {
+      first = opened.error;
+      *why = opened.text;
+    }
+    disks.push_back(std::move(opened.disk));
+  }
+  if (first) return first;
+  if (disks.size() == 1) return std::unique_ptr<Disk>(std::move(disks.front()));
+  auto striped = stripe(std::move(disks), paths, clock, patience, why);
+  if (striped) accepted();
+  return striped;
+}
+
+}  // namespace
+
+OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience) {
+  return [paths = std::move(paths), &clock, patience](const std::function<void()>& accepted, std::string* why) {
+    return open_all(paths, clock, patience, accepted, why);
+  };
+}
+
+}  // namespace kv

@@ -1,0 +1,101 @@
+#include "store/node/disk/drop_log.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "store/node/disk/spill_directory.h"
+#include "store/node/disk/spill_format.h"
+
+namespace kv {
+namespace {
+
+/// All of it, or an error.
+error_code write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return written < 0 ? last_errno() : error_code(ENOSPC, boost::system::generic_category());
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+std::string encode(std::span<const DiskDrop> drops) {
+  std::string text;
+  text.reserve(drops.size() * kDropBytes);
+  for (const DiskDrop& drop : drops) text += encode_drop(drop);
+  return text;
+}
+
+}  // namespace
+
+DropLog::DropLog(const std::filesystem::path& directory) : file_(directory / "DROPS") {
+  std::ifstream in(file_, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (text.size() < kDropsHeader.size()) return;
+  // A damaged header is no reason to forget what follows: each drop has a checksum of its own.
+  for (std::size_t at = kDropsHeader.size(); at + kDropBytes <= text.size(); at += kDropBytes) {
+    if (const auto drop = decode_drop(std::string_view(text).substr(at, kDropBytes)))
+      drops_.push_back(*drop);
+    else
+      ++damaged_count_;
+  }
+  if (damaged_count_ > 0) spdlog::warn("spill: {}: {} damaged entries were skipped", file_.string(), damaged_count_);
+}
+
+DropLog::~DropLog() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::vector<DiskDrop> DropLog::drops() const {
+  const std::lock_guard lock(mutex_);
+  return drops_;
+}
+
+error_code DropLog::add(std::span<const DiskDrop> drops) {
+  if (drops.empty()) return {};
+  const std::lock_guard lock(mutex_);
+  drops_.insert(drops_.end(), drops.begin(), drops.end());
+  if (drops_.size() > kDropLogCountMax) {
+    const std::size_t surplus = drops_.size() - kDropLogCountMax / 2;
+    spdlog::warn("spill: {}: full; its {} oldest drops are forgotten, what they dropped may come back with a restart",
+                 file_.string(), surplus);
+    drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
+    is_whole_ = false;
+  }
+  return is_whole_ ? append(drops) : rewrite();
+}
+
+/// After an error nobody knows what is in the file: a page that could not be synced counts as clean afterwards. Then
+/// the next call writes all of it anew.
+error_code DropLog::append(std::span<const DiskDrop> drops) {
+  error_code error = write_all(descriptor_, encode(drops));
+  if (!error && ::fdatasync(descriptor_) != 0) error = last_errno();
+  is_whole_ = !error;
+  return error;
+}
+
+error_code DropLog::rewrite() {
+  is_whole_ = false;
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  if (const error_code error = replace_file(file_, std::string(kDropsHeader) + encode(drops_))) return error;
+  descriptor_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+  is_whole_ = descriptor_ >= 0;
+  return {};  // it is durable; the next one is written with all others if the file could not be opened again
+}
+
+error_code DropLog::forget(DiskKey before) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t count = std::erase_if(drops_, [before](const DiskDrop& drop) { return drop.before <= before; });
+  return count > 0 ? rewrite() : error_code();
+}
+
+}  // namespace kv

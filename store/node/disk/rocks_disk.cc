@@ -1,0 +1,345 @@
+#include "store/node/disk/rocks_disk.h"
+
+#include <rocksdb/convenience.h>
+#include <rocksdb/statistics.h>
+#include <rocksdb/write_batch.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "store/node/disk/rocks_scan.h"
+#include "store/node/disk/spill_format.h"
+
+namespace kv {
+namespace {
+
+using rocksdb::Slice;
+using rocksdb::Status;
+
+constexpr const char* kEpochKey = "epoch";
+constexpr const char* kPlaceKey = "place";
+constexpr const char* kSeedEpochKey = "seeds";
+constexpr char kNamespaceTag = 'n';
+
+Slice slice(const DiskKeyText& key) { return {key.data(), key.size()}; }
+Slice slice(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+std::string namespace_key(const NamespaceId& id) { return kNamespaceTag + slice(id.bytes).ToString(); }
+
+/// What a DiskBlock owns. The checksums are copied: in the value they need not be aligned.
+struct ReadValue {
+  rocksdb::PinnableSlice value;
+  std::vector<std::uint64_t> checksums;
+};
+
+/// What reached the device: blocks and records. MANIFEST and the small files beside are not counted.
+std::uint64_t device_bytes(const rocksdb::Statistics& statistics) {
+  std::uint64_t bytes = 0;
+  for (const auto ticker : {rocksdb::FLUSH_WRITE_BYTES, rocksdb::COMPACT_WRITE_BYTES})
+    bytes += statistics.getTickerCount(ticker);
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RocksDisk>> RocksDisk::open(const RocksDiskConfig& config, DiskOpening* opening,
+                                                   const std::function<void()>& accepted) {
+  DiskOpening ignored;
+  DiskOpening& told = opening != nullptr ? *opening : ignored;
+  told = {};
+  auto directory = SpillDirectory::open(config.path, config.read_only, &told.text);
+  if (!directory) return directory.error();
+  if (accepted) accepted();
+  auto rocks = open_rocks(*directory, config, &told);
+  if (!rocks) return rocks.error();
+  std::unique_ptr<RocksDisk> disk(new RocksDisk(config, std::move(*directory), std::move(*rocks)));
+  if (const error_code error = disk->start_epoch(config.read_only)) {
+    told.text = config.path.string() + ": the epoch of this start cannot be written: " + error.message();
+    return error;
+  }
+  return disk;
+}
+
+RocksDisk::~RocksDisk() = default;
+
+/// The epoch is above the one on record and above every key that is there, should the record be lost.
+error_code RocksDisk::start_epoch(bool read_only) {
+  files_at_open_ = kv::block_files(rocks_);
+  std::string value;
+  const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kEpochKey, &value);
+  if (!status.ok() && !status.IsNotFound() && !status.IsCorruption()) return to_error(status);
+  std::string place;
+  if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kPlaceKey, &place).ok()) place_ = decode_place(place);
+  std::uint32_t last = status.ok() ? decode_epoch(value).value_or(0) : 0;
+  if (!place_ && !files_at_open_.empty() && place_of(files_at_open_.back().last) != 0)
+    place_ = place_of(files_at_open_.back().last);  // its record was lost
+  if (!files_at_open_.empty()) last = std::max(last, epoch_of(files_at_open_.back().last));
+  const auto newest_record = [&](std::string_view key, std::string_view) {
+    if (const auto decoded = decode_key(key)) last = std::max(last, epoch_of(*decoded));
+    return false;
+  };
+  if (const ScanResult scan = scan_backwards(*rocks_.db, rocks_.records.get(), newest_record); !scan.status.ok())
+    return to_error(scan.status);
+  epoch_ = last;
+  std::string seeds;
+  if (directory_.format() == 1)
+    seed_epoch_ = last + 1;
+  else if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kSeedEpochKey, &seeds).ok())
+    seed_epoch_ = decode_epoch(seeds).value_or(0);  // if it is lost, old blocks do not match their names, and go
+  if (read_only) return {};
+  if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // 16 million starts
+  const error_code error = begin(last + 1);
+  return error ? error : directory_.upgrade();  // after: until then a build of before may come back
+}
+
+error_code RocksDisk::begin(std::uint32_t epoch) {
+  epoch_ = epoch;
+  next_key_ = std::uint64_t{epoch_} << 40;
+  rocksdb::WriteBatch batch;
+  Status status = batch.Put(rocks_.state.get(), kEpochKey, encode_epoch(epoch_));
+  if (status.ok()) status = batch.Put(rocks_.state.get(), kSeedEpochKey, encode_epoch(seed_epoch_));
+  if (status.ok() && place_) status = batch.Put(rocks_.state.get(), kPlaceKey, encode_place(*place_));
+  if (status.ok()) status = rocks_.write(batch, config_.write_patience);
+  return status.ok() ? flush() : to_error(status);
+}
+
+error_code RocksDisk::join(DiskPlace place, std::uint32_t epoch) {
+  KV_ASSERT(place < kPlaceCount && epoch >= epoch_ && next_key_ == std::uint64_t{epoch_} << 40);
+  if (place_ == place && epoch_ == epoch) return {};
+  place_ = place;
+  return begin(epoch);
+}
+
+error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
+  if (blocks.empty()) return {};
+  if (const error_code error = ready()) return error;
+  batch_.Clear();
+  std::uint64_t bytes = 0;
+  for (const DiskWrite& block : blocks) {
+    const DiskRecord& record = block.record;
+    KV_ASSERT(static_cast<std::uint64_t>(record.key) >= next_key_);
+    KV_ASSERT(record.block_bytes == block.bytes.size() && block.checksums.size() == stripe_count(block.bytes.size()));
+    next_key_ = static_cast<std::uint64_t>(record.key) + 1;
+    const DiskKeyText key = encode_key(record.key);
+    const std::string checksums = encode_checksums(block.checksums);
+    const Slice key_part = slice(key);
+    const Slice value_parts[] = {checksums, slice(block.bytes)};
+    Status status = batch_.Put(rocks_.blocks.get(), {&key_part, 1}, {value_parts, 2});
+    if (status.ok()) status = batch_.Put(rocks_.records.get(), key_part, encode_record(record));
+    if (!status.ok()) return report(status, "batch");
+    bytes += checksums.size() + block.bytes.size();
+  }
+  const Status status = rocks_.write(batch_, config_.write_patience);
+  if (status.ok()) written_bytes_ += bytes;
+  return report(status, "write");
+}
+
+error_code RocksDisk::ready() { return rocks_.db && !has_failed_ ? error_code() : heal(); }
+
+/// After an error RocksDB is told to go on. From a full disk it recovers by itself, looking for room every few seconds,
+/// and is busy until then: trying to write is how to find out. After other errors it is closed and opened again.
+error_code RocksDisk::heal() {
+  const Status resumed = rocks_.db ? rocks_.db->Resume() : Status::Aborted("closed");
+  if (resumed.ok() || resumed.IsBusy()) return {};
+  if (resumed.IsNoSpace()) return to_error(resumed);
+  // Closed it could not even be read: not before it is likely to open again.
+  if (const error_code error = directory_.try_writing()) return error;
+  const std::unique_lock lock(reopening_);
+  if (rocks_.db) earlier_device_bytes_ += device_bytes(*rocks_.statistics);
+  rocks_.close();
+  DiskOpening opening;
+  auto again = open_rocks(directory_, config_, &opening, Remedies::kNone);
+  if (!again) return again.error();
+  rocks_ = std::move(*again);
+  // What was in memtables is gone with its records. These are not written again by themselves:
+  for (const auto& [id, record] : spaces_) {
+    if (const error_code error = put_namespace(id, record)) return error;
+  }
+  return unflushed_.empty() ? error_code() : erase_records(unflushed_);
+}
+
+Result<DiskBlock> RocksDisk::read(DiskKey key) const {
+  const std::shared_lock lock(reopening_);
+  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+  if (static_cast<std::uint64_t>(key) < first_key_) return make_error_code(Errc::kNotFound);
+  const DiskKeyText text = encode_key(key);
+  auto read = std::make_shared<ReadValue>();
+  const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.blocks.get(), slice(text), &read->value);
+  if (status.IsNotFound()) return make_error_code(Errc::kNotFound);
+  if (!status.ok()) return to_error(status);
+  read_bytes_ += read->value.size();
+  const auto block_bytes = block_bytes_of_value(read->value.size());
+  if (!block_bytes) return make_error_code(Errc::kCorruptBlock);
+  const std::size_t checksum_bytes = read->value.size() - *block_bytes;
+  read->checksums = decode_checksums({read->value.data(), checksum_bytes});
+  DiskBlock block;
+  block.bytes = std::as_bytes(std::span(read->value.data() + checksum_bytes, *block_bytes));
+  if (epoch_of(key) < seed_epoch_) {
+    if (const error_code error = use_new_seeds(key, block.bytes, read->checksums)) return error;
+  }
+  block.checksums = read->checksums;
+  block.owner = std::move(read);
+  return block;
+}
+
+/// A block of format 1: its checksums are verified, and replaced by those that its name has now.
+error_code RocksDisk::use_new_seeds(DiskKey key, std::span<const std::byte> bytes,
+                                    std::vector<std::uint64_t>& checksums) const {
+  std::string value;
+  const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.records.get(), slice(encode_key(key)), &value);
+  if (!status.ok()) return status.IsNotFound() ? make_error_code(Errc::kNotFound) : to_error(status);
+  const auto record = decode_record(key, value);
+  if (!record) return record.error();
+  if (!verify_block(checksum_seed_v1(record->space, record->hash), bytes, checksums))
+    return make_error_code(Errc::kCorruptBlock);
+  block_checksums(checksum_seed(record->space, record->hash), bytes, checksums);
+  return {};
+}
+
+error_code RocksDisk::erase(std::span<const DiskKey> keys) {
+  if (const error_code error = ready()) return error;
+  if (const error_code error = erase_records(keys)) return error;
+  unflushed_.insert(unflushed_.end(), keys.begin(), keys.end());
+  return {};
+}
+
+error_code RocksDisk::erase_records(std::span<const DiskKey> keys) {
+  rocksdb::WriteBatch batch;
+  for (const DiskKey key : keys) {
+    if (const Status status = batch.Delete(rocks_.records.get(), slice(encode_key(key))); !status.ok())
+      return report(status, "batch");
+  }
+  return report(rocks_.write(batch, config_.write_patience), "erase");
+}
+
+error_code RocksDisk::drop_before(DiskKey end) {
+  if (const error_code error = ready()) return error;
+  const auto until = static_cast<std::uint64_t>(end);
+  const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(end);
+  if (until > first_key_) {
+    // Records first: a record without its block would be one that read() does not find.
+    rocksdb::WriteBatch batch;
+    Status status = batch.DeleteRange(rocks_.records.get(), slice(from), slice(to));
+    if (status.ok()) status = rocks_.write(batch, config_.write_patience);
+    if (!status.ok()) return report(status, "drop");
+    first_key_ = until;
+  }
+  const Slice end_slice = slice(to);
+  return report(
+      rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), nullptr, &end_slice, /*include_end=*/false),
+      "drop");
+}
+
+error_code RocksDisk::add_namespace(const NamespaceId& id, const std::string& record) {
+  if (const error_code error = ready()) return error;
+  spaces_.try_emplace(id, record);
+  return put_namespace(id, record);
+}
+
+/// Written out with the blocks around it, and after them: what a crash leaves is a record too many, never one too few.
+error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
+  if (const error_code error = ready()) return error;
+  rocksdb::WriteBatch batch;
+  for (const NamespaceId& id : ids) {
+    spaces_.erase(id);
+    const std::string key = namespace_key(id);
+    std::string old;
+    if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).IsNotFound()) continue;
+    if (const Status status = batch.Delete(rocks_.state.get(), key); !status.ok()) return report(status, "batch");
+  }
+  return report(rocks_.write(batch, config_.write_patience), "remove_namespaces");
+}
+
+error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& record) {
+  const std::string key = namespace_key(id);
+  std::string old;
+  if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok() && old == record) return {};
+  rocksdb::WriteBatch batch;
+  Status status = batch.Put(rocks_.state.get(), key, record);
+  if (status.ok()) status = rocks_.write(batch, config_.write_patience);
+  return report(status, "add_namespace");
+}
+
+bool RocksDisk::is_in_a_file(DiskKey key) const {
+  if (epoch_of(key) == epoch_) return true;  // of this start: in a memtable, or in a file since
+  const auto after = std::ranges::upper_bound(files_at_open_, key, {}, &BlockFile::first);
+  return after != files_at_open_.begin() && std::prev(after)->last >= key;
+}
+
+error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
+                           const std::function<bool(const DiskRecord& block)>& block) const {
+  const std::shared_lock lock(reopening_);
+  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+  ScanResult scan = scan_backwards(*rocks_.db, rocks_.state.get(), [&](std::string_view key, std::string_view value) {
+    NamespaceId id;
+    if (key.size() != 1 + id.bytes.size() || key[0] != kNamespaceTag) return true;
+    std::memcpy(id.bytes.data(), key.data() + 1, id.bytes.size());
+    space(id, std::string(value));
+    return true;
+  });
+  if (!scan.status.ok()) return to_error(scan.status);
+  scan = scan_backwards(*rocks_.db, rocks_.records.get(), [&](std::string_view key, std::string_view value) {
+    const auto decoded = decode_key(key);
+    if (!decoded || !is_in_a_file(*decoded)) return true;
+    const auto record = decode_record(*decoded, value);
+    return record ? block(*record) : true;
+  });
+  if (scan.damaged_places > 0)
+    spdlog::warn("spill: {} damaged places among the records were stepped over: {}", scan.damaged_places,
+                 scan.damage.ToString());
+  return to_error(scan.status);
+}
+
+error_code RocksDisk::flush() {
+  if (const error_code error = ready()) return error;
+  const Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all());
+  if (status.ok()) unflushed_.clear();
+  return report(status, "flush");
+}
+
+DiskStats RocksDisk::stats() const {
+  const std::shared_lock lock(reopening_);
+  DiskStats stats;
+  stats.written_bytes = written_bytes_;
+  stats.read_bytes = read_bytes_;
+  if (!rocks_.db) return stats;
+  for (rocksdb::ColumnFamilyHandle* family : rocks_.all()) {
+    std::uint64_t bytes = 0;
+    if (rocks_.db->GetIntProperty(family, rocksdb::DB::Properties::kTotalSstFilesSize, &bytes))
+      stats.file_bytes += bytes;
+  }
+  stats.device_written_bytes = earlier_device_bytes_ + device_bytes(*rocks_.statistics);
+  return stats;
+}
+
+std::vector<BlockFile> RocksDisk::block_files() const {
+  return rocks_.db ? kv::block_files(rocks_) : std::vector<BlockFile>();
+}
+
+error_code RocksDisk::drop_files(DiskKey first, DiskKey last) {
+  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+  const DiskKeyText from = encode_key(first), to = encode_key(last);
+  const Slice begin = slice(from), end = slice(to);
+  // Files are dropped from level 1 on only: those that were written last are moved there first.
+  rocksdb::CompactRangeOptions move;
+  move.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kSkip;
+  if (const Status moved = rocks_.db->CompactRange(move, rocks_.blocks.get(), &begin, &end); !moved.ok())
+    return report(moved, "move");
+  return report(rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), &begin, &end), "drop");
+}
+
+/// Passes a status on as an error, and says the first of a series in the log, with RocksDB's own words.
+error_code RocksDisk::report(const Status& status, const char* doing) {
+  if (status.ok()) {
+    if (has_failed_) spdlog::info("spill: {}: the disk can be written again", config_.path.string());
+    has_failed_ = false;
+    return {};
+  }
+  if (!has_failed_) spdlog::error("spill: {}: {}", doing, status.ToString());
+  has_failed_ = true;
+  return to_error(status);
+}
+
+}  // namespace kv

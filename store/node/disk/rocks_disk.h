@@ -1,0 +1,117 @@
+// store/node/disk/rocks_disk.h: the daemon's disk. Blocks enter with their records, lie in RocksDB under growing keys,
+// and come back unverified (the reader compares them with their name-bound checksums).
+//
+// Reading order of what it is made of:
+//   spill_format.h      the bytes: keys, records, checksums, the FORMAT file (docs/spill-format.md)
+//   spill_directory.h   the directory: ours or not, locked, writable
+//   rocks_options.h     how RocksDB is set up, and why
+//   drop_log.h          what was dropped, durably
+//   write_behind.h      a table is built while what is built already is written
+//   rocks_scan.h        a walk over small entries that steps over damage
+//   table_footer.h      what RocksDB believes unchecked, checked
+//   rocks_open.h        from a directory in any state to an open database
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/disk.h"
+#include "store/node/disk/drop_log.h"
+#include "store/node/disk/rocks_open.h"
+#include "store/node/disk/spill_directory.h"
+
+namespace kv {
+
+/// kv::Disk on one directory. How it is made exact:
+///   1. A block and its record are one write without WAL, and all column families are flushed together (atomic_flush):
+///      after kill -9 either both are there or neither, and what is there is a prefix of what was written.
+///   2. load() names a record only if a live file of the block family covers its key. Files are never merged, only
+///      moved and dropped whole, so that covering means holding.
+///   3. After a failed write the next call that writes opens the database anew if RocksDB cannot go on by itself; what
+///      was in memtables is then gone with its records, as in 1.
+///   4. Nothing goes through a WAL. Erasures and namespaces are written out with the blocks around them, or by flush();
+///   the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are full;
+///   if that fails it loses count of its column families and ends the process when it is closed.)
+/// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
+/// when memtable_count memtables are full, write_patience at most; a read is one pread of the block and two copies.
+class RocksDisk final : public Disk {
+ public:
+  /// Succeeds on every directory that is ours, or can become ours, whatever damage it has; `opening` (may be null) says
+  /// what had to be given up. Errors: those of SpillDirectory::open, and a disk that cannot be used at all; then
+  /// `opening->text` says what is wrong and what to do.
+  /// `accepted` (may be empty) is called between the two: once the directory is ours, before what may be slow.
+  static Result<std::unique_ptr<RocksDisk>> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr,
+                                                 const std::function<void()>& accepted = {});
+  ~RocksDisk() override;  ///< Without flush() before, what is in memtables is lost, as after kill -9.
+
+  /// Which of several directories this is, if it ever was one of several; a directory alone is any.
+  std::optional<DiskPlace> recorded_place() const { return place_; }
+  bool is_new() const { return files_at_open_.empty(); }  ///< Or has nothing worth a place of its own.
+  /// Becomes one of several: from now on its keys have this place, and this epoch (its own or a larger one), durably.
+  /// Call before any write.
+  error_code join(DiskPlace place, std::uint32_t epoch);
+
+  std::vector<DiskPlace> places() const override { return {place_.value_or(0)}; }
+  error_code write(std::span<const DiskWrite> blocks) override;
+  Result<DiskBlock> read(DiskKey key) const override;
+  error_code erase(std::span<const DiskKey> keys) override;
+  error_code drop_before(DiskKey end) override;
+  error_code add_drops(std::span<const DiskDrop> drops) override { return drops_.add(drops); }
+  std::vector<DiskDrop> drops() const override { return drops_.drops(); }
+  error_code forget_drops(DiskKey before) override { return drops_.forget(before); }
+  error_code add_namespace(const NamespaceId& id, const std::string& record) override;
+  error_code remove_namespaces(std::span<const NamespaceId> ids) override;
+  error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
+                  const std::function<bool(const DiskRecord& block)>& block) const override;
+  std::uint32_t epoch() const override { return epoch_; }
+  error_code flush() override;
+  DiskStats stats() const override;
+
+  /// The files that hold blocks, smallest keys first; what is still in memtables is in none of them. For tools and
+  /// tests.
+  std::vector<BlockFile> block_files() const;
+  /// Gives whole files back that lie in [first, last]. Requires that no block in there is named any more.
+  error_code drop_files(DiskKey first, DiskKey last);
+
+ private:
+  RocksDisk(RocksDiskConfig config, SpillDirectory directory, RocksHandles rocks)
+      : config_(std::move(config)), directory_(std::move(directory)), drops_(config_.path), rocks_(std::move(rocks)) {}
+  error_code start_epoch(bool read_only);
+  error_code use_new_seeds(DiskKey key, std::span<const std::byte> bytes, std::vector<std::uint64_t>& checksums) const;
+  error_code begin(std::uint32_t epoch);
+  error_code ready();
+  error_code heal();
+  error_code put_namespace(const NamespaceId& id, const std::string& record);
+  error_code erase_records(std::span<const DiskKey> keys);
+  bool is_in_a_file(DiskKey key) const;
+  error_code report(const rocksdb::Status& status, const char* doing);
+
+  const RocksDiskConfig config_;
+  SpillDirectory directory_;  // its lock is given back last
+  DropLog drops_;
+  mutable std::shared_mutex reopening_;  // shared by whoever may run beside heal(): read(), load() and stats()
+  RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
+  std::uint32_t epoch_ = 0;
+  std::uint32_t seed_epoch_ = 0;  // blocks of earlier ones have checksums of format 1
+  std::optional<DiskPlace> place_;
+  std::vector<BlockFile> files_at_open_;       // sorted, disjoint
+  std::atomic<std::uint64_t> first_key_ = 0;   // smaller ones were dropped
+  std::uint64_t next_key_ = 0;                 // the smallest that write() accepts
+  bool has_failed_ = false;                    // RocksDB refuses writes until heal()
+  std::map<NamespaceId, std::string> spaces_;  // added since the start, and not removed
+  std::vector<DiskKey> unflushed_;             // erased, not by flush() written out yet
+  rocksdb::WriteBatch batch_;                  // kept for its memory
+  std::atomic<std::uint64_t> written_bytes_ = 0;
+  std::uint64_t earlier_device_bytes_ = 0;  // of databases closed by heal()
+  mutable std::atomic<std::uint64_t> read_bytes_ = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,274 @@
+#include "store/node/disk/spill_directory.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "store/node/disk/spill_format.h"
+
+namespace kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFormatFile = "FORMAT";
+constexpr const char* kLockFile = "LOCK";
+constexpr const char* kProbeFile = ".probe";
+constexpr const char* kDatabase = "db";
+constexpr std::string_view kDamaged = "damaged-";
+constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;
+
+error_code as_error_code(const std::error_code& error) { return {error.value(), boost::system::generic_category()}; }
+
+/// A descriptor that closes itself.
+struct File {
+  explicit File(int opened) : number(opened) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (number >= 0) ::close(number);
+  }
+  int number;
+};
+
+error_code sync_directory(const fs::path& path) {
+  const File directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.number < 0 || ::fsync(directory.number) != 0) return last_errno();
+  return {};
+}
+
+bool is_our_name(const std::string& name) {
+  return name == kFormatFile || name == kLockFile || name == "db" || name == "DROPS" || name == "DROPS.new" ||
+         name == "lost+found" || name.starts_with(".") || name.starts_with(std::string(kFormatFile) + ".") ||
+         name.starts_with(kDamaged);
+}
+
+/// The name of something in the directory that no spill directory has, or "".
+std::string foreign_name(const fs::path& path) {
+  for (const std::string& name : names_in(path)) {
+    if (!is_our_name(name)) return name;
+  }
+  return "";
+}
+
+/// Writes all of it, durably.
+error_code write_file(const fs::path& path, std::string_view bytes) {
+  const File file(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, kFileMode));
+  if (file.number < 0) return last_errno();
+  const ssize_t written = ::write(file.number, bytes.data(), bytes.size());
+  if (written < 0 || ::fsync(file.number) != 0) return last_errno();
+  if (static_cast<std::size_t>(written) < bytes.size()) return {ENOSPC, boost::system::generic_category()};
+  return {};
+}
+
+error_code system_error(int number) { return {number, boost::system::generic_category()}; }
+
+std::string octal(mode_t mode) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%04o", static_cast<unsigned>(mode & 07777));
+  return text;
+}
+
+/// The directory and those above it, as far as they are not there.
+error_code make_directories(const fs::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (error) return as_error_code(error);
+  return ::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST ? error_code() : last_errno();
+}
+
+/// Whether nobody but this user (and root) can put something into the directory, or take it away from inside.
+error_code check_owner(int directory, const fs::path& path, std::string* why) {
+  struct stat status {};
+  if (::fstat(directory, &status) != 0) {
+    *why = path.string() + ": " + last_errno().message();
+    return last_errno();
+  }
+  const bool is_ours = status.st_uid == ::geteuid();
+  if (is_ours && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
+  *why = path.string() + ": belongs to user " + std::to_string(status.st_uid) + " and has mode " +
+         octal(status.st_mode) + "; it must belong to this node's user " + std::to_string(::geteuid()) +
+         " and be writable by no other, mode 0700 or at most 0755: " +
+         (is_ours ? "chmod go-w it" : "chown it, or start the node as its owner") + ". Nothing was changed";
+  return system_error(EPERM);
+}
+
+}  // namespace
+
+std::vector<std::string> names_in(const fs::path& path, std::error_code* failed) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  if (failed != nullptr) *failed = error;
+  return names;
+}
+
+error_code replace_file(const fs::path& file, const std::string& text) {
+  const fs::path next = file.string() + ".new";
+  if (const error_code error = write_file(next, text)) return error;
+  if (::rename(next.c_str(), file.c_str()) != 0) return last_errno();
+  return sync_directory(file.parent_path());
+}
+
+std::string read_small_file(const fs::path& file) {
+  const File in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  std::string text(4096, '\0');
+  const ssize_t count = in.number < 0 ? -1 : ::read(in.number, text.data(), text.size());
+  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+  return text;
+}
+
+Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_only, std::string* why) {
+  // "link/" would follow the link.
+  const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
+  error_code error = read_only ? error_code() : make_directories(path);
+  int opened = -1;
+  if (!error) {
+    opened = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (opened < 0) error = last_errno();
+  }
+  SpillDirectory directory(path, opened);
+  if (error) {
+    struct stat status {};
+    const bool is_link = ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+    if (is_link) error = system_error(ELOOP);
+    *why = path.string() +
+           (is_link                                ? ": is a symbolic link. Name the directory itself"
+            : read_only && error.value() == ENOENT ? ": no such directory"
+                                                   : ": cannot be used as a directory: " + error.message()) +
+           ". Give --spill-path a directory that this user may write";
+    return error;
+  }
+  if (!read_only) error = check_owner(opened, path, why);
+  if (error) return error;
+  // Look before touching anything: what is not ours is left exactly as it is.
+  const std::optional<std::uint32_t> format = parse_format_text(read_small_file(path / kFormatFile));
+  directory.format_ = format.value_or(kSpillFormat);
+  if (directory.format_ > kSpillFormat || directory.format_ < kSpillFormatMin) {
+    *why = path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows formats " +
+           std::to_string(kSpillFormatMin) + " to " + std::to_string(kSpillFormat) +
+           ". Nothing was changed. Start the version that wrote it, or give --spill-path another directory";
+    return make_error_code(Errc::kUnsupported);
+  }
+  const std::string foreign = format ? "" : foreign_name(path);
+  const File database(::openat(opened, kDatabase, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const bool has_database = database.number >= 0 || errno != ENOENT;
+  if (!foreign.empty() || (read_only && !format && !has_database)) {
+    *why = path.string() + ": is not a spill directory" +
+           (foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT") +
+           ". Nothing was changed. Give --spill-path a directory of its own, empty or not there yet";
+    return make_error_code(Errc::kMismatch);
+  }
+  if (has_database && !read_only) {
+    if (database.number < 0) {
+      *why = directory.database().string() + ": is not a directory, or a symbolic link. Nothing was changed";
+      return system_error(ENOTDIR);
+    }
+    if ((error = check_owner(database.number, directory.database(), why))) return error;
+  }
+
+  if ((error = directory.take_lock(read_only, why))) return error;
+  if (read_only) return directory;
+  // Earlier versions left what is in it to the umask.
+  if (database.number >= 0 && ::fchmod(database.number, kDirectoryMode) != 0) error = last_errno();
+  if (!error) error = directory.try_writing();
+  if (!error && !format) {
+    if (has_database) spdlog::warn("spill: {}: FORMAT was damaged or missing; written anew", path.string());
+    error = replace_file(path / kFormatFile, format_text(kSpillFormat));
+  }
+  if (!error && !has_database && ::mkdir(directory.database().c_str(), kDirectoryMode) != 0) error = last_errno();
+  if (error) {
+    *why = path.string() + ": cannot be written: " + error.message() + ". Check free space, the mount and the device";
+    return error;
+  }
+  return directory;
+}
+
+/// A lock that cannot be opened is none for who only reads.
+error_code SpillDirectory::take_lock(bool read_only, std::string* why) {
+  lock_ = ::openat(directory_, kLockFile, (read_only ? 0 : O_CREAT) | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kFileMode);
+  if (lock_ < 0 && !read_only) {
+    const error_code error = last_errno();
+    *why = path_.string() + ": cannot be written: " + error.message() + ". Check its owner, its mode and the mount";
+    return error;
+  }
+  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    *why = path_.string() + ": is in use by process " +
+           std::to_string(std::atol(read_small_file(path_ / kLockFile).c_str())) +
+           ". Each node needs a spill directory of its own";
+    return make_error_code(Errc::kBusy);
+  }
+  if (read_only) return {};
+  const std::string owner = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock_, 0) != 0 || ::pwrite(lock_, owner.data(), owner.size(), 0) < 0) {
+    spdlog::debug("spill: {}: the lock holds no process number", path_.string());  // it says who, no more
+  }
+  return {};
+}
+
+SpillDirectory::SpillDirectory(SpillDirectory&& other) noexcept
+    : path_(std::move(other.path_)),
+      format_(other.format_),
+      directory_(std::exchange(other.directory_, -1)),
+      lock_(std::exchange(other.lock_, -1)) {}
+
+SpillDirectory::~SpillDirectory() {
+  if (lock_ >= 0) ::close(lock_);  // and with it goes the lock
+  if (directory_ >= 0) ::close(directory_);
+}
+
+error_code SpillDirectory::upgrade() {
+  if (format_ == kSpillFormat) return {};
+  const error_code error = replace_file(path_ / kFormatFile, format_text(kSpillFormat));
+  if (!error) spdlog::info("spill: {}: format {} became format {}", path_.string(), format_, kSpillFormat);
+  if (!error) format_ = kSpillFormat;
+  return error;
+}
+
+bool SpillDirectory::allows_direct_io() const {
+  const fs::path probe = path_ / kProbeFile;
+  const File file(::open(probe.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, kFileMode));
+  if (file.number < 0) return false;
+  const std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(4096, 4096), &std::free);
+  std::memset(page.get(), 0, 4096);
+  const bool is_written = ::pwrite(file.number, page.get(), 4096, 0) == 4096;
+  const bool is_read = ::pread(file.number, page.get(), 4096, 0) == 4096;
+  ::unlink(probe.c_str());
+  return is_written && is_read;
+}
+
+error_code SpillDirectory::try_writing() const {
+  const fs::path probe = path_ / kProbeFile;
+  const error_code error = write_file(probe, std::string(4096, 'x'));
+  ::unlink(probe.c_str());
+  return error;
+}
+
+error_code SpillDirectory::set_aside(const fs::path& what) const {
+  std::error_code error;
+  for (const std::string& name : names_in(path_)) {
+    if (name.starts_with(kDamaged)) fs::remove_all(path_ / name, error);
+  }
+  const auto now =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  const fs::path aside = path_ / (std::string(kDamaged) + std::to_string(now.count()));
+  fs::rename(what, aside, error);
+  if (!error) fs::permissions(aside, fs::perms::owner_all, error);  // RocksDB's repair makes directories of its own
+  if (error) return as_error_code(error);
+  return sync_directory(path_);
+}
+
+}  // namespace kv

@@ -1,0 +1,430 @@
+#include "store/node/disk/striped_disk.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "base/assert.h"
+#include "store/node/disk/call_lane.h"
+#include "store/node/disk/record_stream.h"
+
+namespace kv {
+namespace {
+
+/// Blocks with their bytes and checksums, for a call that may be given up.
+struct OwnedWrites {
+  explicit OwnedWrites(std::span<const DiskWrite> blocks) : writes(blocks.begin(), blocks.end()) {
+    std::size_t byte_count = 0, sum_count = 0;
+    for (const DiskWrite& write : writes) {
+      byte_count += write.bytes.size();
+      sum_count += write.checksums.size();
+    }
+    bytes = std::make_unique_for_overwrite<std::byte[]>(byte_count);
+    sums.reserve(sum_count);  // stays where it is
+    std::byte* to = bytes.get();
+    for (DiskWrite& write : writes) {
+      std::memcpy(to, write.bytes.data(), write.bytes.size());
+      write.bytes = {to, write.bytes.size()};
+      to += write.bytes.size();
+      const auto at = sums.insert(sums.end(), write.checksums.begin(), write.checksums.end());
+      write.checksums = {sums.data() + (at - sums.begin()), write.checksums.size()};
+    }
+  }
+  std::vector<DiskWrite> writes;
+  std::unique_ptr<std::byte[]> bytes;
+  std::vector<std::uint64_t> sums;
+};
+
+}  // namespace
+
+struct StripedDisk::Member {
+  Member(Part own, const Clock& clock, const StripedDiskConfig& config)
+      : part(std::move(own)),
+        writing(clock, 1, config.patience),
+        dropping(clock, 1, config.patience),
+        reading(clock, config.read_threads, config.patience) {}
+  bool is_stuck(Duration after) const {
+    return writing.is_stuck(after) || dropping.is_stuck(after) || reading.is_stuck(after);
+  }
+
+  Part part;
+  mutable CallLane writing, dropping, reading;
+  std::atomic<Duration::rep> left_out_until{0};  // read by stats()
+  std::atomic<bool> has_hung{false};             // and has not answered since
+  std::mutex stats_mutex;
+  DiskStats last_stats;
+  // What it has not been told yet; of the writer.
+  std::vector<DiskKey> erased;
+  DiskKey drop_before{};
+  std::map<NamespaceId, std::string> added_spaces;
+  std::set<NamespaceId> removed_spaces;
+  bool is_unflushed = false;  // since it was told of something to forget
+};
+
+/// What a disk is told before anything else. A copy: the call may be given up.
+struct StripedDisk::News {
+  std::map<NamespaceId, std::string> spaces;
+  std::vector<DiskKey> erased;
+  DiskKey drop_before{};
+  std::vector<NamespaceId> removed_spaces;
+
+  bool empty() const { return spaces.empty() && erased.empty() && drop_before == DiskKey{} && removed_spaces.empty(); }
+  error_code tell(Disk& disk) const {
+    for (const auto& [id, record] : spaces) {
+      if (const error_code error = disk.add_namespace(id, record)) return error;
+    }
+    if (!erased.empty()) {
+      if (const error_code error = disk.erase(erased)) return error;
+    }
+    if (drop_before != DiskKey{}) {
+      if (const error_code error = disk.drop_before(drop_before)) return error;
+    }
+    // Last: after the blocks that were of them.
+    return removed_spaces.empty() ? error_code() : disk.remove_namespaces(removed_spaces);
+  }
+};
+
+StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config)
+    : clock_(clock), config_(config) {
+  KV_ASSERT(!parts.empty());
+  const std::uint32_t epoch = parts.front().disk->epoch();
+  for (Part& part : parts) {
+    KV_ASSERT(part.disk->epoch() == epoch);
+    members_.push_back(std::make_unique<Member>(std::move(part), clock, config_));
+  }
+}
+
+StripedDisk::~StripedDisk() = default;
+
+StripedDisk::Member* StripedDisk::find(DiskKey key) const {
+  const auto found =
+      std::ranges::find_if(members_, [key](const auto& member) { return member->part.place == place_of(key); });
+  return found == members_.end() ? nullptr : found->get();
+}
+
+bool StripedDisk::is_left_out(const Member& member) const {
+  return clock_.now().time_since_epoch().count() < member.left_out_until;
+}
+
+/// A call to it was given up, and not all of them have returned.
+bool StripedDisk::is_hanging(Member& member) const {
+  if (!member.has_hung) return false;
+  if (member.is_stuck(config_.patience) || !member.writing.is_idle() || !member.dropping.is_idle()) return true;
+  if (member.has_hung.exchange(false)) spdlog::info("spill: {} answers again", member.part.name);
+  return false;
+}
+
+/// Those that are not left out; all if none is left, since somebody has to find out whether they work again.
+std::vector<StripedDisk::Member*> StripedDisk::in_use() const {
+  std::vector<Member*> working, all;
+  for (const auto& member : members_) {
+    all.push_back(member.get());
+    if (!is_left_out(*member) && !is_hanging(*member)) working.push_back(member.get());
+  }
+  return working.empty() ? all : working;
+}
+
+std::vector<DiskPlace> StripedDisk::places() const {
+  std::vector<DiskPlace> places;
+  for (const Member* const member : in_use()) places.push_back(member->part.place);
+  return places;
+}
+
+error_code StripedDisk::failed(Member& member, error_code error) const {
+  if (!is_left_out(member)) {
+    spdlog::error("spill: {} is left out for {} s: {}", member.part.name,
+                  std::chrono::duration_cast<std::chrono::seconds>(config_.left_out).count(), error.message());
+  }
+  member.left_out_until = (clock_.now() + config_.left_out).time_since_epoch().count();
+  return error;
+}
+
+error_code StripedDisk::hangs(Member& member) const {
+  if (!member.has_hung.exchange(true)) {
+    spdlog::error("spill: {} is left out until it answers: a call takes longer than {} ms", member.part.name,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(config_.patience).count());
+  }
+  return Errc::kDiskFailed;
+}
+
+StripedDisk::News StripedDisk::news_for(const Member& member) const {
+  return {.spaces = member.added_spaces,
+          .erased = member.erased,
+          .drop_before = member.drop_before,
+          .removed_spaces = {member.removed_spaces.begin(), member.removed_spaces.end()}};
+}
+
+/// It was told, and nothing has been added since.
+void StripedDisk::settled(Member& member, const News& news) const {
+  member.added_spaces.clear();
+  member.removed_spaces.clear();
+  member.is_unflushed = member.is_unflushed || !news.erased.empty() || news.drop_before != DiskKey{};
+  member.erased.clear();
+  member.drop_before = {};
+}
+
+/// Tells all that are in use what they missed. An error only when none works: what one misses it is told later.
+error_code StripedDisk::settle_all() {
+  struct Telling {
+    Member* member;
+    News news;
+    std::shared_ptr<CallLane::Begun<error_code>> begun;
+  };
+  std::vector<Telling> tellings;
+  bool has_any = false;
+  error_code error;
+  for (Member* const member : in_use()) {
+    News news = news_for(*member);
+    if (news.empty()) {
+      has_any = true;
+    } else if (is_hanging(*member)) {
+      error = Errc::kDiskFailed;
+    } else {
+      auto begun = member->writing.begin([news, disk = member->part.disk.get()] { return news.tell(*disk); });
+      tellings.push_back({member, std::move(news), std::move(begun)});
+    }
+  }
+  for (const Telling& each : tellings) {
+    const auto own = each.member->writing.wait(each.begun);
+    if (own && !*own) {
+      settled(*each.member, each.news);
+      has_any = true;
+    } else {
+      error = own ? failed(*each.member, *own) : hangs(*each.member);
+    }
+  }
+  return has_any ? error_code() : error;
+}
+
+error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
+  std::map<Member*, std::vector<DiskWrite>> shares;
+  for (const DiskWrite& block : blocks) {
+    Member* const member = find(block.record.key);
+    KV_ASSERT(member != nullptr);
+    shares[member].push_back(block);
+  }
+  struct Writing {
+    Member* member;
+    News news;
+    std::shared_ptr<CallLane::Begun<error_code>> begun;
+  };
+  std::vector<Writing> writing;
+  error_code first;
+  for (const auto& [member, share] : shares) {
+    if (is_hanging(*member)) {
+      first = Errc::kDiskFailed;
+      continue;
+    }
+    News news = news_for(*member);
+    auto own = std::make_shared<const OwnedWrites>(share);
+    auto begun = member->writing.begin([news, own = std::move(own), disk = member->part.disk.get()] {
+      const error_code error = news.tell(*disk);
+      return error ? error : disk->write(own->writes);
+    });
+    writing.push_back({member, std::move(news), std::move(begun)});
+  }
+  for (const Writing& each : writing) {
+    const auto own = each.member->writing.wait(each.begun);
+    if (own && !*own) {
+      settled(*each.member, each.news);
+      continue;
+    }
+    const error_code error = own ? failed(*each.member, *own) : hangs(*each.member);
+    if (!first) first = error;
+  }
+  return first;
+}
+
+Result<DiskBlock> StripedDisk::read(DiskKey key) const {
+  Member* const member = find(key);
+  if (member == nullptr) return make_error_code(Errc::kNotFound);  // of a directory that is not used any more
+  if (is_hanging(*member)) return make_error_code(Errc::kDiskFailed);
+  auto block = member->reading.run([key, disk = member->part.disk.get()] { return disk->read(key); });
+  if (!block) return hangs(*member);
+  return std::move(*block);
+}
+
+error_code StripedDisk::erase(std::span<const DiskKey> keys) {
+  for (const DiskKey key : keys) {
+    if (Member* const member = find(key)) member->erased.push_back(key);
+  }
+  static_cast<void>(settle_all());
+  return {};  // who could not be told will be: nobody has to ask again
+}
+
+error_code StripedDisk::drop_before(DiskKey end) {
+  for (const auto& member : members_) {
+    member->drop_before = std::max(member->drop_before, end);
+    std::erase_if(member->erased, [end](DiskKey key) { return key < end; });
+  }
+  return settle_all();
+}
+
+/// One disk that has them is enough: at a start all are asked. The others have them too if they answer in time.
+error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
+  std::vector<std::pair<Member*, std::shared_ptr<CallLane::Begun<error_code>>>> adding;
+  const std::vector<DiskDrop> own(drops.begin(), drops.end());
+  for (const auto& member : members_) {
+    if (is_hanging(*member) || member->dropping.is_stuck()) continue;
+    adding.emplace_back(member.get(),
+                        member->dropping.begin([own, disk = member->part.disk.get()] { return disk->add_drops(own); }));
+  }
+  bool has_any = false;
+  error_code error = Errc::kDiskFailed;
+  for (const auto& [member, begun] : adding) {
+    const auto outcome = member->dropping.wait(begun);
+    if (outcome && !*outcome) {
+      has_any = true;
+    } else {
+      error = outcome ? failed(*member, *outcome) : hangs(*member);
+    }
+  }
+  return has_any ? error_code() : error;
+}
+
+std::vector<DiskDrop> StripedDisk::drops() const {
+  std::vector<DiskDrop> all;
+  for (const auto& member : members_) {
+    const auto own = member->part.disk->drops();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+error_code StripedDisk::forget_drops(DiskKey before) {
+  for (const auto& member : members_) {
+    const bool knows_all = news_for(*member).empty() && !member->is_unflushed;
+    if (is_left_out(*member) || is_hanging(*member) || !knows_all) return Errc::kBusy;
+  }
+  error_code first;
+  for (const auto& member : members_) {
+    const auto own =
+        member->writing.run([before, disk = member->part.disk.get()] { return disk->forget_drops(before); });
+    if (own && !*own) continue;
+    const error_code error = own ? failed(*member, *own) : hangs(*member);
+    if (!first) first = error;
+  }
+  return first;
+}
+
+error_code StripedDisk::add_namespace(const NamespaceId& id, const std::string& record) {
+  for (const auto& member : members_) {
+    member->removed_spaces.erase(id);
+    member->added_spaces.insert_or_assign(id, record);
+  }
+  return settle_all();
+}
+
+error_code StripedDisk::remove_namespaces(std::span<const NamespaceId> ids) {
+  for (const auto& member : members_) {
+    for (const NamespaceId& id : ids) {
+      // What one that is left out was never told of piles up no more: at worst it keeps a record until the next start.
+      if (member->added_spaces.erase(id) == 0) member->removed_spaces.insert(id);
+    }
+  }
+  static_cast<void>(settle_all());
+  return {};  // as with erase
+}
+
+error_code StripedDisk::load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
+                             const std::function<bool(const DiskRecord& block)>& block) const {
+  std::vector<std::unique_ptr<RecordStream>> streams;
+  for (const auto& member : members_) streams.push_back(std::make_unique<RecordStream>(*member->part.disk));
+  std::vector<NamespaceId> told;
+  for (const auto& stream : streams) {
+    for (const auto& [id, record] : stream->spaces()) {
+      if (std::ranges::find(told, id) != told.end()) continue;
+      told.push_back(id);
+      space(id, record);
+    }
+  }
+  for (;;) {
+    RecordStream* newest = nullptr;
+    for (const auto& stream : streams) {
+      const DiskRecord* const record = stream->peek();
+      // Nothing older is told once one of them has broken off: who tries again goes on from the oldest that was, and
+      // would never hear of what this one had above it.
+      if (const error_code error = stream->error(); record == nullptr && error) return error;
+      if (record != nullptr && (newest == nullptr || record->key > newest->peek()->key)) newest = stream.get();
+    }
+    if (newest == nullptr) break;
+    if (!block(*newest->peek())) return {};
+    newest->pop();
+  }
+  return {};
+}
+
+std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->epoch(); }
+
+/// An error when one fails, or none answers: what one that hangs has to forget it is told again.
+error_code StripedDisk::flush() {
+  struct Flushing {
+    Member* member;
+    News news;
+    std::shared_ptr<CallLane::Begun<error_code>> begun;
+  };
+  std::vector<Flushing> flushing;
+  for (Member* const member : in_use()) {
+    if (is_hanging(*member)) continue;
+    News news = news_for(*member);
+    auto begun = member->writing.begin([news, disk = member->part.disk.get()] {
+      const error_code error = news.tell(*disk);
+      return error ? error : disk->flush();
+    });
+    flushing.push_back({member, std::move(news), std::move(begun)});
+  }
+  error_code first;
+  bool has_any = false;
+  for (const Flushing& each : flushing) {
+    const auto own = each.member->writing.wait(each.begun);
+    if (!own) {
+      hangs(*each.member);
+    } else if (*own) {
+      failed(*each.member, *own);
+      if (!first) first = *own;
+    } else {
+      settled(*each.member, each.news);
+      each.member->is_unflushed = false;
+      has_any = true;
+    }
+  }
+  return first || has_any ? first : Errc::kDiskFailed;
+}
+
+/// Of one that is busy with a call that was given up: what it said last.
+DiskStats StripedDisk::stats() const {
+  DiskStats sum;
+  for (const auto& member : members_) {
+    if (!is_hanging(*member) && member->writing.is_idle()) {
+      if (const auto now = member->writing.run([disk = member->part.disk.get()] { return disk->stats(); })) {
+        const std::lock_guard lock(member->stats_mutex);
+        member->last_stats = *now;
+      } else {
+        hangs(*member);
+      }
+    }
+    const std::lock_guard lock(member->stats_mutex);
+    const DiskStats& one = member->last_stats;
+    sum.file_bytes += one.file_bytes;
+    sum.written_bytes += one.written_bytes;
+    sum.device_written_bytes += one.device_written_bytes;
+    sum.read_bytes += one.read_bytes;
+    sum.left_out_count += is_left_out(*member) || is_hanging(*member);
+  }
+  return sum;
+}
+
+std::string StripedDisk::hanging(Duration after) const {
+  std::string names;
+  for (const auto& member : members_) {
+    if (member->is_stuck(after)) names += (names.empty() ? "" : ", ") + member->part.name;
+  }
+  return names;
+}
+
+}  // namespace kv

@@ -1,0 +1,217 @@
+#include "store/node/disk/write_behind.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace kv {
+namespace {
+
+using rocksdb::FSWritableFile;
+using rocksdb::IODebugContext;
+using rocksdb::IOOptions;
+using rocksdb::IOStatus;
+using rocksdb::Slice;
+
+using Buffer = std::unique_ptr<char, decltype(&std::free)>;
+
+Buffer allocate(std::size_t alignment, std::size_t bytes) {
+  return {static_cast<char*>(std::aligned_alloc(alignment, bytes)), &std::free};
+}
+
+class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
+ public:
+  WriteBehindFile(std::unique_ptr<FSWritableFile> below, Buffer filling, Buffer other, std::size_t buffer_bytes)
+      : FSWritableFileOwnerWrapper(std::move(below)),
+        alignment_(target()->GetRequiredBufferAlignment()),
+        buffer_bytes_(buffer_bytes),
+        filling_(std::move(filling)),
+        handed_over_(std::move(other)) {}
+
+  ~WriteBehindFile() override { end_thread(); }
+
+  IOStatus Append(const Slice& data, const IOOptions&, IODebugContext*) override {
+    for (std::size_t taken = 0; taken < data.size();) {
+      const std::size_t bytes = std::min(data.size() - taken, buffer_bytes_ - filled_bytes_);
+      std::memcpy(filling_.get() + filled_bytes_, data.data() + taken, bytes);
+      taken += bytes;
+      filled_bytes_ += bytes;
+      if (filled_bytes_ < buffer_bytes_) continue;
+      if (IOStatus status = hand_over(); !status.ok()) return status;
+    }
+    return error();
+  }
+  IOStatus Append(const Slice& data, const IOOptions& options, const rocksdb::DataVerificationInfo&,
+                  IODebugContext* dbg) override {
+    return Append(data, options, dbg);
+  }
+  IOStatus PositionedAppend(const Slice&, std::uint64_t, const IOOptions&, IODebugContext*) override {
+    return IOStatus::NotSupported("write behind: files only grow");
+  }
+  IOStatus PositionedAppend(const Slice&, std::uint64_t, const IOOptions&, const rocksdb::DataVerificationInfo&,
+                            IODebugContext*) override {
+    return IOStatus::NotSupported("write behind: files only grow");
+  }
+  IOStatus Truncate(std::uint64_t bytes, const IOOptions&, IODebugContext*) override {
+    return bytes == size() ? error() : IOStatus::NotSupported("write behind: files only grow");
+  }
+  IOStatus Flush(const IOOptions&, IODebugContext*) override { return error(); }  // the reader comes after Sync
+  IOStatus RangeSync(std::uint64_t, std::uint64_t, const IOOptions&, IODebugContext*) override { return error(); }
+  IOStatus Sync(const IOOptions& options, IODebugContext* dbg) override {
+    IOStatus status = settle();
+    return status.ok() ? keep(target()->Sync(options, dbg)) : status;
+  }
+  IOStatus Fsync(const IOOptions& options, IODebugContext* dbg) override {
+    IOStatus status = settle();
+    return status.ok() ? keep(target()->Fsync(options, dbg)) : status;
+  }
+  IOStatus Close(const IOOptions& options, IODebugContext* dbg) override {
+    IOStatus status = settle();
+    end_thread();
+    IOStatus closed = target()->Close(options, dbg);
+    return status.ok() ? closed : status;
+  }
+
+  bool use_direct_io() const override { return false; }
+  bool IsSyncThreadSafe() const override { return false; }
+  std::uint64_t GetFileSize(const IOOptions&, IODebugContext*) override { return size(); }
+
+ private:
+  std::uint64_t size() const { return offset_ + filled_bytes_; }
+
+  IOStatus error() {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+  IOStatus keep(IOStatus status) {
+    const std::lock_guard lock(mutex_);
+    if (error_.ok()) error_ = status;
+    return status;
+  }
+
+  /// The full buffer goes to the thread, which must have written the one before.
+  IOStatus hand_over() {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !is_writing_; });
+      if (!error_.ok()) return error_;
+      std::swap(filling_, handed_over_);
+      handed_over_offset_ = offset_;
+      is_writing_ = true;
+    }
+    offset_ += buffer_bytes_;
+    filled_bytes_ = 0;
+    if (!thread_.joinable()) {
+      try {
+        thread_ = std::thread([this] { write_handed_over(); });
+      } catch (const std::system_error&) {  // no more threads: as it would be without this class
+        write_one();
+        return error();
+      }
+    }
+    changed_.notify_all();
+    return {};
+  }
+
+  void write_handed_over() {
+    for (std::unique_lock lock(mutex_);;) {
+      changed_.wait(lock, [this] { return is_writing_ || is_ending_; });
+      if (!is_writing_) return;
+      lock.unlock();
+      write_one();
+      lock.lock();
+    }
+  }
+
+  void write_one() {
+    IOStatus status =
+        target()->PositionedAppend(Slice(handed_over_.get(), buffer_bytes_), handed_over_offset_, IOOptions(), nullptr);
+    const std::lock_guard lock(mutex_);
+    if (error_.ok()) error_ = std::move(status);
+    is_writing_ = false;
+    changed_.notify_all();
+  }
+
+  /// All that was appended is in the file, and nothing else.
+  IOStatus settle() {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !is_writing_; });
+      if (!error_.ok()) return error_;
+    }
+    if (settled_size_ == size()) return {};
+    if (filled_bytes_ > 0) {
+      const std::size_t padded_bytes = (filled_bytes_ + alignment_ - 1) / alignment_ * alignment_;
+      std::memset(filling_.get() + filled_bytes_, 0, padded_bytes - filled_bytes_);
+      IOStatus status = target()->PositionedAppend(Slice(filling_.get(), padded_bytes), offset_, IOOptions(), nullptr);
+      if (status.ok()) status = target()->Truncate(size(), IOOptions(), nullptr);
+      if (!status.ok()) return keep(std::move(status));
+    }
+    settled_size_ = size();
+    return {};
+  }
+
+  void end_thread() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      is_ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  const std::size_t alignment_, buffer_bytes_;
+  // Of the user's thread.
+  Buffer filling_;
+  std::size_t filled_bytes_ = 0;
+  std::uint64_t offset_ = 0;  // in the file, of filling_
+  std::uint64_t settled_size_ = 0;
+  std::thread thread_;
+
+  std::mutex mutex_;  // of the three below; the buffer and its offset belong to who writes while is_writing_
+  std::condition_variable changed_;
+  bool is_writing_ = false, is_ending_ = false;
+  IOStatus error_;  // the first
+  Buffer handed_over_;
+  std::uint64_t handed_over_offset_ = 0;
+};
+
+class WriteBehind final : public rocksdb::FileSystemWrapper {
+ public:
+  WriteBehind(std::shared_ptr<rocksdb::FileSystem> below, const WriteBehindConfig& config)
+      : FileSystemWrapper(std::move(below)), config_(config) {}
+
+  const char* Name() const override { return "kvstore-write-behind"; }
+
+  IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
+                           std::unique_ptr<FSWritableFile>* file, IODebugContext* dbg) override {
+    IOStatus status = target()->NewWritableFile(name, options, file, dbg);
+    if (!status.ok() || !options.use_direct_writes) return status;
+    const std::size_t alignment = (*file)->GetRequiredBufferAlignment();
+    Buffer one = allocate(alignment, config_.buffer_bytes), other = allocate(alignment, config_.buffer_bytes);
+    if (one && other)  // else as it would be without this class
+      *file =
+          std::make_unique<WriteBehindFile>(std::move(*file), std::move(one), std::move(other), config_.buffer_bytes);
+    return status;
+  }
+
+ private:
+  const WriteBehindConfig config_;
+};
+
+}  // namespace
+
+std::shared_ptr<rocksdb::FileSystem> write_behind(std::shared_ptr<rocksdb::FileSystem> below,
+                                                  const WriteBehindConfig& config) {
+  return std::make_shared<WriteBehind>(std::move(below), config);
+}
+
+}  // namespace kv

@@ -1,0 +1,186 @@
+#include "store/node/rdma/verbs_node.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kv {
+namespace {
+
+/// That connect queue pairs: a client with an address that nobody answers for keeps one busy for seconds.
+constexpr std::size_t kConnectThreadCount = 4;
+/// Between two tries to open a device: from the first on, each twice the one before.
+constexpr Duration kPauseMin = 5s, kPauseMax = 5min;
+
+}  // namespace
+
+VerbsNode::VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<std::byte> arena, Clock& clock)
+    : provider_(provider),
+      config_(std::move(config)),
+      arena_(arena),
+      clock_(clock),
+      slow_calls_(config_.in_place, kConnectThreadCount),
+      verifiers_(config_.verify_thread_count == 0, config_.verify_thread_count) {}
+
+Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
+                                                   std::span<std::byte> arena, Clock& clock, std::string* why) {
+  std::unique_ptr<VerbsNode> node(new VerbsNode(provider, std::move(config), arena, clock));
+  auto devices = verbs::open_devices(provider, node->config_.devices, why);
+  if (!devices) return devices.error();
+  node->unused_ = *why;
+  error_code refused = Errc::kUnavailable;
+  const auto fill = [&](Slot& slot, Result<std::shared_ptr<NodeDevice>> device) {
+    if (device) {
+      slot.device = std::move(*device);
+    } else {
+      // What refuses the arena says more than what is not there.
+      if (refused == Errc::kUnavailable) refused = device.error();
+      node->put_off(slot, *why);
+    }
+  };
+  for (verbs::OpenDevice& each : *devices) {
+    Slot& slot = node->slots_.emplace_back(Slot{.wish = each.wish});
+    fill(slot, node->equip(std::move(each), why));
+  }
+  for (const std::string& name : node->config_.devices.names) {  // what is named and missing comes last
+    const auto wish = verbs::parse_device_wish(name, nullptr);
+    const auto is_same = [&](const Slot& each) { return each.wish.device == wish->device; };
+    if (!wish || std::ranges::any_of(node->slots_, is_same)) continue;
+    Slot& slot = node->slots_.emplace_back(Slot{.wish = *wish});
+    fill(slot, node->open_one(*wish, why));
+  }
+  if (std::ranges::any_of(node->slots_, [](const Slot& each) { return each.device != nullptr; })) return node;
+  why->clear();
+  for (const Slot& each : node->slots_) *why += (why->empty() ? "" : "; ") + each.why;
+  return refused;
+}
+
+/// Registers the arena with it.
+Result<std::shared_ptr<NodeDevice>> VerbsNode::equip(verbs::OpenDevice device, std::string* why) const {
+  auto equipped = std::make_shared<NodeDevice>(NodeDevice{std::move(device), nullptr});
+  auto arena = verbs::RegisteredMemory::make(std::span(&equipped->open, 1), arena_, {.local_write = true},
+                                             config_.slice_bytes_max, why);
+  if (!arena) return arena.error();
+  equipped->arena = std::move(*arena);
+  return equipped;
+}
+
+Result<std::shared_ptr<NodeDevice>> VerbsNode::open_one(const verbs::DeviceWish& wish, std::string* why) const {
+  auto device = verbs::open_device(provider_, wish, config_.devices.traffic_class, why);
+  if (!device) return device.error();
+  return equip(std::move(*device), why);
+}
+
+void VerbsNode::put_off(Slot& slot, std::string why) const {
+  slot.why = std::move(why);
+  slot.pause = std::clamp(2 * slot.pause, kPauseMin, kPauseMax);
+  slot.next_try = clock_.now() + slot.pause;
+}
+
+std::shared_ptr<NodeDevice> VerbsNode::device(std::size_t index, std::string* why) const {
+  const std::scoped_lock lock(devices_mutex_);
+  const Slot& slot = slots_[index];
+  if (!slot.device) *why = "left out: " + slot.why;
+  return slot.device;
+}
+
+void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std::string& why) {
+  const std::scoped_lock lock(devices_mutex_);
+  Slot& slot = slots_[index];
+  if (slot.device.get() != &device) return;
+  spdlog::error("rdma: {} is left out: {}; it is opened again when that can be done", slot.wish.device, why);
+  left_out_.push_back(std::move(slot.device));
+  if (clock_.now() - slot.opened >= kPauseMax) slot.pause = {};
+  put_off(slot, slot.wish.device + ": " + why);
+}
+
+void VerbsNode::check_devices(const std::function<bool()>& is_stopped) {
+  for (std::size_t i = 0; i < slots_.size() && !is_stopped(); ++i) {
+    std::string ignored;
+    const auto open = device(i, &ignored);
+    if (!open) continue;
+    const auto info = open->open.device->query();
+    if (!info && verbs::is_gone(info.error())) leave_out(i, *open, info.error().message());
+  }
+  close_unheld();
+  for (Slot& slot : slots_) {
+    if (is_stopped()) return;
+    {
+      const std::scoped_lock lock(devices_mutex_);
+      if (slot.device || clock_.now() < slot.next_try) continue;
+    }
+    std::string why;
+    auto device = open_one(slot.wish, &why);
+    const std::scoped_lock lock(devices_mutex_);
+    if (device) {
+      slot.device = std::move(*device);
+      slot.opened = clock_.now();
+      spdlog::info("rdma: {} is in use", slot.wish.device);
+    } else {
+      if (why != slot.why) spdlog::warn("rdma: {} is still left out: {}", slot.wish.device, why);
+      put_off(slot, std::move(why));
+    }
+  }
+}
+
+void VerbsNode::close_unheld() {
+  std::vector<std::shared_ptr<NodeDevice>> unheld;
+  {
+    const std::scoped_lock lock(devices_mutex_);
+    // What only this list holds, nobody can begin to hold.
+    const auto found = std::ranges::partition(left_out_, [](const auto& each) { return each.use_count() > 1; });
+    std::ranges::move(found, std::back_inserter(unheld));
+    left_out_.erase(found.begin(), found.end());
+  }
+}
+
+void VerbsNode::finish_calls() {
+  slow_calls_.finish();
+  verifiers_.finish();
+}
+
+bool VerbsNode::take_queue_pair() {
+  if (queue_pair_count_.fetch_add(1) < config_.queue_pair_count_max) return true;
+  --queue_pair_count_;
+  return false;
+}
+
+VerbsNode::Peer VerbsNode::peer_of(const verbs::Attachment& ours, const verbs::QueuePairAddress& peer) {
+  return ours.is_ethernet ? Peer{peer.gid, 0, peer.number} : Peer{{}, peer.lid, peer.number};
+}
+
+bool VerbsNode::take_peer(const Peer& peer) {
+  const std::scoped_lock lock(peers_mutex_);
+  return peers_.insert(peer).second;
+}
+
+void VerbsNode::give_peer(const Peer& peer) {
+  const std::scoped_lock lock(peers_mutex_);
+  peers_.erase(peer);
+}
+
+std::vector<NodeMetrics::Value> VerbsNode::stats() const {
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  std::uint64_t in_use = 0;
+  {
+    const std::scoped_lock lock(devices_mutex_);
+    for (const Slot& each : slots_) in_use += each.device != nullptr;
+  }
+  return {
+      {"rdma_devices", number(in_use), false, "RDMA devices in use"},
+      {"rdma_devices_left_out", number(slots_.size() - in_use), false,
+       "RDMA devices that are gone or cannot be used, and are tried again"},
+      {"rdma_registered_bytes", number(arena_.size()), false, "Bytes of the arena registered with each"},
+      {"rdma_lanes", number(counters_.lanes), false, "Queue pairs connected to clients, for blocks"},
+      {"rdma_lanes_connected", number(counters_.lanes_connected), true,
+       "Queue pairs that were connected, for blocks or messages"},
+      {"rdma_lanes_broken", number(counters_.lanes_broken), true,
+       "Queue pairs that broke under a transfer: a link, a device, or a client's memory that was gone"},
+      {"rdma_lanes_refused", number(counters_.lanes_refused), true,
+       "Queue pairs that clients asked for and did not get"},
+      {"rdma_messages", number(counters_.messages), true, "Requests that came and were answered by SEND"},
+  };
+}
+
+}  // namespace kv

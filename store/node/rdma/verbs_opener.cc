@@ -1,0 +1,54 @@
+#include "store/node/rdma/verbs_opener.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "transport/verbs/verbs_module.h"
+
+namespace kv {
+
+VerbsOpener::VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& clock)
+    : config_(std::move(config)), arena_(arena), clock_(clock) {}
+
+VerbsOpener::~VerbsOpener() { stop(); }
+
+VerbsNode* VerbsOpener::open(std::string* why) {
+  if (!provider_) {
+    auto loaded = verbs::load_verbs(why);
+    if (!loaded) return nullptr;
+    provider_ = std::move(*loaded);
+  }
+  auto made = VerbsNode::open(*provider_, config_, arena_, clock_, why);
+  may_come_ = !made && made.error() == Errc::kUnavailable;
+  if (!made) return nullptr;
+  node_ = std::move(*made);
+  return node_.get();
+}
+
+void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> opened) {
+  if (!node_ && !may_come_) return;
+  thread_ = std::thread([this, pause, opened = std::move(opened)] {
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, pause, [this] { return is_stopped_.load(); })) {
+      std::string why;
+      if (node_) {
+        node_->check_devices([this] { return is_stopped_.load(); });
+      } else if (VerbsNode* const node = open(&why)) {
+        opened(*node);
+      } else if (!may_come_) {
+        spdlog::warn("rdma: a device has come, but {}; it is not tried again before the node is restarted", why);
+        return;
+      }
+    }
+  });
+}
+
+void VerbsOpener::stop() {
+  is_stopped_ = true;
+  { const std::scoped_lock lock(mutex_); }  // it waits, or looks again before it does
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace kv

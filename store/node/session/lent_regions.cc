@@ -1,0 +1,148 @@
+#include "store/node/session/lent_regions.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+// The process's memory map is locked meanwhile, against I/O threads that want more memory: about 1 ms each.
+constexpr std::uint64_t kPopulateBytes = 2 << 20;
+constexpr std::uint64_t kUnmapBytes = 8 << 20;
+
+}  // namespace
+
+struct LentRegions::Preparation {
+  std::shared_ptr<Loan> loan;
+  std::shared_ptr<const std::atomic<bool>> abandoned;
+  asio::any_io_executor executor;
+  std::function<void(std::optional<std::uint64_t>)> then;
+  std::uint64_t populated = 0;
+  bool is_checked = false;
+};
+
+LentRegions::LentRegions(const LentRegionsConfig& config)
+    : config_(config), thread_(config.in_place ? nullptr : std::make_unique<asio::thread_pool>(1)) {}
+
+LentRegions::~LentRegions() { finish(); }
+
+void LentRegions::finish() {
+  is_finished_ = true;
+  if (thread_) thread_->join();
+}
+
+LentRegions::Loan::~Loan() {
+  // What is mapped is unmapped first: until then its pages can be touched.
+  const MappedRegion::File file = region_->file();
+  const std::uint64_t bytes = region_->lent_bytes();
+  region_.reset();
+  lent_.end_loan(file, bytes);
+}
+
+Result<std::shared_ptr<LentRegions::Loan>> LentRegions::admit(std::unique_ptr<MappedRegion> region, std::string* why) {
+  const std::uint64_t bytes = region->lent_bytes();
+  const std::lock_guard lock(mutex_);
+  const auto known = files_.find(region->file());
+  const std::uint64_t before = known == files_.end() ? 0 : known->second.rbegin()->first;
+  const std::uint64_t added = bytes > before ? bytes - before : 0;
+  if (added > config_.bytes_max - std::min(bytes_, config_.bytes_max)) {
+    ++refused_;
+    *why = "region bytes: " + std::to_string(bytes) + ", all sessions lend " + std::to_string(bytes_) +
+           " already, at most " + std::to_string(config_.bytes_max) + " (region-bytes-max-node)";
+    return error_code(Errc::kBusy);
+  }
+  if (count_ >= config_.count_max) {
+    ++refused_;
+    *why = "regions: all sessions lend " + std::to_string(count_) + ", the most that this node takes";
+    return error_code(Errc::kBusy);
+  }
+  ++files_[region->file()][bytes];
+  bytes_ += added;
+  ++count_;
+  return std::make_shared<Loan>(*this, std::move(region));
+}
+
+void LentRegions::end_loan(const MappedRegion::File& file, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto known = files_.find(file);
+  KV_ASSERT(known != files_.end());
+  auto& lengths = known->second;
+  const std::uint64_t before = lengths.rbegin()->first;
+  const auto length = lengths.find(bytes);
+  KV_ASSERT(length != lengths.end());
+  if (--length->second == 0) lengths.erase(length);
+  bytes_ -= before - (lengths.empty() ? 0 : lengths.rbegin()->first);
+  --count_;
+  if (lengths.empty()) files_.erase(known);
+}
+
+void LentRegions::work_off(std::function<bool()> some) {
+  if (!thread_ || is_finished_) {
+    while (some()) {
+    }
+    return;
+  }
+  asio::post(*thread_, [this, some = std::move(some)]() mutable {
+    if (some()) work_off(std::move(some));  // behind those that wait
+  });
+}
+
+void LentRegions::prepare(std::shared_ptr<Loan> loan, std::shared_ptr<const std::atomic<bool>> abandoned,
+                          const asio::any_io_executor& executor,
+                          std::function<void(std::optional<std::uint64_t>)> then) {
+  const auto work = std::make_shared<Preparation>();
+  work->loan = std::move(loan);
+  work->abandoned = std::move(abandoned);
+  work->executor = executor;
+  work->then = std::move(then);
+  work_off([this, work] { return prepare_some(*work); });
+}
+
+bool LentRegions::prepare_some(Preparation& work) {
+  const MappedRegion& region = work.loan->region();
+  std::optional<std::uint64_t> hole;
+  bool goes_on = !*work.abandoned && !is_finished_;
+  if (goes_on && !std::exchange(work.is_checked, true)) hole = region.find_hole();
+  goes_on = goes_on && !hole && work.populated < region.bytes().size();
+  if (goes_on) {
+    // A page that was taken away meanwhile would become the node's by being entered; the transfers look again.
+    if (!region.has_lost_memory()) region.populate(work.populated, kPopulateBytes);
+    work.populated += kPopulateBytes;
+    return true;
+  }
+  // All that it holds is let go on the executor.
+  asio::post(work.executor, [then = std::move(work.then), loan = std::move(work.loan), hole]() mutable {
+    loan.reset();
+    then(hole);
+  });
+  return false;
+}
+
+void LentRegions::give_back(std::shared_ptr<Loan> loan) {
+  KV_ASSERT(loan.use_count() == 1);
+  work_off([loan = std::move(loan)] { return loan->region().unmap_some(kUnmapBytes); });
+}
+
+std::uint64_t LentRegions::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+std::size_t LentRegions::count() const {
+  const std::lock_guard lock(mutex_);
+  return count_;
+}
+
+std::vector<NodeMetrics::Value> LentRegions::stats() const {
+  return {{"region_node_bytes", static_cast<double>(bytes()), false,
+           "Bytes of memfds lent by all sessions, each file once: what region-bytes-max-node bounds"},
+          {"region_node_bytes_max", static_cast<double>(config_.bytes_max), false, "region-bytes-max-node"},
+          {"regions_refused", static_cast<double>(refused_), true, "Regions refused at a limit of the whole node"},
+          {"region_holes", static_cast<double>(holes_), true,
+           "Regions and transfers refused since memory was missing in the memfd"}};
+}
+
+}  // namespace kv

@@ -1,0 +1,82 @@
+// store/node/session/session_table.h: who holds a node's sessions, and which goes when there is no room for another.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+
+namespace kv {
+
+struct SessionTableConfig {
+  std::size_t count_max = 4096;
+  /// Of count_max that one peer may hold while nobody else is there; 1: all.
+  double peer_share_max = 0.75;
+  Duration idle_min = 60s;  ///< A session that did nothing for so long may make room.
+  Duration hello_min = 1s;  ///< The same for a connection that has not said hello.
+};
+
+/// A peer is a Unix user or a TCP address: what a hostile process cannot choose for itself. All local workers of one
+/// user are one peer, so its share is large, and never all:
+///   1. size() <= count_max, but for sessions that are ending.
+///   2. A peer gets another session only while it holds fewer than s / (1 - s) times as many as are free, with
+///      s = peer_share_max, and always a first one. So alone it gets the share s, and each peer that takes all it gets
+///      leaves 1 - s of what was free: 4 of 4096 behind five such peers.
+///   3. Where 1 or 2 refuses, the session of that peer (1: of anyone) that is idle longest is ended for the new one,
+///      if it is idle for idle_min. A session is idle while it lends no memory, holds no lease and moves nothing: its
+///      worker comes back with a new session, and loses nothing.
+/// Thread safety: all calls from any thread. Cost: admit() O(1), at a limit O(sessions).
+class SessionTable {
+ public:
+  explicit SessionTable(const SessionTableConfig& config) : config_(config) {}
+
+  /// What the table knows of a session. The session writes it, on its own thread.
+  class Seat {
+   public:
+    void set_busy() { idle_since_ = kBusy; }
+    void set_idle(TimePoint since) { idle_since_ = since.time_since_epoch().count(); }
+    void set_greeted() { is_greeted_ = true; }
+
+   private:
+    friend SessionTable;
+    static constexpr Duration::rep kBusy = INT64_MAX;
+    std::string peer_;
+    std::function<void()> end_;  ///< Asks the session to end, if it is still idle. Any thread.
+    std::atomic<Duration::rep> idle_since_{kBusy};
+    std::atomic<bool> is_greeted_{false};
+    bool is_leaving_ = false;
+    std::list<std::shared_ptr<Seat>>::iterator at_;
+  };
+
+  enum class Refusal : std::uint8_t { kFull, kPeer };
+  /// A seat, or why there is none. `end`: called when the session is chosen to make room, perhaps within another
+  /// admit().
+  std::shared_ptr<Seat> admit(const std::string& peer, TimePoint now, Refusal* why);
+  void set_end(const std::shared_ptr<Seat>& seat, std::function<void()> end);
+  void stay(const std::shared_ptr<Seat>& seat);  ///< It was chosen, and is not idle any more.
+  void leave(const std::shared_ptr<Seat>& seat);
+
+  std::size_t size() const;  ///< Without those that are ending.
+  std::size_t peer_size(const std::string& peer) const;
+
+ private:
+  std::size_t allowed(std::size_t free) const;
+  bool end_one_idle(const std::string* peer, TimePoint now);
+  void take_off(Seat& seat);
+
+  const SessionTableConfig config_;
+  mutable std::mutex mutex_;
+  std::list<std::shared_ptr<Seat>> seats_;
+  std::map<std::string, std::size_t> peers_;  ///< Sessions of each.
+  std::size_t size_ = 0;
+};
+
+}  // namespace kv

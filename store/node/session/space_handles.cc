@@ -1,0 +1,80 @@
+#include "store/node/session/space_handles.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+namespace kv {
+
+InstanceId draw_instance_id() {
+  std::random_device device;
+  InstanceId id;
+  for (std::size_t i = 0; i < id.size(); i += sizeof(std::uint32_t)) {
+    const std::uint32_t word = device();
+    std::memcpy(id.data() + i, &word, sizeof word);
+  }
+  return id;
+}
+
+OpenSpace::OpenSpace(SpaceId space, const NamespaceRecord& record)
+    : id(space),
+      name(record.id()),
+      check(namespace_check(name)),
+      block_bytes(record.block_bytes()),
+      block_size(record.block_size()) {}
+
+std::uint32_t NodeHandles::open(const InstanceId& instance, const OpenSpace& space) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = handle_of_.find(space.id); found != handle_of_.end()) return found->second;
+  if (entries_.size() >= kCountMax) {
+    const auto oldest = entries_.find(handles_.begin()->second);
+    handle_of_.erase(oldest->second.space.id);
+    entries_.erase(oldest);
+    handles_.erase(handles_.begin());
+  }
+  std::uint32_t base;
+  std::memcpy(&base, instance.data(), sizeof base);
+  const std::uint64_t number = count_++;
+  const std::uint32_t handle = base + static_cast<std::uint32_t>(number);
+  entries_.insert_or_assign(handle, Entry{space, number});
+  handles_.emplace(number, handle);
+  handle_of_.emplace(space.id, handle);
+  return handle;
+}
+
+std::optional<OpenSpace> NodeHandles::find(std::uint32_t handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(handle);
+  if (found == entries_.end()) return std::nullopt;
+  return found->second.space;
+}
+
+std::uint32_t SessionSpaces::open(const OpenSpace& space) {
+  const auto found = std::ranges::find_if(entries_, [&](const auto& each) { return each.second.space.id == space.id; });
+  if (found != entries_.end()) {
+    found->second.used = ++use_last_;
+    return found->first;
+  }
+  make_room();
+  entries_.emplace(++handle_last_, Entry{space, ++use_last_});
+  return handle_last_;
+}
+
+const OpenSpace& SessionSpaces::remember(std::uint32_t handle, const OpenSpace& space) {
+  make_room();
+  return entries_.insert_or_assign(handle, Entry{space, ++use_last_}).first->second.space;
+}
+
+const OpenSpace* SessionSpaces::find(std::uint32_t handle) {
+  const auto found = entries_.find(handle);
+  if (found == entries_.end()) return nullptr;
+  found->second.used = ++use_last_;
+  return &found->second.space;
+}
+
+void SessionSpaces::make_room() {
+  if (entries_.size() < kCountMax) return;
+  entries_.erase(std::ranges::min_element(entries_, {}, [](const auto& each) { return each.second.used; }));
+}
+
+}  // namespace kv

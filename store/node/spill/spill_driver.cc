@@ -1,0 +1,456 @@
+#include "store/node/spill/spill_driver.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace kv {
+namespace {
+
+constexpr Duration kPollInterval = 20ms;  ///< Between looks at the store when nobody notifies, and while stopping.
+constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
+constexpr std::chrono::milliseconds kScrubWait{5};
+constexpr Duration kStatsInterval = 100ms;
+constexpr Duration kErasuresWait = 1s;  ///< At most, before they are written out.
+/// Of a load, each after twice the pause of the one before. While it lasts, the log's old end cannot be given back.
+constexpr int kLoadTries = 5;
+constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
+
+/// Of this thread: whoever serves goes first. (On Linux a niceness is a thread's own.)
+void yield_to_others() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
+
+/// Trying again will not help: somebody has to change something first.
+bool is_refusal(error_code error) {
+  if (error == Errc::kUnsupported || error == Errc::kMismatch || error == Errc::kBusy) return true;
+  return error.category() == boost::system::generic_category() &&
+         std::ranges::any_of(std::initializer_list<int>{EACCES, EPERM, ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG},
+                             [&](int number) { return error.value() == number; });
+}
+
+}  // namespace
+
+SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const SpillDriverConfig& config)
+    : store_(store),
+      open_(std::move(open)),
+      clock_(clock),
+      config_(config),
+      scrubber_(store, clock, config.scrub_bytes_per_second),
+      reader_(clock, config.read_threads, config.read_queue_bytes_max),
+      writing_(clock),
+      scrubbing_(clock),
+      dropping_(clock) {}
+
+SpillDriver::~SpillDriver() {
+  stop(false);
+  if (writer_.joinable()) writer_.join();  // which has joined the opener
+}
+
+std::string SpillDriver::start(Duration patience) {
+  loading_ = true;
+  auto refused = accepted_.get_future();
+  opener_ = std::thread([this] {
+    open_disk();
+    if (open_disk_ != nullptr) load();
+    loading_ = false;
+    if (open_disk_ != nullptr) scrub();
+  });
+  dropper_ = std::thread([this] { keep_drops(); });
+  writer_ = std::thread([this] {
+    yield_to_others();
+    write_loop();
+    opener_.join();
+    dropper_.join();
+    if (saves_ && is_on_) save();
+    if (open_disk_ != nullptr) flush();
+    written_.set_value();
+  });
+  return refused.wait_for(patience) == std::future_status::ready ? refused.get() : "";
+}
+
+bool SpillDriver::stop(bool save) {
+  if (stopping_.exchange(true) || !writer_.joinable()) return true;
+  saves_ = save;
+  reader_.refuse();
+  notify();
+  {
+    const std::lock_guard lock(drop_mutex_);
+    drop_wake_.notify_all();
+  }
+  auto written = written_.get_future();
+  std::uint64_t finished = 0;
+  TimePoint last_sign = clock_.now();
+  const auto is_done = [&] {
+    if (written.wait_for(kPollInterval) != std::future_status::ready || !reader_.watch().is_idle()) return false;
+    // One of several directories may hang though nobody waits for it.
+    return open_disk_ == nullptr || open_disk_.load()->hanging(Duration::zero()).empty();
+  };
+  while (!is_done()) {
+    if (const std::uint64_t now_finished = finished_calls(); now_finished != finished) {
+      finished = now_finished;
+      last_sign = clock_.now();
+    }
+    if (clock_.now() - last_sign > config_.give_up_after) return false;
+  }
+  return true;
+}
+
+/// Grows as long as the disk answers.
+std::uint64_t SpillDriver::finished_calls() const {
+  return writing_.finished_count() + scrubbing_.finished_count() + dropping_.finished_count() +
+         reader_.watch().finished_count() + loaded_blocks_;
+}
+
+bool SpillDriver::flush() {
+  writing_.begin();
+  const error_code error = disk_->flush();
+  writing_.end();
+  flush_due_ = error ? clock_.now() + kErasuresWait : TimePoint::max();
+  if (error) failed("flush", error);
+  return !error;
+}
+
+/// Writes what is in memory, as long as the disk works.
+void SpillDriver::save() {
+  const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
+  spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
+  store_.with([](Store& store) { store.unretain_all(); });  // what is pinned would stay, and be lost
+  TimePoint reported = clock_.now();
+  for (std::uint64_t before = in_memory(); is_on_;) {
+    const bool has_written = work_once(/*everything=*/true) > 0;
+    const std::uint64_t after = in_memory();
+    if (!has_written && after >= before) break;  // a call may do nothing but let go of what lies on disk already
+    before = after;
+    if (clock_.now() - reported < 5s) continue;
+    reported = clock_.now();
+    spdlog::info("spill: {} MiB to go", after >> 20);
+  }
+}
+
+void SpillDriver::notify() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_notified_) return;
+    is_notified_ = true;
+  }
+  wake_.notify_one();
+}
+
+// -- writing
+
+void SpillDriver::write_loop() {
+  TimePoint allowed_from = clock_.now();  // by the write budget, or after a failure
+  while (!stopping_) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, kPollInterval, [this] { return is_notified_ || stopping_; });
+      is_notified_ = false;
+    }
+    if (is_on_ && clock_.now() >= flush_due_) flush();
+    while (!stopping_ && open_disk_ != nullptr && clock_.now() >= allowed_from) {
+      const std::uint64_t worked = work_once(/*everything=*/false);
+      keep_stats();
+      if (worked == 0) {
+        // What is due then is the trial. But one of several disks may have been left out just now.
+        if (!is_on_ && disk_->places() == places_) allowed_from = clock_.now() + config_.retry_after;
+        break;
+      }
+      if (clock_.now() >= flush_due_) flush();
+      if (config_.write_bytes_per_second > 0) {
+        const std::chrono::duration<double> pause(static_cast<double>(worked) /
+                                                  static_cast<double>(config_.write_bytes_per_second));
+        allowed_from = clock_.now() + std::chrono::duration_cast<Duration>(pause);
+      }
+    }
+  }
+}
+
+/// Asked for while the disk may hang, and by threads that must not: they get the stats of a moment ago.
+void SpillDriver::keep_stats() {
+  if (clock_.now() < stats_due_) return;
+  stats_due_ = clock_.now() + kStatsInterval;
+  const DiskStats stats = disk_->stats();
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+}
+
+DiskStats SpillDriver::last_stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+/// Returns the bytes of what was done, at least 1; 0 when there is nothing to do, or the disk fails.
+std::uint64_t SpillDriver::work_once(bool everything) {
+  if (std::vector<DiskPlace> places = disk_->places(); places != places_) {
+    places_ = places;
+    store_.with([&](Store& store) { store.set_disk_places(std::move(places)); });
+  }
+  const SpillWork work =
+      store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
+  if (work.empty()) {
+    if (!is_on_ && flush()) recovered();
+    if (is_on_ && forgettable_ != 0) forget_drops();
+    return 0;
+  }
+  writing_.begin();
+  const SpillOutcome outcome = carry_out(work, *disk_);
+  writing_.end();
+  store_.with([&](Store& store) { store.finish_spill(work, outcome); });
+  if (outcome.lost_count > 0)
+    spdlog::warn("spill: {} blocks were damaged or gone when their segment was given back", outcome.lost_count);
+  if (outcome.error) {
+    failed("write", outcome.error);
+    return 0;
+  }
+  if (work.drop_before != DiskKey{})
+    forgettable_ = std::max<std::uint64_t>(forgettable_, static_cast<std::uint64_t>(work.drop_before));
+  if ((!work.erased.empty() || !work.gone_spaces.empty()) && flush_due_ == TimePoint::max())
+    flush_due_ = clock_.now() + kErasuresWait;
+  if (!is_on_) recovered();
+  return std::max<std::uint64_t>(work.write_bytes, 1);
+}
+
+// -- drops
+
+void SpillDriver::keep_drop(const DiskDrop& drop, std::function<void(bool)> done) {
+  {
+    const std::lock_guard lock(drop_mutex_);
+    if (takes_drops_ && !stopping_ && drops_.size() < config_.drop_queue_max) {
+      drops_.push_back({drop, std::move(done)});
+      drop_wake_.notify_one();
+      return;
+    }
+  }
+  ++drops_not_kept_;
+  done(false);
+}
+
+/// On a thread of its own: an answer waits, and the writer may be busy with 8 MiB. What comes meanwhile shares the next
+/// sync.
+void SpillDriver::keep_drops() {
+  std::unique_lock lock(drop_mutex_);
+  while (!stopping_) {
+    drop_wake_.wait_for(lock, kPollInterval, [this] { return !drops_.empty() || stopping_; });
+    Disk* const disk = open_disk_;
+    if (drops_.empty() || disk == nullptr) {
+      if (!drops_.empty() && !stopping_) drop_wake_.wait_for(lock, kPollInterval);  // until the disk is open
+      continue;
+    }
+    const std::vector<WaitingDrop> batch = std::exchange(drops_, {});
+    lock.unlock();
+    std::vector<DiskDrop> drops;
+    for (const WaitingDrop& each : batch) {
+      drops.push_back(each.drop);
+      // All that earlier starts wrote, also when the drop came before the disk was open.
+      const DiskKey first{std::uint64_t{disk->epoch()} << 40};
+      drops.back().before = std::max(drops.back().before, first);
+    }
+    dropping_.begin();
+    const error_code error = disk->add_drops(drops);
+    dropping_.end();
+    if (error)
+      spdlog::warn("spill: {} drops are not kept and hold until the next start: {}", drops.size(), error.message());
+    (error ? drops_not_kept_ : drops_kept_) += drops.size();
+    for (const WaitingDrop& each : batch) each.done(!error);
+    lock.lock();
+  }
+  takes_drops_ = false;
+  const std::vector<WaitingDrop> rest = std::exchange(drops_, {});
+  lock.unlock();
+  drops_not_kept_ += rest.size();
+  for (const WaitingDrop& each : rest) each.done(false);
+}
+
+/// By the writer, when all that was to be erased has been.
+void SpillDriver::forget_drops() {
+  const DiskKey before{forgettable_.exchange(0)};
+  if (std::ranges::none_of(disk_->drops(), [before](const DiskDrop& drop) { return drop.before <= before; })) return;
+  if (!flush()) return forgettable_ = static_cast<std::uint64_t>(before), void();
+  writing_.begin();
+  const error_code error = disk_->forget_drops(before);
+  writing_.end();
+  if (error == Errc::kBusy) return;  // a part of the disk does not know yet: the next start does it
+  if (error) failed("forget drops", error);
+}
+
+void SpillDriver::failed(const char* what, error_code error) {
+  const std::string trouble = std::string(what) + ": " + error.message();
+  set_trouble(trouble);
+  if (!is_on_.exchange(false)) return;
+  ++outages_;
+  spdlog::error(
+      "spill: off, since the disk failed ({}); blocks are evicted unwritten, and it is tried again every {} s", trouble,
+      std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
+}
+
+void SpillDriver::recovered() {
+  set_trouble("");
+  is_on_ = true;
+  spdlog::info("spill: the disk works again");
+}
+
+bool SpillDriver::is_stuck() const {
+  const bool is_stuck =
+      std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &dropping_, &reader_.watch()},
+                          [this](const CallWatch* watch) { return watch->is_stuck(config_.stuck_after); });
+  if (is_stuck_said_ != is_stuck && is_stuck_said_.exchange(is_stuck) != is_stuck) {
+    const Disk* const disk = open_disk_;
+    const std::string which = disk != nullptr ? disk->hanging(config_.stuck_after) : "";
+    if (is_stuck)
+      spdlog::error("spill: off, since {} does not answer; blocks are evicted unwritten until it does",
+                    which.empty() ? "the disk" : which);
+    else
+      spdlog::info("spill: the disk answers again");
+  }
+  return is_stuck;
+}
+
+void SpillDriver::set_trouble(std::string trouble) {
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::move(trouble);
+}
+
+std::string SpillDriver::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
+                       ReadDone done) {
+  const Disk* const disk = open_disk_;
+  if (disk == nullptr) return done(Errc::kBusy);
+  reader_.read(*disk, key, seed, block_bytes, std::move(waiter), std::move(done));
+}
+
+// -- after a start
+
+/// Tries until there is a disk, or the driver is stopped.
+void SpillDriver::open_disk() {
+  bool is_accepted = false;
+  const auto accept = [&](const std::string& refusal) {
+    if (!std::exchange(is_accepted, true)) accepted_.set_value(refusal);
+  };
+  bool is_said = false;
+  while (!stopping_) {
+    std::string why;
+    auto opened = open_([&] { accept(""); }, &why);
+    if (opened) {
+      disk_ = std::move(*opened);
+      const std::vector<DiskDrop> drops = disk_->drops();
+      store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch(), drops); });
+      set_trouble("");
+      is_on_ = true;
+      open_disk_ = disk_.get();
+      break;
+    }
+    set_trouble("open: " + why);
+    if (!std::exchange(is_said, true)) {
+      spdlog::error("spill: off: {}; it is tried again every {} s", why,
+                    std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
+    }
+    accept(is_refusal(opened.error()) ? why : "");
+    wait(config_.retry_after);
+  }
+  accept("");
+}
+
+void SpillDriver::load() {
+  const TimePoint began = clock_.now();
+  error_code error = load_once();
+  Duration pause = config_.retry_after;
+  for (int tries = 1; error && !stopping_ && tries < kLoadTries; ++tries, pause *= 2) {
+    failed("load", error);
+    wait(pause);
+    if (!stopping_) error = load_once();
+  }
+  const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(!error && !stopping_); });
+  if (error) failed("load", error);
+  // What was dropped before is erased by then, or never found again.
+  if (!error && !stopping_) forgettable_ = std::max<std::uint64_t>(forgettable_, std::uint64_t{disk_->epoch()} << 40);
+  spdlog::info("spill: {} blocks are there again after {} ms{}", count,
+               std::chrono::duration_cast<std::chrono::milliseconds>(clock_.now() - began).count(),
+               error ? "; the others cannot be found before the next start" : "");
+  notify();
+}
+
+/// From the newest record on; the store skips what it has seen.
+error_code SpillDriver::load_once() {
+  TimePoint reported = clock_.now();
+  std::vector<DiskRecord> batch;
+  bool has_room = true;
+  const auto flush = [&] {
+    for (bool again = true; again && !stopping_;) {
+      const auto loaded = store_.with([&](Store& store) { return store.load_spilled(batch); });
+      has_room = has_room && loaded.has_room;
+      again = loaded.again;
+      loaded_blocks_ += batch.size();
+      batch.clear();
+    }
+    return has_room && !stopping_;
+  };
+  const error_code error = disk_->load(
+      [&](const NamespaceId&, const std::string& text) {
+        std::string why;
+        const auto record = NamespaceRecord::parse(text, &why);
+        if (!record) return spdlog::warn("spill: a namespace of the disk cannot be opened: {}", why);
+        store_.with([&](Store& store) { store.load_namespace(*record); });
+      },
+      [&](const DiskRecord& record) {
+        batch.push_back(record);
+        if (clock_.now() - reported >= 5s) {
+          reported = clock_.now();
+          spdlog::info("spill: {} blocks found on disk so far", loaded_blocks_.load());
+        }
+        return batch.size() < kRecordsPerLock || flush();
+      });
+  flush();
+  return error;
+}
+
+void SpillDriver::wait(Duration duration) {
+  for (const TimePoint until = clock_.now() + duration; clock_.now() < until && !stopping_;)
+    std::this_thread::sleep_for(kPollInterval);
+}
+
+void SpillDriver::scrub() {
+  yield_to_others();
+  for (TimePoint next{}; !stopping_;) {
+    if (clock_.now() < next || !reader_.watch().is_idle() || !can_read()) {
+      std::this_thread::sleep_for(kScrubWait);
+      continue;
+    }
+    scrubbing_.begin();
+    next = scrubber_.step(*disk_);
+    scrubbing_.end();
+  }
+}
+
+std::vector<NodeMetrics::Value> SpillDriver::stats() const {
+  const DiskStats disk = last_stats();
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  return {
+      {"disk_is_on", is_on_ && !is_stuck() ? 1.0 : 0.0, false, "1: the disk tier works; 0: it failed or is stuck"},
+      {"disk_is_loading", loading_ ? 1.0 : 0.0, false, "1: the index is still being rebuilt after a restart"},
+      {"disk_loaded_blocks", number(loaded_blocks_.load()), true, "Records of blocks read after the restart"},
+      {"disk_drops_kept", number(drops_kept_.load()), true, "Drops that a restart does not undo"},
+      {"disk_drops_not_kept", number(drops_not_kept_.load()), true,
+       "Drops that hold until the next start only, since no disk took them in time"},
+      {"disk_directories_left_out", number(disk.left_out_count), false,
+       "Of several directories, those that failed lately or do not answer"},
+      {"disk_outages", number(outages_.load()), true, "Times the disk tier was turned off because the disk failed"},
+      {"disk_file_bytes", number(disk.file_bytes), false, "Bytes of all files of the disk tier"},
+      {"disk_written_bytes", number(disk.written_bytes), true, "Bytes of blocks written to disk"},
+      {"disk_device_written_bytes", number(disk.device_written_bytes), true, "Bytes the device was given for them"},
+      {"disk_read_bytes", number(reader_.read_bytes()), true, "Bytes of blocks read from disk and verified"},
+      {"disk_read_failures", number(reader_.failure_count()), true, "Reads that failed or found damage"},
+      {"disk_scrubbed_blocks", number(scrubber_.block_count()), true, "Blocks read before anybody asked for them"},
+      {"disk_scrub_rounds", number(scrubber_.round_count()), true, "Times that all blocks have been scrubbed"},
+      {"disk_scrub_damaged_blocks", number(scrubber_.damaged_count()), true, "Damaged blocks found so, and dropped"},
+      {"disk_read_refusals", number(reader_.refusal_count()), true, "Reads refused because too much was being read"},
+  };
+}
+
+}  // namespace kv

@@ -1,0 +1,52 @@
+// store/node/spill/spill_reader.h: threads that read blocks from the disk tier for sessions.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "store/disk.h"
+#include "store/node/disk/call_watch.h"
+#include "store/node/spill/spill.h"
+
+namespace kv {
+
+/// Reads and verifies, a bounded amount at a time. Thread safety: all from any thread but the constructor.
+class SpillReader {
+ public:
+  /// `held_bytes_max`: of blocks that are being read, or were and are still held by somebody; more are refused.
+  SpillReader(const Clock& clock, std::size_t thread_count, std::uint64_t held_bytes_max)
+      : clock_(clock),
+        thread_count_(thread_count),
+        held_bytes_max_(held_bytes_max),
+        watch_(clock),
+        threads_(thread_count) {}
+  ~SpillReader() { threads_.join(); }  ///< Waits for the disk.
+
+  /// As Spill::read. `disk` outlives this.
+  void read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
+            std::weak_ptr<const void> waiter, Spill::ReadDone done);
+  void refuse() { is_refusing_ = true; }                          ///< From now on everything, also what waits.
+  std::chrono::microseconds estimate(std::uint64_t bytes) const;  ///< As Spill::estimate_read.
+
+  const CallWatch& watch() const { return watch_; }
+  std::uint64_t read_bytes() const { return read_bytes_; }
+  std::uint64_t failure_count() const { return failures_; }
+  std::uint64_t refusal_count() const { return refusals_; }
+
+ private:
+  const Clock& clock_;
+  const std::size_t thread_count_;
+  const std::uint64_t held_bytes_max_;
+  CallWatch watch_;
+  std::atomic<bool> is_refusing_{false};
+  const std::shared_ptr<std::atomic<std::uint64_t>> held_bytes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+  std::atomic<std::uint64_t> queued_bytes_{0}, read_bytes_{0}, failures_{0}, refusals_{0};
+  std::atomic<double> seconds_per_byte_{1e-9};
+  asio::thread_pool threads_;
+};
+
+}  // namespace kv

@@ -1,0 +1,44 @@
+// store/node/spill/spill_report.h: what the spill verbs find out, and how it is shown.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "store/node/disk/rocks_disk.h"
+
+namespace kv {
+
+/// Totals of the blocks that a directory names, by namespace.
+struct SpillSpace {
+  std::string record;  ///< Empty: the directory names its blocks but has lost its record.
+  std::uint64_t blocks = 0, bytes = 0;
+  std::uint64_t block_bytes = 0;
+};
+struct SpillReport {
+  std::uint32_t epoch = 0;
+  DiskStats stats;
+  std::vector<BlockFile> files;
+  std::map<NamespaceId, SpillSpace> spaces;
+  std::uint64_t blocks = 0, bytes = 0;
+  std::uint64_t dead_files = 0, dead_file_bytes = 0;  ///< Files of which no block is named any more.
+};
+
+struct SpillDamage {
+  DiskRecord record;
+  std::string why;
+};
+struct SpillVerification {
+  std::uint64_t blocks = 0, bytes = 0;
+  std::vector<SpillDamage> damages;
+  double seconds = 0;
+};
+
+void print_report(const std::string& path, const SpillReport& report, bool json, std::ostream& out);
+void print_verification(const std::string& path, const SpillVerification& result, bool json, std::ostream& out);
+
+std::string human_bytes(std::uint64_t bytes);  ///< 2 MiB, 1.5 GiB, 700 B
+
+}  // namespace kv

@@ -1,0 +1,51 @@
+#include "store/node/spill/spill_scrubber.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "index/block_hash.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kEntriesPerLock = 256;  ///< Some microseconds under the lock.
+constexpr Duration kCatchUp = 50ms;
+constexpr Duration kRoundPause = 1s;  ///< At least, so that a small tier is not read all day.
+
+}  // namespace
+
+TimePoint SpillScrubber::step(const Disk& disk) {
+  if (bytes_per_second_ == 0) return TimePoint::max();
+  if (clock_.now() < next_) return next_;
+  if (due_.empty()) {
+    due_ = store_.with([this](Store& store) { return store.blocks_to_scrub(cursor_, kEntriesPerLock); });
+    std::ranges::reverse(due_);
+    if (cursor_ == DiskTier::Cursor()) {
+      ++rounds_;
+      next_ = clock_.now() + kRoundPause;
+    }
+    if (due_.empty()) return next_;
+  }
+  const Store::ScrubBlock block = due_.back();
+  due_.pop_back();
+  verify(block, disk);
+  const std::chrono::duration<double> pause(static_cast<double>(block.block_bytes) /
+                                            static_cast<double>(bytes_per_second_));
+  // What was not done for lack of a chance is made up for, to a degree.
+  next_ = std::max(next_, clock_.now() - kCatchUp) + std::chrono::duration_cast<Duration>(pause);
+  return next_;
+}
+
+void SpillScrubber::verify(const Store::ScrubBlock& block, const Disk& disk) {
+  const auto read = read_verified(disk, block.key, checksum_seed(block.space, block.hash), block.block_bytes);
+  ++blocks_;
+  if (read || !is_lost(read.error())) return;
+  const Store::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });
+  if (!failed.is_forgotten) return;  // it was evicted or moved while it was read
+  ++damaged_;
+  spdlog::warn("spill: block {} of namespace {} is damaged or gone; it is forgotten", to_hex(block.hash.bytes),
+               to_hex(block.space.bytes));
+}
+
+}  // namespace kv

@@ -1,0 +1,190 @@
+#include "store/node/spill/spill_tool.h"
+
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "base/checksum.h"
+#include "store/node/spill/spill_report.h"
+
+namespace kv {
+namespace {
+
+constexpr const char* kAbout =
+    R"(kvstore-node spill: looks at the spill directory of a node that does not run.
+
+Examples:
+  kvstore-node spill inspect /var/lib/kvstore/spill          what is in it
+  kvstore-node spill verify /var/lib/kvstore/spill           reads every block and checks it against its name
+  kvstore-node spill compact /var/lib/kvstore/spill          gives back files that hold nothing any more
+
+inspect and verify change nothing. Exit status: 0 done, 1 it failed or damage was found, 2 the command line is wrong.)";
+
+struct SpillOptions {
+  std::string path;
+  bool json = false;
+};
+
+/// Opens the directory or says why not.
+std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only, std::ostream& err) {
+  DiskOpening opening;
+  auto disk = RocksDisk::open({.path = options.path, .read_only = read_only}, &opening);
+  if (!disk) {
+    err << "kvstore-node spill: " << opening.text << "\n";
+    return nullptr;
+  }
+  if (!opening.text.empty()) err << "kvstore-node spill: " << opening.text << "\n";
+  return std::move(*disk);
+}
+
+/// Whether some key of `sorted` (ascending) lies in the file.
+bool is_alive(const BlockFile& file, const std::vector<DiskKey>& sorted) {
+  const auto at_or_after = std::ranges::lower_bound(sorted, file.first);
+  return at_or_after != sorted.end() && *at_or_after <= file.last;
+}
+
+struct Contents {
+  SpillReport report;
+  std::vector<DiskRecord> records;  // oldest first, as they lie in the files
+  std::vector<BlockFile> dead;
+};
+
+/// Nothing if the records cannot be read; then `err` says why.
+bool read_contents(const RocksDisk& disk, Contents& contents, std::ostream& err) {
+  SpillReport& report = contents.report;
+  const error_code error =
+      disk.load([&](const NamespaceId& id, const std::string& record) { report.spaces[id].record = record; },
+                [&](const DiskRecord& record) {
+                  contents.records.push_back(record);
+                  return true;
+                });
+  if (error) {
+    err << "kvstore-node spill: the records cannot be read: " << error.message() << "\n";
+    return false;
+  }
+  std::ranges::reverse(contents.records);
+  std::vector<DiskKey> keys;
+  for (const DiskRecord& record : contents.records) {
+    SpillSpace& space = report.spaces[record.space];
+    ++space.blocks;
+    space.bytes += record.block_bytes;
+    space.block_bytes = record.block_bytes;
+    ++report.blocks;
+    report.bytes += record.block_bytes;
+    keys.push_back(record.key);
+  }
+  report.epoch = disk.epoch();
+  report.stats = disk.stats();
+  report.files = disk.block_files();
+  for (const BlockFile& file : report.files) {
+    if (is_alive(file, keys)) continue;
+    ++report.dead_files;
+    report.dead_file_bytes += file.bytes;
+    contents.dead.push_back(file);
+  }
+  return true;
+}
+
+int inspect(const SpillOptions& options, std::ostream& out, std::ostream& err) {
+  const auto disk = open_disk(options, /*read_only=*/true, err);
+  Contents contents;
+  if (!disk || !read_contents(*disk, contents, err)) return 1;
+  print_report(options.path, contents.report, options.json, out);
+  return 0;
+}
+
+/// A line every ten percent: readable in a log, and no terminal needed.
+class Progress {
+ public:
+  Progress(std::uint64_t total, std::ostream& err) : total_(total), err_(err) {}
+  void add(std::uint64_t bytes) {
+    done_ += bytes;
+    const std::uint64_t percent = total_ == 0 ? 100 : 100 * done_ / total_;
+    if (percent < next_percent_) return;
+    err_ << "verify: " << percent << " % (" << human_bytes(done_) << " of " << human_bytes(total_) << ")\n"
+         << std::flush;
+    next_percent_ = percent - percent % 10 + 10;
+  }
+
+ private:
+  std::uint64_t total_, done_ = 0, next_percent_ = 10;
+  std::ostream& err_;
+};
+
+int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
+  const auto disk = open_disk(options, /*read_only=*/true, err);
+  Contents contents;
+  if (!disk || !read_contents(*disk, contents, err)) return 1;
+  SpillVerification result;
+  Progress progress(contents.report.bytes, err);
+  const auto started = std::chrono::steady_clock::now();
+  for (const DiskRecord& record : contents.records) {
+    const auto block = disk->read(record.key);
+    if (!block) {
+      result.damages.push_back({record, block.error().message()});
+    } else if (block->bytes.size() != record.block_bytes) {
+      result.damages.push_back({record, "it has another size than its record says"});
+    } else if (!verify_block(checksum_seed(record.space, record.hash), block->bytes, block->checksums)) {
+      result.damages.push_back({record, "its bytes are not those of its name"});
+    }
+    ++result.blocks;
+    result.bytes += record.block_bytes;
+    progress.add(record.block_bytes);
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  print_verification(options.path, result, options.json, out);
+  return result.damages.empty() ? 0 : 1;
+}
+
+int compact(const SpillOptions& options, std::ostream& out, std::ostream& err) {
+  const auto disk = open_disk(options, /*read_only=*/false, err);
+  Contents contents;
+  if (!disk || !read_contents(*disk, contents, err)) return 1;
+  for (const BlockFile& file : contents.dead) {
+    if (const error_code error = disk->drop_files(file.first, file.last)) {
+      err << "kvstore-node spill: file " << file.number << " cannot be dropped: " << error.message() << "\n";
+      return 1;
+    }
+  }
+  const std::uint64_t before = contents.report.stats.file_bytes, after = disk->stats().file_bytes;
+  if (options.json) {
+    out << "{\"dropped_files\": " << contents.dead.size() << ", \"file_bytes_before\": " << before
+        << ", \"file_bytes\": " << after << "}\n";
+  } else {
+    out << options.path << ": " << contents.dead.size() << " files dropped, " << human_bytes(before) << " before, "
+        << human_bytes(after) << " now\n";
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_spill_tool(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+  spdlog::set_level(spdlog::level::warn);
+  CLI::App app(kAbout, "kvstore-node spill");
+  app.require_subcommand(1);
+  SpillOptions options;
+  int status = 0;
+  const auto add = [&](const char* name, const char* about,
+                       int (*run)(const SpillOptions&, std::ostream&, std::ostream&)) {
+    CLI::App* const verb = app.add_subcommand(name, about);
+    verb->add_option("directory", options.path, "What --spill-path of the node names")->required();
+    verb->add_flag("--json", options.json, "One JSON document, for scripts");
+    verb->callback([&, run] { status = run(options, out, err); });
+  };
+  add("inspect", "What the directory holds", &inspect);
+  add("verify", "Reads every block and checks it against its name; 1 if one is damaged", &verify);
+  add("compact", "Gives back the files of which no block is named any more; repairs a damaged directory first",
+      &compact);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, out, err) == 0 ? 0 : 2;
+  }
+  return status;
+}
+
+}  // namespace kv

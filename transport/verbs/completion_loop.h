@@ -1,0 +1,52 @@
+// transport/verbs/completion_loop.h: hands the completions of one queue to whom they belong, on an I/O thread's event
+// loop.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+
+#include "base/event.h"
+#include "transport/verbs/verbs.h"
+
+namespace kv::verbs {
+
+/// Polls while there is something, then sleeps on the queue's descriptor. One for each I/O thread and device.
+/// Thread safety: none; all calls on the executor. Outlives those that are added.
+class CompletionLoop {
+ public:
+  using Handler = std::function<void(const Completion&)>;
+
+  CompletionLoop(const asio::any_io_executor& executor, std::unique_ptr<CompletionQueue> queue);
+  ~CompletionLoop();
+
+  CompletionQueue& queue() { return *queue_; }
+  const asio::any_io_executor& executor() const { return executor_; }
+
+  /// `handler` gets the completions of the queue pair with that number until remove(). It may add and remove others,
+  /// and itself.
+  void add(std::uint32_t queue_pair, Handler handler);
+  void remove(std::uint32_t queue_pair);
+
+  /// Runs until stop(), once. The loop outlives it. Errors: the device's, which tells no more. Everybody is handed a
+  /// completion with kFatal then, which ends no batch, and from then on nothing.
+  Async<void> run();
+  void stop();
+
+ private:
+  static constexpr std::size_t kTurnCount = 64;  ///< Handled before others on the thread get a turn.
+
+  Async<void> take_all();
+  void hand(const Completion& completion);
+
+  asio::any_io_executor executor_;
+  std::unique_ptr<CompletionQueue> queue_;
+  asio::posix::stream_descriptor waiting_;  ///< The queue's own descriptor, given back at the end.
+  std::unordered_map<std::uint32_t, std::shared_ptr<Handler>> handlers_;
+  bool is_stopped_ = false;
+};
+
+}  // namespace kv::verbs

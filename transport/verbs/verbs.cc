@@ -1,0 +1,150 @@
+#include "transport/verbs/verbs.h"
+
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv::verbs {
+namespace {
+
+// boost::system::error_category is never deleted through its base, so it has no virtual destructor.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
+class StatusCategory final : public boost::system::error_category {
+ public:
+  // The number makes it equal to the copy of itself that is linked into the verbs module.
+  constexpr StatusCategory() : error_category(0x6B7673745F776373) {}
+  const char* name() const noexcept override { return "verbs"; }
+  std::string message(int value) const override {
+    if (value < 0 || value >= kStatusCount) return "unknown completion status " + std::to_string(value);
+    return std::string(name_of(static_cast<Status>(value)));
+  }
+};
+#pragma GCC diagnostic pop
+
+error_code refuse(Errc error, std::string* why, std::string what) {
+  if (why) *why = std::move(what);
+  return error;
+}
+
+std::string count_text(const char* field, std::uint64_t value, std::uint64_t minimum, std::uint64_t maximum) {
+  return std::string(field) + ": " + std::to_string(value) + ", allowed are " + std::to_string(minimum) + " to " +
+         std::to_string(maximum);
+}
+
+}  // namespace
+
+std::string_view name_of(Status status) {
+  static constexpr std::array<std::string_view, kStatusCount> kNames = {
+      "success",
+      "local length error",
+      "local queue pair error",
+      "local EE context error",
+      "local protection error",
+      "flushed",
+      "memory window bind error",
+      "bad response",
+      "local access error",
+      "remote invalid request",
+      "remote access error",
+      "remote operation error",
+      "retries exceeded: the peer does not answer",
+      "retries exceeded: the peer had no receive posted",
+      "local RDD violation",
+      "remote invalid RD request",
+      "remote aborted",
+      "invalid EE context number",
+      "invalid EE context state",
+      "fatal device error",
+      "response timeout",
+      "general error",
+  };
+  return static_cast<std::uint8_t>(status) < kStatusCount ? kNames[static_cast<std::uint8_t>(status)]
+                                                          : "unknown status";
+}
+
+const boost::system::error_category& status_category() noexcept {
+  static const StatusCategory category;
+  return category;
+}
+
+void Outstanding::end_first() {
+  KV_ASSERT(!batches_.empty());
+  count_ -= batches_.front();
+  batches_.pop_front();
+}
+
+Result<void> check_access(std::uint64_t bytes, std::uint64_t bytes_max, Access access, std::string* why) {
+  if (bytes == 0) return refuse(Errc::kBadRequest, why, "bytes: 0, memory to register must not be empty");
+  if (bytes > bytes_max) return refuse(Errc::kTooLarge, why, count_text("bytes", bytes, 1, bytes_max));
+  if (access.remote_write && !access.local_write) {
+    return refuse(Errc::kBadRequest, why, "access: remote_write without local_write");
+  }
+  return {};
+}
+
+Result<void> check_options(const QueuePairOptions& options, const DeviceInfo& device, std::string* why) {
+  const auto check = [&](const char* field, std::uint64_t value, std::uint64_t minimum,
+                         std::uint64_t maximum) -> Result<void> {
+    if (value < minimum) return refuse(Errc::kBadRequest, why, count_text(field, value, minimum, maximum));
+    if (value > maximum) return refuse(Errc::kTooLarge, why, count_text(field, value, minimum, maximum));
+    return {};
+  };
+  const DeviceLimits& limits = device.limits;
+  const auto requests = check("request_count_max", options.request_count_max, 1, limits.request_count_max);
+  if (!requests) return requests;
+  const auto receives = check("receive_count_max", options.receive_count_max, 0, limits.request_count_max);
+  if (!receives) return receives;
+  const auto pieces = check("piece_count_max", options.piece_count_max, 1, limits.piece_count_max);
+  if (!pieces) return pieces;
+  for (const PortInfo& port : device.ports) {
+    if (port.number == options.port) return {};
+  }
+  return refuse(Errc::kBadRequest, why,
+                "port: " + std::to_string(options.port) + ", " + device.name + " has no such port");
+}
+
+Result<void> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits, std::string* why) {
+  constexpr std::uint64_t kMax24 = (1 << 24) - 1;
+  const auto check = [&](const char* field, std::uint64_t value, std::uint64_t minimum,
+                         std::uint64_t maximum) -> Result<void> {
+    if (value >= minimum && value <= maximum) return {};
+    return refuse(Errc::kBadRequest, why, count_text(field, value, minimum, maximum));
+  };
+  for (const auto& checked : {
+           check("peer.number", peer.number, 0, kMax24),
+           check("peer.first_psn", peer.first_psn, 0, kMax24),
+           check("first_psn", path.first_psn, 0, kMax24),
+           check("read_count", path.read_count, 1, limits.read_count_max),
+           check("timeout_exponent", path.timeout_exponent, 1, 31),
+           check("retry_count", path.retry_count, 1, 6),
+           check("not_ready_retry_count", path.not_ready_retry_count, 0, 6),
+       }) {
+    if (!checked) return checked;
+  }
+  switch (path.mtu_bytes) {
+    case 256:
+    case 512:
+    case 1024:
+    case 2048:
+    case 4096: return {};  // clang-format off
+    default: break;  // clang-format on
+  }
+  return refuse(Errc::kBadRequest, why,
+                "mtu_bytes: " + std::to_string(path.mtu_bytes) + ", allowed are 256, 512, 1024, 2048 and 4096");
+}
+
+Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,
+                         std::uint32_t inline_bytes_max) {
+  if (batch.empty() || id >> 62 != 0) return Errc::kBadRequest;
+  for (const Request& request : batch) {
+    if (request.pieces.size() > piece_count_max) return Errc::kBadRequest;
+    std::uint64_t bytes = 0;
+    for (const Piece& piece : request.pieces) bytes += piece.bytes;
+    if (bytes > 1u << 31) return Errc::kBadRequest;  // of a message, by the standard
+    if (request.is_inline && (request.opcode == Opcode::kRead || bytes > inline_bytes_max)) return Errc::kBadRequest;
+  }
+  return {};
+}
+
+}  // namespace kv::verbs

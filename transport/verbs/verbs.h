@@ -1,0 +1,285 @@
+// transport/verbs/verbs.h: what kvstore needs of RDMA verbs, and no more. Devices, registered memory, reliable
+// connected queue pairs, completions.
+//
+// Two providers stand behind it: libibverbs, in a module loaded on demand (verbs_module.h), and one inside the process
+// that moves bytes and fails on request (verbs_fake.h). tests/transport/verbs_conformance_test.cc holds both to what is
+// written here.
+//
+//   Provider -> Device -> ProtectionDomain -> MemoryRegion, QueuePair        every handle is a unique_ptr that tears
+//   down
+//                      -> CompletionQueue                                    what it stands for; children die first
+//
+// Errors: system errors as the driver gives them; Errc::kBadRequest for a value that is not allowed, kTooLarge for one
+// over a limit. Where there is a `why`, it is told the field, the value and what is allowed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kv::verbs {
+
+using Gid = std::array<std::uint8_t, 16>;  ///< In network order.
+enum class GidType : std::uint8_t { kInfiniband, kRoceV1, kRoceV2 };
+struct GidEntry {
+  std::uint32_t index = 0;  ///< In the port's table. Moves when addresses do: never kept in a configuration.
+  Gid gid{};
+  GidType type = GidType::kInfiniband;
+};
+
+struct PortInfo {
+  std::uint8_t number = 1;
+  bool is_active = false;    ///< The link is up.
+  bool is_ethernet = false;  ///< RoCE; else InfiniBand.
+  std::uint16_t lid = 0;     ///< InfiniBand only.
+  std::uint32_t mtu_bytes = 0;
+  std::vector<GidEntry> gids;
+};
+
+struct DeviceLimits {
+  std::uint64_t region_bytes_max = 0;  ///< Of one registration.
+  std::uint32_t queue_pair_count_max = 0;
+  std::uint32_t request_count_max = 0;     ///< Outstanding on one queue pair.
+  std::uint32_t completion_count_max = 0;  ///< Of one completion queue.
+  std::uint32_t piece_count_max = 0;       ///< Of one request's gather list.
+  std::uint32_t read_count_max = 0;        ///< READs in flight on one queue pair, either way.
+};
+
+struct DeviceInfo {
+  std::string name;
+  int numa_node = -1;  ///< -1: not known.
+  DeviceLimits limits;
+  std::vector<PortInfo> ports;
+};
+
+/// What may be done with registered memory, or through a queue pair, besides reading it locally. For a remote access
+/// both the memory and the queue pair have to allow it: a node's queue pairs and its arena allow none.
+struct Access {
+  bool local_write = false;  ///< Needed for a READ's target, a RECV, and for remote_write.
+  bool remote_write = false;
+  bool remote_read = false;
+};
+
+/// Memory that a device may touch. Destruction ends that; nothing may be outstanding on it then.
+class MemoryRegion {
+ public:
+  virtual ~MemoryRegion() = default;
+  virtual std::uint32_t lkey() const = 0;  ///< For our own requests.
+  virtual std::uint32_t rkey() const = 0;  ///< For the peer's. No secret: few bits, and easy to guess.
+};
+
+/// How a request ended. The values are those of ibv_wc_status.
+enum class Status : std::uint8_t {
+  kSuccess = 0,
+  kLocalLength = 1,  ///< A message is longer than the RECV it met.
+  kLocalQueuePair = 2,
+  kLocalEec = 3,
+  kLocalProtection = 4,  ///< lkey, bounds or access of our own memory.
+  kFlushed = 5,          ///< The queue pair went to its error state before the request was carried out.
+  kWindowBind = 6,
+  kBadResponse = 7,
+  kLocalAccess = 8,
+  kRemoteRequest = 9,  ///< The peer cannot carry out such a request.
+  kRemoteAccess = 10,  ///< rkey, bounds or access of the peer's memory.
+  kRemoteOperation = 11,
+  kRetryExceeded = 12,     ///< The peer does not answer.
+  kNotReadyExceeded = 13,  ///< The peer had no RECV posted.
+  kLocalRdd = 14,
+  kRemoteRdRequest = 15,
+  kRemoteAborted = 16,
+  kBadEecNumber = 17,
+  kBadEecState = 18,
+  kFatal = 19,
+  kResponseTimeout = 20,
+  kGeneral = 21,
+};
+inline constexpr std::uint8_t kStatusCount = 22;
+std::string_view name_of(Status status);  ///< "success", "remote access error", ...
+
+/// Status as an error_code; its message is name_of().
+const boost::system::error_category& status_category() noexcept;
+inline error_code make_error_code(Status status) noexcept { return {static_cast<int>(status), status_category()}; }
+
+struct Completion {
+  std::uint64_t id = 0;          ///< Of the batch or the RECV.
+  std::uint32_t queue_pair = 0;  ///< Its number.
+  Status status = Status::kSuccess;
+  bool is_receive = false;
+  /// Nothing of the batch comes after this. A batch that succeeds has this completion only; one that does not may have
+  /// one for each of its requests.
+  bool is_last = true;
+  std::uint32_t bytes = 0;  ///< Of a RECV that succeeded.
+};
+
+/// Where completions of queue pairs arrive: in posting order for one queue pair, in any order between them.
+/// Thread safety: none, but it may be another thread than that of other queues.
+class CompletionQueue {
+ public:
+  virtual ~CompletionQueue() = default;
+  /// Fills `to` from its front, returns how many.
+  virtual std::size_t poll(std::span<Completion> to) = 0;
+  /// The next completion to arrive makes descriptor() readable. What has arrived before does not: poll once more after
+  /// this, then sleep.
+  virtual Result<void> arm() = 0;
+  /// Non-blocking, for an event loop to wait on. Owned by the queue.
+  virtual int descriptor() const = 0;
+  /// Makes descriptor() unreadable again. Errors: the device's, which tells no more: it was pulled out or reset.
+  virtual Result<void> take_events() = 0;
+};
+
+/// Part of a gather or scatter list, in registered memory.
+struct Piece {
+  std::byte* data = nullptr;
+  std::uint32_t bytes = 0;
+  std::uint32_t lkey = 0;
+};
+
+enum class Opcode : std::uint8_t { kWrite, kRead, kSend };
+struct Request {
+  Opcode opcode = Opcode::kWrite;
+  /// The bytes are copied by post(): they may be reused at once, and their lkey does not matter. Not for a READ.
+  bool is_inline = false;
+  std::span<const Piece> pieces;  ///< Read by post() only; the memory they name stays until the batch has completed.
+  std::uint64_t remote_address = 0;
+  std::uint32_t rkey = 0;
+};
+
+/// What one side tells the other, so that it can connect(). Travels over a connection that is trusted to the degree
+/// that the session is.
+struct QueuePairAddress {
+  std::uint32_t number = 0;
+  std::uint32_t first_psn = 0;  ///< 24 bits, of what this side sends. Random: guessing it is what keeps others out.
+  std::uint16_t lid = 0;
+  Gid gid{};
+  std::uint32_t mtu_bytes = 0;
+  std::uint32_t read_count_max = 0;
+};
+
+/// The way to the peer, as this side has chosen it. verbs_choice.h makes one.
+struct Path {
+  std::uint8_t port = 1;
+  std::uint32_t gid_index = 0;
+  bool is_global = true;           ///< With a GID; required on RoCE.
+  std::uint8_t traffic_class = 0;  ///< Of a global path; on RoCE the packets' DSCP is its upper six bits.
+  std::uint32_t first_psn = 0;     ///< Of what we send: what our QueuePairAddress says.
+  std::uint32_t mtu_bytes = 1024;
+  std::uint32_t read_count = 1;
+  /// An unanswered request is sent again after 4.096 us * 2^timeout_exponent, retry_count times. Not 0 and not 7:
+  /// a healthy transfer fails with no retry, and 7 is for ever with some devices.
+  std::uint8_t timeout_exponent = 16;
+  std::uint8_t retry_count = 6;
+  std::uint8_t not_ready_retry_count = 6;  ///< Of a SEND whose RECV is not posted yet. 0: fails at once.
+};
+
+struct QueuePairOptions {
+  std::uint32_t request_count_max = 64;
+  std::uint32_t receive_count_max = 16;
+  std::uint32_t piece_count_max = 4;
+  std::uint32_t inline_bytes_max = 0;  ///< Wished; inline_bytes_max() is what there is, 0 with a device that cannot.
+  std::uint8_t port = 1;
+  Access remote;  ///< What the peer may do through it. local_write does not matter.
+};
+
+/// A reliable connection to one queue pair of a peer. Made in INIT, where receives may be posted.
+/// After any completion with an error it is in ERROR, and all that is outstanding is flushed. It does not come back:
+/// make a new one. Thread safety: none; one thread with its completion queue.
+class QueuePair {
+ public:
+  enum class State : std::uint8_t { kInit, kReady, kError };
+  virtual ~QueuePair() = default;
+
+  virtual std::uint32_t number() const = 0;
+  virtual State state() const = 0;  ///< Asks the device: not for the fast path.
+  virtual std::uint32_t inline_bytes_max() const = 0;
+
+  /// INIT to ready to receive and to send. May take long on Ethernet (the neighbour is resolved): not on an event loop.
+  virtual Result<void> connect(const QueuePairAddress& peer, const Path& path, std::string* why = nullptr) = 0;
+  /// To ERROR. Idempotent. Also while another thread is in connect(): that fails, or what it connected is in ERROR
+  /// once both have returned. What is outstanding completes with kFlushed; when the last of it has, this side's memory
+  /// is not touched any more. The peer's may still be, by what is on its way, until the peer ends its own queue pair.
+  virtual Result<void> fail() = 0;
+
+  /// All of `batch` or nothing; in order, but that what follows a READ may overtake it: a WRITE or SEND of bytes that a
+  /// READ brings, or a WRITE to where it reads, is posted after the READ has completed. One completion with `id` (below
+  /// 2^62) when the last has ended well. Errors: kBadRequest (an empty batch, a list too long, too many bytes for
+  /// inline, an INIT state), kBusy (more outstanding than request_count_max: poll first).
+  virtual Result<void> post(std::span<const Request> batch, std::uint64_t id) = 0;
+  /// One RECV. Errors as post().
+  virtual Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) = 0;
+};
+
+/// Only memory and queue pairs of one domain work together. One for each client keeps the clients of one process apart;
+/// a node has one.
+class ProtectionDomain {
+ public:
+  virtual ~ProtectionDomain() = default;
+  /// Requires: `memory` stays mapped as long as the region. Errors: kBadRequest (empty, or remote_write without
+  /// local_write), kTooLarge (over region_bytes_max); ENOMEM over the memlock limit, where `why` says what to set.
+  virtual Result<std::unique_ptr<MemoryRegion>> register_memory(std::span<std::byte> memory, Access access,
+                                                                std::string* why = nullptr) = 0;
+  /// Device memory behind a dma-buf, addressed by the peer from `address` on. `fd` is borrowed for the call. Errors:
+  /// kUnsupported where the device or the kernel cannot.
+  virtual Result<std::unique_ptr<MemoryRegion>> register_dmabuf(int fd, std::uint64_t offset, std::uint64_t bytes,
+                                                                std::uint64_t address, Access access,
+                                                                std::string* why = nullptr) = 0;
+  /// `queue` takes the completions of both directions. Errors: kBadRequest, kTooLarge (also if `queue` has no room for
+  /// all that may be outstanding on it).
+  virtual Result<std::unique_ptr<QueuePair>> create_queue_pair(CompletionQueue& queue, const QueuePairOptions& options,
+                                                               std::string* why = nullptr) = 0;
+};
+
+/// An open device. Thread safety: calls may come from any thread, but for the one inside the process.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual Result<DeviceInfo> query() const = 0;  ///< As it is now.
+  virtual Result<std::unique_ptr<ProtectionDomain>> create_domain() = 0;
+  virtual Result<std::unique_ptr<CompletionQueue>> create_completion_queue(std::uint32_t count) = 0;
+};
+
+class Provider {
+ public:
+  virtual ~Provider() = default;
+  virtual std::vector<std::string> device_names() const = 0;
+  /// Errors: kBadRequest: no such device.
+  virtual Result<std::unique_ptr<Device>> open(const std::string& name) = 0;
+};
+
+/// Requests outstanding on one queue pair, batch by batch: what a provider keeps to tell kBusy. A batch's room is free
+/// when its last completion has been polled.
+class Outstanding {
+ public:
+  explicit Outstanding(std::uint32_t count_max) : count_max_(count_max) {}
+  bool has_room(std::size_t count) const { return count <= count_max_ - count_; }
+  void add(std::size_t count) {
+    batches_.push_back(static_cast<std::uint32_t>(count));
+    count_ += static_cast<std::uint32_t>(count);
+  }
+  void end_first();  ///< Requires that there is one.
+
+ private:
+  std::deque<std::uint32_t> batches_;
+  std::uint32_t count_max_, count_ = 0;
+};
+
+// What both providers check before they ask anything of a device.
+Result<void> check_access(std::uint64_t bytes, std::uint64_t bytes_max, Access access, std::string* why);
+Result<void> check_options(const QueuePairOptions& options, const DeviceInfo& device, std::string* why);
+Result<void> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits, std::string* why);
+Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,
+                         std::uint32_t inline_bytes_max);
+
+}  // namespace kv::verbs
+
+namespace boost::system {
+template <>
+struct is_error_code_enum<kv::verbs::Status> : std::true_type {};
+}  // namespace boost::system

@@ -1,0 +1,225 @@
+#include "transport/verbs/verbs_devices.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv::verbs {
+namespace {
+
+int own_numa_node() {
+  unsigned processor = 0, node = 0;
+  return ::getcpu(&processor, &node) == 0 ? static_cast<int>(node) : -1;
+}
+
+/// A device as it is now. `why` names it.
+struct Found {
+  std::unique_ptr<Device> device;
+  DeviceInfo info;
+};
+Result<Found> find(Provider& provider, const std::string& name, std::string* why) {
+  auto device = provider.open(name);
+  if (!device) {
+    *why = name + ": " + (device.error() == Errc::kBadRequest ? "no such device" : device.error().message());
+    return device.error();
+  }
+  auto info = (*device)->query();
+  if (!info) {
+    *why = name + ": " + info.error().message();
+    return info.error();
+  }
+  return Found{std::move(*device), std::move(*info)};
+}
+
+}  // namespace
+
+Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why) {
+  std::string reasons;
+  const auto add_reason = [&](const std::string& reason) {
+    if (!reason.empty()) reasons += (reasons.empty() ? "" : "; ") + reason;
+  };
+  std::vector<DeviceInfo> infos;
+  std::vector<std::unique_ptr<Device>> handles;
+  for (const std::string& name : provider.device_names()) {
+    std::string reason;
+    auto found = find(provider, name, &reason);
+    if (!found) {
+      add_reason(reason);
+      continue;
+    }
+    infos.push_back(std::move(found->info));
+    handles.push_back(std::move(found->device));
+  }
+  std::string lacks;
+  std::vector<OpenDevice> open;
+  bool is_attached = false;
+  for (DeviceChoice& choice : choose_devices(infos, own_numa_node(), config.names, &lacks)) {
+    if (config.names.empty() && open.size() == config.count_max) break;
+    const std::string& name = choice.wish.device;
+    const auto info = std::ranges::find(infos, name, &DeviceInfo::name);
+    auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];
+    KV_ASSERT(handle);
+    auto domain = handle->create_domain();
+    if (!domain) {
+      add_reason(name + ": " + domain.error().message());
+      continue;
+    }
+    is_attached = is_attached || choice.attachment;
+    open.push_back({std::move(choice.wish), config.traffic_class, info->limits, std::move(handle), std::move(*domain)});
+  }
+  add_reason(lacks);
+  if (why) *why = reasons;
+  if (!is_attached) return Errc::kUnavailable;
+  return open;
+}
+
+Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class,
+                               std::string* why) {
+  auto found = find(provider, wish.device, why);
+  if (!found) return found.error();
+  auto domain = found->device->create_domain();
+  if (!domain) {
+    *why = wish.device + ": " + domain.error().message();
+    return domain.error();
+  }
+  return OpenDevice{wish, traffic_class, found->info.limits, std::move(found->device), std::move(*domain)};
+}
+
+bool is_gone(error_code error) {
+  return error.category() == boost::system::system_category() && (error.value() == EIO || error.value() == ENODEV);
+}
+
+Result<Attachment> OpenDevice::attach(std::string* why) const {
+  const auto info = device->query();
+  if (!info) {
+    if (why) *why = wish.device + ": " + info.error().message();
+    return info.error();
+  }
+  auto attached = verbs::attach(*info, wish.gid, why);
+  if (attached) attached->traffic_class = traffic_class;
+  return attached;
+}
+
+RegisteredMemory::RegisteredMemory(std::span<std::byte> memory, std::uint64_t slice_bytes)
+    : memory_(memory), slice_bytes_(slice_bytes), slice_count_((memory.size() + slice_bytes - 1) / slice_bytes) {}
+
+Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make(std::span<const OpenDevice> devices,
+                                                                 std::span<std::byte> memory, Access access,
+                                                                 std::uint64_t slice_bytes_max, std::string* why) {
+  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin, std::uint64_t bytes,
+                                  std::string* reason) {
+    return domain.register_memory(memory.subspan(begin, bytes), access, reason);
+  };
+  return make_slices(devices, memory, slice_bytes_max, register_slice, why);
+}
+
+Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_of_device(std::span<const OpenDevice> devices,
+                                                                           std::span<std::byte> addresses,
+                                                                           int dmabuf_fd, std::uint64_t dmabuf_offset,
+                                                                           Access access, std::string* why) {
+  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin, std::uint64_t bytes,
+                                  std::string* reason) -> Result<std::unique_ptr<MemoryRegion>> {
+    std::string by_dmabuf = "there is none", by_address;
+    if (dmabuf_fd >= 0) {
+      by_dmabuf.clear();
+      const auto address = reinterpret_cast<std::uintptr_t>(addresses.data()) + begin;
+      auto region = domain.register_dmabuf(dmabuf_fd, dmabuf_offset + begin, bytes, address, access, &by_dmabuf);
+      if (region) return region;
+      if (by_dmabuf.empty()) by_dmabuf = region.error().message();
+    }
+    auto region = domain.register_memory(addresses.subspan(begin, bytes), access, &by_address);
+    if (!region) {
+      *reason = "by dma-buf: " + by_dmabuf + "; by address, which needs nvidia-peermem: " +
+                (by_address.empty() ? region.error().message() : by_address);
+    }
+    return region;
+  };
+  return make_slices(devices, addresses, /*slice_bytes_max=*/0, register_slice, why);
+}
+
+Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::span<const OpenDevice> devices,
+                                                                        std::span<std::byte> memory,
+                                                                        std::uint64_t slice_bytes_max,
+                                                                        const RegisterSlice& register_slice,
+                                                                        std::string* why) {
+  constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages
+  KV_ASSERT(!devices.empty() && !memory.empty());
+  std::uint64_t slice_bytes = memory.size();
+  if (slice_bytes_max > 0) slice_bytes = std::min(slice_bytes, slice_bytes_max);
+  for (const OpenDevice& each : devices) slice_bytes = std::min(slice_bytes, each.limits.region_bytes_max);
+  if (slice_bytes < memory.size() && slice_bytes > kSliceAlign) slice_bytes -= slice_bytes % kSliceAlign;
+  std::unique_ptr<RegisteredMemory> made(new RegisteredMemory(memory, slice_bytes));
+  std::string reasons;
+  error_code refused;
+  bool any = false;
+  for (const OpenDevice& each : devices) {
+    std::vector<std::unique_ptr<MemoryRegion>> slices;
+    while (slices.size() < made->slice_count_) {
+      const std::uint64_t begin = slices.size() * slice_bytes;
+      std::string reason;
+      auto region =
+          register_slice(*each.domain, begin, std::min<std::uint64_t>(slice_bytes, memory.size() - begin), &reason);
+      if (!region) {
+        refused = region.error();
+        reasons +=
+            (reasons.empty() ? "" : "; ") + each.wish.device + ": " + (reason.empty() ? refused.message() : reason);
+        break;
+      }
+      slices.push_back(std::move(*region));
+    }
+    if (slices.size() < made->slice_count_) slices.clear();
+    any = any || !slices.empty();
+    slices.resize(made->slice_count_);
+    std::ranges::move(slices, std::back_inserter(made->regions_));
+  }
+  if (why) *why = reasons;
+  if (!any) return refused;
+  return made;
+}
+
+std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::uint64_t bytes_max) const {
+  const auto begin = static_cast<std::uint64_t>(from - memory_.data());
+  KV_ASSERT(begin < memory_.size());
+  const std::uint64_t end = std::min<std::uint64_t>((slice_of(from) + 1) * slice_bytes_, memory_.size());
+  return memory_.subspan(begin, std::min(bytes_max, end - begin));
+}
+
+SlowCalls::SlowCalls(bool in_place, std::size_t thread_count) {
+  if (!in_place) threads_ = std::make_unique<asio::thread_pool>(thread_count);
+}
+
+SlowCalls::~SlowCalls() { finish(); }
+
+void SlowCalls::finish() {
+  is_finished_ = true;
+  if (threads_) threads_->join();
+}
+
+void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then) {
+  if (!threads_ || is_finished_) {
+    if (!is_finished_) call();
+    asio::post(executor, std::move(then));
+    return;
+  }
+  asio::post(*threads_, [this, call = std::move(call), executor, then = std::move(then)]() mutable {
+    std::exception_ptr thrown;
+    try {
+      if (!is_finished_) call();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    // Both go together: the last holder of what they share must not be such a thread.
+    asio::post(executor, [call = std::move(call), then = std::move(then), thrown] {
+      if (thrown) std::rethrow_exception(thrown);
+      then();
+    });
+  });
+}
+
+}  // namespace kv::verbs

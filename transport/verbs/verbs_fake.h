@@ -1,0 +1,68 @@
+// transport/verbs/verbs_fake.h: verbs inside one process, on a Clock, with faults. Bytes really move, and every check
+// that a device makes is made. On a VirtualClock every run of a seed is the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/verbs/verbs.h"
+
+namespace kv::verbs {
+
+struct FakeOptions {
+  std::uint64_t seed = 1;
+  std::uint32_t device_count = 2;                ///< fake0, fake1, ... each with one port, all on one network.
+  Duration delay_min = 1us, delay_max = 50us;    ///< Of each packet and each completion. Order is kept per queue pair.
+  std::uint32_t packet_bytes_max = 16 * 1024;    ///< Transfers are split into packets of 1..this many bytes.
+  double fault_probability = 0;                  ///< Per packet: its request fails with a random status.
+  std::uint64_t registered_bytes_max = 1 << 30;  ///< Of one device, as a memlock limit.
+  bool takes_dmabuf = true;
+  DeviceLimits limits{.region_bytes_max = 1 << 30,
+                      .queue_pair_count_max = 1024,
+                      .request_count_max = 4096,
+                      .completion_count_max = 32767,
+                      .piece_count_max = 16,
+                      .read_count_max = 16};
+  std::uint32_t inline_bytes_max = 220;
+};
+
+/// A queue pair takes packets only from the queue pair that it is connected to, with the first PSN it was told.
+/// Requests of one queue pair are carried out one after the other, which is more than devices promise. A packet that
+/// has left still lands after its queue pair went to ERROR, if the peer's queue pair still takes it: as on a network.
+/// What a READ brings still lands until the flush is told. Keys are never given twice.
+/// Thread safety: none; everything on the executor's one thread. Outlives what it makes.
+class FakeVerbs final : public Provider {
+ public:
+  FakeVerbs(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
+  ~FakeVerbs() override;
+
+  std::vector<std::string> device_names() const override;
+  Result<std::unique_ptr<Device>> open(const std::string& name) override;
+
+  /// The next packet that leaves the device fails its request with `status`; those about the peer also fail the peer's
+  /// queue pair. Several calls add up.
+  void fail_next(const std::string& device, Status status);
+  void set_fault_probability(double probability);
+  void set_link(const std::string& device, bool is_up);  ///< Packets are lost while it is down.
+  /// As if pulled out: nothing is told of what is outstanding, but that nothing will be (CompletionQueue::take_events);
+  /// what is asked of it later gets ENODEV. Handles stay safe to destroy.
+  void remove_device(const std::string& device);
+  /// As if put in again, at the address it had: to be opened anew. Handles from before stay those of one that is gone.
+  void return_device(const std::string& device);
+  /// Instead of FakeOptions::registered_bytes_max, from now on and until it is removed.
+  void set_registered_bytes_max(const std::string& device, std::uint64_t bytes_max);
+  /// The queue pairs that the device has now stop, at once and for ever, as when their process was killed.
+  void kill(const std::string& device);
+
+  std::uint64_t packet_count() const;                               ///< That arrived anywhere.
+  std::uint64_t registered_bytes(const std::string& device) const;  ///< Also by handles from before it was removed.
+  class Fabric;                                                     ///< The network; transport/verbs/verbs_fabric.h.
+
+ private:
+  std::unique_ptr<Fabric> fabric_;
+};
+
+}  // namespace kv::verbs

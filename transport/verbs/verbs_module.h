@@ -1,0 +1,18 @@
+// transport/verbs/verbs_module.h: verbs of this machine's devices, from a module that is loaded when first asked for. A
+// process without libibverbs gets a sentence that says so and goes on without RDMA.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/verbs/verbs.h"
+
+namespace kv::verbs {
+
+/// Loads the file that the environment names in KV_VERBS_MODULE, else libkvstore_verbs.so as the loader finds it. It
+/// stays loaded. That there is a device is not asked: device_names() may be empty.
+/// Errors: kUnavailable: no such module, no libibverbs, or another version's module; `why` is told which and, behind a
+/// semicolon, what to install. Thread safety: any thread.
+Result<std::unique_ptr<Provider>> load_verbs(std::string* why = nullptr);
+
+}  // namespace kv::verbs

@@ -1,0 +1,112 @@
+// transport/verbs/verbs_mover.h: moves blocks between a node's arena and memory that a client has lent, over one queue
+// pair.
+//
+// In: arena slots, pinned or staged, and where each belongs in the client's region. Out: the bytes moved by the device,
+// no processor touching them; a mark for each segment when all of it has landed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "transport/verbs/completion_loop.h"
+#include "transport/verbs/verbs.h"
+
+namespace kv::verbs {
+
+enum class Direction : std::uint8_t { kToPeer, kFromPeer };  ///< A get is a WRITE, a put is a READ.
+
+/// A stretch of registered local memory and its place at the peer.
+struct Stretch {
+  std::span<std::byte> local;  ///< Not empty; below 4 GiB.
+  std::uint32_t lkey = 0;
+  std::uint64_t remote_address = 0;
+  std::uint32_t rkey = 0;
+};
+
+struct MoverOptions {
+  std::uint64_t chunk_bytes = 1 << 20;     ///< Of one request at most. Devices differ in what they carry at once.
+  std::uint32_t batch_request_count = 16;  ///< One signalled completion for so many.
+  std::uint64_t outstanding_bytes_max = 8 << 20;
+  std::uint32_t request_count_max = 128;  ///< Outstanding on the queue pair.
+  std::uint32_t piece_count_max = 8;      ///< Stretches that adjoin at the peer go as one request.
+  std::uint8_t port = 1;
+};
+
+/// Order: moves are posted one after the other, their stretches in order. Nothing remote is allowed on its queue pair.
+///   1. The device touches local memory of a move only as long as `owner` is held: until the last completion or flush
+///   of
+///      the move has come, or the queue pair is gone. A call that ends by its deadline ends before that.
+///   2. Outstanding requests and bytes stay within MoverOptions (one request may be larger alone).
+///   3. After the first failure it is broken: all moves end with an error, nothing is posted any more. Make a new one.
+/// The peer's memory may be reused when its move has gone well, or when the peer has ended its own queue pair.
+/// Thread safety: none; all calls on the loop's executor.
+class VerbsMover {
+ public:
+  /// Errors: those of create_queue_pair.
+  static Result<std::unique_ptr<VerbsMover>> create(CompletionLoop& loop, Clock& clock, ProtectionDomain& domain,
+                                                    const MoverOptions& options, std::string* why = nullptr);
+  ~VerbsMover();  ///< Moves in progress end with operation_aborted.
+
+  QueuePair& queue_pair() { return *pair_; }  ///< To be connected, before the first move.
+
+  /// Called on the loop, in order, with 0, 1, ...; not after the move has ended.
+  using OnSegment = std::function<void(std::size_t segment)>;
+  /// Moves `stretches`. Segment i ends before stretch segment_ends[i]; ends ascend, the last is stretches.size().
+  /// Both are read before the first suspension. Errors: a Status as an error_code; asio::error::timed_out;
+  /// kUnavailable if it was broken before; operation_aborted on cancellation, which breaks it, and in the destructor.
+  /// `owner` keeps the local memory, see 1.
+  Async<void> move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
+                   std::shared_ptr<const void> owner, TimePoint deadline, OnSegment on_segment);
+
+  /// Nothing more is posted of the moves with this owner. They end with kCancelled once what was posted has landed, or
+  /// well if that was all; other moves go on.
+  void stop(const void* owner);
+  /// Puts the queue pair into ERROR: all moves end with `why` as soon as they are flushed.
+  void fail(error_code why);
+  bool is_broken() const { return static_cast<bool>(broken_); }
+  error_code broken() const { return broken_; }         ///< Why; none if it is not.
+  bool is_drained() const { return batches_.empty(); }  ///< The device touches nothing of ours.
+  /// Called once, on the loop, after the device is gone: what is outstanding is not told of any more, and owned until
+  /// this mover goes.
+  void on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
+
+  struct Counters {
+    std::uint64_t bytes = 0, requests = 0, batches = 0, failures = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Job;
+  struct Batch {
+    std::shared_ptr<Job> job;
+    std::uint64_t bytes = 0;
+  };
+
+  VerbsMover(CompletionLoop& loop, Clock& clock, const MoverOptions& options);
+  bool post_next(const std::shared_ptr<Job>& job);  ///< False: no room now.
+  void post_all();
+  void on_completion(const Completion& completion);
+  void batch_ended(const std::shared_ptr<Job>& job);
+  static void end(Job& job, error_code why);
+
+  CompletionLoop& loop_;
+  Clock& clock_;
+  MoverOptions options_;
+  std::deque<std::shared_ptr<Job>> waiting_;          ///< Not wholly posted, in order.
+  std::unordered_map<std::uint64_t, Batch> batches_;  ///< Outstanding, by id.
+  std::uint64_t batch_last_ = 0, outstanding_bytes_ = 0;
+  error_code broken_;
+  std::function<void()> on_gone_;
+  Counters counters_;
+  std::unique_ptr<QueuePair> pair_;
+};
+
+}  // namespace kv::verbs

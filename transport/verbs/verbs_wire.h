@@ -1,0 +1,16 @@
+// transport/verbs/verbs_wire.h: ends of queue pairs and pieces of lent memory, as tables of the wire.
+#pragma once
+
+#include <string>
+
+#include "transport/verbs/verbs.h"
+#include "transport/wire_generated.h"
+
+namespace kv::verbs {
+
+flatbuffers::Offset<wire::QueuePairEnd> encode(flatbuffers::FlatBufferBuilder& builder,
+                                               const QueuePairAddress& address);
+/// Errors: kBadRequest: nothing there, or a value that no queue pair has; `why` names the field.
+Result<QueuePairAddress> decode(const wire::QueuePairEnd* end, std::string* why);
+
+}  // namespace kv::verbs
