@@ -19,7 +19,6 @@ struct SimNetwork::Pipe {
     std::vector<std::byte> bytes;
     Descriptor fd;
   };
-  static constexpr std::size_t kCapacityBytes = 512 * 1024;  ///< As a socket buffer: a writer waits when it is full.
 
   Pipe(const asio::any_io_executor& executor_of_reader, const asio::any_io_executor& executor_of_writer, Clock& clock)
       : readable(executor_of_reader), writable(executor_of_writer), alarm(clock.make_alarm(executor_of_reader)) {}
@@ -121,10 +120,11 @@ class SimNetwork::SimStream final : public Stream {
     if (!link_->broken && network.chance(network.faults_.break_probability)) link_->break_now();
     if (link_->broken || in().ended) return error_code(asio::error::connection_reset);  // ended: the peer closed
     Pipe& pipe = out();
-    if (pipe.bytes >= Pipe::kCapacityBytes) return error_code(asio::error::would_block);
+    if (pipe.bytes >= network.faults_.capacity_bytes || network.chance(network.faults_.full_probability))
+      return error_code(asio::error::would_block);
     Pipe::Chunk chunk;
     const std::size_t limit =
-        std::min(Pipe::kCapacityBytes - pipe.bytes,
+        std::min(network.faults_.capacity_bytes - pipe.bytes,
                  std::uniform_int_distribution<std::size_t>(1, network.faults_.chunk_bytes_max)(network.random_));
     for (const asio::const_buffer& buffer : from) {
       const auto* bytes = static_cast<const std::byte*>(buffer.data());
@@ -162,7 +162,7 @@ class SimNetwork::SimStream final : public Stream {
   Async<void> wait_writable() override {
     Pipe& pipe = out();
     pipe.writable.reset();
-    if (!closed_ && !link_->broken && !in().ended && pipe.bytes >= Pipe::kCapacityBytes) {
+    if (!closed_ && !link_->broken && !in().ended && pipe.bytes >= link_->network.faults_.capacity_bytes) {
       co_await pipe.writable.wait();
     }
     if (closed_) co_return error_code(asio::error::operation_aborted);

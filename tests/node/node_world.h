@@ -209,6 +209,7 @@ class NodeTest : public testing::Test {
   std::unique_ptr<RawClient> connect() {
     auto stream = world.await(world.network.connect(listener->endpoint(), world.io.get_executor())).value().value();
     auto accepted = world.await(listener->accept(world.io.get_executor())).value().value();
+    if (wrap_accepted) accepted = wrap_accepted(std::move(accepted));
     const auto session = std::make_shared<Session>(*node, SessionId{++session_last_}, std::move(accepted),
                                                    world.io.get_executor(), verbs_thread);
     ++session_count;
@@ -392,6 +393,8 @@ class NodeTest : public testing::Test {
   NodeMetrics metrics{"test"};
   std::unique_ptr<LockedStore> store;
   std::unique_ptr<NodeContext> node;
+  /// Put around the node's side of the streams that are accepted from then on.
+  std::function<std::unique_ptr<Stream>(std::unique_ptr<Stream>)> wrap_accepted;
   std::shared_ptr<VerbsThread> verbs_thread;  ///< Of sessions from now on; nullptr: no RDMA.
   std::unique_ptr<Listener> listener;
   NamespaceRecord record = make_record("m", kBlockBytes);

@@ -242,6 +242,37 @@ TEST_F(SlowReaderTest, AReaderThatKeepsUpGetsAllOfItInWindows) {
   EXPECT_EQ(stats().get_hit_blocks, 30u) << "counted once, not with each window";
 }
 
+/// A socket whose peer reads a little all the time: there is some room at every flush, and never much.
+class DripStream final : public Stream {
+ public:
+  explicit DripStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
+  Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) override { return inner_->try_read(to); }
+  Result<std::size_t> try_write(std::span<const asio::const_buffer> from) override {
+    if (std::exchange(is_full_, !is_full_)) return error_code(asio::error::would_block);
+    const asio::const_buffer first(from[0].data(), std::min<std::size_t>(from[0].size(), kBytes));
+    return inner_->try_write(std::span(&first, 1));
+  }
+  Async<void> wait_readable() override { return inner_->wait_readable(); }
+  Async<void> wait_writable() override { return inner_->wait_writable(); }
+  void close() override { inner_->close(); }
+  std::string peer() const override { return inner_->peer(); }
+
+ private:
+  static constexpr std::size_t kBytes = 1000;
+  std::unique_ptr<Stream> inner_;
+  bool is_full_ = false;
+};
+
+TEST_F(SlowReaderTest, AFlushThatMakesRoomDoesNotEndTheAnswer) {
+  wrap_accepted = [](std::unique_ptr<Stream> inner) { return std::make_unique<DripStream>(std::move(inner)); };
+  const auto dripping = greet();
+  for (std::size_t count = 1; count <= 30; ++count) {
+    const Got got = get(*dripping, std::span(hashes).first(count));
+    ASSERT_EQ(got.block_count, count);
+    ASSERT_TRUE(got.bytes == blocks(std::span(hashes).first(count))) << "what was sent is what the answer says";
+  }
+}
+
 TEST_F(SlowReaderTest, BlocksDroppedMeanwhileEndTheAnswer) {
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));

@@ -52,6 +52,9 @@ class World {
     if (!calm_ && chance(0.5)) faults.break_probability = real(0, 0.01);
     if (!calm_ && chance(0.3)) faults.flip_probability = real(0, 0.02);
     if (!calm_ && chance(0.4)) faults.stall_probability = real(0, 0.05);
+    faults.capacity_bytes = std::size_t{1} << pick(12, 19);
+    faults.full_probability = 0.1;
+    flips_bits_ = faults.flip_probability > 0;
     network_.set_faults(faults);
     if (!calm_ && chance(0.6)) event_rate_ = real(0, 0.05);
 
@@ -264,6 +267,10 @@ class World {
     return config;
   }
 
+  /// Where no bit is flipped, nobody has a reason to find a frame malformed.
+  void check_frames(const char* verb, error_code why) {
+    if (why == Errc::kBadFrame && !flips_bits_) fail(std::string(verb) + ": a malformed frame, and no bit was flipped");
+  }
   /// A call that began at `began` with this deadline must be over: the executor is never late here.
   void check_deadline(const char* verb, TimePoint began, std::chrono::microseconds deadline) {
     ++outcome_.calls;
@@ -420,6 +427,7 @@ class World {
           check_gone("get", which, chain, got->block_count, gone);
           outcome_.hit_blocks += got->block_count;
           outcome_.corrupt_blocks += got->corrupt_count;
+          check_frames("get", got->why);
           if (got->why == asio::error::timed_out) ++outcome_.missed_deadlines;
           note(got->block_count);
           break;
@@ -443,6 +451,7 @@ class World {
             for (const BlockHash& hash : chain) --fates_[{which, hash}].unfinished_puts;
           }
           if (!put) break;
+          check_frames("put", put->why);
           if (put->stored + put->already_stored + put->refused != chain.size()) fail("put: counts do not add up");
           outcome_.stored_blocks += put->stored;
           note(put->stored);
@@ -767,6 +776,7 @@ class World {
       1};  // its end destroys coroutines that still hold alarms, streams and queue pairs: before what those are of
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
   std::size_t node_count_ = 1, worker_count_ = 1;
+  bool flips_bits_ = false;  ///< On their way.
   bool calm_ = false;
   double event_rate_ = 0;
   std::vector<NamespaceRecord> records_;

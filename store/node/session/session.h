@@ -164,6 +164,12 @@ class Session final : public std::enable_shared_from_this<Session> {
 
     std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : segment_ends[i - 1]; }
     std::uint64_t segment_bytes(std::size_t i) const { return segment_ends[i] - segment_begin(i); }
+    /// On to the next segment, if this one is delivered whole. Also when the disk had nothing to add to what was.
+    void end_segment() {
+      if (!is_complete || block < blocks.size()) return;
+      block = 0;
+      ++segment;
+    }
   };
   struct DiskReads;
 
@@ -243,7 +249,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   void promote(const GetJob& job, std::size_t block_count, const DiskBlock& last);
   void prefetch(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes);
   asio::awaitable<void> deliver_pinned(std::shared_ptr<GetJob> job);
-  bool waits_for_reader(const GetJob& job) const;
+  bool has_undelivered(const GetJob& job) const;
   /// So much may be queued before a get waits with its next frame; more would keep a cancel from being read.
   std::uint64_t ahead_bytes_max() const {
     return std::min<std::uint64_t>(node_.limits.inline_ahead_bytes, node_.limits.queued_bytes_max / 2);

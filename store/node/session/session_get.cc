@@ -204,10 +204,7 @@ bool Session::deliver_some(const std::shared_ptr<GetJob>& job) {
   job->parts.push_back(part);
   if (!part.is_inline && !job->region->mapped) begin_move(job, job->parts.back());
   job->block += part.count;
-  if (job->block == blocks.size() && job->is_complete) {
-    job->block = 0;
-    ++job->segment;
-  }
+  job->end_segment();
   tell_of_parts(job);
   return job->segment < job->segment_ends.size() && job->block < blocks.size();
 }
@@ -331,6 +328,7 @@ asio::awaitable<void> Session::deliver(std::shared_ptr<Session> self, std::share
   if (job->is_inline) co_await self->deliver_pinned(job);
   if (!job->is_complete) co_await self->read_from_disk(job);
   job->is_complete = true;
+  job->end_segment();
   co_await self->deliver_pinned(job);
   if (job->is_prefetch) {
     std::erase(self->prefetches_, job);
@@ -349,29 +347,27 @@ asio::awaitable<void> Session::deliver(std::shared_ptr<Session> self, std::share
 asio::awaitable<void> Session::deliver_pinned(std::shared_ptr<GetJob> job) {
   Event moved(executor_);
   job->wake = &moved;
-  bool more = true;
-  while (more || job->move_count > 0) {
+  while (true) {
     moved.reset();
-    more = deliver_some(job);
+    const bool more = deliver_some(job);
     writer_.flush();
     if (more) {
       co_await asio::post(executor_, asio::use_awaitable);  // others get a turn; a cancel is seen
     } else if (job->move_count > 0) {
       co_await moved.wait();
-      more = true;  // there is room now
-    } else if (waits_for_reader(*job)) {
+    } else if (!has_undelivered(*job)) {
+      break;
+    } else if (writer_.queued_bytes() >= ahead_bytes_max()) {  // else the flush has made room just now
       co_await writer_.wait_for_room();
-      more = true;
     }
   }
   job->wake = nullptr;
 }
 
-/// Whether there is more to send, and only the client's slowness is in its way.
-bool Session::waits_for_reader(const GetJob& job) const {
+/// Whether there is more to send, and nothing but the client's slowness can be in its way.
+bool Session::has_undelivered(const GetJob& job) const {
   return !job.cancelled && !job.outcome.error && !job.met_hole && !job.is_prefetch && !writer_.is_closed() &&
-         job.segment < job.segment_ends.size() && job.block < job.blocks.size() &&
-         writer_.queued_bytes() >= ahead_bytes_max();
+         job.segment < job.segment_ends.size() && job.block < job.blocks.size();
 }
 
 void Session::cancel(GetJob& job) {
