@@ -161,9 +161,11 @@ class NodeTest : public testing::Test {
   static constexpr std::size_t kBlockSize = 4;
 
   NodeTest() { start(32); }
-  /// A fresh node with room for `block_count` blocks of kBlockBytes.
-  void start(std::size_t block_count) {
+  /// A fresh node with room for `block_count` blocks of kBlockBytes, and on disk for `disk_bytes`.
+  void start(std::size_t block_count, std::uint64_t disk_bytes = 0) {
     StoreConfig config;
+    config.disk.capacity_bytes = disk_bytes;
+    config.spill.reserve = disk_bytes > 0 ? 0.5 : config.spill.reserve;
     config.arena.capacity_bytes = block_count * kBlockBytes;
     config.arena.granule_bytes = kBlockBytes;
     config.arena.huge_pages = false;

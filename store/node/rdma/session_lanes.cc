@@ -1,4 +1,4 @@
-#include "store/node/session/session_lanes.h"
+#include "store/node/rdma/session_lanes.h"
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
@@ -35,7 +35,7 @@ struct SessionLanes::Moving {
 
   void lane_ended(std::uint32_t lane, error_code error) {
     if (error) {
-      if (error != Errc::kCancelled) outcome.broken_lanes |= 1u << lane;
+      if (error != Errc::kCancelled) outcome.broken |= 1u << lane;
       // What broke a lane says more than that others were stopped for it.
       if (!outcome.error || outcome.error == Errc::kCancelled) outcome.error = error;
     }

@@ -1,4 +1,4 @@
-// store/node/session/session_lanes.h: one session's lanes: queue pairs to the client's, over which blocks move by RDMA.
+// store/node/rdma/session_lanes.h: one session's lanes: queue pairs to the client's, over which blocks move by RDMA.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "store/node/rdma/remote_memory.h"
 #include "store/node/rdma/verbs_thread.h"
 #include "transport/verbs/verbs_messages.h"
 
 namespace kv {
-
-/// A slice of memory that the client has registered with its devices. Adjoining slices make a region.
-struct RemoteSlice {
-  std::uint64_t offset = 0;  ///< In the region.
-  std::uint64_t address = 0, bytes = 0;
-  std::vector<std::uint32_t> rkeys;  ///< By lane; a lane beyond has none.
-};
-
-/// Which slots go where in a region, or come from there.
-struct Placement {
-  std::span<std::byte> slot;
-  std::uint64_t region_offset = 0;  ///< The slot's length from there lies in the region: checked before.
-};
 
 /// Lane i is on the node's device i modulo their number, at the address that the device has when it is connected. While
 /// that device cannot be used, the lane is refused; but a session that would have none gets it on another device,
@@ -70,22 +58,14 @@ class SessionLanes {
   bool has_room_for_message() const { return message_lane_ && message_lane_->has_room(); }
   bool has_sent_messages() const { return !message_lane_ || message_lane_->is_idle(); }  ///< All of them.
   std::uint32_t message_count_max() const { return message_count_max_; }  ///< As agreed: requests without an answer.
-  /// Slots on their way to the client right before a message, and what keeps them; see VerbsMessages.
-  struct Cargo {
-    std::vector<verbs::Stretch> stretches;
-    std::shared_ptr<const void> owner;
-  };
+  using Cargo = MessageCargo;
   static constexpr std::uint32_t kCargoStretchesMax = 16;
   std::vector<verbs::Stretch> stretches_before_message(std::span<const Placement> placements,
                                                        std::span<const RemoteSlice> region) const;
   /// False: it has to go another way. Requires room, if there is cargo.
   bool send_message(std::span<const std::byte> message, Cargo cargo);
 
-  /// How the moves of one call ended.
-  struct Outcome {
-    error_code error;
-    std::uint32_t broken_lanes = 0;  ///< Bit i: lane i broke under it.
-  };
+  using Outcome = MoveOutcome;
   /// Moves every slot, striped over the lanes of `lanes` that are up (at least one). `ended` is called once, on the
   /// executor, perhaps before move() returns. `owner` is held as long as a device may touch the slots, which after a
   /// failure is longer; it also names the moves for stop(). Slots lie in the arena.

@@ -1,0 +1,66 @@
+// store/node/session/block_path.h: how the blocks of one get or put travel between arena slots and the client: in the
+// stream, through memory that both map, or by RDMA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "store/node/metrics.h"
+#include "store/node/session/region_table.h"
+#include "store/node/session/session_rdma.h"
+
+namespace kv {
+
+/// Holds the region that a transfer was asked to use, and says for each block which way it goes now.
+///   1. No byte outside the region is touched: every offset was checked against the region's size before (RegionTable),
+///      and is asserted again here, where the bytes move.
+///   2. A region is not given back while this holds it.
+/// Thread safety: none; on the session's executor. Movable; an empty one is the stream.
+class BlockPath {
+ public:
+  BlockPath() = default;
+  /// `offsets`: in `region`, of each block of the transfer. `region` may be nullptr: the stream.
+  BlockPath(SessionRdma& rdma, std::shared_ptr<Region> region, const RegionTarget& target, std::uint64_t block_bytes);
+
+  bool has_region() const { return region_ != nullptr; }
+  bool uses(const Region& region) const { return region_.get() == &region; }
+  bool is_shared_memory() const { return region_ && region_->is_mapped(); }
+
+  /// The way of a block at this moment. RDMA reaches only what lies in the arena, and only while a lane is up; all else
+  /// goes in the stream then.
+  Path way(bool is_in_arena = true) const;
+  /// What the client believes to be up and is not; told with every last frame.
+  std::uint32_t broken() const { return rdma_ != nullptr ? rdma_->broken(reach_) : 0; }
+
+  // Shared memory. Requires is_shared_memory().
+  bool has_hole(LentRegions& lent, TimePoint now) const { return region_->has_hole(lent, now); }
+  /// Block `index` from byte `begin` on, at the client: `byte_count` bytes.
+  std::span<std::byte> at_client(std::size_t index, std::uint64_t begin, std::size_t byte_count) const;
+
+  // RDMA. Requires a region that is reached so.
+  Placement placement(std::size_t index, std::uint64_t begin, std::span<std::byte> slot) const;
+  /// As SessionRdma::move. Requires way() == Path::kVerbs.
+  void move(verbs::Direction direction, std::span<const Placement> placements, std::shared_ptr<const void> owner,
+            std::function<void(const MoveOutcome&)> ended) const;
+  void stop(const void* owner) const {
+    if (rdma_ != nullptr) rdma_->stop(owner);
+  }
+  std::optional<std::vector<verbs::Stretch>> cargo(std::span<const Placement> placements) const;
+  SessionRdma& rdma() const { return *rdma_; }
+
+ private:
+  std::uint64_t offset(std::size_t index, std::uint64_t begin, std::size_t byte_count) const;
+
+  SessionRdma* rdma_ = nullptr;     ///< Lives as long as the session. nullptr: the stream.
+  std::shared_ptr<Region> region_;  ///< nullptr: the stream.
+  std::vector<std::uint64_t> offsets_;
+  std::uint64_t block_bytes_ = 0;
+  std::uint32_t reach_ = 0;  ///< Of what the client allows, what has keys.
+};
+
+}  // namespace kv

@@ -1,0 +1,79 @@
+#include "store/node/session/drops.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <string>
+
+#include "base/assert.h"
+
+namespace kv {
+
+void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes) {
+  NodeContext& node = session_.node;
+  const std::uint64_t id = frame.header.request_id;
+  if (freeing_count_ >= node.limits.requests_max)
+    return session_.refuse(frame, Errc::kBusy, count_text("drops in flight", freeing_count_, node.limits.requests_max));
+  bool has_rest = false;
+  DiskDrop dropped;
+  const auto count = node.store.with([&](Store& store) {
+    auto dropped_now = store.drop(space.id, hashes, &dropped);
+    has_rest = store.is_dropping();
+    return dropped_now;
+  });
+  if (!count) {
+    return session_.refuse(frame, count.error(),
+                           "drop: " + count.error().message() + " (hashes: " + std::to_string(hashes.size()) + ")");
+  }
+  if (!has_rest) return keep(id, *count, dropped);
+  ++freeing_count_;
+  asio::co_spawn(session_.executor, free_rest(session_.shared_from_this(), id, *count, dropped), asio::detached);
+}
+
+asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id,
+                                       std::size_t count, DiskDrop drop) {
+  SessionJob job(session);
+  for (bool has_rest = true; has_rest && !session->is_ending;) {
+    co_await asio::post(session->executor, asio::use_awaitable);  // others have their turn
+    session->node.store.with([&](Store& store) {
+      count += store.drop_more(session->node.clock.now());
+      has_rest = store.is_dropping();
+    });
+  }
+  if (!session->is_ending) keep(request_id, count, drop);
+  KV_ASSERT(freeing_count_ > 0);
+  --freeing_count_;
+  session->writer.flush();
+}
+
+void Drops::keep(std::uint64_t request_id, std::size_t count, const DiskDrop& drop) {
+  NodeContext& node = session_.node;
+  const std::uint64_t number = ++last_;
+  const bool is_full = pending_.size() >= node.limits.requests_max;
+  pending_[number] = {request_id, count, node.clock.make_alarm(session_.executor)};
+  if (node.spill == nullptr) return end(number, true);
+  if (is_full) return end(number, false);
+  // Posted: the end of a drop ends its alarm, and the disk's thread is not ours.
+  const auto ended = [this, weak = session_.weak_from_this(), number, executor = session_.executor](bool is_kept) {
+    asio::post(executor, [this, weak, number, is_kept] {
+      if (const auto session = weak.lock()) end(number, is_kept);
+    });
+  };
+  pending_[number].alarm->arm(node.clock.now() + node.limits.drop_wait, [ended] { ended(false); });
+  node.spill->keep_drop(drop, ended);
+}
+
+void Drops::end(std::uint64_t number, bool is_kept) {
+  const auto found = pending_.find(number);
+  if (found == pending_.end()) return;  // it took too long, and that has been said
+  const auto answered = pending_.extract(found);
+  const Pending& drop = answered.mapped();
+  if (session_.is_ending) return;
+  session_.replies.reply(FrameType::kDrop, drop.request_id, 0, [&](FlatBufferBuilder& builder) {
+    return wire::CreateCountResponse(builder, drop.count, /*until_restart=*/!is_kept);
+  });
+  session_.writer.flush();
+}
+
+}  // namespace kv

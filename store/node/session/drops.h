@@ -1,0 +1,47 @@
+// store/node/session/drops.h: blocks that a client wants gone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "base/clock.h"
+#include "store/node/session/session_core.h"
+#include "store/node/session/space_handles.h"
+
+namespace kv {
+
+/// Nobody finds the blocks from the moment of the drop on. Freeing many takes several turns, and with a disk tier the
+/// answer waits for the disk to keep the drop, so that it holds after a restart too.
+///   1. Each drop is answered once: when it is kept, or when drop_wait is over; then the answer says that it holds
+///   until
+///      the next start.
+///   2. At most requests_max drops are being freed, and as many wait for the disk.
+/// Thread safety: none; on the session's executor.
+class Drops {
+ public:
+  using Frame = SessionCore::Frame;
+  explicit Drops(SessionCore& session) : session_(session) {}
+
+  void drop(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes);
+
+ private:
+  struct Pending {
+    std::uint64_t request_id;
+    std::size_t count;
+    std::unique_ptr<Alarm> alarm;
+  };
+  asio::awaitable<void> free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id, std::size_t count,
+                                  DiskDrop drop);
+  void keep(std::uint64_t request_id, std::size_t count, const DiskDrop& drop);
+  void end(std::uint64_t number, bool is_kept);
+
+  SessionCore& session_;
+  std::size_t freeing_count_ = 0;
+  std::map<std::uint64_t, Pending> pending_;  ///< That wait for the disk, by the session's own number.
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace kv

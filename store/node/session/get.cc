@@ -1,0 +1,516 @@
+#include "store/node/session/get.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "transport/frame_message.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kMarkBytes = 4 << 20;  ///< Copied between two progress marks: 0.25 ms, then others get a turn.
+constexpr std::size_t kPieceBytes = 256 * 1024;
+constexpr std::uint64_t kMovingBytesMax = 16 << 20;   ///< By RDMA, of one get: enough to keep several lanes busy.
+constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< A get into a region up to this size is not worth a coroutine.
+/// With several segments every block is needed until the last segment: a get has at most so much from disk, and the
+/// answer ends there.
+constexpr std::uint64_t kSegmentedBytesMax = 256 << 20;
+
+/// memcpy() in pieces that fit a core's second-level cache: glibc moves those with `rep movsb`, which does not read the
+/// lines it is about to overwrite. 1.2 times as fast as one call for 2 MiB, and a reader on another core costs it
+/// nothing.
+void copy_in_pieces(std::span<std::byte> to, std::span<const std::byte> from) {
+  KV_ASSERT(to.size() == from.size());
+  for (std::size_t at = 0; at < from.size(); at += kPieceBytes) {
+    std::memcpy(to.data() + at, from.data() + at, std::min(kPieceBytes, from.size() - at));
+  }
+}
+
+}  // namespace
+
+struct Get::InFlight {
+  InFlight(std::shared_ptr<SessionCore> s, TimePoint b) : session(std::move(s)), began(b) { ++session->sending_count; }
+  ~InFlight() {
+    KV_ASSERT(session->sending_count > 0);
+    --session->sending_count;
+    if (is_pinned) session->node.metrics.observe_verb(FrameType::kGet, session->node.clock.now() - began, has_failed);
+  }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+  std::shared_ptr<SessionCore> session;
+  TimePoint began;
+  bool is_pinned = false;   ///< The request was not refused.
+  bool has_failed = false;  ///< Some of it did not leave.
+};
+
+Get::Window::Window(std::shared_ptr<InFlight> g, LockedStore& store, Store::PinnedPrefix pinned)
+    : get(std::move(g)), prefix(store, std::move(pinned)) {}
+
+Get::Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder order, BlockPath path)
+    : session_(std::move(session)),
+      node_(session_->node),
+      space_(space.id),
+      space_name_(space.name),
+      block_bytes_(space.block_bytes),
+      order_(std::move(order)),
+      path_(std::move(path)),
+      began_(node_.clock.now()),
+      is_inline_(path_.way() == Path::kInline),
+      in_flight_(std::make_shared<InFlight>(session_, began_)) {
+  if (order_.segment_ends.empty()) order_.segment_ends.push_back(block_bytes_);
+  KV_ASSERT(order_.segment_ends.back() == block_bytes_);
+}
+
+Get::~Get() { KV_ASSERT(move_count_ == 0 && wake_ == nullptr); }
+
+std::string Get::check_segments(std::span<const std::uint64_t> ends, std::uint64_t block_bytes) {
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const bool is_last = i + 1 == ends.size();
+    if (ends[i] <= (i == 0 ? 0 : ends[i - 1]) || ends[i] > block_bytes ||
+        (is_last ? ends[i] != block_bytes : ends[i] % kStripeBytes != 0)) {
+      return "segment_ends[" + std::to_string(i) + "]: " + std::to_string(ends[i]) +
+             ", must increase in multiples of 65536 and end with block_bytes " + std::to_string(block_bytes);
+    }
+  }
+  return {};
+}
+
+// -- what is pinned
+
+error_code Get::pin(std::span<const BlockHash> hashes) {
+  // Blocks of several segments are all needed until the last of them, and a region is filled as fast as memory allows.
+  has_more_windows_ = is_inline_ && order_.segment_ends.size() == 1;
+  // The first window takes all of a small get. What is longer than a request may be is refused before it is copied.
+  const bool needs_windows = has_more_windows_ && hashes.size() * block_bytes_ > node_.limits.inline_window_bytes;
+  if (hashes.size() <= node_.chain_blocks_max && (needs_windows || session_->version < 2))
+    hashes_.assign(hashes.begin(), hashes.end());
+  const error_code error = pin_window(hashes);
+  in_flight_->is_pinned = !error;
+  if (error) in_flight_.reset();
+  return error;
+}
+
+/// Pins up to the end of the next window, and all above: what is above a block that is being sent cannot be evicted
+/// anyway. It is what comes after that a slow reader must not hold.
+error_code Get::pin_window(std::span<const BlockHash> hashes) {
+  // Each window walks the chain from its root: their number is bounded, whatever the length.
+  constexpr std::size_t kWindowsMax = 16;
+  const std::size_t length = std::max<std::size_t>(
+      {node_.limits.inline_window_bytes / block_bytes_, hashes.size() / kWindowsMax, std::size_t{1}});
+  const std::size_t before = blocks_.size();
+  const TimePoint now = node_.clock.now();
+  const bool is_last =
+      !has_more_windows_ || hashes.size() - std::min(before, hashes.size()) <= length || hashes_.empty();
+  auto pinned = node_.store.with([&](Store& store) -> Result<Store::PinnedPrefix> {
+    if (!is_last) {
+      Store::GetOptions options{.session = order_.options.session};
+      options.is_part = true;
+      auto part = store.pin_prefix(space_, hashes.first(before + length), options, now);
+      if (!part || part->blocks.size() == before + length) return part;
+      store.unpin(*part);  // memory ends within this window: the rest is on disk, or nowhere
+    }
+    has_more_windows_ = false;
+    return store.pin_prefix(space_, hashes, order_.options, now);
+  });
+  if (!pinned) return pinned.error();
+  window_ = std::make_shared<Window>(in_flight_, node_.store, std::move(*pinned));
+  const auto in_memory = window_->prefix.blocks();
+  const auto on_disk = window_->prefix.spilled();
+  for (std::size_t i = before; i < in_memory.size(); ++i) {
+    KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
+    blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
+  }
+  // If some of what was sent was dropped, what follows it now does not follow what was sent.
+  const bool goes_on = in_memory.size() >= before;
+  has_more_windows_ = has_more_windows_ && goes_on;
+  is_complete_ = (on_disk.empty() || !goes_on) && !has_more_windows_;
+  if (!on_disk.empty() && hashes_.empty()) {
+    const auto wanted = hashes.first(in_memory.size() + on_disk.size());
+    hashes_.assign(wanted.begin(), wanted.end());
+  }
+  return {};
+}
+
+// -- the ways out
+
+bool Get::send_with_answer(MessageAnswers& messages) {
+  KV_ASSERT(in_flight_ && messages.contains(request_id()));
+  // An answer that waits for the disk goes by the stream: a part that has landed counts at the client's deadline only
+  // if the client was told of it.
+  if (!is_complete_) messages.stream(request_id());
+  const std::size_t count = blocks_.size();
+  if (!is_complete_ || !path_.has_region() || path_.is_shared_memory() || count == 0 ||
+      count > SessionRdma::kCargoBlocksMax || count * block_bytes_ > kMessageGetBytesMax ||
+      order_.segment_ends.size() > 1)
+    return false;
+  const std::uint64_t sums_bytes = count * stripe_count(block_bytes_) * sizeof(std::uint64_t);
+  if (sums_bytes > kMessageBytesMax / 2) return false;  // the rest is ample for two tables
+  const Part part{.segment = 0, .first = 0, .count = count, .way = Path::kVerbs};
+  auto stretches = path_.cargo(placements(part));
+  if (!stretches) return false;
+
+  // Held until the device has sent the bytes: then the slots may be used again, and the region given back.
+  struct Owner {
+    std::shared_ptr<SessionCore> session;
+    BlockPath path;
+    std::shared_ptr<Window> window;
+    ~Owner() {
+      window.reset();
+      path = {};
+      session->writer.flush();  // the client may be waiting for its region
+    }
+  };
+  const auto owner = std::make_shared<Owner>();
+  owner->session = session_;
+  owner->path = path_;
+  owner->window = window_;
+  messages.add_cargo(request_id(), {std::move(*stretches), owner});
+  tell_of(part);
+  block_ = count;
+  end_segment();
+  finish();
+  return true;
+}
+
+bool Get::send_at_once() {
+  const std::uint64_t bytes = blocks_.size() * block_bytes_;
+  const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
+                                           : bytes <= node_.limits.inline_frame_bytes &&
+                                                 session_->writer.queued_bytes() < ahead_bytes_max();
+  if (!is_complete_ || !is_small) return false;
+  goes_at_once_ = true;
+  deliver_all();
+  finish();
+  return true;
+}
+
+asio::awaitable<void> Get::deliver() {
+  while (has_more_windows_) {
+    co_await deliver_pinned();
+    const bool is_over = is_stopped() || session_->writer.is_closed();
+    if (is_over || pin_window(hashes_)) {  // a namespace that is gone ends the answer where it is
+      has_more_windows_ = false;
+      is_complete_ = true;
+    }
+  }
+  if (is_inline_) co_await deliver_pinned();
+  if (!is_complete_) co_await read_from_disk();
+  complete();
+  co_await deliver_pinned();
+}
+
+/// No more blocks will be ready. Also when the disk had nothing to add to what was sent.
+void Get::complete() {
+  is_complete_ = true;
+  end_segment();
+}
+
+/// On to the next segment, if this one is delivered whole.
+void Get::end_segment() {
+  if (!is_complete_ || block_ < blocks_.size()) return;
+  block_ = 0;
+  ++segment_;
+}
+
+/// What is ready so far, as fast as the client takes it.
+asio::awaitable<void> Get::deliver_pinned() {
+  Event moved(session_->executor);
+  wake_ = &moved;
+  while (true) {
+    moved.reset();
+    const bool more = deliver_some();
+    session_->writer.flush();
+    if (more) {
+      co_await asio::post(session_->executor, asio::use_awaitable);  // others get a turn; a cancel is seen
+    } else if (move_count_ > 0) {
+      co_await moved.wait();
+    } else if (!has_undelivered()) {
+      break;
+    } else if (session_->writer.queued_bytes() >= ahead_bytes_max()) {  // else the flush has made room just now
+      co_await session_->writer.wait_for_room();
+    }
+  }
+  wake_ = nullptr;
+}
+
+/// Whether there is more to send, and nothing but the client's slowness or a move under way can be in its way.
+bool Get::has_undelivered() const {
+  return !is_stopped() && !session_->writer.is_closed() && segment_ < order_.segment_ends.size() &&
+         block_ < blocks_.size();
+}
+
+/// So much may be queued before a get waits with its next frame; more would keep a cancel from being read.
+std::uint64_t Get::ahead_bytes_max() const {
+  return std::min<std::uint64_t>(node_.limits.inline_ahead_bytes, node_.limits.queued_bytes_max / 2);
+}
+
+/// Appends what can be read to blocks_; with one segment it is delivered as it comes.
+asio::awaitable<void> Get::read_from_disk() {
+  const bool is_streamed = order_.segment_ends.size() == 1;
+  const std::size_t spilled_count = window_->prefix.spilled().size();
+  const std::size_t count =
+      is_streamed ? spilled_count
+                  : std::min<std::size_t>(spilled_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
+  // The guard of the prefix, and what counts the get, as one owner.
+  const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->prefix);
+  ReadAhead ahead(*session_, {space_, space_name_, block_bytes_, hashes_}, prefix, count);
+  wake_ = &ahead.progress();
+  while (!ahead.is_at_end() && !is_stopped()) {
+    ahead.start();
+    if (is_streamed) {
+      deliver_all();
+      session_->writer.flush();
+      co_await session_->writer.wait_below(ReadAhead::kBytesMax);
+    }
+    const TimePoint until = std::min(node_.clock.now() + node_.limits.disk_timeout, order_.deadline);
+    ahead.wake_at(until);
+    // Also while what was read before waits for a move: more would be held than a get may.
+    while ((!ahead.is_ready() || (is_streamed && read_bytes_ >= ReadAhead::kBytesMax)) && !is_stopped() &&
+           node_.clock.now() < until) {
+      ahead.progress().reset();
+      if (is_streamed) {  // a move that has landed makes room for the next
+        deliver_all();
+        session_->writer.flush();
+      }
+      co_await ahead.progress().wait();
+    }
+    if (!ahead.is_ready() || is_stopped()) break;
+    DiskBlock block;
+    const ReadAhead::Taken taken = ahead.take(&block);
+    if (taken == ReadAhead::Taken::kEnd) break;
+    if (taken == ReadAhead::Taken::kAgain) continue;
+    blocks_.push_back({block.bytes, block.checksums, block.owner});
+    read_bytes_ += block_bytes_;
+    if (ahead.wants_promotion()) ahead.promote(block);
+  }
+  wake_ = nullptr;
+}
+
+/// The blocks from the next one on that go the same way in one step.
+Get::Part Get::next_part() const {
+  Part part{.segment = segment_, .first = block_};
+  part.way = path_.way(/*is_in_arena=*/!blocks_[block_].owner);
+  const std::uint64_t bytes_max = part.way == Path::kInline ? node_.limits.inline_frame_bytes : kMarkBytes;
+  const std::size_t count_max = std::min<std::size_t>(blocks_.size() - part.first,
+                                                      std::max<std::uint64_t>(1, bytes_max / segment_bytes(segment_)));
+  do {
+    ++part.count;
+  } while (part.count < count_max && (part.way != Path::kVerbs || !blocks_[part.first + part.count].owner));
+  return part;
+}
+
+/// Delivers up to a mark's worth of what is ready, or begins to; false when nothing more can be now.
+bool Get::deliver_some() {
+  if (is_stopped() || segment_ == order_.segment_ends.size() || block_ == blocks_.size() ||
+      moving_bytes_ >= kMovingBytesMax)
+    return false;
+  Part part = next_part();
+  // What was read from disk is bounded where it is read.
+  if (part.way == Path::kInline && !goes_at_once_ && !blocks_[part.first].owner &&
+      session_->writer.queued_bytes() >= ahead_bytes_max())
+    return false;
+  if (part.way == Path::kMemfd && !copy(part)) {
+    met_hole_ = true;
+    return false;
+  }
+  const std::size_t count = part.count;
+  const bool is_move = part.way == Path::kVerbs;
+  parts_.push_back(std::move(part));
+  if (is_move) begin_move(parts_.back());
+  block_ += count;
+  KV_ASSERT(block_ <= blocks_.size());
+  end_segment();
+  tell_of_parts();
+  return segment_ < order_.segment_ends.size() && block_ < blocks_.size();
+}
+
+/// Into memory that both map. False: it was taken out after it was lent, and touching it would make it the node's.
+bool Get::copy(const Part& part) {
+  if (path_.has_hole(*node_.lent, node_.clock.now())) return false;
+  const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);
+  for (std::size_t i = part.first; i < part.first + part.count; ++i)
+    copy_in_pieces(path_.at_client(i, begin, length), blocks_[i].bytes.subspan(begin, length));
+  return true;
+}
+
+// -- moves by RDMA
+
+std::vector<Placement> Get::placements(const Part& part) const {
+  const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);
+  std::vector<Placement> all;
+  for (std::size_t i = part.first; i < part.first + part.count; ++i) {
+    KV_ASSERT(!blocks_[i].owner && begin + length <= blocks_[i].bytes.size());
+    // The device reads what nobody may write: a pinned block never changes.
+    auto* const slot = const_cast<std::byte*>(blocks_[i].bytes.data());
+    all.push_back(path_.placement(i, begin, {slot + begin, length}));
+  }
+  return all;
+}
+
+void Get::begin_move(Part& part) {
+  const std::uint64_t bytes = part.count * segment_bytes(part.segment);
+  const std::uint64_t move = part.move = ++move_last_;
+  part.window = window_;
+  const std::vector<Placement> moved = placements(part);
+  moving_bytes_ += bytes;
+  ++move_count_;
+  // `part` may be told of, and gone, when this returns.
+  path_.move(
+      verbs::Direction::kToPeer, moved, window_,
+      [self = shared_from_this(), move, bytes](const MoveOutcome& outcome) { self->move_ended(move, bytes, outcome); });
+}
+
+void Get::move_ended(std::uint64_t move, std::uint64_t bytes, const MoveOutcome& outcome) {
+  KV_ASSERT(move_count_ > 0 && moving_bytes_ >= bytes);
+  moving_bytes_ -= bytes;
+  --move_count_;
+  const auto part = std::ranges::find(parts_, move, &Part::move);
+  KV_ASSERT(part != parts_.end());
+  part->move = 0;
+  if (outcome.error) {
+    // What broke a lane says more than that others were stopped for it.
+    if (!outcome_.error || outcome_.error == Errc::kCancelled) outcome_.error = outcome.error;
+    outcome_.broken |= outcome.broken;
+    stop_moves();
+  } else {
+    tell_of_parts();
+    // The last mark and the end of the answer, which follows at once, leave in one system call.
+    if (move_count_ > 0) session_->writer.flush();
+  }
+  if (wake_ != nullptr) wake_->set();
+}
+
+/// What was begun still lands, and then the last frame goes out.
+void Get::stop_moves() {
+  std::vector<std::shared_ptr<Window>> windows;  // first: a move may end within stop()
+  for (const Part& part : parts_) {
+    const auto window = part.move != 0 ? part.window.lock() : nullptr;
+    if (window && (windows.empty() || windows.back() != window)) windows.push_back(window);
+  }
+  for (const auto& window : windows) path_.stop(window.get());
+}
+
+// -- what the client is told
+
+/// Of the parts at the front whose bytes are where they belong; of none any more after a move that failed.
+void Get::tell_of_parts() {
+  while (!parts_.empty() && parts_.front().move == 0 && !outcome_.error) {
+    const Part part = std::move(parts_.front());
+    parts_.pop_front();
+    tell_of(part);
+  }
+}
+
+void Get::tell_of(const Part& part) {
+  KV_ASSERT(part.move == 0 && part.first + part.count <= blocks_.size());
+  const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);
+  std::vector<std::span<const std::byte>> payload;
+  std::function<void(bool)> done;
+  if (part.way == Path::kInline) {
+    std::vector<std::shared_ptr<const void>> owners;
+    for (std::size_t i = part.first; i < part.first + part.count; ++i) {
+      payload.push_back(blocks_[i].bytes.subspan(begin, length));
+      if (blocks_[i].owner) owners.push_back(blocks_[i].owner);
+    }
+    // Keeps what is sent where it is until it has left.
+    done = [window = window_, owners = std::move(owners)](bool sent) {
+      window->get->has_failed = window->get->has_failed || !sent;
+    };
+  }
+  const std::size_t stripes = stripe_count(length);
+  session_->replies.reply(
+      FrameType::kGet, request_id(), kFrameMore,
+      [&](FlatBufferBuilder& builder) {
+        std::uint64_t* sums = nullptr;
+        const auto checksums = builder.CreateUninitializedVector(part.count * stripes, &sums);
+        write_sums(part, sums);
+        return wire::CreateGetPart(builder, static_cast<std::uint32_t>(part.segment),
+                                   static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(part.count),
+                                   checksums);
+      },
+      payload, std::move(done), in_flight_.get());
+  node_.metrics.add_bytes_out(part.way, part.count * length);
+  if (order_.segment_ends.size() > 1) return;
+  // With one segment a block is not needed again: what was read from disk may go as soon as it has left.
+  for (std::size_t i = part.first; i < part.first + part.count; ++i) {
+    if (!std::exchange(blocks_[i].owner, nullptr)) continue;
+    KV_ASSERT(read_bytes_ >= block_bytes_);
+    read_bytes_ -= block_bytes_;
+  }
+}
+
+/// The checksums of a part. For a client of version 1 they are computed over the bytes, with its seeds; of bytes that
+/// are not what was stored they come out wrong, as they should.
+void Get::write_sums(const Part& part, std::uint64_t* sums) const {
+  const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);
+  const std::size_t first_stripe = begin / kStripeBytes, stripes = stripe_count(length);
+  for (std::size_t i = part.first; i < part.first + part.count; ++i, sums += stripes) {
+    const ReadyBlock& block = blocks_[i];
+    KV_ASSERT(first_stripe + stripes <= block.checksums.size());
+    std::memcpy(sums, block.checksums.data() + first_stripe, stripes * sizeof *sums);
+    if (session_->version >= 2) continue;
+    const std::uint64_t seed = checksum_seed(space_name_, hashes_[i]);
+    const std::uint64_t seed_v1 = checksum_seed_v1(space_name_, hashes_[i]);
+    for (std::size_t s = 0; s < stripes; ++s) {
+      const std::size_t stripe = first_stripe + s, at = begin + s * kStripeBytes;
+      const auto bytes = block.bytes.subspan(at, std::min<std::uint64_t>(kStripeBytes, begin + length - at));
+      const bool is_sound = stripe_checksum(seed, stripe, bytes) == sums[s];
+      const std::uint64_t sum = stripe_checksum(seed_v1, stripe, bytes);
+      sums[s] = is_sound ? sum : ~sum;
+    }
+  }
+}
+
+// -- the end
+
+void Get::cancel() {
+  is_cancelled_ = true;
+  stop_moves();
+  if (in_flight_) session_->writer.withdraw(in_flight_.get());
+  if (wake_ != nullptr) wake_->set();
+}
+
+void Get::cancel_late() {
+  is_late_ = true;
+  cancel();
+}
+
+void Get::finish() {
+  KV_ASSERT(in_flight_ && move_count_ == 0);
+  in_flight_->has_failed = in_flight_->has_failed || is_cancelled_ || outcome_.error;
+  window_.reset();
+  in_flight_.reset();
+  if (is_cancelled_ && order_.options.lease != LeaseId{} && !hashes_.empty()) {
+    // The window that would have taken the lease over was not pinned.
+    node_.store.with([&](Store& store) { static_cast<void>(store.release(session_->id, order_.options.lease)); });
+  }
+  const std::uint32_t broken = outcome_.broken | path_.broken();
+  const auto refuse = [&](Errc code, const std::string& message) {
+    session_->replies.refuse(FrameType::kGet, request_id(), code, "get: " + message, broken);
+  };
+  if (outcome_.error && !(is_cancelled_ && outcome_.error == Errc::kCancelled)) {
+    refuse(Errc::kUnavailable, "the transfer broke: " + outcome_.error.message());
+  } else if (is_late_) {
+    refuse(Errc::kStaleLease, "took longer than get-seconds; what was sent so far is good");
+  } else if (met_hole_) {
+    refuse(Errc::kNoRegion, "region: memory was taken out of the memfd after it was lent");
+  } else if (is_cancelled_) {
+    refuse(Errc::kCancelled, "cancelled");
+  } else {
+    // 3. A writer that was closed sends no answer either.
+    KV_ASSERT(session_->writer.is_closed() || (parts_.empty() && !has_undelivered()));
+    const auto count = static_cast<std::uint32_t>(blocks_.size());
+    session_->replies.reply(FrameType::kGet, request_id(), 0, [&](FlatBufferBuilder& builder) {
+      return wire::CreateGetResponse(builder, count, broken);
+    });
+  }
+  path_ = {};  // after the answer: whoever removes the region is answered next
+}
+
+}  // namespace kv

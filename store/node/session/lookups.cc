@@ -1,0 +1,141 @@
+#include "store/node/session/lookups.h"
+
+#include <sys/resource.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "store/node/rdma/verbs_node.h"
+
+namespace kv {
+namespace {
+
+/// Processor time of this process: with it a load generator tells what a request costs the node.
+double process_cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/// Half of the evicted blocks were last used at most this long before, to within a factor of two; 0: none was evicted.
+double eviction_age_p50_seconds(const StoreStats& stats) {
+  std::uint64_t total = 0, seen = 0;
+  for (const std::uint64_t count : stats.eviction_age_log2_ms) total += count;
+  for (std::size_t i = 0; i < stats.eviction_age_log2_ms.size() && total > 0; ++i) {
+    seen += stats.eviction_age_log2_ms[i];
+    if (seen * 2 >= total) return static_cast<double>(std::uint64_t{2} << i) / 1000;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
+  const auto* request = read_request<wire::MatchRequest>(session_, frame);
+  if (request == nullptr) return std::nullopt;
+  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check());
+  if (space == nullptr) return std::nullopt;
+  NodeContext& node = session_.node;
+  const auto hashes = hashes_of(request->hashes());
+  Store::MatchOptions options;
+  options.session = session_.id;
+  options.lease = request->lease();
+  options.token_ids = numbers_of(request->token_ids());
+  options.extras = extras_of(request->extras());
+  auto match = node.store.with([&](Store& store) { return store.match(space->id, hashes, options, node.clock.now()); });
+  if (!match) {
+    session_.refuse(frame, match.error(),
+                    "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
+                        count_text("hashes", hashes.size(), node.chain_blocks_max) +
+                        ", extras: " + std::to_string(options.extras.size()) + ")");
+    return std::nullopt;
+  }
+  if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
+  if (node.spill == nullptr || !node.spill->can_read()) match->disk_block_count = 0;
+  const std::size_t hit_count = match->block_count + match->disk_block_count;
+  node.metrics.add_tokens(hit_count * space->block_size, (hashes.size() - hit_count) * space->block_size);
+  const auto disk_time = match->disk_block_count > 0
+                             ? node.spill->estimate_read(match->disk_block_count * space->block_bytes)
+                             : std::chrono::microseconds(0);
+  session_.replies.reply(FrameType::kMatch, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    wire::Hash partial;
+    std::memcpy(&partial, match->partial_block.bytes.data(), sizeof partial);
+    const auto lease_us = std::chrono::duration_cast<std::chrono::microseconds>(node.lease_duration).count();
+    return wire::CreateMatchResponse(
+        builder, static_cast<std::uint32_t>(match->block_count), static_cast<std::uint32_t>(match->disk_block_count),
+        static_cast<std::uint64_t>(match->lease), match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
+        static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
+        match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()));
+  });
+  if (!request->prefetch() || match->disk_block_count == 0) return std::nullopt;
+  return Wanted{space, hashes};
+}
+
+void Lookups::on_release(const Frame& frame) {
+  const auto* request = read_request<wire::ReleaseRequest>(session_, frame);
+  if (request == nullptr) return;
+  const auto lease = LeaseId(request->lease());
+  const auto released = session_.node.store.with([&](Store& store) { return store.release(session_.id, lease); });
+  if (!released) {
+    return session_.refuse(frame, released.error(),
+                           "lease: " + std::to_string(request->lease()) + ", not a live lease of this session");
+  }
+  session_.replies.reply_empty(FrameType::kRelease, frame.header.request_id);
+}
+
+void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes) {
+  const FrameType type = frame.header.type;
+  const auto count = session_.node.store.with([&](Store& store) {
+    switch (type) {
+      case FrameType::kTouch: return store.touch(space.id, hashes, session_.node.clock.now());
+      case FrameType::kPin: return store.retain(space.id, hashes);
+      default: return store.unretain(space.id, hashes);
+    }
+  });
+  if (!count) {
+    return session_.refuse(frame, count.error(),
+                           std::string(frame_type_name(type)) + ": " + count.error().message() +
+                               " (hashes: " + std::to_string(hashes.size()) + ")");
+  }
+  session_.replies.reply(type, frame.header.request_id, 0,
+                         [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, *count); });
+}
+
+void Lookups::on_stats(const Frame& frame) {
+  NodeContext& node = session_.node;
+  StoreStats stats;
+  std::vector<NamespaceStats> spaces;
+  node.store.with([&](Store& store) {
+    stats = store.stats();
+    spaces = store.namespaces();
+  });
+  session_.replies.reply(FrameType::kStats, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    std::vector<flatbuffers::Offset<wire::Stat>> values;
+    const auto add = [&](const char* name, double value) {
+      values.push_back(wire::CreateStatDirect(builder, name, value));
+    };
+    const auto add_all = [&](const std::vector<NodeMetrics::Value>& more) {
+      for (const NodeMetrics::Value& stat : more) add(stat.name, stat.value);
+    };
+    add("uptime_seconds", std::chrono::duration<double>(node.clock.now() - node.started).count());
+    add("cpu_seconds", process_cpu_seconds());
+    add("sessions", static_cast<double>(node.metrics.session_count()));
+    add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
+    for (const StoreStatName& stat : kStoreStatNames) add(stat.name, static_cast<double>(stats.*stat.value));
+    if (node.spill != nullptr) add_all(node.spill->stats());
+    add_all(node.lent->stats());
+    if (VerbsNode* const verbs = node.verbs) add_all(verbs->stats());
+    std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
+    for (const NamespaceStats& space : spaces) {
+      namespaces.push_back(
+          wire::CreateNamespaceStatDirect(builder, space.record.c_str(), space.block_count, space.total_bytes));
+    }
+    return wire::CreateStatsResponseDirect(builder, &values, &namespaces);
+  });
+}
+
+}  // namespace kv

@@ -1,0 +1,36 @@
+// store/node/session/lookups.h: requests that move no bytes: match, release, touch, retain, stats.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "store/node/session/session_core.h"
+#include "store/node/session/space_door.h"
+
+namespace kv {
+
+/// Each is one call of the Store under its lock and one answer. Thread safety: none; on the session's executor.
+class Lookups {
+ public:
+  using Frame = SessionCore::Frame;
+  Lookups(SessionCore& session, SpaceDoor& door) : session_(session), door_(door) {}
+
+  /// What the client wants brought from disk to memory, if it does. Valid as long as the frame.
+  struct Wanted {
+    const OpenSpace* space;
+    std::span<const BlockHash> hashes;
+  };
+  std::optional<Wanted> on_match(const Frame& frame);
+  void on_release(const Frame& frame);
+  void on_prefix(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes);  ///< touch, pin, unpin
+  void on_stats(const Frame& frame);
+
+  TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.
+
+ private:
+  SessionCore& session_;
+  SpaceDoor& door_;
+  TimePoint lease_until_{};
+};
+
+}  // namespace kv

@@ -1,0 +1,67 @@
+// store/node/session/message_answers.h: answers to requests that came as messages (by RDMA's SEND), and go back as one
+// message each if they fit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "store/node/rdma/remote_memory.h"
+#include "transport/frame.h"
+#include "transport/frame_writer.h"
+
+namespace kv {
+
+/// Where messages go out.
+class MessageChannel {
+ public:
+  virtual ~MessageChannel() = default;
+  virtual bool has_room() const = 0;                    ///< For one message, at this moment.
+  virtual std::uint32_t message_count_max() const = 0;  ///< As agreed: requests without an answer.
+  /// `cargo` lands at the client before the message. Requires room. A device that refuses the message ends the session.
+  virtual void send_message(std::span<const std::byte> message, MessageCargo cargo) = 0;
+};
+
+/// An answer may have several frames; a message carries all of them. So frames are kept until the last one.
+///   1. All frames of an answer go the same way, in order: as one message, or by the stream from the first frame that
+///   did
+///      not fit on.
+///   2. pending() counts requests whose answers have not left, and answers that went by the stream until the client has
+///      taken their bytes: or a client that reads no stream could have answers queued without bound.
+/// Thread safety: none; on the session's executor.
+class MessageAnswers {
+ public:
+  MessageAnswers(MessageChannel& channel, FrameWriter& writer) : channel_(channel), writer_(writer) {}
+
+  bool empty() const { return by_id_.empty(); }
+  bool contains(std::uint64_t request_id) const { return by_id_.contains(request_id); }
+  std::size_t pending();
+  bool has_room() const { return channel_.has_room(); }
+
+  void expect(std::uint64_t request_id);  ///< A request came as a message. Requires an id that is not expected.
+  void forget(std::uint64_t request_id) { by_id_.erase(request_id); }
+  /// Blocks that go right before the message. Requires contains().
+  void add_cargo(std::uint64_t request_id, MessageCargo cargo);
+  /// The answer goes by the stream, what was kept of it now. Requires contains().
+  void stream(std::uint64_t request_id);
+  /// Takes a frame that answers a message. False: it goes by the stream, as those that were kept just did.
+  bool take(const FrameHeader& header, std::span<const std::byte> table, bool has_payload);
+
+ private:
+  struct Answer {
+    std::vector<std::byte> frames;  ///< So far.
+    MessageCargo cargo;
+    bool goes_by_stream = false;
+  };
+  void stream(Answer& answer);
+
+  MessageChannel& channel_;
+  FrameWriter& writer_;
+  std::unordered_map<std::uint64_t, Answer> by_id_;
+  std::deque<std::uint64_t> streamed_;  ///< Where in the stream each answer ends that went so, in bytes from its start.
+};
+
+}  // namespace kv

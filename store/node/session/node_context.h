@@ -1,0 +1,41 @@
+// store/node/session/node_context.h: what all sessions of a node share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "store/node/locked_store.h"
+#include "store/node/log_limit.h"
+#include "store/node/metrics.h"
+#include "store/node/session/lent_regions.h"
+#include "store/node/session/session_limits.h"
+#include "store/node/session/space_handles.h"
+#include "store/node/spill/spill.h"
+
+namespace kv {
+
+class VerbsNode;
+
+/// Outlives the sessions.
+struct NodeContext {
+  LockedStore& store;
+  Clock& clock;
+  NodeMetrics& metrics;
+  SessionLimits limits;
+  std::uint32_t chain_blocks_max = 65536;
+  Duration lease_duration = 10s;
+  std::string node_id;    ///< For people: the same in every life.
+  InstanceId instance{};  ///< Of this life.
+  TimePoint started{};
+  std::atomic<bool> draining{false};
+  Spill* spill = nullptr;                  ///< nullptr: no disk tier.
+  std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: no RDMA, so far.
+  LogLimit log;
+  std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
+  NodeHandles handles{};  ///< Of sessions that speak version 1.
+};
+
+}  // namespace kv

@@ -1,0 +1,40 @@
+// store/node/session/prefetch.h: brings blocks that a client will soon ask for from disk to memory.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/event.h"
+#include "store/node/session/read_ahead.h"
+#include "store/node/session/session_core.h"
+#include "store/node/session/space_handles.h"
+#include "store/node/session/store_guards.h"
+
+namespace kv {
+
+/// Nobody is answered and nothing is lost by it: a get reads from disk what a prefetch did not bring.
+///   1. What is in memory of the prefix stays there until its end: the blocks that are brought are put below them.
+/// Thread safety: none; on the session's executor.
+class Prefetch {
+ public:
+  Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes);
+
+  /// Pins what there is of the prefix. Errors: of Store::pin_prefix.
+  error_code pin();
+  bool has_work() const { return prefix_ && !prefix_->spilled().empty(); }
+  asio::awaitable<void> run();
+  void cancel();
+
+ private:
+  const std::shared_ptr<SessionCore> session_;
+  const SpaceId space_;
+  const NamespaceId space_name_;
+  const std::uint64_t block_bytes_;
+  const std::vector<BlockHash> hashes_;
+  std::shared_ptr<PinnedPrefixGuard> prefix_;
+  bool is_cancelled_ = false;
+  Event* wake_ = nullptr;  ///< While it waits for the disk.
+};
+
+}  // namespace kv

@@ -1,0 +1,411 @@
+#include "store/node/session/put.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kTurnBytes = 4 << 20;          ///< Copied from a region before others get a turn.
+constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would take longer to wake.
+constexpr std::size_t kCommitsPerLock = 256;  ///< So that thousands of small blocks do not hold it for milliseconds.
+
+/// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
+std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed,
+                        std::size_t stripes) {
+  KV_ASSERT(claimed.size() == staged.size() * stripes);
+  std::size_t sound = 0;
+  while (sound < staged.size() &&
+         verify_block(staged[sound].seed, staged[sound].bytes, claimed.subspan(sound * stripes, stripes)))
+    ++sound;
+  return sound;
+}
+
+}  // namespace
+
+// -- DrainBound
+
+void DrainBound::begin(std::uint64_t bytes) {
+  ++count_;
+  bytes_ += bytes;
+}
+
+void DrainBound::end(std::uint64_t bytes) {
+  KV_ASSERT(count_ > 0 && bytes_ >= bytes);
+  --count_;
+  bytes_ -= bytes;
+  drained_.set();
+}
+
+asio::awaitable<void> DrainBound::wait() {
+  drained_.reset();
+  co_await drained_.wait();
+}
+
+// -- the offer
+
+Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& draining, const OpenSpace& space,
+         const PutOrder& order, BlockPath path)
+    : session_(std::move(session)),
+      listener_(listener),
+      draining_(draining),
+      request_id_(order.request_id),
+      space_(space.id),
+      space_name_(space.name),
+      block_bytes_(space.block_bytes),
+      stripes_(stripe_count(space.block_bytes)),
+      began_(session_->node.clock.now()),
+      deadline_(began_ + std::min<Duration>(order.wait, session_->node.limits.put_wait_max)),
+      path_(std::move(path)) {
+  if (session_->version < 2) hashes_.assign(order.hashes.begin(), order.hashes.end());
+}
+
+bool Put::offer(const Frame& frame, const PutOrder& order) {
+  NodeContext& node = session_->node;
+  const Duration wait = deadline_ - began_;
+  Store::OfferOptions options;
+  options.session = session_->id;
+  options.positions = order.positions;
+  options.token_ids = order.token_ids;
+  options.extras = order.extras;
+  options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
+                     !node.spill->keeps_up();
+  // At most half of the time there is: room that can be made is better than a refusal.
+  if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits.spill_wait, wait / 2);
+  bool is_short = false;
+  auto plan = node.store.with([&](Store& store) {
+    auto offered = store.offer(space_, order.hashes, options, began_);
+    is_short = store.wants_spill();
+    return offered;
+  });
+  if (is_short && node.spill != nullptr) node.spill->notify();
+  if (!plan) {
+    session_->refuse(frame, plan.error(),
+                     "put: " + plan.error().message() + " (hashes: " + std::to_string(order.hashes.size()) + " of 1.." +
+                         std::to_string(node.chain_blocks_max) +
+                         ", positions: " + std::to_string(order.positions.size()) +
+                         ", token_ids: " + std::to_string(order.token_ids.size()) +
+                         ", extras: " + std::to_string(order.extras.size()) + ")");
+    return false;
+  }
+  plan_ = std::move(*plan);
+  staged_ = std::make_shared<StagedPutGuard>(node.store, plan_.put);
+  return true;
+}
+
+void Put::begin() {
+  KV_ASSERT(staged_ && is_waiting_ && !is_over_);
+  if (plan_.refused_count > 0 && (plan_.again || deadline_ > began_) && plan_.put != PutId{}) {
+    asio::co_spawn(session_->executor, wait_for_memory(shared_from_this()), asio::detached);
+    return;
+  }
+  send_want();
+}
+
+asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self) {
+  constexpr Duration kRetry = 1ms;
+  const std::shared_ptr<SessionCore> session = self->session_;
+  SessionJob job(session);
+  NodeContext& node = session->node;
+  Store::OfferPlan& plan = self->plan_;
+  Event retry(session->executor);
+  const auto alarm = node.clock.make_alarm(session->executor);
+  while (plan.refused_count > 0 && !self->is_over_ && !session->is_ending) {
+    const TimePoint now = node.clock.now();
+    if (!plan.again && now >= self->deadline_) {
+      node.metrics.deadline_missed();
+      break;
+    }
+    if (plan.again) {
+      co_await asio::post(session->executor, asio::use_awaitable);
+    } else {  // pinned blocks become free when moves and leases end; there is no one event for that
+      retry.reset();
+      alarm->arm(now + kRetry, [&retry] { retry.set(); });
+      co_await retry.wait();
+    }
+    if (self->is_over_ || session->is_ending) break;
+    const bool may_lose = node.clock.now() >= self->spill_deadline_;
+    if (node.spill != nullptr) node.spill->notify();
+    auto more = node.store.with([&](Store& store) { return store.offer_more(plan.put, node.clock.now(), may_lose); });
+    if (!more) break;
+    plan.staged.insert(plan.staged.end(), more->staged.begin(), more->staged.end());
+    plan.refused_count = more->refused_count;
+    plan.again = more->again;
+    if (may_lose && self->spill_deadline_ != TimePoint{} && !more->staged.empty()) {
+      node.spill->fell_behind(4 * node.limits.spill_wait);  // so that puts do not all wait for nothing
+      self->spill_deadline_ = {};
+    }
+  }
+  if (!self->is_over_ && !session->is_ending) self->send_want();
+  session->writer.flush();
+}
+
+void Put::send_want() {
+  KV_ASSERT(is_waiting_);
+  is_waiting_ = false;
+  if (plan_.staged.empty()) return finish();
+  use_seeds_v1();
+  session_->replies.reply(FrameType::kPut, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
+    return wire::CreatePutWant(builder, static_cast<std::uint32_t>(plan_.stored_count),
+                               static_cast<std::uint32_t>(plan_.staged.size()));
+  });
+}
+
+/// What a client of version 1 claims is verified with its seeds.
+void Put::use_seeds_v1() {
+  if (hashes_.empty()) return;
+  for (Store::StagedBlock& block : plan_.staged) block.seed = checksum_seed_v1(space_name_, hashes_[block.index]);
+}
+
+// -- the data
+
+std::string Put::check_data(const Frame& frame, const wire::PutData* data) const {
+  if (is_waiting_) return "put_data: before put_want";
+  if (data == nullptr) return "put_data: the table fails verification";
+  const std::size_t left = plan_.staged.size() - announced_;
+  const std::uint64_t count = data->block_count();
+  if (count == 0 || count > left)
+    return "put_data.block_count: " + std::to_string(count) + ", 1.." + std::to_string(left) + " are due";
+  const std::size_t sum_count = data->checksums() == nullptr ? 0 : data->checksums()->size();
+  if (sum_count != count * stripes_)
+    return "put_data.checksums: " + std::to_string(sum_count) + ", " + std::to_string(count * stripes_) + " are due";
+  const std::uint64_t payload_bytes = path_.has_region() ? 0 : count * block_bytes_;
+  if (frame.header.payload_bytes != payload_bytes) {
+    return "put_data payload_bytes: " + std::to_string(frame.header.payload_bytes) + ", " +
+           std::to_string(payload_bytes) + " are due";
+  }
+  return {};
+}
+
+asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& frame, FrameReader& reader) {
+  const auto* data = read_table<wire::PutData>(frame.table);
+  const std::string why = self->check_data(frame, data);
+  if (!why.empty()) {
+    self->fail(Errc::kBadRequest, why);
+    const auto skipped = co_await reader.skip_payload();
+    co_return skipped.has_value();
+  }
+  const auto sums = numbers_of(data->checksums());
+  const std::size_t count = data->block_count();
+  Claimed claimed(sums.begin(), sums.end());  // the table is gone once the payload is read
+  const std::size_t first = std::exchange(self->announced_, self->announced_ + count);
+  const std::shared_ptr<SessionCore> session = self->session_;
+  if (!self->path_.has_region()) co_return co_await receive(self, count, std::move(claimed), reader);
+  if (self->path_.is_shared_memory()) {
+    co_await copy_in(self, count, std::move(claimed));
+    co_return !session->is_ending;
+  }
+  if (self->path_.way() != Path::kVerbs) {
+    self->fail(Errc::kUnavailable, "put_data: no lane is up");
+    co_return true;
+  }
+  self->draining_.begin(count * self->block_bytes_);  // before the next data is read
+  asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed)), asio::detached);
+  // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
+  // deadline, and what it brought is verified in bounded time.
+  DrainBound& draining = self->draining_;
+  self.reset();
+  while (draining.is_reached()) {
+    session->writer.flush();
+    co_await draining.wait();
+    session->was_kept_waiting();
+  }
+  co_return !session->is_ending;
+}
+
+std::span<const Store::StagedBlock> Put::staged(std::size_t first, std::size_t count) const {
+  KV_ASSERT(first <= plan_.staged.size() && count <= plan_.staged.size() - first);
+  return std::span(plan_.staged).subspan(first, count);
+}
+
+/// From the stream. False: it broke.
+asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count, Claimed claimed, FrameReader& reader) {
+  const auto blocks = self->staged(self->committed_, count);
+  std::vector<BlockTarget> targets(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    KV_ASSERT(blocks[i].bytes.size() == self->block_bytes_);
+    const auto sums = std::span(claimed).subspan(i * self->stripes_, self->stripes_);
+    targets[i] = {blocks[i].bytes, blocks[i].seed, 0, sums};
+  }
+  BlockSink sink(targets);
+  self->sink_ = &sink;
+  const auto read = co_await reader.read_payload(sink);
+  self->sink_ = nullptr;
+  if (!read) co_return false;
+  self->session_->node.metrics.add_bytes_in(Path::kInline, count * self->block_bytes_);
+  if (self->is_over_) co_return !self->session_->is_ending;  // timed out or cancelled meanwhile; its end was told
+  self->commit(sink.good_count(), count, claimed);
+  co_return true;
+}
+
+/// From memory that both map.
+asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count, Claimed claimed) {
+  NodeContext& node = self->session_->node;
+  const std::size_t stripes = self->stripes_;
+  const auto blocks = self->staged(self->committed_, count);
+  Claimed sums(stripes);
+  std::size_t good = 0, since_turn = 0;
+  for (; good < count && !self->is_over_; ++good) {
+    if (self->path_.has_hole(*node.lent, node.clock.now())) {
+      self->fail(Errc::kNoRegion, "put_data: region: memory was taken out of the memfd after it was lent");
+      break;
+    }
+    const Store::StagedBlock& block = blocks[good];
+    KV_ASSERT(block.bytes.size() == self->block_bytes_);
+    // The sums are of what lies in the slot: the client may change its memory at any moment.
+    copy_with_checksums(block.seed, block.bytes, self->path_.at_client(block.index, 0, self->block_bytes_), sums);
+    if (!std::equal(sums.begin(), sums.end(), claimed.begin() + static_cast<std::ptrdiff_t>(good * stripes))) break;
+    since_turn += self->block_bytes_;
+    if (since_turn >= kTurnBytes) {
+      since_turn = 0;
+      co_await asio::post(self->session_->executor, asio::use_awaitable);
+    }
+  }
+  node.metrics.add_bytes_in(Path::kMemfd, good * self->block_bytes_);
+  if (!self->is_over_) self->commit(good, count, claimed);
+}
+
+/// By RDMA, while the session goes on. What several calls have fetched is committed in their order.
+asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed) {
+  const std::shared_ptr<SessionCore> session = self->session_;
+  SessionJob job(session);
+  const std::uint64_t bytes = count * self->block_bytes_;
+  BlockPath path = self->path_;  // holds the region: the put may end before the move
+  std::vector<Placement> placements;
+  for (const Store::StagedBlock& block : self->staged(first, count))
+    placements.push_back(path.placement(block.index, 0, block.bytes));
+  const auto own_end = std::make_shared<Event>(session->executor);
+  const std::shared_ptr<Event> before = std::exchange(self->last_fetch_, own_end);
+  struct Move {
+    Event ended;
+    MoveOutcome outcome;
+  };
+  const auto move = std::make_shared<Move>(Move{Event(session->executor), {}});
+  path.move(verbs::Direction::kFromPeer, placements, self->staged_, [move](const MoveOutcome& outcome) {
+    move->outcome = outcome;
+    move->ended.set();
+  });
+  while (!move->ended.is_set()) co_await move->ended.wait();
+
+  const std::size_t turn = std::max<std::size_t>(1, kTurnBytes / self->block_bytes_);
+  std::size_t good = 0;
+  while (!move->outcome.error && good < count && !self->is_over_) {
+    const std::size_t part = std::min(turn, count - good);
+    const auto sums = std::span(claimed).subspan(good * self->stripes_, part * self->stripes_);
+    const std::size_t sound = co_await self->verify(first + good, part, sums);
+    good += sound;
+    if (sound < part) break;
+  }
+  while (before && !before->is_set()) co_await before->wait();
+  if (!self->is_over_ && move->outcome.error) {
+    self->fail(Errc::kUnavailable, "put_data: the transfer broke: " + move->outcome.error.message(),
+               move->outcome.broken);
+  } else if (!self->is_over_) {
+    KV_ASSERT(self->committed_ == first);
+    session->node.metrics.add_bytes_in(Path::kVerbs, good * self->block_bytes_);
+    self->commit(good, count, claimed);
+  }
+  own_end->set();
+  self->draining_.end(bytes);
+  path = {};  // first: whoever removes the region may be waiting for that
+  session->writer.flush();
+}
+
+/// How many of these staged blocks are sound. `claimed` lives until this has returned.
+asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
+                                         std::span<const std::uint64_t> claimed) const {
+  const auto blocks = staged(first, count);
+  if (count * block_bytes_ <= kVerifyHereBytes) co_return count_sound(blocks, claimed, stripes_);
+  struct Verification {
+    Event over;
+    std::size_t sound = 0;
+  };
+  const auto verification = std::make_shared<Verification>(Verification{Event(session_->executor)});
+  const auto read = [verification, blocks, claimed, stripes = stripes_, slots = staged_] {
+    verification->sound = count_sound(blocks, claimed, stripes);
+  };
+  path_.rdma().verify(read, [verification] { verification->over.set(); });
+  while (!verification->over.is_set()) co_await verification->over.wait();
+  co_return verification->sound;
+}
+
+/// Makes the next `good` of `count` announced blocks visible; the one after them, if there is one, was not what the
+/// client said.
+void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed) {
+  KV_ASSERT(!is_over_ && good <= count && committed_ + count <= announced_ && claimed.size() == count * stripes_);
+  NodeContext& node = session_->node;
+  Claimed own;
+  if (!hashes_.empty()) {  // those of version 1 were right; stored are ours, of the same bytes
+    own.resize(good * stripes_);
+    for (std::size_t i = 0; i < good; ++i) {
+      const Store::StagedBlock& block = plan_.staged[committed_ + i];
+      block_checksums(checksum_seed(space_name_, hashes_[block.index]), block.bytes,
+                      std::span(own).subspan(i * stripes_, stripes_));
+    }
+    claimed = own;
+  }
+  for (std::size_t i = 0; i < good;) {
+    node.store.with([&](Store& store) {
+      for (const std::size_t end = std::min(i + kCommitsPerLock, good); i < end; ++i) {
+        switch (store.commit(plan_.put, claimed.subspan(i * stripes_, stripes_), node.clock.now())) {
+          case Store::CommitStatus::kStored: ++stored_; break;
+          case Store::CommitStatus::kAlreadyStored: ++already_stored_; break;
+          default: ++refused_late_; break;
+        }
+      }
+    });
+  }
+  committed_ += good;
+  if (good < count) {
+    node.metrics.checksum_failed();
+    fail(Errc::kCorruptBlock, "put_data: block " + std::to_string(plan_.staged[committed_].index) +
+                                  " of the chain does not match its checksums");
+  } else if (committed_ == plan_.staged.size()) {
+    finish();
+  }
+}
+
+// -- the end
+
+void Put::finish() {
+  const std::shared_ptr<Put> keep = shared_from_this();
+  path_.stop(staged_.get());
+  staged_.reset();
+  // A put that failed was answered, also if it still waited for memory, with nothing staged that could be missing.
+  const bool is_whole = !std::exchange(is_over_, true) && committed_ == plan_.staged.size();
+  session_->node.metrics.observe_verb(FrameType::kPut, session_->node.clock.now() - began_, !is_whole);
+  const std::uint32_t broken = path_.broken();
+  path_ = {};
+  if (is_whole) {
+    const auto refused = static_cast<std::uint32_t>(plan_.refused_count + refused_late_);
+    session_->replies.reply(FrameType::kPut, request_id_, 0, [&](FlatBufferBuilder& builder) {
+      return wire::CreatePutResponse(
+          builder, stored_, static_cast<std::uint32_t>(plan_.stored_count + already_stored_), refused,
+          refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0}, broken);
+    });
+  }
+  listener_.put_ended(request_id_);
+}
+
+void Put::fail(Errc code, const std::string& message, std::uint32_t broken) {
+  KV_ASSERT(!is_over_);
+  if (sink_ != nullptr) sink_->cancel();  // its slots are freed below
+  session_->replies.refuse(FrameType::kPut, request_id_, code, message, broken | path_.broken());
+  // A copy from the region into the slots may be waiting for its turn: it sees is_over_ before it touches them again.
+  is_over_ = true;
+  finish();
+}
+
+void Put::stop() {
+  if (sink_ != nullptr) sink_->cancel();
+  is_over_ = true;
+}
+
+}  // namespace kv

@@ -1,0 +1,126 @@
+// store/node/session/put.h: one put: blocks enter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/event.h"
+#include "store/node/session/block_path.h"
+#include "store/node/session/session_core.h"
+#include "store/node/session/space_handles.h"
+#include "store/node/session/store_guards.h"
+#include "transport/block_sink.h"
+#include "transport/frame_reader.h"
+
+namespace kv {
+
+/// What all puts of a session fetch by RDMA at once: enough to keep several lanes busy, and no more is announced until
+/// something has been fetched and verified. Thread safety: none.
+class DrainBound {
+ public:
+  explicit DrainBound(const asio::any_io_executor& executor) : drained_(executor) {}
+  bool is_reached() const { return count_ >= kCountMax || bytes_ >= kBytesMax; }
+  void begin(std::uint64_t bytes);
+  void end(std::uint64_t bytes);
+  asio::awaitable<void> wait();  ///< Until one has ended; may be spurious.
+
+ private:
+  static constexpr std::uint64_t kBytesMax = 16 << 20;
+  static constexpr std::size_t kCountMax = 64;
+  std::uint64_t bytes_ = 0;  ///< Announced, and on their way or being verified.
+  std::size_t count_ = 0;
+  Event drained_;
+};
+
+struct PutOrder {
+  std::uint64_t request_id = 0;
+  std::chrono::microseconds wait{};          ///< For memory: as the client asks.
+  std::span<const BlockHash> hashes;         ///< The spans live as long as the constructor and offer() run.
+  std::span<const std::uint32_t> positions;  ///< As Store::OfferOptions has these.
+  std::span<const std::uint32_t> token_ids;
+  std::span<const ExtraDigest> extras;
+};
+
+/// On entry the client has a block that the store may lack. A slot is staged for it (offer), filled from the socket,
+/// from memory that both map, or by RDMA, and verified against the checksums that the client claims. On exit the block
+/// is in the tree, visible to all (commit), or its slot is free again.
+///   1. A staged slot stays the put's until no copy or move fills it (StagedPutGuard).
+///   2. Blocks are committed in the order of the chain, each only once the bytes in its slot were verified: the
+///   client's
+///      memory may change at any moment, and counts for nothing.
+///   3. One last frame: what was stored, or why not. What comes after an error is skipped.
+/// Thread safety: none; on the session's executor.
+class Put : public std::enable_shared_from_this<Put> {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void put_ended(std::uint64_t request_id) = 0;  ///< Answered. Perhaps within any call of Put.
+  };
+  Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& draining, const OpenSpace& space,
+      const PutOrder& order, BlockPath path);
+
+  /// Stages what is not here. False after refusing the request; then nothing else may be called.
+  bool offer(const SessionCore::Frame& frame, const PutOrder& order);
+  /// Tells the client what to send; first waits for memory where that is short and the client gave time.
+  void begin();
+  /// Data was announced, and follows in the stream if there is no region. False: the session is over.
+  static asio::awaitable<bool> take_data(std::shared_ptr<Put> self, const SessionCore::Frame& frame,
+                                         FrameReader& reader);
+
+  void fail(Errc code, const std::string& message, std::uint32_t broken = 0);
+  void stop();    ///< The session ends: fills nothing more, and answers nothing.
+  void finish();  ///< Answers if all is committed; frees what is staged.
+
+  std::uint64_t request_id() const { return request_id_; }
+  bool is_late(TimePoint now) const {
+    return !is_waiting_ && !is_over_ && now - began_ >= session_->node.limits.put_timeout;
+  }
+
+ private:
+  using Frame = SessionCore::Frame;
+  using Claimed = std::vector<std::uint64_t>;  ///< Checksums, as the client says.
+
+  static asio::awaitable<void> wait_for_memory(std::shared_ptr<Put> self);
+  void send_want();
+  void use_seeds_v1();
+  std::string check_data(const Frame& frame, const wire::PutData* data) const;
+  static asio::awaitable<bool> receive(std::shared_ptr<Put> self, std::size_t count, Claimed claimed,
+                                       FrameReader& reader);
+  static asio::awaitable<void> copy_in(std::shared_ptr<Put> self, std::size_t count, Claimed claimed);
+  static asio::awaitable<void> fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed);
+  asio::awaitable<std::size_t> verify(std::size_t first, std::size_t count,
+                                      std::span<const std::uint64_t> claimed) const;
+  void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
+  std::span<const Store::StagedBlock> staged(std::size_t first, std::size_t count) const;
+
+  const std::shared_ptr<SessionCore> session_;
+  Listener& listener_;
+  DrainBound& draining_;
+  const std::uint64_t request_id_;
+  const SpaceId space_;
+  const NamespaceId space_name_;
+  const std::uint64_t block_bytes_;
+  const std::size_t stripes_;  ///< Of a block.
+  const TimePoint began_;
+  const TimePoint deadline_;    ///< For memory.
+  TimePoint spill_deadline_{};  ///< From then on blocks that the disk does not have yet may be evicted.
+  BlockPath path_;
+
+  std::vector<BlockHash> hashes_;  ///< Only in a session of version 1: its seeds are in `plan_`.
+  Store::OfferPlan plan_;
+  std::shared_ptr<StagedPutGuard> staged_;
+  std::size_t announced_ = 0;  ///< Staged blocks whose data the client has said to be there.
+  std::size_t committed_ = 0;  ///< Of them: done with, in order.
+  std::uint32_t stored_ = 0, already_stored_ = 0, refused_late_ = 0;
+  BlockSink* sink_ = nullptr;          ///< While a payload is being read into staged slots.
+  std::shared_ptr<Event> last_fetch_;  ///< Set when the data announced last has been taken by RDMA.
+  bool is_waiting_ = true;             ///< For memory; PutWant not sent yet.
+  bool is_over_ = false;
+};
+
+}  // namespace kv

@@ -1,0 +1,104 @@
+#include "store/node/session/read_ahead.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+
+ReadAhead::ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count)
+    : session_(session),
+      chain_(chain),
+      prefix_(std::move(prefix)),
+      count_(count),
+      window_(std::max<std::uint64_t>(1, kBytesMax / chain_.block_bytes)),
+      reads_(std::make_shared<Reads>(session.executor, count)),
+      alarm_(session.node.clock.make_alarm(session.executor)) {
+  KV_ASSERT(count_ <= prefix_->spilled().size());
+  KV_ASSERT(chain_.hashes.size() >= prefix_->blocks().size() + count_);
+}
+
+ReadAhead::~ReadAhead() { alarm_->disarm(); }
+
+void ReadAhead::start() {
+  KV_ASSERT(!is_at_end());
+  for (; started_ < std::min(count_, next_ + window_); ++started_) start_one(started_);
+}
+
+void ReadAhead::start_one(std::size_t i) {
+  const Store::SpilledBlock& block = prefix_->spilled()[i];
+  const auto done = [weak = std::weak_ptr(reads_), i, executor = session_.executor](Result<DiskBlock> read) {
+    asio::post(executor, [weak, i, read = std::move(read)]() mutable {
+      const auto waiting = weak.lock();
+      if (!waiting) return;  // 3
+      waiting->results[i] = std::move(read);
+      waiting->progress.set();
+    });
+  };
+  session_.node.spill->read(block.key, block.seed, chain_.block_bytes, reads_, done);
+}
+
+void ReadAhead::wake_at(TimePoint when) {
+  alarm_->arm(when, [weak = std::weak_ptr(reads_)] {
+    if (const auto waiting = weak.lock()) waiting->progress.set();
+  });
+}
+
+ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
+  KV_ASSERT(!is_at_end() && is_ready());
+  const Result<DiskBlock> read = std::move(*std::exchange(reads_->results[next_], std::nullopt));
+  if (read) {
+    KV_ASSERT(read->bytes.size() == chain_.block_bytes);
+    *block = *read;
+    is_retry_ = false;
+    ++next_;
+    return Taken::kBlock;
+  }
+  // A disk that fails now may give the block later. One that is lost is forgotten, or has moved within the log since it
+  // was pinned: then it is read once more from where it is now.
+  if (is_retry_ || !is_lost(read.error())) return Taken::kEnd;
+  Store::SpilledBlock& spilled = prefix_->spilled()[next_];
+  const Store::FailedRead failed =
+      session_.node.store.with([&](Store& store) { return store.read_failed(spilled.id, spilled.key); });
+  if (failed.is_forgotten) {
+    spdlog::warn("spill: block {} of namespace {} is forgotten: {}",
+                 to_hex(chain_.hashes[prefix_->blocks().size() + next_].bytes), to_hex(chain_.space_name.bytes),
+                 read.error().message());
+  }
+  if (failed.moved_to == DiskKey{}) return Taken::kEnd;
+  spilled.key = failed.moved_to;
+  is_retry_ = true;
+  start_one(next_);
+  return Taken::kAgain;
+}
+
+void ReadAhead::promote(const DiskBlock& block) {
+  KV_ASSERT(next_ > 0);
+  NodeContext& node = session_.node;
+  const std::size_t block_count = prefix_->blocks().size() + next_;
+  const auto hashes = chain_.hashes.first(block_count);
+  Store::OfferOptions options{.session = session_.id};
+  options.may_lose = false;  // not at the price of blocks that are nowhere else
+  auto plan =
+      node.store.with([&](Store& store) { return store.offer(chain_.space, hashes, options, node.clock.now()); });
+  if (!plan || plan->put == PutId{}) return;
+  const bool fits = plan->staged.size() == 1 && plan->staged[0].index == block_count - 1;
+  if (fits) {
+    KV_ASSERT(plan->staged[0].bytes.size() == block.bytes.size());
+    std::memcpy(plan->staged[0].bytes.data(), block.bytes.data(), block.bytes.size());
+  }
+  const BlockId on_disk = prefix_->spilled()[next_ - 1].id;
+  node.store.with([&](Store& store) {
+    // A block that was dropped while it was read must not come back this way.
+    if (fits && store.is_on_disk(on_disk))
+      static_cast<void>(store.commit(plan->put, block.checksums, node.clock.now()));
+    store.end_put(plan->put);
+  });
+}
+
+}  // namespace kv

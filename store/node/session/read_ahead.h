@@ -1,0 +1,73 @@
+// store/node/session/read_ahead.h: blocks that lie on disk, read ahead of their turn on spill threads, verified there,
+// and handed out in order; and put back into memory when they are used often.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/event.h"
+#include "store/node/session/session_core.h"
+#include "store/node/session/space_handles.h"
+#include "store/node/session/store_guards.h"
+
+namespace kv {
+
+/// The blocks of one prefix that follow those in memory.
+///   1. At most kBytesMax (and one block) are read and not taken.
+///   2. A block is handed out once, after all before it, with the bytes that were stored: the spill threads verify
+///   them.
+///   3. Nothing is kept alive by what is read for it: a read that comes back to nobody is dropped.
+/// Thread safety: none; on the session's executor.
+class ReadAhead {
+ public:
+  static constexpr std::uint64_t kBytesMax = 64 << 20;
+
+  struct Chain {
+    SpaceId space{};
+    NamespaceId space_name{};
+    std::uint64_t block_bytes = 0;
+    std::span<const BlockHash> hashes;  ///< Of the whole prefix. Lives as long as this.
+  };
+  /// Reads the first `count` of prefix->spilled().
+  ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count);
+  ~ReadAhead();
+
+  bool is_at_end() const { return next_ == count_; }
+  /// Begins to read what may be read now. Requires !is_at_end().
+  void start();
+  bool is_ready() const { return reads_->results[next_].has_value(); }  ///< The next block, or why not.
+  Event& progress() { return reads_->progress; }                        ///< Set when a read ended, and at wake_at().
+  void wake_at(TimePoint when);
+
+  /// The next block; requires is_ready(). Nothing: kAgain, it had moved on disk since it was pinned and is being read
+  /// again; kEnd, it is lost, or the disk fails: what follows cannot be had.
+  enum class Taken { kBlock, kAgain, kEnd };
+  Taken take(DiskBlock* block);
+  /// Of the block that was taken last: the store thinks that it should be in memory.
+  bool wants_promotion() const { return prefix_->spilled()[next_ - 1].promote; }
+  /// Stores that block in memory, if there is room and all blocks above it are there.
+  void promote(const DiskBlock& block);
+
+ private:
+  struct Reads {
+    Reads(const asio::any_io_executor& executor, std::size_t count) : results(count), progress(executor) {}
+    std::vector<std::optional<Result<DiskBlock>>> results;
+    Event progress;
+  };
+  void start_one(std::size_t i);
+
+  SessionCore& session_;
+  const Chain chain_;
+  std::shared_ptr<PinnedPrefixGuard> prefix_;
+  const std::size_t count_, window_;
+  std::shared_ptr<Reads> reads_;
+  std::unique_ptr<Alarm> alarm_;
+  std::size_t started_ = 0, next_ = 0;
+  bool is_retry_ = false;  ///< Of the next.
+};
+
+}  // namespace kv

@@ -1,0 +1,149 @@
+#include "store/node/session/region_table.h"
+
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+
+// -- Region
+
+Region::Region(RegionTable& table, std::uint64_t byte_count) : table_(table), bytes_(byte_count) {
+  table_.add_bytes(static_cast<std::int64_t>(bytes_));
+}
+
+Region::~Region() {
+  SessionCore& session = table_.session();
+  if (loan_) session.node.lent->give_back(std::move(loan_));
+  table_.add_bytes(-static_cast<std::int64_t>(bytes_));
+  if (removal_request_) session.replies.reply_empty(FrameType::kRegionRemove, *removal_request_);
+}
+
+bool Region::has_hole(LentRegions& lent, TimePoint now) {
+  // Between two looks a transfer moves some megabytes, as much as within one step of it, whose start is all that a
+  // look can speak of.
+  constexpr Duration kLookInterval = 1ms;
+  if (!is_mapped() || now - looked_ < kLookInterval) return false;
+  if (loan_->region().has_lost_memory()) {
+    lent.count_hole();
+    return true;  // and is looked for again at once by the next
+  }
+  looked_ = now;
+  return false;
+}
+
+// -- RegionTable
+
+void RegionTable::add_bytes(std::int64_t bytes) {
+  KV_ASSERT(bytes >= 0 || bytes_ >= static_cast<std::uint64_t>(-bytes));
+  bytes_ += static_cast<std::uint64_t>(bytes);
+  session_.node.metrics.add_region_bytes(bytes);
+}
+
+void RegionTable::on_add(const Frame& frame) {
+  const Descriptor fd = session_.stream->take_descriptor();
+  const auto* request = read_request<wire::RegionAddRequest>(session_, frame);
+  if (request == nullptr) return;
+  const bool is_remote = request->slices() != nullptr && request->slices()->size() > 0;
+  if (is_remote ? !rdma_.is_offered() : !session_.stream->can_pass_descriptors()) {
+    return session_.refuse(frame, Errc::kUnsupported,
+                           is_remote ? "region_add: this node has no RDMA"
+                                     : "region_add: memory can be lent over a Unix socket, or registered for RDMA, "
+                                       "only");
+  }
+  const SessionLimits& limits = session_.node.limits;
+  const std::size_t count = regions_.size() + coming_count_;
+  if (count >= limits.region_count_max)
+    return session_.refuse(frame, Errc::kBusy, count_text("regions", count + 1, limits.region_count_max));
+  if (request->bytes() > limits.region_bytes_max - bytes_) {
+    return session_.refuse(frame, Errc::kTooLarge,
+                           count_text("region bytes", request->bytes(), limits.region_bytes_max - bytes_));
+  }
+  const std::uint64_t id = frame.header.request_id;
+  if (is_remote) {
+    auto memory = rdma_.read_memory(frame, *request);
+    if (!memory) return;
+    const auto region = std::make_shared<Region>(*this, request->bytes());
+    region->reach(std::move(*memory));
+    ++coming_count_;
+    return is_ready(id, region, std::nullopt);
+  }
+  std::string why;
+  auto mapped = MappedRegion::map(fd, request->bytes(), &why);
+  if (!mapped) return session_.refuse(frame, mapped.error(), why);
+  auto loan = session_.node.lent->admit(std::move(*mapped), &why);
+  if (!loan) return session_.refuse(frame, loan.error(), why);
+  const auto region = std::make_shared<Region>(*this, request->bytes());
+  region->map(std::move(*loan));
+  ++coming_count_;
+  const auto job = std::make_shared<SessionJob>(session_.shared_from_this());
+  session_.node.lent->prepare(region->loan(), abandoned_, session_.executor,
+                              [this, id, region, job](std::optional<std::uint64_t> hole) mutable {
+                                is_ready(id, std::move(region), hole);
+                                session_.writer.flush();
+                                job->end();
+                              });
+}
+
+void RegionTable::is_ready(std::uint64_t request_id, std::shared_ptr<Region> region,
+                           std::optional<std::uint64_t> hole) {
+  KV_ASSERT(coming_count_ > 0);
+  --coming_count_;
+  if (hole) {
+    session_.node.lent->count_hole();
+    return session_.replies.refuse(FrameType::kRegionAdd, request_id, Errc::kNoRegion,
+                                   "region: bytes: " + std::to_string(region->bytes()) +
+                                       ", but the memfd has no memory at " + std::to_string(*hole) +
+                                       "; its owner touches all of it first");
+  }
+  if (session_.is_ending) return;
+  region->was_looked_at(session_.node.clock.now());
+  regions_.emplace(++last_, std::move(region));
+  session_.replies.reply(FrameType::kRegionAdd, request_id, 0,
+                         [&](FlatBufferBuilder& builder) { return wire::CreateRegionResponse(builder, last_); });
+}
+
+std::shared_ptr<Region> RegionTable::on_remove(const Frame& frame) {
+  const auto* request = read_request<wire::RegionRemoveRequest>(session_, frame);
+  if (request == nullptr) return nullptr;
+  const auto found = regions_.find(request->region());
+  if (found == regions_.end()) {
+    session_.refuse(frame, Errc::kNoRegion,
+                    "region: " + std::to_string(request->region()) + ", not lent by this session");
+    return nullptr;
+  }
+  std::shared_ptr<Region> region = std::move(found->second);
+  regions_.erase(found);
+  region->answer_when_gone(frame.header.request_id);
+  return region;
+}
+
+std::optional<std::shared_ptr<Region>> RegionTable::find(const Frame& frame, const RegionTarget& target,
+                                                         std::size_t hash_count, std::uint64_t block_bytes) {
+  const auto fail = [&](Errc code, const std::string& message) -> std::optional<std::shared_ptr<Region>> {
+    session_.refuse(frame, code, message);
+    return std::nullopt;
+  };
+  if (target.region == 0) {
+    if (target.offsets.empty()) return std::shared_ptr<Region>();
+    return fail(Errc::kBadRequest, "offsets: " + std::to_string(target.offsets.size()) + ", none without a region");
+  }
+  const auto found = regions_.find(target.region);
+  if (found == regions_.end())
+    return fail(Errc::kNoRegion, "region: " + std::to_string(target.region) + ", not lent by this session");
+  if (target.offsets.size() != hash_count) {
+    return fail(Errc::kBadRequest, "offsets: " + std::to_string(target.offsets.size()) + ", one per hash (" +
+                                       std::to_string(hash_count) + ") is due");
+  }
+  const std::uint64_t size = found->second->bytes();
+  for (const std::uint64_t offset : target.offsets) {
+    if (offset > size || size - offset < block_bytes) {
+      return fail(Errc::kNoRegion, "offsets: " + std::to_string(offset) + " + " + std::to_string(block_bytes) +
+                                       " bytes is past the region's end " + std::to_string(size));
+    }
+  }
+  return found->second;
+}
+
+}  // namespace kv

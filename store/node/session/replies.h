@@ -1,0 +1,67 @@
+// store/node/session/replies.h: how answers leave a session.
+#pragma once
+
+#include <flatbuffers/flatbuffers.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "store/node/metrics.h"
+#include "store/node/session/message_answers.h"
+#include "store/node/session/session_wire.h"
+#include "transport/frame.h"
+#include "transport/frame_writer.h"
+
+namespace kv {
+
+/// Builds the table of an answer and queues its frame.
+///   1. An answer to a request that came as a message goes back as a message, if it fits; all others go by the stream,
+///   in
+///      the order of the calls.
+///   2. Nothing is written here. Who has queued a batch calls flush(), so that many answers leave in one system call.
+/// Thread safety: none; on the session's executor.
+class Replies {
+ public:
+  Replies(NodeMetrics& metrics, FrameWriter& writer) : metrics_(metrics), writer_(writer) {}
+  void use(MessageAnswers& messages) { messages_ = &messages; }
+
+  /// `build` makes the table with the builder that it is given. `payload`, `done` and `owner` as FrameWriter::send has
+  /// them.
+  template <class Build>
+  void reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
+             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr,
+             const void* owner = nullptr) {
+    flatbuffers::FlatBufferBuilder& builder = cleared_builder();
+    builder.Finish(build(builder));
+    FrameHeader header;
+    header.type = type;
+    header.flags = static_cast<std::uint16_t>(kFrameResponse | flags);
+    header.request_id = request_id;
+    const auto table = std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
+    if (messages_ != nullptr && !messages_->empty() && messages_->take(header, table, !payload.empty())) return;
+    writer_.send(header, table, payload, std::move(done), -1, owner);
+  }
+  void reply_empty(FrameType type, std::uint64_t request_id) {
+    reply(type, request_id, 0, [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
+  }
+  /// Queues an error as the last answer. An error that is none of ours (errno of a system call, say) goes out as
+  /// kBadRequest: its number means nothing to another machine.
+  void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
+              std::uint32_t broken = 0) {
+    const auto value = code.category() == errc_category() ? code.value() : static_cast<int>(Errc::kBadRequest);
+    metrics_.request_refused(static_cast<Errc>(value));
+    reply(type, request_id, kFrameError, [&](FlatBufferBuilder& builder) {
+      return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(value), message.c_str(), broken);
+    });
+  }
+
+ private:
+  NodeMetrics& metrics_;
+  FrameWriter& writer_;
+  MessageAnswers* messages_ = nullptr;  ///< nullptr: none come.
+};
+
+}  // namespace kv

@@ -1,0 +1,93 @@
+// store/node/session/session_core.h: what the parts of one session share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "store/node/session/node_context.h"
+#include "store/node/session/replies.h"
+#include "transport/frame_reader.h"
+#include "transport/frame_writer.h"
+#include "transport/stream.h"
+
+namespace kv {
+
+/// The ways to the node and to the client, for requests and transfers. They hold it by shared_ptr: a device may touch
+/// slots, and the writer borrow them, for longer than the session serves. Session is the one class derived from it.
+/// Thread safety: none; on the executor.
+class SessionCore : public std::enable_shared_from_this<SessionCore> {
+ public:
+  using Frame = FrameReader::Frame;
+
+  SessionCore(NodeContext& n, SessionId i, std::unique_ptr<Stream> s, asio::any_io_executor e)
+      : node(n),
+        id(i),
+        executor(std::move(e)),
+        stream(std::move(s)),
+        writer(*stream, executor),
+        replies(n.metrics, writer) {}
+  virtual ~SessionCore() = default;
+  SessionCore(const SessionCore&) = delete;
+  SessionCore& operator=(const SessionCore&) = delete;
+
+  /// Ends the session as soon as no copy is running.
+  virtual void terminate(SessionEnd why) = 0;
+  /// The reader waited for something of ours: the client is not to be taken for slow.
+  virtual void was_kept_waiting() = 0;
+  virtual void job_begun() = 0;  ///< Both by SessionJob alone.
+  virtual void job_ended() = 0;
+
+  template <class Make>
+  void warn(LogKind kind, Make&& make) {
+    node.log.warn(kind, node.clock.now(), [&] {
+      return "session " + std::to_string(static_cast<std::uint64_t>(id)) + " of '" + identity + "' (" + stream->peer() +
+             "): " + make();
+    });
+  }
+  /// An error as the last answer to `frame`.
+  void refuse(const Frame& frame, error_code code, const std::string& message) {
+    replies.refuse(frame.header.type, frame.header.request_id, code, message);
+  }
+
+  NodeContext& node;
+  const SessionId id;
+  const asio::any_io_executor executor;
+  const std::unique_ptr<Stream> stream;
+  FrameWriter writer;
+  Replies replies;
+  std::string identity;      ///< As the client calls itself at hello; printable.
+  std::uint8_t version = 0;  ///< Of the wire, agreed at hello. 0 before.
+  bool is_ending = false;
+  std::size_t sending_count = 0;  ///< Gets whose bytes have not all left.
+};
+
+/// A coroutine or call that still uses the session's memory, slots or lanes: the session waits for its end.
+class SessionJob {
+ public:
+  explicit SessionJob(std::shared_ptr<SessionCore> session) : session_(std::move(session)) { session_->job_begun(); }
+  ~SessionJob() { end(); }
+  void end() {  ///< Before its time, where the object may be destroyed by another thread.
+    if (const auto session = std::exchange(session_, nullptr)) session->job_ended();
+  }
+  SessionJob(const SessionJob&) = delete;
+  SessionJob& operator=(const SessionJob&) = delete;
+
+ private:
+  std::shared_ptr<SessionCore> session_;
+};
+
+/// A verified table of the frame, or nullptr after refusing the request.
+template <class Table>
+const Table* read_request(SessionCore& session, const FrameReader::Frame& frame) {
+  const auto* table = read_table<Table>(frame.table);
+  if (table == nullptr) {
+    session.refuse(frame, Errc::kBadRequest,
+                   std::string(frame_type_name(frame.header.type)) + ": the table fails verification");
+  }
+  return table;
+}
+
+}  // namespace kv

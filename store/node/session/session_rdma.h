@@ -1,0 +1,87 @@
+// store/node/session/session_rdma.h: a session's side of RDMA. All of this folder that knows lanes is here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/node/rdma/session_lanes.h"
+#include "store/node/session/message_answers.h"
+#include "store/node/session/session_core.h"
+#include "transport/wire_generated.h"
+
+namespace kv {
+
+/// What get and put say of the memory that they mean.
+struct RegionTarget {
+  std::uint32_t region = 0;                ///< 0: none, bytes follow in the stream.
+  std::span<const std::uint64_t> offsets;  ///< In the region, one per hash.
+  std::uint32_t reach = 0;                 ///< By RDMA: bit i is lane i, which may be used.
+};
+template <class Request>
+RegionTarget target_of(const Request& request) {
+  return {request.region(), numbers_of(request.offsets()), request.lanes()};
+}
+
+/// Connects lanes when the client asks, says which are up, and moves blocks over them. `reach` is a set of lanes: bit i
+/// is lane i. Others take it from the wire and hand it back, and need not know what a lane is.
+///   1. Without RDMA on this node, and after end(), no lane is up and nothing moves.
+/// Thread safety: none; on the session's executor.
+class SessionRdma final : public MessageChannel {
+ public:
+  using Frame = SessionCore::Frame;
+  using MessageHandler = std::function<void(std::span<const std::byte> message)>;
+
+  /// `thread`: of the thread that the session's executor runs on; nullptr: no RDMA.
+  SessionRdma(SessionCore& session, std::shared_ptr<VerbsThread> thread, MessageHandler on_message);
+
+  bool is_offered() const { return lanes_ != nullptr; }
+  std::uint32_t features() const;  ///< For hello.
+  std::uint32_t width() const;     ///< For hello: lanes at most.
+
+  void on_connect(const Frame& frame);
+  /// The memory of a region that is lent for RDMA, or nothing after refusing the request.
+  std::optional<RemoteMemory> read_memory(const Frame& frame, const wire::RegionAddRequest& request);
+
+  std::uint32_t up(std::uint32_t reach) const { return lanes_ ? reach & lanes_->up() : 0; }
+  /// Of these, those that the client believes to be up and that are not: it is told with every last frame.
+  std::uint32_t broken(std::uint32_t reach) const { return lanes_ ? reach & ~lanes_->up() : 0; }
+
+  /// As SessionLanes::move. Requires up(reach) != 0.
+  void move(verbs::Direction direction, std::span<const Placement> placements, const RemoteMemory& memory,
+            std::uint32_t reach, std::shared_ptr<const void> owner, std::function<void(const MoveOutcome&)> ended);
+  void stop(const void* owner) {
+    if (lanes_) lanes_->stop(owner);
+  }
+  /// Runs `call`, which may take long, on another thread, then `then` here. Requires is_offered().
+  void verify(std::function<void()> call, std::function<void()> then);
+
+  // Messages.
+  bool has_room() const override { return lanes_ && lanes_->has_room_for_message(); }
+  std::uint32_t message_count_max() const override { return lanes_ ? lanes_->message_count_max() : 0; }
+  void send_message(std::span<const std::byte> message, MessageCargo cargo) override;
+  bool has_sent_messages() const { return !lanes_ || lanes_->has_sent_messages(); }
+  /// What blocks need to go right before a message; nothing if they cannot: the client has no key for that lane, or
+  /// they lie in too many pieces.
+  std::optional<std::vector<verbs::Stretch>> cargo(std::span<const Placement> placements, const RemoteMemory& memory,
+                                                   std::uint32_t reach) const;
+  static constexpr std::size_t kCargoBlocksMax = SessionLanes::kCargoStretchesMax;
+
+  void fail_all();  ///< All moves end: those to a client that died would go on until their devices notice.
+  void end() { lanes_.reset(); }
+
+ private:
+  void on_broken(std::uint32_t lane, error_code why);
+  void answer_connect(std::uint64_t request_id, const std::vector<SessionLanes::Answer>& answers);
+
+  SessionCore& session_;
+  std::unique_ptr<SessionLanes> lanes_;            ///< nullptr: no RDMA.
+  std::map<std::uint32_t, std::string> refusals_;  ///< By lane: why, as the log has it; empty: it was connected.
+};
+
+}  // namespace kv

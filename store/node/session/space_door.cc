@@ -1,0 +1,64 @@
+#include "store/node/session/space_door.h"
+
+#include <string>
+
+namespace kv {
+
+void SpaceDoor::on_open(const Frame& frame) {
+  const auto* request = read_table<wire::OpenRequest>(frame.table);
+  if (request == nullptr || request->record() == nullptr)
+    return session_.refuse(frame, Errc::kBadRequest, "open: the table fails verification or lacks `record`");
+  std::string why;
+  const auto record = NamespaceRecord::parse(request->record()->string_view(), &why);
+  if (!record) return session_.refuse(frame, record.error(), why);
+  NodeContext& node = session_.node;
+  std::size_t count = 0;
+  const auto space = node.store.with([&](Store& store) {
+    count = store.namespace_count();
+    return store.open(*record, session_.id);
+  });
+  if (!space && space.error() == Errc::kBusy) {
+    return session_.refuse(
+        frame, space.error(),
+        "open: all " + std::to_string(count) +
+            " namespaces that this node may have hold blocks, in memory or on disk, or are being written. Drop "
+            "some (kvstorectl namespaces, kvstorectl drop --all), or raise namespace-count-max");
+  }
+  if (!space) {
+    return session_.refuse(
+        frame, space.error(),
+        "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
+  }
+  const OpenSpace opened(*space, *record);
+  const bool is_v1 = session_.version < 2;
+  const std::uint32_t handle = is_v1 ? node.handles.open(node.instance, opened) : spaces_.open(opened);
+  session_.replies.reply(FrameType::kOpen, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    const auto name = is_v1 ? 0 : create_bytes(builder, opened.name.bytes);
+    return wire::CreateOpenResponse(builder, handle, record->block_bytes(), name);
+  });
+}
+
+const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::uint64_t check) {
+  const auto fail = [&](Errc code, const std::string& message) {
+    session_.refuse(frame, code, frame_type_name(frame.header.type) + ("." + message));
+    return nullptr;
+  };
+  const bool is_v1 = session_.version < 2;
+  const OpenSpace* space = spaces_.find(handle);
+  if (is_v1) {
+    if (space != nullptr) return space;
+    const auto of_node = session_.node.handles.find(handle);
+    if (of_node) return &spaces_.remember(handle, *of_node);
+  }
+  if (space == nullptr) {
+    return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) + ", not a handle that this " +
+                                        (is_v1 ? "node gave out" : "session was given") + "; open the namespace again");
+  }
+  if (check != space->check) {
+    return fail(Errc::kMismatch, "namespace_check: " + std::to_string(check) + ", space " + std::to_string(handle) +
+                                     " has " + std::to_string(space->check) + "; nothing was done");
+  }
+  return space;
+}
+
+}  // namespace kv

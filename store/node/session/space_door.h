@@ -1,0 +1,29 @@
+// store/node/session/space_door.h: the one way to a namespace. What a client may see is decided here.
+#pragma once
+
+#include <cstdint>
+
+#include "store/node/session/session_core.h"
+#include "store/node/session/space_handles.h"
+
+namespace kv {
+
+/// Opens namespaces, and finds the one that a request is about.
+///   1. A request is carried out in the namespace that the client means: under a handle that this session opened, and
+///      with the check of that namespace (version 2 of the wire). A mix-up is an error, never another namespace.
+/// Thread safety: none; on the session's executor.
+class SpaceDoor {
+ public:
+  using Frame = SessionCore::Frame;
+  explicit SpaceDoor(SessionCore& session) : session_(session) {}
+
+  void on_open(const Frame& frame);
+  /// nullptr after refusing the request. Valid until the next call.
+  const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check);
+
+ private:
+  SessionCore& session_;
+  SessionSpaces spaces_;
+};
+
+}  // namespace kv

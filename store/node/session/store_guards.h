@@ -1,0 +1,47 @@
+// store/node/session/store_guards.h: keep blocks and slots where they are while their bytes move.
+#pragma once
+
+#include <span>
+#include <utility>
+
+#include "store/node/locked_store.h"
+#include "store/store.h"
+
+namespace kv {
+
+/// Unpins at its end, under the store's lock. Held by shared_ptr by all who move the bytes: the last of them, perhaps a
+/// device that was slow to let go, unpins.
+class PinnedPrefixGuard {
+ public:
+  PinnedPrefixGuard(LockedStore& store, Store::PinnedPrefix prefix) : store_(store), prefix_(std::move(prefix)) {}
+  ~PinnedPrefixGuard() {
+    store_.with([this](Store& store) { store.unpin(prefix_); });
+  }
+  PinnedPrefixGuard(const PinnedPrefixGuard&) = delete;
+  PinnedPrefixGuard& operator=(const PinnedPrefixGuard&) = delete;
+
+  std::span<const Store::PinnedBlock> blocks() const { return prefix_.blocks; }
+  std::span<Store::SpilledBlock> spilled() { return prefix_.spilled; }  ///< A block's key changes when it has moved.
+
+ private:
+  LockedStore& store_;
+  Store::PinnedPrefix prefix_;
+};
+
+/// The same for what a put has staged: its slots are free, and the put is over, once the last who fills them has let
+/// go.
+class StagedPutGuard {
+ public:
+  StagedPutGuard(LockedStore& store, PutId put) : store_(store), put_(put) {}
+  ~StagedPutGuard() {
+    if (put_ != PutId{}) store_.with([this](Store& store) { store.end_put(put_); });
+  }
+  StagedPutGuard(const StagedPutGuard&) = delete;
+  StagedPutGuard& operator=(const StagedPutGuard&) = delete;
+
+ private:
+  LockedStore& store_;
+  const PutId put_;
+};
+
+}  // namespace kv
