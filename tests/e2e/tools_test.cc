@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "index/block_hash.h"
@@ -93,6 +94,19 @@ TEST(E2eToolsTest, ANodeThatIsNotThereEndsWithOneAndAReason) {
   EXPECT_THAT(doctor.out, HasSubstr("FAILED"));
   EXPECT_THAT(doctor.out, HasSubstr("is the node running"));
   EXPECT_EQ(bench({"chat", "--endpoint", "tcp://127.0.0.1:1", "--deadline", "500ms"}).status, 1);
+}
+
+TEST(E2eToolsTest, PingWaitsForANodeThatStartsLater) {
+  const TempDir directory;
+  const std::string socket = directory.path() + "/node";
+  auto ping = std::async(std::launch::async, [&] {
+    return ctl({"ping", "--wait", "60s", "--count", "1", "--json", "--endpoint", "unix://" + socket});
+  });
+  // The first tries have failed by the time that a node has touched its memory.
+  const NodeProcess node({"--capacity", "256MiB"}, socket);
+  const Finished waited = ping.get();
+  EXPECT_EQ(waited.status, 0) << waited.out << waited.err;
+  EXPECT_EQ(parsed(waited)["nodes"][0]["answers"], 1);
 }
 
 TEST(E2eToolsTest, DoctorForRdmaAsksNoNodeAndFailsWithoutAModule) {

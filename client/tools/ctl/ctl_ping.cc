@@ -28,8 +28,9 @@ bool ping_once(ToolClient& client, std::chrono::microseconds deadline, std::vect
   pings.resize(nodes.size());
   bool is_complete = true;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const bool answered = round_trips && nodes[i].connected && !nodes[i].last_error && (*round_trips)[i].count() > 0;
-    if (answered) {
+    // The round trip alone decides: NodeStatus::last_error stays after the node has come back, and --wait would never
+    // end.
+    if (round_trips && (*round_trips)[i].count() > 0) {
       pings[i].latency.record((*round_trips)[i]);
       continue;
     }
