@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and running kvstore needs from Debian's own packages (Debian 12 or newer). Safe to run again:
-# with nothing missing it asks dpkg once and is done.
+# Installs what building and running kvstore needs, from Debian's own packages (Debian 12 or newer). Safe to run again: with
+# nothing missing it asks dpkg and ends.
 #
 #   deploy/install-dependencies.sh           what deploy/quickstart.sh needs
 #   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest)
@@ -70,10 +70,10 @@ apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" < /dev/null > "$log" 2>&1 ||
     { tail -n 30 "$log" >&2; return 1; }
 }
-# Lists can be stale or (in a fresh container) absent; a failed refresh is no harm if the packages are still to be had.
+# Package lists can be stale or, in a fresh container, absent. A failed refresh is harmless if the packages can be had anyway.
 apt update || echo 'install-dependencies: apt-get update failed; going on with the package lists that are here' >&2
 
-# Never take something away that somebody else put here.
+# Never remove what somebody else installed here.
 removed=$("${as_root[@]}" apt-get -s install --no-install-recommends "${missing[@]}" 2> /dev/null | awk '/^Remv /{print $2}' | xargs)
 if [ -n "$removed" ]; then
   fail "installing ${missing[*]} would remove: $removed

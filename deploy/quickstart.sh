@@ -43,7 +43,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# quietly LOG COMMAND...: shows the command's output only if it fails
+# quietly LOG COMMAND...: shows the command's output only if the command fails
 quietly() {
   local log=$scratch/$1
   shift
@@ -70,7 +70,7 @@ say "Starting a node: deploy/kvstore-node.toml, tcp://127.0.0.1:$port and a Unix
 socket=$scratch/kvstore.sock
 "$node" --config deploy/kvstore-node.toml --listen "tcp://127.0.0.1:$port" --listen "unix://$socket" --admin "127.0.0.1:$admin_port" > "$scratch/node.log" 2>&1 &
 node_pid=$!
-# Ready means: all its memory is touched and it takes work. /readyz says so; asked by bash itself, since curl may be absent.
+# Ready means that all memory is touched and the node takes work. bash itself asks /readyz, since curl may be absent.
 is_ready() {
   local line=
   exec 3<> "/dev/tcp/127.0.0.1/$admin_port" || return 1

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, runs the tests and counts them. Without arguments: everything that CI runs.
 #
-#   deploy/test.sh               all of the below, but of the planted bugs a third, and no more than goes into 75 minutes
+#   deploy/test.sh               all of the below, but only a third of the planted bugs, and no more than fits into 75 minutes
 #   deploy/test.sh --quick       release build: all tests, include rules, headers that compile alone, format
 #   deploy/test.sh --asan        the tests under AddressSanitizer and UndefinedBehaviorSanitizer (Clang)
 #   deploy/test.sh --tsan        the tests under ThreadSanitizer (Clang)
 #   deploy/test.sh --fuzz        every decoder under libFuzzer, 10 s each (KV_FUZZ_SECONDS)
 #   deploy/test.sh --planted     plants all bugs one by one: the tests must catch each
 #   deploy/test.sh --rdma        the tests of verbs, and kvstorectl doctor, on Soft-RoCE devices in a virtual machine (QEMU; skipped
-#                                where it cannot be had)
+#                                where there is none)
 #   deploy/test.sh --cuda        the tests of the compiled CUDA kernels in a functional simulator of a GPU (skipped without nvcc, and
 #                                unless KV_CUDA_SIMULATOR names the simulator's folder)
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
-#                                where it cannot be had), and spill directories from one Debian to the other; --debian12 likewise
+#                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
 #
-# KV_TEST_MINUTES=N: what is not done after N minutes is left out and counted as skipped. Without arguments N is 75, else there
-# is no limit. The release build has none: without it nothing would have been tested.
+# KV_TEST_MINUTES=N: after N minutes, what is left is counted as skipped. Without arguments N is 75, else there is no limit. The
+# build of the release step has no limit in any case: without it nothing would have been tested.
 #
 # Logs and JUnit files: build/test-logs/. Exits 0 only if nothing failed. The last line counts it all.
 set -euo pipefail
@@ -47,10 +47,10 @@ esac
 jobs=$(nproc)
 logs=$root/build/test-logs
 mkdir -p "$logs"
-# Paths relative to the tree, so that a second clone finds what the first one compiled.
+# Paths relative to the tree, so that a second clone finds in the compiler cache what the first one compiled.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 GTEST_COLOR=no CTEST_OUTPUT_ON_FAILURE=1
 
-# Debian 12's Clang 16 is what the presets name; elsewhere take the default one.
+# The presets name Debian 12's Clang 16; elsewhere take the default Clang.
 compilers=()
 if ! command -v clang++-16 > /dev/null; then
   compilers=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
@@ -59,7 +59,7 @@ symbolizer=$(command -v llvm-symbolizer-16 || command -v llvm-symbolizer || true
 common=${symbolizer:+external_symbolizer_path=$symbolizer:}
 export ASAN_OPTIONS=${common}detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=1
 export UBSAN_OPTIONS=${common}print_stacktrace=1
-# A child of fork() that starts threads is what some tests are about; ThreadSanitizer ends such a child by default.
+# Some tests fork children that start threads; ThreadSanitizer ends such a child unless it is told not to.
 export TSAN_OPTIONS=${common}second_deadlock_stack=1:halt_on_error=1:die_after_fork=0:suppressions=$root/tests/tsan.supp
 
 passed=0 failed=0 skipped=0
@@ -86,7 +86,7 @@ left() {
 
 is_over() { [ "$(left)" = 1 ]; }
 
-# cut NAME: if the time limit is reached, counts NAME as skipped for it
+# cut NAME: if the time limit is reached, counts NAME as skipped
 cut() {
   is_over || return 1
   skips+=("$1: left out after $minutes minutes (KV_TEST_MINUTES)")
@@ -174,8 +174,8 @@ step_release() {
   fi
 }
 
-# The release build runs the simulation's 1,000 seeds, changes 100 bytes in each kind of file of the disk tier and lets the
-# attacker of verbs try 1,000,000 times; under a sanitizer each takes ten times as long.
+# Random tests get fewer rounds under a sanitizer, where each takes ten times as long. The release build runs 1,000 seeds of the
+# simulation, changes 100 bytes in each kind of file of the disk tier and lets the attacker of verbs try 1,000,000 times.
 step_asan() {
   begin "asan: build"
   build asan tests || return 0
@@ -187,13 +187,13 @@ step_tsan() {
   begin "tsan: build"
   build tsan tests || return 0
   begin "tsan: tests"
-  # ThreadSanitizer's fixed memory map does not fit every kernel's address randomisation.
+  # ThreadSanitizer maps its memory at fixed addresses, which some kernels' address randomisation takes.
   local launcher=()
   if setarch -R true 2> /dev/null; then launcher=(setarch -R); fi
   KV_SIM_SEEDS=200 KV_CORRUPT_SAMPLES=25 KV_VERBS_ATTACKS=100000 run_tests tsan "${launcher[@]}"
 }
 
-# fuzz_one PROGRAM CORPUS: new inputs go to a scratch corpus, what breaks the program to build/fuzz/artifacts
+# fuzz_one PROGRAM CORPUS: new inputs go to a scratch corpus, inputs that break the program to build/fuzz/artifacts
 fuzz_one() {
   local program=$1 corpus=$2 name seconds=${KV_FUZZ_SECONDS:-10}
   name=$(basename "$program")
@@ -227,15 +227,16 @@ step_fuzz() {
   count fuzz "$good" "$bad" 0
 }
 
-# in_simulator ARCHITECTURE ORDER PROGRAM: its CUDA tests, on kernels compiled for that compute capability, with work done in that
-# order: `sequence` at once, `lazy` when it is waited for. What the simulator finds besides, races and wild accesses, is a failure.
+# in_simulator ARCHITECTURE ORDER PROGRAM: the CUDA tests of PROGRAM, on kernels compiled for that compute capability. ORDER says when
+# enqueued work is done: `sequence` at once, `lazy` when it is waited for, `random` in between. Races and wild accesses that the
+# simulator finds are failures too.
 in_simulator() {
   local name=cuda-$1-$2-$3
   local log=$logs/$name.log findings=$logs/$name.findings
   rm -f "$findings"
   env KV_CUDA_MODULE="$root/build/simulator/$1/libkvstore_cuda.so" GPUSIM_ORDER="$2" GPUSIM_DEVICES=2 GPUSIM_REPORT="$findings" \
     timeout "$(left 900)" "build/release/tests/gpu/kv_gpu_$3_test" --gtest_filter='*Cuda*' > "$log" 2>&1 || { tail -n 40 "$log"; return 1; }
-  # What tests do on purpose: freeing what is no device's memory, and copies of memory that is not page-locked.
+  # The two findings that tests cause on purpose: freeing memory of no device, and copies of memory that is not page-locked.
   ! grep -vE 'cudaFree of what is not allocated|asynchronous copy of pageable memory|^ *$' "$findings" 2> /dev/null
 }
 
@@ -260,7 +261,7 @@ step_cuda() {
     for program in copy_matrix quantise_matrix rotate_matrix compress_matrix verified_matrix cuda_staging; do
       runs+=("$architecture sequence $program")
     done
-    # Only staging has streams whose order is its own; the other tests wait after each call.
+    # Only staging orders its streams itself; the other tests wait after each call.
     runs+=("$architecture lazy cuda_staging" "$architecture random cuda_staging")
   done
   for run in "${runs[@]}"; do
@@ -285,7 +286,7 @@ run_in_vm() {
   if [ "$net" = pair ]; then
     devices=rxe0,rxe1
     link+=(KV_VERBS_TEST_LINK=eth1 KV_VERBS_TEST_ROUTES="ip route replace 10.77.0.1 dev eth1 src 10.77.0.2 table 102;
-      ip route replace 10.77.0.2 dev eth0 src 10.77.0.1 table 101")  # what a cut takes along
+      ip route replace 10.77.0.2 dev eth0 src 10.77.0.1 table 101")  # a cut of the link removes this route
   fi
   env "${link[@]}" KV_RDMA_VM_MEMORY="${KV_RDMA_VM_MEMORY:-6144}" KV_VERBS_TEST_DEVICES=$devices \
     KV_VERBS_MODULE="$root/build/release/transport/ibverbs/libkvstore_verbs.so" \
@@ -293,12 +294,12 @@ run_in_vm() {
     > "$log" 2>&1 || grep -vE '^\[ +(OK|RUN) ' "$log" | tail -n 200
   good=$(grep -cE '^\[ +OK \]' "$log" || true)
   bad=$(grep -cE '^\[  FAILED  \].* \([0-9]+ ms\)$' "$log" || true)
-  # No closing line: it did not get to the end.
+  # Without a closing line the program did not get to its end.
   if ! grep -q '^\[  PASSED  \]' "$log" && ! cut "rdma $name"; then bad=$((bad + 1)); fi
   count "rdma $name" "$good" "$bad" "$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)"
 }
 
-# doctor_in_vm: kvstorectl doctor on a device that is whole, and on one broken in one way after another
+# doctor_in_vm: kvstorectl doctor on a whole device, then on one that is broken in one way after another
 doctor_in_vm() {
   local log=$logs/rdma-doctor.log status=0 bad
   if cut "rdma doctor"; then return; fi
@@ -331,7 +332,7 @@ step_rdma() {
   run_in_vm e2e-pair pair e2e/e2e_test '*/verbs*:*RdmaDevice*:*RdmaLink*:DeviceMemoryE2eTest.BlocksReach*'
 }
 
-# in_debian RELEASE WHAT: in a bare Debian of that release, as tests/debian/inside.sh says
+# in_debian RELEASE WHAT: runs WHAT, as tests/debian/inside.sh knows it, in a bare Debian of that release
 in_debian() {
   local name="debian $1" log=$logs/debian-$1.log good bad skip
   begin "debian $1: $2"
@@ -353,7 +354,7 @@ in_debian() {
   swap_directories "$1"
 }
 
-# swap_directories RELEASE: a spill directory goes from this system's RocksDB to that Debian's and back, and is used by each
+# swap_directories RELEASE: this system's RocksDB and that Debian's take turns on one spill directory
 swap_directories() {
   local test=RocksExchangeTest.ADirectoryGoesFromOneReleaseToAnotherAndBack program=build/release/tests/node/kv_rocks_disk_test
   local there log=$logs/debian-$1-exchange.log
@@ -377,7 +378,7 @@ step_debian12() { in_debian 12 commands; }
 step_debian13() { in_debian 13 commands; }
 step_debian13_store() { in_debian 13 store; }
 
-# A third of them, another one with each commit: all take half an hour.
+# A third of the planted bugs, another third with each commit: all of them take half an hour.
 step_planted_third() {
   local names=() left=() name turn
   turn=$(($(printf '%d' "0x$(git rev-parse --short=6 HEAD 2> /dev/null || echo 0)") % 3))
@@ -390,7 +391,7 @@ step_planted_third() {
   step_planted "${names[@]}"
 }
 
-# step_planted [NAME...]: all, or these
+# step_planted [NAME...]: all planted bugs, or these
 step_planted() {
   begin "planted bugs"
   local log=$logs/planted.log
