@@ -6,7 +6,7 @@
 
 namespace kv {
 
-/// Names in it may be a node's own words: bytes that are no UTF-8 become U+FFFD, where dump() alone would throw.
+/// The document may hold a node's own words. Bytes that are no UTF-8 become U+FFFD; dump() alone would throw.
 inline std::string json_text(const nlohmann::json& document, int indent = 2) {
   return document.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
 }

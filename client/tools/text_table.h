@@ -12,7 +12,7 @@ namespace kv {
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> headings) { rows_.push_back(std::move(headings)); }
-  void add(std::vector<std::string> row);  ///< A cell may be a node's own words: it is printed as printable() says.
+  void add(std::vector<std::string> row);  ///< Cells may hold a node's own words, and pass through printable().
   /// A column is aligned to the right if every cell below its heading begins like a number or is "-".
   void print(std::ostream& out) const;
 
@@ -24,9 +24,10 @@ std::string format_number(double value, int digits);  ///< Fixed digits after th
 std::string format_count(std::uint64_t value);        ///< 1,234,567
 std::string format_bytes(std::uint64_t bytes);        ///< 2 MiB, 1.5 GiB, 700 B
 std::string format_seconds(double seconds);           ///< 950 us, 1.2 s, 3 h 20 min
-/// Sizes as people write them: 4096, 4KiB, 2MiB, 1.5GiB (powers of 1024), 2MB (powers of 1000). False if it is none.
+/// Sizes as people write them: 4096, 4KiB, 2MiB, 1.5GiB (powers of 1024), 2MB (powers of 1000). False if `text` is
+/// none.
 bool parse_bytes(std::string_view text, std::uint64_t* bytes);
-/// 10us, 5ms, 2s, 1min; a bare number is seconds. False if it is none.
+/// 10us, 5ms, 2s, 1min; a bare number is seconds. False if `text` is none.
 bool parse_seconds(std::string_view text, double* seconds);
 
 }  // namespace kv

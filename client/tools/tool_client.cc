@@ -117,7 +117,8 @@ Result<Space> ToolClient::open(const NamespaceRecord& record, std::chrono::micro
 }
 
 ToolClient::~ToolClient() {
-  // On the executor, as the client asks; then its sessions' coroutines end, while what they post to still exists.
+  // The client must be destroyed on its executor. The coroutines of its sessions end after that, while what they post
+  // to still exists; the bound keeps one that never ends from hanging the tool.
   asio::post(context_, [this] { client_.reset(); });
   for (int i = 0; i < 1000 && context_.poll() > 0; ++i) {
   }

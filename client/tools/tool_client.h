@@ -1,4 +1,4 @@
-// client/tools/tool_client.h: a Client on a thread of the caller's own, as every tool uses it.
+// client/tools/tool_client.h: a Client that runs on the calling thread. Every tool uses it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,17 +15,17 @@
 
 namespace kv {
 
-/// How bytes travel: in the sockets, by the node's own copy into memory lent over a Unix socket (kShm), or by RDMA into
-/// registered memory (kVerbs).
+/// How bytes travel. kTcp and kUnix: in the socket. kShm: the node copies them into memory lent over a Unix socket.
+/// kVerbs: by RDMA into registered memory.
 enum class Transport { kTcp, kUnix, kShm, kVerbs };
 const char* transport_name(Transport transport);
 
 struct ConnectionOptions {
-  std::vector<std::string> endpoints;       ///< After parsing at least one.
-  std::string transport;                    ///< "tcp", "unix", "shm", "verbs" or empty: from the endpoints.
+  std::vector<std::string> endpoints;       ///< At least one after complete().
+  std::string transport;                    ///< "tcp", "unix", "shm", "verbs"; empty: what the endpoints suggest.
   std::vector<std::string> rdma_devices;    ///< With "verbs".
   std::size_t rdma_lanes = 0;               ///< With "verbs"; as ClientConfig.
-  std::size_t rdma_messages = 16;           ///< The same.
+  std::size_t rdma_messages = 16;           ///< With "verbs"; as ClientConfig.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
 };
 
@@ -35,21 +35,23 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
 Transport complete(ConnectionOptions& options);
 ClientConfig client_config(const ConnectionOptions& options, std::string identity);
 
-/// "10 ms passed" is more use than "Connection timed out": an error as a sentence part, with the code's name.
+/// An error as a part of a sentence. A missed deadline is named as that: "Connection timed out" would mislead.
 std::string describe(const error_code& error);
 
-/// Owns an io_context and a Client on it. Calls run on the calling thread: no hop to another thread adds to a latency.
+/// Owns an io_context and a Client on it. Calls run on the calling thread, so that no hop to another thread adds to a
+/// latency. Between calls nothing runs: a back-off or a reconnect waits for the next call.
 /// Thread safety: none; made, used and destroyed on one thread.
 class ToolClient {
  public:
-  /// With `busy_poll` > 0 the thread asks for events without sleeping until that long nothing came.
+  /// With `busy_poll` > 0 the thread asks for events without sleeping until nothing has come for that long.
   explicit ToolClient(ClientConfig config, Duration busy_poll = Duration(0));
   ~ToolClient();
 
   Client* operator->() { return client_.get(); }
   Client& operator*() { return *client_; }
 
-  /// A namespace that at least one node has opened: a tool says when the nodes are away, where a worker goes on.
+  /// Returns once at least one node has opened the namespace. A worker would go on without nodes; a tool says that they
+  /// are away.
   Result<Space> open(const NamespaceRecord& record, std::chrono::microseconds deadline);
 
   /// Runs one call to its end.

@@ -2,11 +2,11 @@
 //
 // Files, in reading order:
 //   limit.h        what this machine allows
-//   run.h          one verb in one shape
+//   run.h          one call in one shape
 //   replay.h       recorded requests
 //   chat.h         conversations that grow
-//   prompt.h       what a worker does for one prompt, in replay and chat
-//   tool_client.h  a client on the calling thread, in every tool
+//   prompt.h       what a worker does for one prompt; replay and chat use it
+//   tool_client.h  a client on the calling thread; every tool uses it
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

@@ -6,6 +6,7 @@
 namespace kv {
 namespace {
 
+/// The last steps of splitmix64: a change of any bit of `value` changes about half of the result's.
 std::uint64_t mix(std::uint64_t value) {
   value ^= value >> 30;
   value *= 0xBF58476D1CE4E5B9;
@@ -33,7 +34,7 @@ void fill_pattern(std::uint64_t seed, std::span<std::byte> block) {
     const std::uint64_t value = word(seed, i);
     std::memcpy(block.data() + i * 8, &value, 8);
   }
-  const std::uint64_t last = word(seed, words);
+  const std::uint64_t last = word(seed, words);  // the block need not be whole words
   std::memcpy(block.data() + words * 8, &last, rest);
 }
 

@@ -26,6 +26,7 @@ struct ChatOptions {
   bool json = false;
 };
 
+/// With a salt of its own in each run, unless one is given: then no run finds what an earlier one stored.
 NamespaceRecord chat_record(const ChatOptions& options) {
   std::string why;
   auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-chat"},
@@ -37,6 +38,7 @@ NamespaceRecord chat_record(const ChatOptions& options) {
   return *std::move(record);
 }
 
+/// Tokens of a vocabulary of 128,000, as models of today have.
 void append_tokens(std::vector<std::uint32_t>& tokens, std::size_t count, std::mt19937& random) {
   for (std::size_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::uint32_t>(random() % 128'000));
 }
@@ -101,13 +103,13 @@ void run_chat(ChatOptions options) {
   WorkMemory memory(client, transport, longest * options.block_bytes);
   const PromptContext context{*client, *space, record.id(), options.block_bytes, options.node.deadline};
 
-  std::mt19937 random(1);
+  std::mt19937 random(1);  // the same conversations in every run
   std::vector<std::vector<std::uint32_t>> conversations(1);
   append_tokens(conversations[0], options.system_block_count * options.block_size, random);
   conversations.resize(options.session_count, conversations[0]);
   std::vector<PromptTotals> turns(options.turn_count);
   for (PromptTotals& turn : turns) {
-    for (auto& tokens : conversations) {  // all sessions take turns, as users of one model do
+    for (auto& tokens : conversations) {  // they take turns, as users of one model do
       append_tokens(tokens, options.turn_block_count * options.block_size, random);
       const std::vector<BlockHash> chain = hash_chain(record.digest(), tokens, options.block_size);
       memory.renew_if_quarantined();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/assert.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
@@ -28,6 +29,7 @@ struct CaseResult {
 };
 
 double median(std::vector<double> values) {
+  KV_ASSERT(!values.empty());  // every case is measured in every round
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
@@ -76,7 +78,8 @@ void print_table(const LimitOptions& options, const std::vector<LimitCase>& case
   table.print(std::cout);
 }
 
-/// A whole name asks for that case alone, a part of one for all that have it.
+/// A whole name asks for that case alone, so that "tcp_stream_1" is not "tcp_stream_16" too. A part of a name asks for
+/// all cases that have it.
 bool is_wanted(const std::vector<LimitCase>& cases, const std::vector<std::string>& only, const std::string& name) {
   return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& part) {
            const bool is_whole =
@@ -86,9 +89,9 @@ bool is_wanted(const std::vector<LimitCase>& cases, const std::vector<std::strin
 }
 
 void run_limit(const LimitOptions& options) {
-  // The sockets' server is forked first, while this process still has one thread and little memory.
-  std::vector<LimitCase> cases = memory_limits(options.shape);
+  // The server of the sockets is forked first, while this process still has one thread and little memory.
   std::vector<LimitCase> socket_cases = socket_limits(options.shape);
+  std::vector<LimitCase> cases = memory_limits(options.shape);
   std::move(socket_cases.begin(), socket_cases.end(), std::back_inserter(cases));
   std::vector<LimitCase> wanted;
   std::copy_if(cases.begin(), cases.end(), std::back_inserter(wanted),
@@ -98,7 +101,7 @@ void run_limit(const LimitOptions& options) {
 
   std::vector<CaseResult> results(cases.size());
   const bool progress = ::isatty(STDERR_FILENO) != 0;
-  // Rounds go over all cases, so that a slow minute of the machine touches each of them alike.
+  // Each round measures all cases, so that a slow minute of the machine touches them alike.
   for (std::size_t round = 0; round < options.round_count; ++round) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (progress) {

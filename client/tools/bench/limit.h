@@ -1,8 +1,9 @@
 // client/tools/bench/limit.h: `kvstore-bench limit`: what this machine allows, in the shapes that `kvstore-bench run`
 // uses.
 //
-// A speed means little by itself: machines differ, and so do two minutes on one machine. So each of our figures stands
-// next to what plain memcpy, or a bare socket with nothing behind it, does at the same time. Files, in reading order:
+// A speed means little by itself: machines differ, and so do two minutes on one machine. Each of our figures therefore
+// stands next to what plain memcpy, or a bare socket with nothing behind it, does at the same time. Files, in reading
+// order:
 //   limit.h           the cases, measured in rounds, and how they are shown
 //   limit_memory.cc   memcpy, memcpy with checksums
 //   raw_server.h      a bare blocking socket server
@@ -40,12 +41,13 @@ struct LimitSample {
 struct LimitCase {
   std::string name;        ///< Stable, for scripts: "tcp_stream_4".
   std::string about;       ///< For people.
-  bool is_stream = false;  ///< GB/s is what matters; otherwise the round trip is.
+  bool is_stream = false;  ///< GB/s matters; otherwise the round trip does.
   std::function<LimitSample()> measure;
 };
 
 std::vector<LimitCase> memory_limits(const LimitShape& shape);
-/// The cases share one server process, which ends with the last of them. Call before any thread is started.
+/// The cases share one server process, which ends with the last of them. Call before any thread is started: the server
+/// is forked, and a fork has only the thread that made it.
 std::vector<LimitCase> socket_limits(const LimitShape& shape);
 
 /// Adds the subcommand to `app`.

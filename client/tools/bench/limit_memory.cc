@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/assert.h"
 #include "base/checksum.h"
 #include "client/tools/bench/limit.h"
 #include "client/tools/bench/touched_memory.h"
@@ -8,6 +9,7 @@
 namespace kv {
 namespace {
 
+/// Both sides of a copy. More than the caches hold, as an arena is.
 struct MemoryPair {
   explicit MemoryPair(std::size_t bytes) : from(bytes), to(bytes) {}
   TouchedMemory from, to;
@@ -16,12 +18,13 @@ struct MemoryPair {
 template <class Copy>
 LimitSample measure_copies(const LimitShape& shape, MemoryPair& memory, Copy copy) {
   const std::size_t block_count = memory.from.bytes().size() / shape.block_bytes;
+  KV_ASSERT(block_count > 0);
   QuickRandom random(42);
   std::size_t copied = 0;
   const auto start = std::chrono::steady_clock::now();
   auto now = start;
   while (now - start < shape.duration) {
-    // The clock is read once per batch, as a caller who waits for a batch would.
+    // The clock is read once a batch, as by a caller who waits for a batch.
     for (std::size_t i = 0; i < shape.batch; ++i) {
       copy(memory.to.bytes().subspan(random.below(block_count) * shape.block_bytes, shape.block_bytes),
            memory.from.bytes().subspan(random.below(block_count) * shape.block_bytes, shape.block_bytes));
@@ -49,7 +52,7 @@ std::vector<LimitCase> memory_limits(const LimitShape& shape) {
   cases.push_back({"memcpy_checksum", "the same, and XXH3 of what was copied", true, [shape, memory] {
                      std::vector<std::uint64_t> sums(stripe_count(shape.block_bytes));
                      return measure_copies(shape, *memory, [&](std::span<std::byte> to, std::span<std::byte> from) {
-                       copy_with_checksums(1, to, from, sums);
+                       copy_with_checksums(/*seed=*/1, to, from, sums);
                      });
                    }});
   return cases;

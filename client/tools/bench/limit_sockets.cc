@@ -17,6 +17,7 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
+/// What all cases share.
 struct Bench {
   explicit Bench(const LimitShape& s)
       : shape(s), memory_bytes(std::max(s.memory_bytes, s.block_bytes)), server(memory_bytes), memory(memory_bytes) {}
@@ -24,16 +25,16 @@ struct Bench {
 
   LimitShape shape;
   std::size_t memory_bytes;
-  RawServer server;  // forks, so before the memory that only this side needs
+  RawServer server;  // forks, and so comes before the memory that only this side needs
   TouchedMemory memory;
 };
 
 [[noreturn]] void fail() { throw std::runtime_error("the raw server went away"); }
 
-/// A thread and a connection each: ask for a batch with 64 bytes, receive it into random blocks of memory.
+/// Each connection has a thread: 64 bytes ask for a batch, which lands in random blocks of memory.
 LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connection_count) {
   const LimitShape& shape = bench.shape;
-  // Each thread has places of its own: two that receive into one place would be a race, and share its cache lines.
+  // Each thread has places of its own. Two that received into one place would race, and share its cache lines.
   const std::size_t place_count_all = bench.memory_bytes / shape.block_bytes;
   const std::size_t place_count = std::max<std::size_t>(1, place_count_all / connection_count);
   struct Result {
@@ -104,7 +105,8 @@ LimitSample measure_ping(const Bench& bench, bool is_tcp, bool spin, std::size_t
   return sample;
 }
 
-/// Many small requests in flight: one thread, `connection_count` connections with `depth` requests each.
+/// Many small requests in flight: one thread with epoll keeps `depth` of them on each of `connection_count`
+/// connections. One thread, since a node's I/O thread serves many connections as well.
 LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t connection_count, std::size_t depth,
                               std::size_t answer_bytes) {
   const RawRequest request{sizeof(RawRequest), answer_bytes, 1, 0, {}};
@@ -131,7 +133,7 @@ LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t conne
       if (got == 0) fail();
       if (got < 0) continue;
       received[connection] += static_cast<std::size_t>(got);
-      const std::size_t complete = received[connection] / answer_bytes;
+      const std::size_t complete = received[connection] / answer_bytes;  // an answer may come in pieces
       received[connection] %= answer_bytes;
       answered += complete;
       if (complete > 0 && !send_all(fds[connection], requests.data(), complete * sizeof request, false)) fail();

@@ -10,7 +10,8 @@
 namespace kv {
 namespace {
 
-/// The node's own words go along: they name the limit, the field or the connection.
+/// Counts a call that did less than it could. The node's own words go along: they name the limit, the field or the
+/// connection.
 void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
   if (!why) return;
   std::string reason = std::string(verb) + ": " + describe(why);
@@ -54,10 +55,11 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     totals.get_time += took;
     count_reason(totals, context.client, "get", got->why);
     hit_count = got->block_count;
+    KV_ASSERT(hit_count <= match->block_count && match->disk_block_count <= match->block_count);
     totals.promised_not_got += match->block_count - hit_count;
-    const std::size_t in_memory = match->block_count - match->disk_block_count;
+    const std::size_t in_memory = match->block_count - match->disk_block_count;  // these are delivered first
     totals.disk_hits += std::max(hit_count, in_memory) - in_memory;
-    // After a deadline the node may still write there: this prompt is over for the store, its worker computes it.
+    // After a missed deadline the node may still write there. The store has lost this prompt; its worker computes it.
     if (context.client.is_quarantined(memory)) co_return Result<void>();
   }
   totals.hits += hit_count;
@@ -74,7 +76,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
   }
   if (hit_count == chain.size()) co_return Result<void>();
 
-  // The whole chain is offered: the node takes what it lacks, and marks the rest as used.
+  // The whole chain is offered, hits included: the node takes what it lacks and marks the rest as used.
   const PutOptions put_options{.deadline = context.deadline};
   start = now();
   auto put = co_await context.client.put(context.space, chain, sources, put_options);

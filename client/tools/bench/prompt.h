@@ -16,13 +16,13 @@ namespace kv {
 /// Sums over prompts.
 struct PromptTotals {
   std::uint64_t prompts = 0;
-  std::uint64_t references = 0;  ///< Blocks of all prompts.
+  std::uint64_t references = 0;  ///< Blocks of all prompts, however often one occurs.
   std::uint64_t hits = 0;        ///< Blocks got, verified by checksum here.
-  std::uint64_t disk_hits = 0;   ///< Of them: lay on disk.
+  std::uint64_t disk_hits = 0;   ///< Those of `hits` that lay on disk.
   std::uint64_t stored = 0, already_stored = 0, refused = 0;
-  std::uint64_t promised_not_got = 0;            ///< Blocks matched under a lease that get then did not deliver.
-  std::uint64_t wrong_bytes = 0;                 ///< Delivered as good and not what the block's name says.
-  std::map<std::string, std::uint64_t> reasons;  ///< Calls that did less than they could, by why.
+  std::uint64_t promised_not_got = 0;            ///< Blocks matched under a lease that get did not deliver.
+  std::uint64_t wrong_bytes = 0;                 ///< Delivered as good, but not what the block's name says. Must be 0.
+  std::map<std::string, std::uint64_t> reasons;  ///< How many calls did less than they could, by reason.
   Duration get_time{}, put_time{};
   LatencyHistogram match_latency, get_latency, put_latency;
 
@@ -37,10 +37,10 @@ struct PromptContext {
   std::chrono::microseconds deadline;  ///< Of each of the three calls.
 };
 
-/// Matches the chain under a lease, gets what is there, compares every byte with the pattern of its name, computes the
-/// rest (fills it with the pattern) and puts the chain. `memory` holds chain.size() blocks; all spans live until
-/// completion. May leave `memory` quarantined after a deadline (Client::get): the caller then takes other memory.
-/// Errors: of the calls, which then were used wrongly. That a node is gone shows in totals.reasons.
+/// Matches the chain under a lease, gets what is there, compares every byte with the pattern of its name, "computes"
+/// the rest (fills it with the pattern) and puts the chain. `memory` has room for chain.size() blocks; all spans live
+/// until completion. After a missed deadline `memory` may be quarantined (Client::get); the caller then takes other
+/// memory. Errors are those of calls that were used wrongly. A node that is gone shows in totals.reasons.
 Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
                        PromptTotals& totals);
 

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/assert.h"
 #include "client/tools/bench/touched_memory.h"
 
 namespace kv {
@@ -31,7 +32,8 @@ void set_no_delay(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails on a Unix socket, which has no such delay
 }
 
-/// Answers requests until the peer closes. Buffered, so that pipelined requests cost one recv() together.
+/// Answers requests until the peer closes. Buffered, so that pipelined requests cost one recv() together: the bare side
+/// shall be as good as it can be.
 void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   set_no_delay(fd);
   QuickRandom random(seed);
@@ -77,7 +79,7 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
 }
 
 [[noreturn]] void run_server(int tcp, int unix_fd, std::size_t memory_bytes) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody else would end this process if its parent were killed
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // or this process would outlive a parent that is killed
   const TouchedMemory memory(memory_bytes);
   const auto accept_all = [&memory](int listener) {
     for (std::uint64_t seed = 1;; ++seed) {
@@ -98,7 +100,8 @@ const sockaddr* as_sockaddr(const Address& address) {
 sockaddr_un unix_address(const std::string& name, socklen_t* length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  KV_ASSERT(name.size() < sizeof address.sun_path);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading 0: the abstract namespace
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -120,7 +123,7 @@ RawServer::RawServer(std::size_t memory_bytes) : unix_name_("kvstore-bench-" + s
   if (::bind(unix_fd, as_sockaddr(local), length) != 0 || ::listen(unix_fd, 128) != 0) throw_errno("listen");
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("fork");
-  if (pid_ == 0) run_server(tcp, unix_fd, memory_bytes);
+  if (pid_ == 0) run_server(tcp, unix_fd, memory_bytes);  // both listen already: a connect() cannot come too early
   ::close(tcp);
   ::close(unix_fd);
 }

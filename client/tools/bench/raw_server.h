@@ -1,4 +1,4 @@
-// client/tools/bench/raw_server.h: a bare socket server, the floor that a store on the same sockets is compared with.
+// client/tools/bench/raw_server.h: a bare socket server: what a store on the same sockets is compared with.
 #pragma once
 
 #include <sys/types.h>
@@ -14,14 +14,15 @@ struct RawRequest {
   std::uint64_t request_bytes;  ///< 64 up to kRawRequestBytesMax.
   std::uint64_t block_bytes;    ///< Of the answer's blocks,
   std::uint64_t block_count;    ///< and how many: each is one send() from a random place of the server's memory.
-  std::uint64_t spin;  ///< 1: this connection's thread polls its socket from now on instead of sleeping in recv().
+  std::uint64_t spin;  ///< 1: this connection's thread polls its socket from now on, instead of sleeping in recv().
   std::uint64_t unused[4];
 };
 static_assert(sizeof(RawRequest) == 64);
 inline constexpr std::size_t kRawRequestBytesMax = 64 * 1024;
 
 /// A forked process with a blocking thread per connection, over TCP on a loopback port and over a Unix socket. It sends
-/// the bytes that it is asked for and does nothing else: no index, no checksum, no lock.
+/// the bytes that it is asked for and does nothing else: no index, no checksum, no lock. A process of its own, as a
+/// node is.
 class RawServer {
  public:
   /// Requires a process with one thread. Throws std::system_error.
@@ -40,7 +41,7 @@ class RawServer {
   std::string unix_name_;  ///< In the abstract namespace: nothing to clean up.
 };
 
-/// Send or receive exactly this much; `spin` polls instead of sleeping. False once the peer is gone.
+/// Send or receive exactly `bytes`; `spin` polls instead of sleeping. False once the peer is gone.
 bool send_all(int fd, const void* from, std::size_t bytes, bool spin);
 bool receive_all(int fd, void* to, std::size_t bytes, bool spin);
 

@@ -30,7 +30,8 @@ struct ReplayOptions {
   bool json = false;
 };
 
-/// An id already names the whole prefix, so each block's hash is its own chain of one, rooted in the namespace.
+/// An id of the trace already names a whole prefix. So each block's hash is a chain of one, rooted in the namespace:
+/// equal ids are equal blocks, and the trace's prefixes stay prefixes.
 std::vector<BlockHash> chain_of(const TraceRequest& request, const BlockHash& root) {
   std::vector<BlockHash> chain;
   chain.reserve(request.hash_ids.size());
@@ -120,7 +121,7 @@ void run_replay(ReplayOptions options) {
   if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
   WorkMemory memory(client, transport, longest * options.block_bytes);
 
-  // One request after the other, so that the same trace against a fresh node gives the same numbers each time.
+  // One request after the other, so that the same trace on a fresh node gives the same numbers each time.
   const PromptContext context{*client, *space, record.id(), options.block_bytes, options.node.deadline};
   PromptTotals totals;
   const bool progress = ::isatty(STDERR_FILENO) != 0;

@@ -19,7 +19,7 @@
 namespace kv {
 namespace {
 
-/// Processor time of this process, and of the node if it tells.
+/// Processor time of this process, and of the nodes together if they tell theirs.
 struct CpuTimes {
   double client = 0;
   std::optional<double> node;
@@ -46,7 +46,7 @@ CpuTimes cpu_times(ToolClient& client, std::chrono::microseconds deadline) {
 struct RunReport {
   RunResult sum;
   double seconds = 0;
-  double client_cores = 0;  ///< Processor time over time, all threads.
+  double client_cores = 0;  ///< Processor time of all threads, divided by time.
   std::optional<double> node_cores;
   double calls_per_second() const { return static_cast<double>(sum.calls) / seconds; }
   double blocks_per_second() const { return static_cast<double>(sum.blocks) / seconds; }
@@ -93,7 +93,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
   TextTable table(
       {"GB/s", "calls/s", "blocks/s", "p50 us", "p99 us", "p99.9 us", "max us", "client cores", "node cores"});
   const LatencyHistogram& latency = report.sum.latency;
-  const bool moves_bytes = options.verb != RunVerb::kMatch;
+  const bool moves_bytes = options.call != RunCall::kMatch;
   table.add({moves_bytes ? format_number(report.blocks_per_second() * static_cast<double>(options.block_bytes) / 1e9, 2)
                          : "-",
              format_count(static_cast<std::uint64_t>(report.calls_per_second())),
@@ -111,7 +111,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
   if (report.sum.missing_blocks > 0) {
     std::cout << "\n"
               << format_count(report.sum.missing_blocks) << " blocks were not "
-              << (options.verb == RunVerb::kPut ? "stored"
+              << (options.call == RunCall::kPut ? "stored"
                                                 : "there; is the node large enough for the working set of " +
                                                       format_bytes(options.block_count * options.block_bytes) + "?")
               << "\n";
@@ -169,7 +169,7 @@ RunReport measure(const RunOptions& options) {
     report.client_cores = (after.client - before.client) / passed;
     if (before.node && after.node) report.node_cores = (*after.node - *before.node) / passed;
   }
-  threads.clear();  // joins
+  threads.clear();  // joins: from here on the results are ours to read
   if (progress) std::cerr << "\r\033[K";
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
@@ -187,7 +187,8 @@ RunReport measure(const RunOptions& options) {
   return report;
 }
 
-/// A working set of 512 MiB, at most 32,768 blocks so that filling it takes seconds, in whole chains for every thread.
+/// How many blocks get and match work on: 512 MiB, which no cache holds, but at most 32,768 blocks, so that filling
+/// takes seconds. Rounded up to whole chains for every thread, at least four of them if nobody asked for a number.
 std::size_t working_set(const RunOptions& options) {
   const std::size_t chain_step = options.batch * options.thread_count;
   const std::size_t wanted =
@@ -197,7 +198,7 @@ std::size_t working_set(const RunOptions& options) {
 
 void run(RunOptions options) {
   options.transport = complete(options.node);
-  options.verb = options.op == "get" ? RunVerb::kGet : options.op == "put" ? RunVerb::kPut : RunVerb::kMatch;
+  options.call = options.op == "get" ? RunCall::kGet : options.op == "put" ? RunCall::kPut : RunCall::kMatch;
   options.block_count = working_set(options);
   const RunReport report = measure(options);
   options.json ? print_json(options, report) : print_table(options, report);
@@ -208,11 +209,11 @@ void run(RunOptions options) {
 
 void add_run_command(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = app.add_subcommand("run", "One verb in one shape against a running node, as fast as it goes");
+  CLI::App* command = app.add_subcommand("run", "One call in one shape against a running node, as fast as it goes");
   command->add_option("--op", options->op, "get, put or match")
       ->check(CLI::IsMember({"get", "put", "match"}))
       ->capture_default_str()
-      ->type_name("VERB");
+      ->type_name("CALL");
   add_node_options(*command, options->node, /*with_transport=*/true);
   const auto add_count = [&](const char* name, std::size_t& value, int most, const char* about) {
     command->add_option(name, value, about)->capture_default_str()->check(CLI::Range(1, most))->type_name("N");

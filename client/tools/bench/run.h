@@ -1,4 +1,4 @@
-// client/tools/bench/run.h: `kvstore-bench run`: one verb in one shape, as fast as it goes.
+// client/tools/bench/run.h: `kvstore-bench run`: one call in one shape, as fast as it goes.
 #pragma once
 
 #include <CLI/CLI.hpp>

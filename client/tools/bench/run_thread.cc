@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/assert.h"
 #include "client/tools/bench/block_pattern.h"
 #include "client/tools/bench/work_memory.h"
 
@@ -24,7 +25,8 @@ NamespaceRecord run_record(const RunOptions& options) {
   return *std::move(record);
 }
 
-/// Names for the blocks of one chain: any 32 bytes do, as long as no two are alike.
+/// Names for the blocks of one chain. Any 32 bytes do, as long as no two are alike; hashing tokens would be measured
+/// too.
 std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
   std::vector<BlockHash> chain(block_count);
   fill_pattern(seed, std::as_writable_bytes(std::span(chain)));
@@ -50,13 +52,13 @@ class RunThread {
         place_count_(std::max(options.memory_bytes / place_bytes_, options.concurrency)),
         memory_(client_, options.transport, place_count_ * place_bytes_) {
     const std::size_t chain_count =
-        options.verb == RunVerb::kPut ? 0 : options.block_count / options.batch / options.thread_count;
+        options.call == RunCall::kPut ? 0 : options.block_count / options.batch / options.thread_count;
     for (std::size_t c = 0; c < chain_count; ++c) {
       chains_.push_back(make_chain(seed_ ^ (c + 1) * 0x9E3779B97F4A7C15, options.batch));
     }
   }
 
-  /// Puts every chain; several at a time, for small blocks.
+  /// Puts every chain, several at a time: one by one, each put of small blocks would wait for a round trip.
   void fill() {
     std::vector<asio::awaitable<void>> tasks;
     const std::size_t task_count = std::min({place_count_, chains_.size(), std::size_t{16}});
@@ -93,6 +95,7 @@ class RunThread {
   }
 
   std::span<std::byte> place(std::size_t index) const {
+    KV_ASSERT(index < place_count_);
     return memory_.bytes().subspan(index * place_bytes_, place_bytes_);
   }
 
@@ -115,7 +118,8 @@ class RunThread {
   }
 
   asio::awaitable<void> call_repeatedly(std::size_t task) {
-    const std::size_t own_count = place_count_ / options_.concurrency;  // places of this task, at least one
+    const std::size_t own_count = place_count_ / options_.concurrency;  // this task's places
+    KV_ASSERT(own_count > 0 && (options_.call == RunCall::kPut || !chains_.empty()));
     QuickRandom random(seed_ + task * 7919 + 1);
     std::vector<std::span<std::byte>> targets;
     std::vector<std::span<const std::byte>> sources;
@@ -131,8 +135,9 @@ class RunThread {
       }
       targets = cut(place(task * own_count + random.below(own_count)), options_.block_bytes, options_.batch);
       std::span<const BlockHash> chain;
-      if (options_.verb == RunVerb::kPut) {
+      if (options_.call == RunCall::kPut) {
         sources.assign(targets.begin(), targets.end());
+        // A put of known blocks would move no byte, so each has new names.
         fresh = make_chain(static_cast<std::uint64_t>(start.time_since_epoch().count()) ^ (seed_ + task) << 40,
                            options_.batch);
         chain = fresh;
@@ -141,20 +146,20 @@ class RunThread {
       }
       start = now();
       Outcome outcome;
-      switch (options_.verb) {
-        case RunVerb::kGet: {
+      switch (options_.call) {
+        case RunCall::kGet: {
           const GetOptions get_options{.deadline = options_.node.deadline};
           auto got = co_await client_->get(space_, chain, targets, get_options);
           outcome = got ? Outcome{got->block_count, got->why} : Outcome{0, got.error()};
           break;
         }
-        case RunVerb::kPut: {
+        case RunCall::kPut: {
           const PutOptions put_options{.deadline = options_.node.deadline};
           auto put = co_await client_->put(space_, chain, sources, put_options);
           outcome = put ? Outcome{put->stored + put->already_stored, put->why} : Outcome{0, put.error()};
           break;
         }
-        case RunVerb::kMatch: {
+        case RunCall::kMatch: {
           const MatchOptions match_options{.deadline = options_.node.deadline};
           auto match = co_await client_->match(space_, chain, match_options);
           outcome = match ? Outcome{match->block_count, match->why} : Outcome{0, match.error()};
@@ -162,9 +167,10 @@ class RunThread {
         }
       }
       const TimePoint end = now();
+      // A bug in this program: all further calls would be as fast, and as empty.
       if (outcome.why == Errc::kBadRequest) throw std::runtime_error(describe(outcome.why));
       count(outcome, start, end);
-      if (options_.check && options_.verb == RunVerb::kGet) check(chain.first(outcome.block_count), targets);
+      if (options_.check && options_.call == RunCall::kGet) check(chain.first(outcome.block_count), targets);
       start = now();
     } while (start < window_.end);
   }
@@ -194,7 +200,7 @@ class RunThread {
   std::uint64_t seed_;
   ToolClient client_;
   Space space_;
-  std::size_t place_bytes_, place_count_;  ///< A place holds one batch.
+  std::size_t place_bytes_, place_count_;  ///< A place holds one batch. No two calls in flight share one.
   WorkMemory memory_;
   std::vector<std::vector<BlockHash>> chains_;  ///< The working set.
   RunResult result_;

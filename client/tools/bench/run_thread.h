@@ -1,4 +1,5 @@
 // client/tools/bench/run_thread.h: one thread of `kvstore-bench run`: its client, its blocks, its calls in flight.
+// Threads share nothing but the options and the window, so that what is measured is the node's contention, not ours.
 #pragma once
 
 #include <atomic>
@@ -15,13 +16,13 @@
 
 namespace kv {
 
-enum class RunVerb { kGet, kPut, kMatch };
+enum class RunCall { kGet, kPut, kMatch };
 
 struct RunOptions {
   ConnectionOptions node;
   std::string op = "get";
-  RunVerb verb = RunVerb::kGet;           ///< Of `op`.
-  Transport transport = Transport::kTcp;  ///< Of `node`.
+  RunCall call = RunCall::kGet;           ///< What `op` names.
+  Transport transport = Transport::kTcp;  ///< What `node` says.
   std::size_t block_bytes = 2u << 20;
   std::size_t batch = 16;       ///< Blocks per call.
   std::size_t concurrency = 1;  ///< Calls in flight, per thread.
@@ -37,15 +38,15 @@ struct RunOptions {
 };
 
 struct RunResult {
-  std::uint64_t calls = 0, blocks = 0;  ///< That ended in the measured window.
-  std::uint64_t unmeasured_calls = 0;   ///< That ended before or after it.
-  std::uint64_t missing_blocks = 0;     ///< Asked for and not delivered, found or stored.
+  std::uint64_t calls = 0, blocks = 0;  ///< Those that ended in the measured window.
+  std::uint64_t unmeasured_calls = 0;   ///< Those that ended before or after it.
+  std::uint64_t missing_blocks = 0;     ///< Asked for, but not delivered, found or stored.
   std::uint64_t wrong_bytes = 0;        ///< With `check` only.
   std::map<std::string, std::uint64_t> reasons;
   LatencyHistogram latency;
 };
 
-/// When the threads measure. Set by the main thread before `go`.
+/// When the threads measure. The main thread sets `begin` and `end` before it lets them `go`.
 struct RunWindow {
   explicit RunWindow(std::size_t thread_count) : ready(static_cast<std::ptrdiff_t>(thread_count)), go(1) {}
   std::latch ready;  ///< Every thread has filled its working set.
@@ -55,8 +56,8 @@ struct RunWindow {
   std::atomic<std::uint64_t> filled_blocks = 0, done_blocks = 0;  ///< For the progress line.
 };
 
-/// Fills the working set, waits for `go`, calls until the window ends, and once at least. Throws what stands in the
-/// way.
+/// Fills the working set, waits for `go`, then makes calls until the window ends: at least one. Throws what stands in
+/// the way.
 RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window);
 
 }  // namespace kv

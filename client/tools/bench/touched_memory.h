@@ -1,5 +1,4 @@
-// client/tools/bench/touched_memory.h: memory whose pages are all there, for measurements that must not time page
-// faults.
+// client/tools/bench/touched_memory.h: memory whose pages are all there, so that a measurement times no page faults.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +7,7 @@
 
 namespace kv {
 
-/// Shared, like the arena and a lent region, so that both sides of a measurement have the same kind of page.
+/// A shared mapping, like the arena and a lent region, so that both sides of a measurement have pages of one kind.
 class TouchedMemory {
  public:
   explicit TouchedMemory(std::size_t bytes);  ///< Throws std::system_error.
@@ -22,10 +21,10 @@ class TouchedMemory {
   std::span<std::byte> bytes_;
 };
 
-/// Cheap numbers for choosing blocks in random order: xorshift64*.
+/// Cheap random numbers (xorshift64*), so that choosing a block costs nothing beside copying it.
 class QuickRandom {
  public:
-  explicit QuickRandom(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15 | 1) {}
+  explicit QuickRandom(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15 | 1) {}  ///< | 1: 0 would stay 0.
   std::uint64_t next() {
     state_ ^= state_ >> 12;
     state_ ^= state_ << 25;

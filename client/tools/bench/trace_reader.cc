@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kLineBytesMax = 64u << 20;
+constexpr std::size_t kLineBytesMax = 64u << 20;  ///< A file that is no trace must not take all memory.
 
 struct CloseGzip {
   void operator()(gzFile_s* file) const noexcept { gzclose(file); }
@@ -49,8 +49,8 @@ TraceRequest parse_request(const nlohmann::json& object) {
 }  // namespace
 
 std::vector<TraceRequest> read_trace(const std::string& path, std::size_t request_count_max) {
-  errno = 0;
-  const GzipFile file(gzopen(path.c_str(), "rbe"));  // reads plain files as they are
+  errno = 0;                                         // gzopen leaves it alone when memory is what is missing
+  const GzipFile file(gzopen(path.c_str(), "rbe"));  // plain files too; e: O_CLOEXEC
   if (!file) throw std::runtime_error(path + ": " + (errno != 0 ? std::strerror(errno) : "out of memory"));
   std::vector<TraceRequest> requests;
   std::string line;

@@ -2,13 +2,14 @@
 
 #include <stdexcept>
 
+#include "base/assert.h"
 #include "client/tools/text_table.h"
 
 namespace kv {
 
 WorkMemory::WorkMemory(ToolClient& client, Transport transport, std::size_t bytes) : client_(client) {
   if (transport == Transport::kShm || transport == Transport::kVerbs) {
-    bytes_ = {static_cast<std::byte*>(nullptr), bytes};
+    bytes_ = {static_cast<std::byte*>(nullptr), bytes};  // only the size: lend() takes it from here
     lend();
     if (transport == Transport::kVerbs) wait_for_rdma();
   } else {
@@ -28,7 +29,7 @@ bool WorkMemory::renew_if_quarantined() {
   return true;
 }
 
-/// Or what is measured would be the socket.
+/// Without this the first calls would go through the socket, and be measured as RDMA.
 void WorkMemory::wait_for_rdma() {
   constexpr auto kDeadline = 30s;  // registering takes 0.2 s a GiB, more in a virtual machine
   const auto lent = client_.run(client_->lend(bytes_, kDeadline));
@@ -47,6 +48,7 @@ void WorkMemory::lend() {
   if (!memory) {
     throw std::runtime_error("cannot lend " + format_bytes(bytes_.size()) + " of memory: " + describe(memory.error()));
   }
+  KV_ASSERT(memory->size() == bytes_.size());
   bytes_ = *memory;
 }
 

@@ -1,5 +1,5 @@
-// client/tools/bench/work_memory.h: a tool's block buffers: lent to the node for shared memory and RDMA, ordinary
-// otherwise.
+// client/tools/bench/work_memory.h: a tool's block buffers. For shared memory and RDMA they are lent to the node,
+// otherwise they are ordinary memory.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,19 @@
 
 namespace kv {
 
-/// Thread safety: none; on the client's thread, and ends before the client does.
+/// Thread safety: none; used on the client's thread. Must end before the client does.
 class WorkMemory {
  public:
-  /// Throws std::runtime_error or std::system_error if there is not that much, or (kVerbs) no node takes it by RDMA.
+  /// Throws std::runtime_error or std::system_error if there is not so much memory, or if with kVerbs no node takes it
+  /// by RDMA.
   WorkMemory(ToolClient& client, Transport transport, std::size_t bytes);
   ~WorkMemory();
   WorkMemory(const WorkMemory&) = delete;
   WorkMemory& operator=(const WorkMemory&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  /// If a call that ran into its deadline left the memory to a node that may still touch it, takes other memory.
-  /// True if it did; the contents are then unspecified.
+  /// A call that missed its deadline may leave the memory to a node that still writes there. Then takes other memory,
+  /// with unspecified contents, and returns true.
   bool renew_if_quarantined();
 
  private:

@@ -1,7 +1,7 @@
 // kvstorectl: look at nodes and change what they keep, from a shell.
 //
-// Exit status: 0 done, 1 it failed or something is wrong, 2 the command line is wrong. Files, in reading order:
-//   ctl.h           what the verbs share
+// Exit status: 0: done; 1: it failed, or something is wrong; 2: the command line is wrong. Files, in reading order:
+//   ctl.h           what the commands share
 //   ctl_status.cc   status, namespaces, top
 //   ctl_blocks.cc   match, pin, unpin, drop
 //   ctl_ping.cc     ping

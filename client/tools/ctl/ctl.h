@@ -1,4 +1,4 @@
-// client/tools/ctl/ctl.h: what the verbs of kvstorectl share.
+// client/tools/ctl/ctl.h: what the commands of kvstorectl share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@ void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
 void add_spill_command(CLI::App& app);
 
-/// The exit status shall be 1. `is_said`: the output tells why already.
+/// Ends the program with exit status 1. `is_said`: the output says why already, and main() adds no line.
 struct ToolFailed : std::runtime_error {
   explicit ToolFailed(const std::string& why) : std::runtime_error(why) {}
   static ToolFailed said() {
@@ -44,7 +44,7 @@ CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::str
   return command;
 }
 
-/// One connection, and quick retries: a person waits.
+/// Fills in the endpoints, and makes a client with one connection and quick retries: a person waits.
 ClientConfig ctl_config(ConnectionOptions& node);
 
 /// A value of a node, or `otherwise` if this node does not tell it.

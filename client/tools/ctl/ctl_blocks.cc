@@ -1,3 +1,4 @@
+// kvstorectl match, pin, unpin and drop: one request about one chain, named by a person.
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -31,12 +32,14 @@ NamespaceRecord parse_record(const std::string& text, const std::string& origin)
   return *std::move(record);
 }
 
-/// The namespace that --record or --space names. --space: the beginning of its id, or its model.
+/// The namespace that --record or --space names. Only a whole record opens a namespace, and nobody types one: --space
+/// (the beginning of its id, or its model) picks among the records that the nodes hold. Two candidates are an error
+/// rather than a guess, since drop may follow.
 NamespaceRecord find_record(ToolClient& client, const BlockOptions& options) {
   if (!options.record_file.empty()) return parse_record(read_text(options.record_file), options.record_file);
   const auto stats = client.run(client->stats(options.node.deadline));
   if (!stats) throw ToolFailed(describe(stats.error()));
-  std::map<std::string, NamespaceRecord> found;  // by text: several nodes may hold the same one
+  std::map<std::string, NamespaceRecord> found;  // by text, since several nodes may hold the same record
   for (const NodeStats& node : *stats) {
     if (node.error) std::cerr << "kvstorectl: " << node.name << ": " << describe(node.error) << '\n';
     for (const NodeStats::Namespace& space : node.namespaces) {
@@ -69,13 +72,14 @@ std::vector<BlockHash> parse_hashes(const BlockOptions& options) {
   return hashes;
 }
 
-void run_verb(const std::string& verb, BlockOptions options) {
+void run_command(const std::string& name, BlockOptions options) {
   if (options.record_file.empty() == options.space.empty()) {
-    throw CLI::ValidationError(verb, "name the namespace with --space or --record");
+    throw CLI::ValidationError(name, "name the namespace with --space or --record");
   }
   const std::vector<BlockHash> hashes = parse_hashes(options);
+  // To the node an empty chain means the whole namespace. An empty hash file must not drop it, so --all has to ask.
   if (hashes.empty() != options.all) {
-    throw CLI::ValidationError(verb, verb == "drop" ? "give the hashes of a chain, or --all for the whole namespace"
+    throw CLI::ValidationError(name, name == "drop" ? "give the hashes of a chain, or --all for the whole namespace"
                                                     : "give the hashes of a chain, first block first");
   }
   ToolClient client(ctl_config(options.node));
@@ -83,10 +87,10 @@ void run_verb(const std::string& verb, BlockOptions options) {
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
 
-  nlohmann::json document = {{"verb", verb}, {"namespace", to_hex(record.id().bytes)}, {"hashes", hashes.size()}};
+  nlohmann::json document = {{"verb", name}, {"namespace", to_hex(record.id().bytes)}, {"hashes", hashes.size()}};
   std::string sentence;
   error_code why;
-  if (verb == "match") {
+  if (name == "match") {
     const MatchOptions match_options{.deadline = options.node.deadline};
     const auto match = client.run(client->match(*space, hashes, match_options));
     if (!match) throw ToolFailed(describe(match.error()));
@@ -98,9 +102,9 @@ void run_verb(const std::string& verb, BlockOptions options) {
     sentence = format_count(match->block_count) + " of " + format_count(hashes.size()) +
                " blocks are there: " + format_count(match->block_count * record.block_size()) + " tokens, " +
                format_bytes(match->block_count * record.block_bytes());
-  } else if (verb == "drop") {
+  } else if (name == "drop") {
     const auto dropped = client.run(client->drop(*space, hashes, options.node.deadline));
-    if (!dropped) throw ToolFailed(verb + ": " + describe(dropped.error()));
+    if (!dropped) throw ToolFailed(name + ": " + describe(dropped.error()));
     document["blocks"] = dropped->block_count;
     document["until_restart"] = dropped->until_restart;
     sentence = format_count(dropped->block_count) + " blocks dropped";
@@ -111,10 +115,10 @@ void run_verb(const std::string& verb, BlockOptions options) {
   } else {
     const auto deadline = options.node.deadline;
     const auto count =
-        client.run(verb == "pin" ? client->pin(*space, hashes, deadline) : client->unpin(*space, hashes, deadline));
-    if (!count) throw ToolFailed(verb + ": " + describe(count.error()));
+        client.run(name == "pin" ? client->pin(*space, hashes, deadline) : client->unpin(*space, hashes, deadline));
+    if (!count) throw ToolFailed(name + ": " + describe(count.error()));
     document["blocks"] = *count;
-    sentence = format_count(*count) + " blocks " + verb + "ned";
+    sentence = format_count(*count) + " blocks " + name + "ned";
   }
   if (why) document["why"] = describe(why);
   if (options.json) {
@@ -122,36 +126,36 @@ void run_verb(const std::string& verb, BlockOptions options) {
   } else {
     std::cout << sentence << (why ? "; not more because: " + describe(why) : "") << '\n';
   }
-  if (why) throw ToolFailed::said();
+  if (why) throw ToolFailed::said();  // not every node answered: the number is a lower bound, and scripts must see that
 }
 
-void add_verb(CLI::App& app, const std::string& verb, const std::string& about, const std::string& footer) {
+void add_command(CLI::App& app, const std::string& name, const std::string& about, const std::string& footer) {
   auto options = std::make_shared<BlockOptions>();
-  CLI::App* command = add_ctl_command(app, verb, about, options);
+  CLI::App* command = add_ctl_command(app, name, about, options);
   command->add_option("--space", options->space, "Namespace: the beginning of its id, or its model")->type_name("ID");
   command->add_option("--record", options->record_file, "Namespace: a file with its record; - reads it from stdin")
       ->type_name("FILE");
   command->add_option("--hashes", options->hash_file, "A file of block hashes in chain order; - reads them from stdin")
       ->type_name("FILE");
   command->add_option("hash", options->hashes, "Block hashes in chain order, 64 hex digits each")->type_name("HASH");
-  if (verb == "drop") command->add_flag("--all", options->all, "The whole namespace instead of a chain");
+  if (name == "drop") command->add_flag("--all", options->all, "The whole namespace instead of a chain");
   command->footer(footer);
-  command->callback([verb, options] { run_verb(verb, *options); });
+  command->callback([name, options] { run_command(name, *options); });
 }
 
 }  // namespace
 
 void add_block_commands(CLI::App& app) {
-  add_verb(app, "match", "How many leading blocks of a chain are there",
-           "Example:\n  kvstorectl match --space my-model --hashes chain.txt\n");
-  add_verb(
+  add_command(app, "match", "How many leading blocks of a chain are there",
+              "Example:\n  kvstorectl match --space my-model --hashes chain.txt\n");
+  add_command(
       app, "pin", "Keep the longest cached prefix of a chain until it is unpinned or dropped",
       "At most half of a node can be pinned.\n\nExample:\n  kvstorectl pin --space 3fa9 --hashes system-prompt.txt\n");
-  add_verb(app, "unpin", "Let a pinned prefix be evicted again",
-           "Example:\n  kvstorectl unpin --space 3fa9 --hashes system-prompt.txt\n");
-  add_verb(app, "drop", "Forget the last block of a chain and all blocks below it, or a whole namespace",
-           "The drop holds after a restart too, or the answer says that it does not (until_restart in --json).\n\n"
-           "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all\n");
+  add_command(app, "unpin", "Let a pinned prefix be evicted again",
+              "Example:\n  kvstorectl unpin --space 3fa9 --hashes system-prompt.txt\n");
+  add_command(app, "drop", "Forget the last block of a chain and all blocks below it, or a whole namespace",
+              "The drop holds after a restart too, or the answer says that it does not (until_restart in --json).\n\n"
+              "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all\n");
 }
 
 }  // namespace kv

@@ -1,3 +1,7 @@
+// kvstorectl doctor: is everything all right? Each check becomes a finding that says what to do.
+//
+// Exit status 1 is for what keeps a store from serving (FAILED). Whatever only costs speed is a warning or a note, so
+// that a start script that runs doctor does not fail for advice.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -31,7 +35,7 @@ const char* verdict_name(Verdict verdict) {
   return "?";
 }
 
-/// The first line of a file of the kernel's, or nothing.
+/// The first line of one of the kernel's files, or nothing.
 std::string read_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -68,6 +72,7 @@ std::string reach_advice(const NodeStatus& node) {
 void check_node(ToolClient& client, const DoctorOptions& options, std::size_t index, Findings& findings) {
   const NodeStatus before = client->nodes()[index];
   LatencyHistogram latency;
+  // Enough for a steady median, and over in some milliseconds. The p99 of so few is the slowest one.
   for (int i = 0; i < 50; ++i) {
     const auto round_trips = client.run(client->ping(options.node.deadline));
     const NodeStatus node = client->nodes()[index];
@@ -77,7 +82,7 @@ void check_node(ToolClient& client, const DoctorOptions& options, std::size_t in
                           reach_advice(node)});
       return;
     }
-    if (i > 0) latency.record((*round_trips)[index]);  // the first pays for connecting
+    if (i > 0) latency.record((*round_trips)[index]);  // the first one pays for connecting
   }
   const NodeStatus node = client->nodes()[index];
   findings.push_back(
@@ -92,7 +97,7 @@ void check_node(ToolClient& client, const DoctorOptions& options, std::size_t in
 }
 
 void check_contents(const NodeStats& node, Findings& findings) {
-  if (node.error) return;  // said by check_node
+  if (node.error) return;  // check_node has said so
   const double capacity = stat(node, "capacity_bytes"), used = stat(node, "allocated_bytes");
   if (capacity <= 0) return;
   const double full = used / capacity;
@@ -103,6 +108,8 @@ void check_contents(const NodeStats& node, Findings& findings) {
   const double evictions = stat(node, "evicted_blocks"), age_seconds = stat(node, "eviction_age_p50_seconds");
   if (evictions > 0)
     finding.found += "; half of the evicted blocks were last used less than " + format_seconds(age_seconds) + " before";
+  // A cache is full when it works, so fullness alone is no finding. Eviction within two minutes of the last use is: the
+  // next turn of a conversation comes about that late, and finds nothing.
   if (full > 0.97 && evictions > 0 && age_seconds < 120) {
     finding.verdict = Verdict::kWarning;
     finding.advice =
@@ -126,7 +133,8 @@ void check_contents(const NodeStats& node, Findings& findings) {
   }
 }
 
-/// The status line of GET `path`, or what went wrong.
+/// The status line of GET `path` without its "HTTP/1.1 ", or what went wrong. Asio alone does it: one request is not
+/// worth an HTTP library.
 std::string http_status(const std::string& host, const std::string& port, const std::string& path, Duration timeout,
                         bool* ok) {
   asio::ip::tcp::iostream stream;
@@ -157,7 +165,7 @@ void check_admin(const DoctorOptions& options, Findings& findings) {
   }
 }
 
-// -- this machine
+// -- this machine: what slows a node down without anybody noticing
 
 void check_machine(Findings& findings) {
   const std::uint64_t huge_total = meminfo_value("HugePages_Total"), huge_free = meminfo_value("HugePages_Free");

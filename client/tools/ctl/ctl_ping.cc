@@ -1,3 +1,4 @@
+// kvstorectl ping: round trips to each node; with --wait, a start script's way to wait until nodes serve.
 #include <iostream>
 #include <thread>
 
@@ -21,14 +22,14 @@ struct NodePing {
   std::string error;
 };
 
-/// One ping to each node. False if some node did not answer.
+/// One ping to each node, all at once. False if some node did not answer.
 bool ping_once(ToolClient& client, std::chrono::microseconds deadline, std::vector<NodePing>& pings) {
   const auto round_trips = client.run(client->ping(deadline));
   const std::vector<NodeStatus> nodes = client->nodes();
   pings.resize(nodes.size());
   bool is_complete = true;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    // The round trip alone decides: NodeStatus::last_error stays after the node has come back, and --wait would never
+    // The round trip alone decides. NodeStatus::last_error stays after the node has come back, so --wait would never
     // end.
     if (round_trips && (*round_trips)[i].count() > 0) {
       pings[i].latency.record((*round_trips)[i]);
@@ -47,7 +48,7 @@ void run_ping(PingOptions options) {
   ToolClient client(ctl_config(options.node));
   std::vector<NodePing> pings;
   const TimePoint give_up = std::chrono::steady_clock::now() + options.wait;
-  // The first round trip pays for connecting: it shows that the node serves, and is not counted.
+  // The first round trip pays for connecting. It shows that the node serves, and does not count.
   while (!ping_once(client, options.node.deadline, pings) && std::chrono::steady_clock::now() < give_up) {
     std::this_thread::sleep_for(100ms);
     pings.clear();

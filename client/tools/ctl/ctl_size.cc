@@ -1,3 +1,7 @@
+// kvstorectl size: how large a model's cache is, and from which bandwidth on fetching it beats computing it.
+//
+// It is arithmetic on the model's shape (gpu/paging/cache_size.h) and asks no node: people size a store before there
+// is one.
 #include <fstream>
 #include <iostream>
 
@@ -21,7 +25,7 @@ struct SizeOptions {
   bool json = false;
 };
 
-/// The file's shape, and on top of it what the command line says.
+/// The shape from the file, with what the command line says on top: a person who names both means the exception.
 ModelShape shape_of(const SizeOptions& options, const CLI::App& command) {
   ModelShape shape = options.shape;
   if (!options.config_file.empty()) {
@@ -41,17 +45,18 @@ ModelShape shape_of(const SizeOptions& options, const CLI::App& command) {
     for (const auto& [name, member] : members) {
       if (command.count(name) > 0) shape.*member = options.shape.*member;
     }
-    shape.has_sparse_index |= options.shape.has_sparse_index;
+    shape.has_sparse_index |= options.shape.has_sparse_index;  // a flag can only add
   }
   if (options.plain_ffn) shape.has_gated_ffn = false;
-  if (shape.kv_head_count == 0) shape.kv_head_count = shape.query_head_count;
+  if (shape.kv_head_count == 0) shape.kv_head_count = shape.query_head_count;  // no grouping: one for each query head
   if (!check_shape(shape)) {
     throw CLI::ValidationError("size", "give a model: --config FILE, or --layers, --kv-heads and --head-size");
   }
   return shape;
 }
 
-/// Weights that a token meets, or 0 if the shape does not tell: with MLA, or without an FFN.
+/// Weights that a token meets, or 0 if the shape does not tell: with MLA, whose projections have shapes of their own,
+/// or without an FFN.
 double parameter_count(const SizeOptions& options, const ModelShape& shape) {
   if (options.parameter_count > 0) return options.parameter_count;
   const bool is_known =
@@ -85,6 +90,7 @@ void run_size(const SizeOptions& options, const CLI::App& command) {
   const ModelShape shape = shape_of(options, command);
   const double parameters = parameter_count(options, shape), bandwidth = static_cast<double>(options.bandwidth);
   const auto tokens = static_cast<double>(options.token_count);
+  // A multiplication and an addition for each weight and token. Attention grows with the square of the tokens.
   const double flops = parameters > 0 ? 2 * parameters * tokens + attention_flops(shape, tokens) : 0;
 
   nlohmann::json document = {{"layers", shape.layer_count},    {"kv_heads", shape.kv_head_count},

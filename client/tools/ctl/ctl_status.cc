@@ -1,3 +1,6 @@
+// kvstorectl status, top and namespaces: what nodes hold and do, for people as tables and for scripts as JSON.
+//
+// A count is "-" where a node does not tell it: an older node lacks newer counters, and 0 would be a lie.
 #include <poll.h>
 #include <termios.h>
 #include <unistd.h>
@@ -7,6 +10,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
@@ -19,6 +23,7 @@ ClientConfig ctl_config(ConnectionOptions& node) {
   ClientConfig config = client_config(node, "kvstorectl");
   config.connections_per_node = 1;
   config.connect_timeout = std::min<Duration>(config.connect_timeout, node.deadline);
+  // A person looks at a node that is down or just starting: try again soon, and never stop asking.
   config.backoff_max = 200ms;
   config.breaker_failures = 1'000'000;
   return config;
@@ -56,7 +61,7 @@ std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& 
   return *std::move(stats);
 }
 
-/// Status 1 if a node did not answer: scripts and probes see it.
+/// Status 1 if a node did not answer, after the answers of the others were printed: scripts and probes see it.
 void fail_if_silent(const std::vector<NodeStats>& nodes) {
   if (std::any_of(nodes.begin(), nodes.end(), [](const NodeStats& node) { return bool(node.error); })) {
     throw ToolFailed::said();
@@ -178,6 +183,7 @@ void run_namespaces(CtlOptions options) {
       std::string why, other;
       const auto record = NamespaceRecord::parse(space.record, &why);
       const std::string id = record ? to_hex(record->id().bytes) : "?";
+      // A record is lines, each with its end; those with a column of their own are left out of the last one.
       for (std::size_t begin = 0, end; (end = space.record.find('\n', begin)) != std::string::npos; begin = end + 1) {
         const std::string line = space.record.substr(begin, end - begin);
         if (line.starts_with("model=") || line.starts_with("block_size=") || line.starts_with("block_bytes=")) continue;
@@ -209,7 +215,7 @@ struct TopOptions : CtlOptions {
   bool once = false;
 };
 
-/// Reads single keys while it lives; the terminal is as before afterwards.
+/// Reads single keys, without a line end and unseen, while it lives. Afterwards the terminal is as before.
 class RawKeys {
  public:
   RawKeys() : is_terminal_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
@@ -224,7 +230,8 @@ class RawKeys {
   RawKeys(const RawKeys&) = delete;
   RawKeys& operator=(const RawKeys&) = delete;
 
-  /// The key pressed within `timeout`, or 0.
+  /// The key pressed within `timeout`, or 0. A closed terminal is 'q', or top would run on for nobody. Without a
+  /// terminal it only waits, so that output can go through a pipe.
   char wait(std::chrono::milliseconds timeout) const {
     pollfd input{STDIN_FILENO, POLLIN, 0};
     char key = 0;
@@ -246,7 +253,7 @@ struct TopSample {
   TimePoint when;
 };
 
-/// Change per second of a counter, or 0.
+/// Change of a counter per second. 0 after a restart of the node, whose counters then begin anew.
 double rate_of(const NodeStats& before, const NodeStats& now, std::string_view name, double seconds) {
   return seconds > 0 ? std::max(0.0, stat(now, name) - stat(before, name)) / seconds : 0;
 }
@@ -255,6 +262,7 @@ constexpr std::array<std::string_view, 4> kTopRates = {"get_hit_blocks", "get_mi
                                                        "evicted_blocks"};
 
 nlohmann::json top_json(const TopSample& before, const TopSample& now) {
+  KV_ASSERT(before.stats.size() == now.stats.size());  // one for each node, in the order of the endpoints
   const double seconds = std::chrono::duration<double>(now.when - before.when).count();
   nlohmann::json document = {{"seconds", seconds}, {"nodes", nlohmann::json::array()}};
   for (std::size_t i = 0; i < now.stats.size(); ++i) {
@@ -273,6 +281,7 @@ nlohmann::json top_json(const TopSample& before, const TopSample& now) {
 }
 
 void print_top(const TopSample& before, const TopSample& now, std::ostream& out) {
+  KV_ASSERT(before.stats.size() == now.stats.size());  // one for each node, in the order of the endpoints
   const double seconds = std::chrono::duration<double>(now.when - before.when).count();
   TextTable table({"node", "blocks", "used", "full", "got blk/s", "missed blk/s", "hit rate", "stored blk/s",
                    "evicted blk/s", "leases", "sessions"});
@@ -313,13 +322,13 @@ void run_top(TopOptions options) {
     if (options.json) {
       std::cout << json_text(top_json(before, now), /*indent=*/-1) << std::endl;
     } else {
-      std::cout << "\033[H\033[2J"
+      std::cout << "\033[H\033[2J"  // to the corner, and clear
                 << "kvstorectl top, every " << format_seconds(std::chrono::duration<double>(options.interval).count())
                 << "; q quits\n\n";
       print_top(before, now, std::cout);
       std::cout << std::flush;
     }
-    if (!std::cout) return;
+    if (!std::cout) return;  // whoever read this has gone
     before = std::move(now);
   }
 }

@@ -1,7 +1,7 @@
 // client/tools/ctl/doctor.h: what `kvstorectl doctor` finds.
 //
 // Files, in reading order:
-//   ctl_doctor.cc      the verb: nodes and machine
+//   ctl_doctor.cc      the command: nodes and machine
 //   rdma_machine.h     what the kernel tells about RDMA here
 //   rdma_loopback.h    a real transfer of a device to itself
 //   doctor_rdma.h      both, judged: what is wrong with RDMA, and what to do
@@ -12,7 +12,12 @@
 
 namespace kv {
 
-enum class Verdict { kOk, kNote, kWarning, kFailed };
+enum class Verdict {
+  kOk,
+  kNote,     ///< Worth knowing; nothing has to be done.
+  kWarning,  ///< Something should be done, but the store serves: the exit status stays 0.
+  kFailed,   ///< Does not work: exit status 1.
+};
 
 struct Finding {
   std::string check;

@@ -99,7 +99,7 @@ std::string gidless_advice(const verbs::PortInfo& port, const RdmaPort* kernel) 
 void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const std::optional<verbs::Gid>& wanted,
                 const verbs::Attachment* chosen, const RdmaPort* kernel, Findings& findings) {
   const std::string name = device.name + " port " + std::to_string(port.number) + " GID";
-  // What this port would be reached at, also where another port goes before it.
+  // The address that this port would have if no other port of the device came first.
   const verbs::DeviceInfo alone{.name = device.name, .limits = device.limits, .ports = {port}};
   const auto own = verbs::attach(alone, wanted, nullptr);
   for (const verbs::GidEntry& entry : port.gids) {
@@ -129,7 +129,7 @@ bool is_memlock_refusal(const Loopback& loopback) {
          (loopback.error == errc::not_enough_memory || loopback.error == errc::resource_unavailable_try_again);
 }
 
-/// What to do when the step `loopback` ended with did not work.
+/// What to do about the step that `loopback` ended with.
 std::string transfer_advice(const verbs::Attachment& attachment, const Loopback& loopback, const RdmaPort* kernel) {
   using Step = Loopback::Step;
   const error_code error = loopback.error;
@@ -173,7 +173,8 @@ std::string speed_text(std::size_t bytes, Duration time) {
          (seconds > 0 ? format_number(static_cast<double>(bytes) / seconds / 1e6, 0) : "?") + " MB/s)";
 }
 
-/// NCCL's way: a device that takes dma-bufs complains of the descriptor, one that does not says that it cannot.
+/// Whether the device takes dma-bufs, asked as NCCL does: with a bad descriptor. A device that takes them complains of
+/// the descriptor; any other says that it cannot.
 bool takes_dmabufs(verbs::Device& device) {
   const auto domain = device.create_domain();
   if (!domain) return false;
@@ -192,7 +193,7 @@ Finding no_device(bool is_known_to_kernel) {
 }  // namespace
 
 Finding judge_module(const std::string& why) {
-  // "RDMA is unavailable: REASON; REMEDY"
+  // load_verbs() says "RDMA is unavailable: REASON; REMEDY". A reason may hold semicolons, a remedy none.
   const std::size_t found = why.find(": ") + 2, advice = why.rfind("; ");
   return {"RDMA module", Verdict::kFailed, why.substr(found, advice - found), why.substr(advice + 2)};
 }
@@ -266,7 +267,7 @@ Finding judge_transfer(const verbs::Attachment& attachment, const Loopback& loop
   if (loopback.wrong_byte) {
     finding.found = step + " of " + format_bytes(loopback.bytes) + ": wrong bytes, the first at " +
                     std::to_string(*loopback.wrong_byte);
-  } else if (is_memlock_refusal(loopback)) {  // the provider's words hold the same advice
+  } else if (is_memlock_refusal(loopback)) {  // not the provider's words, which hold the same advice
     finding.found = step + ", " + format_bytes(loopback.bytes) + ": " + describe(loopback.error);
   } else {
     finding.found = step + ": " + (loopback.why.empty() ? describe(loopback.error) : loopback.why);
@@ -340,7 +341,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   } else if (!names.empty() && !why.empty()) {
     findings.push_back({"RDMA devices", Verdict::kFailed, why, "kvstorectl doctor --rdma lists what is here"});
   }
-  // A transfer of 1 MiB fits into the limit of an ordinary login.
+  // An ordinary login may lock 8 MiB: a transfer of 1 MiB, with both of its ends, fits into that.
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
   for (const verbs::DeviceChoice& choice : chosen) {
     if (!choice.attachment) {

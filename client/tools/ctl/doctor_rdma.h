@@ -1,7 +1,7 @@
 // client/tools/ctl/doctor_rdma.h: is RDMA all right on this machine? Each judge_ function turns facts into findings
-// that say what to do; check_rdma() gathers the facts from a provider.
+// that say what to do, and does no I/O; check_rdma() gathers the facts from a provider.
 //
-// A device that cannot be used is a warning: others may do. FAILED is what keeps RDMA from working at all, and a
+// A device that cannot be used is a warning, since others may do. FAILED is what keeps RDMA from working at all, and a
 // transfer that goes wrong.
 #pragma once
 
@@ -27,12 +27,13 @@ Finding judge_transfer(const verbs::Attachment& attachment, const Loopback& loop
 /// What GPU memory could be registered. `takes_dmabuf`: of each device by name.
 Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::string, bool>>& takes_dmabuf);
 
-/// All of the above but the module, on the devices of `provider`. `names`, if any, are what verbs::parse_device_wish()
-/// reads: only these move bytes, and one that cannot has FAILED.
+/// All of the above but the module, on the devices of `provider`. `names` are as verbs::parse_device_wish() reads them.
+/// If there are any, only these move bytes, and a named device that cannot has FAILED.
 asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine,
                                      const std::vector<std::string>& names, Clock& clock);
 
-/// On this machine. Unless it `is_asked_for`, nothing FAILED: without RDMA, TCP and shared memory are used.
+/// The same on this machine, and its module. Unless RDMA `is_asked_for`, nothing counts as FAILED: without it, TCP and
+/// shared memory are used.
 Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& names);
 
 }  // namespace kv

@@ -17,7 +17,7 @@ const json* find(const json& config, std::string_view name) {
   return it == config.end() || it->is_null() ? nullptr : &*it;
 }
 
-/// A number of the model must be a whole one.
+/// A number of the model. Anything but a whole one is refused: a guess here is a wrong size later.
 std::uint64_t number(const json& config, std::string_view name, std::uint64_t otherwise) {
   const json* const value = find(config, name);
   if (value == nullptr) return otherwise;
@@ -45,16 +45,16 @@ json object(const json& config, std::string_view name) {
   return *value;
 }
 
-// -- how many KV heads: the name differs from family to family, and so does what its absence means
+// -- how many KV heads: families differ in the name, and in what its absence means
 
 using KvHeads = std::uint64_t (*)(const json& config, std::uint64_t query_heads);
 
-/// Without the name there are as many as query heads: the family was there before grouped heads were.
+/// Without the name, one for each query head: the family is older than grouped heads.
 std::uint64_t grouped(const json& config, std::uint64_t query_heads) {
   return number(config, "num_key_value_heads", query_heads);
 }
-/// Without the name there are as many as the family's first model had, which says nothing of this one. Null: one for
-/// each query head.
+/// Without the name, transformers takes the number of the family's first model, which says nothing of this one: an
+/// error here. Null: one for each query head.
 std::uint64_t grouped_always(const json& config, std::uint64_t query_heads) {
   if (!config.contains("num_key_value_heads")) throw std::runtime_error("num_key_value_heads is missing");
   return grouped(config, query_heads);
@@ -67,7 +67,7 @@ std::uint64_t falcon(const json& config, std::uint64_t query_heads) {
   if (flag(config, "new_decoder_architecture", false)) return number(config, "num_kv_heads", query_heads);
   return flag(config, "multi_query", true) ? 1 : number(config, "num_kv_heads", query_heads);
 }
-/// Falcon's configuration before it became one of transformers' own.
+/// Falcon's configuration before transformers had one of its own.
 std::uint64_t refined_web(const json& config, std::uint64_t query_heads) {
   return flag(config, "multi_query", false) ? 1 : number(config, "n_head_kv", query_heads);
 }
@@ -112,7 +112,7 @@ std::uint64_t dbrx_ffn(const json& config, std::uint64_t) {
   const json ffn = object(config, "ffn_config");
   return number(ffn, "ffn_hidden_size", 0) * number(ffn, "moe_top_k", 1);
 }
-/// Its name counts both of the two matrices that are gated.
+/// The first Qwen counts both gated matrices under this name.
 std::uint64_t qwen_ffn(const json& config, std::uint64_t) { return number(config, "intermediate_size", 0) / 2; }
 
 // -- the families
@@ -137,8 +137,9 @@ struct Family {
   std::uint64_t head_size = 0;  ///< Where the file names none; 0: the hidden size over the heads.
 };
 
-/// Those whose layers all keep keys and values of one size for each token, or a latent row. Names and defaults: the
-/// configuration classes of transformers 4.57, and for the older ones the file that came with the model.
+/// The families whose layers all keep keys and values of one size for each token, or a latent row. Names and defaults
+/// are those of the configuration classes of transformers 4.57; for older families, of the file that came with the
+/// model.
 constexpr Family kFamilies[] = {
     {"arcee", kUsual, grouped, dense, false},
     {"baichuan", kUsual, one_each},
@@ -226,7 +227,7 @@ const Family& family_of(const json& config) {
   return *found;
 }
 
-/// Layers that share their keys and values, or keep none, would be counted as if they did.
+/// Refuses models whose layers differ: layers that share their keys and values, or keep none, would be counted as full.
 void refuse_odd_layers(const json& config) {
   for (const char* const name : {"num_kv_shared_layers", "cla_share_factor", "attn_layer_period", "block_configs"}) {
     const json* const value = find(config, name);

@@ -103,8 +103,8 @@ RdmaMachine read_rdma_machine(const std::string& root) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     machine.memlock_bytes = limit.rlim_cur;
-  // In a user namespace of its own (a rootless container) a process has every capability, and the kernel does not count
-  // this one.
+  // In a user namespace of its own (a rootless container) a process has every capability, but the kernel ignores this
+  // one there. Only the first namespace maps all ids to themselves.
   std::istringstream users(read_line(root + "/proc/self/uid_map"));
   std::uint64_t inside = 0, outside = 0, count = 0, capabilities = 0;
   users >> inside >> outside >> count;

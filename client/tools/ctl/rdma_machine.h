@@ -1,5 +1,5 @@
-// client/tools/ctl/rdma_machine.h: what the kernel tells about RDMA on this machine, without libibverbs: the devices
-// that it has, why one of them may not be opened, how much memory may be registered.
+// client/tools/ctl/rdma_machine.h: what the kernel tells about RDMA on this machine: its devices, why one of them may
+// not be opened, and how much memory may be registered. libibverbs takes no part, since it may be what is missing.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct RdmaPort {
   std::uint8_t number = 1;
   std::string state;           ///< "ACTIVE", "INIT", "DOWN", ...
   std::string physical_state;  ///< "LinkUp", "Polling", "Disabled", ...
-  std::string interface;       ///< Of RoCE, as "eth0".
+  std::string interface;       ///< Of RoCE, such as "eth0".
   std::uint32_t interface_mtu_bytes = 0;
 };
 
@@ -33,14 +33,14 @@ struct RdmaMachine {
   std::uint64_t memlock_bytes = kUnlimited;  ///< What this process may register.
   bool ignores_memlock = false;              ///< It has CAP_IPC_LOCK, and not only within a user namespace.
   std::uint64_t memory_bytes = 0;            ///< Of the machine.
-  std::string nvidia_driver;                 ///< Its version line; empty: not loaded.
+  std::string nvidia_driver;                 ///< The driver's version line; empty: not loaded.
   bool has_nvidia_peermem = false;
 
   const RdmaDevice* find(const std::string& name) const;  ///< Null if there is none.
   const RdmaPort* find(const std::string& device, std::uint8_t port) const;
 };
 
-/// Reads /sys, /proc and /dev below `root`.
+/// Reads /sys, /proc and /dev below `root`, which tests set. What cannot be read stays at its default.
 RdmaMachine read_rdma_machine(const std::string& root = "");
 
 }  // namespace kv
