@@ -191,6 +191,13 @@ TEST(E2eToolsTest, ANodesNameIsPrintedWhateverItIs) {
             "a\"\n\x1b[2J\xef\xbf\xbd");
 }
 
+TEST(E2eToolsTest, ALongGetThroughTheSocketBringsAllThatItSays) {
+  // Gets of up to 160 MiB: far more than a node queues ahead of its socket, which at times takes all of that at once.
+  const NodeProcess node({"--capacity", "1GiB"});
+  const json chat = parsed(bench({"chat", "--endpoint", node.tcp(), "--json"}));
+  for (const json& turn : chat["turns"]) EXPECT_TRUE(turn["reasons"].empty()) << turn["reasons"];
+}
+
 TEST(E2eToolsTest, BenchMeasuresEveryVerbOnEveryTransportWithRightBytes) {
   const NodeProcess node({"--capacity", "128MiB"});
   for (const std::string transport : {"tcp", "unix", "shm"}) {
