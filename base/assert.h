@@ -14,5 +14,7 @@ AssertPolicy assert_policy() noexcept;
 
 }  // namespace kv
 
+/// For bugs of our own only. What a peer, a user or a device can cause is an error to return.
+/// The condition is evaluated in every build, so a call that must happen may stand in it.
 #define KV_ASSERT(condition) \
   (static_cast<bool>(condition) ? void(0) : ::kv::assertion_failed(#condition, __FILE__, __LINE__))

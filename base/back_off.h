@@ -5,6 +5,7 @@
 #include <chrono>
 #include <random>
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 namespace kv {
@@ -14,20 +15,22 @@ struct BackOffConfig {
   /// The share of each pause that is drawn at random, so that many who failed together do not come back together.
   /// 0: none; 1: the pause is anything from 0 to its full length.
   double jitter = 0;
-  /// A failure that comes so long after the pause before it is a first one again: the thing worked meanwhile. Zero:
-  /// only succeeded() says so.
+  /// A failure this long after the last pause ended counts as a first failure: the thing worked meanwhile. Zero: only
+  /// succeeded() starts over.
   Duration forget_after{};
 };
 
 /// Pauses between tries, doubled from failure to failure.
-///   1. Failures before the pause of an earlier one is over are part of it: several things that broke together cost one
-///      step.
+///   1. Failures during a pause belong to the failure that began it: things that broke together cost one step.
 ///   2. The pause never exceeds `max`.
 /// Thread safety: none. Time: the caller's clock.
 class BackOff {
  public:
   /// Requires 0 < min <= max.
-  explicit BackOff(const BackOffConfig& config) : config_(config) {}
+  explicit BackOff(const BackOffConfig& config) : config_(config) {
+    KV_ASSERT(config.min > Duration::zero() && config.min <= config.max);
+    KV_ASSERT(config.jitter >= 0 && config.jitter <= 1);
+  }
 
   bool is_due(TimePoint now) const { return now >= next_; }
   TimePoint next() const { return next_; }   ///< When the next try is due; long ago before the first failure.

@@ -16,7 +16,8 @@
 namespace kv {
 namespace {
 
-/// Calls visit(index, offset, bytes) for each stripe of a block.
+/// Calls visit(index, offset, bytes) for each stripe of a block. One stripe stays in the L2 cache between a copy and
+/// its checksum; that is why every caller goes stripe by stripe.
 template <class Visit>
 void for_each_stripe(std::size_t block_bytes, Visit visit) {
   for (std::size_t i = 0, offset = 0; offset < block_bytes; ++i, offset += kStripeBytes) {
@@ -39,9 +40,8 @@ void block_checksums(std::uint64_t seed, std::span<const std::byte> block, std::
 }
 
 bool verify_block(std::uint64_t seed, std::span<const std::byte> block, std::span<const std::uint64_t> sums) {
-  if (sums.size() != stripe_count(block.size()))
-    return false;  // the sums came from a peer: a wrong count is no bug of ours
-  bool is_equal = true;
+  if (sums.size() != stripe_count(block.size())) return false;  // not an assert: the sums came from a peer
+  bool is_equal = true;  // once false, the stripes that follow are not read: one bad stripe condemns the block
   for_each_stripe(block.size(), [&](std::size_t i, std::size_t offset, std::size_t bytes) {
     is_equal = is_equal && stripe_checksum(seed, i, block.subspan(offset, bytes)) == sums[i];
   });
@@ -51,6 +51,7 @@ bool verify_block(std::uint64_t seed, std::span<const std::byte> block, std::spa
 void copy_with_checksums(std::uint64_t seed, std::span<std::byte> to, std::span<const std::byte> from,
                          std::span<std::uint64_t> sums) {
   KV_ASSERT(to.size() == from.size() && sums.size() == stripe_count(to.size()));
+  KV_ASSERT(to.data() + to.size() <= from.data() || from.data() + from.size() <= to.data());
   for_each_stripe(to.size(), [&](std::size_t i, std::size_t offset, std::size_t bytes) {
     // The copy is summed, not the source: the source may be memory that its owner still writes to.
     std::memcpy(to.data() + offset, from.data() + offset, bytes);

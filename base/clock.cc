@@ -9,8 +9,8 @@
 namespace kv {
 namespace {
 
-/// What an alarm and the handlers it has left in an executor share. A handler that is already queued cannot be called
-/// back; it carries the generation it was armed in and does nothing if that is over.
+/// Shared by an alarm and the handlers that it has left in an executor. A queued handler cannot be called back, so each
+/// carries the generation that it was armed in and does nothing once that generation is over.
 struct AlarmState {
   std::uint64_t generation = 0;
   std::function<void()> ring;
@@ -25,6 +25,7 @@ struct AlarmState {
   }
 };
 
+/// By weak pointer: a queued handler may run after its alarm was destroyed.
 void ring_if_current(const std::weak_ptr<AlarmState>& weak_state, std::uint64_t generation) {
   const auto state = weak_state.lock();
   if (!state || state->generation != generation) return;
@@ -76,10 +77,11 @@ class VirtualClock::VirtualAlarm final : public Alarm {
   }
 
   void disarm() override {
-    clock_.alarms_.erase(key_);  // no-op if not armed: no key is used twice
+    clock_.alarms_.erase(key_);  // does nothing if the alarm is not armed: no key is used twice
     state_->end();
   }
 
+  /// Posted and not called, as arm() promises: `ring` never runs inside advance_to().
   void post_ring() {
     asio::post(executor_,
                [state = std::weak_ptr(state_), generation = generation_] { ring_if_current(state, generation); });
@@ -109,7 +111,7 @@ void VirtualClock::advance_to(TimePoint when) {
     alarms_.erase(alarms_.begin());
     alarm->post_ring();
   }
-  now_ = std::max(now_, when);  // an alarm may be set in the past; time still never goes back
+  now_ = std::max(now_, when);  // alarms may lie in the past, and `when` too: time never goes back
 }
 
 }  // namespace kv

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 using TimePoint = std::chrono::steady_clock::time_point;  ///< Monotonic; never wall-clock time.
 using Duration = std::chrono::steady_clock::duration;
 
-/// Rings once at a set time. One alarm holds at most one time: arming again replaces it.
+/// Rings once at a set time. An alarm holds one time at most: arming again replaces the earlier one.
 /// Thread safety: none; armed, disarmed, rung and destroyed on the executor it was made for.
 class Alarm {
  public:
@@ -43,7 +43,7 @@ class SteadyClock final : public Clock {
   std::unique_ptr<Alarm> make_alarm(const asio::any_io_executor& executor) override;
 };
 
-/// Time that moves only when told to. Alarms ring in order of time, equal times in order of arming.
+/// Time that moves only when told to. Alarms ring in order of time; those of one time, in order of arming.
 /// Thread safety: none. Outlives its alarms.
 class VirtualClock final : public Clock {
  public:

@@ -10,9 +10,9 @@ namespace kv {
 
 namespace asio = boost::asio;
 
-/// A flag that can be waited for. set() wakes every waiter and stays set until reset().
-/// Thread safety: none; all calls on the executor given at construction. A wait is ended by Asio cancellation as well,
-/// so the waiter checks its own condition again.
+/// A flag that can be waited for. set() wakes every waiter; the flag stays set until reset().
+/// Thread safety: none; all calls on the executor given at construction. Asio cancellation ends a wait as well, so the
+/// waiter checks its own condition again.
 class Event {
  public:
   explicit Event(const asio::any_io_executor& executor) : timer_(executor, asio::steady_timer::time_point::max()) {}
@@ -29,8 +29,8 @@ class Event {
   }
 
  private:
-  asio::steady_timer
-      timer_;  ///< Never expires; cancelling it is the wake-up. Needs no real time, so it works in simulation.
+  /// Never expires: cancelling it is the wake-up. No real time is involved, so events work in simulation too.
+  asio::steady_timer timer_;
   bool is_set_ = false;
 };
 

@@ -5,7 +5,8 @@
 namespace kv {
 namespace {
 
-/// The bytes of the character at the front, or 0: no UTF-8, overlong, a surrogate, beyond U+10FFFF.
+/// How many bytes the character at the front has; 0 if they are no UTF-8: malformed, overlong, a surrogate, or beyond
+/// U+10FFFF. The ranges of the second byte are those of table 3-7 of the Unicode standard.
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : 0); };
   const auto follows = [&](std::size_t i, unsigned from = 0x80, unsigned to = 0xbf) {
@@ -21,7 +22,7 @@ std::size_t character_bytes(std::string_view text) {
   return 0;
 }
 
-/// Also U+0080 to U+009F, which some terminals obey, and the line separators U+2028 and U+2029.
+/// Beside ASCII's: U+0080 to U+009F, which some terminals obey, and the line separators U+2028 and U+2029.
 bool is_control(std::string_view character) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
@@ -50,6 +51,7 @@ std::string printable(std::string_view text) {
   printed.reserve(text.size());
   while (!text.empty()) {
     const std::size_t bytes = character_bytes(text);
+    // After a bad byte, start again at the next one: a damaged character must not swallow a good one behind it.
     const std::string_view character = text.substr(0, bytes == 0 ? 1 : bytes);
     if (bytes == 0 || character == "\\" || is_control(character)) {
       append_escaped(character, printed);

@@ -6,8 +6,8 @@
 
 namespace kv {
 
-/// One line of valid UTF-8 that moves no cursor: control characters, backslashes and bytes that are no UTF-8 become \n,
-/// \\, \x1b. Different texts stay different.
+/// `text` as one line of valid UTF-8 that cannot move a terminal's cursor: control characters, backslashes and bytes
+/// that are no UTF-8 are written as \n, \\ or \x1b. Different texts stay different.
 std::string printable(std::string_view text);
 
 }  // namespace kv

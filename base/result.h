@@ -1,4 +1,14 @@
-// base/result.h: the one error type, and the one way to return it. Every other folder speaks these.
+// base/: what every other folder needs, and nothing else. Start here.
+//
+// Knows no block, no store, no wire and no device. Stays tiny: what only two folders share lives in the lower of the
+// two. Files, in reading order:
+//   result.h     the one error type, and the one way to return an error (this file)
+//   assert.h     KV_ASSERT: stops a bug where it is first seen, in release builds too
+//   clock.h      time that is handed in: the machine's, or a simulation's
+//   event.h      one coroutine wakes another on the same executor
+//   back_off.h   when to try again what has failed
+//   checksum.h   the checksum that travels with every block
+//   printable.h  foreign text, made safe for a log or a terminal
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -19,21 +29,21 @@ enum class Errc {
   kCorruptBlock = 3,  ///< Checksum mismatch. Drop the block, recompute it.
   kBadFrame = 4,      ///< The peer's bytes are no frame. The session is over; reconnect.
   kBadRequest = 5,    ///< A field holds a value that is not allowed. A bug in the caller; do not retry.
-  kUnsupported = 6,   ///< A version, verb or feature that the peer does not speak. Do without it.
+  kUnsupported = 6,   ///< A version, request or feature that the peer does not speak. Do without it.
   kNoNamespace = 7,   ///< The namespace handle is unknown to this node. Open the namespace again.
-  kMismatch = 8,  ///< Two sides describe one thing differently (a namespace record, a checksum). Fix the configuration.
-  kTooLarge = 9,  ///< A length or count is over its limit. Split the request.
-  kBusy = 10,     ///< A limit on sessions, leases or queues is reached. Back off, then retry.
+  kMismatch = 8,      ///< Two sides describe one thing differently: a namespace record, say. Fix the configuration.
+  kTooLarge = 9,      ///< A length or count is over its limit. Split the request.
+  kBusy = 10,         ///< A limit on sessions, leases or queues is reached. Back off, then retry.
   kUnavailable = 11,  ///< The node cannot be reached, or its circuit breaker is open. Recompute.
   kNoRegion = 12,     ///< The region is unknown, too small, or its memory cannot be lent. Add it again.
   kQuarantined = 13,  ///< A timed-out transfer may still touch this memory. Use other memory.
   kDraining = 14,     ///< The node is shutting down and takes no new work. Recompute.
   kCancelled = 15,    ///< The caller gave the request up; its memory is its own again.
-  kNotFound = 16,     ///< Nothing is (any more) under that key of the disk tier. A miss: recompute.
+  kNotFound = 16,     ///< The disk tier has nothing under that key, or no longer. A miss: recompute.
   kDiskFailed = 17,   ///< The disk tier could not be read or written. Recompute; look at the disk.
 
   // Of this process only, never on the wire: from kErrcLocal on.
-  kForked = 1003,  ///< The client is the parent's, and this is a child of fork(). Make one of your own.
+  kForked = 1003,  ///< The client belongs to the parent, and this process is a child of fork(). Make a new client.
 };
 inline constexpr int kErrcLocal = 1000;  ///< A peer that sends this code or a higher one breaks the protocol.
 
