@@ -30,16 +30,17 @@ struct NamespaceId {
   friend auto operator<=>(const NamespaceId&, const NamespaceId&) = default;
 };
 
-/// What a request says besides a handle, so that a handle that means another namespace is noticed: the first 8 bytes.
+/// The first 8 bytes. A request carries them beside its namespace handle, so that a handle which means another
+/// namespace here is noticed.
 inline std::uint64_t namespace_check(const NamespaceId& space) {
   std::uint64_t value;
   std::memcpy(&value, space.bytes.data(), sizeof value);
   return value;
 }
 
-/// What a block's hash knows besides its tokens and the blocks before, such as which image its placeholder tokens stand
-/// for: the first 16 bytes of the SHA-256 of the hash's `extra`; all zero if there is none. Goes along with token ids,
-/// since equal ids with another extra are not the same.
+/// What a block's hash covers besides its tokens and the blocks before: which image its placeholder tokens stand for,
+/// say. The first 16 bytes of the SHA-256 of the hash's `extra`; all zero if there is none. Travels with token ids,
+/// since equal ids with different extras are different content.
 struct ExtraDigest {
   std::array<std::byte, 16> bytes{};
   friend bool operator==(const ExtraDigest&, const ExtraDigest&) = default;
@@ -48,8 +49,8 @@ struct ExtraDigest {
 static_assert(sizeof(ExtraDigest) == 16);
 ExtraDigest extra_digest(std::span<const std::byte> extra);
 
-/// The first 8 bytes. An engine's own hashes may all have the same ones (64 bits, padded in front): for what needs to
-/// be uniform there is short_hash().
+/// The first 8 bytes. Not uniform: an engine's own hashes may all begin alike (64 bits, padded in front). Where uniform
+/// bits are needed, take short_hash().
 inline std::uint64_t hash_prefix(const BlockHash& hash) {
   std::uint64_t value;
   std::memcpy(&value, hash.bytes.data(), sizeof value);
@@ -71,9 +72,9 @@ inline std::uint64_t short_hash(const BlockHash& hash) {
 }
 
 /// The checksum seed of a block: XXH3_64bits_withSeed(all 32 bytes of its hash, the first 8 bytes of its namespace id,
-/// little endian). So it depends on every bit of an engine's own hash, wherever its 64 bits lie among zeros.
+/// little endian). All 32 bytes count, because an engine's own hash may have its 64 bits anywhere among zeros.
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block);
-/// What wire version 1 and spill format 1 have in its place: bytes 8..15 of the hash XOR those 8 bytes.
+/// The seed of wire version 1 and spill format 1: bytes 8..15 of the hash XOR the first 8 bytes of the namespace id.
 std::uint64_t checksum_seed_v1(const NamespaceId& space, const BlockHash& block);
 
 BlockHash sha256(std::span<const std::byte> bytes);

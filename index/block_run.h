@@ -8,17 +8,19 @@
 #include <memory>
 #include <utility>
 
+#include "base/assert.h"
 #include "index/block_hash.h"
 #include "index/prefix_index.h"
 #include "index/stable_table.h"
 
 namespace kv {
 
-/// Two arrays in one allocation, hashes apart from ids, since a match reads nothing but hashes:
+/// Two arrays in one allocation. Hashes lie apart from ids, since a match reads nothing but hashes:
 ///
 ///     | hash 0 | hash 1 | ... | capacity x 32 bytes |  id 0 | id 1 | ... | capacity x 4 bytes |
 ///
-/// `heap_bytes` of a call is the owner's count of heap bytes, kept up to date. Cost: append amortised O(1).
+/// Each call that changes the allocation also updates `heap_bytes`, the owner's count of heap bytes. Cost: append
+/// amortised O(1).
 class BlockRun {
  public:
   BlockRun() = default;
@@ -37,11 +39,14 @@ class BlockRun {
   bool empty() const { return size_ == 0; }
   const BlockHash* hashes() const { return reinterpret_cast<const BlockHash*>(bytes_.get()); }
   const BlockId* ids() const { return reinterpret_cast<const BlockId*>(bytes_.get() + capacity_ * sizeof(BlockHash)); }
-  BlockId last() const { return ids()[size_ - 1]; }
+  BlockId last() const {
+    KV_ASSERT(size_ > 0);
+    return ids()[size_ - 1];
+  }
   std::size_t heap_bytes() const { return allocated_bytes(capacity_ * kBytesPerBlock); }
 
   void append(const BlockHash& hash, BlockId id, std::size_t& heap_bytes) {
-    // By a quarter once a run is long: half of the growth is wasted on average, and 36 bytes a block are most of the
+    // A long run grows by a quarter: half of each growth is wasted on average, and 36 bytes a block are most of the
     // index.
     if (size_ == capacity_) resize(capacity_ < 2 ? capacity_ + 1 : capacity_ + std::max(capacity_ / 4, 2u), heap_bytes);
     mutable_hashes()[size_] = hash;
@@ -50,6 +55,7 @@ class BlockRun {
   }
 
   void append(const BlockRun& other, std::size_t& heap_bytes) {
+    KV_ASSERT(size_ <= 0xFFFFFFFF - other.size_);
     if (capacity_ < size_ + other.size_) resize(size_ + other.size_, heap_bytes);
     std::memcpy(mutable_hashes() + size_, other.hashes(), other.size_ * sizeof(BlockHash));
     std::memcpy(mutable_ids() + size_, other.ids(), other.size_ * sizeof(BlockId));
@@ -58,6 +64,7 @@ class BlockRun {
 
   /// A new run of blocks [from, to) of this one.
   BlockRun copy(std::uint32_t from, std::uint32_t to, std::size_t& heap_bytes) const {
+    KV_ASSERT(from < to && to <= size_);
     BlockRun part;
     part.resize(to - from, heap_bytes);
     part.size_ = to - from;
@@ -66,9 +73,9 @@ class BlockRun {
     return part;
   }
 
-  /// Keeps the first `count` blocks. Gives memory back once half of it is unused, so that shrinking stays amortised
-  /// O(1).
+  /// Keeps the first `count` blocks. Memory is given back once half of it is unused, so shrinking stays amortised O(1).
   void truncate(std::uint32_t count, std::size_t& heap_bytes) {
+    KV_ASSERT(count <= size_);
     if (count == 0) return clear(heap_bytes);
     size_ = count;
     if (count < capacity_ / 2) resize(count, heap_bytes);

@@ -11,11 +11,11 @@
 
 namespace kv {
 
-/// A flat open-addressing map from a 32-bit fingerprint of the child's first hash to its node: the root of a busy tree
-/// has tens of thousands of children and most nodes have none or two.
+/// A flat open-addressing map from a 32-bit fingerprint of the child's first hash to the child's node. Made for both
+/// ends of a skewed crowd: the root of a busy tree has tens of thousands of children, most other nodes none or two.
 ///   1. Entries lie at or after their home (fingerprint modulo capacity), with no empty entry between.
-///   2. No map holds more than kFlatMax entries; a larger one is cut into 256 by the fingerprint's top bits, so that
-///      one insert never rehashes more than that.
+///   2. No flat map holds more than kFlatMax entries; a larger one is cut into 256 by the fingerprint's top bits, so
+///      that one insert never rehashes more than kFlatMax entries.
 /// Fingerprints need not be unique: find() asks the caller. `heap_bytes` as in BlockRun. Cost: O(1), one cache miss.
 class ChildMap {
  public:
@@ -58,6 +58,7 @@ class ChildMap {
 
   /// Requires: the node is here under this fingerprint.
   void erase(std::uint32_t fingerprint, std::uint32_t node, std::size_t& heap_bytes) {
+    KV_ASSERT(size_ > 0);
     --size_;
     if (shards_) {  // sizes along the path, then the entry itself
       ChildMap* map = this;
@@ -72,8 +73,8 @@ class ChildMap {
     if (size_ == 0) clear(heap_bytes);
   }
 
-  /// One of the nodes, or kNone. Looks from another place on with each size, so that a map that is emptied by asking
-  /// for one node after the other is not searched from its empty beginning each time. Cost: O(1) on average.
+  /// One of the nodes, or kNone. Where the search starts depends on the size: a map that is emptied one node at a time
+  /// would otherwise be searched from its empty beginning each time. Cost: O(1) on average.
   std::uint32_t any() const {
     if (size_ == 0) return kNone;
     const std::uint32_t start = size_ * 0x9E3779B1u;
@@ -115,9 +116,9 @@ class ChildMap {
     std::uint32_t fingerprint = 0;
     std::uint32_t node = kNone;
   };
-  static constexpr std::uint32_t kFlatMax = 49152;  // three quarters of 64 Ki entries: 512 KiB
+  static constexpr std::uint32_t kFlatMax = 49152;  // three quarters of 64 Ki entries: 512 KiB to rehash at most
   static constexpr std::uint32_t kShards = 256;
-  static constexpr std::uint32_t kDepthMax = 2;  // then the top bits are used up; 2^31 children fit before
+  static constexpr std::uint32_t kDepthMax = 2;  // cuts use 16 of the 32 bits; 2^31 children fit below that
   static constexpr std::size_t kShardsBytes = kShards * 24 + 16;
 
   ChildMap& leaf_of(std::uint32_t fingerprint) {
@@ -129,7 +130,7 @@ class ChildMap {
   std::uint32_t index_of(std::uint32_t fingerprint, std::uint32_t node) const {
     KV_ASSERT(capacity_ > 0);
     for (std::uint32_t i = fingerprint & (capacity_ - 1);; i = (i + 1) & (capacity_ - 1)) {
-      KV_ASSERT(entries_[i].node != kNone);
+      KV_ASSERT(entries_[i].node != kNone);  // an empty entry ends the search: the node is not here (1)
       if (entries_[i].node == node) return i;
     }
   }
@@ -138,6 +139,7 @@ class ChildMap {
     ++size_;
     if (!shards_ && size_ > kFlatMax && depth < kDepthMax) cut(depth, heap_bytes);
     if (shards_) return shards_[fingerprint << 8 * depth >> 24].insert(fingerprint, node, depth + 1, heap_bytes);
+    // Three quarters full at most: probing stays short, and every search meets an empty entry that ends it.
     if (size_ > capacity_ / 4 * 3) rehash(capacity_ == 0 ? 4 : capacity_ * 2, heap_bytes);
     put({fingerprint, node});
   }
@@ -159,6 +161,7 @@ class ChildMap {
       }
     }
     entries_[hole] = Entry();
+    // By a quarter at an eighth: far from both bounds, so that insert and erase at one size do not rehash each time.
     if (capacity_ > 4 && size_ < capacity_ / 8) rehash(capacity_ / 4, heap_bytes);
   }
 
@@ -173,6 +176,7 @@ class ChildMap {
   }
 
   void cut(std::uint32_t depth, std::size_t& heap_bytes) {
+    KV_ASSERT(depth < kDepthMax && !shards_);
     heap_bytes -= this->heap_bytes();
     const auto old = std::move(entries_);
     const auto old_capacity = std::exchange(capacity_, 0);
@@ -184,8 +188,8 @@ class ChildMap {
     }
   }
 
-  std::unique_ptr<Entry[]> entries_;    // capacity_ of them, or
-  std::unique_ptr<ChildMap[]> shards_;  // kShards
+  std::unique_ptr<Entry[]> entries_;    // capacity_ of them; or none, and then
+  std::unique_ptr<ChildMap[]> shards_;  // kShards of them
   std::uint32_t capacity_ = 0;          // a power of two, or 0
   std::uint32_t size_ = 0;
 };

@@ -7,12 +7,14 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/assert.h"
+
 namespace kv {
 
-/// A cover is a block that counts together with all above it (PrefixIndex::cover). Few blocks are covers, so they are
-/// kept here and not in the edges, which have no room left in their cache line.
+/// A cover is a block that counts together with all blocks above it (PrefixIndex::cover). Few blocks are covers, so
+/// they are kept in this table; an edge fills its cache line already.
 ///   1. A node is covered iff it has covers or covered children. Only covered nodes are known here.
-///   2. With a covered child, all of the node's run counts; else its blocks up to the deepest cover.
+///   2. With a covered child, all of the node's run counts. Without, its blocks up to the deepest cover.
 /// Cost: O(log covers).
 class CoverTable {
  public:
@@ -22,7 +24,7 @@ class CoverTable {
   void add(std::uint32_t node, std::uint32_t depth) { covers_.insert(key(node, depth)); }
   bool remove(std::uint32_t node, std::uint32_t depth) { return covers_.erase(key(node, depth)) > 0; }
   bool contains(std::uint32_t node, std::uint32_t depth) const { return covers_.contains(key(node, depth)); }
-  /// The block at this depth has moved to another node; it may be no cover.
+  /// The block at this depth has moved to another node. Does nothing if that block is no cover.
   void move(std::uint32_t from, std::uint32_t to, std::uint32_t depth) {
     if (!covers_.empty() && remove(from, depth)) add(to, depth);
   }
@@ -39,7 +41,9 @@ class CoverTable {
   }
   void add_child(std::uint32_t node) { ++child_counts_[node]; }
   void remove_child(std::uint32_t node) {
-    if (const auto found = child_counts_.find(node); --found->second == 0) child_counts_.erase(found);
+    const auto found = child_counts_.find(node);
+    KV_ASSERT(found != child_counts_.end() && found->second > 0);
+    if (--found->second == 0) child_counts_.erase(found);
   }
   void forget_children(std::uint32_t node) { child_counts_.erase(node); }
   void move_children(std::uint32_t from, std::uint32_t to) {  ///< Instead of those that `to` had.

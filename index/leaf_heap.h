@@ -10,7 +10,8 @@
 
 namespace kv {
 
-/// A 4-ary heap over numbered leaves that knows where each one is, so that any can be removed or renamed.
+/// A 4-ary heap over numbered leaves that knows where each leaf lies, so that any can be removed or renamed. 4-ary:
+/// half as deep as a binary heap, and the four children lie side by side.
 ///   1. No entry's key is below its parent entry's key.
 ///   2. positions_[leaf] is one more than where the leaf's entry lies, 0 if it has none.
 /// Cost: O(log leaves); top() and contains() O(1).
@@ -23,7 +24,10 @@ class LeafHeap {
 
   bool empty() const { return entries_.size() == 0; }
   std::uint32_t size() const { return entries_.size(); }
-  Entry top() const { return entries_[0]; }
+  Entry top() const {
+    KV_ASSERT(!empty());
+    return entries_[0];
+  }
   bool contains(std::uint32_t leaf) const { return leaf < positions_.size() && positions_[leaf] != 0; }
   std::uint64_t key(std::uint32_t leaf) const { return entries_[positions_[leaf] - 1].key; }
 
@@ -47,7 +51,7 @@ class LeafHeap {
     if (last.leaf != leaf) place(hole, last);
   }
 
-  /// Gives the entry of `from`, if there is one, to `to`.
+  /// Gives the entry of `from`, if there is one, to `to`: an edge was split or joined, and its leaf end lives on.
   void rename(std::uint32_t from, std::uint32_t to) {
     if (!contains(from)) return;
     while (positions_.size() <= to) positions_[positions_.add()] = 0;

@@ -18,7 +18,8 @@ constexpr std::size_t kTextBytesMax = 16 * 1024;
 constexpr std::size_t kBlockSizeMax = 65536;  // tokens
 constexpr std::size_t kBlockBytesMax = std::size_t{1} << 30;
 
-/// docs/namespace-record.md says what each means. Appending one is compatible; renaming or removing one is not.
+/// docs/namespace-record.md says what each means. Adding a key is compatible. Renaming or removing one is not: every
+/// namespace that has it would become another namespace.
 constexpr std::array<std::string_view, 16> kKeys = {
     "block_bytes", "block_size", "cache_group",  "dtype",    "hash", "head_range", "layer_range", "layout",
     "lora",        "model",      "quantization", "revision", "rope", "salt",       "tenant",      "weights_epoch"};
@@ -26,7 +27,7 @@ static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
 
 using Fields = std::map<std::string, std::string>;
 
-/// For a message: quoted, one line, of bounded length whatever the input was.
+/// A value as part of a message: quoted, on one line, and of bounded length whatever the input was.
 std::string quoted(std::string_view value) {
   constexpr std::size_t kShown = 80;
   std::string text = "\"";
@@ -68,7 +69,8 @@ std::string field_problem(std::string_view key, std::string_view value) {
   return {};
 }
 
-/// The value of a required decimal field, or 0 and `problem` set. One number has one spelling.
+/// The value of a required decimal field; or 0, and `problem` says why. Leading zeros are refused: one number has one
+/// spelling, or one namespace would have two ids.
 std::size_t parse_count(const Fields& fields, const std::string& key, std::size_t max, std::string& problem) {
   const auto field = fields.find(key);
   const std::string allowed = "a decimal number from 1 to " + std::to_string(max) + " without leading zeros";
@@ -94,6 +96,7 @@ Result<NamespaceRecord> NamespaceRecord::parse(std::string_view text, std::strin
     return refuse(why, "the text has " + std::to_string(text.size()) + " bytes; allowed: at most 16384");
   }
   Fields fields;
+  // Only sorted lines are accepted: a text that is not canonical would have another digest than the same fields sorted.
   std::string_view previous;
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = rest.find('\n');
@@ -137,6 +140,7 @@ Result<NamespaceRecord> NamespaceRecord::from_fields(Fields fields, std::string*
     return refuse(why, "the text has " + std::to_string(record.text_.size()) + " bytes; allowed: at most 16384");
   }
   record.fields_ = std::move(fields);
+  KV_ASSERT(record.block_bytes_ > 0 && record.block_size_ > 0);
   record.digest_ = sha256(std::as_bytes(std::span(record.text_)));
   return record;
 }

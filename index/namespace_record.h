@@ -1,4 +1,4 @@
-// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes in two namespaces are two
+// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes in two namespaces name two
 // blocks.
 #pragma once
 
@@ -14,9 +14,9 @@ namespace kv {
 
 /// A canonical record: `key=value` lines sorted by key, each ended by '\n' (docs/namespace-record.md lists the keys).
 /// Keys are [a-z0-9_.]{1,64}; values are printable ASCII, 1..1024 bytes; at most 64 fields, 16 KiB in all. Required:
-/// `model`, `block_size` (tokens, 1..65536), `block_bytes` (1..1 GiB); both decimal without leading zeros, so that
-/// one namespace has one text. A field with an empty value is the same as no field and is left out of the text. Unknown
-/// keys are refused unless they begin with `x.`, which is for callers' own distinctions.
+/// `model`, `block_size` (tokens, 1..65536), `block_bytes` (1..1 GiB); the numbers decimal without leading zeros, so
+/// that one namespace has one text. A field with an empty value means no field, and is left out of the text. Unknown
+/// keys are refused, but for those that begin with `x.`: these are for callers' own distinctions.
 class NamespaceRecord {
  public:
   /// Parses and checks a canonical text. Errors: kBadRequest; `*why` (if given) then names the field, its value and
@@ -29,7 +29,7 @@ class NamespaceRecord {
   const BlockHash& digest() const { return digest_; }  ///< SHA-256 of text(): the chain's h[-1].
   NamespaceId id() const;                              ///< First 16 bytes of digest().
   std::string_view field(std::string_view key) const;  ///< Empty if absent.
-  /// Whether block hashes are hash_chain()'s, as far as the record says: field `hash` absent.
+  /// Whether the record says that block hashes come from hash_chain(): it has no field `hash`.
   bool has_own_chain() const;
   std::size_t block_bytes() const { return block_bytes_; }  ///< Bytes of every block of the namespace.
   std::size_t block_size() const { return block_size_; }    ///< Tokens of every block of the namespace.

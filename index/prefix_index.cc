@@ -23,19 +23,21 @@ using NodeId = std::uint32_t;
 constexpr NodeId kNoNode = 0xFFFFFFFF;        // as a block's node: the BlockId is free
 constexpr NodeId kUnlinkedNode = 0xFFFFFFFE;  // as a block's node: pinned, but in no tree any more
 
-// A join moves the blocks of one edge and undoes a split; where prefixes come and go, the two may alternate. These
-// bounds keep a join under some microseconds. A longer edge is left alone: one more hop in hundreds of blocks costs
+// A join moves the blocks of one edge and undoes a split. Where prefixes come and go, joins and splits may alternate;
+// these bounds keep each under some microseconds. A longer edge is left alone: one more hop in hundreds of blocks costs
 // nothing.
 constexpr std::size_t kJoinMovedMax = 256;
 constexpr std::size_t kJoinBlocksMax = 4096;
 
 __extension__ using Wide = unsigned __int128;
 
-constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;  // of the standard library's containers, allocated
+// What one element of a standard container takes, as allocated: used_bytes() counts them without asking each.
+constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
-/// What is known of a block besides its hash. Half a cache line, read once per request; a match never touches it.
+/// What is known of a block besides its hash. Half a cache line, so that one read brings all of it. A match reads
+/// hashes only, and touches a Block for the last of a prefix alone.
 struct Block {
   std::uint64_t slot = 0;
   std::uint64_t recency = 0;
@@ -48,7 +50,8 @@ static_assert(sizeof(Block) == 32);
 
 using Candidates = std::set<BlockId, TokenTable::Order>;
 
-/// An edge of a tree together with what hangs below its last block. A root has an empty run.
+/// An edge of a tree together with what hangs below its last block. A root has an empty run. One cache line: a walk
+/// takes one miss per edge, besides those for the hashes.
 struct alignas(64) Node {
   BlockRun run;
   ChildMap children;
@@ -70,26 +73,29 @@ struct Tree {
   bool is_in_emptied = false;
 };
 
-/// Blocks that were cut off, below a root of their own.
+/// Blocks that were cut off by detach(). They hang below a root of their own until reap() has taken them apart.
 struct Detached {
   NodeId root;
   std::uint32_t label;
-  BlockId above = kNoBlock;   ///< Gets their recency. It may be gone by then, and another block have its id:
-  BlockHash above_hash = {};  ///< that one has another name.
-  std::uint64_t recency = 0;  ///< Of those that are gone.
+  /// The block above the cut, which inherits their recency (invariant 3). By the time they are gone, that block may be
+  /// gone too and another have its id; the hash tells the two apart.
+  BlockId above = kNoBlock;
+  BlockHash above_hash = {};
+  std::uint64_t recency = 0;  ///< The latest of those that are gone.
 };
 
-/// What the run of an unlinked block knew of it.
+/// What an unlinked block still has to tell and its run, which is gone, knew.
 struct Orphan {
   BlockHash hash;
   TreeId tree;
 };
 
-// A run is some pages long and often comes from memory; the processor's own prefetch stops at each page. 8.2 -> 6.4 ns
-// a block when cold, 1.46 -> 1.55 when warm.
+// Hashes ahead. A run is some pages long and often not in cache, and the processor's own prefetch stops at each page.
+// Measured: 8.2 -> 6.4 ns a block when cold, 1.46 -> 1.55 when warm.
 constexpr std::size_t kPrefetchAhead = 32;
 
-/// How many leading hashes of `a` and `b` are equal.
+/// How many leading hashes of `a` and `b` are equal. Four words by XOR and OR: one branch a block instead of a call of
+/// memcmp.
 std::size_t common_count(const BlockHash* a, const BlockHash* b, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     if (i % 2 == 0 && i + kPrefetchAhead < count) __builtin_prefetch(a + i + kPrefetchAhead);
@@ -109,15 +115,16 @@ struct PrefixIndex::Impl {
   StableTable<Node> nodes;
   std::vector<Tree> trees;
   std::vector<TreeId> free_trees, emptied_trees;
-  std::vector<LeafHeap>
-      leaves;  ///< By group: nodes without children; the key is a lower bound of the leaf end's recency.
+  /// By group: the nodes without children. A key is a lower bound of the leaf end's recency: touch() does not look for
+  /// the heap entry, and oldest_leaf_end() brings a stale one up to date when it reaches the top.
+  std::vector<LeafHeap> leaves;
   TokenTable tokens;
   CoverTable covers;
   std::unordered_map<std::uint32_t, Orphan> orphans;
   std::uint32_t free_block = 0xFFFFFFFF;  ///< First of a list through Block::depth.
   NodeId free_node = kNoNode;
   std::deque<Detached> detached;
-  NodeId reaping = kNoNode;  ///< Where reap() goes on, in detached.front(); kNoNode: at its root.
+  NodeId reaping = kNoNode;  ///< Where in detached.front() reap() goes on; kNoNode: at the root.
   std::size_t linked_count = 0;
   std::size_t heap_bytes = 0;  ///< Of runs and child maps.
   std::size_t candidate_count = 0;
@@ -125,7 +132,7 @@ struct PrefixIndex::Impl {
 
   explicit Impl(std::uint64_t seed) : hash_seed(seed) {}
 
-  // -- access
+  // -- access. Ids come from callers: each is checked where it enters, and trusted from there on.
 
   Block& at(BlockId block) {
     KV_ASSERT(is_known(block));
@@ -150,6 +157,7 @@ struct PrefixIndex::Impl {
   LeafHeap& leaves_of(NodeId node) { return leaves[trees[nodes[node].tree].group]; }
   const LeafHeap& leaves_of(NodeId node) const { return leaves[trees[nodes[node].tree].group]; }
 
+  /// The block's place in its run.
   std::uint32_t offset(const Block& block) const { return block.depth - nodes[block.node].first_depth; }
   bool is_root(const Node& node) const { return node.parent == kNoNode; }
   /// The block above the node's first; kNoBlock below a root.
@@ -189,6 +197,7 @@ struct PrefixIndex::Impl {
 
   // -- structure
 
+  /// From the free list first: the tables never shrink, so a freed entry is the cheapest one.
   NodeId new_node(std::uint32_t tree, NodeId parent, std::uint32_t first_depth) {
     NodeId id = free_node;
     if (id != kNoNode) {
@@ -205,7 +214,7 @@ struct PrefixIndex::Impl {
     return id;
   }
 
-  /// `heir`: where a walk that stands at the node goes on.
+  /// `heir`: where reap() goes on if it stands at this node.
   void free_empty_node(NodeId id, NodeId heir) {
     Node& node = nodes[id];
     if (reaping == id) reaping = heir;
@@ -246,7 +255,8 @@ struct PrefixIndex::Impl {
     nodes[to].children.for_each([&](NodeId child) { nodes[child].parent = to; });
   }
 
-  /// Returns how many of them are pinned.
+  /// Tells the run's blocks, and the covers among them, that they belong to `node` now. Returns how many are pinned.
+  /// (A cover is pinned, so blocks without pins need no look into the table of covers.)
   std::uint32_t set_node(const BlockRun& run, NodeId node) {
     std::uint32_t pinned = 0;
     for (std::uint32_t i = 0; i < run.size(); ++i) {
@@ -260,12 +270,17 @@ struct PrefixIndex::Impl {
     return pinned;
   }
 
-  /// One of the node's own blocks was pinned for the first time, or unpinned for the last; `count` of them.
+  /// `count` of the node's own blocks were pinned for the first time; or unpinned for the last, with 0 - count. Goes up
+  /// to the root (5), or to `below` if the caller goes on from there.
   void add_pinned(NodeId id, std::uint32_t count, NodeId below = kNoNode) {
     for (; id != below && id != kNoNode; id = nodes[id].parent) nodes[id].pinned_count += count;  // modulo 2^32
   }
 
-  /// Cuts the node's run after `count` blocks and returns the node that ends there. The cheaper half gets a new node.
+  /// Cuts the node's run after `count` blocks and returns the node that ends there. The half that is cheaper to move
+  /// gets the new node: moving means to rewrite each block's node, and for the lower half each child's parent too.
+  ///
+  ///     upper is new:  parent -> other [0, count) -> id [count, size) -> children
+  ///     lower is new:  parent -> id [0, count) -> other [count, size) -> children
   NodeId split(NodeId id, std::uint32_t count) {
     Node& node = nodes[id];
     const std::uint32_t size = node.run.size();
@@ -289,6 +304,8 @@ struct PrefixIndex::Impl {
     move_children(id, other);
     covers.move_children(id, other);
     if (covers.is_covered(other)) covers.add_child(id);
+    // The upper half keeps its count, which includes all below (5). The lower half's is the sum of its own and its
+    // children's.
     nodes[other].pinned_count = moved_pinned;
     if (node.pinned_count > 0) {
       nodes[other].children.for_each([&](NodeId child) { nodes[other].pinned_count += nodes[child].pinned_count; });
@@ -311,6 +328,8 @@ struct PrefixIndex::Impl {
     NodeId child_id = kNoNode;
     node.children.for_each([&](NodeId only) { child_id = only; });
     Node& child = nodes[child_id];
+    KV_ASSERT(child.parent == id && child.first_depth == node.first_depth + node.run.size());
+    // As with split(): whichever costs less to move goes into the other.
     const std::size_t child_moved = child.run.size() + child.children.size(), node_moved = node.run.size();
     if (std::min(child_moved, node_moved) > kJoinMovedMax) return;
     if (node.run.size() + child.run.size() > kJoinBlocksMax) return;
@@ -339,9 +358,9 @@ struct PrefixIndex::Impl {
     }
   }
 
-  // -- covers
+  // -- covers. A walk upward stops at the first node that was covered before, or still is: all above are as they were.
 
-  /// How many blocks of the node's run are covered: its first ones.
+  /// How many blocks of the node's run are covered; these are its first ones.
   std::uint32_t covered_count(NodeId id) const {
     if (covers.empty()) return 0;
     if (covers.child_count(id) > 0) return nodes[id].run.size();
@@ -349,7 +368,7 @@ struct PrefixIndex::Impl {
     return end == 0 ? 0 : end - nodes[id].first_depth;
   }
 
-  /// The node, which was not covered, is now. Returns how many blocks above it are covered now and were not.
+  /// The node has become covered. Returns how many blocks above it have become so with it.
   std::size_t cover_above(NodeId id) {
     std::size_t fresh = 0;
     for (id = nodes[id].parent; !is_root(nodes[id]); id = nodes[id].parent) {
@@ -361,7 +380,7 @@ struct PrefixIndex::Impl {
     return fresh;
   }
 
-  /// The node, `id` below `above`, is covered no more. Returns how many blocks above it are not either.
+  /// A child of `above` is covered no more. Returns how many blocks, from `above` up, are covered no more with it.
   std::size_t uncover_above(NodeId above, Steps* steps) {
     std::size_t ended = 0;
     for (NodeId id = above; !is_root(nodes[id]); id = nodes[id].parent) {
@@ -386,8 +405,9 @@ struct PrefixIndex::Impl {
 
   // -- eviction order
 
-  /// Puts the node where it belongs after its leaf end, or whether it is a leaf, has changed. Pinned leaf ends may stay
-  /// in the heap: oldest_leaf_end() takes them out when it meets them, and unpin() puts them back.
+  /// Puts the node where it belongs in its heap, after the leaf end has changed or the node has become a leaf or ceased
+  /// to be one. Pinned leaf ends may stay in the heap: oldest_leaf_end() takes them out when it meets them, and unpin()
+  /// puts them back. So a pin costs no heap operation.
   void update_leaf(NodeId id) {
     const Node& node = nodes[id];
     LeafHeap& heap = leaves_of(id);
@@ -404,12 +424,13 @@ struct PrefixIndex::Impl {
     }
   }
 
-  /// A removed block leaves its recency to the block above.
+  /// A removed block leaves its recency to the block above (3).
   void inherit(BlockId above, std::uint64_t recency) {
     if (above != kNoBlock) blocks[to_int(above)].recency = std::max(blocks[to_int(above)].recency, recency);
   }
 
-  /// The same for a leaf end that is about to go; the first of what was detached leaves it to the block that was above.
+  /// The same for a leaf end that is about to go. The first block of what was detached has none above: its recency
+  /// waits in the Detached for the block that was above the cut.
   void bequeath(const Block& gone) {
     const Node& node = nodes[gone.node];
     const std::uint32_t count = offset(gone);
@@ -451,6 +472,7 @@ struct PrefixIndex::Impl {
   }
 
   void count_removed(std::uint32_t tree) {
+    KV_ASSERT(linked_count > 0 && trees[tree].block_count > 0);
     --linked_count;
     --trees[tree].block_count;
     note_if_empty(tree);
@@ -463,17 +485,18 @@ struct PrefixIndex::Impl {
     emptied_trees.push_back(TreeId{id});
   }
 
-  /// Takes out a node that lost its last block, and what that means for its parent.
+  /// Takes out a node that lost its last block. Its parent may be a leaf now, or have one child left and join with it.
   void remove_empty_node(NodeId id, NodeId parent) {
     free_empty_node(id, parent);
     update_leaf(parent);
     join_only_child(parent);
   }
 
-  /// Takes a leaf end out of its run, and the run out of the tree with its last block. The block itself is left.
+  /// Takes a leaf end out of its run, and the run out of the tree with its last block. The Block entry stays.
   void cut_leaf_end(BlockId block) {
     const NodeId id = at(block).node;
     Node& node = nodes[id];
+    KV_ASSERT(node.run.last() == block && node.children.size() == 0);  // invariant 1
     count_removed(node.tree);
     if (node.run.size() > 1) {
       node.run.truncate(node.run.size() - 1, heap_bytes);
@@ -486,9 +509,10 @@ struct PrefixIndex::Impl {
     }
   }
 
-  /// The leaf end, which is pinned, becomes unlinked.
+  /// A pinned leaf end becomes unlinked: out of the tree, and still known by its id until the last unpin.
   void take_out_leaf_end(BlockId block) {
     Block& gone = at(block);
+    KV_ASSERT(gone.pin_count > 0);
     const Node& node = nodes[gone.node];
     orphans[to_int(block)] = {node.run.hashes()[offset(gone)], TreeId{node.tree}};
     ++trees[node.tree].unlinked_count;
@@ -526,8 +550,9 @@ TreeId PrefixIndex::add_tree(std::uint32_t group) {
 
 void PrefixIndex::remove_tree(TreeId id) {
   Impl& impl = *impl_;
-  KV_ASSERT(is_empty(id));
+  KV_ASSERT(is_empty(id));  // also no unlinked block: forget() will ask for its tree
   Tree& tree = impl.at(id);
+  KV_ASSERT(tree.root != kNoNode && impl.nodes[tree.root].children.size() == 0);
   if (tree.is_in_emptied) std::erase(impl.emptied_trees, id);
   impl.nodes[tree.root].children.clear(impl.heap_bytes);
   impl.free_empty_node(tree.root, kNoNode);
@@ -555,6 +580,7 @@ PrefixIndex::Prefix PrefixIndex::match(TreeId tree, std::span<const BlockHash> h
     const BlockRun& run = impl.nodes[id].run;
     const std::size_t count = std::min<std::size_t>(run.size(), hashes.size() - prefix.block_count);
     const std::size_t equal = common_count(run.hashes(), &hashes[prefix.block_count], count);
+    KV_ASSERT(equal > 0);  // the child was found by its first hash
     prefix.block_count += equal;
     prefix.last = run.ids()[equal - 1];
     if (equal < run.size()) break;
@@ -567,6 +593,7 @@ void PrefixIndex::blocks_of(const Prefix& prefix, std::span<BlockId> blocks) con
   if (blocks.empty()) return;
   const Block& last = impl_->linked(prefix.last);
   KV_ASSERT(last.depth + 1 == prefix.block_count);
+  // Upward from the last block, since a node knows its parent; each run fills the part of `blocks` before it.
   std::size_t left = prefix.block_count;
   for (NodeId id = last.node; left > 0; id = impl_->nodes[id].parent) {
     const Node& node = impl_->nodes[id];
@@ -589,7 +616,8 @@ PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent
   const Node& node = impl.nodes[id];
   if (count < node.run.size()) {
     if (impl.is_candidate(parent, node.run.ids()[count])) consider(node.run.ids()[count]);
-  } else if (node.candidates) {  // in lexicographic order, the longest common prefix is with a neighbour
+  } else if (node.candidates) {
+    // In lexicographic order the longest common prefix is with a neighbour of where `wanted` would stand.
     const auto after = node.candidates->lower_bound(wanted);
     if (after != node.candidates->begin()) consider(*std::prev(after));
     if (after != node.candidates->end()) consider(*after);
@@ -598,6 +626,7 @@ PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent
 }
 
 BlockId PrefixIndex::find_child(TreeId tree, BlockId parent, const BlockHash& hash) const {
+  // Inside a run the one child is the block that follows; only behind the run's end is there a choice.
   const auto [id, count] = impl_->place(tree, parent);
   const Node& node = impl_->nodes[id];
   if (count < node.run.size()) return node.run.hashes()[count] == hash ? node.run.ids()[count] : kNoBlock;
@@ -611,6 +640,7 @@ BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, 
   auto [id, count] = impl.place(tree, parent);
   if (count < impl.nodes[id].run.size()) id = impl.split(id, count);
 
+  // A leaf's run grows in place. With children, or below a root, whose run stays empty, the block begins a new edge.
   const bool is_append = count > 0 && impl.nodes[id].children.size() == 0;
   const std::uint32_t depth = impl.nodes[id].first_depth + count;
   const NodeId target = is_append ? id : impl.new_node(static_cast<std::uint32_t>(tree), id, depth);
@@ -633,7 +663,7 @@ void PrefixIndex::remove_leaf_end(BlockId block) {
   Impl& impl = *impl_;
   KV_ASSERT(is_leaf_end(block));
   KV_ASSERT(pin_count(block) == 0);
-  impl.bequeath(impl.at(block));
+  impl.bequeath(impl.at(block));  // first: afterwards the block has nobody above it
   impl.cut_leaf_end(block);
   impl.free(block);
 }
@@ -646,7 +676,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
   const BlockId above = parent(block);
   const std::uint32_t tree = impl.nodes[top].tree;
 
-  // First the tree is made whole without the blocks, then they are handed out.
+  // The tree is made whole without the blocks before any is handed out: `removed` asks the index about them.
   std::vector<NodeId> node_ids{top};  // parents before children
   for (std::size_t i = 0; i < node_ids.size(); ++i) {
     impl.nodes[node_ids[i]].children.for_each([&](NodeId child) { node_ids.push_back(child); });
@@ -696,7 +726,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
       impl.orphans[to_int(gone)] = {run->hashes()[i], TreeId{tree}};
       ++impl.trees[tree].unlinked_count;
       removed(gone);
-      if (impl.at(gone).pin_count == 0) forget(gone);
+      if (impl.at(gone).pin_count == 0) forget(gone);  // `removed` may have taken the last pin off
     }
     run->clear(impl.heap_bytes);
   }
@@ -706,9 +736,11 @@ void PrefixIndex::forget(BlockId block) {
   KV_ASSERT(impl_->at(block).node == kUnlinkedNode);
   KV_ASSERT(pin_count(block) == 0);
   const auto orphan = impl_->orphans.find(to_int(block));
+  KV_ASSERT(orphan != impl_->orphans.end());
   const auto tree = static_cast<std::uint32_t>(orphan->second.tree);
   impl_->orphans.erase(orphan);
   impl_->free(block);
+  KV_ASSERT(impl_->trees[tree].unlinked_count > 0);
   --impl_->trees[tree].unlinked_count;
   impl_->note_if_empty(tree);
 }
@@ -729,10 +761,11 @@ void PrefixIndex::unpin(BlockId block) {
   KV_ASSERT(unpinned.pin_count > 0);
   if (--unpinned.pin_count > 0 || unpinned.node == kUnlinkedNode) return;
   impl_->add_pinned(unpinned.node, 0u - 1);
-  if (is_leaf_end(block)) impl_->update_leaf(unpinned.node);
+  if (is_leaf_end(block)) impl_->update_leaf(unpinned.node);  // oldest_leaf_end() may have taken it out of the heap
 }
 
-/// From the last block up: what changed in an edge is carried along, so that each edge above is met once.
+/// From the last block up. The count of fresh pins is carried along, so that each edge above is written once and not
+/// once for every block.
 void PrefixIndex::pin(std::span<const BlockId> prefix) {
   Impl& impl = *impl_;
   std::uint32_t fresh = 0;
@@ -756,12 +789,13 @@ void PrefixIndex::unpin(std::span<const BlockId> prefix) {
   for (std::size_t i = prefix.size(); i-- > 0;) {
     Block& block = impl.at(prefix[i]);
     KV_ASSERT(block.pin_count > 0);
-    if (block.node == kUnlinkedNode) {  // and so are those after it in the chain
+    if (block.node == kUnlinkedNode) {  // and so are those after it in the chain: no edge counts them
       --block.pin_count;
       continue;
     }
     if (block.node != node) {
-      // Blocks that were detached since have a root of their own: then the walk ends there, and begins afresh here.
+      // Blocks that were detached since the pin have a root of their own. The walk from there ends at that root, not at
+      // this node, and what it carried is spent: begin afresh.
       NodeId at = node;
       for (; at != block.node && at != kNoNode; at = impl.nodes[at].parent) impl.nodes[at].pinned_count -= ended;
       if (at == kNoNode) ended = 0;
@@ -780,7 +814,8 @@ void PrefixIndex::move_pin(BlockId from, BlockId to) {
   Block& next = impl.at(to);
   KV_ASSERT(old.pin_count > 0 && next.pin_count < 0xFFFFFFFF && parent(to) == from);
   const std::uint32_t gained = ++next.pin_count == 1, lost = --old.pin_count == 0;
-  if (old.node != next.node) impl.nodes[next.node].pinned_count += gained;  // directly below
+  // In one edge nothing changes but the sum. In two, `to` begins the edge directly below that of `from`.
+  if (old.node != next.node) impl.nodes[next.node].pinned_count += gained;
   if (gained != lost) impl.add_pinned(old.node, gained - lost);
 }
 
@@ -792,7 +827,7 @@ bool PrefixIndex::has_pinned(BlockId block, Steps& steps) const {
   if (node.pinned_count == 0) return false;
   const std::uint32_t count = impl.offset(known);
   if (count == 0) return true;
-  // Those of the run above the block do not count.
+  // The edge counts its whole run; pinned blocks above this one do not matter here.
   steps.take(count);
   std::uint32_t above = 0;
   for (std::uint32_t i = 0; i < count; ++i) above += impl.blocks[to_int(node.run.ids()[i])].pin_count > 0;
@@ -804,7 +839,7 @@ bool PrefixIndex::has_pinned(BlockId block, Steps& steps) const {
 std::size_t PrefixIndex::cover(BlockId block) {
   Impl& impl = *impl_;
   const Block& known = impl.linked(block);
-  KV_ASSERT(known.pin_count > 0 && !is_cover(block));
+  KV_ASSERT(known.pin_count > 0 && !is_cover(block));  // pinned: set_node() moves covers by that
   const std::uint32_t before = impl.covered_count(known.node), end = impl.offset(known) + 1;
   impl.covers.add(known.node, known.depth);
   if (before > 0) return std::max(end, before) - before;
@@ -838,6 +873,7 @@ bool PrefixIndex::is_cover(BlockId block) const {
   return impl_->is_linked(block) && impl_->covers.contains(impl_->at(block).node, impl_->at(block).depth);
 }
 
+/// One heap a group, so the oldest of all is the oldest of the groups' oldest; there are as few groups as block sizes.
 BlockId PrefixIndex::oldest_leaf_end(Steps* steps) {
   BlockId oldest = kNoBlock;
   for (std::uint32_t group = 0; group < impl_->leaves.size(); ++group) {
@@ -862,6 +898,7 @@ BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
     } else {
       return end;
     }
+    // Each repair is done once for a pin or a use, so it is paid for by them: amortised, the search is O(log leaves).
     if (steps == nullptr) continue;
     steps->take(Steps::kLeaf);
     if (!steps->are_left()) break;
@@ -869,7 +906,7 @@ BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
   return kNoBlock;
 }
 
-// -- removal in slices
+// -- removal in bounded steps
 
 std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
   Impl& impl = *impl_;
@@ -882,6 +919,8 @@ std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
     top = impl.at(block).node;
     KV_ASSERT(impl.nodes[top].parent == upper);
   }
+  // From here on `top` is a whole edge that begins with the block. Move it below a root of its own, and take what it
+  // counted out of the edges above.
   const NodeId old_parent = impl.nodes[top].parent;
   impl.unlink_child(old_parent, top);
   impl.add_pinned(old_parent, 0 - impl.nodes[top].pinned_count);
@@ -901,6 +940,7 @@ void PrefixIndex::detach_all(TreeId tree, std::uint32_t label) {
   Impl& impl = *impl_;
   NodeId& root = impl.at(tree).root;
   if (impl.nodes[root].children.size() == 0) return;
+  // The tree gets a new, empty root; the old one takes everything with it.
   impl.detached.push_back({.root = root, .label = label});
   root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
 }
@@ -920,6 +960,8 @@ std::size_t PrefixIndex::reap(Steps& steps, const std::function<void(BlockId, st
   while (!impl.detached.empty() && steps.are_left()) {
     const NodeId root = impl.detached.front().root;
     const std::uint32_t label = impl.detached.front().label;
+    // Depth first, without a stack: down to some leaf, take its blocks from the end, and the node that is empty then
+    // hands the walk to its parent (free_empty_node). Between two calls only `reaping` has to be remembered.
     if (impl.reaping == kNoNode) impl.reaping = root;
     const NodeId id = impl.reaping;
     if (const NodeId child = impl.nodes[id].children.any(); child != ChildMap::kNone) {
@@ -1007,7 +1049,7 @@ void PrefixIndex::for_each_detached(const std::function<void(BlockId)>& visit) c
 
 std::string PrefixIndex::check() const { return impl_->check(); }
 
-// -- checks, for tests
+// -- checks, for tests: every sum is counted again from the blocks up, and every link is followed both ways
 
 std::string PrefixIndex::Impl::check() const {
   std::size_t node_count = 0, bytes = 0, candidates = 0, linked = 0, free_blocks = 0, unlinked = 0, free_nodes = 0;

@@ -1,6 +1,21 @@
-// index/prefix_index.h: block hashes -> longest cached prefix, and where each block lies.
+// index/: what blocks are called, and which of them are here. Start here.
 //
-// In: a chain of block hashes. Out: how many of its first blocks are here, and the slot of each.
+// Knows no memory for blocks, no disk, network or thread, and no clock: recency is a count of uses, handed in. Files,
+// in reading order:
+//   block_hash.h        what a block is called: 32 bytes that name its tokens and all tokens before them
+//   namespace_record.h  what else shapes a block's bytes: model, element type, layout, tenant
+//   steps.h             how much one call may do under the Store's lock
+//   prefix_index.h      block hashes -> longest cached prefix, and where each block lies (this file)
+// and what a PrefixIndex is made of:
+//   block_run.h         the blocks of one edge of the radix tree
+//   child_map.h         which edges begin below a node
+//   leaf_heap.h         which leaf end is evicted first
+//   cover_table.h       what is counted together with all above it
+//   token_table.h       the token ids of blocks that came with any
+//   stable_table.h      a growing array whose elements stay where they are
+//
+// Follow a block: it enters as one hash of a chain, and leaves as the slot where its bytes lie, or not at all: match()
+// says how many of the chain's first blocks are here.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +39,17 @@ inline constexpr SlotId kNoSlot{~std::uint64_t{0}};
 enum class Tick : std::uint64_t {};  ///< Order of use: a larger tick was used later. Not time.
 
 /// Radix trees over block hashes, one per namespace: an edge is a run of blocks, split where prefixes diverge.
-///   1. A block's parent is in the index as long as the block is: only leaf ends (and whole subtrees) are removed.
+///   1. A block's parent is in the index as long as the block is: only leaf ends and whole subtrees are removed.
 ///   2. A BlockId stays valid over splits, appends and removals of other blocks.
-///   3. recency(b) of a leaf end is the largest tick given to it or to any block that ever was below it and is gone. So
-///      touching one block, the last of a prefix, keeps its whole prefix recent, in O(1).
+///   3. recency(b) of a leaf end is the largest tick given to the block itself or to any block that ever was below and
+///      is gone. So touching one block, the last of a prefix, keeps the whole prefix recent, in O(1).
 ///   4. oldest_leaf_end() never names a pinned block, and names the least recent of the rest.
-///   5. Each edge knows how many pinned blocks are in it and below it. So whether anything at or below a block is
-///   pinned takes a look at one edge, however much hangs below it.
+///   5. Each edge knows how many pinned blocks it has in itself and below. So whether anything at or below a block is
+///      pinned takes a look at one edge, however much hangs below it.
 ///   6. Of covers, and all blocks above them, each is counted once, however many covers share it.
 /// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block in runs of 16
-/// and more (a prompt of one block takes 230), token ids not counted. Nothing is ever copied as a whole to grow; a
-/// split or a join moves at most the blocks of one edge. Equal calls give equal answers and orders, whatever the
+/// and more (a prompt of one block takes 230), token ids not counted. No table is ever copied as a whole to grow; a
+/// split or a join moves the blocks of one edge at most. Equal calls give equal answers and orders, whatever the
 /// machine. Thread safety: none, the Store's lock covers it.
 class PrefixIndex {
  public:
@@ -60,24 +75,24 @@ class PrefixIndex {
   PrefixIndex(PrefixIndex&&) noexcept;
   PrefixIndex& operator=(PrefixIndex&&) noexcept;
 
-  /// An empty tree; the id of a removed one is used again. `group`, a small number: see oldest_leaf_end(group).
+  /// An empty tree; ids of removed trees are used again. `group`, a small number: see oldest_leaf_end(group).
   TreeId add_tree(std::uint32_t group = 0);
-  /// Requires: is_empty(tree). Its id may come back from the next add_tree().
+  /// Requires: is_empty(tree). The next add_tree() may return this id.
   void remove_tree(TreeId tree);
   bool has_tree(TreeId tree) const;
   bool is_empty(TreeId tree) const;  ///< Neither linked blocks nor unlinked ones that are not forgotten yet.
-  /// Trees that have lost their last block since the last call, each once. One may have got others meanwhile.
+  /// Trees that have lost their last block since the last call, each once. Some may have got new blocks meanwhile.
   std::vector<TreeId> take_emptied();
 
   /// The longest prefix of `hashes` that is in the tree.
   Prefix match(TreeId tree, std::span<const BlockHash> hashes) const;
   /// The blocks of a prefix found by match, first to last, into `blocks` of exactly prefix.block_count elements.
   void blocks_of(const Prefix& prefix, std::span<BlockId> blocks) const;
-  /// Among the blocks that directly follow `parent` (kNoBlock: the first blocks of the tree) and carry token ids, one
-  /// that has the same extra and shares the most leading ids with `token_ids`, at least one. (An extra that concerns
-  /// only what follows the shared ids counts as well: who knows where it begins?) Candidates count only if they
-  /// directly follow: their position is the parent's plus one (0 under the root), since otherwise blocks on other nodes
-  /// lie between and the prefix might differ. O(log candidates).
+  /// Among the blocks that directly follow `parent` (kNoBlock: the first blocks of the tree) and carry token ids: one
+  /// with the same extra that shares the most leading ids with `token_ids`, at least one. Extras are compared whole,
+  /// even if they concern only what comes after the shared ids: nobody here knows where in a block an extra begins.
+  /// "Directly" means that the position is the parent's plus one (0 under the root); else blocks on other nodes lie
+  /// between, and the prefix might differ. O(log candidates).
   PartialBlock match_partial(TreeId tree, BlockId parent, std::span<const std::uint32_t> token_ids,
                              const ExtraDigest& extra = {}) const;
 
@@ -89,40 +104,41 @@ class PrefixIndex {
   /// Removes a block without children. Requires: is_leaf_end(block), no pins.
   void remove_leaf_end(BlockId block);
   /// Takes the block and all below it out of the tree; no match finds them again. Each is handed to `removed`, children
-  /// before parents; `removed` may read the block it is given (all but parent) and unpin it, nothing else. A block
-  /// without pins is gone when `removed` returns. A pinned one stays known by its BlockId (is_linked() false) until the
-  /// last unpin; its owner then calls forget(). Requires: no covers among them.
+  /// before parents. `removed` may read the block that it is given (all but parent) and unpin it, nothing else. A block
+  /// without pins is gone when `removed` returns. A pinned block stays known by its BlockId (is_linked() false) until
+  /// its last unpin; whoever unpins then calls forget(). Requires: no covers among them.
   void unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed);
   void forget(BlockId block);  ///< Requires: !is_linked(block), no pins.
 
-  // -- removal in slices: cut off at once, taken apart later
-  /// Cuts the block and all below it off the tree: no match and no find_child() meets them again, but they are linked
-  /// still (below a root that nobody finds), and counted, until reap() has taken them apart. `label` comes back with
+  // -- removal in bounded steps: cut off at once, taken apart later
+  /// Cuts the block and all below it off the tree. No match and no find_child() meets them again, but until reap() has
+  /// taken them apart they are still linked, below a root that nobody finds, and still counted. `label` comes back with
   /// each of them. Covers go with what is cut off: returns how many of the blocks above are covered no more.
   /// Cost: one split, and the edges above.
   std::size_t detach(BlockId block, std::uint32_t label);
   void detach_all(TreeId tree, std::uint32_t label);  ///< The same with all blocks of a tree. O(1).
   bool has_detached() const;
-  /// Takes blocks that were detached out of the index, children before parents, as long as there are steps. Each is
-  /// handed to `removed` with its label, which may read the block, unpin it and must uncover a cover, nothing else. A
-  /// block without pins is gone then; a pinned one stays known, as with unlink_subtree(). Returns how many.
+  /// Takes detached blocks out of the index, children before parents, as long as there are steps. Each is handed to
+  /// `removed` with its label. `removed` may read the block and unpin it, must uncover a cover, and does nothing else.
+  /// A block without pins is gone then; a pinned one stays known, as with unlink_subtree(). Returns how many were taken
+  /// out.
   std::size_t reap(Steps& steps, const std::function<void(BlockId, std::uint32_t label)>& removed);
   /// Whether a match can find the block: linked, and neither it nor a block above it is detached. O(edges above).
   bool is_attached(BlockId block) const;
 
   void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
+  // A pin costs O(edges above the block); pinning a whole prefix costs no more than pinning its last block.
   void pin(BlockId block);    ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
   void unpin(BlockId block);  ///< Requires: pin_count(block) > 0.
-  // Pins cost O(edges above the block); those of a whole prefix together cost as much as one.
   void pin(std::span<const BlockId> prefix);    ///< Each of them; of one chain, first to last, without a gap.
-  void unpin(std::span<const BlockId> prefix);  ///< The same ones. Some may be unlinked by now.
+  void unpin(std::span<const BlockId> prefix);  ///< The blocks given to pin(). Some may be unlinked by now.
   void move_pin(BlockId from, BlockId to);      ///< As pin(to), unpin(from). Requires: `to` directly follows `from`.
-  /// Whether the block or one below it is pinned: then it cannot be evicted. Cost: O(its edge), counted in `steps`.
+  /// Whether this block or one below is pinned: then it cannot be evicted. Cost: O(its edge), counted in `steps`.
   bool has_pinned(BlockId block, Steps& steps) const;
 
   // -- covers: blocks that are counted together with all above them, shared ones once
-  /// The block becomes a cover. Returns how many blocks (it and those above, up to its root) are covered now and were
-  /// not before. Requires: is_linked(block), pinned, not a cover; it stays pinned until uncover().
+  /// The block becomes a cover. Returns how many blocks (this one and those above, up to the root) are covered now and
+  /// were not before. Requires: is_linked(block), pinned, not a cover; the block stays pinned until uncover().
   /// Cost: O(edges that are covered now and were not).
   std::size_t cover(BlockId block);
   std::size_t uncovered_count(BlockId block) const;  ///< What cover() would return.
@@ -131,8 +147,8 @@ class PrefixIndex {
   bool is_cover(BlockId block) const;
 
   /// The least recently used leaf end that is not pinned, in any tree; kNoBlock if there is none.
-  /// Cost: amortised O(log leaves); but one call may find that many leaf ends were used or pinned since the last. With
-  /// `steps` it stops when none are left: then kNoBlock says nothing, and the next call goes on.
+  /// Cost: amortised O(log leaves); but one call may find that many leaf ends were used or pinned since the last call.
+  /// With `steps`, the search stops when none are left: then kNoBlock says nothing, and the next call goes on.
   BlockId oldest_leaf_end(Steps* steps = nullptr);
   /// The same among the trees of a group (blocks of one size, say).
   BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
@@ -150,14 +166,15 @@ class PrefixIndex {
 
   std::size_t block_count() const;  ///< Linked blocks in all trees.
   std::size_t block_count(TreeId tree) const;
-  /// What the blocks that are here take, and what hangs on them: entries, edges, token ids. Goes down with each that is
-  /// removed. (memory_bytes() does not: tables keep their memory for the next blocks.) O(1).
+  /// Bytes that the blocks here take, with what hangs on them: entries, edges, token ids. Goes down with each block
+  /// that is removed, unlike memory_bytes(): tables keep their memory for the next blocks. O(1).
   std::size_t used_bytes() const;
-  std::size_t memory_bytes() const;  ///< Heap bytes in use by the index, all included.
+  std::size_t memory_bytes() const;  ///< Heap bytes of the index, everything included.
 
   /// Every linked block of a tree, parents before children.
   void for_each(TreeId tree, const std::function<void(BlockId)>& visit) const;
-  void for_each_detached(const std::function<void(BlockId)>& visit) const;  ///< The same of what reap() will remove.
+  void for_each_detached(
+      const std::function<void(BlockId)>& visit) const;  ///< The same of what reap() has yet to remove.
   /// Checks every invariant; for tests. Returns an empty string or what is broken.
   std::string check() const;
 

@@ -10,8 +10,9 @@
 
 namespace kv {
 
-/// A std::vector that doubles copies hundreds of megabytes at once, under the Store's lock. This one adds a chunk.
-/// Cost: one more load per access, from a table of pointers that stays in cache.
+/// A std::vector that doubles copies hundreds of megabytes at once, under the Store's lock. This table adds a chunk.
+/// Cost: one more load per access, from a list of chunks that stays in cache. No bounds check: this is the hot path;
+/// callers check ids where they come in (PrefixIndex).
 template <class T>
 class StableTable {
  public:
@@ -19,12 +20,16 @@ class StableTable {
   const T& operator[](std::uint32_t i) const { return chunks_[i / kChunk][i % kChunk]; }
 
   std::uint32_t size() const { return size_; }
-  std::uint32_t add() {  ///< Returns the index of a new element. Memory of removed elements is kept and used again.
+  /// Returns the index of a new element, which still holds what a removed one left there.
+  std::uint32_t add() {
     KV_ASSERT(size_ < 0xFFFFFF00);  // the indices above are for "none"
     if (size_ / kChunk == chunks_.size()) chunks_.push_back(std::make_unique<T[]>(kChunk));
     return size_++;
   }
-  void remove_last() { --size_; }
+  void remove_last() {
+    KV_ASSERT(size_ > 0);
+    --size_;
+  }
 
   std::size_t heap_bytes() const {
     return chunks_.size() * (kChunk * sizeof(T) + 16) + chunks_.capacity() * sizeof(chunks_[0]);
@@ -36,7 +41,7 @@ class StableTable {
   std::uint32_t size_ = 0;
 };
 
-/// What the C library really takes for an allocation of `bytes` (glibc: an 8-byte header, multiples of 16).
+/// What the C library really takes for an allocation of `bytes`. With glibc: a header of 8 bytes, multiples of 16.
 inline std::size_t allocated_bytes(std::size_t bytes) { return bytes == 0 ? 0 : (bytes + 8 + 15) / 16 * 16; }
 
 }  // namespace kv

@@ -6,9 +6,9 @@
 
 namespace kv {
 
-/// Counts work in steps of some 10 ns each, not in time: so a bound on it holds on every machine and in a simulation,
-/// and a test can ask for it. Who finds none left stops where it is, and goes on there in a later call. The last piece
-/// of work may cost more than was left.
+/// Counts work in steps of some 10 ns each. Not in time: a bound in steps holds on every machine and in a simulation,
+/// and a test can assert it. Code that finds no steps left stops where it is and goes on from there in a later call.
+/// The last piece of work may cost more than was left.
 class Steps {
  public:
   explicit constexpr Steps(std::size_t count_max) : left_(count_max) {}
@@ -20,7 +20,7 @@ class Steps {
   }
   std::size_t used() const { return used_; }
 
-  // What things cost, as measured on cold memory.
+  // What things cost, measured on cold memory.
   static constexpr std::size_t kGranule = 1;   ///< Looked at, in their order.
   static constexpr std::size_t kBlock = 8;     ///< Looked at, staged.
   static constexpr std::size_t kLeaf = 16;     ///< Moved in the heap of leaf ends.

@@ -10,13 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "index/block_hash.h"
 #include "index/prefix_index.h"
 #include "index/stable_table.h"
 
 namespace kv {
 
-/// With the ids lies the digest of what else the block's hash knows. Costs nothing as long as no block has token ids.
+/// Beside the ids lies the digest of what else the block's hash covers (ExtraDigest). Costs nothing as long as no block
+/// has token ids.
 class TokenTable {
  public:
   using TokenIds = std::span<const std::uint32_t>;
@@ -41,6 +43,7 @@ class TokenTable {
 
   /// Requires: !has(block), ids is not empty.
   void set(BlockId block, TokenIds ids, const ExtraDigest& extra) {
+    KV_ASSERT(!ids.empty() && !has(block));
     const auto [chunk, i] = place(block);
     if (chunk >= chunks_.size()) chunks_.resize(chunk + 1);
     if (!chunks_[chunk]) {
@@ -69,7 +72,8 @@ class TokenTable {
   std::size_t used_bytes() const { return used_bytes_; }  ///< Of the ids alone.
   std::size_t ids_bytes(BlockId block) const { return has(block) ? ids_bytes(of(block).ids) : 0; }
 
-  /// Leading ids that are equal; none if the extras differ, wherever in the block they begin to count.
+  /// How many leading ids are equal; none if the extras differ, since nobody here knows where in a block an extra
+  /// begins.
   static std::size_t common_count(const Tokens& a, const Tokens& b) {
     if (a.extra != b.extra) return 0;
     const std::size_t count = std::min(a.ids.size(), b.ids.size());
@@ -96,7 +100,7 @@ class TokenTable {
   };
 
  private:
-  using Ids = std::unique_ptr<std::uint32_t[]>;  // their count, the extra, then the ids
+  using Ids = std::unique_ptr<std::uint32_t[]>;  // the count of ids, the extra, then the ids
   static constexpr std::size_t kHeader = 1 + sizeof(ExtraDigest) / sizeof(std::uint32_t);
   static constexpr std::uint32_t kChunk = 2048;
 
