@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
-constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;
+constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;  ///< Between two calls of `progress`.
 constexpr std::uint32_t kNoSlab = 0xFFFFFFFF;
 constexpr std::size_t kFreeRunsLookedAt = 256;            ///< In their order, for a slab: some microseconds.
 constexpr std::size_t kFoundMax = 512, kFoundShare = 16;  ///< Windows that a search keeps.
@@ -40,8 +40,8 @@ bool wastes_little(std::size_t slab_bytes, std::size_t block_bytes, std::size_t 
                             (slab_bytes - slot_count * stride) * 100 <= slab_bytes);
 }
 
-/// Makes the kernel back [data, data + bytes) with pages now. By madvise where the kernel can, since that reports a
-/// lack of memory that writing would turn into SIGBUS.
+/// Makes the kernel back [data, data + bytes) with pages now. By madvise where the kernel knows how: it reports a lack
+/// of memory as an error, where writing would end in SIGBUS.
 error_code touch_pages(std::byte* data, std::size_t bytes, std::size_t page_bytes) {
 #ifdef MADV_POPULATE_WRITE
   const int populate = MADV_POPULATE_WRITE;
@@ -71,16 +71,16 @@ struct Arena::Impl {
     std::uint32_t first_granule, granule_count;
     std::uint32_t slot_count;
     std::uint32_t used_count = 0;
-    std::uint32_t fresh = 0;  ///< Slots from here on were never used: not in `free_slots`.
+    std::uint32_t fresh = 0;  ///< Slots from here on were never used, and are not listed in `free_slots`.
     std::size_t block_bytes, stride, checksum_count;
     std::vector<std::uint32_t> free_slots;
     std::vector<bool> is_used, is_held;
     std::unique_ptr<BlockId[]> owners;
-    std::unique_ptr<std::uint64_t[]> checksums;  ///< Left as it comes: a slot's are written before they are read.
+    std::unique_ptr<std::uint64_t[]> checksums;  ///< Not cleared: a slot's are written before they are read.
   };
 
-  /// What a search asks of a slab. Apart from it, in the order of granules: a search of a terabyte reads 12 MiB of
-  /// these.
+  /// What a search asks of a slab. Kept apart from the slab, in the order of granules: a search of a terabyte then
+  /// reads 12 MiB in a row instead of half a million scattered slabs.
   struct Head {
     Tick last_use{};
     std::uint32_t class_index = 0, held_count = 0;
@@ -95,7 +95,7 @@ struct Arena::Impl {
   std::size_t allocated_bytes = 0, slab_bytes = 0;
   std::uint64_t change_count = 0, shield_round = 1;
   std::vector<Class> classes;
-  std::vector<std::uint32_t> free_classes;  ///< Removed.
+  std::vector<std::uint32_t> free_classes;  ///< Numbers of removed classes.
   std::unordered_map<std::size_t, std::uint32_t> class_of_size;
   std::vector<std::unique_ptr<Slab>> slabs;    ///< By first granule. Never resized: bytes() reads it without the lock.
   std::vector<Head> heads;                     ///< By first granule.
@@ -109,8 +109,12 @@ struct Arena::Impl {
   }
 
   static std::uint32_t slot_number(SlotId slot) { return static_cast<std::uint32_t>(slot); }
+  /// A SlotId is the slab's first granule and the slot's number in the slab. Every call comes through here: a slot that
+  /// was made up, or whose slab is gone, stops the process before any byte of another block is touched.
   Slab& slab_of(SlotId slot) const {
-    Slab* slab = slabs[static_cast<std::uint64_t>(slot) >> 32].get();
+    const std::uint64_t first = static_cast<std::uint64_t>(slot) >> 32;
+    KV_ASSERT(first < granule_count);
+    Slab* slab = slabs[first].get();
     KV_ASSERT(slab != nullptr && slot_number(slot) < slab->slot_count);
     return *slab;
   }
@@ -121,8 +125,8 @@ struct Arena::Impl {
     return std::min((first + count) * granule_bytes, capacity_bytes) - first * granule_bytes;
   }
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  /// The last use of what lies in a granule, as a search for the class counts it: 0 of a free one, kNever of one that
-  /// cannot be cleared for it.
+  /// The last use of what lies in a granule, as a search for the class counts it: 0 if the granule is free, kNever if
+  /// it cannot be cleared for that class.
   std::uint64_t last_use(std::size_t granule, std::uint32_t class_index) const {
     const std::uint32_t first = slab_of_granule[granule];
     if (first == kNoSlab) return 0;
@@ -153,7 +157,7 @@ error_code Arena::Impl::map(const ArenaConfig& config) {
     void* mapped = MAP_FAILED;
     if (fd >= 0 && ftruncate(fd, static_cast<off_t>(mapped_bytes)) == 0)
       mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED) {  // with huge pages: fewer are reserved than it takes, which mmap finds out
+    if (mapped == MAP_FAILED) {  // with huge pages: too few are reserved, and mmap is where that shows
       const error_code error = last_errno();
       if (fd >= 0) close(fd);
       fd = -1;
@@ -162,8 +166,10 @@ error_code Arena::Impl::map(const ArenaConfig& config) {
     }
     base = static_cast<std::byte*>(mapped);
     huge_pages = huge;
-    if (!huge && config.huge_pages) madvise(base, mapped_bytes, MADV_HUGEPAGE);  // helps where shmem may use them
-    madvise(base, mapped_bytes, MADV_DONTDUMP);                                  // no prompts in core files
+    // Both are advice: transparent huge pages where the kernel allows them for shared memory, and no prompts in core
+    // files.
+    if (!huge && config.huge_pages) madvise(base, mapped_bytes, MADV_HUGEPAGE);
+    madvise(base, mapped_bytes, MADV_DONTDUMP);
     if (config.touch) {
       for (std::size_t at = 0; at < mapped_bytes; at += kTouchStepBytes) {
         const std::size_t step = std::min(kTouchStepBytes, mapped_bytes - at);
@@ -220,6 +226,7 @@ std::optional<SlotId> Arena::allocate(std::size_t block_bytes, Place place) {
     slab = impl_->add_slab(class_index, place);
     if (slab == nullptr) return std::nullopt;
   }
+  // Slots used before come first: their bytes may still be in cache.
   std::uint32_t number = slab->fresh;
   if (slab->free_slots.empty()) {
     ++slab->fresh;
@@ -227,6 +234,7 @@ std::optional<SlotId> Arena::allocate(std::size_t block_bytes, Place place) {
     number = slab->free_slots.back();
     slab->free_slots.pop_back();
   }
+  KV_ASSERT(slab->block_bytes == block_bytes);  // of the right class
   KV_ASSERT(number < slab->slot_count && !slab->is_used[number] && !slab->is_held[number]);
   slab->is_used[number] = true;
   slab->owners[number] = kNoBlock;
@@ -244,6 +252,7 @@ void Arena::free(SlotId slot) {
   slab.is_used[number] = false;
   ++impl_->change_count;
   Impl::Class& of = impl_->classes[slab.class_index];
+  KV_ASSERT(slab.used_count > 0 && of.used_count > 0 && impl_->allocated_bytes >= of.block_bytes);
   --of.used_count;
   impl_->allocated_bytes -= of.block_bytes;
   if (--slab.used_count == 0) return impl_->remove_slab(slab);
@@ -262,17 +271,17 @@ std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
     }
     const std::size_t stride = stride_of(block_bytes);
     std::size_t count = (stride + granule_bytes - 1) / granule_bytes;
-    while (!wastes_little(count * granule_bytes, block_bytes, stride))
-      ++count;  // ends: the tail is under one stride, so 34 blocks will do
+    // Ends: what is left at a slab's end is under one stride, so 34 blocks are enough to make it under 3 %.
+    while (!wastes_little(count * granule_bytes, block_bytes, stride)) ++count;
     classes[it->second] = {block_bytes, stride, count, stripe_count(block_bytes), {}, {}};
   }
   return it->second;
 }
 
-/// Where a slab of the class goes, as first granule and length; a length of 0: nowhere. The lowest free run that is
-/// long enough, from a multiple of its length if there is one. Failing that, and if any place will do, one from
-/// anywhere, or the free end of the arena, if it holds a block at all: so an arena smaller than a whole slab is of use,
-/// and so are the last granules of any.
+/// Where a slab of the class goes, as first granule and length; a length of 0: nowhere. The lowest free run in which a
+/// slab fits at a multiple of its length. Failing that, and if any place will do: the first run that is long enough, or
+/// the free end of the arena if that holds a block at all. So an arena smaller than a whole slab is of use, and so are
+/// the last granules of every arena.
 std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, Place place) const {
   const auto length = static_cast<std::uint32_t>(std::min(of.granule_count, granule_count));
   const auto aligned_in = [&](std::uint32_t first, std::uint32_t count) {
@@ -287,7 +296,9 @@ std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, P
     if (anywhere == kNoSlab) anywhere = run_first;
     if (const std::uint32_t aligned = aligned_in(run_first, run_count); aligned != kNoSlab) return {aligned, length};
   }
-  if (looked_at > kFreeRunsLookedAt) {  // memory in many pieces: then the shortest that is long enough, not the lowest
+  if (looked_at > kFreeRunsLookedAt) {
+    // Memory is in many pieces. A walk in order of address would have no bound: take the shortest run that is long
+    // enough.
     auto run = free_by_length.lower_bound({length, 0});
     for (looked_at = 0; run != free_by_length.end() && looked_at < kFreeRunsLookedAt; ++run, ++looked_at) {
       if (run_bytes(run->second, length) < of.block_bytes) continue;
@@ -295,7 +306,8 @@ std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, P
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
     }
-    run = free_by_length.lower_bound({2 * length - 1, 0});  // so long that a multiple lies in it
+    run =
+        free_by_length.lower_bound({2 * length - 1, 0});  // so long that it holds a multiple of the length for certain
     if (run != free_by_length.end()) {
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
@@ -340,6 +352,7 @@ Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index, Place place)
 
 void Arena::Impl::remove_slab(Slab& slab) {
   KV_ASSERT(slab.used_count == 0 && heads[slab.first_granule].held_count == 0);
+  KV_ASSERT(slabs[slab.first_granule].get() == &slab && slab_of_granule[slab.first_granule] == slab.first_granule);
   Class& of = classes[slab.class_index];
   of.slot_count -= slab.slot_count;
   of.slabs.erase(slab.first_granule);
@@ -362,7 +375,9 @@ void Arena::Impl::end_free(std::map<std::uint32_t, std::uint32_t>::iterator run)
 }
 
 void Arena::Impl::take_run(std::uint32_t first, std::uint32_t count) {
-  const auto run = std::prev(free_runs.upper_bound(first));
+  const auto behind = free_runs.upper_bound(first);
+  KV_ASSERT(behind != free_runs.begin());
+  const auto run = std::prev(behind);
   const std::uint32_t run_first = run->first, run_end = run->first + run->second;
   KV_ASSERT(run_first <= first && first + count <= run_end);
   end_free(run);
@@ -370,13 +385,16 @@ void Arena::Impl::take_run(std::uint32_t first, std::uint32_t count) {
   if (first + count < run_end) set_free(first + count, run_end - first - count);
 }
 
+/// Merges with both neighbours: a slab of another class may need more granules than this one had.
 void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
+  KV_ASSERT(count > 0 && std::size_t{first} + count <= granule_count);
   if (const auto next = free_runs.lower_bound(first); next != free_runs.end() && first + count == next->first) {
     count += next->second;
     end_free(next);
   }
   if (const auto next = free_runs.lower_bound(first); next != free_runs.begin()) {
     const auto before = std::prev(next);
+    KV_ASSERT(before->first + before->second <= first);  // else some granule was free already
     if (before->first + before->second == first) {
       first = before->first;
       count += before->second;
@@ -386,9 +404,13 @@ void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
   set_free(first, count);
 }
 
+/// Without the lock, for a slot that the caller owns or pinned. So this must not read `is_used`: the bits of a slab's
+/// other slots share its words and change under the lock meanwhile. What is read here is constant as long as the slab
+/// lives.
 std::span<std::byte> Arena::bytes(SlotId slot) const {
   const Impl::Slab& slab = impl_->slab_of(slot);
   const std::size_t offset = slab.first_granule * impl_->granule_bytes + Impl::slot_number(slot) * slab.stride;
+  KV_ASSERT(offset + slab.block_bytes <= impl_->capacity_bytes);
   return {impl_->base + offset, slab.block_bytes};
 }
 
@@ -415,7 +437,10 @@ std::vector<Arena::SizeClass> Arena::classes() const {
   return classes;
 }
 
-void Arena::set_owner(SlotId slot, BlockId block) { impl_->slab_of(slot).owners[Impl::slot_number(slot)] = block; }
+void Arena::set_owner(SlotId slot, BlockId block) {
+  KV_ASSERT(is_allocated(slot));
+  impl_->slab_of(slot).owners[Impl::slot_number(slot)] = block;
+}
 BlockId Arena::owner(SlotId slot) const { return impl_->slab_of(slot).owners[Impl::slot_number(slot)]; }
 
 bool Arena::is_allocated(SlotId slot) const {
@@ -440,7 +465,7 @@ void Arena::hold(SlotId slot) {
 void Arena::end_hold(SlotId slot) {
   Impl::Slab& slab = impl_->slab_of(slot);
   const std::uint32_t number = Impl::slot_number(slot);
-  KV_ASSERT(slab.is_held[number]);
+  KV_ASSERT(slab.is_held[number] && impl_->heads[slab.first_granule].held_count > 0);
   slab.is_held[number] = false;
   --impl_->heads[slab.first_granule].held_count;
   ++impl_->change_count;
@@ -451,7 +476,8 @@ void Arena::shield(SlotId slot) { impl_->head_of(slot).shield_round = impl_->shi
 void Arena::end_shields() { ++impl_->shield_round; }
 std::uint64_t Arena::change_count() const { return impl_->change_count; }
 
-/// Maximum over a sliding window. Windows at the arena's end are shorter, as add_slab() allows.
+/// Maximum over a sliding window: `later` holds the granules that could still be the latest of some window, in falling
+/// order of use, so each granule enters and leaves once. Windows at the arena's end are shorter, as add_slab() allows.
 void Arena::search(std::size_t block_bytes, Search& search, Steps& steps) const {
   KV_ASSERT(fits(block_bytes));
   const std::uint32_t class_index = impl_->class_index_of(block_bytes);
@@ -468,6 +494,7 @@ void Arena::search(std::size_t block_bytes, Search& search, Steps& steps) const 
       search.later.emplace_back(search.end, use);
     }
     while (search.later.front().first < search.first) search.later.pop_front();
+    KV_ASSERT(!search.later.empty());  // the window's last granule at least
     const std::size_t count = search.end - search.first;
     if (impl_->run_bytes(search.first, count) < of.block_bytes) break;
     const std::uint64_t use = search.later.front().second;
@@ -489,7 +516,8 @@ void Arena::search(std::size_t block_bytes, Search& search, Steps& steps) const 
 
 std::optional<Tick> Arena::last_use(const Window& window, std::size_t block_bytes) const {
   const std::uint32_t class_index = impl_->class_index_of(block_bytes);
-  std::uint64_t latest = 0;
+  KV_ASSERT(window.first_granule + window.granule_count <= impl_->granule_count);
+  std::uint64_t latest = 0;  // kNever is larger than any use, so one such granule decides
   for (std::size_t i = 0; i < window.granule_count; ++i)
     latest = std::max(latest, impl_->last_use(window.first_granule + i, class_index));
   return latest == Impl::kNever ? std::nullopt : std::optional(Tick{latest});
@@ -508,6 +536,7 @@ std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const
 }
 
 std::optional<SlotId> Arena::next_slot(const Window& window, Cursor& cursor, Steps& steps) const {
+  KV_ASSERT(window.first_granule + window.granule_count <= impl_->granule_count);
   while (cursor.granule < window.first_granule + window.granule_count && steps.are_left()) {
     steps.take(Steps::kGranule);
     const std::uint32_t first = impl_->slab_of_granule[cursor.granule];
@@ -515,6 +544,7 @@ std::optional<SlotId> Arena::next_slot(const Window& window, Cursor& cursor, Ste
       ++cursor.granule;
       continue;
     }
+    // Between two calls the slab may have been given up and another made in its place: then begin with its first slot.
     if (std::exchange(cursor.slab, first) != first) cursor.slot = 0;
     const Impl::Slab& slab = *impl_->slabs[first];
     while (cursor.slot < slab.fresh && steps.are_left()) {

@@ -27,23 +27,22 @@ namespace kv {
 
 struct ArenaConfig {
   std::size_t capacity_bytes = 0;  ///< Of the whole arena. Not rounded: all of it can hold blocks.
-  std::size_t granule_bytes =
-      2 * 1024 * 1024;     ///< Slabs are whole runs of granules (the arena's last one may be shorter).
+  /// Slabs are whole runs of granules; the arena's last granule may be shorter.
+  std::size_t granule_bytes = 2 * 1024 * 1024;
   bool huge_pages = true;  ///< Use MFD_HUGETLB when enough huge pages are reserved; else ordinary pages.
   bool touch = true;       ///< Write every page at start: first touch is 50 times slower than a copy.
   /// Called while touching, with bytes touched so far. Optional.
   std::function<void(std::size_t)> progress = nullptr;
 };
 
-/// Memory for blocks. A size class per block size in use; a slab is the shortest run of granules that wastes at most 3
-/// % on blocks of its class. A slot's stripe checksums are kept beside it, outside the arena.
+/// Memory for blocks. One size class for each block size in use; a slab is the shortest run of granules that wastes at
+/// most 3 % on blocks of its class. The stripe checksums of a slot are kept outside the arena.
 ///   1. A slot belongs to at most one owner between allocate() and free().
 ///   2. allocated_bytes() is the sum of block_bytes over allocated slots.
-///   3. Slots of a slab that is empty can be given to any class at once: an empty slab is no slab, its granules are
-///   free.
-///   4. With capacity_bytes = n * b, granule_bytes = b (b a multiple of 4096), exactly n blocks of b bytes fit. So they
-///   do with any
-///      granule_bytes that is a multiple of b.
+///   3. A slab without a used slot is no slab: its granules are free for any class at once.
+///   4. With capacity_bytes = n * b and granule_bytes = b, b a multiple of 4096, exactly n blocks of b bytes fit. The
+///   same
+///      holds for any granule_bytes that is a multiple of b.
 /// Two exceptions to the 3 %: the one slab that ends at the arena's end may be a shorter run, since its granules would
 /// be of no use to its class otherwise; and blocks under 2 KiB that are no multiple of 64 bytes are padded to one.
 /// Thread safety: none for the bookkeeping (the Store's lock); bytes() and checksums() of a slot that the caller owns
@@ -56,12 +55,12 @@ class Arena {
   static Result<std::unique_ptr<Arena>> create(const ArenaConfig& config);
   ~Arena();
 
-  /// The number of the size class, from 0 in the order they were asked for; makes it known to class_count(). Requires:
-  /// fits(block_bytes). The number of a removed class is used again.
+  /// The number of the size class, made if it is new; from 0 up in order of making. Requires: fits(block_bytes).
+  /// Numbers of removed classes are used again.
   std::uint32_t add_class(std::size_t block_bytes);
   void remove_class(std::size_t block_bytes);  ///< Requires: no slot of the size is allocated.
-  /// Where a new slab may begin: at multiples of its length, so that slabs of one class leave no gaps that are too
-  /// short for another; or anywhere.
+  /// Where a new slab may begin: at multiples of its length only, so that slabs of one class leave no gaps that are too
+  /// short for another slab; or anywhere.
   enum class Place : std::uint8_t { kAligned, kAny };
   /// A free slot of block_bytes bytes, contents unspecified; nullopt if nothing is free (evict and ask again). Takes
   /// free slots at the lowest address first, so that the slabs at high addresses drain and come free for other classes.
@@ -93,13 +92,13 @@ class Arena {
   BlockId owner(SlotId slot) const;
   bool is_allocated(SlotId slot) const;  ///< Any value may be asked about.
   void use(SlotId slot, Tick tick);      ///< The slab was used at `tick`. Ticks only grow.
-  /// A held slot cannot be cleared, since its block is staged or pinned, so neither can its slab. Counted per slab: one
-  /// hold per slot.
+  /// A held slot cannot be cleared, since its block is staged or pinned; so neither can its slab. One hold per slot at
+  /// most; a slab counts its own.
   void hold(SlotId slot);
   void end_hold(SlotId slot);
   bool is_held(SlotId slot) const;
-  /// Shielded slabs cannot be cleared either: some block in them has a pinned block below. All shields end with
-  /// end_shields().
+  /// Shielded slabs cannot be cleared either: some block in them has a pinned block below. end_shields() ends all
+  /// shields.
   void shield(SlotId slot);
   void end_shields();
   /// Grows whenever something ended that may have kept a slab from being cleared.
@@ -110,13 +109,13 @@ class Arena {
     Tick last_use;  ///< The latest use of any slab in it.
   };
   /// Looks through the arena for runs of granules that can be cleared for a class: long enough for a slab of it, with
-  /// no held slab and no slab of that class itself (whose slots are better evicted one by one). As the arena may be
-  /// large, in slices: what changes meanwhile may be missed, so ask last_use() before clearing.
+  /// no held slab and no slab of that class itself (whose slots are better evicted one by one). A large arena takes
+  /// several calls. Changes between them may be missed, so ask last_use() before clearing.
   struct Search {
-    /// Those used longest ago, in no order: of the windows that begin at a multiple of their length a sixteenth, at
-    /// least one, at most 512, so that a search pays for several slabs. Only one, the oldest, if the arena is small.
+    /// Of the windows that begin at a multiple of their length, the sixteenth that was used longest ago, in no order;
+    /// at least one, at most 512. So one search pays for several slabs. In a small arena this is the oldest alone.
     std::vector<Window> aligned;
-    std::optional<Window> anywhere;  ///< The oldest of all places: if none of the others will do (see add_slab).
+    std::optional<Window> anywhere;  ///< The oldest of all places: for when no aligned one will do.
     bool is_over = false;            ///< The whole arena was looked at.
 
    private:
@@ -136,7 +135,7 @@ class Arena {
     std::uint32_t slab = 0, slot = 0;
   };
   Cursor begin(const Window& window) const { return {.granule = window.first_granule}; }
-  /// The next allocated slot of the slabs that lie in the window, in part or whole, and moves the cursor behind it.
+  /// The next allocated slot of the slabs that lie in the window, in part or whole; moves the cursor behind that slot.
   /// nullopt at the window's end, or when no steps are left. Freeing all of them frees the window.
   std::optional<SlotId> next_slot(const Window& window, Cursor& cursor, Steps& steps) const;
 

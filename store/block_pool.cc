@@ -18,6 +18,7 @@ std::vector<BlockId> BlockPool::blocks_of(const PrefixIndex::Prefix& prefix) con
   return blocks;
 }
 
+/// The index needs to hear of the last block only (PrefixIndex, invariant 3); slabs need every one.
 void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
   if (prefix.block_count == 0) return;
   index_.touch(prefix.last, tick);
@@ -26,6 +27,9 @@ void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
   index_.blocks_of(prefix, scratch_);
   for (const BlockId block : scratch_) arena_->use(index_.slot(block), tick);
 }
+
+// Around a pin: hold() looks at the count before, end_hold() at the count after. So hold() comes before the index's
+// pin, and end_hold() after its unpin.
 
 void BlockPool::pin(BlockId block) {
   hold(block);
@@ -48,22 +52,23 @@ void BlockPool::unpin(std::span<const BlockId> prefix) {
 }
 
 void BlockPool::move_pin(BlockId from, BlockId to) {
-  hold(to);
+  hold(to);  // before `from` is let go: the chain is never without a pin
   index_.move_pin(from, to);
   end_hold(from);
 }
 
-/// What the block's first pin means for its slot.
+/// Before a pin: the first one holds the slot (1).
 void BlockPool::hold(BlockId block) {
   if (index_.pin_count(block) > 0) return;
   arena_->hold(index_.slot(block));
   ++pinned_count_;
 }
 
-/// And the end of its last.
+/// After an unpin: the last one lets the slot go, and frees it if the block was dropped meanwhile (2).
 void BlockPool::end_hold(BlockId block) {
   if (index_.pin_count(block) > 0) return;
   const SlotId slot = index_.slot(block);
+  KV_ASSERT(pinned_count_ > 0);
   arena_->end_hold(slot);
   --pinned_count_;
   if (index_.is_linked(block)) return;
@@ -82,16 +87,24 @@ void BlockPool::lease(BlockId block) {
 }
 
 void BlockPool::end_lease(BlockId block, Steps* steps) {
-  if (const auto leases = leased_.find(block); --leases->second == 0) {
+  const auto leases = leased_.find(block);
+  KV_ASSERT(leases != leased_.end() && leases->second > 0);
+  if (--leases->second == 0) {
     leased_.erase(leases);
-    leased_bytes_ -= (index_.is_linked(block) ? index_.uncover(block, steps) : 1) * block_bytes(block);
+    // A block that was dropped counts alone by now: reap() has taken off those above.
+    const std::size_t bytes = (index_.is_linked(block) ? index_.uncover(block, steps) : 1) * block_bytes(block);
+    KV_ASSERT(leased_bytes_ >= bytes);
+    leased_bytes_ -= bytes;
   }
   unpin(block);
 }
 
 void BlockPool::detach(BlockId block, Removal why) {
+  // Blocks above the cut may have been kept by leases below it alone: those count no more.
   const std::size_t bytes = block_bytes(block);
-  leased_bytes_ -= index_.detach(block, static_cast<std::uint32_t>(why)) * bytes;
+  const std::size_t uncovered_bytes = index_.detach(block, static_cast<std::uint32_t>(why)) * bytes;
+  KV_ASSERT(leased_bytes_ >= uncovered_bytes);
+  leased_bytes_ -= uncovered_bytes;
 }
 
 void BlockPool::retain(BlockId block) {
@@ -102,6 +115,7 @@ void BlockPool::retain(BlockId block) {
 
 bool BlockPool::unretain(BlockId block) {
   if (retained_.erase(block) == 0) return false;
+  KV_ASSERT(retained_bytes_ >= block_bytes(block));
   retained_bytes_ -= block_bytes(block);
   unpin(block);
   return true;
@@ -110,18 +124,21 @@ bool BlockPool::unretain(BlockId block) {
 std::optional<SlotId> BlockPool::stage(std::size_t block_bytes, Arena::Place place) {
   const std::optional<SlotId> slot = arena_->allocate(block_bytes, place);
   if (!slot) return std::nullopt;
-  arena_->hold(*slot);
+  KV_ASSERT(arena_->block_bytes(*slot) == block_bytes && arena_->owner(*slot) == kNoBlock);
+  arena_->hold(*slot);  // a put writes there without the lock: nobody may clear the slab meanwhile
   ++staged_count_;
   return slot;
 }
 
 void BlockPool::unstage(SlotId slot) {
+  KV_ASSERT(staged_count_ > 0 && arena_->owner(slot) == kNoBlock);  // never the slot of a linked block
   arena_->end_hold(slot);
   arena_->free(slot);
   --staged_count_;
 }
 
 BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick) {
+  KV_ASSERT(staged_count_ > 0 && arena_->is_held(block.slot) && arena_->owner(block.slot) == kNoBlock);
   const BlockId linked = index_.insert(tree, parent, block, tick);
   arena_->set_owner(block.slot, linked);
   arena_->use(block.slot, tick);
@@ -132,6 +149,8 @@ BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock
 
 void BlockPool::remove_leaf_end(BlockId block) {
   const SlotId slot = index_.slot(block);
+  KV_ASSERT(arena_->owner(slot) == block);
+  // While the index still knows how recently the block was used: on disk it takes its turn by that.
   if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
   index_.remove_leaf_end(block);
   arena_->free(slot);
@@ -140,11 +159,12 @@ void BlockPool::remove_leaf_end(BlockId block) {
 void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed) {
   index_.reap(steps, [&](BlockId block, std::uint32_t label) {
     removed(block, Removal{label});
-    if (leased_.contains(block)) {  // it stays, but not those above it
+    if (leased_.contains(block)) {  // the block itself goes on counting until its leases end, those above do not
       leased_bytes_ -= (index_.uncover(block, &steps) - 1) * block_bytes(block);
     }
     if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
-    if (index_.pin_count(block) > 0 && retained_.erase(block) > 0) {
+    if (index_.pin_count(block) > 0 && retained_.erase(block) > 0) {  // a drop ends retention
+      KV_ASSERT(retained_bytes_ >= block_bytes(block));
       retained_bytes_ -= block_bytes(block);
       index_.unpin(block);
       if (index_.pin_count(block) == 0) {
@@ -152,6 +172,7 @@ void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& 
         --pinned_count_;
       }
     }
+    // Unpinned: free the slot now. Pinned: somebody moves its bytes, or holds a lease; end_hold() frees it.
     if (index_.pin_count(block) == 0) {
       arena_->free(index_.slot(block));
     } else {

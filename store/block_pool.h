@@ -20,14 +20,18 @@
 
 namespace kv {
 
-/// A block is staged (a slot that a put fills, not in the index), linked (in the index, to be found), or unlinked
-/// (dropped while pinned: its slot goes with its last pin). Everything that changes one of index and arena goes through
-/// here; what only asks may ask either.
-///   1. A slot is held in the arena iff it is staged or its block is pinned. So nothing pinned is cleared for another
-///   size class.
+/// A block is staged, linked or unlinked. Whatever changes index or arena goes through here; questions may go to
+/// either.
+///
+///     stage() -> staged ------ link() -----> linked ---- eviction, or a drop without pins ----> slot freed
+///                  | a slot that a put       | in the index, can be found                        ^
+///                  | fills, in no index      | dropped while pinned                              |
+///                  +- unstage(): slot freed  +-> unlinked ------------- last pin ends -----------+
+///
+///   1. A slot is held in the arena iff it is staged or its block is pinned. So no pinned block is cleared for another
+///      size class.
 ///   2. A block's slot is freed when it is out of the index and its last pin has ended, not before and not later.
-///   3. A slab's last use is the latest use of any block that lies in it, from when there are two size classes (before,
-///   nobody asks).
+///   3. Once there are two size classes, a slab's last use is the latest use of any block in it. Before, nobody asks.
 ///   4. Retained blocks are pinned, and take at most what the Store allows.
 /// Thread safety: none, the Store's lock covers it.
 class BlockPool {
@@ -42,8 +46,8 @@ class BlockPool {
   const Arena& arena() const { return *arena_; }
 
   // -- recency
-  /// A tick for a use at `now`: later than all before it, and otherwise the time in nanoseconds, so that time_of() is
-  /// its inverse.
+  /// A tick for a use at `now`: the time in nanoseconds, or one more than the last tick if that is later. So time_of()
+  /// is the inverse, but for uses within one nanosecond.
   Tick tick(TimePoint now);
   Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
@@ -54,10 +58,10 @@ class BlockPool {
   void pin(BlockId block);
   void unpin(BlockId block);
   void pin(std::span<const BlockId> prefix);    ///< As PrefixIndex::pin of a prefix.
-  void unpin(std::span<const BlockId> prefix);  ///< The same ones.
+  void unpin(std::span<const BlockId> prefix);  ///< The blocks given to pin().
   void move_pin(BlockId from, BlockId to);      ///< As PrefixIndex::move_pin.
-  // Leases pin the last block of a prefix, and what they keep is counted: all blocks of these prefixes, shared ones
-  // once. Of what was dropped that is each block until it is freed, and what is leased itself until its leases end.
+  // A lease pins the last block of a prefix. What leases keep is counted: all blocks of these prefixes, shared ones
+  // once. After a drop a block counts until it is freed, and the leased block itself until its leases end.
   std::size_t unleased_bytes(BlockId block) const;  ///< By how much lease() would raise leased_bytes().
   void lease(BlockId block);                        ///< Pins it.
   void end_lease(BlockId block, Steps* steps = nullptr);
@@ -72,8 +76,8 @@ class BlockPool {
   void unstage(SlotId slot);                                                 ///< Frees it.
   BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot is staged.
   void remove_leaf_end(BlockId block);
-  /// Why blocks are removed, many at a time: first they are cut off (PrefixIndex::detach), so that nobody finds them,
-  /// then freed by reap().
+  /// Why blocks are removed many at a time: they are cut off first (PrefixIndex::detach), so that nobody finds them,
+  /// and then freed by reap().
   enum class Removal : std::uint32_t { kEviction, kDrop };
   void detach(BlockId block, Removal why);
   void detach_all(TreeId tree, Removal why) { index_.detach_all(tree, static_cast<std::uint32_t>(why)); }

@@ -36,11 +36,12 @@ struct DiskRecord {
   BlockHash parent;            ///< Of the block above, on this node; all zero for a first block.
   std::uint32_t position = 0;  ///< In its whole prefix.
   std::uint32_t block_bytes = 0;
-  DiskKey moved_from{};  ///< 0, or where it lay before, as the log's old end was given back: it is no newer than that.
+  DiskKey
+      moved_from{};  ///< 0, or where the block lay before the log's old end was given back: it is no newer than that.
 };
 
-/// Something was dropped: of blocks written under keys below `before`, those named here and all below them must not
-/// come back with a restart.
+/// A drop that a restart must know of: blocks written under keys below `before` must not come back if they are named
+/// here or lie below one that is.
 struct DiskDrop {
   NamespaceId space;
   BlockHash hash;  ///< All zero: the whole namespace.
@@ -64,7 +65,7 @@ struct DiskBlock {
 struct DiskStats {
   std::uint64_t file_bytes = 0;            ///< On the device, all files.
   std::uint64_t written_bytes = 0;         ///< By write(), since open: blocks and their checksums.
-  std::uint64_t device_written_bytes = 0;  ///< What that became: write amplification is the ratio.
+  std::uint64_t device_written_bytes = 0;  ///< What became of them on the device; the ratio is the write amplification.
   std::uint64_t read_bytes = 0;
   std::uint32_t left_out_count = 0;  ///< Directories that failed and are not written to for now.
 };
@@ -92,17 +93,18 @@ class Disk {
   virtual error_code drop_before(DiskKey end) = 0;
 
   /// Keeps drops for the next start, which are durable when this returns without an error, on all that the disk
-  /// consists of: also for a part that does not answer now. From one thread at a time, beside all other calls.
+  /// consists of: also for a part that does not answer now. From one thread at a time, concurrently with other calls.
   virtual error_code add_drops(std::span<const DiskDrop> drops) = 0;
   virtual std::vector<DiskDrop> drops() const = 0;  ///< Kept: of earlier starts, and since.
-  /// Drops with a bound up to `before` concern nothing any more: what they named was erased, or dropped_before, and
-  /// flushed. Keeps them all the same while a part of the disk has not been told of that. Threads: as write().
+  /// Drops with a bound up to `before` concern nothing any more: what they named was erased, or went with
+  /// drop_before(), and that was flushed. Keeps them for as long as some part of the disk has not heard of that.
+  /// Threads: as write().
   virtual error_code forget_drops(DiskKey before) = 0;
 
   /// Keeps the canonical record of a namespace. Idempotent.
   virtual error_code add_namespace(const NamespaceId& id, const std::string& record) = 0;
-  /// Forgets records of which no block is wanted any more: what is left of their blocks nobody can load. Those that
-  /// are not kept are none of its business. After a crash they may be there again.
+  /// Forgets the records of namespaces of which no block is wanted any more: nobody can load what is left of those
+  /// blocks. Ids that are not kept are ignored. After a crash the records may be there again.
   virtual error_code remove_namespaces(std::span<const NamespaceId> ids) = 0;
   /// The namespaces kept, then every block, newest key first, until `block` returns false. Skips entries it cannot
   /// read.
@@ -118,11 +120,11 @@ class Disk {
   virtual std::string hanging(Duration) const { return {}; }
 };
 
-/// The block under the key, of that size, and its bytes those of the name that the seed is made of. Errors: of
-/// Disk::read; kCorruptBlock if it is another.
+/// The block under the key, once its size and its bytes were found to be those of the name that the seed is made of.
+/// Errors: of Disk::read; kCorruptBlock if they are not.
 Result<DiskBlock> read_verified(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes);
-/// Of a read: the block is gone, or damaged for good. After any other error it is the disk that fails, and it may give
-/// the block later.
+/// Whether a read's error means that the block is gone, or damaged for good. After any other error the disk is at
+/// fault, and may give the block later.
 bool is_lost(error_code error);
 
 /// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,

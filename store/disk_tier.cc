@@ -7,12 +7,12 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kEntriesPerCall = 4096;  ///< Looked at under the lock.
+constexpr std::size_t kEntriesPerCall = 4096;  ///< Looked at under the lock by one call.
 constexpr std::uint64_t kSegmentBytesMin = 64 << 20, kSegmentBytesMax = 1 << 30;
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
-/// The element for `block`, made if it is the first time that this id comes up.
+/// The element for `block`, made when this id comes up for the first time.
 template <class T>
 T& side(StableTable<T>& table, BlockId block) {
   while (table.size() <= to_int(block)) table.add();
@@ -47,6 +47,7 @@ BlockId DiskTier::insert(TreeId tree, BlockId parent, const BlockHash& hash, std
 }
 
 void DiskTier::append(DiskKey key, BlockId block) {
+  KV_ASSERT(key < next_key() && index_.is_linked(block));
   if (segments_.empty() || segments_.back().bytes >= config_.segment_bytes) segments_.push_back({.first_key = key});
   segments_.back().entries.push_back({key, block});
   segments_.back().bytes += block_bytes(block);
@@ -57,12 +58,15 @@ BlockId DiskTier::add(TreeId tree, BlockId parent, const BlockHash& hash, std::u
                       Tick tick) {
   const BlockId block = insert(tree, parent, hash, position, key, tick);
   append(key, block);
+  // Rewriting is paid for by spilling: each block adds a share of its bytes to the budget, which is never saved up
+  // beyond one segment.
   const double credit = config_.rewrite_share * static_cast<double>(block_bytes(block));
   rewrite_credit_ = std::min(rewrite_credit_ + credit, static_cast<double>(config_.segment_bytes));
   ++counters_.spilled_blocks;
   return block;
 }
 
+/// The entry under the old key stays in its segment and is dead now (4).
 void DiskTier::move(BlockId block, DiskKey key) {
   index_.set_slot(block, SlotId{static_cast<std::uint64_t>(key)});
   append(key, block);
@@ -77,12 +81,15 @@ void DiskTier::start_epoch(std::uint32_t epoch) {
 }
 
 DiskKey DiskTier::new_key(const BlockHash& hash) {
+  KV_ASSERT(!places_.empty());
   const std::uint64_t key = next_key_ + places_[short_hash(hash) % places_.size()];
   next_key_ += kPlaceCount;
   return DiskKey{key};
 }
 
+/// Before the front segment's first key, or in a new segment in front of that: the log is rebuilt from its new end.
 void DiskTier::load_key(DiskKey key, std::uint64_t bytes) {
+  KV_ASSERT(segments_.empty() || key < segments_.front().first_key);
   if (segments_.empty() || segments_.front().bytes >= config_.segment_bytes) segments_.push_front({.first_key = key});
   segments_.front().first_key = key;
   segments_.front().bytes += bytes;
@@ -91,12 +98,14 @@ void DiskTier::load_key(DiskKey key, std::uint64_t bytes) {
 
 BlockId DiskTier::load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key,
                        Tick tick) {
+  KV_ASSERT(!segments_.empty());  // load_key() has made one
   const BlockId block = insert(tree, parent, hash, position, key, tick);
   segments_.front().entries.push_back({key, block});
   return block;
 }
 
 void DiskTier::count_removal(BlockId block) {
+  KV_ASSERT(live_bytes_ >= block_bytes(block));
   live_bytes_ -= block_bytes(block);
   if (copy_in_memory(block) == kNoBlock) only_bytes_ -= block_bytes(block);
 }
@@ -106,6 +115,7 @@ std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys) {
   index_.unlink_subtree(block, [&](BlockId below) {
     keys.push_back(key(below));
     count_removal(below);
+    // A copy in memory stays there; it only has nothing on disk any more.
     const BlockId memory = copy_in_memory(below);
     if (memory == kNoBlock) return;
     memory_sides_[to_int(memory)].disk = kNoBlock;
@@ -124,19 +134,19 @@ void DiskTier::evict(BlockId block) {
 void DiskTier::trim() {
   while (only_bytes_ > config_.capacity_bytes || is_index_full()) {
     const BlockId oldest = index_.oldest_leaf_end();
-    if (oldest == kNoBlock) return;  // all of it is being read
+    if (oldest == kNoBlock) return;  // everything left is being read, or has a copy in memory
     evict(oldest);
   }
 }
 
 void DiskTier::unpin(BlockId block) {
   index_.unpin(block);
-  if (index_.pin_count(block) == 0 && !index_.is_linked(block)) index_.forget(block);
+  if (index_.pin_count(block) == 0 && !index_.is_linked(block)) index_.forget(block);  // dropped while it was read
 }
 
 bool DiskTier::count_read(BlockId block) {
   std::uint8_t& reads = disk_sides_[to_int(block)].reads;
-  if (reads < 255) ++reads;
+  if (reads < 255) ++reads;  // one byte: stays at the top instead of starting over
   return reads >= config_.promote_reads;
 }
 
@@ -154,7 +164,7 @@ void DiskTier::add_copy(BlockId memory, BlockId disk) {
   KV_ASSERT(own == kNoBlock && other == kNoBlock);
   own = disk;
   other = memory;
-  disk_sides_[to_int(disk)].reads = 0;
+  disk_sides_[to_int(disk)].reads = 0;  // counted afresh when the block has left memory again
   only_bytes_ -= block_bytes(disk);
   index_.pin(disk);
 }
@@ -162,6 +172,7 @@ void DiskTier::add_copy(BlockId memory, BlockId disk) {
 void DiskTier::remove_copy(BlockId memory, Tick recency) {
   const BlockId disk = copy_on_disk(memory);
   if (disk == kNoBlock) return;
+  KV_ASSERT(copy_in_memory(disk) == memory);
   memory_sides_[to_int(memory)].disk = kNoBlock;
   disk_sides_[to_int(disk)].memory = kNoBlock;
   only_bytes_ += block_bytes(disk);
@@ -173,7 +184,7 @@ void DiskTier::remove_copy(BlockId memory, Tick recency) {
 // -- the log
 
 bool DiskTier::is_log_full() const {
-  if (segments_.size() < 2) return false;
+  if (segments_.size() < 2) return false;  // the one that is being written stays
   // Copies need room besides the capacity: they are what memory can let go without a write.
   const auto alive_max = static_cast<double>(config_.capacity_bytes + (live_bytes_ - only_bytes_));
   return static_cast<double>(log_bytes_) >
@@ -181,14 +192,17 @@ bool DiskTier::is_log_full() const {
 }
 
 std::vector<BlockId> DiskTier::live_in_oldest(std::uint64_t bytes_max) {
+  KV_ASSERT(!segments_.empty());
   std::vector<BlockId> live;
   std::uint64_t bytes = 0;
   const Segment& oldest = segments_.front();
   const std::size_t end = std::min(oldest.entries.size(), dead_entries_ + kEntriesPerCall);
+  // Bytes alive beyond what the budget for rewriting covers: so many have to be evicted.
   double uncovered = -rewrite_credit_;
   for (std::size_t i = dead_entries_; i < end; ++i)
     if (is_live(oldest.entries[i])) uncovered += static_cast<double>(block_bytes(oldest.entries[i].block));
-  // From the back, where a block's last descendants are: what has none in newer segments can go with all of them.
+  // From the back, where the last descendants of a block are. A block that has no descendants in newer segments becomes
+  // a leaf end on the way, and can go too.
   for (std::size_t i = end; i > dead_entries_ && uncovered > 0; --i) {
     const Entry& entry = oldest.entries[i - 1];
     if (!is_live(entry) || !index_.is_leaf_end(entry.block) || index_.pin_count(entry.block) > 0) continue;
@@ -218,6 +232,7 @@ DiskKey DiskTier::end_segment() {
 
 std::vector<BlockId> DiskTier::live_from(Cursor& cursor, std::size_t entries_max) const {
   std::vector<BlockId> live;
+  // The cursor's segment may have been given back since: go on with the first one behind it.
   auto segment = std::ranges::lower_bound(segments_, cursor.segment, {}, &Segment::first_key);
   if (segment != segments_.end() && segment->first_key != cursor.segment) cursor = {segment->first_key, 0};
   for (; segment != segments_.end(); ++segment, cursor.entry = 0) {

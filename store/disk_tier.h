@@ -18,11 +18,11 @@ namespace kv {
 
 struct DiskTierConfig {
   std::uint64_t capacity_bytes = 0;  ///< Of blocks that lie on disk and nowhere else. 0: no disk tier.
-  /// What is dropped at once. 0: a 64th of the capacity, 64 MiB to 1 GiB.
+  /// Of the log: what is given back at once. 0: a 64th of the capacity, 64 MiB to 1 GiB.
   std::uint64_t segment_bytes = 0;
   /// The log may hold this many times what is alive in it before its oldest segment is given back.
   double log_factor = 1.25;
-  /// Of the bytes spilled, how many may be written again because their segment goes.
+  /// How many bytes may be written again because their segment goes, as a share of the bytes spilled.
   double rewrite_share = 0.08;
   std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
   std::uint64_t hash_seed = 0;     ///< As PrefixIndex.
@@ -36,12 +36,12 @@ struct DiskTierConfig {
 ///     | segment 0: dead live dead | segment 1 ... | segment n: live live live <- next key |
 ///       next to go: what still lives there is written again at the end, or evicted
 ///
-/// A block may lie in memory and on disk: then both know each other as *copies*, and memory can let it go without a
-/// write.
+/// A block may lie in memory and on disk. Then the two know each other as *copies*, and memory can let its own go
+/// without a write.
 ///   1. With a block, all blocks above it are on disk, so that a restart can find it.
 ///   2. A block whose copy is in memory is pinned here, so neither it nor what is above it is evicted.
 ///   3. only_bytes() counts the blocks without a copy in memory; trim() keeps it within the capacity by evicting leaf
-///   ends, least recently used first.
+///      ends, least recently used first.
 ///   4. A key is alive iff its block's slot is that key.
 /// Thread safety: none, the Store's lock covers it. Memory: at most 100 bytes a block (see PrefixIndex).
 class DiskTier {
@@ -61,48 +61,50 @@ class DiskTier {
   DiskKey key(BlockId block) const { return DiskKey{static_cast<std::uint64_t>(index_.slot(block))}; }
 
   // -- blocks
-  /// For the block of that hash. Blocks of one hash go to one place as long as the places do not change.
+  /// The key for a new write of the block with that hash, larger than all before. Blocks of one hash go to one place as
+  /// long as the places do not change.
   DiskKey new_key(const BlockHash& hash);
   void set_places(std::vector<DiskPlace> places) { places_ = std::move(places); }  ///< {0} at first; never empty.
-  /// The block was written under `key`, larger than all before. Requires: not in the index; `parent` is (or is
-  /// kNoBlock: a first block).
+  /// The block was written under `key`, larger than all before. Requires: the block is not in the index, but `parent`
+  /// is (kNoBlock: a first block).
   BlockId add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
-  void move(BlockId block, DiskKey key);  ///< Was written again, under `key`.
+  void move(BlockId block, DiskKey key);  ///< The block was written again, under `key`.
   /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay.
   std::size_t remove(BlockId block, std::vector<DiskKey>& keys);
   /// Evicts until only_bytes() is within the capacity.
   void trim();
 
   // -- after a restart
-  /// Of the keys from now on: larger than of all that is on disk already. Until then it is 1. Requires: no key of a
-  /// larger epoch was given.
+  /// Keys have this epoch from now on. It is larger than that of any key on disk; before the call it is 1. Requires: no
+  /// key of a larger epoch was given.
   void start_epoch(std::uint32_t epoch);
-  DiskKey next_key() const { return DiskKey{next_key_}; }  ///< No key was given that is not smaller.
+  DiskKey next_key() const { return DiskKey{next_key_}; }  ///< All keys given so far are smaller.
   bool is_full() const { return only_bytes_ >= config_.capacity_bytes || is_index_full(); }
-  /// Of the index in memory: what it takes for each block on disk.
+  /// Of memory: what the index takes for the blocks on disk.
   std::uint64_t used_bytes() const {
     return index_.used_bytes() + index_.block_count() * (sizeof(Entry) + sizeof(DiskSide) + sizeof(MemorySide));
   }
   void load_key(DiskKey key, std::uint64_t bytes);  ///< A key that is on disk. Call with ever smaller keys.
-  /// As add, for the key that load_key() was last called with, or for one before.
+  /// As add, for a key that load_key() was called with: the last one, or one before.
   BlockId load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
 
   void touch(BlockId block, Tick tick) { index_.touch(block, tick); }
   void pin(BlockId block) { index_.pin(block); }
   void unpin(BlockId block);
-  bool count_read(BlockId block);  ///< Whether it has been read often enough to go back to memory.
+  bool count_read(BlockId block);  ///< Counts a read. Returns whether the block should go back to memory.
 
   // -- copies in memory
   BlockId copy_on_disk(BlockId memory) const;  ///< kNoBlock if there is none.
   BlockId copy_in_memory(BlockId disk) const;
-  void add_copy(BlockId memory, BlockId disk);     ///< Requires: neither has one.
-  void remove_copy(BlockId memory, Tick recency);  ///< The block leaves memory, last used then. No copy: does nothing.
+  void add_copy(BlockId memory, BlockId disk);  ///< Requires: neither has one.
+  /// The block leaves memory, where it was last used at `recency`. Does nothing if it has no copy on disk.
+  void remove_copy(BlockId memory, Tick recency);
 
   // -- the log
   /// Whether the oldest segment should go.
   bool is_log_full() const;
-  /// Blocks of the oldest segment that have to be written again before it can go, at most `bytes_max` (and one) of
-  /// them. Those that are not worth it are evicted. Looks at some thousand keys a call: ask until is_oldest_dead().
+  /// Blocks of the oldest segment that have to be written again before it can go: up to `bytes_max`, or one block.
+  /// Those that are not worth a write are evicted. Looks at some thousand keys a call: ask until is_oldest_dead().
   std::vector<BlockId> live_in_oldest(std::uint64_t bytes_max);
   bool is_oldest_dead() const { return dead_entries_ == segments_.front().entries.size(); }
   DiskKey oldest_key() const { return segments_.empty() ? DiskKey{next_key_} : segments_.front().first_key; }
@@ -110,14 +112,14 @@ class DiskTier {
   DiskKey end_segment();
 
   // -- scrubbing
-  /// A place in the log; stays good while the log moves on. The default is its beginning.
+  /// A place in the log, valid while the log moves on. The default is the log's beginning.
   struct Cursor {
     DiskKey segment{};
     std::size_t entry = 0;
     bool operator==(const Cursor&) const = default;
   };
-  /// The blocks that live in the next `entries_max` entries of the log, and moves the cursor behind them; to the
-  /// beginning again when there are no more.
+  /// The blocks that live in the next `entries_max` entries of the log. Moves the cursor behind them, and back to the
+  /// beginning when there are no more.
   std::vector<BlockId> live_from(Cursor& cursor, std::size_t entries_max) const;
 
   struct Stats {

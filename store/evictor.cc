@@ -11,7 +11,8 @@ namespace kv {
 namespace {
 
 constexpr Duration kRestPerStep = std::chrono::nanoseconds(200);  ///< Twenty times what a step takes.
-/// A slab above a pinned block is not looked at again for so long, so that many leases do not cost a search each.
+/// For so long a slab above a pinned block is not looked at again. Without shields, each of many leases would cost a
+/// search.
 constexpr Duration kShieldDuration = std::chrono::seconds(1);
 
 }  // namespace
@@ -20,6 +21,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
   const std::uint32_t size_class = pool_.arena().add_class(block_bytes);
   if (size_class >= hunts_.size()) hunts_.resize(size_class + 1);
   Hunt& hunt = hunts_[size_class];
+  // The number may have been another size's: what that one was hunting for is of no use.
   if (std::exchange(hunt.block_bytes, block_bytes) != block_bytes) hunt = {.block_bytes = block_bytes};
   for (;;) {
     steps.take(Steps::kBlock);
@@ -32,14 +34,15 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
     const BlockId own = pool_.index().oldest_leaf_end(size_class, &steps);
     if (!steps.are_left()) return {.again = true};
+    // Then only a block that is on disk may go, and no run is cleared: that could lose others.
     if (!may_lose && (own == kNoBlock || !pool_.is_on_disk(own))) return {};
     if (may_lose && oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own))) {
       const Cleared cleared = clear_oldest_window(block_bytes, hunt, steps, now, may_rest);
       if (cleared == Cleared::kUnfinished) return {.again = true};
       if (cleared == Cleared::kSome) continue;
     }
-    // Free granules that lie across two places for a slab: not before, since what is cleared in several calls for a
-    // whole slab would be taken for this as soon as enough of it is free, and then leave room for one slab, not two.
+    // Free granules that lie across two places for a slab. Not earlier: a run that is cleared in several calls would be
+    // taken as soon as enough of it is free, at a place where it leaves room for one slab instead of two.
     if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
     if (own == kNoBlock) return {};
     evict(own, now);
@@ -48,6 +51,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
 }
 
 bool Evictor::is_much_older(BlockId block, BlockId than) const {
+  // In ticks, which are nanoseconds (BlockPool::tick). Only the ratio matters.
   const auto age = [&](BlockId of) {
     return static_cast<std::uint64_t>(pool_.last_tick()) - static_cast<std::uint64_t>(pool_.index().recency(of));
   };
@@ -55,6 +59,7 @@ bool Evictor::is_much_older(BlockId block, BlockId than) const {
 }
 
 void Evictor::evict(BlockId block, TimePoint now) {
+  KV_ASSERT(pool_.index().pin_count(block) == 0);
   count_eviction(block, now);
   pool_.remove_leaf_end(block);
 }
@@ -66,6 +71,7 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
       ++dropped;
       return;
     }
+    // clear_oldest_window() has looked for pins just before it cut the block off, and pins need a match to find it.
     KV_ASSERT(pool_.index().pin_count(block) == 0);
     count_eviction(block, now);
   });
@@ -73,9 +79,9 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
   return dropped;
 }
 
-/// Evicts what lies in the run of granules that was used longest ago, with all below. Looks through the whole run for
-/// pins first, lest half of it be evicted in vain. Between two calls something in it may be pinned or used: then the
-/// run is left as it is. kNone: there is no such run, or what there is is free.
+/// Evicts what lies in the run of granules that was used longest ago, with all below. Goes through the whole run twice:
+/// first to look for pins, so that no half run is evicted in vain, then to evict. Between two calls something in the
+/// run may be pinned or used: then it is left as it is. kNone: there is no such run, or it is free already.
 Evictor::Cleared Evictor::clear_oldest_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now,
                                               bool may_rest) {
   Arena& arena = pool_.arena();
@@ -84,6 +90,7 @@ Evictor::Cleared Evictor::clear_oldest_window(std::size_t block_bytes, Hunt& hun
     const auto use = arena.last_use(*hunt.window, block_bytes);
     if (!use || *use > hunt.window->last_use) hunt.window.reset();
   }
+  // Each round tries one window; it ends when one is cleared, none is left to try, or the steps are used up.
   for (;;) {
     if (!hunt.window) {
       if (const Cleared chosen = choose_window(block_bytes, hunt, steps, now, may_rest); chosen != Cleared::kSome)
@@ -96,7 +103,7 @@ Evictor::Cleared Evictor::clear_oldest_window(std::size_t block_bytes, Hunt& hun
         if (!hunt.has_block) {
           hunt.window.reset();
           hunt.found.clear();
-          return Cleared::kNone;  // it is free, only not where a slab should begin
+          return Cleared::kNone;  // free, only not at a place where a slab should begin: Place::kAny will take it
         }
         hunt.at = arena.begin(*hunt.window);
         if (!std::exchange(hunt.is_checked, true)) continue;
@@ -121,7 +128,7 @@ Evictor::Cleared Evictor::clear_oldest_window(std::size_t block_bytes, Hunt& hun
   }
 }
 
-/// Takes the oldest window found that still is what it was then; searches for more when there are none left.
+/// Takes the oldest window found that was neither used nor pinned since; searches for more when none is left.
 Evictor::Cleared Evictor::choose_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now,
                                         bool may_rest) {
   Arena& arena = pool_.arena();
@@ -157,7 +164,7 @@ Evictor::Cleared Evictor::choose_window(std::size_t block_bytes, Hunt& hunt, Ste
       return std::tie(a.last_use, a.first_granule) > std::tie(b.last_use, b.first_granule);
     });
     if (!hunt.found.empty()) continue;
-    // What shields say was found out a while ago, perhaps: look at it all once more before saying that there is none.
+    // Shields may be stale: a lease has ended, say. Look at everything once more before saying that there is nothing.
     end_shields(now);
     if (!std::exchange(hunt.is_last_look, !hunt.is_last_look)) continue;
     hunt.none_at = hunt.change_count;

@@ -19,17 +19,17 @@ namespace kv {
 ///   2. the least recently used leaf end of the class: its slot. But if the class has none, or one of another class is
 ///      kAgeRatio times as old:
 ///   3. memory moves between the classes: the run of granules used longest ago is cleared, with all blocks below those
-///      that lie in it (which were used no later). A run that holds a staged or pinned block, or one with a pinned
-///      block below, is left. If there is no other: 2.
+///      that lie in it (which were used no later). A run is left alone if it holds a staged or pinned block, or a block
+///      with a pinned block below. If every run is left alone: 2.
 /// Blocks that were cut off already, by 3 or by a drop, are freed before anything is evicted.
-/// All of it in slices: a call does what its steps allow, and the next one goes on there. In a small arena the run of
-/// granules is the oldest there is. In a large one a search pays for many (Arena::Search): each was among the oldest
-/// when the search came by, and was not used since.
-/// With blocks of one size this is exact: a slot is found as long as one block neither is pinned nor has a pinned block
-/// below. With several sizes it is refused when pins are scattered so that no long enough run of granules is without
-/// them.
+/// A call does what its steps allow, and the next one goes on from there. In a small arena the run of granules is the
+/// oldest there is. In a large arena one search pays for many runs (Arena::Search): each was among the oldest when the
+/// search came by, and was not used since.
+/// With blocks of one size this is exact: a slot is found as long as some block is not pinned and has no pinned block
+/// below. With several sizes it may be refused although such a block exists, when pins are scattered over every run of
+/// granules that is long enough.
 /// Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With two sizes in
-/// equal use that cost a fifth of all hits, since hardly a block then went one by one.
+/// equal use that cost a fifth of all hits, because hardly any block was then evicted singly.
 /// Thread safety: none, the Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules looked at, the
 /// blocks of a run, those evicted. How many leases there are does not matter.
 class Evictor {
@@ -50,9 +50,9 @@ class Evictor {
 
   explicit Evictor(BlockPool& pool) : pool_(pool) {}
 
-  /// `may_lose`: whether a block that is not on disk may go; if not, only 1, and 2 for a block that is.
-  /// `may_rest`: the caller was refused before, and asks every so often: if the last search of a large arena found
-  /// nothing, another one may wait a while (twenty times what the last one took).
+  /// `may_lose`: whether a block that is not on disk may go. If not, only 1, and 2 for blocks that are on disk.
+  /// `may_rest`: the caller was refused before, and asks every so often. If the last search of a large arena found
+  /// nothing, the next one may wait a while: twenty times what the last one took.
   Found find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose = true, bool may_rest = false);
 
   void evict(BlockId leaf_end, TimePoint now);  ///< Requires: no pins.
@@ -61,7 +61,7 @@ class Evictor {
   const Stats& stats() const { return stats_; }
 
  private:
-  /// Of one size class: how far it has come with taking memory from others.
+  /// How far one size class has come with taking memory from the others.
   struct Hunt {
     std::size_t block_bytes = 0;          ///< The class's number may have been another size's before.
     std::optional<Arena::Search> search;  ///< Under way.

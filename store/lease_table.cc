@@ -12,6 +12,7 @@ LeaseTable::LeaseTable(const Config& config) : config_(config) {
 }
 
 Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint now) {
+  KV_ASSERT(block != kNoBlock);
   if (lease_count_ >= config_.count_max || lease_count(session) >= config_.count_per_session_max) return Errc::kBusy;
   std::uint32_t index = unused_;
   if (index == kNone) {
@@ -20,13 +21,15 @@ Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint no
   } else {
     unused_ = entries_[index].by_grant.after;
   }
+  KV_ASSERT(index >> kIndexBits == 0);  // or two leases would have one id
   Entry& entry = entries_[index];
+  KV_ASSERT(entry.id == LeaseId{});
   entry = {.id = LeaseId{++grant_count_ << kIndexBits | index},
            .session = session,
            .block = block,
            .end = now + config_.duration};
-  // Time never goes back, but a caller's `now` may be read before the lock was had: keep the order all the same
-  // (invariant 2).
+  // Callers read the time before they get the lock, so `now` may be older than the last grant's. Invariant 2 holds all
+  // the same: this lease then ends a little later than it has to.
   if (by_grant_.last != kNone) entry.end = std::max(entry.end, entries_[by_grant_.last].end);
   append(by_grant_, &Entry::by_grant, index);
   append(sessions_[session], &Entry::by_session, index);
@@ -35,6 +38,7 @@ Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint no
 }
 
 Result<BlockId> LeaseTable::release(SessionId session, LeaseId lease) {
+  // The id came from a client: any number is possible. Only the whole id, grant count included, and the session count.
   const auto index =
       static_cast<std::uint32_t>(static_cast<std::uint64_t>(lease) & ((std::uint64_t{1} << kIndexBits) - 1));
   if (lease == LeaseId{} || index >= entries_.size()) return Errc::kStaleLease;
@@ -54,7 +58,7 @@ std::size_t LeaseTable::end_session(SessionId session, std::size_t count_max,
   std::size_t count = 0;
   for (auto it = sessions_.find(session); count < count_max && it != sessions_.end(); ++count) {
     ended(end(it->second.first));
-    it = sessions_.find(session);
+    it = sessions_.find(session);  // the list goes with its last lease
   }
   return count;
 }
@@ -63,6 +67,7 @@ std::size_t LeaseTable::end_session(SessionId session, std::size_t count_max,
 BlockId LeaseTable::end(std::uint32_t index) {
   Entry& entry = entries_[index];
   const auto session = sessions_.find(entry.session);
+  KV_ASSERT(entry.id != LeaseId{} && session != sessions_.end() && lease_count_ > 0);
   unlink(by_grant_, &Entry::by_grant, index);
   unlink(session->second, &Entry::by_session, index);
   if (session->second.count == 0) sessions_.erase(session);
@@ -81,6 +86,7 @@ void LeaseTable::append(List& list, Links Entry::*links, std::uint32_t index) {
 }
 
 void LeaseTable::unlink(List& list, Links Entry::*links, std::uint32_t index) {
+  KV_ASSERT(list.count > 0);
   const Links at = entries_[index].*links;
   (at.before == kNone ? list.first : (entries_[at.before].*links).after) = at.after;
   (at.after == kNone ? list.last : (entries_[at.after].*links).before) = at.before;

@@ -19,12 +19,12 @@ enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is no lease.
 
 /// Which prefixes a client was promised and has not fetched yet: a scheduler that was told "40 blocks" plans with them.
 /// Until the lease is released or ends, the last block of its prefix is pinned, and eviction takes leaf ends first, so
-/// the whole prefix stays. The table only keeps the promises; its owner pins a lease's block after grant() and unpins
-/// it when the lease is handed back.
+/// the whole prefix stays. The table only keeps the promises: its owner pins a lease's block after grant(), and unpins
+/// that block when the lease is handed back.
 ///   1. A lease ends exactly once: by release(), by expire() at `now` >= grant + duration, or by end_session().
 ///   2. Leases are kept in grant order, which is expiry order because all have one duration.
 ///   3. lease_count() <= count_max, and for each session <= count_per_session_max. At a limit grant() fails; it never
-///   ends a live lease.
+///      ends a live lease.
 ///   4. A lease is live until one of the calls of 1, not until its time has passed: so what is live is pinned.
 /// Thread safety: none, the Store's lock covers it. Time: steady clock, handed in, never going back. Cost: O(1);
 /// expire() and end_session() O(leases ended).
@@ -54,8 +54,8 @@ class LeaseTable {
 
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;
-  static constexpr std::uint64_t kIndexBits =
-      20;  ///< Of a LeaseId, naming the entry; the rest counts grants, so no id comes twice.
+  /// Of a LeaseId: these name the entry. The rest counts grants, so that no id comes twice.
+  static constexpr std::uint64_t kIndexBits = 20;
 
   struct Links {
     std::uint32_t before = kNone, after = kNone;

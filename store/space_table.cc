@@ -18,12 +18,14 @@ SpaceTable::Space* SpaceTable::find(const NamespaceId& name) const {
 }
 
 SpaceTable::Space* SpaceTable::find(TreeId tree) const {
+  KV_ASSERT(static_cast<std::size_t>(tree) < of_tree_.size());
   Space* const space = of_tree_[static_cast<std::size_t>(tree)];
   KV_ASSERT(space != nullptr);
   return space;
 }
 
 void SpaceTable::for_each(const std::function<void(Space&)>& visit) const {
+  // A hash map's order differs from library to library; callers' output must not.
   std::vector<Space*> all;
   for (const auto& [id, space] : spaces_) all.push_back(space.get());
   std::ranges::sort(all, {}, &Space::id);
@@ -45,19 +47,21 @@ SpaceTable::Space& SpaceTable::add(std::shared_ptr<const NamespaceRecord> record
   of_name_.emplace(added.name, &added);
   spaces_.emplace(added.id, std::move(space));
   use(added);
-  may_be_idle(added);
+  may_be_idle(added);  // it has no block yet
   return added;
 }
 
 void SpaceTable::remove(Space& space) {
+  KV_ASSERT(space.put_count == 0 && find(space.id) == &space);
   withdraw(space);
   for (const SessionId session : space.sessions) {
     const auto open = open_.find(session);
+    KV_ASSERT(open != open_.end());
     open->second.erase(space.id);
     if (open->second.empty()) open_.erase(open);
   }
   of_tree_[static_cast<std::size_t>(space.tree)] = nullptr;
-  of_record_.erase(space.record->text());
+  of_record_.erase(space.record->text());  // while the record lives: the key is a view of it
   of_name_.erase(space.name);
   spaces_.erase(space.id);
 }
@@ -71,7 +75,9 @@ void SpaceTable::end_session(SessionId session) {
   const auto open = open_.find(session);
   if (open == open_.end()) return;
   for (const SpaceId id : open->second) {
-    Space& space = *find(id);
+    Space* const found = find(id);
+    KV_ASSERT(found != nullptr);  // remove() takes a space out of every session's list
+    Space& space = *found;
     space.sessions.erase(session);
     if (!space.is_candidate) continue;
     withdraw(space);  // its turn comes earlier now
@@ -91,6 +97,8 @@ void SpaceTable::withdraw(Space& space) {
   if (std::exchange(space.is_candidate, false)) candidates_.erase(space.turn);
 }
 
+/// A use makes a turn later, and a candidate's turn is brought up to date only when it comes to the front. So use()
+/// need not touch the candidates. (What makes a turn earlier, end_session(), brings it up to date at once.)
 SpaceTable::Space* SpaceTable::next_idle(const IsIdle& is_idle) {
   while (!candidates_.empty()) {
     Space& space = *find(std::get<SpaceId>(*candidates_.begin()));

@@ -21,14 +21,15 @@ namespace kv {
 
 enum class SpaceId : std::uint64_t {};  ///< An opened namespace, of one life of the store. Never reused in that life.
 
-/// Records come and go by the thousand (weights epochs, adapters, salts): what is idle makes room for what is asked
-/// for. A number stays with its namespace for ever, so that one who kept it too long is told so, and is never served
-/// from another namespace.
+/// Records come and go by the thousand (weights epochs, adapters, salts), so idle ones make room for new ones. A number
+/// stays with its namespace for ever: a caller who kept it too long is told so, and is never served from another
+/// namespace.
 ///   1. A number names one namespace; none is given twice.
 ///   2. Every idle namespace is among the candidates, or its tree among those that an index has emptied since
-///   take_emptied(). Others may be among them too: they are looked at again when their turn comes.
-///   3. next_idle() names the idle namespace used least recently among those that no session has open; if there is none
-///   of these, among the others. (Their sessions open it again when they need it.)
+///      take_emptied(). Candidates need not be idle: they are looked at again when their turn comes.
+///   3. next_idle() names the idle namespace used least recently among those that no session has open; if there is
+///   none,
+///      among the others. Sessions that had it open, open it again when they need it.
 /// Thread safety: none, the Store's lock covers it. Cost: O(log namespaces); next_idle() amortised over the uses since.
 class SpaceTable {
  public:

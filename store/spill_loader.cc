@@ -4,10 +4,12 @@
 #include <memory>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
-constexpr std::size_t kDropsMax = 1 << 16;  ///< Remembered one by one.
+constexpr std::size_t kDropsMax = 1 << 16;  ///< Remembered one by one; beyond that, a drop takes its whole tree along.
 
 }  // namespace
 
@@ -26,8 +28,10 @@ void SpillLoader::begin(Tick tick, std::span<const DiskDrop> drops) {
   }
 }
 
-/// Whether an earlier start dropped it, or one above it. Of those above only the next one is looked at: down a path
-/// from a block that was stored again after the drop to one that was not, there is one place where it shows.
+/// Whether an earlier start dropped this block, or one above. Of those above only the direct parent is looked at. On
+/// the path down from a block that was stored again after the drop to one that was not, there is one place where a
+/// child is older than the drop and its parent is newer: that child is refused, and then all below have no parent to
+/// hang on.
 bool SpillLoader::was_dropped(const DiskRecord& record, const Known* parent) const {
   const auto it = dropped_earlier_.find(record.space);
   if (it == dropped_earlier_.end()) return false;
@@ -67,7 +71,7 @@ bool SpillLoader::add(TreeId tree, const DiskRecord& record) {
   if (!see(record, &is_new)) return false;
   if (!is_new) return true;
   needed_trees_.insert(tree);
-  if (record.block_bytes != tier_.block_bytes(tree)) return true;
+  if (record.block_bytes != tier_.block_bytes(tree)) return true;  // not of this namespace's size: damaged
   if (record.parent != BlockHash{} && find({tree, record.parent}) == kNoBlock) {
     waiting_[{tree, record.parent}].push_back(record);
     return true;
@@ -85,18 +89,19 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
     const Name above{next.tree, next.record.parent};
     const bool is_first = next.record.parent == BlockHash{};
     const Known* const known_above = is_first ? nullptr : find_known(above);
+    // Known: an older record of a block that was written again. Its newer one has come before.
     if (is_dropped(name) || known_.contains(name) || was_dropped(next.record, known_above)) {
       erased_.push_back(next.record.key);
       continue;
     }
     const BlockId parent = known_above == nullptr ? kNoBlock : known_above->block;
-    if (!is_first && parent == kNoBlock) {  // it went since
+    if (!is_first && parent == kNoBlock) {  // the parent was evicted or dropped since
       waiting_[above].push_back(next.record);
       continue;
     }
     const BlockId block = place(next.tree, parent, next.record);
     const DiskRecord& record = next.record;
-    // One that was written again since the start is as new as it can be.
+    // A block that was written again since the start is as new as can be. Else a move keeps the age of the first write.
     const DiskKey since = tier_.key(block) != record.key   ? tier_.key(block)
                           : record.moved_from != DiskKey{} ? record.moved_from
                                                            : record.key;
@@ -107,6 +112,7 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
     for (auto each = below->second.rbegin(); each != below->second.rend(); ++each) ready_.push_back({next.tree, *each});
     waiting_.erase(below);
   }
+  // What is ready now is older than all that is there: nothing of it will be asked for again.
   if (tier_.is_full()) {
     for (const Ready& each : ready_) erased_.push_back(each.record.key);
     ready_.clear();
@@ -117,12 +123,13 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
 void SpillLoader::drop(TreeId tree, std::span<const BlockHash> hashes) {
   needed_trees_.insert(tree);
   if (hashes.empty() || dropped_.size() >= kDropsMax)
-    dropped_trees_.insert(tree);  // a cache may lose what it was not told to, and not keep what it was
+    dropped_trees_.insert(tree);  // a cache may lose more than it was told to drop, and must not keep any of that
   else
     dropped_.insert({tree, hashes.back()});
 }
 
-/// nullptr if it is not known, or has been evicted or dropped since.
+/// nullptr if no block of that name was placed, or it was evicted or dropped since. Ids are used again, so name and key
+/// are compared.
 const SpillLoader::Known* SpillLoader::find_known(const Name& name) const {
   const auto it = known_.find(name);
   if (it == known_.end()) return nullptr;
@@ -143,9 +150,13 @@ BlockId SpillLoader::place(TreeId tree, BlockId parent, const DiskRecord& record
     erased_.push_back(record.key);
     return block;
   }
+  // Newest first: each block counts as used one tick before the one placed before it.
+  KV_ASSERT(parent == kNoBlock || tier_.index().is_linked(parent));
+  KV_ASSERT(tick_ > Tick{});
   ++loaded_count_;
   tick_ = Tick{static_cast<std::uint64_t>(tick_) - 1};
   block = tier_.load(tree, parent, record.hash, record.position, record.key, tick_);
+  // The block may have been stored anew in memory before its record came: then the two are copies of one another.
   const BlockId above = parent == kNoBlock ? kNoBlock : tier_.copy_in_memory(parent);
   if (parent == kNoBlock || above != kNoBlock) {
     const BlockId memory = pool_.index().find_child(tree, above, record.hash);

@@ -18,11 +18,11 @@
 
 namespace kv {
 
-/// Takes the records of a disk newest first, so that what was used last is found first, and the tier is full of the
-/// most recent blocks. A block that comes before the one above it waits for that. Of two records of one block (it was
-/// written again) the newer counts. The node serves meanwhile, and before, while there is no disk yet: blocks may be in
-/// memory, be written to disk, or be dropped before their old record comes. Thread safety: none, the Store's lock
-/// covers it. Cost: a hash table entry for each block, and each drop, until it is destroyed.
+/// Takes the records of a disk newest first: when the tier is full, it is full of the most recent blocks. A block that
+/// comes before the block above it waits for that one. Of two records of one block (it was written again) the newer
+/// counts. The node serves meanwhile, and before, while there is no disk yet: blocks may be in memory, be written to
+/// disk, or be dropped before their old record comes. Thread safety: none, the Store's lock covers it. Cost: a hash
+/// table entry for each block, and each drop, until it is destroyed.
 class SpillLoader {
  public:
   SpillLoader(DiskTier& tier, BlockPool& pool) : tier_(tier), pool_(pool) {}
@@ -33,7 +33,8 @@ class SpillLoader {
   }
   /// Its record: nullptr if the disk did not name it.
   std::shared_ptr<const NamespaceRecord> space(const NamespaceId& name) const;
-  /// A namespace that was forgotten, and that the disk may know: before the end nobody can tell whether it has blocks.
+  /// A namespace that was forgotten, and that the disk may know: before the load ends nobody can tell whether it has
+  /// blocks.
   void keep_space(const NamespaceId& name) { spaces_.try_emplace(name); }
   const std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>>& spaces() const { return spaces_; }
   /// Whether something depends on the tree: blocks of it were found, or dropped before they were.
@@ -78,8 +79,8 @@ class SpillLoader {
 
   struct Known {
     BlockId block;
-    DiskKey key;    ///< Another by now: it went, and was written again.
-    DiskKey since;  ///< Under which it was stored; moves later do not count.
+    DiskKey key;    ///< If the block has another key by now, it went and was written again.
+    DiskKey since;  ///< The key under which the block was first stored; later moves of its bytes do not count.
   };
   struct Ready {
     TreeId tree;

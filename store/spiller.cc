@@ -22,7 +22,10 @@ bool is_full(const SpillWork& work, std::uint64_t bytes_max) {
 }  // namespace
 
 SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
+  KV_ASSERT(work.sources.size() == work.writes.size());
   SpillOutcome outcome{.is_written = std::vector<bool>(work.writes.size(), false), .error = {}};
+  // The order matters, since the power may go at any point: a namespace's record before its first block, and its
+  // removal after the last block is erased. So no start finds a block whose namespace it does not know.
   for (const auto& [id, record] : work.spaces) {
     if (outcome.error = disk.add_namespace(id, record); outcome.error) return outcome;
   }
@@ -38,6 +41,7 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
     if (work.sources[i] != DiskKey{}) {
       auto block = read_verified(disk, work.sources[i], checksum_seed(write.record.space, write.record.hash),
                                  write.record.block_bytes);
+      // Lost for good: go on without this one. Unreadable now: go on too, and report the error in the end.
       if (!block && is_lost(block.error())) {
         ++outcome.lost_count;
         continue;
@@ -49,8 +53,10 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
       }
       write.bytes = block->bytes;
       write.checksums = block->checksums;
-      moved.push_back(std::move(*block));
+      moved.push_back(std::move(*block));  // owns the bytes that the write shows
     }
+    KV_ASSERT(write.bytes.size() == write.record.block_bytes);
+    KV_ASSERT(write.checksums.size() == stripe_count(write.bytes.size()));
     writes.push_back(write);
     written.push_back(i);
   }
@@ -65,19 +71,23 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
 }
 
 SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything) {
+  KV_ASSERT(taken_.empty());  // the work before is finished
   SpillWork work;
   work.erased = std::exchange(erased_, {});
   work.gone_spaces.assign(gone_spaces_.begin(), gone_spaces_.end());
   gone_spaces_.clear();
   if (std::exchange(drop_unknown_, false)) drop_before_ = std::max(drop_before_, tier_.oldest_key());
+  // Half for moving at most: a log that is too long must not keep new blocks off the disk.
   if (!keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
   work.drop_before = drop_before_;
-  // Dropped, but not freed yet: not to be written, and what is above it here is not above it in the tree.
+  // Blocks that were dropped and not freed yet must not be written, and their parents are no longer their parents in
+  // the tree. Free them all before looking at any block.
   Steps steps(kStepsPerCall);
   evictor_.reap(steps, now);
   if (pool_.index().has_detached()) return work;
   while (!fresh_.empty() && !is_full(work, bytes_max)) {
     const BlockId block = fresh_.back();
+    // Another block may have the id by now: then that one is written early, which does no harm.
     if (pool_.index().is_attached(block) && !add_chain(work, block, bytes_max)) break;
     fresh_.pop_back();
   }
@@ -115,7 +125,8 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
       const Tick stored = is_lost ? stored_at_[to_int(oldest)].tick : Tick{};
       const bool is_above_unused = above != kNoBlock && is_unused(above);
       evictor_.evict(oldest, now);
-      if (is_above_unused) stored_at_[to_int(above)].tick = stored;  // an end takes over the recency of what was below
+      // The new leaf end has inherited the recency of the evicted block, and would pass for used by that alone.
+      if (is_above_unused) stored_at_[to_int(above)].tick = stored;
     } else if (!add_chain(work, oldest, bytes_max)) {
       return;
     }
@@ -124,7 +135,8 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
 
 bool Spiller::is_unused(BlockId block) const { return pool_.index().recency(block) <= stored_at_[to_int(block)].tick; }
 
-/// Adds the block and those above it that are not on disk, first ones first. False if not all of them had room.
+/// Adds the block and those above that are not on disk, first ones first, so that a prefix lies on disk in order. False
+/// if not all of them had room.
 bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max) {
   std::vector<BlockId> chain;
   for (; block != kNoBlock && tier_.copy_on_disk(block) == kNoBlock && !taken_.contains(block);
@@ -138,6 +150,8 @@ bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max)
 }
 
 void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
+  // From memory when the block is there: that saves the read, and the bytes there were verified.
+  KV_ASSERT(memory != kNoBlock || disk != kNoBlock);
   const PrefixIndex& index = memory != kNoBlock ? pool_.index() : tier_.index();
   const BlockId block = memory != kNoBlock ? memory : disk;
   const BlockId parent = index.parent(block);
@@ -155,8 +169,8 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
     const SlotId slot = pool_.index().slot(memory);
     write.bytes = pool_.arena().bytes(slot);
     write.checksums = pool_.arena().checksums(slot);
-    pool_.pin(memory);
-    taken_.insert(memory);
+    pool_.pin(memory);  // the spans are read without the lock, until finish()
+    KV_ASSERT(taken_.insert(memory).second);
   } else {
     source = tier_.key(disk);
   }
@@ -169,7 +183,7 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
   work.items.push_back({memory, disk});
 }
 
-/// The disk hears of a namespace with the first block of it.
+/// The disk hears of a namespace with the first of its blocks.
 void Spiller::tell_record(SpillWork& work, TreeId tree) {
   Record& record = records_[static_cast<std::size_t>(tree)];
   if (record.is_told) return;
@@ -190,8 +204,9 @@ bool Spiller::remove_tree(TreeId tree) {
 }
 
 void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
-  KV_ASSERT(outcome.is_written.size() == work.writes.size());
+  KV_ASSERT(outcome.is_written.size() == work.writes.size() && work.items.size() == work.writes.size());
   taken_.clear();
+  // After an error nobody knows how far the disk came: everything that is idempotent is told again.
   if (outcome.error) {
     erase_later(work.erased);
     for (const TreeId tree : work.space_trees) records_[static_cast<std::size_t>(tree)].is_told = false;
@@ -199,10 +214,11 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
   } else {
     drop_before_ = {};
   }
-  // Tried twice, a block on a disk that otherwise works is given up: it would keep the log's end for ever.
+  // A block that could not be read twice in a row is given up, or it would keep the log's old end for ever.
   std::unordered_set<DiskKey> suspects;
   std::vector<bool> is_given_up(work.items.size(), false);
   for (const std::size_t i : outcome.unreadable) {
+    KV_ASSERT(i < work.sources.size() && work.sources[i] != DiskKey{});
     if (suspects_.contains(work.sources[i])) {
       is_given_up[i] = true;
     } else {
@@ -215,8 +231,7 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
     if (outcome.is_written[i]) {
       finish_write(item, work.writes[i].record.key);
     } else if ((!outcome.error || is_given_up[i]) && tier_.index().is_linked(item.disk)) {
-      // or it would keep its segment for ever
-      remove(item.disk);
+      remove(item.disk);  // lost, or given up: else it would keep its segment for ever
       ++lost_count_;
     }
     if (item.memory != kNoBlock) pool_.unpin(item.memory);
@@ -225,7 +240,7 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
   tier_.trim();
 }
 
-/// The block lies under `key` now, unless it is not wanted any more.
+/// The block lies under `key` now. Enters that in the index, unless the block was dropped while it was being written.
 void Spiller::finish_write(const SpillWork::Item& item, DiskKey key) {
   PrefixIndex& index = pool_.index();
   if (item.disk != kNoBlock) {

@@ -33,8 +33,8 @@ struct SpillerConfig {
 /// What a spill thread does next, outside the lock: reads what has to be moved, writes, erases, drops.
 struct SpillWork {
   std::vector<DiskWrite> writes;  ///< Keys grow. The spans show memory that stays until finish(), but see sources.
-  std::vector<DiskKey>
-      sources;  ///< One per write: 0, or where the block lies now. Then it has to be read (and verified) first.
+  /// One per write: 0, or where the block lies on disk now. Such a block is read and verified first.
+  std::vector<DiskKey> sources;
   std::vector<std::pair<NamespaceId, std::string>> spaces;  ///< To be kept before the blocks.
   std::vector<DiskKey> erased;                              ///< Must not come back with a restart.
   std::vector<NamespaceId> gone_spaces;  ///< Not to be kept any more: nothing of them lives on disk. Last of all.
@@ -54,7 +54,7 @@ struct SpillWork {
 
 struct SpillOutcome {
   std::vector<bool> is_written;         ///< One per write.
-  error_code error;                     ///< The disk failed, perhaps in the middle: what is not written is done again.
+  error_code error;                     ///< The disk failed, perhaps midway: what is not written will be tried again.
   std::size_t lost_count = 0;           ///< Blocks that were to be moved and are damaged or gone: left out, no error.
   std::vector<std::size_t> unreadable;  ///< Of the writes, those whose source the disk failed to read; an error.
 };
@@ -62,19 +62,18 @@ struct SpillOutcome {
 /// as the disk does; never under the Store's lock.
 SpillOutcome carry_out(const SpillWork& work, Disk& disk);
 
-/// Writes blocks that are about to be evicted, oldest first, each after all blocks above it that are not on disk yet:
-/// so a prefix lies on disk in its order, and a restart finds no block without those above it. What is on disk already
-/// is evicted at once. Also moves blocks out of the oldest segment of the log.
-/// The disk keeps a namespace's record from its first block there until the namespace is forgotten: it is written
-/// before that block, and removed after the last of them has gone.
-/// Thread safety: none, the Store's lock covers it. At most one SpillWork at a time.
+/// Writes blocks that are about to be evicted, oldest first, each after all blocks above it that are not on disk yet.
+/// So a prefix lies on disk in its order, and a restart finds no block without those above. Blocks that are on disk
+/// already are evicted at once. Also moves blocks out of the oldest segment of the log. The disk keeps a namespace's
+/// record from its first block there until the namespace is forgotten: it is written before that block, and removed
+/// after the last of them has gone. Thread safety: none, the Store's lock covers it. At most one SpillWork at a time.
 class Spiller {
  public:
   Spiller(const SpillerConfig& config, BlockPool& pool, Evictor& evictor, DiskTier& tier)
       : config_(config), pool_(pool), evictor_(evictor), tier_(tier) {}
 
-  /// About `bytes_max` of writes, or one block. Empty: nothing to do until more is stored. `everything`: whatever is in
-  /// memory shall go to disk and leave, as before a stop.
+  /// About `bytes_max` of writes, or one block. Empty: nothing to do until more is stored. `everything`: all blocks in
+  /// memory go to disk and leave, as before a stop. Requires: finish() was called for the work before.
   SpillWork next(std::uint64_t bytes_max, TimePoint now, bool everything = false);
   /// Takes what was written into the index, and what was lost out of it.
   void finish(const SpillWork& work, const SpillOutcome& outcome);

@@ -6,7 +6,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kLeasesEndedMax = 128;  ///< By one call, for their time is over.
+constexpr std::size_t kLeasesEndedMax = 128;  ///< Ended by one call because their time is over.
 constexpr std::size_t kIndexBytesMin = 256 << 20;
 
 }  // namespace
@@ -18,6 +18,7 @@ Result<std::unique_ptr<Store>> Store::create(const StoreConfig& config) {
   if (config.lease_duration <= Duration::zero()) return Errc::kBadRequest;
   if (config.spill.reserve < 0 || config.spill.reserve > 1) return Errc::kBadRequest;
   if (!(config.leased_fraction_max >= 0 && config.leased_fraction_max <= 1)) return Errc::kBadRequest;
+  // Last, since it takes long: every page of the arena is touched.
   auto arena = Arena::create(config.arena);
   if (!arena) return arena.error();
   StoreConfig with_bounds = config;
@@ -56,13 +57,14 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
   return &spaces.add(std::move(record), tree);
 }
 
-/// Nothing of it is anywhere, and nothing is under way that speaks of it. Leases, retention and moves pin blocks.
+/// No block of the namespace is anywhere, and nothing is under way that speaks of it. Leases, retention and moves need
+/// no look of their own: they pin blocks, and a pinned block keeps its tree from being empty.
 bool Store::Impl::is_idle(const Space& space) const {
   return space.put_count == 0 && pool.index().is_empty(space.tree) && (!tier || tier->index().is_empty(space.tree)) &&
          (!loader || !loader->needs(space.tree));
 }
 
-/// Those that have lost their last block since the last call are looked at again.
+/// Namespaces that have lost their last block since the last call may be idle now.
 void Store::Impl::take_emptied() {
   for (const TreeId tree : pool.index().take_emptied()) spaces.may_be_idle(*spaces.find(tree));
   if (!tier) return;
@@ -79,12 +81,16 @@ bool Store::Impl::forget_one() {
 void Store::Impl::forget(Space& space) {
   const std::size_t block_bytes = space.record->block_bytes();
   pool.index().remove_tree(space.tree);
-  if (const auto of_size = spaces_of_size.find(block_bytes); --of_size->second == 0) {
+  const auto of_size = spaces_of_size.find(block_bytes);
+  KV_ASSERT(of_size != spaces_of_size.end() && of_size->second > 0);
+  if (--of_size->second == 0) {
     spaces_of_size.erase(of_size);
     pool.arena().remove_class(block_bytes);
   }
   if (tier) {
     tier->remove_tree(space.tree);
+    // The record on disk goes as well, but only once nobody can still find a block of the namespace there: not while a
+    // load is under way, and not if one broke off.
     const bool may_be_on_disk = spiller->remove_tree(space.tree);
     if (loader) {
       if (may_be_on_disk) loader->keep_space(space.name);
@@ -142,7 +148,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   }
 
   const std::size_t block_size = found->space->record->block_size();
-  // What the hash of the block that follows knows besides its tokens has to be known, or its tokens mean nothing.
+  // Without the extra of the block that follows, its tokens say nothing about its content: no partial match.
   const bool knows_extra = extras.empty() ? found->space->record->has_own_chain() : extras.size() > prefix.block_count;
   if (knows_extra && options.token_ids.size() / block_size >= prefix.block_count) {
     const auto rest = options.token_ids.subspan(prefix.block_count * block_size);
@@ -158,7 +164,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
 }
 
 Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint now) {
-  // A lease on what other leases keep already adds nothing, and is granted at the bound too.
+  // A lease on blocks that other leases keep already adds no bytes, and is granted even at the bound.
   const std::size_t added = pool.unleased_bytes(block);
   const std::size_t bytes = pool.leased_bytes() + added;
   const double bytes_max = config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
@@ -193,6 +199,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   PinnedPrefix pinned;
   pinned.blocks.reserve(found->prefix.block_count);
   const std::vector<BlockId> blocks = pool.blocks_of(found->prefix);
+  // From here to unpin() no slot of these is reused; the spans below stay good without the lock.
   pool.pin(blocks);
   for (const BlockId block : blocks) {
     const SlotId slot = pool.index().slot(block);
@@ -201,11 +208,14 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   impl_->move_pin_count += pinned.blocks.size();
   if (disk_count > 0) impl_->pin_spilled(*found, hashes, pinned);
   if (options.lease != LeaseId{})
-    static_cast<void>(release(options.session, options.lease));  // after pinning: nothing is let go in between
+    // After pinning, so that nothing is let go in between. A lease that has ended is no error: the pins count now.
+    static_cast<void>(release(options.session, options.lease));
   return pinned;
 }
 
 void Store::unpin(const PinnedPrefix& prefix) {
+  KV_ASSERT(impl_->move_pin_count >= prefix.blocks.size());
+  KV_ASSERT(prefix.spilled.empty() || impl_->tier != nullptr);
   std::vector<BlockId> blocks;
   blocks.reserve(prefix.blocks.size());
   for (const PinnedBlock& block : prefix.blocks) blocks.push_back(block.id);
@@ -227,6 +237,7 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   BlockPool& pool = impl_->pool;
+  // All or nothing: the bound is checked for the whole prefix before the first block is retained.
   std::vector<BlockId> fresh = pool.blocks_of(found->prefix);
   std::erase_if(fresh, [&](BlockId block) { return pool.is_retained(block); });
   const std::size_t bytes = pool.retained_bytes() + fresh.size() * found->space->record->block_bytes();
@@ -275,7 +286,7 @@ Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes
   if (kept != nullptr) {
     *kept = {.space = found->space->name, .hash = {}};
     if (!hashes.empty()) kept->hash = hashes.back();
-    if (impl_->tier) kept->before = impl_->tier->next_key();  // also of what is being written at this moment
+    if (impl_->tier) kept->before = impl_->tier->next_key();  // covers what is being written at this moment too
   }
   if (hashes.empty()) {
     pool.detach_all(tree, BlockPool::Removal::kDrop);
@@ -321,6 +332,7 @@ void Store::Impl::tidy(TimePoint now, Steps& steps) {
       steps.take(Steps::kRemoval);
     }
     if (!of_put.slots.empty()) break;
+    KV_ASSERT(of_put.space->put_count > 0);
     if (--of_put.space->put_count == 0) spaces.may_be_idle(*of_put.space);
     unwanted.pop_front();
   }
@@ -334,6 +346,7 @@ void Store::Impl::tidy(TimePoint now, Steps& steps) {
 void Store::end_session(SessionId session) {
   Impl::Call call(*impl_);
   impl_->spaces.end_session(session);
+  // Puts end here and now: nobody else can end them. Leases of a large session are ended over several calls.
   for (auto it = impl_->puts_by_session.lower_bound({session, PutId{}});
        it != impl_->puts_by_session.end() && it->first == session;) {
     const PutId put = it->second;

@@ -1,15 +1,20 @@
 // store/: blocks, slots, leases, eviction. Start here.
 //
-// Knows no socket, thread, clock or disk: time is handed in, bytes are moved by others. Files, in reading order:
-//   store.h        what a node holds and decides: match, pin, offer, commit, evict, spill
-//   block_pool.h   the blocks that are here: what they are called and where they lie, kept in step
-//   evictor.h      which block goes when a slot is wanted
-//   arena.h        where the bytes lie
-//   lease_table.h  what was promised to whom, until when
-//   space_table.h  which namespaces there are, and which of them may be forgotten
-//   spiller.h      what goes to disk next
-//   disk_tier.h    which blocks lie on disk, and which of them go
-//   disk.h         what is needed of a disk
+// Knows no socket, thread or clock, and no disk but by its interface: time is handed in, bytes are moved by others. The
+// daemon around the Store is the room store/node/. Files, in reading order:
+//   store.h         what a node holds and decides: match, pin, offer, commit, evict, spill (this file)
+//   store_impl.h    the parts that a Store is made of. Its code: store.cc, store_put.cc (put), store_spill.cc (what
+//   lies
+//                   on disk), store_check.cc (figures, invariants)
+//   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
+//   arena.h         where the bytes lie
+//   evictor.h       which block goes when a slot is wanted
+//   lease_table.h   what was promised to whom, until when
+//   space_table.h   which namespaces there are, and which of them may be forgotten
+//   disk.h          what is needed of a disk
+//   disk_tier.h     which blocks lie on disk, and which of them go
+//   spiller.h       what goes to disk next
+//   spill_loader.h  what comes back from disk after a restart
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
 // Follow a block (put): it enters as a hash in offer(), gets a staged slot that a mover fills, and becomes visible in
@@ -48,8 +53,8 @@ struct StoreConfig {
   double pinned_fraction_max = 0.5;        ///< Of the arena, by pin().
   double leased_fraction_max = 0.5;        ///< Of the arena: what leases keep, shared blocks counted once.
   std::size_t chain_blocks_max = 65536;    ///< In one request.
-  /// Of memory for what is kept of blocks besides their bytes (StoreStats::index_used_bytes): beyond it, blocks are
-  /// evicted as for lack of arena. At most half of it is for blocks on disk. 0: 256 MiB and a 16th of the arena.
+  /// Memory for what is kept of blocks besides their bytes (StoreStats::index_used_bytes). Beyond this bound, blocks
+  /// are evicted as for lack of arena. Blocks on disk get half of it at most. 0: 256 MiB and a 16th of the arena.
   std::size_t index_bytes_max = 0;
   std::uint64_t hash_seed = 0;  ///< As PrefixIndex.
   DiskTierConfig disk;          ///< No capacity: no disk tier.
@@ -61,7 +66,7 @@ struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules given to some class.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
   std::uint64_t leased_bytes = 0;  ///< Of all blocks that leases keep, each once; at most leased_fraction_max.
-  std::uint64_t index_bytes = 0;   ///< Of heap, with what is kept for the next blocks.
+  std::uint64_t index_bytes = 0;   ///< Of heap, free entries for the next blocks included.
   std::uint64_t index_used_bytes = 0, index_bytes_max = 0;
   std::uint64_t forgotten_namespaces = 0;  ///< To make room for others.
   /// Hits in memory, hits on disk, misses.
@@ -97,24 +102,23 @@ struct NamespaceStats {
 /// All that a node holds. The daemon reaches it only through LockedStore (store/node/), for microseconds at a time.
 ///   1. A block that match or pin_prefix finds was committed with checksums and has never changed since.
 ///   2. A slot is reused only when nothing pins its block: no lease, no running move, no put below it.
-///   3. offer() refuses for lack of memory only if nothing unpinned could be evicted. (A block with a pinned block
-///   below counts as pinned.
-///      With several block sizes in use: only if no run of granules long enough for a slab of the size is free of
-///      pins.)
-///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. (Between sizes memory moves by
-///      slabs, when the ages of what would go are far apart: evictor.h.)
+///   3. offer() refuses for lack of memory only if nothing unpinned could be evicted. A block with a pinned block below
+///      counts as pinned. With several block sizes in use: only if every run of granules that is long enough for a slab
+///      of the size holds a pin.
+///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. Between sizes memory moves by
+///      slabs, when the ages of what would go are far apart (evictor.h).
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
 ///   6. StoreStats::leased_bytes = all blocks at and above a leased one, each once, byte for byte (of those that were
 ///   dropped, as long as they are in memory): at most leased_fraction_max of the arena.
-/// Every call does a bounded amount of work: what there is to do for the blocks it names, and of what grows with the
-/// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). What is left
-/// is done by later calls; OfferPlan::again and is_dropping() say that there is more. `now` never goes back from call
-/// to call by more than the callers' wait for the lock. Thread safety: none.
+/// Every call does a bounded amount of work: all that concerns the blocks it names, and of the work that grows with the
+/// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). Later calls
+/// do the rest; OfferPlan::again and is_dropping() say that there is more. `now` may go back from call to call only by
+/// as long as the callers wait for the lock. Thread safety: none.
 class Store {
  public:
   static constexpr std::size_t kStepsPerCall = 8192;  ///< Some 100 us.
   /// The last piece of work may take more than was left: at most the blocks of one edge that is split, or the edges
-  /// above one block whose lease ends.
+  /// above one block whose lease ends. Twice the budget covers both.
   static constexpr std::size_t kStepsMax = 2 * kStepsPerCall;
 
   static Result<std::unique_ptr<Store>> create(const StoreConfig& config);
@@ -122,12 +126,12 @@ class Store {
   std::span<std::byte> memory() const;  ///< Where all slots lie. Stays where it is.
 
   // -- namespaces
-  /// Opens (or finds) the namespace, for `session` (none: 0) until end_session(). At namespace_count_max an idle one is
-  /// forgotten for it: one without blocks, here or on disk, and without puts; those that no session has open first, the
-  /// least recently used first. Whoever still asks for it by its number gets kNoNamespace, and may open it again.
-  /// Errors: kBusy if none is idle; kTooLarge if not even one block fits the arena.
+  /// Opens or finds the namespace, for `session` (none: 0) until end_session(). At namespace_count_max an idle one
+  /// makes room: one without blocks, here or on disk, and without puts; those that no session has open go first, the
+  /// least recently used before others. Whoever still asks for it by its number gets kNoNamespace, and may open it
+  /// again. Errors: kBusy if none is idle; kTooLarge if not even one block fits the arena.
   Result<SpaceId> open(const NamespaceRecord& record, SessionId session = {});
-  /// nullptr for one that is unknown, or forgotten.
+  /// nullptr if the namespace is unknown, or was forgotten.
   std::shared_ptr<const NamespaceRecord> find_namespace(SpaceId space) const;
   std::size_t namespace_count() const;
   std::vector<NamespaceStats> namespaces() const;
@@ -136,12 +140,11 @@ class Store {
   struct MatchOptions {
     SessionId session{};
     bool lease = false;  ///< Pin what was found until the lease ends.
-    /// Ids of the tokens of the blocks `hashes`, block_size each, and of those that follow, in part or whole. Only for
-    /// a chain without gaps (see PrefixIndex::match_partial). May be shorter: then there is no partial match beyond its
-    /// end.
+    /// Token ids of the blocks `hashes`, block_size each, and of the blocks that follow, in part or whole. Only for a
+    /// chain without gaps (see PrefixIndex::match_partial). May be shorter: there is no partial match beyond its end.
     std::span<const std::uint32_t> token_ids = {};
-    /// Of the blocks `hashes`, and one more for the block that follows: extra_digest() each. Empty: they have none, or,
-    /// in a namespace of an engine's own hashes, nobody knows, and there is no partial match.
+    /// extra_digest() of each of `hashes`, and one more for the block that follows. Empty: the blocks have no extras;
+    /// or, in a namespace of an engine's own hashes, nobody knows, and there is no partial match.
     std::span<const ExtraDigest> extras = {};
     std::uint32_t first_position = 0;  ///< Reserved for callers that match a part of a chain.
   };
@@ -154,9 +157,9 @@ class Store {
     std::size_t partial_token_count = 0;  ///< Leading token ids shared with a stored block that follows the prefix.
     BlockHash partial_block{};            ///< That block's hash; valid if partial_token_count > 0.
   };
-  /// The longest prefix of `hashes` held, and marks it as used. With `token_ids`, also the stored block that shares the
-  /// most leading tokens with the block that follows the prefix, of those with its extra; it is neither leased nor
-  /// marked. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (extras do not fit the hashes).
+  /// Finds the longest prefix of `hashes` held, and marks it as used. With `token_ids` also finds, among stored blocks
+  /// of the same extra, the one that shares the most leading tokens with the block that follows; that one is neither
+  /// leased nor marked. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (extras do not fit the hashes).
   Result<Match> match(SpaceId space, std::span<const BlockHash> hashes, const MatchOptions& options, TimePoint now);
   /// Ends a lease early. Errors: kStaleLease.
   Result<void> release(SessionId session, LeaseId lease);
@@ -179,13 +182,13 @@ class Store {
   };
   struct GetOptions {
     SessionId session{};
-    LeaseId lease{};       ///< Released in the same step if it lives; else ignored: the blocks are looked up afresh.
-    bool disk = false;     ///< Also what lies on disk.
-    bool is_part = false;  ///< Another call of the same get follows, with more hashes: that one is counted.
+    LeaseId lease{};    ///< Released in the same step. One that has ended is ignored: the blocks are looked up anyway.
+    bool disk = false;  ///< Also what lies on disk.
+    bool is_part = false;  ///< Another call of the same get follows, with more hashes; only the last one is counted.
   };
   /// Pins each block of the longest prefix for a move, and marks it as used. The caller moves the bytes without the
-  /// lock, then calls unpin exactly once (which may be left out for an empty prefix). Errors: kNoNamespace, kTooLarge
-  /// (chain_blocks_max); the lease then lives on.
+  /// lock, then calls unpin exactly once (for an empty prefix the call may be left out). Errors: kNoNamespace,
+  /// kTooLarge (chain_blocks_max); the lease then lives on.
   Result<PinnedPrefix> pin_prefix(SpaceId space, std::span<const BlockHash> hashes, const GetOptions& options,
                                   TimePoint now);
   void unpin(const PinnedPrefix& prefix);
@@ -199,10 +202,10 @@ class Store {
   struct OfferPlan {
     PutId put{};  ///< 0 when every block is here already: then no end_put. Else end_put must be called.
     std::size_t stored_count = 0;  ///< Leading blocks already here at the offer.
-    std::vector<StagedBlock>
-        staged;                     ///< Wanted now, consecutive in the chain after those already here or staged before.
+    /// Wanted now: consecutive in the chain, after the blocks that were here or staged before.
+    std::vector<StagedBlock> staged;
     std::size_t refused_count = 0;  ///< The rest of the chain; no memory for them now.
-    /// Part of the rest was refused only because this call reached its bound on evictions: call offer_more at once.
+    /// Some were refused only because this call reached its bound on work: call offer_more at once.
     bool again = false;
   };
   struct OfferOptions {
@@ -212,17 +215,17 @@ class Store {
     /// extra_digest() of each block, or empty: as in a match. In a namespace of an engine's own hashes token ids are
     /// kept only together with them.
     std::span<const ExtraDigest> extras = {};
-    /// Whether blocks that are not on disk may be evicted. If not, room that only they could make is refused: try again
-    /// when the disk has caught up.
+    /// Whether blocks that are not on disk may be evicted. If not, blocks for which only they could make room are
+    /// refused: try again when the disk has caught up.
     bool may_lose = true;
   };
-  /// Token ids are kept only if they are few beside the block's bytes; else the block is stored without, and no partial
-  /// match names it.
+  /// Token ids are kept only if they are small beside the block itself. Else the block is stored without them, and no
+  /// partial match names it.
   static constexpr std::size_t kept_ids_bytes_max(std::size_t block_bytes) {
     return block_bytes / 4 > 1024 ? block_bytes / 4 : 1024;
   }
   /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
-  /// here stays pinned until end_put. Copies what it needs of the spans. A plan that stages nothing and refuses
+  /// here stays pinned until end_put. The spans are copied as far as needed. A plan that stages nothing and refuses
   /// something still has a put, to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (no
   /// hashes, or positions, token_ids or extras do not fit them).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
@@ -232,10 +235,10 @@ class Store {
 
   enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict, kRefused };
   /// Makes the next staged block (in chain order) visible. `checksums` were computed by the caller over the staged
-  /// bytes, after the last write to them, and equal what the writer claimed. Otherwise this put's slot is freed:
-  /// kAlreadyStored when someone else stored the block meanwhile with equal checksums, kConflict with others (the first
-  /// is kept), and in both cases the chain goes on below the stored block; kRefused when the block above was dropped
-  /// meanwhile, and then all that follow are refused as well.
+  /// bytes, after the last write to them, and equal what the writer claimed. In all cases but kStored this put's slot
+  /// is freed. kAlreadyStored: someone else stored the block meanwhile, with equal checksums. kConflict: with others,
+  /// and the first is kept. In both cases the chain goes on below the stored block. kRefused: the block above was
+  /// dropped meanwhile, and all that follow are refused as well.
   CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
   /// Frees what was staged and not committed, and ends the put's pins. No move may still write the staged bytes.
   void end_put(PutId put);
@@ -249,13 +252,13 @@ class Store {
   /// Takes retention off the blocks of the longest prefix. Returns how many had it.
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);
   void unretain_all();
-  /// Forgets the last of `hashes` (unless some are not here: then nothing) and all blocks below it; with no hashes, the
-  /// whole namespace. Blocks being moved or leased vanish from the index at once, retained ones as well; their slots
-  /// are freed when their last pin ends. What a load has yet to find is dropped when it does. No match finds any of
-  /// them when this returns; their memory is freed in slices. Returns how many blocks were dropped by this call; while
-  /// is_dropping(), drop_more() goes on and returns how many more. (Of several drops at once, it says so for all.)
-  /// On disk they are erased by and by: `*kept` (may be nullptr) is what the disk must keep, durably, lest a start
-  /// before that find them; also when nothing was dropped, since what was evicted may lie there.
+  /// Forgets the last of `hashes` and all blocks below it, if all of `hashes` are here; with no hashes, the whole
+  /// namespace. When this returns, no match finds any of them: not those being moved, leased or retained either. Slots
+  /// are freed in bounded steps, those of pinned blocks when the last pin ends. What a load has yet to find is dropped
+  /// when it is found. Returns how many blocks were dropped by this call; while is_dropping(), drop_more() goes on and
+  /// returns how many more (of all drops under way together). On disk they are erased by and by: `*kept` (may be
+  /// nullptr) is what the disk must keep, durably, so that a restart before then does not find them; also when nothing
+  /// was dropped here, since evicted blocks may lie there.
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes, DiskDrop* kept = nullptr);
   bool is_dropping() const;
   std::size_t drop_more(TimePoint now);
@@ -263,13 +266,13 @@ class Store {
   // -- disk tier
   void set_disk_places(std::vector<DiskPlace> places);  ///< Disk::places(), as they change.
   bool wants_spill() const;  ///< Whether memory is short, so that spill_work() has something to do.
-  /// What to do on disk now; then finish_spill() has to follow. As Spiller::next.
+  /// What to do on disk now, as Spiller::next; finish_spill() must follow.
   SpillWork spill_work(std::uint64_t bytes_max, TimePoint now, bool everything = false);
   void finish_spill(const SpillWork& work, const SpillOutcome& outcome);
-  bool is_on_disk(BlockId block) const;  ///< Of a pinned one: it was neither dropped nor evicted meanwhile.
+  bool is_on_disk(BlockId block) const;  ///< Of a pinned block of the disk tier: false once it was dropped.
   struct FailedRead {
-    DiskKey moved_to{};         ///< Not 0: it was moved meanwhile and lies here; read again.
-    bool is_forgotten = false;  ///< It still lay there, and is forgotten now, with all blocks below it.
+    DiskKey moved_to{};         ///< Not 0: the block was moved meanwhile and lies here; read again.
+    bool is_forgotten = false;  ///< It still lay there; now it is forgotten, with all blocks below it.
   };
   /// A spilled block was not found under `key`, or was damaged.
   FailedRead read_failed(BlockId block, DiskKey key);
@@ -281,16 +284,16 @@ class Store {
     BlockHash hash;
     std::size_t block_bytes;
   };
-  /// Blocks on disk whose turn it is to be read and verified, oldest first; read_failed() for those that are damaged.
-  /// Moves the cursor on, and to its default once it has been through all of them. Looks at `entries_max` keys: may be
-  /// empty before that.
+  /// Blocks on disk whose turn it is to be read and verified, oldest first; call read_failed() for damaged ones. Moves
+  /// the cursor on, and back to its default once it has been through all of them. Looks at `entries_max` keys, dead
+  /// ones included: the result may be empty before the end.
   std::vector<ScrubBlock> blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const;
 
-  /// Puts what a disk holds into the index, while the node serves. First begin_load(), before any spill_work(), with
-  /// the disk's epoch; then load_namespace() for each that the disk names, and the records newest first, some hundred a
-  /// call, until there is no room for older ones or there are no more; then end_load(). A load that broke off may go on
-  /// from the newest again. A namespace is opened with the first of its blocks; when there are too many, those used
-  /// longest ago are lost. `drops`: Disk::drops().
+  /// Puts what a disk holds into the index, while the node serves. In this order: begin_load(), before any
+  /// spill_work(), with the disk's epoch; load_namespace() for each that the disk names; load_spilled() with the
+  /// records newest first, some hundred a call, until there is no room for older ones or there are no more; end_load().
+  /// A load that broke off may start again from the newest record. A namespace is opened with the first of its blocks;
+  /// when there are too many, those used longest ago are lost. `drops`: Disk::drops().
   void begin_load(TimePoint now, std::uint32_t epoch, std::span<const DiskDrop> drops = {});
   void load_namespace(const NamespaceRecord& record);
   struct Loaded {
@@ -298,13 +301,13 @@ class Store {
     bool again = false;  ///< More blocks found their place than fit one call: call with no records until this is false.
   };
   Loaded load_spilled(std::span<const DiskRecord> records);
-  /// `is_whole`: the load saw everything, or as much as there is room for; what it did not see is dropped. Otherwise,
-  /// after an error or a stop, it stays for the next start. Returns how many blocks came back.
+  /// `is_whole`: the load saw everything, or as much as there is room for; what it did not see is dropped. Not whole,
+  /// after an error or a stop: what it did not see stays for the next start. Returns how many blocks came back.
   std::uint64_t end_load(bool is_whole);
 
   // -- housekeeping
-  /// Ends leases that are over, and frees what was let go, each call some of it. Call every so often; match and offer
-  /// do it too.
+  /// Ends leases that are over and goes on with freeing what was let go, some of it in each call. Call this every so
+  /// often; match and offer do the same on the side.
   void expire_leases(TimePoint now);
   /// Ends every lease and put of a session. No move of the session may be running. Of many leases, the last ones end
   /// with the calls that follow.

@@ -1,4 +1,5 @@
-// store/store_check.cc: what Store tells of itself: figures, and whether its invariants hold.
+// store/store_check.cc: what a Store tells of itself: its figures, and whether its invariants hold. The check counts
+// again from the blocks up whatever is kept as a sum; only tests and the simulation call it.
 
 #include <unordered_set>
 
@@ -54,7 +55,7 @@ std::string Store::check() const {
 
   if (impl_->counters.work_steps_call_max > kStepsMax) return "store: a call took more steps than it may";
 
-  // What should be pinned, and how often, moves apart: those are in their callers' hands.
+  // Which blocks should be pinned, and how often. Moves are left out: their pins are in the callers' hands.
   std::unordered_map<BlockId, std::uint64_t> pins;
   impl_->leases.for_each([&](BlockId block) { ++pins[block]; });
   if (std::string broken = impl_->check_leased(); !broken.empty()) return broken;
@@ -114,7 +115,7 @@ std::string Store::check() const {
   return "";
 }
 
-/// Counts again what leases keep.
+/// Counts again what leases keep (invariant 6).
 std::string Store::Impl::check_leased() const {
   std::unordered_map<BlockId, std::uint32_t> counts;
   leases.for_each([&](BlockId block) { ++counts[block]; });

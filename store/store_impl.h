@@ -1,4 +1,5 @@
-// store/store_impl.h: what the parts of Store share: store.cc, store_put.cc, store_spill.cc, store_check.cc.
+// store/store_impl.h: the parts that a Store is made of, as store.cc, store_put.cc, store_spill.cc and store_check.cc
+// share them. Nobody else includes this.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,7 @@ namespace kv {
 ///     0           committed_count  slots.size()     hashes.size()
 struct Store::Put {
   SessionId session;
-  Space* space;              ///< Stays: it counts this put.
+  Space* space;              ///< Cannot be forgotten: it counts this put.
   std::size_t stored_count;  ///< Blocks of the offered chain before hashes[0].
   BlockId tail;  ///< The last block of the chain that is here; pinned, so all above stay. kNoBlock: the root.
   std::vector<BlockHash> hashes;
@@ -35,7 +36,7 @@ struct Store::Put {
   std::vector<std::uint32_t> token_ids;  ///< Empty, or block_size per hash.
   std::vector<ExtraDigest> extras;       ///< Empty, or one per hash; with token_ids.
   std::vector<SlotId> slots;
-  std::size_t committed_count = 0;  ///< Or freed by commit for want of need.
+  std::size_t committed_count = 0;  ///< Slots before this are out of the put's hands: linked, or freed by commit.
   bool was_refused = false;         ///< For lack of memory; the caller asks again every so often.
 };
 
@@ -55,19 +56,19 @@ struct Store::Impl {
   LeaseTable leases;
   std::map<PutId, Put> puts;
   std::set<std::pair<SessionId, PutId>> puts_by_session;
+  /// Staged by a put that has ended: to be freed. Until then the put counts as under way, so its namespace stays.
   struct Unwanted {
     Space* space;
-    std::vector<SlotId>
-        slots;  ///< Staged by a put that has ended: to be freed. Until then the put counts as under way.
+    std::vector<SlotId> slots;
   };
   std::deque<Unwanted> unwanted;
-  std::deque<SessionId> ending_sessions;  ///< Have leases that are to be ended.
+  std::deque<SessionId> ending_sessions;  ///< Gone, and their leases not all ended yet.
   Evictor evictor;
   std::unique_ptr<Spiller> spiller;     ///< With `tier`.
   std::unique_ptr<SpillLoader> loader;  ///< Until all that a disk held is loaded.
   SpaceTable spaces;
   std::unordered_map<std::size_t, std::size_t> spaces_of_size;  ///< By block_bytes.
-  std::set<NamespaceId> unseen_spaces;  ///< A load broke off: what the disk has of them is for the next start.
+  std::set<NamespaceId> unseen_spaces;  ///< A load broke off: what the disk has of these is for the next start.
   std::uint64_t put_count = 0;          ///< Ever: the last PutId.
   std::size_t put_ids_bytes = 0;        ///< Of the token ids of puts under way.
   std::uint64_t move_pin_count = 0;     ///< Pins of pin_prefix that wait for their unpin.
@@ -79,7 +80,7 @@ struct Store::Impl {
   void take_emptied();
   bool forget_one();
   void forget(Space& space);
-  /// What a call may do besides what it is asked for, and a record of it.
+  /// The budget of one call for work besides what it was asked for. Entered in the counters when the call ends.
   class Call {
    public:
     explicit Call(Impl& impl) : impl_(impl) {}
@@ -102,7 +103,7 @@ struct Store::Impl {
   Room make_index_room(TimePoint now, Steps& steps);
   void tidy(TimePoint now, Steps& steps);
 
-  /// What every call with a chain begins with.
+  /// What every call with a chain begins with: the namespace, and how much of the chain memory and disk have.
   struct Found {
     Space* space;
     PrefixIndex::Prefix prefix;
@@ -126,7 +127,8 @@ struct Store::Impl {
     pool.use(found.prefix, tick);
     if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
   }
-  /// What a drop of `hashes` takes away, each with all below it: the last of them, or with none every first block.
+  /// The tops of what a drop of `hashes` takes away, each with all below: the last of `hashes`; without hashes, every
+  /// first block of the tree.
   static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);
   void add_copy(TreeId tree, BlockId block, BlockId parent);
   bool load(const DiskRecord& record);

@@ -15,6 +15,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   const std::size_t block_size = found->space->record->block_size();
   if (hashes.empty()) return Errc::kBadRequest;
   if (!options.positions.empty() && options.positions.size() != hashes.size()) return Errc::kBadRequest;
+  // Increasing, or a partial match would take a block for the direct successor of another.
   if (std::adjacent_find(options.positions.begin(), options.positions.end(), std::greater_equal<>{}) !=
       options.positions.end())
     return Errc::kBadRequest;
@@ -37,10 +38,12 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   ++put.space->put_count;
   put.stored_count = stored_count;
   put.tail = prefix.last;
+  // The pin keeps the whole prefix: eviction takes leaf ends only.
   if (put.tail != kNoBlock) pool.pin(put.tail);
   put.hashes.assign(hashes.begin() + stored_count, hashes.end());
   for (std::size_t i = stored_count; i < hashes.size(); ++i)
     put.positions.push_back(options.positions.empty() ? static_cast<std::uint32_t>(i) : options.positions[i]);
+  // Ids without their extra would later match content that is not the same.
   const bool knows_extras = !options.extras.empty() || found->space->record->has_own_chain();
   if (!options.token_ids.empty() && knows_extras &&
       block_size * sizeof(options.token_ids[0]) <= kept_ids_bytes_max(put.space->record->block_bytes())) {
@@ -67,12 +70,15 @@ Result<Store::OfferPlan> Store::offer_more(PutId id, TimePoint now, bool may_los
 /// Stages as many more blocks of the chain as there is memory for, into `plan`.
 void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps) {
   const std::size_t block_bytes = put.space->record->block_bytes();
+  KV_ASSERT(put.committed_count <= put.slots.size() && put.positions.size() == put.hashes.size());
+  // In chain order, and never past a refusal: a block without the one above it could not be found.
   while (put.slots.size() < put.hashes.size()) {
     if (plan.again = !steps.are_left(); plan.again) break;
     const Room room = make_index_room(now, steps);
     plan.again = room == Room::kUnfinished;
     if (room != Room::kIs) break;
     const std::size_t i = put.slots.size();
+    // Without a disk tier every eviction loses a block, and waiting would help nobody.
     const Evictor::Found found = evictor.find_slot(block_bytes, steps, now, may_lose || !tier, put.was_refused);
     plan.again = found.again;
     if (!found.slot) break;
@@ -85,9 +91,10 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
   if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
 }
 
-/// Of all that a client can make grow: what is in the index, what hangs on it, and what will be there once puts under
-/// way are committed.
+/// Everything that clients can make grow: what is in the index, what hangs on it, and what will be there once the puts
+/// under way are committed.
 std::size_t Store::Impl::index_used_bytes() const {
+  // Of an element of a hash set, and of a staged block: its index entry to be, its hash and its slot in the put.
   constexpr std::size_t kSetNodeBytes = 40, kStagedBytes = 256;
   return pool.index().used_bytes() +
          (pool.retained().size() + pool.unlinked().size() + pool.leased().size()) * kSetNodeBytes +
@@ -122,7 +129,9 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   const SlotId slot = put.slots[i];
   const auto sums = pool.arena().checksums(slot);
   KV_ASSERT(checksums.size() == sums.size());
+  KV_ASSERT(put.tail == kNoBlock || index.pin_count(put.tail) > 0);  // so its id still means the same block
 
+  // The chain was dropped from above. Nothing can be linked below it; the writer hears so, block by block.
   if (put.tail != kNoBlock && !index.is_linked(put.tail)) {
     pool.unstage(slot);
     ++impl_->counters.refused_blocks;
@@ -133,6 +142,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   CommitStatus status = CommitStatus::kStored;
   BlockId block = index.find_child(tree, put.tail, put.hashes[i]);
   if (block == kNoBlock) {
+    // Checksums first: from link() on a match finds the block, and its readers verify by them.
     std::copy(checksums.begin(), checksums.end(), sums.begin());
     const std::size_t block_size = put.space->record->block_size();
     const auto token_ids = put.token_ids.empty() ? std::span<const std::uint32_t>{}
@@ -151,6 +161,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     index.touch(block, tick);
     pool.arena().use(index.slot(block), tick);
   }
+  // The pin moves down with the chain, so that the put keeps all it has stored until it ends.
   if (put.tail != kNoBlock) {
     pool.move_pin(put.tail, block);
   } else {
@@ -171,9 +182,12 @@ void Store::end_put(PutId id) {
 void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   Put& put = it->second;
   if (put.tail != kNoBlock) pool.unpin(put.tail);
+  KV_ASSERT(put.committed_count <= put.slots.size());
+  KV_ASSERT(put_ids_bytes >= put.token_ids.size() * sizeof(put.token_ids[0]));
   put_ids_bytes -= put.token_ids.size() * sizeof(put.token_ids[0]);
   const std::size_t refused_count = put.hashes.size() - put.slots.size();
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
+  // Freed by tidy(), some a call: a put may have thousands staged.
   unwanted.push_back({put.space, std::move(put.slots)});
   counters.refused_blocks += refused_count;
   puts_by_session.erase({put.session, it->first});

@@ -15,7 +15,8 @@ constexpr std::size_t kPlacedPerCall = 128;  ///< Of a load: some hundred micros
 void Store::Impl::pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned) {
   std::vector<BlockId> blocks(found.disk.block_count);
   tier->index().blocks_of(found.disk, blocks);
-  bool promote = true;  // a block only with all above it
+  KV_ASSERT(pinned.blocks.size() < blocks.size());
+  bool promote = true;  // a block goes to memory only with all above it: else nothing could be linked
   for (std::size_t i = pinned.blocks.size(); i < blocks.size(); ++i) {
     tier->pin(blocks[i]);
     promote = tier->count_read(blocks[i]) && promote;
@@ -26,23 +27,27 @@ void Store::Impl::pin_spilled(const Found& found, std::span<const BlockHash> has
   }
 }
 
-/// `block` was just linked in memory: it may lie on disk as well.
+/// `block` was just linked in memory. If it lies on disk as well, memory can later let it go without a write.
 void Store::Impl::add_copy(TreeId tree, BlockId block, BlockId parent) {
   const BlockId above = parent == kNoBlock ? kNoBlock : tier->copy_on_disk(parent);
-  if (parent != kNoBlock && above == kNoBlock) return;
+  if (parent != kNoBlock && above == kNoBlock) return;  // without the parent, the disk has nothing below (invariant 1)
   const BlockId disk = tier->index().find_child(tree, above, pool.index().hash(block));
   if (disk != kNoBlock && tier->copy_in_memory(disk) == kNoBlock) tier->add_copy(block, disk);
 }
 
-/// As Store::drop, of what is on disk. Returns how many blocks were nowhere else.
+/// The part of Store::drop that concerns the disk. Returns how many blocks were nowhere else.
 std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> hashes) {
+  // By the bytes: those with a copy in memory are counted when they leave there.
   const std::uint64_t before = tier->only_bytes();
   const std::size_t block_bytes = tier->block_bytes(tree);
   for (const BlockId top : tops_of(tier->index(), tree, hashes)) spiller->remove(top);
   return static_cast<std::size_t>((before - tier->only_bytes()) / block_bytes);
 }
 
-void Store::set_disk_places(std::vector<DiskPlace> places) { impl_->tier->set_places(std::move(places)); }
+void Store::set_disk_places(std::vector<DiskPlace> places) {
+  KV_ASSERT(impl_->tier != nullptr && !places.empty());
+  impl_->tier->set_places(std::move(places));
+}
 
 bool Store::wants_spill() const { return impl_->tier && impl_->spiller->is_memory_short(); }
 
@@ -50,16 +55,20 @@ SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everyth
   return impl_->tier ? impl_->spiller->next(bytes_max, now, everything) : SpillWork{};
 }
 
-void Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) { impl_->spiller->finish(work, outcome); }
+void Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) {
+  KV_ASSERT(impl_->spiller != nullptr);
+  impl_->spiller->finish(work, outcome);
+}
 
 void Store::begin_load(TimePoint now, std::uint32_t epoch, std::span<const DiskDrop> drops) {
   KV_ASSERT(impl_->loader != nullptr);
   impl_->tier->start_epoch(epoch);
   impl_->loader->begin(impl_->pool.tick(now), drops);
-  impl_->spiller->keep_log();
+  impl_->spiller->keep_log();  // its old end is about to grow backwards
 }
 
 void Store::load_namespace(const NamespaceRecord& record) {
+  KV_ASSERT(impl_->loader != nullptr);
   impl_->loader->add_space(record.id(), std::make_shared<const NamespaceRecord>(record));
 }
 
@@ -70,8 +79,8 @@ bool Store::Impl::load(const DiskRecord& record) {
     auto known = loader->space(record.space);
     if (known == nullptr) return loader->skip(record, /*is_for_good=*/false);
     const auto opened = open(std::move(known));
-    // Of too many namespaces those used last are there again, as of too many blocks. What is left behind must not come
-    // back later either, when the namespace may have been dropped since.
+    // With too many namespaces, those used last come back first, as with blocks. What is left behind must not come back
+    // with a later start either: the namespace may have been dropped by then.
     if (!opened) return loader->skip(record, /*is_for_good=*/opened.error() == Errc::kBusy);
     space = *opened;
   }
@@ -79,7 +88,9 @@ bool Store::Impl::load(const DiskRecord& record) {
 }
 
 Store::Loaded Store::load_spilled(std::span<const DiskRecord> records) {
+  KV_ASSERT(impl_->loader != nullptr);
   Loaded loaded;
+  // One record may let a million that waited for it find their place: so the bound is on placing, not on records.
   std::size_t left = records.size() + kPlacedPerCall;
   for (std::size_t i = 0; i < records.size() && loaded.has_room; ++i) {
     loaded.has_room = impl_->load(records[i]);
@@ -93,6 +104,7 @@ Store::Loaded Store::load_spilled(std::span<const DiskRecord> records) {
 
 std::uint64_t Store::end_load(bool is_whole) {
   Impl& impl = *impl_;
+  KV_ASSERT(impl.loader != nullptr);
   const std::uint64_t count = impl.loader->loaded_count();
   if (is_whole) impl.spiller->erase_later(impl.loader->orphans());
   impl.spiller->end_keep_log(is_whole);
@@ -106,12 +118,14 @@ std::uint64_t Store::end_load(bool is_whole) {
     }
   }
   impl.loader.reset();
+  // While the loader was there, namespaces with blocks yet to come were not idle.
   impl.spaces.for_each([&](Space& space) { impl.spaces.may_be_idle(space); });
   impl.tier->trim();
   return count;
 }
 
 std::vector<Store::ScrubBlock> Store::blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const {
+  KV_ASSERT(impl_->tier != nullptr);
   const DiskTier& tier = *impl_->tier;
   std::vector<ScrubBlock> blocks;
   for (const BlockId block : tier.live_from(cursor, entries_max)) {
@@ -124,10 +138,15 @@ std::vector<Store::ScrubBlock> Store::blocks_to_scrub(DiskTier::Cursor& cursor, 
   return blocks;
 }
 
-bool Store::is_on_disk(BlockId block) const { return impl_->tier->index().is_linked(block); }
+bool Store::is_on_disk(BlockId block) const {
+  KV_ASSERT(impl_->tier != nullptr);
+  return impl_->tier->index().is_linked(block);
+}
 
 Store::FailedRead Store::read_failed(BlockId block, DiskKey key) {
+  KV_ASSERT(impl_->tier != nullptr);
   DiskTier& tier = *impl_->tier;
+  // Between the read and this call the block may have been dropped, or moved: the key tells.
   if (!tier.index().is_linked(block)) return {};
   if (tier.key(block) != key) return {.moved_to = tier.key(block)};
   impl_->spiller->remove(block);
