@@ -7,13 +7,14 @@
 namespace kv {
 
 std::size_t BlockSink::next(std::span<asio::mutable_buffer> buffers) {
-  if (cancelled_) {
+  if (cancelled_) {  // the payload has to leave the stream all the same, or the next frame could not be read
     discarded_.resize(16 * 1024);
     buffers[0] = asio::buffer(discarded_);
     return 1;
   }
   std::size_t count = 0, bytes = 0, offset = offset_;
   for (std::size_t i = block_; i < targets_.size() && count < buffers.size() && bytes < kReadBytes; ++i, offset = 0) {
+    KV_ASSERT(offset < targets_[i].bytes.size());
     const std::size_t n = std::min(targets_[i].bytes.size() - offset, kReadBytes - bytes);
     buffers[count++] = asio::mutable_buffer(targets_[i].bytes.data() + offset, n);
     bytes += n;
@@ -33,7 +34,9 @@ void BlockSink::filled(std::size_t bytes) {
     offset_ = end;
     const bool whole = end == target.bytes.size();
     if (!target.checksums.empty()) {
-      // Every stripe that is complete now and was not before.
+      // Every stripe that is complete now and was not before. A failed one does not end the loop: the bytes are here,
+      // and the stream goes on.
+      KV_ASSERT(target.checksums.size() == stripe_count(target.bytes.size()));
       const std::size_t last = whole ? target.checksums.size() : end / kStripeBytes;
       for (std::size_t stripe = begin / kStripeBytes; stripe < last; ++stripe) {
         const std::size_t at = stripe * kStripeBytes;
@@ -44,7 +47,7 @@ void BlockSink::filled(std::size_t bytes) {
       }
     }
     if (!whole) continue;
-    if (!failed_) ++good_count_;
+    if (!failed_) ++good_count_;  // a hit is a prefix: what comes after a bad block is of no use
     ++block_;
     offset_ = 0;
   }

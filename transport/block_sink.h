@@ -1,6 +1,6 @@
 // transport/block_sink.h: lands blocks from a stream, verified stripe by stripe while the bytes are in cache.
 //
-// In: payload bytes in block order. Out: the same bytes at their targets, and how many of the blocks passed.
+// In: payload bytes in block order. Out: the same bytes at their targets, and how many blocks passed.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct BlockTarget {
   std::span<const std::uint64_t> checksums;  ///< Expected, one per stripe of `bytes`; empty: not verified.
 };
 
-/// Fills targets one after the other. After cancel() it swallows what still comes, without touching any target again.
+/// Fills targets one after the other. After cancel(), what still comes is discarded, and no target is touched again.
 class BlockSink final : public PayloadSink {
  public:
   /// `targets`, and what they point to, live until the payload is read or cancel() is called.

@@ -16,6 +16,7 @@ std::string Endpoint::to_string() const {
 
 bool Endpoint::is_loopback() const {
   if (scheme != Scheme::kTcp) return true;
+  // Decides whether a node may listen without TLS: when in doubt, not loopback.
   if (host == "::1" || host == "localhost") return true;
   // A name such as 127.example.org must not pass for an address: only digits and dots count.
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
@@ -32,6 +33,7 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::string* why) {
     endpoint.scheme = Endpoint::Scheme::kUnix;
     endpoint.host = text.substr(7);
     if (endpoint.host.empty() || endpoint.host.find('\0') != std::string::npos) return fail("the path is empty");
+    // sockaddr_un has 108 bytes, one of them for the end.
     if (endpoint.host.size() > 107) return fail("the path is longer than the 107 bytes a Unix socket allows");
     return endpoint;
   }
@@ -43,6 +45,7 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::string* why) {
   }
   if (!text.starts_with("tcp://")) return fail("unknown scheme");
   std::string_view rest = text.substr(6);
+  // The last colon: an IPv6 address has more of them, and stands in brackets.
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return fail("the port is missing");
   std::string_view host = rest.substr(0, colon);

@@ -14,8 +14,8 @@
 namespace kv {
 namespace {
 
-/// Never destroyed: handlers run until the process ends. The lock is held over fork(), so that the child finds the list
-/// whole, and its own.
+/// Never destroyed: handlers run until the process ends. The lock is held across fork(), so that the child finds a
+/// whole list and a lock that its own thread holds.
 struct Registry {
   std::mutex mutex;
   std::vector<int> fds;
@@ -27,7 +27,7 @@ Registry& registry() {
     static Registry* all = nullptr;
     all = new Registry;
     KV_ASSERT(::pthread_atfork([] { all->mutex.lock(); }, [] { all->mutex.unlock(); },
-                               [] {  // only what is safe in a signal handler
+                               [] {  // in the child: only what is safe in a signal handler
                                  for (const int fd : all->fds) ::close(fd);
                                  all->fds.clear();
                                  all->generation.fetch_add(1, std::memory_order_relaxed);
@@ -53,7 +53,7 @@ void ClosedInChild::forget() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   const auto found = std::find(all.fds.begin(), all.fds.end(), std::exchange(fd_, -1));
-  if (found == all.fds.end()) return;  // in a child
+  if (found == all.fds.end()) return;  // in a child, where the list was emptied
   *found = all.fds.back();
   all.fds.pop_back();
 }

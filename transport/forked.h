@@ -5,14 +5,15 @@
 
 namespace kv {
 
-/// How often this process is a child: 0 in the one that was started, and one more in each child of fork(). What holds
-/// threads, locks or connections remembers it from when it was made: in a process of another generation its threads do
-/// not exist, its locks may be held for ever, and its connections are the parent's. Costs one load. Thread safety: any.
+/// How many forks lie between the process that was started and this one: 0 in the first, one more in each child of
+/// fork(). Whatever holds threads, locks or connections remembers the generation that it was made in. In a process of
+/// another generation the threads do not exist, the locks may be held for ever, and the connections are the parent's.
+/// Costs one load. Thread safety: any.
 std::uint32_t fork_generation();
 
-/// Closes `fd` in every child, at once and before anything else runs there: a child that only sleeps would keep a
-/// session with the peer open when its parent has long died. Nothing there may use it afterwards. (Linux has no
-/// close-on-fork, and close-on-exec does not help a child that goes on as it is.)
+/// Closes `fd` in every child, before anything else runs there: else a child that only sleeps would keep a session with
+/// the peer open when its parent has long died. Nothing in the child may use the descriptor afterwards. (Linux has no
+/// close-on-fork, and close-on-exec does not help a child that never calls exec.)
 /// Thread safety: any. Cost: some microseconds.
 class ClosedInChild {
  public:
@@ -21,7 +22,7 @@ class ClosedInChild {
   ~ClosedInChild() { forget(); }
   ClosedInChild(const ClosedInChild&) = delete;
   ClosedInChild& operator=(const ClosedInChild&) = delete;
-  void forget();  ///< Before `fd` is closed here, and its number becomes another file's.
+  void forget();  ///< Call before `fd` is closed here: its number may soon be another file's.
 
  private:
   int fd_ = -1;

@@ -6,12 +6,16 @@
 #include <bit>
 #include <cstring>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are little endian and copied as they lie");
 
 constexpr std::size_t kChecksumOffset = 20;
+
+// Fields are copied one by one: a struct would bring padding, and the bytes need not be aligned.
 
 template <class T>
 T load(std::span<const std::byte, kFrameHeaderBytes> bytes, std::size_t offset) {
@@ -26,6 +30,7 @@ void store(std::span<std::byte, kFrameHeaderBytes> bytes, std::size_t offset, T 
 }
 
 std::uint32_t checksum(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table) {
+  // The header's own hash seeds the table's. So both are covered, in two short passes and without joining them.
   std::array<std::byte, kFrameHeaderBytes> copy;
   std::memcpy(copy.data(), header.data(), copy.size());
   std::memset(copy.data() + kChecksumOffset, 0, 4);
@@ -64,6 +69,8 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
     *why = std::move(what);
     return Result<FrameHeader>(error_code(code));
   };
+  // Lengths are checked against the limits here, before the caller allocates or waits for a single byte of them. The
+  // checksum comes later, when the table is there.
   if (load<std::uint32_t>(bytes, 0) != kFrameMagic) {
     return fail(Errc::kBadFrame, "magic: " + std::to_string(load<std::uint32_t>(bytes, 0)) + ", must be 'KVS1'");
   }
@@ -99,6 +106,7 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
 
 void encode_frame_header(const FrameHeader& header, std::span<const std::byte> table,
                          std::span<std::byte, kFrameHeaderBytes> bytes) {
+  KV_ASSERT(table.size() <= 0xFFFFFFFF && (header.flags & ~kFrameFlagsAll) == 0);
   store(bytes, 0, kFrameMagic);
   store(bytes, 4, header.version);
   store(bytes, 5, static_cast<std::uint8_t>(header.type));
@@ -106,7 +114,7 @@ void encode_frame_header(const FrameHeader& header, std::span<const std::byte> t
   store(bytes, 8, header.request_id);
   store(bytes, 16, static_cast<std::uint32_t>(table.size()));
   store(bytes, 24, header.payload_bytes);
-  store(bytes, kChecksumOffset, checksum(bytes, table));
+  store(bytes, kChecksumOffset, checksum(bytes, table));  // last: it covers all the others
 }
 
 bool frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table) {

@@ -1,9 +1,8 @@
 // transport/frame.h: the fixed header before every message, and what may stand in it.
 //
-//   0        4     5      6       8            16             20         24              32
-//   | magic  | ver | type | flags | request id | table bytes  | checksum | payload bytes | FlatBuffers table | payload
-//   ...
-//     "KVS1"                                                                all little endian
+//   0        4     5      6       8            16            20         24              32
+//   | magic  | ver | type | flags | request id | table bytes | checksum | payload bytes | FlatBuffers table | payload |
+//     "KVS1"                                                               all little endian
 #pragma once
 
 #include <flatbuffers/flatbuffers.h>
@@ -19,13 +18,13 @@ namespace kv {
 
 inline constexpr std::size_t kFrameHeaderBytes = 32;
 inline constexpr std::uint32_t kFrameMagic = 0x3153564B;  ///< "KVS1" in memory order.
-inline constexpr std::uint8_t kFrameVersion = 1;    ///< Of the header's layout: in every frame, whatever is spoken.
-inline constexpr std::uint8_t kWireVersion = 2;     ///< Of tables and rules, agreed at hello. A node speaks it and the
-inline constexpr std::uint8_t kWireVersionMin = 1;  ///< one before.
+inline constexpr std::uint8_t kFrameVersion = 1;  ///< Of the header's layout: in every frame, whatever is spoken.
+/// Of tables and rules, agreed at hello. A node speaks the newest version and the one before.
+inline constexpr std::uint8_t kWireVersion = 2, kWireVersionMin = 1;
 
 inline constexpr std::size_t kInstanceBytes = 16;  ///< Of HelloResponse.instance.
 
-/// A verb. The value travels; append only.
+/// What a frame asks for, or answers. The value travels; append only.
 enum class FrameType : std::uint8_t {
   kHello = 1,
   kOpen = 2,
@@ -71,7 +70,7 @@ struct FrameHeader {
 /// What a receiver accepts, checked before it allocates or reads anything further.
 struct FrameLimits {
   std::uint32_t table_bytes_max = 4 * 1024;  ///< Before hello; raised after.
-  std::uint64_t payload_bytes_max = 0;       ///< Raised after hello; each verb checks the exact length besides.
+  std::uint64_t payload_bytes_max = 0;       ///< Raised after hello; each request's handler checks the exact length.
 };
 
 /// Decodes and checks a header. Errors: kBadFrame (magic, unknown flag), kUnsupported (version, type), kTooLarge;
@@ -97,8 +96,8 @@ bool vectors_are_aligned(const Table& table) {
   return aligned;  // those are all that wire.fbs has
 }
 
-/// The table of a frame as `Table` (wire_generated.h), or nullptr if it fails verification. Valid as long
-/// as the bytes are. Requires the bytes to be 8-byte aligned, as FrameReader has them.
+/// The table of a frame as `Table` (wire_generated.h), or nullptr if it fails verification. Valid as long as the bytes
+/// are. Requires: the bytes begin at a multiple of 8, as FrameReader has them.
 template <class Table>
 const Table* read_table(std::span<const std::byte> table) {
   flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(table.data()), table.size(), /*max_depth=*/8,

@@ -9,7 +9,7 @@ namespace kv {
 void append_frame(std::vector<std::byte>& message, const FrameHeader& header, std::span<const std::byte> table) {
   KV_ASSERT(header.payload_bytes == 0 && message.size() % 8 == 0);
   const std::size_t begin = message.size();
-  message.resize(begin + message_frame_bytes(table.size()));  // zeros
+  message.resize(begin + message_frame_bytes(table.size()));  // new bytes are 0, so the padding is
   encode_frame_header(header, table,
                       std::span<std::byte, kFrameHeaderBytes>(message.data() + begin, kFrameHeaderBytes));
   std::ranges::copy(table, message.begin() + static_cast<std::ptrdiff_t>(begin + kFrameHeaderBytes));
@@ -23,18 +23,21 @@ Result<FrameReader::Frame> take_frame(std::span<const std::byte>& message, std::
   const std::span<const std::byte, kFrameHeaderBytes> head(message.data(), kFrameHeaderBytes);
   const auto header = decode_frame_header(head, {.table_bytes_max = kMessageBytesMax, .payload_bytes_max = 0}, why);
   if (!header) return header.error();
+  // Small enough not to overflow: decode_frame_header() has held table_bytes to kMessageBytesMax.
   const std::size_t bytes = message_frame_bytes(header->table_bytes);
   if (bytes > message.size()) {
     *why = "table_bytes: " + std::to_string(header->table_bytes) + ", the message has " +
            std::to_string(message.size() - kFrameHeaderBytes);
     return Errc::kBadFrame;
   }
+  KV_ASSERT(reinterpret_cast<std::uintptr_t>(message.data()) % 8 == 0);  // FlatBuffers reads in place
   const auto table = message.subspan(kFrameHeaderBytes, header->table_bytes);
   const auto padding = message.subspan(kFrameHeaderBytes + table.size(), bytes - kFrameHeaderBytes - table.size());
   if (!frame_checksum_ok(head, table)) {
     *why = "checksum: header and table do not match it";
     return Errc::kBadFrame;
   }
+  // The checksum does not cover the padding. What is refused today can be given a meaning tomorrow.
   if (std::ranges::any_of(padding, [](std::byte each) { return each != std::byte{0}; })) {
     *why = "padding: not 0";
     return Errc::kBadFrame;

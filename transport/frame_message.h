@@ -1,5 +1,5 @@
-// transport/frame_message.h: whole frames in one message, where each is carried in one piece (verbs_messages.h) instead
-// of a stream.
+// transport/frame_message.h: whole frames in one message, for where messages travel instead of a stream
+// (verbs/verbs_messages.h).
 //
 //   | header 32 | table | 0 to a multiple of 8 | header 32 | table | 0 ...       frames as transport/frame.h draws them
 #pragma once
@@ -16,11 +16,11 @@
 namespace kv {
 
 inline constexpr std::uint32_t kMessageBytesMax = 8 * 1024;  ///< Of one message. Both sides know it.
-inline constexpr std::uint32_t kMessageCountMax = 64;        ///< That a side may offer to have on their way.
-/// Of a get that is asked for by message: its blocks go right before the answer, and other answers wait for them.
+inline constexpr std::uint32_t kMessageCountMax = 64;        ///< How many a side may offer to have on their way.
+/// Of all blocks of a get that comes by message: they go right before its answer, and other answers wait for them.
 inline constexpr std::uint32_t kMessageGetBytesMax = 256 * 1024;
 
-/// How long a frame with such a table is in a message.
+/// What a frame with such a table takes in a message.
 constexpr std::size_t message_frame_bytes(std::size_t table_bytes) {
   return (kFrameHeaderBytes + table_bytes + 7) / 8 * 8;
 }

@@ -13,10 +13,10 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kIdleBytes = 4 * 1024;
-constexpr std::size_t kBytesPerTurn = 2 << 20;  ///< Of a payload, half a millisecond with its checksums: then others.
+constexpr std::size_t kBytesPerTurn = 2 << 20;  ///< Of a payload: half a millisecond with its checksums, then a pause.
 constexpr std::size_t kReadAheadBytes = 64 * 1024;  ///< One read then takes in a batch of small requests.
 
-/// Sends everything to one scratch buffer.
+/// Sends everything to one scratch buffer: what is skipped still has to be read.
 class DiscardSink final : public PayloadSink {
  public:
   std::size_t next(std::span<asio::mutable_buffer> buffers) override {
@@ -31,7 +31,10 @@ class DiscardSink final : public PayloadSink {
 
 }  // namespace
 
+/// Makes room for `want` bytes from begin_ on, by moving what is there to the front if that is enough. The buffer grows
+/// by doubling up to the read-ahead, and beyond that only as far as a table needs.
 void FrameReader::reserve(std::size_t want) {
+  KV_ASSERT(begin_ <= end_ && end_ <= capacity_);
   if (begin_ == end_) begin_ = end_ = 0;
   if (capacity_ - begin_ >= want) return;
   if (capacity_ < want) {
@@ -59,6 +62,7 @@ Async<void> FrameReader::fill(std::size_t want) {
     const asio::mutable_buffer room(buffer_.get() + end_, capacity_ - end_);
     const auto count = stream_.try_read(std::span(&room, 1));
     if (count) {
+      KV_ASSERT(*count > 0 && *count <= room.size());
       end_ += *count;
       bytes_read_ += *count;
     } else if (count.error() == asio::error::would_block) {
@@ -73,6 +77,7 @@ Async<void> FrameReader::fill(std::size_t want) {
   co_return Result<void>();
 }
 
+/// Trusts table_bytes before it was checked: an absurd value only means "not whole", and next() refuses it.
 bool FrameReader::has_frame() const {
   if (end_ - begin_ < kFrameHeaderBytes) return false;
   std::uint32_t table_bytes;
@@ -81,7 +86,7 @@ bool FrameReader::has_frame() const {
 }
 
 Async<FrameReader::Frame> FrameReader::next() {
-  KV_ASSERT(payload_left_ == 0);
+  KV_ASSERT(payload_left_ == 0);  // else payload bytes would be taken for a header
   in_table_ = false;
   if (!has_frame()) {
     const auto filled = co_await fill(kFrameHeaderBytes);
@@ -95,8 +100,10 @@ Async<FrameReader::Frame> FrameReader::next() {
     }
   }
   in_table_ = true;
+  KV_ASSERT(end_ - begin_ >= kFrameHeaderBytes);
   const std::span<const std::byte, kFrameHeaderBytes> head(buffer_.get() + begin_, kFrameHeaderBytes);
-  // What a refusal needs to be told to the peer: which request, and of what verb if that is known here.
+  // A refusal needs to tell the peer which request it was, and what it asked for if that is known here. So these two
+  // are taken from the header although it may prove bad.
   header_ = FrameHeader();
   const auto type = static_cast<std::uint8_t>(head[5]);
   header_.type = type >= 1 && type <= kFrameTypeMax ? static_cast<FrameType>(type) : FrameType::kHello;
@@ -117,6 +124,7 @@ Async<FrameReader::Frame> FrameReader::next() {
     end_ -= begin_;
     begin_ = 0;
   }
+  KV_ASSERT(end_ - begin_ >= frame_bytes);  // fill() has read on, and may have moved the bytes: no pointer from before
   const std::byte* const frame = buffer_.get() + begin_;
   const std::span<const std::byte> table(frame + kFrameHeaderBytes, header->table_bytes);
   if (!frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes>(frame, kFrameHeaderBytes), table)) {
@@ -130,6 +138,7 @@ Async<FrameReader::Frame> FrameReader::next() {
 }
 
 Async<void> FrameReader::read_payload(PayloadSink& sink) {
+  // 16 for the sink and one behind them for the read-ahead.
   std::array<asio::mutable_buffer, 17> buffers;
   std::size_t turn_bytes = 0;
   while (payload_left_ > 0) {
@@ -139,7 +148,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
       continue;
     }
     std::size_t count = sink.next(std::span(buffers).first(16));
-    KV_ASSERT(count > 0);
+    KV_ASSERT(count > 0 && count < buffers.size());
     // Cut the sink's buffers to what is left of this payload.
     std::size_t room = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -152,6 +161,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
       }
       room += buffers[i].size();
     }
+    KV_ASSERT(room > 0 && room <= payload_left_);
     if (begin_ < end_) {  // read ahead with the table: at most one buffer's worth is copied twice
       std::size_t taken = 0;
       for (std::size_t i = 0; i < count && begin_ < end_; ++i) {
@@ -182,6 +192,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
     }
     bytes_read_ += *got;
     const std::size_t mine = std::min(*got, room);
+    KV_ASSERT(*got - mine <= capacity_ - end_);
     end_ += *got - mine;
     payload_left_ -= mine;
     turn_bytes += mine;

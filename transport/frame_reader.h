@@ -16,8 +16,8 @@ namespace kv {
 class PayloadSink {
  public:
   virtual ~PayloadSink() = default;
-  /// Where the next bytes go: fills `buffers` from the front and returns how many it filled, at least 1, none of them
-  /// empty. Asked again before every read, so a sink may send the rest elsewhere at any time.
+  /// Where the next bytes go: fills `buffers` from the front and returns how many it filled: at least 1, none of them
+  /// empty. Called before every read, so a sink may send the rest elsewhere at any time.
   virtual std::size_t next(std::span<asio::mutable_buffer> buffers) = 0;
   /// The first `bytes` bytes of what the last next() gave now hold data.
   virtual void filled(std::size_t bytes) = 0;
@@ -40,21 +40,21 @@ class FrameReader {
   /// Errors: of decode_frame_header and Stream; kBadFrame for a bad checksum or an end within a frame; asio::error::eof
   /// between frames. Then why() has the words, and the session is over.
   Async<Frame> next();
-  /// Whether a whole header and table lie in the buffer: then next() completes at once. Sessions answer such requests
-  /// together.
+  /// Whether a whole header and table lie in the buffer: then next() completes at once. A session reads all of these
+  /// before it answers, and answers them together.
   bool has_frame() const;
   /// Moves exactly the frame's payload into `sink`, which lives until completion.
   Async<void> read_payload(PayloadSink& sink);
   Async<void> skip_payload();
 
-  const std::string& why() const { return why_; }
+  const std::string& why() const { return why_; }             ///< Of the last error, in words.
   const FrameHeader& last_header() const { return header_; }  ///< Of the frame that next() returned or refused.
   /// Gives the read-ahead of an idle session back; keeps 4 KiB.
   void shrink();
   /// Bytes ever read; a watchdog sees by it whether a partial frame makes progress.
   std::uint64_t bytes_read() const { return bytes_read_; }
-  /// Of them, those of whole headers with their tables, and of payload. A length that was damaged on its way lets no
-  /// frame come to its end: what arrives then is read and counts for nothing here.
+  /// Those of them that belong to whole headers with their tables, or to payload. After a length was damaged on its
+  /// way, no frame comes to its end: what arrives then is read, but counts for nothing here.
   std::uint64_t bytes_taken() const { return bytes_read_ - (end_ - begin_); }
   /// Whether a frame has begun to arrive and is not complete, payload included.
   bool in_frame() const { return payload_left_ > 0 || begin_ < end_ || in_table_; }

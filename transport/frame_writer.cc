@@ -14,7 +14,8 @@
 namespace kv {
 namespace {
 
-constexpr std::uint64_t kTurnBytes = 4 << 20;  ///< To a peer that takes all at once; then others get a turn.
+/// Written without a pause to a peer that takes everything at once; then others on the thread get a turn.
+constexpr std::uint64_t kTurnBytes = 4 << 20;
 
 }  // namespace
 
@@ -30,14 +31,14 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   const bool copies = header.payload_bytes <= kCopyBytes;
   const bool may_be_taken_back = owner != nullptr && !copies;
 
-  // A small frame joins the last piece, unless that one borrows, carries a descriptor, is being written or is large
-  // already.
+  // A small frame joins the last piece, so that many leave in one call. Not if that piece borrows, carries a
+  // descriptor, may be taken back, is being written (its vector must not move) or is large already.
   const bool joins = fd < 0 && !may_be_taken_back && !pieces_.empty() && pieces_.back().borrowed.empty() &&
                      !pieces_.back().fd && pieces_.back().owner == nullptr && !pieces_.back().done &&
                      (pieces_.size() > 1 || offset_ == 0) && pieces_.back().owned.size() < 4 * kCopyBytes;
   if (!joins) pieces_.emplace_back();
   std::vector<std::byte>& bytes = pieces_.back().owned;
-  // Without one, should there be no more descriptors: the peer misses it then, and says so.
+  // If no descriptor is left in this process, the frame goes without: the peer misses the descriptor and says so.
   if (fd >= 0) pieces_.back().fd = Descriptor(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (may_be_taken_back) {
     pieces_.back().owner = owner;
@@ -66,27 +67,56 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   pieces_.back().done = std::move(done);
 }
 
-void FrameWriter::withdraw(const void* owner) {
-  std::vector<std::function<void(bool)>> dropped;
-  std::deque<Piece> kept;
-  bool drops = false;
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    Piece& piece = pieces_[i];
-    if (piece.owner != owner) {
-      drops = false;
-    } else if (piece.begins_frame) {
-      drops = i > 0 || offset_ == 0;
-    }
-    if (!drops) {
-      kept.push_back(std::move(piece));
-      continue;
-    }
-    queued_bytes_ -= piece.bytes().size();
-    if (piece.done) dropped.push_back(std::move(piece.done));
+/// How many pieces at the front belong to a frame of `owner` of which some bytes have left. Once its first piece has
+/// left whole, the frame shows by pieces at the front that begin none.
+std::size_t FrameWriter::begun_count(const void* owner) const {
+  std::size_t count = 0;
+  for (; count < pieces_.size() && pieces_[count].owner == owner; ++count) {
+    if (pieces_[count].begins_frame && (count > 0 || offset_ == 0)) break;
   }
-  pieces_ = std::move(kept);
-  for (const auto& done : dropped) done(false);
+  return count;
+}
+
+/// Drops the frames of `owner` of which no byte has left. Returns their pending calls, not made yet: those may well
+/// come back here.
+std::vector<std::function<void(bool)>> FrameWriter::drop_unbegun(const void* owner) {
+  KV_ASSERT(owner != nullptr);  // the owner of frames that borrow nothing
+  std::vector<std::function<void(bool)>> pending;
+  const auto is_lent = [&](const Piece& piece) { return piece.owner == owner; };
+  const auto first = pieces_.begin() + static_cast<std::ptrdiff_t>(begun_count(owner));
+  for (auto piece = first; piece != pieces_.end(); ++piece) {
+    if (!is_lent(*piece)) continue;
+    KV_ASSERT(queued_bytes_ >= piece->bytes().size());
+    queued_bytes_ -= piece->bytes().size();
+    if (piece->done) pending.push_back(std::move(piece->done));
+  }
+  pieces_.erase(std::remove_if(first, pieces_.end(), is_lent), pieces_.end());
   room_.set();
+  return pending;
+}
+
+void FrameWriter::withdraw(const void* owner) {
+  const auto pending = drop_unbegun(owner);
+  for (const auto& done : pending) done(false);
+}
+
+bool FrameWriter::take_back(const void* owner, std::size_t bytes_max) {
+  static_cast<void>(drop_unbegun(owner));
+  const std::size_t begun = begun_count(owner);
+  std::size_t rest_bytes = 0;
+  for (std::size_t i = 0; i < begun; ++i) {
+    if (!pieces_[i].borrowed.empty()) rest_bytes += pieces_[i].borrowed.size() - (i == 0 ? offset_ : 0);
+  }
+  if (rest_bytes > bytes_max) return false;
+  for (std::size_t i = 0; i < begun; ++i) {
+    Piece& piece = pieces_[i];
+    piece.done = nullptr;
+    if (piece.borrowed.empty()) continue;
+    const auto rest = piece.borrowed.subspan(i == 0 ? std::exchange(offset_, 0) : 0);
+    piece.owned.assign(rest.begin(), rest.end());
+    piece.borrowed = {};
+  }
+  return true;
 }
 
 bool FrameWriter::write_some() {
@@ -97,6 +127,7 @@ bool FrameWriter::write_some() {
     if (count == buffers.size() || (count > 0 && piece.fd)) break;  // a descriptor goes with the first byte of a call
     const auto bytes = piece.bytes();
     const std::size_t skip = count == 0 ? offset_ : 0;
+    KV_ASSERT(skip <= bytes.size());
     buffers[count++] = asio::const_buffer(bytes.data() + skip, bytes.size() - skip);
   }
   if (pieces_.front().fd && offset_ == 0) stream_.send_descriptor(pieces_.front().fd.get());
@@ -105,12 +136,13 @@ bool FrameWriter::write_some() {
     if (written.error() != asio::error::would_block) close();
     return false;
   }
+  KV_ASSERT(*written <= queued_bytes_);
   bytes_written_ += *written;
   queued_bytes_ -= *written;
   offset_ += *written;
   while (!pieces_.empty() && offset_ >= pieces_.front().bytes().size()) {
     offset_ -= pieces_.front().bytes().size();
-    const auto done = std::move(pieces_.front().done);
+    const auto done = std::move(pieces_.front().done);  // called when the piece is gone: it may send or withdraw
     pieces_.pop_front();
     if (done) done(true);
   }
@@ -171,6 +203,7 @@ void FrameWriter::own_borrowed() {
       piece.borrowed = {};
     }
   }
+  // Only now that nothing borrows any more: a call may come back here.
   std::vector<std::function<void(bool)>> done;
   for (Piece& piece : pieces_) {
     if (piece.done) done.push_back(std::exchange(piece.done, nullptr));
@@ -178,36 +211,9 @@ void FrameWriter::own_borrowed() {
   for (const auto& call : done) call(true);
 }
 
-bool FrameWriter::take_back(const void* owner, std::size_t bytes_max) {
-  // Pieces at the front without a beginning are of a frame that has begun.
-  std::size_t kept = 0, rest_bytes = 0;
-  for (; kept < pieces_.size() && pieces_[kept].owner == owner; ++kept) {
-    const Piece& piece = pieces_[kept];
-    if (piece.begins_frame && (kept > 0 || offset_ == 0)) break;
-    if (!piece.borrowed.empty()) rest_bytes += piece.borrowed.size() - (kept == 0 ? offset_ : 0);
-  }
-  const auto is_lent = [&](const Piece& piece) { return piece.owner == owner; };
-  for (auto it = pieces_.begin() + static_cast<std::ptrdiff_t>(kept); it != pieces_.end(); ++it) {
-    if (is_lent(*it)) queued_bytes_ -= it->bytes().size();
-  }
-  pieces_.erase(std::remove_if(pieces_.begin() + static_cast<std::ptrdiff_t>(kept), pieces_.end(), is_lent),
-                pieces_.end());
-  if (rest_bytes > bytes_max) return false;
-  for (std::size_t i = 0; i < kept; ++i) {
-    Piece& piece = pieces_[i];
-    piece.done = nullptr;
-    if (piece.borrowed.empty()) continue;
-    const auto rest = piece.borrowed.subspan(i == 0 ? std::exchange(offset_, 0) : 0);
-    piece.owned.assign(rest.begin(), rest.end());
-    piece.borrowed = {};
-  }
-  if (pieces_.empty()) room_.set();
-  return true;
-}
-
 void FrameWriter::close() {
   if (closed_) return;
-  closed_ = true;
+  closed_ = true;  // first: calls made below find a writer that takes nothing more
   const auto pieces = std::move(pieces_);
   pieces_.clear();
   queued_bytes_ = 0;

@@ -24,15 +24,15 @@ class FrameWriter {
   /// Queues a frame; table_bytes and payload_bytes of `header` are computed here. `payload` is borrowed until `done` is
   /// called: done(true) once the stream has taken every byte, done(false) if it broke or close() came first. A payload
   /// of up to kCopyBytes in all is copied instead, and `done` called before send() returns. `fd` >= 0 goes along with
-  /// the frame's first byte; it is duplicated, since the caller may close it, and its number become another file's,
-  /// long before the stream takes the frame. `owner` names the lender for take_back(). Never writes; call flush() after
-  /// a batch.
+  /// the frame's first byte. The descriptor is duplicated: long before the stream takes the frame, the caller may have
+  /// closed it and its number be another file's. `owner` names the lender for withdraw() and take_back(). Never writes;
+  /// call flush() after a batch.
   void send(FrameHeader header, std::span<const std::byte> table,
             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool sent)> done = nullptr,
             int fd = -1, const void* owner = nullptr);
 
-  /// Drops those frames of `owner` that borrow and of which no byte has left, and calls their done(false). One that was
-  /// begun goes on: the peer could not tell the next one otherwise.
+  /// Drops those frames of `owner` that borrow and of which no byte has left, and calls their done(false). A frame that
+  /// has begun goes on: without its rest, the peer would take the next frame for that rest.
   void withdraw(const void* owner);
 
   /// Writes what the stream takes now; the rest is left to run().
@@ -46,9 +46,9 @@ class FrameWriter {
   asio::awaitable<void> wait_for_room();
   /// Copies what is still borrowed, so that its owner may have it back, and calls every pending done(true).
   void own_borrowed();
-  /// Gives `owner` its payloads back: frames that have not begun are not sent, and of the one that has, the rest is
-  /// copied. `done` is not called. Returns false, and leaves that frame alone, if its rest is more than `bytes_max`:
-  /// then the stream has to be ended.
+  /// Gives `owner` its payloads back at once. Frames that have not begun are dropped; of the one that has, the rest is
+  /// copied. `done` is not called. Returns false, and goes on borrowing for that frame, if the rest is more than
+  /// `bytes_max`: then the stream has to be ended.
   bool take_back(const void* owner, std::size_t bytes_max);
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();
@@ -65,11 +65,13 @@ class FrameWriter {
     std::span<const std::byte> borrowed;  ///< a part of a large payload.
     std::function<void(bool)> done;       ///< On the last piece of a frame that borrows.
     Descriptor fd;
-    const void* owner = nullptr;  ///< Of a frame that may be taken back or withdrawn. Then its header and table are a
-    bool begins_frame = false;    ///< piece of their own, and this is it.
+    const void* owner = nullptr;  ///< Of a frame that may be taken back or withdrawn.
+    bool begins_frame = false;    ///< Such a frame's header and table are a piece of their own: this one.
     std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
   };
   bool write_some();  ///< False if nothing is queued, or the stream would block or broke.
+  std::size_t begun_count(const void* owner) const;
+  std::vector<std::function<void(bool)>> drop_unbegun(const void* owner);
 
   Stream& stream_;
   Event wake_, room_;

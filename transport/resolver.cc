@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/event.h"
 #include "transport/forked.h"
 
@@ -35,7 +36,8 @@ error_code error_of(int code) {
 
 }  // namespace
 
-/// One resolve() that waits. Its executor is used by others under the lock only, and only while it is in the list.
+/// One resolve() that waits. A thread uses its executor only under the lock, and only while the waiter is in the list:
+/// so resolve() can leave, and its executor end, at any moment in between.
 struct Resolver::Waiter {
   explicit Waiter(const asio::any_io_executor& e) : executor(e), outcome(std::make_shared<Outcome>(e)) {}
   struct Outcome {
@@ -58,7 +60,7 @@ struct Resolver::State {
   Lookup lookup;
   std::size_t thread_count_max = 0, thread_count = 0;
   std::map<Name, Asked> names;
-  std::deque<Name> queue;  ///< Not begun; those for which nobody waits any more are passed over.
+  std::deque<Name> queue;  ///< Not begun. Names for which nobody waits any more are passed over.
   const std::uint32_t generation = fork_generation();
 
   static void run(std::shared_ptr<State> self);
@@ -75,7 +77,8 @@ bool Resolver::State::next(Name& name) {
     asked->second.is_under_way = true;
     return true;
   }
-  --thread_count;
+  KV_ASSERT(thread_count > 0);
+  --thread_count;  // under the same lock as the empty queue: a new name finds this thread, or starts another
   return false;
 }
 
@@ -90,6 +93,7 @@ void Resolver::State::run(std::shared_ptr<State> self) {
     }
     lock.lock();
     const auto asked = self->names.find(name);
+    KV_ASSERT(asked != self->names.end());  // nobody else removes a name that is under way
     for (Waiter* const waiter : asked->second.waiters) {
       // Not owned: should the executor end with this in it, nothing of it may be touched by then.
       asio::post(waiter->executor, [weak = std::weak_ptr(waiter->outcome), address] {
@@ -109,7 +113,8 @@ Resolver::Resolver(Lookup lookup, std::size_t thread_count_max)
 }
 
 std::shared_ptr<Resolver::State> Resolver::state() {
-  // Only a child's first thread comes here with an old generation. What is left of the parent's may be locked for ever.
+  // Only the first thread of a child meets an old generation. What is left of the parent's state may be locked for
+  // ever, so it is abandoned as it is.
   const std::shared_ptr<State>* held = state_.load(std::memory_order_acquire);
   if (held == nullptr || (*held)->generation != fork_generation()) {
     auto fresh = std::make_unique<std::shared_ptr<State>>(std::make_shared<State>());

@@ -15,11 +15,11 @@ namespace kv {
 
 /// Asks for addresses on threads of its own. A lookup cannot be ended from outside, and takes minutes where name
 /// servers are slow or gone. So whoever waits may leave at any time, and the thread finds nobody when it comes back.
-///   1. A name is looked up once at a time, however many wait for it, and how often they gave up and came again.
+///   1. A name is looked up once at a time, however many wait for it, and however often they gave up and came again.
 ///   2. At most thread_count_max lookups are under way. Further names wait for their turn, and only while somebody
 ///      waits for them.
 ///   3. Nothing waits for a thread: not close, not the destructor, not the end of an executor.
-/// In a forked child, where the threads are not, it begins anew. Thread safety: all calls from any thread.
+/// A forked child has none of the threads and begins anew. Thread safety: all calls from any thread.
 class Resolver {
  public:
   using Address = asio::ip::tcp::endpoint;
@@ -35,7 +35,7 @@ class Resolver {
   /// slot. The executor may be destroyed with a resolve() in it.
   Async<Address> resolve(std::string host, std::string port, asio::any_io_executor executor);
 
-  std::size_t thread_count() const;  ///< Now. The state lives on with them when the resolver goes.
+  std::size_t thread_count() const;  ///< Now. Threads keep the state alive when the resolver goes.
   static Result<Address> ask_the_system(const std::string& host, const std::string& port);
 
  private:

@@ -15,9 +15,10 @@
 namespace kv {
 namespace {
 
-constexpr std::uint64_t kPageBytes = 4096;  ///< Or a multiple of it is a page: what is unmapped is rounded to pages.
+constexpr std::uint64_t kPageBytes = 4096;  ///< Every page size is a multiple; unmap_some() rounds to it.
 
-/// What of a file lies in memory or in swap, holes left out.
+/// How much of a file lies in memory or in swap; holes do not count. st_blocks is in units of 512 bytes on every
+/// system.
 std::uint64_t memory_of(const struct stat& status) { return static_cast<std::uint64_t>(status.st_blocks) * 512; }
 
 }  // namespace
@@ -31,6 +32,7 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::create(std::size_t bytes) {
   Descriptor fd(::memfd_create("kvstore-region", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return last_errno();
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return last_errno();
+  // Sealed before it is lent: the node refuses memory that could be cut off under its copies (SIGBUS).
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return last_errno();
   // Touched now (MAP_POPULATE): a first touch on the data path would cost 50 times the copy.
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
@@ -54,7 +56,7 @@ Result<std::unique_ptr<MappedRegion>> MappedRegion::map(const Descriptor& fd, st
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return fail("the memfd is not sealed against shrinking (F_SEAL_SHRINK)");
-  // Its size can only grow from here on, so what is mapped below stays backed.
+  // Checked after the seal: from here on the size can only grow, so what is mapped below stays inside the file.
   struct stat status;
   if (::fstat(fd.get(), &status) != 0) return fail("fstat: " + last_errno().message());
   if (bytes == 0 || static_cast<std::uint64_t>(status.st_size) < bytes) {
@@ -65,6 +67,7 @@ Result<std::unique_ptr<MappedRegion>> MappedRegion::map(const Descriptor& fd, st
     return fail("bytes: " + std::to_string(bytes) + ", but only " + std::to_string(memory_bytes) +
                 " of the memfd have memory; its owner touches all of it first");
   }
+  // A descriptor of our own for find_hole() and has_lost_memory(): the caller closes the one that came with the frame.
   Descriptor own(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!own) return fail("dup: " + last_errno().message());
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
@@ -73,6 +76,7 @@ Result<std::unique_ptr<MappedRegion>> MappedRegion::map(const Descriptor& fd, st
                                                         std::move(own), {status.st_dev, status.st_ino}, memory_bytes));
 }
 
+/// Takes 50 ms a GiB if the owner has not called unmap_some() down to the end.
 MappedRegion::~MappedRegion() {
   while (unmap_some(bytes_.size())) {
   }
@@ -91,6 +95,7 @@ bool MappedRegion::has_lost_memory() const {
 }
 
 void MappedRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
+  KV_ASSERT(offset <= bytes_.size());
   const auto piece = bytes_.subspan(offset, std::min<std::uint64_t>(bytes, bytes_.size() - offset));
   static_cast<void>(::madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE));
 }
@@ -98,6 +103,7 @@ void MappedRegion::populate(std::uint64_t offset, std::uint64_t bytes) const {
 bool MappedRegion::unmap_some(std::uint64_t bytes) {
   if (bytes_.empty()) return false;
   const std::uint64_t keep = bytes < bytes_.size() ? (bytes_.size() - bytes) / kPageBytes * kPageBytes : 0;
+  KV_ASSERT(keep < bytes_.size());
   const auto tail = bytes_.subspan(keep);
   KV_ASSERT(::munmap(tail.data(), tail.size()) == 0);
   bytes_ = bytes_.first(keep);

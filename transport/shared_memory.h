@@ -34,8 +34,9 @@ class SharedMemory {
 };
 
 /// A peer's memfd, mapped here. Nothing about it is trusted: its bytes may change at any moment, and its owner may
-/// punch holes into it. Whoever touches a hole first is charged for the page, so holes are looked for before that.
-/// Thread safety: bytes() and has_lost_memory() from any thread; populate() and unmap_some() from one at a time.
+/// punch holes into it. Whoever touches a hole first is charged for the page, so the node looks for holes before it
+/// copies. Thread safety: bytes() and has_lost_memory() from any thread; populate() and unmap_some() from one at a
+/// time.
 class MappedRegion {
  public:
   /// Errors: kNoRegion if it is no memfd on tmpfs, is not sealed against shrinking (F_SEAL_SHRINK), is smaller than
@@ -48,13 +49,13 @@ class MappedRegion {
   MappedRegion& operator=(const MappedRegion&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  /// Which file it is: one that is mapped twice has its memory once.
+  /// Which file it is. A file that is mapped twice has its memory once, and is counted once.
   struct File {
     std::uint64_t device = 0, inode = 0;
     auto operator<=>(const File&) const = default;
   };
   const File& file() const { return file_; }
-  std::uint64_t lent_bytes() const { return lent_bytes_; }  ///< As it was mapped.
+  std::uint64_t lent_bytes() const { return lent_bytes_; }  ///< When it was mapped; unmap_some() does not change it.
 
   /// The first byte of the region that was never written, if there is one. Looks at every page: 20 ms a GiB. Moves the
   /// descriptor's file offset, the peer's as well.
@@ -62,9 +63,10 @@ class MappedRegion {
   /// Whether the file has less memory than when it was mapped: somebody punched holes. One system call.
   bool has_lost_memory() const;
   /// Enters the region's pages from `offset` on into this process's page table, so that copies meet no page fault:
-  /// 100 ms a GiB, so in small pieces. Best effort: a kernel before 5.14 leaves that to the copies.
+  /// 100 ms a GiB, so in small pieces. Best effort: before Linux 5.14 the copies meet the faults.
   void populate(std::uint64_t offset, std::uint64_t bytes) const;
-  /// Gives up to `bytes` back from its end; 50 ms a GiB. False when nothing is left. Nothing uses the region any more.
+  /// Unmaps up to `bytes` from the end; 50 ms a GiB. False when nothing is left. Requires: nothing uses the region any
+  /// more.
   bool unmap_some(std::uint64_t bytes);
 
  private:

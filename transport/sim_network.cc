@@ -32,7 +32,8 @@ struct SimNetwork::Pipe {
   std::unique_ptr<Alarm> alarm;
 };
 
-/// Both directions of one connection; shared by its two ends.
+/// Both directions of one connection; shared by its two ends. Known to the network by number and not by address, so
+/// that a run visits links in the same order every time.
 struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
   Link(SimNetwork& net, std::string name, const asio::any_io_executor& client, const asio::any_io_executor& server)
       : network(net),
@@ -89,6 +90,7 @@ class SimNetwork::SimStream final : public Stream {
     for (const asio::mutable_buffer& buffer : to) {
       auto* target = static_cast<std::byte*>(buffer.data());
       std::size_t room = buffer.size();
+      // Only what has arrived: a chunk becomes readable at its time, whole, and in order.
       while (room > 0 && !link_->is_frozen() && !pipe.chunks.empty() &&
              pipe.chunks.front().arrives <= link_->network.clock_.now()) {
         Pipe::Chunk& chunk = pipe.chunks.front();
@@ -98,6 +100,7 @@ class SimNetwork::SimStream final : public Stream {
         target += n;
         room -= n;
         total += n;
+        KV_ASSERT(pipe.bytes >= n);
         pipe.offset += n;
         pipe.bytes -= n;
         if (pipe.offset == chunk.bytes.size()) {
@@ -122,6 +125,7 @@ class SimNetwork::SimStream final : public Stream {
     Pipe& pipe = out();
     if (pipe.bytes >= network.faults_.capacity_bytes || network.chance(network.faults_.full_probability))
       return error_code(asio::error::would_block);
+    // Of random size, as a kernel takes what fits: a writer that believes in whole writes is found out.
     Pipe::Chunk chunk;
     const std::size_t limit =
         std::min(network.faults_.capacity_bytes - pipe.bytes,
@@ -142,6 +146,7 @@ class SimNetwork::SimStream final : public Stream {
       delay +=
           Duration(std::uniform_int_distribution<Duration::rep>(0, network.faults_.stall_max.count())(network.random_));
     }
+    // Never before the chunk in front of it: a stream keeps its order.
     chunk.arrives = pipe.last_arrival = std::max(pipe.last_arrival, network.clock_.now() + delay);
     if (to_send_ >= 0) chunk.fd = Descriptor(::dup(to_send_));
     to_send_ = -1;
@@ -253,6 +258,7 @@ Async<std::unique_ptr<Stream>> SimNetwork::connect(Endpoint endpoint, asio::any_
   if (endpoint.scheme != Endpoint::Scheme::kSim) co_return error_code(Errc::kUnsupported);
   Event arrived(executor);
   const auto alarm = clock_.make_alarm(executor);
+  // A round trip. Asio cancellation ends the wait as well; then the event is not set.
   alarm->arm(clock_.now() + 2 * random_delay(), [&] { arrived.set(); });
   co_await arrived.wait();
   if (!arrived.is_set()) co_return error_code(asio::error::operation_aborted);

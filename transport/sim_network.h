@@ -36,11 +36,11 @@ class SimNetwork final : public Network {
   Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) override;
 
   void set_faults(const SimFaults& faults) { faults_ = faults; }  ///< Of streams from now on and of those that exist.
-  /// Breaks every stream of the host at once, as kill -9 does. Its listener stays until its owner closes it, but
-  /// refuses.
+  /// Breaks every stream of the host at once, as kill -9 does. The listener stays until its owner closes it, and
+  /// refuses connections.
   void kill(const std::string& name);
   void revive(const std::string& name);
-  /// Nothing arrives at or leaves the host any more, as with SIGSTOP or a black hole; undone by thaw(), nothing being
+  /// Nothing arrives at the host or leaves any more, as with SIGSTOP or a black hole. thaw() ends that; nothing is
   /// lost.
   void freeze(const std::string& name);
   void thaw(const std::string& name);

@@ -29,8 +29,8 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 using Socket = asio::generic::stream_protocol::socket;
 
-/// Calls sendmsg and recvmsg itself and leaves only the waiting to Asio: whole blocks then move in as few calls as the
-/// socket buffer allows (Asio's composed operations stop at 64 KiB), and descriptors can ride along.
+/// Calls sendmsg and recvmsg itself and leaves only the waiting to Asio. So whole blocks move in as few calls as the
+/// socket buffer allows (Asio's composed operations stop at 64 KiB), and descriptors can go along.
 class SocketStream final : public Stream {
  public:
   SocketStream(Socket socket, std::unique_ptr<ClosedInChild> in_child, bool is_unix, std::string peer,
@@ -47,6 +47,7 @@ class SocketStream final : public Stream {
       // Unix sockets do not size their buffers by themselves; the kernel caps this at net.core.wmem_max.
       ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
     } else {
+      // FrameWriter gathers small frames itself; Nagle's algorithm would only delay the last of each batch.
       ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
   }
@@ -64,6 +65,7 @@ class SocketStream final : public Stream {
     const ssize_t count =
         retry([&] { return ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
     if (count < 0) return failure();
+    // Descriptors may come with any byte. Each is owned here at once, so that none leaks, wanted or not.
     if (is_unix_) {
       for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -96,7 +98,7 @@ class SocketStream final : public Stream {
     }
     const ssize_t count =
         retry([&] { return ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
-    if (count < 0) return failure();
+    if (count < 0) return failure();  // the descriptor goes with the next try
     to_send_ = -1;
     return static_cast<std::size_t>(count);
   }
@@ -104,8 +106,7 @@ class SocketStream final : public Stream {
   Async<void> wait_readable() override { co_return co_await wait(Socket::wait_read); }
   Async<void> wait_writable() override { co_return co_await wait(Socket::wait_write); }
 
-  /// Shuts down as well: whoever else has the descriptor (another process that got it somehow) does not keep the
-  /// connection.
+  /// Shuts the connection down as well: it ends even if another process got hold of the descriptor.
   void close() override {
     if (!socket_.is_open()) return;
     in_child_.reset();  // first: the number is another file's soon
@@ -123,6 +124,8 @@ class SocketStream final : public Stream {
  private:
   static constexpr std::size_t kBuffersMax = 64;
 
+  /// More buffers than that are left for the next call: try_read and try_write may always move less than they were
+  /// given.
   template <class Buffers>
   static msghdr gather(const Buffers& buffers, std::array<iovec, kBuffersMax>& vectors) {
     msghdr message{};
@@ -159,12 +162,12 @@ class SocketStream final : public Stream {
   int to_send_ = -1;
 };
 
-/// A peer whose machine is gone says nothing, ever: without this, an idle connection to it would stay, with all that it
-/// holds. The kernel asks it, and breaks the connection a minute later.
+/// A peer whose machine is gone never says so: without this, an idle connection to it would stay for ever, with all
+/// that the session holds. The kernel probes the peer, and breaks the connection after a minute of silence.
 void notice_a_silent_peer(Socket& socket) {
   constexpr int kProbeAfterSeconds = 30, kProbeEverySeconds = 10, kSilentPeerSeconds = 60;
   const auto set = [&](int level, int option, int value) {
-    // Best effort: a kernel that does not know one of them has its own defaults.
+    // Best effort: a kernel that does not know an option has a default of its own.
     (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof value);
   };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -193,6 +196,7 @@ class SocketListener final : public Listener {
     Socket socket(executor);
     const auto [error] = co_await acceptor_.async_accept(socket, kAwait);
     if (error) co_return error;
+    // Asio's accept has no flag for this. A fork and exec in between would leak the socket; ClosedInChild covers forks.
     (void)::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
     auto in_child = std::make_unique<ClosedInChild>(socket.native_handle());
     std::string peer = endpoint_.to_string(), group = peer;
@@ -260,6 +264,7 @@ class SocketNetwork final : public Network {
     if (!is_unix) acceptor.set_option(asio::socket_base::reuse_address(true), error);
     acceptor.bind(*address, error);
     if (error) return error;
+    // Before listen(): nobody can connect earlier, so nobody slips in by wider permissions.
     if (is_unix && ::chmod(endpoint.host.c_str(), 0660) != 0) return last_errno();
     acceptor.listen(asio::socket_base::max_listen_connections, error);
     if (error) return error;
@@ -288,7 +293,7 @@ class SocketNetwork final : public Network {
     const int fd = ::socket(protocol.family(), protocol.type() | SOCK_CLOEXEC, protocol.protocol());
     if (fd < 0) co_return last_errno();
     Socket socket(executor);
-    auto in_child = std::make_unique<ClosedInChild>(fd);  // forgotten before the socket is closed
+    auto in_child = std::make_unique<ClosedInChild>(fd);  // destroyed, and so forgotten, before the socket is closed
     boost::system::error_code assigned;
     socket.assign(protocol, fd, assigned);
     if (assigned) {

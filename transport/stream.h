@@ -2,19 +2,20 @@
 //
 // Knows no block index, no store and no CUDA. Files, in reading order:
 //   endpoint.h        tcp://, unix:// and sim:// addresses
-//   stream.h          a byte stream: TCP, Unix socket (socket_network.cc) or simulated (sim_network.h)
-//   resolver.h        host names -> addresses, beside the path; forked.h says what a child of fork() must not touch
-//   frame.h           the header before every message; wire.fbs has the tables
+//   stream.h          a byte stream: TCP or Unix socket (socket_network.cc), or simulated (this file)
+//   wire.fbs          what travels: the tables of requests and answers
+//   frame.h           the header before every table
 //   frame_reader.h    stream -> frames, payload straight to where it belongs
 //   frame_writer.h    frames -> stream, payload straight from where it lies
 //   block_sink.h      lands blocks from a stream, verified stripe by stripe
 //   shared_memory.h   a region of kind memfd, both sides of it
-//   verbs.h           RDMA: devices, registered memory, queue pairs; verbs_fake.h is the one inside the process,
-//                     verbs_module.h that of this machine
-//   verbs_devices.h   the devices a process uses (verbs_choice.h says which), memory registered with them
-//   verbs_wire.h      what two sides tell each other of their queue pairs
-//   verbs_mover.h     moves blocks into or out of a peer's memory; completion_loop.h wakes it
-//   verbs_messages.h  requests and answers without a stream; frame_message.h has the frames in them
+//   verbs/verbs.h     RDMA, a room of its own: devices, registered memory, moves, messages
+//   ibverbs/          verbs.h on libibverbs, as a module that is loaded on demand
+//   frame_message.h   frames without a stream, in messages (verbs/verbs_messages.h)
+// and beside the path:
+//   resolver.h        host names -> addresses
+//   forked.h          what a child of fork() must not touch
+//   sim_network.h     streams inside one process, on virtual time, with faults
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -49,9 +50,9 @@ class Descriptor {
 };
 
 /// A connected byte stream. Reads and writes never block and never suspend: they move what can be moved now, and the
-/// wait calls suspend until it may be worth trying again. So the fast path allocates nothing, and no operation is in
-/// flight on the caller's memory while a coroutine sleeps: buffers may be given up at any suspension point. Thread
-/// safety: none; all calls on one executor. One reader and one writer coroutine may wait at the same time.
+/// wait calls suspend until another try may succeed. So the fast path allocates nothing, and no operation is in flight
+/// on the caller's memory while a coroutine sleeps: buffers may be given up at any suspension point. Thread safety:
+/// none; all calls on one executor. One reader and one writer coroutine may wait at the same time.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -67,14 +68,14 @@ class Stream {
   /// Ends pending waits with operation_aborted. Later calls fail. Idempotent.
   virtual void close() = 0;
 
-  /// Unix sockets pass descriptors along with the bytes: sent with the first byte of the next try_write. A receiver
-  /// keeps at most one that was not taken yet; more are closed.
+  /// Unix sockets pass descriptors along with the bytes: one goes with the first byte of the next try_write. A receiver
+  /// keeps one that was not taken yet, and closes any further ones.
   virtual bool can_pass_descriptors() const { return false; }
   virtual void send_descriptor(int fd) { (void)fd; }             ///< Borrowed until the next successful try_write.
   virtual Descriptor take_descriptor() { return Descriptor(); }  ///< Empty if none came.
 
   virtual std::string peer() const = 0;  ///< For logs.
-  /// Who that is, for limits, by what the peer cannot choose: a Unix user, or an address.
+  /// Whom limits count the peer as, by something the peer cannot choose: a Unix user, or an address.
   virtual std::string peer_group() const { return peer(); }
 };
 
@@ -94,15 +95,15 @@ class Network {
   virtual ~Network() = default;
   /// Errors: system errors of bind and listen; kUnsupported for a scheme that this network lacks.
   virtual Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) = 0;
-  /// A stream on `executor`, on which this runs too. Has no deadline of its own; ends with operation_aborted on
-  /// cancellation by the awaiting coroutine's cancellation slot.
+  /// A stream on `executor`, on which this runs too. Has no deadline of its own: cancelling the awaiting coroutine ends
+  /// it with operation_aborted.
   virtual Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) = 0;
 };
 
 class Resolver;
 
-/// Sockets of this host. Literal addresses and "localhost" are not looked up. Sockets are closed in a child of fork()
-/// and at exec(), and shut down when they are closed here.
+/// Sockets of this host. Literal addresses and "localhost" are used without a lookup. Sockets are closed in a child of
+/// fork() and at exec(), and shut down when they are closed here.
 Network& socket_network();
 /// The same with a resolver of one's own.
 std::unique_ptr<Network> make_socket_network(std::shared_ptr<Resolver> resolver);
