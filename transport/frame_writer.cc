@@ -124,7 +124,8 @@ bool FrameWriter::write_some() {
   std::array<asio::const_buffer, 32> buffers;
   std::size_t count = 0;
   for (const Piece& piece : pieces_) {
-    if (count == buffers.size() || (count > 0 && piece.fd)) break;  // a descriptor goes with the first byte of a call
+    // A descriptor goes with the first byte of a call: a piece that has one begins the next call.
+    if (count == buffers.size() || (count > 0 && piece.fd)) break;
     const auto bytes = piece.bytes();
     const std::size_t skip = count == 0 ? offset_ : 0;
     KV_ASSERT(skip <= bytes.size());
@@ -133,7 +134,7 @@ bool FrameWriter::write_some() {
   if (pieces_.front().fd && offset_ == 0) stream_.send_descriptor(pieces_.front().fd.get());
   const auto written = stream_.try_write(std::span(buffers).first(count));
   if (!written) {
-    if (written.error() != asio::error::would_block) close();
+    if (written.error() != asio::error::would_block) close();  // the reader finds out by itself
     return false;
   }
   KV_ASSERT(*written <= queued_bytes_);
@@ -149,6 +150,7 @@ bool FrameWriter::write_some() {
   return true;
 }
 
+/// At most one turn's worth: the rest is left to run(), which others on the thread may interrupt.
 void FrameWriter::flush() {
   const std::uint64_t turn_end = bytes_written_ + kTurnBytes;
   while (bytes_written_ < turn_end && write_some()) {

@@ -163,17 +163,19 @@ Async<Resolver::Address> Resolver::resolve(std::string host, std::string port, a
       ++shared->thread_count;
       try {
         std::thread(&State::run, shared).detach();
-      } catch (const std::system_error&) {  // no thread to be had: one that runs comes to it, or the next resolve()
+      } catch (const std::system_error&) {  // no thread to be had: a running one takes the name, or the next resolve()
         --shared->thread_count;
       }
     }
   }
+  // From here on the waiter is in the list, and leaves it whichever way the coroutine ends.
   const Leave leave{*shared, name, waiter};
   co_await waiter.outcome->event.wait();  // returns on cancellation too
   co_return waiter.outcome->address;
 }
 
 Result<Resolver::Address> Resolver::ask_the_system(const std::string& host, const std::string& port) {
+  // Only families that this host has an address of: the first address found is the one that is connected to.
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG;

@@ -177,6 +177,7 @@ class SimNetwork::SimStream final : public Stream {
   void close() override {
     if (closed_) return;
     closed_ = true;
+    // Our own waits end; the peer reads what is on its way and then the end.
     in().readable.set();
     out().writable.set();
     out().ended = true;
@@ -262,7 +263,7 @@ Async<std::unique_ptr<Stream>> SimNetwork::connect(Endpoint endpoint, asio::any_
   alarm->arm(clock_.now() + 2 * random_delay(), [&] { arrived.set(); });
   co_await arrived.wait();
   if (!arrived.is_set()) co_return error_code(asio::error::operation_aborted);
-  while (frozen_.contains(endpoint.host)) {  // a SYN into a black hole; the caller's deadline ends it
+  while (frozen_.contains(endpoint.host)) {  // a SYN into a black hole: the caller's deadline ends the wait
     arrived.reset();
     alarm->arm(clock_.now() + 100ms, [&] { arrived.set(); });
     co_await arrived.wait();
@@ -294,6 +295,7 @@ void SimNetwork::thaw(const std::string& name) {
   }
 }
 
+/// By the seed's own random numbers, over links in order: the same one in every run.
 void SimNetwork::break_one() {
   if (links_.empty()) return;
   const std::size_t index = std::uniform_int_distribution<std::size_t>(0, links_.size() - 1)(random_);

@@ -236,7 +236,8 @@ class SocketListener final : public Listener {
   Endpoint endpoint_;
 };
 
-/// A socket file that a dead process left behind may be taken over; one that answers may not.
+/// A socket file that a dead process left behind may be taken over; one that answers may not. The kernel does not tell
+/// the two apart at bind(), so somebody has to knock.
 bool is_stale(const std::string& path) {
   struct stat status;
   if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
@@ -261,6 +262,7 @@ class SocketNetwork final : public Network {
     asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor(executor);
     acceptor.open(address->protocol(), error);
     if (error) return error;
+    // A restart must not wait for the connections of the run before (TIME_WAIT).
     if (!is_unix) acceptor.set_option(asio::socket_base::reuse_address(true), error);
     acceptor.bind(*address, error);
     if (error) return error;

@@ -11,6 +11,7 @@ namespace kv::verbs {
 Result<std::unique_ptr<CompletionQueue>> IbCompletionQueue::create(ibv_context& context, std::uint32_t count) {
   IbChannel channel(ibv_create_comp_channel(&context));
   if (!channel) return last_errno();
+  // Non-blocking: take_events() reads until there are no more.
   const int flags = ::fcntl(channel->fd, F_GETFL);
   if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) return last_errno();
   IbQueue queue(ibv_create_cq(&context, static_cast<int>(count), nullptr, channel.get(), 0));
@@ -20,7 +21,8 @@ Result<std::unique_ptr<CompletionQueue>> IbCompletionQueue::create(ibv_context& 
 
 IbCompletionQueue::~IbCompletionQueue() {
   if (is_destroyed(ibv_destroy_cq(queue_.release()))) return;
-  // Of a device that is gone. libibverbs goes on counting the queue on its channel, and would refuse to destroy that.
+  // The device is gone. libibverbs goes on counting the queue on its channel, and would refuse to destroy the channel:
+  // only the descriptor can be given back.
   ::close(channel_.release()->fd);
 }
 
@@ -30,12 +32,12 @@ std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
   while (filled < to.size()) {
     const int wanted = static_cast<int>(std::min(some.size(), to.size() - filled));
     const int count = ibv_poll_cq(queue_.get(), wanted, some.data());
-    KV_ASSERT(count >= 0);
+    KV_ASSERT(count >= 0 && count <= wanted);
     for (int i = 0; i < count; ++i) {
       const ibv_wc& each = some[static_cast<std::size_t>(i)];
       const auto owner = pairs_.find(each.qp_num);
       if (owner == pairs_.end()) continue;
-      // With an error, only these fields mean anything.
+      // After an error only these fields mean anything; even the opcode does not.
       Completion completion{.id = each.wr_id >> 2,
                             .queue_pair = each.qp_num,
                             .status = each.status < kStatusCount ? static_cast<Status>(each.status) : Status::kGeneral,
@@ -71,14 +73,15 @@ Result<void> IbCompletionQueue::take_events() {
 }
 
 void IbCompletionQueue::add(IbQueuePair& pair, std::uint32_t completion_count) {
-  KV_ASSERT(completion_count <= room_);
+  KV_ASSERT(completion_count <= room_);  // else the queue could overflow, which ends every queue pair on it
   room_ -= completion_count;
-  pairs_[pair.number()] = &pair;
+  const bool is_new = pairs_.emplace(pair.number(), &pair).second;
+  KV_ASSERT(is_new);
 }
 
 void IbCompletionQueue::remove(std::uint32_t number, std::uint32_t completion_count) {
   room_ += completion_count;
-  pairs_.erase(number);
+  KV_ASSERT(pairs_.erase(number) == 1);
 }
 
 }  // namespace kv::verbs

@@ -7,6 +7,7 @@
 namespace kv::verbs {
 namespace {
 
+/// -1 if the kernel does not say, as for a software device.
 int numa_node_of(const std::string& device) {
   std::ifstream file("/sys/class/infiniband/" + device + "/device/numa_node");
   int node = -1;
@@ -35,6 +36,7 @@ Result<DeviceInfo> query_device(ibv_context& context) {
       .piece_count_max = static_cast<std::uint32_t>(attributes.max_sge),
       .read_count_max = static_cast<std::uint32_t>(std::min(attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom)),
   };
+  // One table for all ports, so it has to hold the GIDs of each.
   std::size_t gid_count = 0;
   for (std::uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
     ibv_port_attr port{};

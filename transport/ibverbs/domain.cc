@@ -36,7 +36,7 @@ class IbProtectionDomain final : public ProtectionDomain {
     // The function, not the macro of that name: flags are never constant here.
     IbRegion region((ibv_reg_mr)(domain_.get(), memory.data(), memory.size(), access_flags(access)));
     if (region) return wrap(std::move(region));
-    const int error = errno;
+    const int error = errno;  // what follows may change it
     if (why) {
       *why = "bytes: " + std::to_string(memory.size()) + ", " + info_.name +
              " cannot register so much: " + std::strerror(error);
@@ -58,6 +58,7 @@ class IbProtectionDomain final : public ProtectionDomain {
     if (region) return wrap(std::move(region));
     const int error = errno;
     if (why) *why = info_.name + " cannot register a dma-buf: " + std::strerror(error);
+    // Kernels and drivers say "cannot" in different ways; the caller then tries by address.
     if (error == EOPNOTSUPP || error == ENOSYS || error == EPROTONOSUPPORT) return Errc::kUnsupported;
     return system_error(error);
   }

@@ -1,5 +1,13 @@
-// transport/ibverbs/objects.h: transport/verbs/verbs.h on libibverbs. provider.cc is what the module shows to the
-// outside.
+// transport/ibverbs/: transport/verbs/verbs.h on libibverbs, as a module. Start here.
+//
+// Nothing outside includes this: the module is loaded by its file (transport/verbs/verbs_module.h). Files, in reading
+// order:
+//   objects.h            the classes, and who owns which handle (this file)
+//   provider.cc          what the module shows to the outside
+//   device.cc            what a device is and can do
+//   domain.cc            registered memory
+//   queue_pair.cc        connecting, posting
+//   completion_queue.cc  polling, sleeping
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,8 +23,9 @@
 
 namespace kv::verbs {
 
-/// A failed destroy means a child outlived its parent: a bug in member order that no destructor can repair. But for
-/// EIO: the device was pulled out, or its driver restarted, and the kernel has let go of the object already.
+/// A failed destroy means that a child outlived its parent: a bug in member order that no destructor can repair. The
+/// exception is EIO: the device was pulled out, or its driver restarted, and the kernel has let go of the object
+/// already.
 inline bool is_destroyed(int error) {
   if (error == 0) return true;
   KV_ASSERT(error == EIO || (error < 0 && errno == EIO));  // some return -1 and set errno
@@ -96,7 +105,7 @@ class IbQueuePair final : public QueuePair {
   std::vector<ibv_send_wr> requests_;
 };
 
-/// What travels in a wr_id: on an error a device tells nothing else.
+/// What travels in a wr_id: after an error a completion tells nothing else. So ids are below 2^62.
 constexpr std::uint64_t pack_id(std::uint64_t id, bool is_receive, bool is_last) {
   return id << 2 | std::uint64_t{is_receive} << 1 | std::uint64_t{is_last};
 }

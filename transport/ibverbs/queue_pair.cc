@@ -8,7 +8,7 @@ namespace kv::verbs {
 namespace {
 
 constexpr std::uint8_t kNotReadyTimer = 12;  ///< 0.64 ms between tries of a SEND that meets no RECV.
-constexpr std::uint8_t kHopLimit = 64;
+constexpr std::uint8_t kHopLimit = 64;       ///< Routers between the two sides; as Linux's default for IP.
 
 ibv_mtu mtu_of(std::uint32_t bytes) {
   switch (bytes) {
@@ -56,7 +56,7 @@ Result<std::unique_ptr<QueuePair>> IbQueuePair::create(ibv_pd& domain, IbComplet
                     .max_inline_data = options.inline_bytes_max};
   IbPair pair(ibv_create_qp(&domain, &attributes));
   if (!pair && options.inline_bytes_max > 0 && (errno == EINVAL || errno == ENOMEM)) {
-    options.inline_bytes_max = 0;  // how much it would take, a device does not tell
+    options.inline_bytes_max = 0;  // a device does not say how much it would take: do without
     attributes.cap.max_inline_data = 0;
     pair.reset(ibv_create_qp(&domain, &attributes));
   }
@@ -74,12 +74,14 @@ Result<std::unique_ptr<QueuePair>> IbQueuePair::create(ibv_pd& domain, IbComplet
     return refuse(error, why, "queue pair to INIT");
   }
   std::unique_ptr<IbQueuePair> made(new IbQueuePair(std::move(pair), queue, options, limits));
+  // Room for every completion that may be outstanding, both ways: the queue cannot overflow.
   queue.add(*made, options.request_count_max + options.receive_count_max);
   return std::unique_ptr<QueuePair>(std::move(made));
 }
 
 IbQueuePair::~IbQueuePair() { queue_.remove(number(), options_.request_count_max + options_.receive_count_max); }
 
+/// From the device: it goes to ERROR by itself, and nothing here would know. A device that does not answer is gone.
 QueuePair::State IbQueuePair::state() const {
   ibv_qp_attr attribute{};
   ibv_qp_init_attr unused{};
@@ -100,6 +102,7 @@ Result<void> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path
     if (why) *why = "the queue pair was connected before; make a new one";
     return Errc::kBadRequest;
   }
+  // Ready to receive: everything about the peer. Ready to send: everything about our own requests.
   ibv_qp_attr attribute{};
   attribute.qp_state = IBV_QPS_RTR;
   attribute.path_mtu = mtu_of(path.mtu_bytes);
@@ -135,7 +138,7 @@ Result<void> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path
       error != 0) {
     return refuse(error, why, "queue pair to RTS");
   }
-  is_connected_ = true;
+  is_connected_ = true;  // even if fail() came in between: posting then works, and is flushed
   return {};
 }
 
@@ -151,6 +154,8 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
   if (!checked) return checked;
   if (!is_connected_) return Errc::kBadRequest;
   if (!sends_.has_room(batch.size())) return Errc::kBusy;
+  // All pieces first: the work requests point into the vector. One signalled completion, for the last: it says that all
+  // before have ended too.
   pieces_.clear();
   requests_.assign(batch.size(), {});
   for (const Request& request : batch) append(pieces_, request.pieces);
@@ -169,12 +174,13 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
     work.wr.rdma = {.remote_addr = request.remote_address, .rkey = request.rkey};
     pieces += request.pieces.size();
   }
+  KV_ASSERT(pieces == pieces_.data() + pieces_.size());
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(pair_.get(), requests_.data(), &refused);
   if (error != 0) {
     if (refused == requests_.data()) return system_error(error);
-    // Some of it is on its way: it ends as a batch that failed, with an empty last request to say so. A device that
-    // does not take even that is gone, and tells nothing of any batch.
+    // Part of the batch is on its way. It has to end as a batch that failed, and the request that would say so was not
+    // taken: post an empty one in its place. A device that does not take even that is gone, and will report nothing.
     [[maybe_unused]] const auto failed = fail();
     ibv_send_wr last{};
     last.wr_id = pack_id(id, false, true);
@@ -201,6 +207,7 @@ Result<void> IbQueuePair::post_receive(std::span<const Piece> pieces, std::uint6
   return {};
 }
 
+/// Room is given back when a completion has been polled, not when it arrives: until then it takes a place in the queue.
 void IbQueuePair::took(const Completion& completion) {
   if (completion.is_receive) {
     KV_ASSERT(receive_count_ > 0);

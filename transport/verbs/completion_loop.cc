@@ -14,7 +14,7 @@ CompletionLoop::CompletionLoop(const asio::any_io_executor& executor, std::uniqu
 
 CompletionLoop::~CompletionLoop() {
   KV_ASSERT(handlers_.empty());  // a mover outlived its loop
-  waiting_.release();
+  waiting_.release();            // the descriptor is the queue's, which closes it
 }
 
 void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
@@ -27,6 +27,7 @@ void CompletionLoop::remove(std::uint32_t queue_pair) { handlers_.erase(queue_pa
 Async<void> CompletionLoop::run() {
   const auto ended = co_await take_all();
   if (ended) co_return ended;
+  // A copy of the numbers: handlers add and remove while they are told.
   std::vector<std::uint32_t> all;
   for (const auto& [queue_pair, handler] : handlers_) all.push_back(queue_pair);
   for (const std::uint32_t each : all) hand({.queue_pair = each, .status = Status::kFatal, .is_last = false});
@@ -35,7 +36,7 @@ Async<void> CompletionLoop::run() {
 
 void CompletionLoop::hand(const Completion& completion) {
   const auto found = handlers_.find(completion.queue_pair);
-  if (found == handlers_.end()) return;
+  if (found == handlers_.end()) return;                    // removed after this completion was polled
   const std::shared_ptr<Handler> handler = found->second;  // it may remove itself
   (*handler)(completion);
 }
@@ -45,10 +46,11 @@ Async<void> CompletionLoop::take_all() {
   bool is_armed = false;
   while (!is_stopped_) {
     const std::size_t count = queue_->poll(some);
+    KV_ASSERT(count <= some.size());
     for (std::size_t i = 0; i < count; ++i) hand(some[i]);
     if (count > 0) {
       is_armed = false;
-      co_await asio::post(executor_, asio::use_awaitable);
+      co_await asio::post(executor_, asio::use_awaitable);  // others on this thread have a turn, then look again
     } else if (!is_armed) {
       // What arrived before it was armed makes no event: look once more.
       const auto armed = queue_->arm();

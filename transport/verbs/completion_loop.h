@@ -1,5 +1,4 @@
-// transport/verbs/completion_loop.h: hands the completions of one queue to whom they belong, on an I/O thread's event
-// loop.
+// transport/verbs/completion_loop.h: hands the completions of one queue to their owners, on an I/O thread's event loop.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -14,8 +13,8 @@
 
 namespace kv::verbs {
 
-/// Polls while there is something, then sleeps on the queue's descriptor. One for each I/O thread and device.
-/// Thread safety: none; all calls on the executor. Outlives those that are added.
+/// Polls while completions come, then sleeps on the queue's descriptor. One for each I/O thread and device.
+/// Thread safety: none; all calls on the executor. Outlives the handlers that are added.
 class CompletionLoop {
  public:
   using Handler = std::function<void(const Completion&)>;
@@ -26,13 +25,13 @@ class CompletionLoop {
   CompletionQueue& queue() { return *queue_; }
   const asio::any_io_executor& executor() const { return executor_; }
 
-  /// `handler` gets the completions of the queue pair with that number until remove(). It may add and remove others,
-  /// and itself.
+  /// `handler` gets the completions of the queue pair with that number until remove(). It may add and remove handlers,
+  /// itself included.
   void add(std::uint32_t queue_pair, Handler handler);
   void remove(std::uint32_t queue_pair);
 
-  /// Runs until stop(), once. The loop outlives it. Errors: the device's, which tells no more. Everybody is handed a
-  /// completion with kFatal then, which ends no batch, and from then on nothing.
+  /// Runs until stop(), once. The loop outlives the call. An error means that the device will tell nothing more: every
+  /// handler has then got a completion with kFatal, which ends no batch, and gets nothing from then on.
   Async<void> run();
   void stop();
 

@@ -12,7 +12,8 @@ namespace {
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class StatusCategory final : public boost::system::error_category {
  public:
-  // The number makes it equal to the copy of itself that is linked into the verbs module.
+  // The verbs module has its own copy of this class. Categories with one id compare equal, so a status made there is
+  // one here as well. The id is "kvst_wcs" in ASCII.
   constexpr StatusCategory() : error_category(0x6B7673745F776373) {}
   const char* name() const noexcept override { return "verbs"; }
   std::string message(int value) const override {
@@ -69,7 +70,7 @@ const boost::system::error_category& status_category() noexcept {
 }
 
 void Outstanding::end_first() {
-  KV_ASSERT(!batches_.empty());
+  KV_ASSERT(!batches_.empty() && count_ >= batches_.front());  // else a completion came that belongs to nothing
   count_ -= batches_.front();
   batches_.pop_front();
 }
@@ -105,7 +106,7 @@ Result<void> check_options(const QueuePairOptions& options, const DeviceInfo& de
 }
 
 Result<void> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits, std::string* why) {
-  constexpr std::uint64_t kMax24 = (1 << 24) - 1;
+  constexpr std::uint64_t kMax24 = (1 << 24) - 1;  // queue pair and packet sequence numbers have 24 bits on the wire
   const auto check = [&](const char* field, std::uint64_t value, std::uint64_t minimum,
                          std::uint64_t maximum) -> Result<void> {
     if (value >= minimum && value <= maximum) return {};
@@ -141,7 +142,7 @@ Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::
     if (request.pieces.size() > piece_count_max) return Errc::kBadRequest;
     std::uint64_t bytes = 0;
     for (const Piece& piece : request.pieces) bytes += piece.bytes;
-    if (bytes > 1u << 31) return Errc::kBadRequest;  // of a message, by the standard
+    if (bytes > 1u << 31) return Errc::kBadRequest;  // one message carries no more, by the standard
     if (request.is_inline && (request.opcode == Opcode::kRead || bytes > inline_bytes_max)) return Errc::kBadRequest;
   }
   return {};

@@ -1,16 +1,25 @@
-// transport/verbs/verbs.h: what kvstore needs of RDMA verbs, and no more. Devices, registered memory, reliable
-// connected queue pairs, completions.
+// transport/verbs/: RDMA. Start here.
 //
-// Two providers stand behind it: libibverbs, in a module loaded on demand (verbs_module.h), and one inside the process
-// that moves bytes and fails on request (verbs_fake.h). tests/transport/verbs_conformance_test.cc holds both to what is
-// written here.
+// Knows no frame, no session and no block, only memory and queue pairs. Files, in reading order:
+//   verbs.h            what kvstore needs of RDMA verbs, and no more (this file)
+//   verbs_choice.h     which device, port and address to use, and what two sides agree on
+//   verbs_devices.h    the devices of this process, opened, and memory registered with them
+//   verbs_wire.h       what two sides tell each other of their queue pairs
+//   completion_loop.h  hands completions to whom they belong
+//   verbs_mover.h      moves blocks into or out of a peer's memory
+//   verbs_messages.h   short requests and answers, without a stream
+// and the providers behind verbs.h:
+//   verbs_module.h     the devices of this machine, through a module loaded on demand (verbs_module_abi.h, ../ibverbs/)
+//   verbs_fake.h       devices inside the process, with faults; verbs_fabric.h is the network between them
 //
-//   Provider -> Device -> ProtectionDomain -> MemoryRegion, QueuePair        every handle is a unique_ptr that tears
-//   down
-//                      -> CompletionQueue                                    what it stands for; children die first
+// tests/transport/verbs_conformance_test.cc holds both providers to what is written here. Every handle is a unique_ptr
+// that tears down what it stands for; children die first:
+//
+//   Provider -> Device -> ProtectionDomain -> MemoryRegion, QueuePair
+//                      -> CompletionQueue
 //
 // Errors: system errors as the driver gives them; Errc::kBadRequest for a value that is not allowed, kTooLarge for one
-// over a limit. Where there is a `why`, it is told the field, the value and what is allowed.
+// over a limit. `why`, where there is one, receives the field, the value and what is allowed.
 #pragma once
 
 #include <array>
@@ -23,6 +32,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/result.h"
 
 namespace kv::verbs {
@@ -60,20 +70,20 @@ struct DeviceInfo {
   std::vector<PortInfo> ports;
 };
 
-/// What may be done with registered memory, or through a queue pair, besides reading it locally. For a remote access
-/// both the memory and the queue pair have to allow it: a node's queue pairs and its arena allow none.
+/// What may be done with registered memory, or through a queue pair, besides local reads. A remote access must be
+/// allowed by both the memory and the queue pair: a node's arena and its queue pairs allow none.
 struct Access {
   bool local_write = false;  ///< Needed for a READ's target, a RECV, and for remote_write.
   bool remote_write = false;
   bool remote_read = false;
 };
 
-/// Memory that a device may touch. Destruction ends that; nothing may be outstanding on it then.
+/// Memory that a device may touch, until destruction. Requires: nothing is outstanding on the memory by then.
 class MemoryRegion {
  public:
   virtual ~MemoryRegion() = default;
   virtual std::uint32_t lkey() const = 0;  ///< For our own requests.
-  virtual std::uint32_t rkey() const = 0;  ///< For the peer's. No secret: few bits, and easy to guess.
+  virtual std::uint32_t rkey() const = 0;  ///< For the peer's requests. No secret: few bits, and easy to guess.
 };
 
 /// How a request ended. The values are those of ibv_wc_status.
@@ -113,7 +123,7 @@ struct Completion {
   std::uint32_t queue_pair = 0;  ///< Its number.
   Status status = Status::kSuccess;
   bool is_receive = false;
-  /// Nothing of the batch comes after this. A batch that succeeds has this completion only; one that does not may have
+  /// Nothing of the batch comes after this. A batch that succeeds has this one completion; a batch that fails may have
   /// one for each of its requests.
   bool is_last = true;
   std::uint32_t bytes = 0;  ///< Of a RECV that succeeded.
@@ -126,12 +136,13 @@ class CompletionQueue {
   virtual ~CompletionQueue() = default;
   /// Fills `to` from its front, returns how many.
   virtual std::size_t poll(std::span<Completion> to) = 0;
-  /// The next completion to arrive makes descriptor() readable. What has arrived before does not: poll once more after
-  /// this, then sleep.
+  /// The next completion to arrive makes descriptor() readable. Completions that have arrived before do not: poll once
+  /// more after this call, then sleep.
   virtual Result<void> arm() = 0;
   /// Non-blocking, for an event loop to wait on. Owned by the queue.
   virtual int descriptor() const = 0;
-  /// Makes descriptor() unreadable again. Errors: the device's, which tells no more: it was pulled out or reset.
+  /// Makes descriptor() unreadable again. An error means that the device was pulled out or reset: no completion will
+  /// come any more.
   virtual Result<void> take_events() = 0;
 };
 
@@ -152,8 +163,8 @@ struct Request {
   std::uint32_t rkey = 0;
 };
 
-/// What one side tells the other, so that it can connect(). Travels over a connection that is trusted to the degree
-/// that the session is.
+/// What one side tells the other for connect(). Travels over the session's own connection, and is trusted no more than
+/// that.
 struct QueuePairAddress {
   std::uint32_t number = 0;
   std::uint32_t first_psn = 0;  ///< 24 bits, of what this side sends. Random: guessing it is what keeps others out.
@@ -172,8 +183,8 @@ struct Path {
   std::uint32_t first_psn = 0;     ///< Of what we send: what our QueuePairAddress says.
   std::uint32_t mtu_bytes = 1024;
   std::uint32_t read_count = 1;
-  /// An unanswered request is sent again after 4.096 us * 2^timeout_exponent, retry_count times. Not 0 and not 7:
-  /// a healthy transfer fails with no retry, and 7 is for ever with some devices.
+  /// An unanswered request is sent again after 4.096 us * 2^timeout_exponent, retry_count times. Not 0: a healthy
+  /// transfer fails when one packet is lost. Not 7: some devices take that for ever.
   std::uint8_t timeout_exponent = 16;
   std::uint8_t retry_count = 6;
   std::uint8_t not_ready_retry_count = 6;  ///< Of a SEND whose RECV is not posted yet. 0: fails at once.
@@ -183,14 +194,14 @@ struct QueuePairOptions {
   std::uint32_t request_count_max = 64;
   std::uint32_t receive_count_max = 16;
   std::uint32_t piece_count_max = 4;
-  std::uint32_t inline_bytes_max = 0;  ///< Wished; inline_bytes_max() is what there is, 0 with a device that cannot.
+  std::uint32_t inline_bytes_max = 0;  ///< Asked for. QueuePair::inline_bytes_max() is what there is, perhaps 0.
   std::uint8_t port = 1;
   Access remote;  ///< What the peer may do through it. local_write does not matter.
 };
 
 /// A reliable connection to one queue pair of a peer. Made in INIT, where receives may be posted.
-/// After any completion with an error it is in ERROR, and all that is outstanding is flushed. It does not come back:
-/// make a new one. Thread safety: none; one thread with its completion queue.
+/// After any completion with an error it is in ERROR, and all that is outstanding is flushed. There is no way back:
+/// make a new one. Thread safety: none; on the thread of its completion queue.
 class QueuePair {
  public:
   enum class State : std::uint8_t { kInit, kReady, kError };
@@ -202,22 +213,24 @@ class QueuePair {
 
   /// INIT to ready to receive and to send. May take long on Ethernet (the neighbour is resolved): not on an event loop.
   virtual Result<void> connect(const QueuePairAddress& peer, const Path& path, std::string* why = nullptr) = 0;
-  /// To ERROR. Idempotent. Also while another thread is in connect(): that fails, or what it connected is in ERROR
-  /// once both have returned. What is outstanding completes with kFlushed; when the last of it has, this side's memory
-  /// is not touched any more. The peer's may still be, by what is on its way, until the peer ends its own queue pair.
+  /// To ERROR. Idempotent. May be called while another thread is in connect(): once both have returned, the queue pair
+  /// is in ERROR. What is outstanding completes with kFlushed; after the last of these completions, this side's memory
+  /// is not touched any more. The peer's memory may still be, by packets on their way, until the peer ends its own
+  /// queue pair.
   virtual Result<void> fail() = 0;
 
-  /// All of `batch` or nothing; in order, but that what follows a READ may overtake it: a WRITE or SEND of bytes that a
-  /// READ brings, or a WRITE to where it reads, is posted after the READ has completed. One completion with `id` (below
-  /// 2^62) when the last has ended well. Errors: kBadRequest (an empty batch, a list too long, too many bytes for
-  /// inline, an INIT state), kBusy (more outstanding than request_count_max: poll first).
+  /// Posts all of `batch` or nothing. Requests are carried out in order, but those behind a READ may overtake it: post
+  /// a WRITE or SEND of bytes that a READ brings, or a WRITE to where it reads, only after the READ has completed. One
+  /// completion with `id` (below 2^62) when the last request has ended well. Errors: kBadRequest (an empty batch, a
+  /// list too long, too many bytes for inline, an INIT state), kBusy (more outstanding than request_count_max: poll
+  /// first).
   virtual Result<void> post(std::span<const Request> batch, std::uint64_t id) = 0;
   /// One RECV. Errors as post().
   virtual Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) = 0;
 };
 
-/// Only memory and queue pairs of one domain work together. One for each client keeps the clients of one process apart;
-/// a node has one.
+/// Memory and queue pairs work together only within one domain. A domain for each client keeps the clients of one
+/// process apart; a node has one.
 class ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
@@ -236,7 +249,7 @@ class ProtectionDomain {
                                                                std::string* why = nullptr) = 0;
 };
 
-/// An open device. Thread safety: calls may come from any thread, but for the one inside the process.
+/// An open device. Thread safety: calls may come from any thread, but for a fake device (verbs_fake.h).
 class Device {
  public:
   virtual ~Device() = default;
@@ -253,13 +266,14 @@ class Provider {
   virtual Result<std::unique_ptr<Device>> open(const std::string& name) = 0;
 };
 
-/// Requests outstanding on one queue pair, batch by batch: what a provider keeps to tell kBusy. A batch's room is free
-/// when its last completion has been polled.
+/// Counts what is outstanding on one queue pair, batch by batch: by this a provider knows when to say kBusy. A batch
+/// gives its room back when its last completion is polled.
 class Outstanding {
  public:
   explicit Outstanding(std::uint32_t count_max) : count_max_(count_max) {}
   bool has_room(std::size_t count) const { return count <= count_max_ - count_; }
   void add(std::size_t count) {
+    KV_ASSERT(count > 0 && has_room(count));
     batches_.push_back(static_cast<std::uint32_t>(count));
     count_ += static_cast<std::uint32_t>(count);
   }

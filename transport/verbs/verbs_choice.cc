@@ -20,7 +20,8 @@ bool is_empty(const Gid& gid) {
   return std::all_of(gid.begin(), gid.end(), [](std::uint8_t byte) { return byte == 0; });
 }
 
-/// Lower is better; nullopt: not usable.
+/// Lower is better; nullopt: not usable. On Ethernet an IPv4-mapped GID is the one that networks route and operators
+/// know; a link-local one does not leave the segment.
 std::optional<int> rank(const PortInfo& port, const GidEntry& entry) {
   if (is_empty(entry.gid)) return std::nullopt;
   if (!port.is_ethernet) return static_cast<int>(entry.index);
@@ -55,6 +56,7 @@ Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wa
                         .mtu_bytes = port.mtu_bytes,
                         .read_count_max = device.limits.read_count_max};
     }
+    // Each port's reason is kept: with two ports the second one may be the operator's mistake.
     refuse(wanted             ? "gid: " + text_of(*wanted) + ", not one of this port that can be used"
            : port.is_ethernet ? "no RoCEv2 GID; its network interface needs an address"
                               : "no GID");
@@ -74,6 +76,7 @@ std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidE
 }
 
 Result<DeviceWish> parse_device_wish(const std::string& text, std::string* why) {
+  // No device name has an '@'; an address may have ':' and '.', so neither could part the two.
   const std::size_t at = text.find('@');
   DeviceWish wish{.device = text.substr(0, at), .gid = std::nullopt};
   if (at != std::string::npos) wish.gid = parse_gid(text.substr(at + 1));
@@ -97,6 +100,7 @@ std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, in
     chosen.push_back({std::move(wish), attached ? std::optional(std::move(*attached)) : std::nullopt});
   };
   const auto has_come = [](const DeviceChoice& each) { return each.attachment.has_value(); };
+  // Nothing named: only devices that work now. Named: also those that do not, since the operator says they belong here.
   if (configured.empty()) {
     std::vector<const DeviceInfo*> order;
     for (const DeviceInfo& device : devices) order.push_back(&device);
@@ -134,6 +138,7 @@ std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, in
 }
 
 std::uint32_t random_psn() {
+  // From the system and not from a seeded generator: the number keeps others from guessing their way into a queue pair.
   std::uint32_t random = 0;
   KV_ASSERT(::getrandom(&random, sizeof random, 0) == sizeof random);
   return random & 0xFFFFFF;
@@ -160,6 +165,7 @@ Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAdd
 
 bool is_link_local(const Gid& gid) { return gid[0] == 0xFE && (gid[1] & 0xC0) == 0x80; }
 
+/// By inet_ntop: a GID has the form of an IPv6 address.
 std::string text_of(const Gid& gid) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   KV_ASSERT(::inet_ntop(AF_INET6, gid.data(), text.data(), text.size()) != nullptr);
@@ -167,6 +173,7 @@ std::string text_of(const Gid& gid) {
 }
 
 std::optional<Gid> parse_gid(const std::string& text) {
+  // IPv4 first: "10.0.0.1" stands for the IPv4-mapped GID, which is what RoCE v2 uses.
   Gid gid{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
   if (::inet_pton(AF_INET, text.c_str(), gid.data() + 12) == 1) return gid;
   if (::inet_pton(AF_INET6, text.c_str(), gid.data()) != 1) return std::nullopt;

@@ -12,7 +12,7 @@
 
 namespace kv::verbs {
 
-/// One port of a device, with the address that it is to be reached at.
+/// One port of a device, with the address at which peers reach it.
 struct Attachment {
   std::string device;
   std::uint8_t port = 1;
@@ -31,26 +31,26 @@ Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wa
 
 /// Whether attach() would take an address of this kind.
 bool is_usable(const PortInfo& port, const GidEntry& entry);
-/// Why attach() takes `best`, or nothing if that is null, and not `entry`: part of a sentence.
+/// Why attach() does not take `entry` but `best`, or nothing if `best` is null. Part of a sentence.
 std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best);
 
-/// A device as it was asked for.
+/// A device as the configuration asks for it.
 struct DeviceWish {
   std::string device;
-  std::optional<Gid> gid;  ///< To be reached at; none: attach() chooses.
+  std::optional<Gid> gid;  ///< The address to be reached at; none: attach() chooses.
 };
 /// "mlx5_0", "mlx5_0@10.0.0.1", "mlx5_0@2001:db8::7". Errors: kBadRequest; `why` names the part.
 Result<DeviceWish> parse_device_wish(const std::string& text, std::string* why);
 
-/// A device to be used.
+/// A device that is to be used, now or once it can be attached.
 struct DeviceChoice {
   DeviceWish wish;
-  std::optional<Attachment> attachment;  ///< None: not now.
+  std::optional<Attachment> attachment;  ///< None: it cannot be attached now.
 };
-/// The devices that `configured` names, as parse_device_wish() reads it, if they are there: in its order, also those
-/// that cannot be attached now, since they may come. If it is empty, all that can be attached, best first: those on
-/// `numa_node`, then unknown ones, then the others; equal ones by name. `why` says what each one lacks that is left
-/// out; if none can be attached, what each one lacks.
+/// The devices that `configured` names (as parse_device_wish() reads them) and that are there, in that order; also
+/// those that cannot be attached now, since they may come. If `configured` is empty: all that can be attached, best
+/// first: those on `numa_node`, then those of unknown place, then the others; equal ones by name. `why` says what each
+/// device lacks that is left out; if none can be attached, what each one lacks.
 std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
                                          std::span<const std::string> configured, std::string* why);
 
@@ -62,7 +62,7 @@ QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::u
 Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer);
 
 bool is_link_local(const Gid& gid);
-/// "fe80::1", "::ffff:10.0.0.1" and, to be read, "10.0.0.1" forms. text_of() writes what parse_gid() reads.
+/// text_of() writes forms such as "fe80::1" and "::ffff:10.0.0.1". parse_gid() reads these, and "10.0.0.1" as well.
 std::string text_of(const Gid& gid);
 std::optional<Gid> parse_gid(const std::string& text);
 

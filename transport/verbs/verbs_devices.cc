@@ -13,12 +13,13 @@
 namespace kv::verbs {
 namespace {
 
+/// Of the calling thread, now. The daemon is bound to a node, if anybody cares; else any choice is as good.
 int own_numa_node() {
   unsigned processor = 0, node = 0;
   return ::getcpu(&processor, &node) == 0 ? static_cast<int>(node) : -1;
 }
 
-/// A device as it is now. `why` names it.
+/// A device that was opened and asked what it is. `why` names it.
 struct Found {
   std::unique_ptr<Device> device;
   DeviceInfo info;
@@ -44,6 +45,7 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
   const auto add_reason = [&](const std::string& reason) {
     if (!reason.empty()) reasons += (reasons.empty() ? "" : "; ") + reason;
   };
+  // Every device is opened and asked before any is chosen: what is best depends on all of them.
   std::vector<DeviceInfo> infos;
   std::vector<std::unique_ptr<Device>> handles;
   for (const std::string& name : provider.device_names()) {
@@ -64,7 +66,7 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
     const std::string& name = choice.wish.device;
     const auto info = std::ranges::find(infos, name, &DeviceInfo::name);
     auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];
-    KV_ASSERT(handle);
+    KV_ASSERT(handle);  // no device is chosen twice
     auto domain = handle->create_domain();
     if (!domain) {
       add_reason(name + ": " + domain.error().message());
@@ -91,6 +93,7 @@ Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::
   return OpenDevice{wish, traffic_class, found->info.limits, std::move(found->device), std::move(*domain)};
 }
 
+/// What drivers return for a device that was pulled out (ENODEV) or was reset (EIO).
 bool is_gone(error_code error) {
   return error.category() == boost::system::system_category() && (error.value() == EIO || error.value() == ENODEV);
 }
@@ -148,10 +151,11 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::spa
                                                                         std::uint64_t slice_bytes_max,
                                                                         const RegisterSlice& register_slice,
                                                                         std::string* why) {
-  constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages
+  constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages: one that two slices share is mapped twice
   KV_ASSERT(!devices.empty() && !memory.empty());
   std::uint64_t slice_bytes = memory.size();
   if (slice_bytes_max > 0) slice_bytes = std::min(slice_bytes, slice_bytes_max);
+  // One size for all devices: the peer is told one list of slices, with a key per device.
   for (const OpenDevice& each : devices) slice_bytes = std::min(slice_bytes, each.limits.region_bytes_max);
   if (slice_bytes < memory.size() && slice_bytes > kSliceAlign) slice_bytes -= slice_bytes % kSliceAlign;
   std::unique_ptr<RegisteredMemory> made(new RegisteredMemory(memory, slice_bytes));
@@ -173,6 +177,7 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::spa
       }
       slices.push_back(std::move(*region));
     }
+    // All slices or none: a device that knows part of the memory would fail in the middle of a move.
     if (slices.size() < made->slice_count_) slices.clear();
     any = any || !slices.empty();
     slices.resize(made->slice_count_);
@@ -185,7 +190,7 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::spa
 
 std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::uint64_t bytes_max) const {
   const auto begin = static_cast<std::uint64_t>(from - memory_.data());
-  KV_ASSERT(begin < memory_.size());
+  KV_ASSERT(from >= memory_.data() && begin < memory_.size() && bytes_max > 0);
   const std::uint64_t end = std::min<std::uint64_t>((slice_of(from) + 1) * slice_bytes_, memory_.size());
   return memory_.subspan(begin, std::min(bytes_max, end - begin));
 }
@@ -197,7 +202,7 @@ SlowCalls::SlowCalls(bool in_place, std::size_t thread_count) {
 SlowCalls::~SlowCalls() { finish(); }
 
 void SlowCalls::finish() {
-  is_finished_ = true;
+  is_finished_ = true;  // before join(): calls in the queue are then skipped, not made
   if (threads_) threads_->join();
 }
 
@@ -208,13 +213,13 @@ void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& exe
     return;
   }
   asio::post(*threads_, [this, call = std::move(call), executor, then = std::move(then)]() mutable {
-    std::exception_ptr thrown;
+    std::exception_ptr thrown;  // a pool's thread has nobody to catch it
     try {
       if (!is_finished_) call();
     } catch (...) {
       thrown = std::current_exception();
     }
-    // Both go together: the last holder of what they share must not be such a thread.
+    // `call` travels along only to be destroyed there: what it holds may have its destructor on the executor alone.
     asio::post(executor, [call = std::move(call), then = std::move(then), thrown] {
       if (thrown) std::rethrow_exception(thrown);
       then();

@@ -12,15 +12,17 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
 #include "transport/verbs/verbs.h"
 #include "transport/verbs/verbs_choice.h"
 
 namespace kv::verbs {
 
-/// A device, and the domain that the process's memory and queue pairs on it share.
+/// A device, and the one domain that this process's memory and queue pairs on it share.
 struct OpenDevice {
-  /// Where it is reached now: its link may have gone or come, its addresses may have changed. Errors: kUnavailable, or
-  /// the device's; `why` says what is missing. May take long. Thread safety: any thread, if the provider's is.
+  /// Where the device is reached now: since it was opened, its link may have gone or come, and its addresses may have
+  /// changed. Errors: kUnavailable, or the device's; `why` says what is missing. May take long. Thread safety: any
+  /// thread, if the provider allows that.
   Result<Attachment> attach(std::string* why) const;
 
   DeviceWish wish;
@@ -30,7 +32,7 @@ struct OpenDevice {
   std::unique_ptr<ProtectionDomain> domain;
 };
 
-/// Whether an error of a device's says that it was pulled out or reset: what was made of it is of no more use.
+/// Whether a device's error means that the device was pulled out or reset: everything made from it is of no more use.
 bool is_gone(error_code error);
 
 struct DevicesConfig {
@@ -40,28 +42,29 @@ struct DevicesConfig {
   std::uint8_t traffic_class = 0;  ///< Of what goes to peers: Path::traffic_class.
 };
 
-/// Opens them, in the order of choose_devices(). One that cannot be used is left out, but not one that is named and
-/// lacks no more than a link or an address: OpenDevice::attach() tells when it has them. `why` says what each lacks
-/// that is left out, also on success. Errors: kUnavailable: none can be attached now. May take long.
+/// Opens the devices, in the order of choose_devices(). Those that cannot be used are left out. A device that is named
+/// and lacks only a link or an address is kept: OpenDevice::attach() tells when it has them. `why` says what each
+/// device lacks that is left out, also on success. Errors: kUnavailable: none can be attached now. May take long.
 Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why);
 
-/// One of them, whether it can be attached now or not. Errors: the device's; `why` says which. May take long.
+/// Opens one device, whether it can be attached now or not. Errors: the device's; `why` says which. May take long.
 Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class,
                                std::string* why);
 
-/// One stretch of memory, registered with each of several devices that can, in slices of equal size but the last.
+/// One range of memory, registered with each of several devices that can, in slices of one size (the last may be
+/// shorter). A slice is one registration, with keys of its own: a device takes only so much at once.
 class RegisteredMemory {
  public:
   /// `slice_bytes_max` 0: as much as every device takes at once. May take long: 0.2 s a GiB. `memory` and `devices`
-  /// outlive it. A device that refuses is left out; `why` names it, also on success. Errors: those of register_memory,
-  /// if all refuse.
+  /// outlive the result. A device that refuses is left out; `why` names it, also on success. Errors: those of
+  /// register_memory, if all refuse.
   static Result<std::unique_ptr<RegisteredMemory>> make(std::span<const OpenDevice> devices,
                                                         std::span<std::byte> memory, Access access,
                                                         std::uint64_t slice_bytes_max, std::string* why);
-  /// The same for memory that is not the processor's, a GPU's for instance: `addresses` are what the peer calls it, and
-  /// nothing here touches them. Through the dma-buf that begins `dmabuf_offset` bytes before it (`dmabuf_fd` < 0: there
-  /// is none), or where a device or the kernel cannot do that, by its addresses, which needs a driver that knows them
-  /// (nvidia-peermem). As make(); `why` names both ways.
+  /// The same for memory that is not the processor's, a GPU's for instance: the peer names it by `addresses`, and
+  /// nothing here touches them. Tried first through the dma-buf that begins `dmabuf_offset` bytes earlier (`dmabuf_fd`
+  /// < 0: there is none). Where a device or the kernel cannot do that, by the addresses themselves, which takes a
+  /// driver that knows them (nvidia-peermem). As make(); `why` names both ways.
   static Result<std::unique_ptr<RegisteredMemory>> make_of_device(std::span<const OpenDevice> devices,
                                                                   std::span<std::byte> addresses, int dmabuf_fd,
                                                                   std::uint64_t dmabuf_offset, Access access,
@@ -70,10 +73,10 @@ class RegisteredMemory {
   std::span<std::byte> memory() const { return memory_; }
   std::uint64_t slice_bytes() const { return slice_bytes_; }
   std::size_t slice_count() const { return slice_count_; }
-  /// From `from` on, at most `bytes_max` bytes that lie in one slice.
+  /// The bytes from `from` on that lie in one slice, at most `bytes_max`.
   std::span<std::byte> within_slice(const std::byte* from, std::uint64_t bytes_max) const;
   bool has(std::size_t device) const { return regions_[device * slice_count_] != nullptr; }
-  /// Of the slice that `at` lies in. Requires has(device), as the next one does.
+  /// Of the slice in which `at` lies. Both keys require has(device).
   std::uint32_t lkey(std::size_t device, const std::byte* at) const { return region(device, slice_of(at)).lkey(); }
   std::uint32_t rkey(std::size_t device, std::size_t slice) const { return region(device, slice).rkey(); }
 
@@ -87,10 +90,14 @@ class RegisteredMemory {
                                                                std::uint64_t slice_bytes_max,
                                                                const RegisterSlice& register_slice, std::string* why);
   std::size_t slice_of(const std::byte* at) const {
+    KV_ASSERT(at >= memory_.data() && at < memory_.data() + memory_.size());
     return static_cast<std::uint64_t>(at - memory_.data()) / slice_bytes_;
   }
+  /// Both sides of every request come through here: the slice is one of this memory's, and the device has a key for it.
   const MemoryRegion& region(std::size_t device, std::size_t slice) const {
-    return *regions_[device * slice_count_ + slice];
+    const std::size_t index = device * slice_count_ + slice;
+    KV_ASSERT(slice < slice_count_ && index < regions_.size() && regions_[index] != nullptr);
+    return *regions_[index];
   }
 
   std::span<std::byte> memory_;
@@ -103,16 +110,16 @@ class RegisteredMemory {
 /// event loop. Thread safety: any thread. The destructor is finish().
 class SlowCalls {
  public:
-  /// `in_place`: calls are made at once by who asks, for a provider that is not thread-safe. With several threads, in
-  /// no order.
+  /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Several
+  /// threads make calls in no particular order.
   explicit SlowCalls(bool in_place, std::size_t thread_count = 1);
   ~SlowCalls();
 
-  /// Makes `call`, then `then` on `executor`, where an exception of `call` is thrown instead. What they hold is let go
-  /// there. The executor's context outlives this, or finish() is called before it ends.
+  /// Makes `call`, then `then` on `executor`; an exception of `call` is thrown there instead. What the two hold is let
+  /// go on the executor too. The executor's context outlives this, or finish() is called before it ends.
   void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
-  /// Waits for calls that are being made. Those that wait for their turn, and later ones, are not made: what comes
-  /// after them comes nonetheless, and has to find its way without.
+  /// Waits for calls that are being made. Calls that wait for their turn, and later ones, are not made. Their `then` is
+  /// called all the same, and must cope with a call that was never made.
   void finish();
 
  private:

@@ -11,11 +11,12 @@
 namespace kv::verbs {
 namespace {
 
-constexpr Duration kNotReadyDelay = 1ms;
+constexpr Duration kNotReadyDelay = 1ms;  ///< Until a SEND that met no RECV is tried again.
 
 Duration timeout_of(const Path& path) { return std::chrono::nanoseconds(4096) * (1ull << path.timeout_exponent); }
 
-/// Copies `bytes` bytes from `offset` on between a list of pieces and flat memory.
+/// Copies `bytes` bytes from `offset` on between a list of pieces and flat memory. Asserts that the pieces hold them
+/// all.
 template <bool kGather>
 void copy_pieces(const std::vector<Piece>& pieces, std::uint64_t offset, std::byte* flat, std::uint64_t bytes) {
   for (const Piece& piece : pieces) {
@@ -47,6 +48,7 @@ bool lies_in(const FakeVerbs::Fabric::Registration& memory, std::uint64_t addres
   return address >= memory.address && bytes <= memory.bytes && address - memory.address <= memory.bytes - bytes;
 }
 
+/// Errors that the peer's device reports: it has put its own queue pair into ERROR as well.
 bool concerns_peer(Status status) {
   return status == Status::kRemoteAccess || status == Status::kRemoteRequest || status == Status::kRemoteOperation;
 }
@@ -66,6 +68,7 @@ FakeVerbs::Fabric::~Fabric() {
   KV_ASSERT(pairs.empty() && by_lkey.empty());  // a handle outlived its provider
 }
 
+/// From the back: a device that was put in again is behind its former self.
 std::optional<std::size_t> FakeVerbs::Fabric::index_of(const std::string& name) const {
   for (std::size_t i = nodes.size(); i-- > 0;) {
     if (nodes[i].name == name) return i;
@@ -87,6 +90,7 @@ void FakeVerbs::Fabric::remove_node(std::size_t index) {
   for (auto& [number, pair] : pairs) {
     if (pair.node == index) pair.is_dead = true;
   }
+  // The process hears of it a little later, as from a driver: by a descriptor that becomes readable.
   after(random_delay(), [this, index] {
     for (Queue* const queue : queues) {
       if (queue->node != index) continue;
@@ -97,7 +101,8 @@ void FakeVerbs::Fabric::remove_node(std::size_t index) {
   });
 }
 
-/// Every key once, in an order that looks random: each step is a bijection of 32 bits.
+/// Gives every key once, in an order that looks random: each step is a bijection of 32 bits. So a stale key never
+/// happens to be another registration's, and its use is found out.
 std::uint32_t FakeVerbs::Fabric::next_key() {
   std::uint32_t key = ++key_last_ ^ static_cast<std::uint32_t>(options.seed);
   key *= 0x9E3779B1;
@@ -117,6 +122,8 @@ void FakeVerbs::Fabric::start(Pair& pair) {
   after(random_delay(), [this, number = pair.number, serial = pair.requests.front().serial] { send(number, serial); });
 }
 
+/// Events outlive what they were meant for. The request that an event concerns, if it is still the one being carried
+/// out.
 FakeVerbs::Fabric::Pair::Sent* FakeVerbs::Fabric::current(std::uint32_t number, std::uint64_t serial) {
   Pair* const pair = find_pair(number);
   if (!pair || pair->state != QueuePair::State::kReady || pair->is_dead) return nullptr;
@@ -124,7 +131,7 @@ FakeVerbs::Fabric::Pair::Sent* FakeVerbs::Fabric::current(std::uint32_t number, 
   return &pair->requests.front();
 }
 
-/// Sends the next packet of the request, or the same again.
+/// Sends the next packet of the request, or the last one again.
 void FakeVerbs::Fabric::send(std::uint32_t number, std::uint64_t serial) {
   Pair::Sent* const request = current(number, serial);
   if (!request) return;
@@ -155,6 +162,7 @@ void FakeVerbs::Fabric::send(std::uint32_t number, std::uint64_t serial) {
                 .total = request->bytes,
                 .offset = request->done,
                 .opcode = request->opcode};
+  // A random length: nobody may rely on where a device cuts.
   if (const std::uint64_t left = request->bytes - request->done; left > 0) {
     packet.bytes = std::uniform_int_distribution<std::uint64_t>(
         1, std::min<std::uint64_t>(left, options.packet_bytes_max))(random_);
@@ -168,13 +176,14 @@ void FakeVerbs::Fabric::send(std::uint32_t number, std::uint64_t serial) {
       copy_pieces<true>(request->pieces, packet.offset, packet.payload.data(), packet.bytes);
     }
   }
+  // Link down: the packet is lost, which shows by the missing answer.
   if (!node.is_up) return after(timeout_of(pair.path), [this, lost = std::move(packet)] { retry(lost); });
   after(random_delay(), [this, sent = std::move(packet)] { arrive(sent); });
 }
 
 void FakeVerbs::Fabric::arrive(const Packet& packet) {
   Pair* const target = find_pair(packet.target);
-  // A device drops what does not come from where the queue pair is connected to, and answers nothing.
+  // A device drops packets that do not come from the queue pair it is connected to, and answers nothing.
   const bool is_taken = target && !target->is_dead && target->state == QueuePair::State::kReady &&
                         nodes[target->node].is_up && nodes[target->node].gid == packet.target_gid &&
                         target->peer.number == packet.source && target->peer.gid == packet.source_gid &&
@@ -185,6 +194,7 @@ void FakeVerbs::Fabric::arrive(const Packet& packet) {
     return;
   }
   ++packet_count;
+  // No RECV is posted. A repeated SEND needs none: its RECV was taken the first time.
   if (packet.opcode == Opcode::kSend && target->receives.empty() && target->taken < packet.end()) {
     return after(kNotReadyDelay, [this, packet] { retry_not_ready(packet); });
   }
@@ -194,7 +204,8 @@ void FakeVerbs::Fabric::arrive(const Packet& packet) {
 }
 
 Status FakeVerbs::Fabric::carry_out(Pair& target, const Packet& packet, std::vector<std::byte>* answer) {
-  // A WRITE or SEND that was carried out and whose answer got lost is only answered again.
+  KV_ASSERT(packet.offset + packet.bytes <= packet.total);
+  // A WRITE or SEND that was carried out, and whose answer got lost, is answered again and not done twice.
   const bool is_repeated = target.taken >= packet.end();
   if (packet.opcode == Opcode::kRead) {
     const Registration* const memory = packet.total == 0 ? nullptr : find_remote(target, packet, false);
@@ -226,6 +237,7 @@ Status FakeVerbs::Fabric::carry_out(Pair& target, const Packet& packet, std::vec
 }
 
 Status FakeVerbs::Fabric::take_message(Pair& target, const Packet& packet) {
+  KV_ASSERT(!target.receives.empty());  // arrive() has looked
   Pair::Receive& receive = target.receives.front();
   Status status = Status::kSuccess;
   if (packet.total > total_bytes(receive.pieces)) status = Status::kLocalLength;
@@ -248,7 +260,7 @@ Status FakeVerbs::Fabric::take_message(Pair& target, const Packet& packet) {
 void FakeVerbs::Fabric::answered(const Packet& packet, Status status, const std::vector<std::byte>& answer) {
   Pair::Sent* const request = current(packet.source, packet.serial);
   if (!request) return land_late(packet, answer);
-  if (request->done != packet.offset) return;
+  if (request->done != packet.offset) return;  // an answer to a packet that was sent twice
   Pair& pair = *find_pair(packet.source);
   if (!nodes[pair.node].is_up) return after(timeout_of(pair.path), [this, packet] { retry(packet); });
   if (status != Status::kSuccess) return finish(pair, status);
@@ -262,7 +274,8 @@ void FakeVerbs::Fabric::answered(const Packet& packet, Status status, const std:
   send(packet.source, packet.serial);
 }
 
-/// Between ERROR and the flush a device may still write what a READ brings.
+/// Between ERROR and the flush a device may still write what a READ brings. Tests rely on that: memory that is let go
+/// before the flush gets overwritten here.
 void FakeVerbs::Fabric::land_late(const Packet& packet, const std::vector<std::byte>& answer) {
   const Pair* const pair = find_pair(packet.source);
   if (!pair || pair->is_dead || !pair->flushing || pair->flushing->serial != packet.serial) return;
@@ -287,8 +300,9 @@ void FakeVerbs::Fabric::retry_not_ready(const Packet& packet) {
   send(packet.source, packet.serial);
 }
 
-/// Ends the first request.
+/// Ends the first request, and on an error the whole queue pair.
 void FakeVerbs::Fabric::finish(Pair& pair, Status status) {
+  KV_ASSERT(!pair.requests.empty());
   const Pair::Sent& request = pair.requests.front();
   if (status != Status::kSuccess || request.is_last) {
     complete(pair, {.id = request.id, .status = status, .is_last = request.is_last});
@@ -298,6 +312,7 @@ void FakeVerbs::Fabric::finish(Pair& pair, Status status) {
   fail_pair(pair);
 }
 
+/// Flushes sends first, then receives; each in posting order. Called again, it flushes what was posted since.
 void FakeVerbs::Fabric::fail_pair(Pair& pair) {
   const bool is_first = std::exchange(pair.state, QueuePair::State::kError) != QueuePair::State::kError;
   for (const Pair::Sent& request : pair.requests) {
@@ -316,6 +331,7 @@ void FakeVerbs::Fabric::fail_pair(Pair& pair) {
 void FakeVerbs::Fabric::complete(const Pair& given, Completion completion) {
   Pair& pair = *find_pair(given.number);
   completion.queue_pair = pair.number;
+  // Late by chance, but never before an earlier completion of the same queue pair.
   pair.completes = std::max(pair.completes, clock_.now() + random_delay());
   at(pair.completes, [this, completion] {
     Pair* const owner = find_pair(completion.queue_pair);
@@ -328,6 +344,7 @@ void FakeVerbs::Fabric::complete(const Pair& given, Completion completion) {
   });
 }
 
+/// What a device checks for each piece of local memory: the key, the domain, the access and the bounds.
 bool FakeVerbs::Fabric::may_touch(const Pair& pair, const std::vector<Piece>& pieces, bool is_write) const {
   return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
     if (piece.bytes == 0) return true;
@@ -362,6 +379,7 @@ void FakeVerbs::Fabric::at(TimePoint when, std::function<void()> call) {
   if (!is_running_ && added == events_.begin()) alarm_->arm(when, [this] { run_due(); });
 }
 
+/// Events may add events, also for now: the alarm is armed once, when all that are due have run.
 void FakeVerbs::Fabric::run_due() {
   is_running_ = true;
   while (!events_.empty() && events_.begin()->first.first <= clock_.now()) {

@@ -22,7 +22,7 @@ namespace kv::verbs {
 
 class FakeVerbs::Fabric {
  public:
-  struct Node {  ///< A device, until it is removed. One that was put in again is another.
+  struct Node {  ///< A device, until it is removed. Put in again, it is another Node.
     std::string name;
     Gid gid{};
     bool is_up = true, is_gone = false;
@@ -67,18 +67,19 @@ class FakeVerbs::Fabric {
     std::uint64_t domain = 0;
     Queue* queue = nullptr;
     QueuePair::State state = QueuePair::State::kInit;
-    bool is_dead = false;  ///< Its process is, or its device: it answers and tells nothing.
+    bool is_dead = false;  ///< Its process was killed, or its device is gone: it answers nothing and reports nothing.
     QueuePairAddress peer;
     Path path;
     Outstanding sends;
     std::uint32_t receive_count = 0;
     std::deque<Sent> requests;
     std::deque<Receive> receives;
-    std::optional<Sent> flushing;  ///< What was being carried out when it failed: its answer may still land,
-    TimePoint flushed{};           ///< until the flush has been told.
+    std::optional<Sent>
+        flushing;         ///< What was being carried out when the queue pair failed: its answer may still land.
+    TimePoint flushed{};  ///< Until then: when the flush is reported.
     std::uint64_t serial_last = 0;
     std::pair<std::uint64_t, std::uint64_t> taken{0, 0};  ///< As the peer: Packet::end() of what was carried out last.
-    TimePoint completes{};                                ///< When the completion before arrives.
+    TimePoint completes{};                                ///< When the last completion so far arrives.
   };
 
   Fabric(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
@@ -104,14 +105,14 @@ class FakeVerbs::Fabric {
   std::uint64_t packet_count = 0;
 
  private:
-  /// What travels, with all that the peer needs, so that it outlives the queue pair it came from.
+  /// What travels. Holds all that the peer needs, so that it outlives the queue pair it came from.
   struct Packet {
     std::uint32_t source = 0, target = 0, first_psn = 0, rkey = 0;
     Gid source_gid{}, target_gid{};
     std::uint64_t serial = 0, remote_address = 0, total = 0, offset = 0, bytes = 0;
     Opcode opcode{};
     std::vector<std::byte> payload;
-    /// How far the peer is after it. One more than bytes, so that an empty request is something too.
+    /// How far the peer is once it has carried this out. One more than the bytes, so that an empty request counts too.
     std::pair<std::uint64_t, std::uint64_t> end() const { return {serial, offset + bytes + 1}; }
   };
 

@@ -23,6 +23,7 @@ class FakeMemory final : public MemoryRegion {
   FakeMemory(Fabric& fabric, Fabric::Node& node, std::size_t& domain_users, Fabric::Registration registration,
              std::span<std::byte> mapping)
       : fabric_(fabric), node_(node), users_(domain_users), mapping_(mapping), bytes_(registration.bytes) {
+    // Two keys, so that code which confuses them fails here as on a device.
     lkey_ = fabric.next_key();
     rkey_ = fabric.next_key();
     fabric.by_lkey.emplace(lkey_, registration);
@@ -67,8 +68,10 @@ class FakeQueue final : public CompletionQueue {
     for (; count < to.size() && !state.arrived.empty(); ++count) {
       to[count] = state.arrived.front();
       state.arrived.pop_front();
+      // The queue pair exists: its destructor takes its completions out of the queue.
       Fabric::Pair& pair = *fabric_.find_pair(to[count].queue_pair);
       if (to[count].is_receive) {
+        KV_ASSERT(pair.receive_count > 0);
         --pair.receive_count;
       } else if (to[count].is_last) {
         pair.sends.end_first();
@@ -100,7 +103,7 @@ class FakeQueuePair final : public QueuePair {
   FakeQueuePair(Fabric& fabric, std::size_t node, std::uint64_t domain, std::size_t& domain_users, FakeQueue& queue,
                 const QueuePairOptions& options)
       : fabric_(fabric), queue_(queue), users_(domain_users) {
-    // Not one after the other, so that a number says little about the next.
+    // Scattered, as real devices' numbers may be: nothing should rely on one number following another.
     number_ = (++fabric.number_last * 0x9E3779u) & 0xFFFFFF;
     Fabric::Pair& pair = fabric.pairs.emplace(number_, Fabric::Pair(options)).first->second;
     pair.options.inline_bytes_max = std::min(options.inline_bytes_max, fabric.options.inline_bytes_max);
@@ -114,6 +117,7 @@ class FakeQueuePair final : public QueuePair {
     ++users_;
   }
   ~FakeQueuePair() override {
+    // Also what was never polled: after this nobody would know whose completions they are.
     const Fabric::Pair& pair = *fabric_.find_pair(number_);
     std::erase_if(queue_.state.arrived, [&](const Completion& each) { return each.queue_pair == number_; });
     queue_.state.room += pair.options.request_count_max + pair.options.receive_count_max;
@@ -167,6 +171,7 @@ class FakeQueuePair final : public QueuePair {
       }
       if (!request.is_inline) sent.pieces.assign(request.pieces.begin(), request.pieces.end());
     }
+    // As on a device, posting to a queue pair in ERROR works, and the requests are flushed.
     if (pair().state == State::kError) {
       fabric_.fail_pair(pair());
     } else if (was_idle) {
@@ -216,6 +221,7 @@ class FakeDomain final : public ProtectionDomain {
       if (why) *why = "not with this device";
       return Errc::kUnsupported;
     }
+    // From the beginning of the file: an offset within a page could not be mapped.
     void* const mapped = ::mmap(nullptr, offset + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped == MAP_FAILED) return last_errno();
     auto* const first = static_cast<std::byte*>(mapped);

@@ -29,11 +29,11 @@ struct FakeOptions {
   std::uint32_t inline_bytes_max = 220;
 };
 
-/// A queue pair takes packets only from the queue pair that it is connected to, with the first PSN it was told.
-/// Requests of one queue pair are carried out one after the other, which is more than devices promise. A packet that
-/// has left still lands after its queue pair went to ERROR, if the peer's queue pair still takes it: as on a network.
-/// What a READ brings still lands until the flush is told. Keys are never given twice.
-/// Thread safety: none; everything on the executor's one thread. Outlives what it makes.
+/// A queue pair takes packets only from the queue pair that it is connected to, with the first PSN that it was told.
+/// Requests of one queue pair are carried out one after the other, which is more than devices promise. As on a network,
+/// a packet that has left still lands after its queue pair went to ERROR, if the peer's queue pair still takes packets.
+/// What a READ brings still lands until the flush is reported. Keys are never given twice. Thread safety: none;
+/// everything on the executor's one thread. Outlives what it makes.
 class FakeVerbs final : public Provider {
  public:
   FakeVerbs(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
@@ -47,18 +47,19 @@ class FakeVerbs final : public Provider {
   void fail_next(const std::string& device, Status status);
   void set_fault_probability(double probability);
   void set_link(const std::string& device, bool is_up);  ///< Packets are lost while it is down.
-  /// As if pulled out: nothing is told of what is outstanding, but that nothing will be (CompletionQueue::take_events);
-  /// what is asked of it later gets ENODEV. Handles stay safe to destroy.
+  /// As if pulled out: what is outstanding never completes, take_events() of its queues fails, and later calls get
+  /// ENODEV. Handles stay safe to destroy.
   void remove_device(const std::string& device);
-  /// As if put in again, at the address it had: to be opened anew. Handles from before stay those of one that is gone.
+  /// As if put in again, at the address that it had. It has to be opened anew: handles from before stay those of a
+  /// device that is gone.
   void return_device(const std::string& device);
-  /// Instead of FakeOptions::registered_bytes_max, from now on and until it is removed.
+  /// Instead of FakeOptions::registered_bytes_max, from now on until the device is removed.
   void set_registered_bytes_max(const std::string& device, std::uint64_t bytes_max);
   /// The queue pairs that the device has now stop, at once and for ever, as when their process was killed.
   void kill(const std::string& device);
 
-  std::uint64_t packet_count() const;                               ///< That arrived anywhere.
-  std::uint64_t registered_bytes(const std::string& device) const;  ///< Also by handles from before it was removed.
+  std::uint64_t packet_count() const;                               ///< Packets that arrived anywhere.
+  std::uint64_t registered_bytes(const std::string& device) const;  ///< Handles from before it was removed count too.
   class Fabric;                                                     ///< The network; transport/verbs/verbs_fabric.h.
 
  private:

@@ -19,12 +19,13 @@ Result<std::unique_ptr<VerbsMessages>> VerbsMessages::create(ProtectionDomain& d
                                        {.request_count_max = options.count * (1 + options.write_count_max),
                                         .receive_count_max = options.count,
                                         .piece_count_max = 1,
-                                        .inline_bytes_max = 220,
+                                        .inline_bytes_max = 220,  // what common devices take
                                         .port = options.port,
                                         .remote = options.remote},
                                        why);
   if (!pair) return pair.error();
   messages->pair_ = std::move(*pair);
+  // Before the peer can know the queue pair's number: its first message finds a RECV.
   for (std::uint64_t i = 0; i < options.count; ++i) {
     const auto posted = messages->post_receive(i);
     if (!posted) return posted.error();
@@ -40,6 +41,7 @@ VerbsMessages::VerbsMessages(const MessagesOptions& options)
 }
 
 VerbsMessages::~VerbsMessages() {
+  // No completion may come here any more; then the queue pair, and with it the device's hold on the memory.
   if (loop_ != nullptr) loop_->remove(pair_->number());
   pair_.reset();  // from here on the device touches nothing; only now do the owners go
 }
@@ -53,11 +55,14 @@ void VerbsMessages::attach(CompletionLoop& loop, Clock& clock, OnMessage on_mess
   loop.add(pair_->number(), [this](const Completion& completion) { on_completion(completion); });
 }
 
+/// Buffers [0, count) are for RECVs, [count, 2 count) for SENDs. The index is also the id of the request.
 std::span<std::byte> VerbsMessages::buffer(std::uint64_t index) {
+  KV_ASSERT(index < 2ull * options_.count);
   return {memory_.get() + index * options_.bytes_max, options_.bytes_max};
 }
 
 Result<void> VerbsMessages::post_receive(std::uint64_t index) {
+  KV_ASSERT(index < options_.count);
   const std::span<std::byte> to = buffer(index);
   const Piece piece{to.data(), static_cast<std::uint32_t>(to.size()), region_->lkey()};
   return pair_->post_receive(std::span(&piece, 1), index);
@@ -70,10 +75,14 @@ Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<c
   if (is_broken_) return Errc::kUnavailable;
   if (free_.empty()) return Errc::kBusy;
   const std::uint64_t index = free_.back();
+  KV_ASSERT(index >= options_.count && owners_[index] == nullptr);
   std::memcpy(buffer(index).data(), message.data(), message.size());
+  // All pieces first: requests hold spans into the vector.
   pieces_.clear();
-  for (const Stretch& each : before)
+  for (const Stretch& each : before) {
+    KV_ASSERT(!each.local.empty() && each.local.size() < 1ull << 32);
     pieces_.push_back({each.local.data(), static_cast<std::uint32_t>(each.local.size()), each.lkey});
+  }
   pieces_.push_back({buffer(index).data(), static_cast<std::uint32_t>(message.size()), region_->lkey()});
   requests_.clear();
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -85,9 +94,10 @@ Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<c
   requests_.push_back({.opcode = Opcode::kSend,
                        .is_inline = message.size() <= pair_->inline_bytes_max(),
                        .pieces = std::span(pieces_).last(1)});
+  KV_ASSERT(requests_.size() == before.size() + 1 && pieces_.size() == requests_.size());
   const auto posted = pair_->post(requests_, index);
-  if (!posted) return posted.error();
-  if (is_idle()) progress_ = clock_->now();
+  if (!posted) return posted.error();        // the buffer is still free
+  if (is_idle()) progress_ = clock_->now();  // the time without progress begins with the first message
   free_.pop_back();
   owners_[index] = std::move(owner);
   watch();
@@ -95,8 +105,11 @@ Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<c
 }
 
 void VerbsMessages::on_completion(const Completion& completion) {
-  std::shared_ptr<const void> owner;  // goes last, as it may take this with it
+  std::shared_ptr<const void> owner;  // let go last: it may take this object along
   if (!completion.is_receive && completion.is_last) {
+    // One of ours, and outstanding: each SEND buffer is either free or posted.
+    KV_ASSERT(completion.id >= options_.count && completion.id < 2ull * options_.count);
+    KV_ASSERT(free_.size() < options_.count);
     free_.push_back(completion.id);
     owner = std::move(owners_[completion.id]);
     progress_ = clock_->now();
@@ -104,14 +117,15 @@ void VerbsMessages::on_completion(const Completion& completion) {
   if (is_broken_) return;
   if (completion.status != Status::kSuccess) return broke(make_error_code(completion.status));
   if (!completion.is_receive) return;
+  KV_ASSERT(completion.id < options_.count);
   if (completion.bytes > options_.bytes_max) return broke(make_error_code(Status::kLocalLength));
   const std::span<const std::byte> came = buffer(completion.id).first(completion.bytes);
-  // Copied, so that the RECV is there again before the answer is: the peer may ask anew as soon as he has that.
+  // Copied, so that the RECV is posted again before the answer leaves: with the answer in hand, the peer may ask anew.
   const auto inbox = inbox_ ? std::move(inbox_) : std::make_shared<std::vector<std::byte>>();
   inbox->assign(came.begin(), came.end());
   const auto posted = post_receive(completion.id);
   if (!posted) return broke(posted.error());
-  inbox_ = inbox;
+  inbox_ = inbox;  // kept for its memory, and a copy held here: the call below may destroy this object
   const auto listener = listener_;
   listener->on_message(*inbox);  // the last act: it may destroy this
 }
@@ -123,7 +137,7 @@ void VerbsMessages::broke(error_code why) {
   listener->on_broken(why);
 }
 
-/// Armed once a `timeout` and not for each message: that would be half of what a short one costs.
+/// Armed once per `timeout`, not for each message: that would be half of what a short message costs.
 void VerbsMessages::watch() {
   if (is_watched_) return;
   is_watched_ = true;
@@ -139,7 +153,7 @@ void VerbsMessages::fail() {
   if (is_broken_) return;
   is_broken_ = true;
   if (alarm_) alarm_->disarm();
-  // Where the device refuses even this, it is gone.
+  // A device that refuses even this is gone.
   [[maybe_unused]] const auto failed = pair_->fail();
 }
 

@@ -1,5 +1,5 @@
-// transport/verbs/verbs_messages.h: short requests and their answers over a queue pair of their own, so that neither
-// crosses the kernel nor waits behind many blocks. A few blocks may go right before the answer that tells of them.
+// transport/verbs/verbs_messages.h: short requests and their answers over a queue pair of their own. They cross no
+// kernel and wait behind no long move. A few blocks may go right before the answer that tells of them.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +19,22 @@ namespace kv::verbs {
 struct MessagesOptions {
   std::uint32_t count = 16;  ///< On their way at once, in each direction.
   std::uint32_t bytes_max = 8 * 1024;
-  std::uint32_t write_count_max = 0;  ///< That may go before one message.
-  Duration timeout = 10s;  ///< Without any message leaving, while some are to: the device is not to be trusted.
+  std::uint32_t write_count_max = 0;  ///< Of WRITEs that may go before one message.
+  /// If no message leaves for so long while some are on their way out, the device is not trusted any more.
+  Duration timeout = 10s;
   std::uint8_t port = 1;
-  Access remote;  ///< What the peer may do, besides sending: remote_write where he writes before his messages.
+  Access remote;  ///< What the peer may do besides sending: remote_write if it writes before its messages.
 };
 
-/// One side asks and the other answers: each request is one SEND, its answer one SEND or none (it went elsewhere).
-///   1. Who has at most `count` requests without an answer finds a RECV posted for each message, his own and the
-///   answers: there are no credits to exchange.
+/// One side asks and the other answers: each request is one SEND, its answer one SEND, or none if it went elsewhere.
+///   1. As long as the asking side has at most `count` requests without an answer, every request and every answer finds
+///      a RECV posted. So no credits are exchanged.
 ///   2. Memory: 2 count bytes_max, registered with no remote access.
-///   3. A message that arrives says that what was written before it has landed: one queue pair carries its requests out
-///   in order. When a write fails, nothing after it arrives.
-///   4. The device touches the memory of a write only as long as its `owner` is held: until its message has gone, or
-///   the queue pair is gone.
-///   5. After the first failure it is broken and carries nothing any more. Make a new one.
+///   3. When a message arrives, the blocks written before it have landed, since one queue pair carries its requests out
+///      in order. When a write fails, nothing after it arrives.
+///   4. `owner` is held as long as the device may touch the memory of a write: until the message behind it has left, or
+///      the queue pair is gone.
+///   5. After the first failure it is broken and carries nothing more. Make a new one.
 /// Thread safety: none; create() on any thread, all else on the loop's executor.
 class VerbsMessages {
  public:
@@ -45,12 +46,12 @@ class VerbsMessages {
 
   QueuePair& queue_pair() { return *pair_; }  ///< To be connected, before the first message.
 
-  /// A message has come; its bytes, aligned to 8, are valid during the call.
+  /// A message has come. Its bytes begin at a multiple of 8 and are valid during the call.
   using OnMessage = std::function<void(std::span<const std::byte> message)>;
-  /// It broke other than by fail(), once.
+  /// Called once if it breaks by other means than fail().
   using OnBroken = std::function<void(error_code why)>;
-  /// From now on completions are taken from `loop`, whose queue is the one given to create(). Both calls may destroy
-  /// this. `loop` outlives it.
+  /// From now on completions are taken from `loop`, whose queue is the one given to create(). Either call may destroy
+  /// this object. `loop` outlives it.
   void attach(CompletionLoop& loop, Clock& clock, OnMessage on_message, OnBroken on_broken);
 
   /// Writes `before`, at most write_count_max, and then sends; the message's bytes are copied. Requires attach().
@@ -60,7 +61,7 @@ class VerbsMessages {
   bool has_room() const { return !is_broken_ && !free_.empty(); }  ///< send() is neither busy nor unavailable.
   void fail();                                                     ///< Ends it. Idempotent.
   bool is_broken() const { return is_broken_; }
-  bool is_idle() const { return is_broken_ || free_.size() == options_.count; }  ///< All messages have left.
+  bool is_idle() const { return is_broken_ || free_.size() == options_.count; }  ///< No message is on its way out.
 
  private:
   struct Listener {
@@ -82,13 +83,13 @@ class VerbsMessages {
   CompletionLoop* loop_ = nullptr;
   Clock* clock_ = nullptr;
   std::unique_ptr<Alarm> alarm_;
-  TimePoint progress_{};     ///< A message left, or the first of several was begun.
+  TimePoint progress_{};     ///< When a message last left, or the first after a pause was posted.
   bool is_watched_ = false;  ///< alarm_ is armed.
   std::shared_ptr<Listener> listener_;
   std::vector<std::uint64_t> free_;                ///< Buffers for SENDs.
   std::shared_ptr<std::vector<std::byte>> inbox_;  ///< The message being handled, while its RECV is posted again.
-  std::vector<Piece> pieces_;                      ///< Of send(), which reads them only.
-  std::vector<Request> requests_;                  ///< The same.
+  std::vector<Piece> pieces_;                      ///< Of the send() being made; kept for their memory, as the next.
+  std::vector<Request> requests_;
   bool is_broken_ = false;
 };
 

@@ -17,7 +17,7 @@ Result<std::unique_ptr<Provider>> load_verbs(std::string* why) {
   };
   const char* const named = std::getenv("KV_VERBS_MODULE");
   const std::string file = named ? named : "libkvstore_verbs.so";
-  // Never unloaded: errors that it has returned point into it.
+  // Never unloaded: errors that the module has returned point into it.
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const std::string error = ::dlerror();
@@ -33,6 +33,7 @@ Result<std::unique_ptr<Provider>> load_verbs(std::string* why) {
         (version ? ": " + std::to_string(version()) + ", wanted is " + std::to_string(kModuleAbiVersion) : "") +
         "; install the one that was built with this program");
   }
+  // The policy goes along: the module has its own copy of base, and its asserts must do what ours do.
   return std::unique_ptr<Provider>(make(static_cast<int>(assert_policy())));
 }
 

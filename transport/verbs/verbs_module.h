@@ -1,5 +1,5 @@
-// transport/verbs/verbs_module.h: verbs of this machine's devices, from a module that is loaded when first asked for. A
-// process without libibverbs gets a sentence that says so and goes on without RDMA.
+// transport/verbs/verbs_module.h: verbs of this machine's devices, from a module that is loaded on demand. A process
+// without libibverbs is told so in one sentence and goes on without RDMA.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace kv::verbs {
 
-/// Loads the file that the environment names in KV_VERBS_MODULE, else libkvstore_verbs.so as the loader finds it. It
-/// stays loaded. That there is a device is not asked: device_names() may be empty.
+/// Loads the file that the environment names in KV_VERBS_MODULE, else libkvstore_verbs.so as the loader finds it. The
+/// module stays loaded. Whether there is any device is another question: device_names() may be empty.
 /// Errors: kUnavailable: no such module, no libibverbs, or another version's module; `why` is told which and, behind a
 /// semicolon, what to install. Thread safety: any thread.
 Result<std::unique_ptr<Provider>> load_verbs(std::string* why = nullptr);

@@ -19,9 +19,9 @@ struct VerbsMover::Job {
   OnSegment on_segment;
   std::unique_ptr<Alarm> alarm;
   std::size_t stretch = 0, offset = 0;  ///< What is posted next.
-  std::size_t segment = 0;              ///< Which that belongs to.
-  std::deque<std::size_t> batches;      ///< Outstanding, in order: the segments that each completes.
-  std::size_t landed = 0;               ///< Segments that have.
+  std::size_t segment = 0;              ///< The segment that this belongs to.
+  std::deque<std::size_t> batches;      ///< Outstanding, in order: how many segments are complete with each.
+  std::size_t landed = 0;               ///< Segments that have landed, all of them.
   bool is_stopped = false;              ///< No more is posted.
   Event ended;
   error_code result;
@@ -29,8 +29,9 @@ struct VerbsMover::Job {
 
 Result<std::unique_ptr<VerbsMover>> VerbsMover::create(CompletionLoop& loop, Clock& clock, ProtectionDomain& domain,
                                                        const MoverOptions& options, std::string* why) {
-  KV_ASSERT(options.chunk_bytes > 0 && options.batch_request_count > 0 &&
-            options.batch_request_count <= options.request_count_max);
+  KV_ASSERT(options.chunk_bytes > 0 && options.piece_count_max > 0);
+  // A batch is posted whole or not at all: one that is larger than the queue would wait for ever.
+  KV_ASSERT(options.batch_request_count > 0 && options.batch_request_count <= options.request_count_max);
   auto pair = domain.create_queue_pair(loop.queue(),
                                        {.request_count_max = options.request_count_max,
                                         .receive_count_max = 0,
@@ -77,7 +78,7 @@ Async<void> VerbsMover::move(Direction direction, std::vector<Stretch> stretches
   job->owner = std::move(owner);
   job->on_segment = std::move(on_segment);
   job->alarm = clock_.make_alarm(loop_.executor());
-  // The alarm goes when the job ends, which is before this mover does.
+  // `this` and `raw` live when it rings: a job that ends disarms its alarm, and all jobs end before this mover does.
   job->alarm->arm(deadline, [this, raw = job.get()] {
     end(*raw, asio::error::timed_out);
     fail(asio::error::timed_out);
@@ -87,7 +88,8 @@ Async<void> VerbsMover::move(Direction direction, std::vector<Stretch> stretches
   while (!job->ended.is_set()) {
     co_await job->ended.wait();
     if (job->ended.is_set()) break;
-    end(*job, asio::error::operation_aborted);  // cancelled; this mover is there, or the job would have ended
+    // Cancelled. This mover still exists: its destructor would have ended the job.
+    end(*job, asio::error::operation_aborted);
     fail(asio::error::operation_aborted);
   }
   if (job->result) co_return job->result;
@@ -102,10 +104,12 @@ void VerbsMover::end(Job& job, error_code why) {
   job.ended.set();
 }
 
-/// Posts one batch: requests of one segment, and then the segments that are complete with it.
+/// Posts one batch of requests, all of one segment, and notes which segments are complete with it. Nothing of the job
+/// changes before the queue pair has taken the batch: what does not go now is worked out afresh later.
 bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
   std::vector<Request> requests;
   std::vector<Piece> pieces;
+  // Once and for all: requests hold spans into this vector, so it must not grow.
   pieces.reserve(std::size_t{options_.batch_request_count} * options_.piece_count_max);
   std::size_t stretch = job->stretch, offset = job->offset, segment = job->segment;
   std::uint64_t batch_bytes = 0;
@@ -116,11 +120,14 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
                     .remote_address = job->stretches[stretch].remote_address + offset,
                     .rkey = job->stretches[stretch].rkey};
     const std::size_t first_piece = pieces.size();
+    // Stretches that adjoin at the peer become one request with several pieces: that saves the device packets and us
+    // requests. Where they lie here does not matter.
     std::uint64_t bytes = 0;
     while (stretch < end_of_segment && bytes < options_.chunk_bytes &&
            pieces.size() - first_piece < options_.piece_count_max) {
       const Stretch& next = job->stretches[stretch];
       if (next.rkey != request.rkey || next.remote_address + offset != request.remote_address + bytes) break;
+      KV_ASSERT(offset < next.local.size());
       const std::size_t count = std::min<std::uint64_t>(next.local.size() - offset, options_.chunk_bytes - bytes);
       pieces.push_back({next.local.data() + offset, static_cast<std::uint32_t>(count), next.lkey});
       bytes += count;
@@ -131,7 +138,8 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
       }
     }
     const std::uint64_t total = outstanding_bytes_ + batch_bytes + bytes;
-    if (total > options_.outstanding_bytes_max && total > bytes) {  // what does not fit goes back
+    // This request would be one too many, unless nothing else is outstanding. Go back to where the last one ended.
+    if (total > options_.outstanding_bytes_max && total > bytes) {
       stretch = job->stretch, offset = job->offset;
       for (const Request& kept : requests) {
         for (const Piece& piece : kept.pieces) {
@@ -141,14 +149,19 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
       }
       break;
     }
-    request.pieces = std::span(pieces).subspan(first_piece);  // reserved above: it stays where it is
+    KV_ASSERT(bytes > 0 && bytes <= options_.chunk_bytes && pieces.size() - first_piece <= options_.piece_count_max);
+    request.pieces = std::span(pieces).subspan(first_piece);
     requests.push_back(request);
     batch_bytes += bytes;
   }
   if (requests.empty() && stretch < end_of_segment) return false;
-  // Empty segments are complete with what is before them.
+  // Empty segments are complete together with what is before them.
   while (segment < job->segment_ends.size() && job->segment_ends[segment] <= stretch && offset == 0) ++segment;
   if (!requests.empty()) {
+    KV_ASSERT(requests.size() <= options_.batch_request_count);
+    KV_ASSERT(pieces.size() <= std::size_t{options_.batch_request_count} * options_.piece_count_max);
+    // Invariant 2.
+    KV_ASSERT(outstanding_bytes_ + batch_bytes <= options_.outstanding_bytes_max || requests.size() == 1);
     const auto posted = pair_->post(requests, batch_last_ + 1);
     if (!posted && posted.error() == Errc::kBusy) return false;
     if (!posted) {
@@ -167,6 +180,7 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
   return true;
 }
 
+/// One job after the other: the first that finds no room holds up those behind it, so that none starves.
 void VerbsMover::post_all() {
   while (!broken_ && !waiting_.empty()) {
     const std::shared_ptr<Job> job = waiting_.front();
@@ -175,17 +189,20 @@ void VerbsMover::post_all() {
       if (job->segment < job->segment_ends.size()) continue;
     }
     waiting_.pop_front();
-    batch_ended(job);  // one without any bytes is over
+    batch_ended(job);  // a job without any bytes is over already
   }
 }
 
 void VerbsMover::on_completion(const Completion& completion) {
+  KV_ASSERT(!completion.is_receive);  // none is posted
   const bool is_good = completion.status == Status::kSuccess;
   if (!is_good) {
-    // The first to fail tells why; the others of the queue pair are flushed.
+    // The first to fail tells why; the others are flushed. (kFatal without a batch comes from the loop itself.)
+    KV_ASSERT(completion.status == Status::kFatal || batches_.contains(completion.id));
     if (!broken_) ++counters_.failures;
     fail(make_error_code(completion.status));
-    // The device may tell no more of what is outstanding. Calls need not wait for that; their memory has to.
+    // The device may never tell what became of the rest. Calls end now. Their memory stays owned: the device may still
+    // touch it.
     if (completion.status == Status::kFatal) {
       for (const auto& [id, batch] : batches_) end(*batch.job, broken_);
       if (on_gone_) asio::post(loop_.executor(), std::exchange(on_gone_, nullptr));
@@ -195,10 +212,13 @@ void VerbsMover::on_completion(const Completion& completion) {
   const auto found = batches_.find(completion.id);
   KV_ASSERT(found != batches_.end());
   const std::shared_ptr<Job> job = found->second.job;
+  KV_ASSERT(outstanding_bytes_ >= found->second.bytes && !job->batches.empty());
   if (is_good) counters_.bytes += found->second.bytes;
   outstanding_bytes_ -= found->second.bytes;
   batches_.erase(found);
+  // Batches of one queue pair complete in the order of posting, so this is the first of the job's.
   const std::size_t complete_segments = job->batches.front();
+  KV_ASSERT(complete_segments <= job->segment_ends.size());
   job->batches.pop_front();
   while (is_good && job->landed < complete_segments) {
     const std::size_t segment = job->landed++;
@@ -208,6 +228,8 @@ void VerbsMover::on_completion(const Completion& completion) {
   post_all();
 }
 
+/// Ends the job if nothing of it is outstanding and nothing more will be posted. Only here, and in the destructor, is
+/// the owner let go (1).
 void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
   const bool is_posted = job->segment == job->segment_ends.size() || job->is_stopped;
   if (!job->batches.empty() || (!is_posted && !broken_)) return;
@@ -237,7 +259,7 @@ void VerbsMover::stop(const void* owner) {
 void VerbsMover::fail(error_code why) {
   if (broken_) return;
   broken_ = why;
-  // Where the device refuses even this, it is gone; the memory stays owned until the queue pair is.
+  // A device that refuses even this is gone. Then the memory stays owned until the queue pair is destroyed.
   [[maybe_unused]] const auto failed = pair_->fail();
   std::deque<std::shared_ptr<Job>> waiting = std::exchange(waiting_, {});
   for (const auto& job : waiting) batch_ended(job);  // those with something outstanding end when that is flushed

@@ -1,8 +1,8 @@
 // transport/verbs/verbs_mover.h: moves blocks between a node's arena and memory that a client has lent, over one queue
 // pair.
 //
-// In: arena slots, pinned or staged, and where each belongs in the client's region. Out: the bytes moved by the device,
-// no processor touching them; a mark for each segment when all of it has landed.
+// In: arena slots, pinned or staged, and where each belongs in the client's region. Out: the bytes, moved by the device
+// without a processor touching them; and a mark for each segment when all of it has landed.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace kv::verbs {
 
 enum class Direction : std::uint8_t { kToPeer, kFromPeer };  ///< A get is a WRITE, a put is a READ.
 
-/// A stretch of registered local memory and its place at the peer.
+/// Local memory within one registered slice, and where it goes to or comes from within one of the peer's.
 struct Stretch {
   std::span<std::byte> local;  ///< Not empty; below 4 GiB.
   std::uint32_t lkey = 0;
@@ -33,7 +33,7 @@ struct Stretch {
 
 struct MoverOptions {
   std::uint64_t chunk_bytes = 1 << 20;     ///< Of one request at most. Devices differ in what they carry at once.
-  std::uint32_t batch_request_count = 16;  ///< One signalled completion for so many.
+  std::uint32_t batch_request_count = 16;  ///< So many requests share one signalled completion.
   std::uint64_t outstanding_bytes_max = 8 << 20;
   std::uint32_t request_count_max = 128;  ///< Outstanding on the queue pair.
   std::uint32_t piece_count_max = 8;      ///< Stretches that adjoin at the peer go as one request.
@@ -41,12 +41,11 @@ struct MoverOptions {
 };
 
 /// Order: moves are posted one after the other, their stretches in order. Nothing remote is allowed on its queue pair.
-///   1. The device touches local memory of a move only as long as `owner` is held: until the last completion or flush
-///   of
-///      the move has come, or the queue pair is gone. A call that ends by its deadline ends before that.
-///   2. Outstanding requests and bytes stay within MoverOptions (one request may be larger alone).
+///   1. `owner` is held as long as the device may touch local memory of the move: until its last completion or flush
+///      has come, or the queue pair is gone. A call that ends by its deadline ends before that.
+///   2. Outstanding requests and bytes stay within MoverOptions. A single request that is larger goes alone.
 ///   3. After the first failure it is broken: all moves end with an error, nothing is posted any more. Make a new one.
-/// The peer's memory may be reused when its move has gone well, or when the peer has ended its own queue pair.
+/// The peer may reuse its memory when the move has gone well, or when it has ended its own queue pair.
 /// Thread safety: none; all calls on the loop's executor.
 class VerbsMover {
  public:
@@ -59,23 +58,23 @@ class VerbsMover {
 
   /// Called on the loop, in order, with 0, 1, ...; not after the move has ended.
   using OnSegment = std::function<void(std::size_t segment)>;
-  /// Moves `stretches`. Segment i ends before stretch segment_ends[i]; ends ascend, the last is stretches.size().
-  /// Both are read before the first suspension. Errors: a Status as an error_code; asio::error::timed_out;
-  /// kUnavailable if it was broken before; operation_aborted on cancellation, which breaks it, and in the destructor.
-  /// `owner` keeps the local memory, see 1.
+  /// Moves `stretches`. Segment i ends before stretch segment_ends[i]; ends ascend, the last one is stretches.size().
+  /// `owner` keeps the local memory (1). Errors: a Status as an error_code; asio::error::timed_out; kUnavailable if the
+  /// mover was broken before; operation_aborted on cancellation, which breaks the mover, and when the mover is
+  /// destroyed.
   Async<void> move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
                    std::shared_ptr<const void> owner, TimePoint deadline, OnSegment on_segment);
 
-  /// Nothing more is posted of the moves with this owner. They end with kCancelled once what was posted has landed, or
-  /// well if that was all; other moves go on.
+  /// Posts nothing more of the moves with this owner. They end with kCancelled once what was posted has landed, or
+  /// successfully if that was everything. Other moves go on.
   void stop(const void* owner);
   /// Puts the queue pair into ERROR: all moves end with `why` as soon as they are flushed.
   void fail(error_code why);
   bool is_broken() const { return static_cast<bool>(broken_); }
-  error_code broken() const { return broken_; }         ///< Why; none if it is not.
+  error_code broken() const { return broken_; }         ///< Why; no error if it is not broken.
   bool is_drained() const { return batches_.empty(); }  ///< The device touches nothing of ours.
-  /// Called once, on the loop, after the device is gone: what is outstanding is not told of any more, and owned until
-  /// this mover goes.
+  /// `call` is made once, on the loop, after the device is gone: no completion will come for what is outstanding, and
+  /// its owners are held until this mover is destroyed.
   void on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
 
   struct Counters {

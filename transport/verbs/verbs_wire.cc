@@ -12,6 +12,7 @@ flatbuffers::Offset<wire::QueuePairEnd> encode(flatbuffers::FlatBufferBuilder& b
 }
 
 Result<QueuePairAddress> decode(const wire::QueuePairEnd* end, std::string* why) {
+  // A peer wrote this. What passes here goes to the driver, so every field is held to what the standard allows.
   constexpr std::uint32_t kMax24 = (1 << 24) - 1, kReadCountMax = 255;
   const auto refuse = [&](const std::string& text) {
     if (why) *why = text;
