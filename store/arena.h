@@ -40,9 +40,8 @@ struct ArenaConfig {
 ///   1. A slot belongs to at most one owner between allocate() and free().
 ///   2. allocated_bytes() is the sum of block_bytes over allocated slots.
 ///   3. A slab without a used slot is no slab: its granules are free for any class at once.
-///   4. With capacity_bytes = n * b and granule_bytes = b, b a multiple of 4096, exactly n blocks of b bytes fit. The
-///   same
-///      holds for any granule_bytes that is a multiple of b.
+///   4. With capacity_bytes = n * b and granule_bytes = b, b a multiple of 4096, exactly n blocks of b bytes fit; and
+///      so they do with any granule_bytes that is a multiple of b.
 /// Two exceptions to the 3 %: the one slab that ends at the arena's end may be a shorter run, since its granules would
 /// be of no use to its class otherwise; and blocks under 2 KiB that are no multiple of 64 bytes are padded to one.
 /// Thread safety: none for the bookkeeping (the Store's lock); bytes() and checksums() of a slot that the caller owns

@@ -27,9 +27,8 @@ enum class SpaceId : std::uint64_t {};  ///< An opened namespace, of one life of
 ///   1. A number names one namespace; none is given twice.
 ///   2. Every idle namespace is among the candidates, or its tree among those that an index has emptied since
 ///      take_emptied(). Candidates need not be idle: they are looked at again when their turn comes.
-///   3. next_idle() names the idle namespace used least recently among those that no session has open; if there is
-///   none,
-///      among the others. Sessions that had it open, open it again when they need it.
+///   3. next_idle() names the idle namespace used least recently among those that no session has open; failing
+///      these, among the others. A session opens its own again when it needs to.
 /// Thread safety: none, the Store's lock covers it. Cost: O(log namespaces); next_idle() amortised over the uses since.
 class SpaceTable {
  public:

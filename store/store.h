@@ -3,9 +3,8 @@
 // Knows no socket, thread or clock, and no disk but by its interface: time is handed in, bytes are moved by others. The
 // daemon around the Store is the room store/node/. Files, in reading order:
 //   store.h         what a node holds and decides: match, pin, offer, commit, evict, spill (this file)
-//   store_impl.h    the parts that a Store is made of. Its code: store.cc, store_put.cc (put), store_spill.cc (what
-//   lies
-//                   on disk), store_check.cc (figures, invariants)
+//   store_impl.h    the parts that a Store is made of, for its code in store.cc, store_put.cc (a block enters),
+//                   store_spill.cc (what lies on disk) and store_check.cc (figures and invariants)
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
 //   evictor.h       which block goes when a slot is wanted
@@ -108,8 +107,8 @@ struct NamespaceStats {
 ///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. Between sizes memory moves by
 ///      slabs, when the ages of what would go are far apart (evictor.h).
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
-///   6. StoreStats::leased_bytes = all blocks at and above a leased one, each once, byte for byte (of those that were
-///   dropped, as long as they are in memory): at most leased_fraction_max of the arena.
+///   6. StoreStats::leased_bytes = all blocks at and above a leased one, each once, byte for byte; dropped ones count
+///      while they are in memory. At most leased_fraction_max of the arena.
 /// Every call does a bounded amount of work: all that concerns the blocks it names, and of the work that grows with the
 /// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). Later calls
 /// do the rest; OfferPlan::again and is_dropping() say that there is more. `now` may go back from call to call only by
