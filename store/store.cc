@@ -1,5 +1,7 @@
 #include "store/store.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "store/store_impl.h"
 

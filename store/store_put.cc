@@ -1,5 +1,7 @@
 // store/store_put.cc: a block enters: offered by its hash, staged in a slot, committed.
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "store/store_impl.h"

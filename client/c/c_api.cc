@@ -1,4 +1,5 @@
 // client/c/c_api.cc: kvstore.h over BlockingClient. No exception leaves it.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>

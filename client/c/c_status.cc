@@ -1,5 +1,6 @@
 #include "client/c/c_status.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string_view>

@@ -3,6 +3,7 @@
 // stays in order, and nothing is held for a session that has ended.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <map>
 
 #include "tests/attack/forged_message.h"

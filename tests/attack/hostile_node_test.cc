@@ -2,6 +2,7 @@
 // is called good, memory that was given back is neither written nor sent, and the client can be closed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>

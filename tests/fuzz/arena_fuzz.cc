@@ -1,4 +1,5 @@
 // Bytes as operations on an Arena. Every slot holds bytes that name it, so that two slots that overlap are seen.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 

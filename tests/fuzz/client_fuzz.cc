@@ -1,6 +1,7 @@
 // A node whose answers are what the bytes say: right ones, nearly right ones, frames of anything, silence, an end. It
 // stops reading, asks for blocks and then fails the put. Every call of the client ends by its deadline, no byte that
 // fails its checksum is called good, and nothing that the caller writes to its memory after a call reaches the node.
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <cstring>

@@ -1,4 +1,5 @@
 // Any 32 bytes as a header, and what follows as the table of every verb.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>

@@ -1,5 +1,6 @@
 // A stream of frames in pieces. Where the input says so, magic, version and checksum of a frame are made right, so that
 // what is behind them is reached.
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>

@@ -1,4 +1,5 @@
 // Bytes as operations on a PrefixIndex and on a model of maps that answers by looking at everything.
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <vector>

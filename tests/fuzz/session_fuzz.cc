@@ -2,6 +2,7 @@
 // bytes, requests that are nearly right, in any order and at any time. Afterwards nothing is left of it.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>

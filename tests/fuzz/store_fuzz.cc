@@ -1,4 +1,5 @@
 // Bytes as operations on a Store with several block sizes. Every stored byte is a function of its block's name.
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <vector>

@@ -1,6 +1,7 @@
 // Group F of the matrix: caches that keep less than all tokens of a head.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -1,6 +1,7 @@
 // Group G of the matrix: keys turned from the positions they were computed at to others, against rotation in double.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 

@@ -1,6 +1,8 @@
 // Clients that are slow, die or change their minds; a node that drains. TearDown sees that nothing is left behind.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/node/node_world.h"
 
 namespace kv {

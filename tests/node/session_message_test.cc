@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/node/lanes_world.h"
 #include "transport/frame_message.h"
 #include "transport/verbs/verbs_messages.h"

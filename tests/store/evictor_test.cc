@@ -2,6 +2,7 @@
 #include "store/evictor.h"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <unordered_map>

@@ -1,6 +1,7 @@
 // The disk tier: what goes there, in which order, what comes back, and what is evicted from it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <list>
 #include <map>

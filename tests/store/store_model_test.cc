@@ -3,6 +3,7 @@
 // when blocks are pinned and when they are let go.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <list>
 

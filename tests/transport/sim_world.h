@@ -1,6 +1,7 @@
 // tests/transport/sim_world.h: one thread, virtual time and a simulated network, for tests that talk to themselves.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
