@@ -156,6 +156,33 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_TRUE(options.check_only);
 }
 
+TEST_F(ConfigTest, DiskOptionsReachTheTier) {
+  const NodeOptions options = good(
+      {"--spill-path=/tmp/a", "--spill-path=/tmp/b", "--spill-capacity=2GiB", "--spill-policy=write-through",
+       "--spill-reserve=0.25", "--spill-put-wait-seconds=0.5", "--spill-skip-unused=true", "--spill-write-rate=3MiB",
+       "--spill-scrub-rate=4MiB", "--spill-promote-reads=255", "--spill-read-threads=9", "--spill-retry-seconds=1.5",
+       "--spill-hang-seconds=3", "--spill-drop-wait-seconds=0", "--spill-stop-seconds=7", "--spill-save=false"});
+  EXPECT_EQ(options.spill_paths, (std::vector<std::string>{"/tmp/a", "/tmp/b"}));
+  EXPECT_EQ(options.store.disk.capacity_bytes, 2ull << 30);
+  EXPECT_TRUE(options.store.spill.write_through);
+  EXPECT_EQ(options.store.spill.reserve, 0.25);
+  EXPECT_EQ(options.session.spill_wait, 500ms);
+  EXPECT_TRUE(options.store.spill.skip_unused);
+  EXPECT_EQ(options.spill.write_bytes_per_second, 3u << 20);
+  EXPECT_EQ(options.spill.scrub_bytes_per_second, 4u << 20);
+  EXPECT_EQ(options.store.disk.promote_reads, 255);
+  EXPECT_EQ(options.spill.read_threads, 9u);
+  EXPECT_EQ(options.spill.retry_after, 1500ms);
+  EXPECT_EQ(options.spill_hang, 3s);
+  EXPECT_EQ(options.spill.stuck_after, 6s);  // of two directories, one may be left out first
+  EXPECT_EQ(options.session.drop_wait, 0s);
+  EXPECT_EQ(options.spill.give_up_after, 7s);
+  EXPECT_FALSE(options.spill_save);
+  EXPECT_EQ(
+      good({"--spill-path=/a", "--spill-capacity-blocks=5", "--capacity-block-bytes=8192"}).store.disk.capacity_bytes,
+      5u * 8192);
+}
+
 TEST_F(ConfigTest, CapacityInBlocksIsExact) {
   const NodeOptions options = good({"--capacity-blocks", "10000", "--capacity-block-bytes", "2MiB"});
   EXPECT_EQ(options.store.arena.capacity_bytes, 10000ull * (2 << 20));
