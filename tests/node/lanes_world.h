@@ -57,6 +57,7 @@ class SessionLanesTest : public NodeTest {
     open_verbs(std::move(config));
   }
   void open_verbs(VerbsConfig config) {
+    verbs_thread.reset();  // before its node
     config.devices.names = {"fake0", "fake1"};
     config.in_place = true;
     config.slice_bytes_max = 100'000;  // blocks span registrations

@@ -49,6 +49,7 @@ struct SessionLanes::Moving {
 /// A queue pair on its way to being a lane.
 struct SessionLanes::Attempt {
   Answer answer;
+  std::optional<VerbsNode::ConnectTurn> turn;
   std::size_t device_index = 0;
   bool is_substitute = false;
   std::shared_ptr<NodeDevice> device;
@@ -61,6 +62,7 @@ struct SessionLanes::Attempt {
 
   /// Its device as it is now, or the one so many after it.
   void attach(VerbsNode& node, std::size_t after) {
+    if (!turn) return;  // the answer says why
     const std::size_t index = (device_index + after) % node.device_count();
     std::string why;
     auto open = node.device(index, &why);
@@ -109,6 +111,7 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     }
     Attempt& attempt = attempts->emplace_back();
     attempt.answer.lane = offer.lane;
+    attempt.turn = node.take_connect_turn(&attempt.answer.why);
     attempt.answer.message_count = std::min(offer.message_count, node.config().message_count_max);
     attempt.device_index = node.device_of(offer.message_count > 0 ? 0 : offer.lane);
     attempt.peer = offer.peer;

@@ -3,15 +3,18 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <utility>
+
+#include "base/assert.h"
 
 namespace kv {
 namespace {
 
-/// That connect queue pairs: a client with an address that nobody answers for keeps one busy for seconds.
+/// Threads that connect queue pairs. A client whose address nobody answers for keeps one of them busy for seconds.
 constexpr std::size_t kConnectThreadCount = 4;
-/// Between two tries to open a device: from the first on, each twice the one before.
-constexpr Duration kPauseMin = 5s, kPauseMax = 5min;
+/// Between two tries to open a device. Opening registers the arena, which takes long and costs memory bandwidth.
+constexpr BackOffConfig kTries{.min = 5s, .max = 5min};
 
 }  // namespace
 
@@ -21,10 +24,14 @@ VerbsNode::VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<st
       arena_(arena),
       clock_(clock),
       slow_calls_(config_.in_place, kConnectThreadCount),
-      verifiers_(config_.verify_thread_count == 0, config_.verify_thread_count) {}
+      verifiers_(config_.verify_thread_count == 0, config_.verify_thread_count) {
+  KV_ASSERT(!arena_.empty());
+  KV_ASSERT(config_.lane_count_max >= 1 && config_.lane_count_max <= 32);  // lanes are bits of 32
+}
 
 Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
                                                    std::span<std::byte> arena, Clock& clock, std::string* why) {
+  KV_ASSERT(why != nullptr);
   std::unique_ptr<VerbsNode> node(new VerbsNode(provider, std::move(config), arena, clock));
   auto devices = verbs::open_devices(provider, node->config_.devices, why);
   if (!devices) return devices.error();
@@ -34,20 +41,21 @@ Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, Ve
     if (device) {
       slot.device = std::move(*device);
     } else {
-      // What refuses the arena says more than what is not there.
+      // A device that refuses the arena says more than one that is missing.
       if (refused == Errc::kUnavailable) refused = device.error();
       node->put_off(slot, *why);
     }
   };
   for (verbs::OpenDevice& each : *devices) {
-    Slot& slot = node->slots_.emplace_back(Slot{.wish = each.wish});
+    Slot& slot = node->add_slot(each.wish);
     fill(slot, node->equip(std::move(each), why));
   }
-  for (const std::string& name : node->config_.devices.names) {  // what is named and missing comes last
+  // Named devices that are missing come last. They have slots, so that lane numbers stay when they come.
+  for (const std::string& name : node->config_.devices.names) {
     const auto wish = verbs::parse_device_wish(name, nullptr);
     const auto is_same = [&](const Slot& each) { return each.wish.device == wish->device; };
     if (!wish || std::ranges::any_of(node->slots_, is_same)) continue;
-    Slot& slot = node->slots_.emplace_back(Slot{.wish = *wish});
+    Slot& slot = node->add_slot(*wish);
     fill(slot, node->open_one(*wish, why));
   }
   if (std::ranges::any_of(node->slots_, [](const Slot& each) { return each.device != nullptr; })) return node;
@@ -56,13 +64,18 @@ Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, Ve
   return refused;
 }
 
-/// Registers the arena with it.
+VerbsNode::Slot& VerbsNode::add_slot(verbs::DeviceWish wish) {
+  return slots_.emplace_back(Slot{.wish = std::move(wish), .tries = BackOff(kTries)});
+}
+
+/// Registers the arena with the device.
 Result<std::shared_ptr<NodeDevice>> VerbsNode::equip(verbs::OpenDevice device, std::string* why) const {
   auto equipped = std::make_shared<NodeDevice>(NodeDevice{std::move(device), nullptr});
   auto arena = verbs::RegisteredMemory::make(std::span(&equipped->open, 1), arena_, {.local_write = true},
                                              config_.slice_bytes_max, why);
   if (!arena) return arena.error();
   equipped->arena = std::move(*arena);
+  KV_ASSERT(equipped->arena->has(0) && equipped->arena->memory().data() == arena_.data());
   return equipped;
 }
 
@@ -73,12 +86,18 @@ Result<std::shared_ptr<NodeDevice>> VerbsNode::open_one(const verbs::DeviceWish&
 }
 
 void VerbsNode::put_off(Slot& slot, std::string why) const {
+  KV_ASSERT(!slot.device);
   slot.why = std::move(why);
-  slot.pause = std::clamp(2 * slot.pause, kPauseMin, kPauseMax);
-  slot.next_try = clock_.now() + slot.pause;
+  slot.tries.failed(clock_.now());
+}
+
+const verbs::DeviceWish& VerbsNode::wish(std::size_t device) const {
+  KV_ASSERT(device < slots_.size());
+  return slots_[device].wish;
 }
 
 std::shared_ptr<NodeDevice> VerbsNode::device(std::size_t index, std::string* why) const {
+  KV_ASSERT(index < slots_.size());
   const std::scoped_lock lock(devices_mutex_);
   const Slot& slot = slots_[index];
   if (!slot.device) *why = "left out: " + slot.why;
@@ -86,16 +105,52 @@ std::shared_ptr<NodeDevice> VerbsNode::device(std::size_t index, std::string* wh
 }
 
 void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std::string& why) {
-  const std::scoped_lock lock(devices_mutex_);
-  Slot& slot = slots_[index];
-  if (slot.device.get() != &device) return;
-  spdlog::error("rdma: {} is left out: {}; it is opened again when that can be done", slot.wish.device, why);
-  left_out_.push_back(std::move(slot.device));
-  if (clock_.now() - slot.opened >= kPauseMax) slot.pause = {};
-  put_off(slot, slot.wish.device + ": " + why);
+  KV_ASSERT(index < slots_.size());
+  {
+    const std::scoped_lock lock(devices_mutex_);
+    Slot& slot = slots_[index];
+    if (slot.device.get() != &device) return;
+    spdlog::error("rdma: {} is left out: {}; it is opened again when that can be done", slot.wish.device, why);
+    left_out_.push_back(std::move(slot.device));
+    // Only use for long says that it works: a device that flaps can be opened each time, at the price of the arena.
+    if (clock_.now() - slot.opened >= kTries.max) slot.tries.succeeded();
+    put_off(slot, slot.wish.device + ": " + why);
+  }
+  tell_watches(index);
+}
+
+VerbsNode::Watch::Watch(VerbsNode& node, asio::any_io_executor executor, LeftOut left_out)
+    : node_(node), executor_(std::move(executor)), left_out_(std::make_shared<LeftOut>(std::move(left_out))) {
+  const std::scoped_lock lock(node_.watches_mutex_);
+  node_.watches_.push_back(this);
+}
+
+VerbsNode::Watch::~Watch() {
+  const std::scoped_lock lock(node_.watches_mutex_);
+  const std::size_t erased = std::erase(node_.watches_, this);
+  KV_ASSERT(erased == 1);
+}
+
+void VerbsNode::tell_watches(std::size_t index) {
+  const std::scoped_lock lock(watches_mutex_);
+  for (const Watch* const each : watches_) {
+    asio::post(each->executor_, [index, left_out = std::weak_ptr(each->left_out_)] {
+      if (const auto held = left_out.lock()) (*held)(index);
+    });
+  }
 }
 
 void VerbsNode::check_devices(const std::function<bool()>& is_stopped) {
+  leave_out_gone(is_stopped);
+  close_unheld();
+  for (Slot& slot : slots_) {
+    if (is_stopped()) return;
+    open_due(slot);
+  }
+}
+
+/// A device without lanes has nobody who notices that it is gone.
+void VerbsNode::leave_out_gone(const std::function<bool()>& is_stopped) {
   for (std::size_t i = 0; i < slots_.size() && !is_stopped(); ++i) {
     std::string ignored;
     const auto open = device(i, &ignored);
@@ -103,24 +158,25 @@ void VerbsNode::check_devices(const std::function<bool()>& is_stopped) {
     const auto info = open->open.device->query();
     if (!info && verbs::is_gone(info.error())) leave_out(i, *open, info.error().message());
   }
-  close_unheld();
-  for (Slot& slot : slots_) {
-    if (is_stopped()) return;
-    {
-      const std::scoped_lock lock(devices_mutex_);
-      if (slot.device || clock_.now() < slot.next_try) continue;
-    }
-    std::string why;
-    auto device = open_one(slot.wish, &why);
+}
+
+void VerbsNode::open_due(Slot& slot) {
+  {
     const std::scoped_lock lock(devices_mutex_);
-    if (device) {
-      slot.device = std::move(*device);
-      slot.opened = clock_.now();
-      spdlog::info("rdma: {} is in use", slot.wish.device);
-    } else {
-      if (why != slot.why) spdlog::warn("rdma: {} is still left out: {}", slot.wish.device, why);
-      put_off(slot, std::move(why));
-    }
+    if (slot.device || !slot.tries.is_due(clock_.now())) return;
+  }
+  // Without the lock, since opening takes long. Nobody else fills a slot: this runs on one thread.
+  std::string why;
+  auto device = open_one(slot.wish, &why);
+  const std::scoped_lock lock(devices_mutex_);
+  KV_ASSERT(!slot.device);
+  if (device) {
+    slot.device = std::move(*device);
+    slot.opened = clock_.now();
+    spdlog::info("rdma: {} is in use", slot.wish.device);
+  } else {
+    if (why != slot.why) spdlog::warn("rdma: {} is still left out: {}", slot.wish.device, why);
+    put_off(slot, std::move(why));
   }
 }
 
@@ -140,10 +196,23 @@ void VerbsNode::finish_calls() {
   verifiers_.finish();
 }
 
+std::optional<VerbsNode::ConnectTurn> VerbsNode::take_connect_turn(std::string* why) {
+  ConnectTurn turn(connect_count_);  // gives back what is taken here, also at the limit
+  if (connect_count_->fetch_add(1) < config_.connect_count_max) return turn;
+  *why = "connecting: the node's limit of " + std::to_string(config_.connect_count_max) +
+         " queue pairs at once is reached; offer the lane again later";
+  return std::nullopt;
+}
+
 bool VerbsNode::take_queue_pair() {
   if (queue_pair_count_.fetch_add(1) < config_.queue_pair_count_max) return true;
   --queue_pair_count_;
   return false;
+}
+
+void VerbsNode::give_queue_pair() {
+  const std::uint32_t before = queue_pair_count_.fetch_sub(1);
+  KV_ASSERT(before > 0);
 }
 
 VerbsNode::Peer VerbsNode::peer_of(const verbs::Attachment& ours, const verbs::QueuePairAddress& peer) {
@@ -157,7 +226,8 @@ bool VerbsNode::take_peer(const Peer& peer) {
 
 void VerbsNode::give_peer(const Peer& peer) {
   const std::scoped_lock lock(peers_mutex_);
-  peers_.erase(peer);
+  const std::size_t erased = peers_.erase(peer);
+  KV_ASSERT(erased == 1);
 }
 
 std::vector<NodeMetrics::Value> VerbsNode::stats() const {

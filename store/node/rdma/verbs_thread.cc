@@ -4,6 +4,8 @@
 #include <boost/asio/co_spawn.hpp>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -22,6 +24,7 @@ struct DeviceLoop::Running {
 Result<std::shared_ptr<DeviceLoop>> DeviceLoop::start(VerbsNode& node, std::size_t index,
                                                       std::shared_ptr<NodeDevice> device,
                                                       const asio::any_io_executor& executor) {
+  KV_ASSERT(device != nullptr && index < node.device_count());
   const verbs::OpenDevice& open = device->open;
   auto queue = open.device->create_completion_queue(std::min(kCompletionCountMax, open.limits.completion_count_max));
   if (!queue) return queue.error();
@@ -42,23 +45,37 @@ const std::shared_ptr<NodeDevice>& DeviceLoop::device() const { return running_-
 verbs::CompletionLoop& DeviceLoop::loop() { return running_->loop; }
 
 VerbsThread::VerbsThread(VerbsNode& node, asio::any_io_executor executor)
-    : node_(node), executor_(std::move(executor)), loops_(node.device_count()) {}
+    : node_(node),
+      executor_(std::move(executor)),
+      loops_(node.device_count()),
+      watch_(node, executor_, [this](std::size_t index) {
+        KV_ASSERT(index < loops_.size());
+        // The device may be in use again by now, and the loop be that of the new one.
+        if (auto& kept = loops_[index]; kept && !is_in_use(index, *kept->device())) kept.reset();
+      }) {}
+
+bool VerbsThread::is_in_use(std::size_t index, const NodeDevice& device) const {
+  std::string ignored;
+  return node_.device(index, &ignored).get() == &device;
+}
 
 std::shared_ptr<DeviceLoop> VerbsThread::loop(std::size_t index, const std::shared_ptr<NodeDevice>& device,
                                               std::string* why) {
-  if (auto current = loops_[index].lock(); current && current->device() == device) return current;
+  KV_ASSERT(index < loops_.size() && device != nullptr);
+  if (const auto& kept = loops_[index]; kept && kept->device() == device) return kept;
   auto started = DeviceLoop::start(node_, index, device, executor_);
   if (!started) {
     *why = device->open.wish.device + ": no completion queue: " + started.error().message();
     return nullptr;
   }
-  loops_[index] = *started;
+  // Asked for after leave_out() it would be kept for good. Asked for before, the watch is told after this.
+  if (is_in_use(index, *device)) loops_[index] = *started;
   return std::move(*started);
 }
 
 void VerbsThread::stop() {
   for (const auto& each : loops_) {
-    if (const auto running = each.lock()) running->loop().stop();
+    if (each) each->loop().stop();
   }
 }
 

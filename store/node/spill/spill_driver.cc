@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/back_off.h"
+
 namespace kv {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
 constexpr std::chrono::milliseconds kScrubWait{5};
 constexpr Duration kStatsInterval = 100ms;
 constexpr Duration kErasuresWait = 1s;  ///< At most, before they are written out.
-/// Of a load, each after twice the pause of the one before. While it lasts, the log's old end cannot be given back.
+/// Of a load. While it lasts, the log's old end cannot be given back, so it does not go on for ever.
 constexpr int kLoadTries = 5;
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
 
@@ -360,10 +362,11 @@ void SpillDriver::open_disk() {
 void SpillDriver::load() {
   const TimePoint began = clock_.now();
   error_code error = load_once();
-  Duration pause = config_.retry_after;
-  for (int tries = 1; error && !stopping_ && tries < kLoadTries; ++tries, pause *= 2) {
+  BackOff pauses({.min = config_.retry_after, .max = config_.retry_after * (1 << kLoadTries)});
+  for (int tries = 1; error && !stopping_ && tries < kLoadTries; ++tries) {
     failed("load", error);
-    wait(pause);
+    pauses.failed(clock_.now());
+    wait(pauses.pause());
     if (!stopping_) error = load_once();
   }
   const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(!error && !stopping_); });
