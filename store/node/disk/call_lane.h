@@ -1,4 +1,4 @@
-// store/node/disk/call_lane.h: calls into something that may hang, made on threads of their own.
+// store/node/disk/call_lane.h: calls into a disk that may hang, made on threads of their own.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,23 @@
 #include <optional>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "store/node/disk/call_watch.h"
 
 namespace kv {
 
-/// Who asks waits for so long and no longer; a call that was given up goes on, so it owns all that it touches.
+/// The caller waits up to `patience`, whatever the disk does. A call that is given up goes on, so it must own
+/// everything that it touches.
 ///   1. At most `thread_count` calls run; the others wait in order. With one thread they run one after the other.
-///   2. Who asks only while is_stuck() is false leaves no more behind than one call for each who asks at a time.
+///   2. A disk that hangs holds one call of each thread that asks, as long as they ask only while is_stuck() is false.
 /// Thread safety: all from any thread but the constructor. The destructor waits for calls, however long they take.
 class CallLane {
  public:
   CallLane(const Clock& clock, std::size_t thread_count, Duration patience)
-      : clock_(clock), patience_(patience), watch_(clock), threads_(thread_count) {}
+      : clock_(clock), patience_(patience), watch_(clock), threads_(thread_count) {
+    KV_ASSERT(thread_count > 0 && patience > Duration::zero());
+  }
   ~CallLane() { threads_.join(); }
 
   /// A call that was begun; wait() for it once.
@@ -44,17 +48,20 @@ class CallLane {
     watch_.begin();
     asio::post(threads_, [this, begun, call = std::move(call)]() mutable {
       T result = call();
-      watch_.end();  // first: who hears of the result may ask whether the lane is idle
+      watch_.end();  // before the result is seen: whoever gets it may ask whether the lane is idle
       const std::lock_guard lock(begun->mutex);
+      KV_ASSERT(!begun->result);
       begun->result = std::move(result);
       begun->ended.notify_all();
     });
     return begun;
   }
-  /// Nothing: it took longer than the patience, and goes on.
+  /// Nothing: the call takes longer than the patience, and goes on.
   template <class T>
   std::optional<T> wait(const std::shared_ptr<Begun<T>>& begun) {
-    constexpr std::chrono::milliseconds kLook{5};  // the clock may be one that a test moves
+    // In short steps, since the clock may be one that a test moves.
+    constexpr std::chrono::milliseconds kLook{5};
+    KV_ASSERT(begun != nullptr);
     std::unique_lock lock(begun->mutex);
     while (!begun->ended.wait_for(lock, kLook, [&] { return begun->result.has_value(); })) {
       if (clock_.now() - begun->since > patience_) return std::nullopt;

@@ -1,19 +1,21 @@
-// store/node/disk/call_watch.h: notices that a call into something that may hang has been under way for too long.
+// store/node/disk/call_watch.h: notices that a disk does not answer.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 namespace kv {
 
-/// Of one thread's calls, or of several threads' that work off one queue. Thread safety: all from any thread.
+/// Watches the calls of one thread, or of several threads that work off one queue. The sign of life is a call that
+/// ends: a disk that is slow but finishes something now and then is not stuck. Thread safety: all from any thread.
 class CallWatch {
  public:
   explicit CallWatch(const Clock& clock) : clock_(clock) {}
 
-  /// While it lives, a call is under way.
+  /// A call is under way as long as this lives.
   class Call {
    public:
     explicit Call(CallWatch& watch) : watch_(watch) { watch_.begin(); }
@@ -26,15 +28,17 @@ class CallWatch {
   };
 
   void begin() {
-    if (running_ == 0) last_sign_ = ticks();  // before: nobody shall see a call with a sign of long ago
+    // The sign first: with the count first, is_stuck() could see a call together with a sign of long ago.
+    if (running_ == 0) last_sign_ = ticks();
     ++running_;
   }
   void end() {
     last_sign_ = ticks();
     ++finished_;
-    --running_;
+    const int before = running_.fetch_sub(1);
+    KV_ASSERT(before > 0);
   }
-  /// Something is under way, and nothing has ended for so long.
+  /// Calls are under way, and none has ended for longer than `after`.
   bool is_stuck(Duration after) const { return running_ > 0 && ticks() - last_sign_ > after.count(); }
   bool is_idle() const { return running_ == 0; }
   std::uint64_t finished_count() const { return finished_; }

@@ -7,6 +7,7 @@
 #include <future>
 #include <utility>
 
+#include "base/assert.h"
 #include "store/node/disk/rocks_disk.h"
 #include "store/node/disk/striped_disk.h"
 
@@ -25,11 +26,13 @@ Opened open_one(const std::string& path, const std::function<void()>& accepted) 
   auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>> {
     try {
       return RocksDisk::open({.path = path}, &opening, accepted);
-    } catch (const std::exception& error) {  // of a library below: the disk is not usable, and the node serves
+    } catch (const std::exception& error) {
+      // Thrown by a library below. The directory cannot be used, but the node can serve without it.
       opening.text = path + ": cannot be opened: " + error.what();
       return make_error_code(Errc::kDiskFailed);
     }
   }();
+  KV_ASSERT(!disk || *disk != nullptr);
   if (!disk) return {.error = disk.error(), .text = opening.text};
   spdlog::info("spill: {} is open after {} ms, epoch={}{}", path,
                std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count(),
@@ -37,7 +40,7 @@ Opened open_one(const std::string& path, const std::function<void()>& accepted) 
   return {.disk = std::move(*disk)};
 }
 
-/// Gives each a place and all the same epoch.
+/// Gives each disk a place of its own, and all of them the same epoch: keys grow over all of them together.
 Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> disks,
                                      const std::vector<std::string>& paths, Clock& clock, Duration patience,
                                      std::string* why) {
@@ -45,7 +48,7 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
   std::vector<std::optional<DiskPlace>> places;
   for (const auto& disk : disks) {
     epoch = std::max(epoch, disk->epoch());
-    // One that was used alone has keys of place 0.
+    // A directory that was used alone has keys of place 0, though no place is on record.
     places.push_back(disk->recorded_place() || disk->is_new() ? disk->recorded_place() : DiskPlace{0});
   }
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -65,6 +68,7 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
       *why = paths[i] + ": its place among the directories cannot be written: " + error.message();
       return error;
     }
+    KV_ASSERT(disks[i]->epoch() == epoch);
     parts.push_back({*places[i], paths[i], std::move(disks[i])});
   }
   return std::unique_ptr<Disk>(
@@ -73,9 +77,11 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
 
 Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
                                        const std::function<void()>& accepted, std::string* why) {
-  // Several are accepted when it is clear that they belong together.
+  KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount && why != nullptr);
+  // Several directories are accepted together, once it is clear that they belong together.
   const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
-  // Shared by all databases of the process, and one by default: each writes out at its own pace.
+  // One flush thread for each database, so that each writes out at its own pace. The pool belongs to the process, and
+  // has one thread by default.
   rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
   std::vector<std::future<Opened>> opening;
   for (const std::string& path : paths)

@@ -1,4 +1,22 @@
-// store/node/disk/disk_opener.h: from the directories that an operator names to the one disk that the tier uses.
+// store/node/disk/: the disk tier's disk (store/disk.h), on RocksDB. Start here.
+//
+// Takes the directories that an operator names and makes one disk of them, whatever state they are in. Knows no
+// session, no Store and no network: blocks come in and go out as bytes with their records. Files, in reading order:
+//   disk_opener.h       from directories to the one disk
+//   rocks_disk.h        one directory: blocks enter with their records and come back unverified
+//   spill_format.h      every byte in a directory that is not RocksDB's own (docs/spill-format.md)
+//   spill_directory.h   the directory before RocksDB sees it: ours or not, locked, writable
+//   file.h              a descriptor that closes itself
+//   rocks_options.h     how RocksDB is set up, and why
+//   write_behind.h      a table is built while the part that is built already is written
+//   rocks_open.h        from a directory in any state to an open database
+//   table_footer.h      the one part of a table that RocksDB believes unchecked, checked
+//   rocks_scan.h        a walk over small entries that steps over damage
+//   drop_log.h          what was dropped, durably
+//   striped_disk.h      several directories as one disk, of which some may fail or hang
+//   call_lane.h         calls that may hang, on threads of their own
+//   call_watch.h        notices that a disk does not answer
+//   record_stream.h     a load to be pulled instead of pushed
 #pragma once
 
 #include <string>
@@ -9,11 +27,12 @@
 
 namespace kv {
 
-/// Opens a RocksDisk in each directory, all at a time; several are striped (striped_disk.h). A directory keeps the
-/// place in the keys that it was first given, whatever the order of `paths`; a new one takes the lowest that is free.
-/// Errors: those of RocksDisk::open, of any of them; kMismatch if two have the same place: they come from two nodes.
-/// `paths`: 1 to kPlaceCount. Keeps a reference to the clock.
-/// `patience`: of several directories, one whose call takes longer is left out until it answers.
+/// Opens a RocksDisk in each directory, all at the same time; several are striped (striped_disk.h). A directory keeps
+/// the place in the keys that it was first given, whatever the order of `paths`; a new one takes the lowest that is
+/// free. `patience`: of several directories, one whose call takes longer is left out until it answers.
+/// Requires: 1 to kPlaceCount paths. Keeps a reference to the clock.
+/// Errors: those of RocksDisk::open, of any directory; kMismatch if two have the same place, since they come from two
+/// nodes then.
 OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s);
 
 }  // namespace kv

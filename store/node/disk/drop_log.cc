@@ -11,6 +11,7 @@
 #include <iterator>
 #include <string>
 
+#include "base/assert.h"
 #include "store/node/disk/spill_directory.h"
 #include "store/node/disk/spill_format.h"
 
@@ -23,6 +24,7 @@ error_code write_all(int descriptor, std::string_view bytes) {
     const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return written < 0 ? last_errno() : error_code(ENOSPC, boost::system::generic_category());
+    KV_ASSERT(static_cast<std::size_t>(written) <= bytes.size());
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
   return {};
@@ -32,6 +34,7 @@ std::string encode(std::span<const DiskDrop> drops) {
   std::string text;
   text.reserve(drops.size() * kDropBytes);
   for (const DiskDrop& drop : drops) text += encode_drop(drop);
+  KV_ASSERT(text.size() == drops.size() * kDropBytes);  // a reader finds entries by their place
   return text;
 }
 
@@ -51,10 +54,6 @@ DropLog::DropLog(const std::filesystem::path& directory) : file_(directory / "DR
   if (damaged_count_ > 0) spdlog::warn("spill: {}: {} damaged entries were skipped", file_.string(), damaged_count_);
 }
 
-DropLog::~DropLog() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 std::vector<DiskDrop> DropLog::drops() const {
   const std::lock_guard lock(mutex_);
   return drops_;
@@ -66,30 +65,33 @@ error_code DropLog::add(std::span<const DiskDrop> drops) {
   drops_.insert(drops_.end(), drops.begin(), drops.end());
   if (drops_.size() > kDropLogCountMax) {
     const std::size_t surplus = drops_.size() - kDropLogCountMax / 2;
+    // Half goes at once: else every drop from now on would write 16 MiB.
     spdlog::warn("spill: {}: full; its {} oldest drops are forgotten, what they dropped may come back with a restart",
                  file_.string(), surplus);
     drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
     is_whole_ = false;
   }
+  KV_ASSERT(drops_.size() <= kDropLogCountMax);
   return is_whole_ ? append(drops) : rewrite();
 }
 
-/// After an error nobody knows what is in the file: a page that could not be synced counts as clean afterwards. Then
-/// the next call writes all of it anew.
+/// After an error nobody knows what is in the file, because the kernel counts a page that could not be synced as clean.
+/// The next call writes all of it anew.
 error_code DropLog::append(std::span<const DiskDrop> drops) {
-  error_code error = write_all(descriptor_, encode(drops));
-  if (!error && ::fdatasync(descriptor_) != 0) error = last_errno();
+  KV_ASSERT(append_to_.is_open());
+  error_code error = write_all(append_to_.number(), encode(drops));
+  if (!error && ::fdatasync(append_to_.number()) != 0) error = last_errno();
   is_whole_ = !error;
   return error;
 }
 
 error_code DropLog::rewrite() {
   is_whole_ = false;
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  append_to_.close();  // it would go on with the file that is replaced
   if (const error_code error = replace_file(file_, std::string(kDropsHeader) + encode(drops_))) return error;
-  descriptor_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
-  is_whole_ = descriptor_ >= 0;
-  return {};  // it is durable; the next one is written with all others if the file could not be opened again
+  append_to_ = File(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
+  is_whole_ = append_to_.is_open();
+  return {};  // durable in any case: a file that cannot be opened again is written anew with the next drop
 }
 
 error_code DropLog::forget(DiskKey before) {

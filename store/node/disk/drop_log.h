@@ -4,8 +4,8 @@
 //     kvstore-drops 1\n                                                        16 bytes
 //     | namespace id 16 | block hash 32 | before 8 | checksum 8 |   one drop; a hash of zeros: the whole namespace
 //
-// A file of its own and not an entry of the database, since an answer waits for it: one small append and one sync,
-// whatever else the database is writing.
+// A file and not an entry of the database, because an answer waits for it: one small append and one sync, whatever the
+// database is writing at that moment.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,25 @@
 
 #include "base/result.h"
 #include "store/disk.h"
+#include "store/node/disk/file.h"
 
 namespace kv {
 
 inline constexpr std::size_t kDropLogCountMax = 262'144;  ///< 16 MiB.
 
-/// Drops enter with add(), durable when it returns, and leave with forget() once nothing on disk is concerned.
-///   1. After add() without an error the drops are in the file after any kill or power cut.
-///   2. A file whose end is torn loses only what was never acknowledged; a damaged drop inside is skipped and counted.
-///   3. At most kDropLogCountMax are kept: the oldest go first, with a line in the log.
-/// Thread safety: all from any thread; one that waits for the disk makes the others wait.
+/// Drops enter with add(), which makes them durable, and leave with forget(), once they concern nothing on disk.
+///   1. After add() without an error, the drops are in the file, whatever kill or power cut follows.
+///   2. A torn end loses only drops that were never acknowledged; a damaged drop inside is skipped and counted.
+///   3. At most kDropLogCountMax drops are kept: the oldest go first, with a line in the log.
+/// Thread safety: all from any thread; a thread that waits for the disk makes the others wait.
 class DropLog {
  public:
   /// Reads the file, if it is there. Changes nothing.
   explicit DropLog(const std::filesystem::path& directory);
-  ~DropLog();
-  DropLog(const DropLog&) = delete;
-  DropLog& operator=(const DropLog&) = delete;
 
   std::vector<DiskDrop> drops() const;
   error_code add(std::span<const DiskDrop> drops);
-  error_code forget(DiskKey before);  ///< Drops with a bound up to `before`. Durable.
+  error_code forget(DiskKey before);  ///< Drops whose bound is at most `before`. Durable.
   std::size_t damaged_count() const { return damaged_count_; }
 
  private:
@@ -47,8 +45,8 @@ class DropLog {
   mutable std::mutex mutex_;
   std::vector<DiskDrop> drops_;
   std::size_t damaged_count_ = 0;
-  int descriptor_ = -1;
-  bool is_whole_ = false;  ///< The file holds exactly drops_; else it is written anew before anything is added.
+  File append_to_;         ///< file_, once it was written anew.
+  bool is_whole_ = false;  ///< The file holds exactly drops_. Otherwise it is written anew before anything is added.
 };
 
 }  // namespace kv

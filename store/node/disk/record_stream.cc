@@ -1,9 +1,11 @@
 #include "store/node/disk/record_stream.h"
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
-constexpr std::size_t kBatchRecords = 512;
+constexpr std::size_t kBatchRecords = 512;  ///< A lock and a wake-up for each batch, not for each record.
 constexpr std::size_t kBatchesMax = 16;
 
 }  // namespace
@@ -29,6 +31,7 @@ RecordStream::RecordStream(const Disk& disk) {
         });
     hand_over();
     const std::lock_guard lock(mutex_);
+    KV_ASSERT(batch.empty() || is_unwanted_);
     error_ = error;
     is_over_ = true;
     changed_.notify_all();
@@ -55,12 +58,18 @@ const DiskRecord* RecordStream::peek() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return is_over_ || !batches_.empty(); });
     if (batches_.empty()) return nullptr;
+    KV_ASSERT(!batches_.front().empty());
     current_ = std::move(batches_.front());
     batches_.pop_front();
     next_ = 0;
     changed_.notify_all();
   }
   return &current_[next_];
+}
+
+void RecordStream::pop() {
+  KV_ASSERT(next_ < current_.size());
+  ++next_;
 }
 
 error_code RecordStream::error() {

@@ -1,4 +1,5 @@
-// store/node/disk/record_stream.h: what Disk::load() pushes, to be pulled: a thread reads ahead, a bounded distance.
+// store/node/disk/record_stream.h: Disk::load() turned around: records are pulled, and a thread reads ahead, up to
+// 8,192 records. Several disks are merged that way, newest record first.
 #pragma once
 
 #include <condition_variable>
@@ -14,17 +15,17 @@
 
 namespace kv {
 
-/// Thread safety: one thread uses it. The disk must outlive it.
+/// Thread safety: one thread uses it. The disk outlives it.
 class RecordStream {
  public:
   explicit RecordStream(const Disk& disk);
-  ~RecordStream();  ///< Ends the load where it is.
+  ~RecordStream();  ///< Breaks the load off.
 
-  /// Those of the disk. Waits for the first record or the end: load() names them before.
+  /// The disk's namespaces. Waits for the first record or the end: load() names all of them before.
   std::vector<std::pair<NamespaceId, std::string>> spaces();
   /// The next record, which stays the next until pop(); nullptr at the end.
   const DiskRecord* peek();
-  void pop() { ++next_; }
+  void pop();          ///< Requires that peek() returned a record.
   error_code error();  ///< Why the end came early. Call after peek() returned nullptr.
 
  private:
@@ -34,7 +35,7 @@ class RecordStream {
   std::vector<std::pair<NamespaceId, std::string>> spaces_;
   bool is_over_ = false, is_unwanted_ = false;
   error_code error_;
-  std::vector<DiskRecord> current_;  // of the user
+  std::vector<DiskRecord> current_;  ///< The batch that is being pulled; of the user's thread, like the next one.
   std::size_t next_ = 0;
   std::thread thread_;
 };

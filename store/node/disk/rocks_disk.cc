@@ -34,7 +34,7 @@ struct ReadValue {
   std::vector<std::uint64_t> checksums;
 };
 
-/// What reached the device: blocks and records. MANIFEST and the small files beside are not counted.
+/// What reached the device: blocks and records, without the MANIFEST and other small files.
 std::uint64_t device_bytes(const rocksdb::Statistics& statistics) {
   std::uint64_t bytes = 0;
   for (const auto ticker : {rocksdb::FLUSH_WRITE_BYTES, rocksdb::COMPACT_WRITE_BYTES})
@@ -64,7 +64,8 @@ Result<std::unique_ptr<RocksDisk>> RocksDisk::open(const RocksDiskConfig& config
 
 RocksDisk::~RocksDisk() = default;
 
-/// The epoch is above the one on record and above every key that is there, should the record be lost.
+/// The epoch of this start is above the one on record, and above every key that is there in case the record was lost: a
+/// key that is given out twice would bring the wrong block back.
 error_code RocksDisk::start_epoch(bool read_only) {
   files_at_open_ = kv::block_files(rocks_);
   std::string value;
@@ -74,7 +75,7 @@ error_code RocksDisk::start_epoch(bool read_only) {
   if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kPlaceKey, &place).ok()) place_ = decode_place(place);
   std::uint32_t last = status.ok() ? decode_epoch(value).value_or(0) : 0;
   if (!place_ && !files_at_open_.empty() && place_of(files_at_open_.back().last) != 0)
-    place_ = place_of(files_at_open_.back().last);  // its record was lost
+    place_ = place_of(files_at_open_.back().last);  // the place on record was lost
   if (!files_at_open_.empty()) last = std::max(last, epoch_of(files_at_open_.back().last));
   const auto newest_record = [&](std::string_view key, std::string_view) {
     if (const auto decoded = decode_key(key)) last = std::max(last, epoch_of(*decoded));
@@ -87,14 +88,17 @@ error_code RocksDisk::start_epoch(bool read_only) {
   if (directory_.format() == 1)
     seed_epoch_ = last + 1;
   else if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kSeedEpochKey, &seeds).ok())
-    seed_epoch_ = decode_epoch(seeds).value_or(0);  // if it is lost, old blocks do not match their names, and go
+    seed_epoch_ = decode_epoch(seeds).value_or(0);  // lost: blocks of format 1 fail their check, and are forgotten
   if (read_only) return {};
-  if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // 16 million starts
+  if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // after 16 million starts
   const error_code error = begin(last + 1);
-  return error ? error : directory_.upgrade();  // after: until then a build of before may come back
+  // Last: up to here the build that wrote format 1 can still be started on the directory.
+  return error ? error : directory_.upgrade();
 }
 
 error_code RocksDisk::begin(std::uint32_t epoch) {
+  KV_ASSERT(epoch >= epoch_ && epoch <= kEpochMax);
+  KV_ASSERT(!place_ || *place_ < kPlaceCount);
   epoch_ = epoch;
   next_key_ = std::uint64_t{epoch_} << 40;
   rocksdb::WriteBatch batch;
@@ -119,7 +123,8 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
   std::uint64_t bytes = 0;
   for (const DiskWrite& block : blocks) {
     const DiskRecord& record = block.record;
-    KV_ASSERT(static_cast<std::uint64_t>(record.key) >= next_key_);
+    KV_ASSERT(static_cast<std::uint64_t>(record.key) >= next_key_);  // files are disjoint only if keys grow
+    KV_ASSERT(epoch_of(record.key) == epoch_);
     KV_ASSERT(record.block_bytes == block.bytes.size() && block.checksums.size() == stripe_count(block.bytes.size()));
     next_key_ = static_cast<std::uint64_t>(record.key) + 1;
     const DiskKeyText key = encode_key(record.key);
@@ -138,13 +143,14 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
 
 error_code RocksDisk::ready() { return rocks_.db && !has_failed_ ? error_code() : heal(); }
 
-/// After an error RocksDB is told to go on. From a full disk it recovers by itself, looking for room every few seconds,
-/// and is busy until then: trying to write is how to find out. After other errors it is closed and opened again.
+/// After an error RocksDB is told to go on. It recovers from a full disk by itself: it looks for room every few
+/// seconds, and says "busy" until then, so the next write is how to find out. After other errors it is closed and
+/// opened again.
 error_code RocksDisk::heal() {
   const Status resumed = rocks_.db ? rocks_.db->Resume() : Status::Aborted("closed");
   if (resumed.ok() || resumed.IsBusy()) return {};
   if (resumed.IsNoSpace()) return to_error(resumed);
-  // Closed it could not even be read: not before it is likely to open again.
+  // A closed database cannot even be read, so close it only when it is likely to open again.
   if (const error_code error = directory_.try_writing()) return error;
   const std::unique_lock lock(reopening_);
   if (rocks_.db) earlier_device_bytes_ += device_bytes(*rocks_.statistics);
@@ -153,7 +159,8 @@ error_code RocksDisk::heal() {
   auto again = open_rocks(directory_, config_, &opening, Remedies::kNone);
   if (!again) return again.error();
   rocks_ = std::move(*again);
-  // What was in memtables is gone with its records. These are not written again by themselves:
+  KV_ASSERT(rocks_.db != nullptr && rocks_.blocks != nullptr);
+  // What was in memtables is gone with its records, and the store does not repeat namespaces and erasures.
   for (const auto& [id, record] : spaces_) {
     if (const error_code error = put_namespace(id, record)) return error;
   }
@@ -172,8 +179,10 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   read_bytes_ += read->value.size();
   const auto block_bytes = block_bytes_of_value(read->value.size());
   if (!block_bytes) return make_error_code(Errc::kCorruptBlock);
+  KV_ASSERT(*block_bytes < read->value.size());
   const std::size_t checksum_bytes = read->value.size() - *block_bytes;
   read->checksums = decode_checksums({read->value.data(), checksum_bytes});
+  KV_ASSERT(read->checksums.size() == stripe_count(*block_bytes));
   DiskBlock block;
   block.bytes = std::as_bytes(std::span(read->value.data() + checksum_bytes, *block_bytes));
   if (epoch_of(key) < seed_epoch_) {
@@ -184,7 +193,7 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   return block;
 }
 
-/// A block of format 1: its checksums are verified, and replaced by those that its name has now.
+/// A block of format 1: its checksums are verified with the seed of then, and replaced by those that its name has now.
 error_code RocksDisk::use_new_seeds(DiskKey key, std::span<const std::byte> bytes,
                                     std::vector<std::uint64_t>& checksums) const {
   std::string value;
@@ -219,7 +228,7 @@ error_code RocksDisk::drop_before(DiskKey end) {
   const auto until = static_cast<std::uint64_t>(end);
   const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(end);
   if (until > first_key_) {
-    // Records first: a record without its block would be one that read() does not find.
+    // Records first. The other way round, a crash in between would leave records that name blocks that are gone.
     rocksdb::WriteBatch batch;
     Status status = batch.DeleteRange(rocks_.records.get(), slice(from), slice(to));
     if (status.ok()) status = rocks_.write(batch, config_.write_patience);
@@ -238,7 +247,7 @@ error_code RocksDisk::add_namespace(const NamespaceId& id, const std::string& re
   return put_namespace(id, record);
 }
 
-/// Written out with the blocks around it, and after them: what a crash leaves is a record too many, never one too few.
+/// Written out with the blocks around it, and after them: a crash leaves a namespace too many, never one too few.
 error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
   if (const error_code error = ready()) return error;
   rocksdb::WriteBatch batch;
@@ -263,7 +272,7 @@ error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& re
 }
 
 bool RocksDisk::is_in_a_file(DiskKey key) const {
-  if (epoch_of(key) == epoch_) return true;  // of this start: in a memtable, or in a file since
+  if (epoch_of(key) == epoch_) return true;  // written since this start: in a memtable or in a newer file
   const auto after = std::ranges::upper_bound(files_at_open_, key, {}, &BlockFile::first);
   return after != files_at_open_.begin() && std::prev(after)->last >= key;
 }
@@ -330,7 +339,8 @@ error_code RocksDisk::drop_files(DiskKey first, DiskKey last) {
   return report(rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), &begin, &end), "drop");
 }
 
-/// Passes a status on as an error, and says the first of a series in the log, with RocksDB's own words.
+/// Passes a status on as an error, and logs the first of a series in RocksDB's own words: a disk that is full fails
+/// many times a second.
 error_code RocksDisk::report(const Status& status, const char* doing) {
   if (status.ok()) {
     if (has_failed_) spdlog::info("spill: {}: the disk can be written again", config_.path.string());

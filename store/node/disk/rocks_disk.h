@@ -1,15 +1,5 @@
-// store/node/disk/rocks_disk.h: the daemon's disk. Blocks enter with their records, lie in RocksDB under growing keys,
-// and come back unverified (the reader compares them with their name-bound checksums).
-//
-// Reading order of what it is made of:
-//   spill_format.h      the bytes: keys, records, checksums, the FORMAT file (docs/spill-format.md)
-//   spill_directory.h   the directory: ours or not, locked, writable
-//   rocks_options.h     how RocksDB is set up, and why
-//   drop_log.h          what was dropped, durably
-//   write_behind.h      a table is built while what is built already is written
-//   rocks_scan.h        a walk over small entries that steps over damage
-//   table_footer.h      what RocksDB believes unchecked, checked
-//   rocks_open.h        from a directory in any state to an open database
+// store/node/disk/rocks_disk.h: one directory as a disk. Blocks enter with their records, lie in RocksDB under growing
+// keys, and come back unverified: the reader compares them with their name-bound checksums.
 #pragma once
 
 #include <atomic>
@@ -32,31 +22,31 @@ namespace kv {
 
 /// kv::Disk on one directory. How it is made exact:
 ///   1. A block and its record are one write without WAL, and all column families are flushed together (atomic_flush):
-///      after kill -9 either both are there or neither, and what is there is a prefix of what was written.
+///      after kill -9 both are there or neither is, and what is there is a prefix of what was written.
 ///   2. load() names a record only if a live file of the block family covers its key. Files are never merged, only
-///      moved and dropped whole, so that covering means holding.
-///   3. After a failed write the next call that writes opens the database anew if RocksDB cannot go on by itself; what
-///      was in memtables is then gone with its records, as in 1.
+///      moved and dropped whole, so covering means holding.
+///   3. After a failed write, the next call that writes opens the database anew if RocksDB cannot go on by itself. What
+///      was in memtables is then gone together with its records, as in 1.
 ///   4. Nothing goes through a WAL. Erasures and namespaces are written out with the blocks around them, or by flush();
-///   the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are full;
-///   if that fails it loses count of its column families and ends the process when it is closed.)
+///      the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are
+///      full. If that fails, it loses count of its column families and ends the process when it is closed.)
 /// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
-/// when memtable_count memtables are full, write_patience at most; a read is one pread of the block and two copies.
+/// while memtable_count memtables are full, up to write_patience; a read is one pread of the block and two copies.
 class RocksDisk final : public Disk {
  public:
   /// Succeeds on every directory that is ours, or can become ours, whatever damage it has; `opening` (may be null) says
-  /// what had to be given up. Errors: those of SpillDirectory::open, and a disk that cannot be used at all; then
-  /// `opening->text` says what is wrong and what to do.
-  /// `accepted` (may be empty) is called between the two: once the directory is ours, before what may be slow.
+  /// what had to be given up. `accepted` (may be empty) is called once the directory is ours, before anything slow.
+  /// Errors: those of SpillDirectory::open, and a disk that cannot be used at all; then `opening->text` says what is
+  /// wrong and what to do.
   static Result<std::unique_ptr<RocksDisk>> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr,
                                                  const std::function<void()>& accepted = {});
   ~RocksDisk() override;  ///< Without flush() before, what is in memtables is lost, as after kill -9.
 
-  /// Which of several directories this is, if it ever was one of several; a directory alone is any.
+  /// Which of several directories this is. Nothing: it has always been alone, and can take any place.
   std::optional<DiskPlace> recorded_place() const { return place_; }
-  bool is_new() const { return files_at_open_.empty(); }  ///< Or has nothing worth a place of its own.
-  /// Becomes one of several: from now on its keys have this place, and this epoch (its own or a larger one), durably.
-  /// Call before any write.
+  bool is_new() const { return files_at_open_.empty(); }  ///< Or holds no block, which is the same to its place.
+  /// Becomes one of several: from now on its keys have this place and this epoch, durably. Requires: an epoch not below
+  /// its own; nothing was written yet.
   error_code join(DiskPlace place, std::uint32_t epoch);
 
   std::vector<DiskPlace> places() const override { return {place_.value_or(0)}; }
@@ -75,10 +65,9 @@ class RocksDisk final : public Disk {
   error_code flush() override;
   DiskStats stats() const override;
 
-  /// The files that hold blocks, smallest keys first; what is still in memtables is in none of them. For tools and
-  /// tests.
+  /// The files that hold blocks, smallest keys first; blocks in memtables are in none of them. For tools and tests.
   std::vector<BlockFile> block_files() const;
-  /// Gives whole files back that lie in [first, last]. Requires that no block in there is named any more.
+  /// Gives back whole files that lie in [first, last]. Requires that no block in that range is named any more.
   error_code drop_files(DiskKey first, DiskKey last);
 
  private:
@@ -95,20 +84,20 @@ class RocksDisk final : public Disk {
   error_code report(const rocksdb::Status& status, const char* doing);
 
   const RocksDiskConfig config_;
-  SpillDirectory directory_;  // its lock is given back last
+  SpillDirectory directory_;  // first: its lock is given back last
   DropLog drops_;
-  mutable std::shared_mutex reopening_;  // shared by whoever may run beside heal(): read(), load() and stats()
-  RocksHandles rocks_;                   // closed (db is null) after an error from which it could not be opened again
+  mutable std::shared_mutex reopening_;  // shared by calls that may run beside heal(): read(), load() and stats()
+  RocksHandles rocks_;                   // closed (db is null) if heal() could not open it again
   std::uint32_t epoch_ = 0;
-  std::uint32_t seed_epoch_ = 0;  // blocks of earlier ones have checksums of format 1
+  std::uint32_t seed_epoch_ = 0;  // blocks of earlier epochs have checksums of format 1
   std::optional<DiskPlace> place_;
   std::vector<BlockFile> files_at_open_;       // sorted, disjoint
-  std::atomic<std::uint64_t> first_key_ = 0;   // smaller ones were dropped
-  std::uint64_t next_key_ = 0;                 // the smallest that write() accepts
+  std::atomic<std::uint64_t> first_key_ = 0;   // smaller keys were dropped
+  std::uint64_t next_key_ = 0;                 // the smallest key that write() accepts
   bool has_failed_ = false;                    // RocksDB refuses writes until heal()
   std::map<NamespaceId, std::string> spaces_;  // added since the start, and not removed
-  std::vector<DiskKey> unflushed_;             // erased, not by flush() written out yet
-  rocksdb::WriteBatch batch_;                  // kept for its memory
+  std::vector<DiskKey> unflushed_;             // erased, and not yet written out by flush()
+  rocksdb::WriteBatch batch_;                  // reused, to keep its memory
   std::atomic<std::uint64_t> written_bytes_ = 0;
   std::uint64_t earlier_device_bytes_ = 0;  // of databases closed by heal()
   mutable std::atomic<std::uint64_t> read_bytes_ = 0;

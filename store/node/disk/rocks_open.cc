@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/assert.h"
 #include "store/node/disk/rocks_scan.h"
 #include "store/node/disk/spill_format.h"
 #include "store/node/disk/table_footer.h"
@@ -18,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using rocksdb::Status;
 
-/// Errors of the place and not of the data: giving data up would not help.
+/// Errors of the place and not of the data: giving data up would not help. RocksDB keeps the errno only as the end of a
+/// message.
 bool is_of_the_place(const Status& status) {
   if (status.IsNoSpace() || status.IsMemoryLimit()) return true;
   if (!status.IsIOError()) return false;
@@ -33,7 +35,7 @@ bool holds_nothing(const fs::path& database) {
     if (name.ends_with(".sst") || name.ends_with(".log") || name.starts_with("MANIFEST") || name == "CURRENT")
       return false;
   }
-  return !error || error == std::errc::no_such_file_or_directory;  // what cannot be seen may be there
+  return !error || error == std::errc::no_such_file_or_directory;  // a directory that cannot be read may hold data
 }
 
 struct Attempt {
@@ -44,7 +46,7 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
                      RocksHandles& rocks) {
   rocksdb::DBOptions options = database_options(direct_io);
   auto families = column_families(config);
-  // Never where something is: without CURRENT, RocksDB would begin anew and delete all files as unknown.
+  // Only where nothing is: if CURRENT is missing, RocksDB would begin anew and delete all files as unknown.
   options.create_if_missing = holds_nothing(directory.database());
   if (attempt.is_lenient) {
     options.paranoid_checks = false;
@@ -54,11 +56,12 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
   rocksdb::DB* db = nullptr;
   const std::string path = directory.database().string();
   std::error_code ignored;
-  if (!config.read_only && fs::create_directory(path, ignored))  // RocksDB does it too, with an error in the log
-    fs::permissions(path, fs::perms::owner_all, ignored);
+  // RocksDB would make it too, but with an error in the log and with its own mode.
+  if (!config.read_only && fs::create_directory(path, ignored)) fs::permissions(path, fs::perms::owner_all, ignored);
   const Status status = config.read_only ? rocksdb::DB::OpenForReadOnly(options, path, families, &handles, &db)
                                          : rocksdb::DB::Open(options, path, families, &handles, &db);
   if (!status.ok()) return status;
+  KV_ASSERT(db != nullptr && handles.size() == families.size());
   rocks.db.reset(db);
   rocks.fallback.reset(handles[0]);
   rocks.state.reset(handles[1]);
@@ -68,16 +71,17 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
   return status;
 }
 
-/// Makes a small family readable from end to end: what can be read is written anew. A compaction that met the damage
-/// later would stop all writes.
+/// Makes a small family readable from end to end: what can be read is written anew. Otherwise a compaction would meet
+/// the damage later and stop all writes.
 Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size_t index, std::string* text) {
+  KV_ASSERT(index == 1 || index == 2);  // in the order of column_families()
   auto& family = index == 1 ? rocks.state : rocks.records;
   std::vector<std::pair<std::string, std::string>> kept;
   const auto keep = [&](std::string_view key, std::string_view value) {
     kept.emplace_back(key, value);
     return true;
   };
-  // First without keeping: a million records are not copied for the sake of damage that is not there.
+  // First without keeping anything: a million records are not copied for damage that is not there.
   ScanResult scan = scan_backwards(*rocks.db, family.get(), [](std::string_view, std::string_view) { return true; });
   if (!scan.status.ok() || scan.damaged_places == 0) return scan.status;
   scan = scan_backwards(*rocks.db, family.get(), keep);
@@ -108,7 +112,8 @@ Status mend(RocksHandles& rocks, const RocksDiskConfig& config, std::string* tex
   return status;
 }
 
-/// CURRENT names the MANIFEST that counts. It is one line, and there is rarely more than one MANIFEST.
+/// CURRENT names the MANIFEST that counts. Without a sound CURRENT the newest MANIFEST is taken; there is rarely more
+/// than one. Numbers in their names grow, so a longer name is a newer one.
 void mend_current(const fs::path& database, std::string* text) {
   const std::string current = read_small_file(database / "CURRENT");
   std::error_code ignored;
@@ -125,7 +130,8 @@ void mend_current(const fs::path& database, std::string* text) {
   *text += "CURRENT was damaged or missing and names " + newest + " again. ";
 }
 
-/// Drops files of blocks that are gone or whose index cannot be read; RocksDB would stumble over them at every start.
+/// Drops files of blocks that are missing, or whose index cannot be read: RocksDB would refuse to open with them at
+/// every start.
 Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
   for (const BlockFile& file : block_files(rocks)) {
     const DiskKeyText first = encode_key(file.first), last = encode_key(file.last);
@@ -155,10 +161,10 @@ Status repair(const SpillDirectory& directory, const RocksDiskConfig& config, bo
   return rocksdb::RepairDB(directory.database().string(), database_options(direct_io), column_families(config));
 }
 
-/// Where RepairDB puts what it does not use, and we tables that it must not see.
+/// Where RepairDB puts files that it does not use, and where we put tables that RocksDB must not see.
 fs::path lost_files(const SpillDirectory& directory) { return directory.database() / "lost"; }
 
-/// Takes tables out that would end the process. Errors: the system's.
+/// Takes out tables that would end the process (table_footer.h). Errors: the system's.
 error_code take_out(const std::vector<fs::path>& tables, const SpillDirectory& directory, std::string* text) {
   std::error_code error;
   fs::create_directory(lost_files(directory), error);
@@ -181,7 +187,7 @@ Result<DirectIo> choose_direct_io(const SpillDirectory& directory, const RocksDi
                                   DiskOpening* opening) {
   if (config.direct_io == DirectIo::kOff) return DirectIo::kOff;
   if (config.read_only)
-    return config.direct_io == DirectIo::kOn ? DirectIo::kOn : DirectIo::kOff;  // trying would write
+    return config.direct_io == DirectIo::kOn ? DirectIo::kOn : DirectIo::kOff;  // to try it out would write
   if (directory.allows_direct_io()) return DirectIo::kOn;
   if (config.direct_io == DirectIo::kOn) {
     opening->text = config.path.string() +
@@ -209,27 +215,31 @@ std::vector<BlockFile> block_files(const RocksHandles& rocks) {
 }
 
 void RocksHandles::close() {
+  // RocksDB asserts that handles go before their database.
   for (auto* handle : {&fallback, &state, &records, &blocks}) handle->reset();
   db.reset();
 }
 
 Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const {
   rocksdb::WriteOptions options;
+  KV_ASSERT(db != nullptr);
   options.disableWAL = true;   // RocksDisk, 4
-  options.no_slowdown = true;  // "incomplete", with nothing written, where it would wait
+  options.no_slowdown = true;  // where it would wait, it writes nothing and returns "incomplete"
   const auto give_up = std::chrono::steady_clock::now() + patience;
   for (;;) {
     Status status = db->Write(options, &batch);
     if (!status.IsIncomplete()) return status;
     if (std::chrono::steady_clock::now() >= give_up)
       return Status::TimedOut("no room in memory, since the disk takes nothing", status.ToString());
-    // Costs nothing while the disk keeps up, and no throughput when it does not: other memtables are being written out.
+    // Never reached while the disk keeps up. Otherwise it costs no throughput: memtables are being written out
+    // meanwhile.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
 Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config, DiskOpening* opening,
                                 Remedies remedies) {
+  KV_ASSERT(opening != nullptr);
   const auto chosen = choose_direct_io(directory, config, opening);
   if (!chosen) return chosen.error();
   const bool direct_io = *chosen == DirectIo::kOn;
@@ -246,6 +256,7 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
     }
     first_step = DiskRecovery::kSalvaged;
   }
+  // From the remedy that gives up least to the one that gives up all, until RocksDB opens.
   for (const DiskRecovery step :
        {DiskRecovery::kNone, DiskRecovery::kSalvaged, DiskRecovery::kRepaired, DiskRecovery::kStartedEmpty}) {
     if (step < first_step) continue;

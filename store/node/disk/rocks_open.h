@@ -31,7 +31,7 @@ struct DiskOpening {
   std::string text;  ///< For the operator: what was damaged and given up, or why it cannot be opened. Empty: nothing.
 };
 
-/// An open database. Handles go before it.
+/// An open database. The handles are destroyed before it.
 struct RocksHandles {
   std::unique_ptr<rocksdb::DB> db;
   std::unique_ptr<rocksdb::ColumnFamilyHandle> fallback;  // RocksDB's `default`, empty
@@ -39,16 +39,16 @@ struct RocksHandles {
   std::shared_ptr<rocksdb::Statistics> statistics;
 
   void close();  ///< Before another is assigned: assignment would close the database under its handles.
-  /// A write without WAL, all of it or nothing. While memtables are full it waits here and looks again each
-  /// millisecond, `patience` at most: inside the library the wait has no end. RocksDB 9 waits there for a full disk to
-  /// be recovered, which waits for room; a device that hangs holds a write there in every release.
+  /// A write without WAL, all of it or nothing. While memtables are full it waits here, looking again each millisecond,
+  /// up to `patience`. Inside the library the wait has no end: a device that hangs holds a write there in every
+  /// release, and RocksDB 9 waits there until a full disk has room.
   rocksdb::Status write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const;
   std::vector<rocksdb::ColumnFamilyHandle*> all() const {
     return {fallback.get(), state.get(), records.get(), blocks.get()};
   }
 };
 
-/// A file of blocks: it holds all keys ever written from first to last.
+/// A file of blocks. It holds all keys from first to last that were ever written.
 struct BlockFile {
   std::uint64_t number = 0;
   DiskKey first{}, last{};
@@ -58,7 +58,8 @@ struct BlockFile {
 std::vector<BlockFile> block_files(const RocksHandles& rocks);  ///< Smallest keys first.
 
 enum class Remedies { kAllowed, kNone };
-/// `Remedies::kNone`: as it is or not at all; for a database that was open a moment ago.
+/// `Remedies::kNone`: as it is or not at all. For a database that was open a moment ago: what is wrong with it is the
+/// disk, and nothing must be given up for that.
 Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config, DiskOpening* opening,
                                 Remedies remedies = Remedies::kAllowed);
 

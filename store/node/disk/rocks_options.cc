@@ -13,6 +13,7 @@
 #include <limits>
 #include <string_view>
 
+#include "base/assert.h"
 #include "store/node/disk/write_behind.h"
 
 namespace kv {
@@ -31,19 +32,20 @@ class Log final : public rocksdb::Logger {
     std::vsnprintf(text, sizeof text, format, arguments);
     std::string_view line(text);
     while (line.ends_with('\n') || line.ends_with(' ')) line.remove_suffix(1);
-    // Stalls and failed jobs are warnings there; what matters of them comes back as the status of a call.
+    // Stalls and failed jobs are warnings there. The ones that matter come back as the status of a call.
     spdlog::log(level >= rocksdb::ERROR_LEVEL ? spdlog::level::warn : spdlog::level::debug, "rocksdb: {}", line);
   }
 };
 
-/// A damaged byte costs what shares its data block; a block's value is a data block of its own if it is larger.
+/// A damaged byte costs everything in its data block. A value that is larger than a data block has one of its own, so
+/// most blocks of the cache do.
 rocksdb::BlockBasedTableOptions table_options(std::size_t data_block_bytes) {
   rocksdb::BlockBasedTableOptions table;
-  // As Debian builds the library, this is the cheapest by far: blocks of 2 MiB cost 0.52 s of processor time a GB
-  // written and 0.24 read, with XXH3 0.68 and 0.43, and CRC32C is computed in software at 1.4 GB/s.
+  // By far the cheapest as Debian builds the library. Blocks of 2 MiB cost 0.52 s of processor time for each GB written
+  // and 0.24 s for each GB read; with XXH3 0.68 s and 0.43 s; CRC32C is computed in software, at 1.4 GB/s.
   table.checksum = rocksdb::kxxHash64;
   table.block_size = data_block_bytes;
-  table.no_block_cache = true;  // what is hot is in the arena; cached here it would take that memory twice
+  table.no_block_cache = true;  // hot blocks are in the arena; cached here they would take memory twice
   table.format_version = 5;
   table.index_block_restart_interval = 16;
   return table;
@@ -64,8 +66,8 @@ rocksdb::ColumnFamilyOptions block_family(const RocksDiskConfig& config) {
   family.compression = rocksdb::kNoCompression;
   family.write_buffer_size = config.memtable_bytes;
   family.max_write_buffer_number = config.memtable_count;
-  // Keys only grow, so files never overlap and "compaction" from level 0 to 1 renames them. It is needed: files are
-  // dropped by range from level 1 on only. Nothing else may start one.
+  // Keys only grow, so files never overlap, and a "compaction" from level 0 to 1 only renames them. It is needed, since
+  // only files from level 1 on can be dropped by range. Nothing else may start a compaction.
   family.num_levels = 2;
   family.level_compaction_dynamic_level_bytes = false;
   family.level0_file_num_compaction_trigger = 1;
@@ -77,20 +79,20 @@ rocksdb::ColumnFamilyOptions block_family(const RocksDiskConfig& config) {
   family.target_file_size_base = std::uint64_t{1} << 40;
   family.ttl = 0;  // RocksDB's default rewrites every file after 30 days
   family.periodic_compaction_seconds = 0;
-  // 16 KiB: small blocks share an index entry (each entry costs memory for as long as the file lives), and reading
-  // 16 KiB takes hardly longer than 4.
+  // 16 KiB: small blocks share an index entry, which costs memory for as long as the file lives, and reading 16 KiB
+  // takes hardly longer than reading 4.
   family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table_options(16 << 10)));
   return family;
 }
 
-/// Every file open, if there are descriptors for it: opening one for a read costs three reads of its own.
+/// Every file stays open if there are descriptors for it: opening a file for one read costs three more reads.
 int open_files_max() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 500'000) return -1;
   return static_cast<int>(std::max<rlim_t>(limit.rlim_cur / 2, 64));
 }
 
-/// Lives as long as the process, since every database needs it to its end.
+/// Never destroyed: every database needs it to its end, and some end with the process.
 rocksdb::Env* write_behind_env() {
   static rocksdb::Env* const env = rocksdb::NewCompositeEnv(write_behind(rocksdb::FileSystem::Default())).release();
   return env;
@@ -105,17 +107,18 @@ rocksdb::DBOptions database_options(bool direct_io) {
   options.use_direct_reads = direct_io;
   options.use_direct_io_for_flush_and_compaction = direct_io;
   if (direct_io) options.env = write_behind_env();
-  options.writable_file_max_buffer_size = 64 << 10;  // what is larger goes to the file without another copy
+  options.writable_file_max_buffer_size = 64 << 10;  // larger writes go to the file without another copy
   options.max_open_files = open_files_max();
   options.skip_stats_update_on_db_open = true;
-  // One at a time. Of two atomic flushes of which the first meets a full disk, RocksDB 7.8 has the second wait for the
-  // first to be done again, and what would do it again wait for the second: for ever.
+  // One at a time, or two of them can wait for each other for ever. If the first of two atomic flushes meets a full
+  // disk, RocksDB 7.8 has the second wait until the first is repeated, and the repetition wait until the second is
+  // over.
   options.max_background_flushes = 1;
   options.max_background_compactions = 1;
-  // Nobody waits for them: whoever serves goes first. (Of the whole process, but nothing else in it uses the pools.)
+  // Nobody waits for flushes, so serving goes first. The pools are the process's, but nothing else in it uses them.
   for (const auto pool : {rocksdb::Env::Priority::HIGH, rocksdb::Env::Priority::LOW})
     options.env->LowerThreadPoolCPUPriority(pool, rocksdb::CpuPriority::kLow);
-  options.avoid_flush_during_shutdown = true;  // flush() is asked for; a stuck disk must not hold up the end
+  options.avoid_flush_during_shutdown = true;  // a stuck disk must not hold up the end; whoever wants it calls flush()
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<Log>();
@@ -125,6 +128,7 @@ rocksdb::DBOptions database_options(bool direct_io) {
 }
 
 std::vector<rocksdb::ColumnFamilyDescriptor> column_families(const RocksDiskConfig& config) {
+  KV_ASSERT(config.memtable_count >= 2);  // with one, writes would wait for every flush
   return {{rocksdb::kDefaultColumnFamilyName, small_family(4 << 10)},
           {kStateFamily, small_family(64)},
           {kRecordsFamily, small_family(32 << 10)},

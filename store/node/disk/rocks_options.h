@@ -14,8 +14,8 @@
 namespace kv {
 
 enum class DirectIo {
-  kAuto,  ///< On where the file system allows it; else through the page cache, with a line in the log.
-  kOn,    ///< On; open fails where it is refused.
+  kAuto,  ///< On where the file system allows it. Elsewhere the page cache is used, and the log says so.
+  kOn,    ///< Opening fails where the file system refuses it.
   kOff,
 };
 
@@ -23,13 +23,14 @@ struct RocksDiskConfig {
   std::filesystem::path path;
   DirectIo direct_io = DirectIo::kAuto;
   std::size_t memtable_bytes = 64 << 20;  ///< Also the size of a file of blocks: what drop_before() gives back at once.
-  int memtable_count = 3;  ///< One is filled while others are written out: so much memory, and so much lost by kill -9.
-  /// How long a write waits for room in the memtables; then it is an error. Longer than the slowest flush of them all.
+  /// One is filled while the others are written out. So much memory is used, and so much is lost by kill -9.
+  int memtable_count = 3;
+  /// How long a write waits for room in the memtables before it fails. Longer than the slowest flush of all of them.
   std::chrono::milliseconds write_patience = std::chrono::seconds(30);
   bool read_only = false;  ///< For tools: nothing is repaired or written, epoch() is that of the last start.
 };
 
-/// Column families. `default` is RocksDB's own and stays empty: it is the one that cannot be dropped and made again.
+/// Column families. `default` is RocksDB's own and stays empty, since it cannot be dropped and made again.
 inline constexpr const char* kStateFamily = "state";      // "epoch", "n" + namespace id
 inline constexpr const char* kRecordsFamily = "records";  // key -> DiskRecord
 inline constexpr const char* kBlocksFamily = "blocks";    // key -> checksums and bytes
@@ -38,8 +39,8 @@ rocksdb::DBOptions database_options(bool direct_io);
 /// default, state, records, blocks: in this order.
 std::vector<rocksdb::ColumnFamilyDescriptor> column_families(const RocksDiskConfig& config);
 
-/// What a failed call means to the caller: ENOSPC, kCorruptBlock (damage: of bytes, or a file that is gone), else
-/// kDiskFailed.
+/// What a failed call means to the caller: ENOSPC, kCorruptBlock (damaged bytes, or a file that is missing), or for all
+/// else kDiskFailed.
 error_code to_error(const rocksdb::Status& status);
 
 }  // namespace kv

@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 
+#include "base/assert.h"
 #include "store/node/disk/spill_format.h"
 
 namespace kv {
@@ -11,15 +12,15 @@ namespace {
 
 using rocksdb::Slice;
 
-/// The first 8 bytes of a key as a number; a shorter key counts as followed by zeros.
+/// The first 8 bytes of a key as a number. A shorter key counts as followed by zeros.
 std::uint64_t number_of(std::string_view key) {
   std::string padded(key.substr(0, kDiskKeyBytes));
   padded.resize(kDiskKeyBytes, '\0');
   return static_cast<std::uint64_t>(*decode_key(padded));
 }
 
-/// Seeks the largest entry whose number is at most `number`. False if damage is in the way; true with an iterator that
-/// is not Valid() means that there is none.
+/// Seeks the largest entry whose number is at most `number`. False: damage is in the way. True, and `it` is not
+/// Valid(): there is none.
 bool seek(rocksdb::Iterator& it, std::uint64_t number) {
   const DiskKeyText text = encode_key(DiskKey{number});
   std::string key(text.data(), text.size());
@@ -32,7 +33,8 @@ bool seek(rocksdb::Iterator& it, std::uint64_t number) {
 bool seek_below_damage(rocksdb::Iterator& it, std::uint64_t damaged) {
   std::uint64_t bad = damaged;  // a seek to here fails
   std::uint64_t step = 1;
-  while (bad > 0) {  // ever further down, until one succeeds
+  // Down in steps that double, until a seek succeeds: damage is a data block or two, and keys are dense.
+  while (bad > 0) {
     const std::uint64_t next = bad > step ? bad - step : 0;
     if (!seek(it, next)) {
       bad = next;
@@ -40,7 +42,8 @@ bool seek_below_damage(rocksdb::Iterator& it, std::uint64_t damaged) {
       continue;
     }
     std::uint64_t good = next;
-    while (bad - good > 1) {  // the border between
+    KV_ASSERT(good < bad);
+    while (bad - good > 1) {  // then the border between the two
       const std::uint64_t middle = good + (bad - good) / 2;
       (seek(it, middle) ? good : bad) = middle;
     }
@@ -73,6 +76,7 @@ ScanResult scan_backwards(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
     }
     if (result.damaged_places++ == 0) result.damage = status;
     if (!seek_below_damage(*it, last)) return result;
+    KV_ASSERT(number_of(it->key().ToStringView()) < last);  // or the walk would not end
   }
 }
 

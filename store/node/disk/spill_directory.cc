@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "store/node/disk/spill_format.h"
 
 namespace kv {
@@ -32,20 +33,9 @@ constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;
 
 error_code as_error_code(const std::error_code& error) { return {error.value(), boost::system::generic_category()}; }
 
-/// A descriptor that closes itself.
-struct File {
-  explicit File(int opened) : number(opened) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (number >= 0) ::close(number);
-  }
-  int number;
-};
-
 error_code sync_directory(const fs::path& path) {
   const File directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.number < 0 || ::fsync(directory.number) != 0) return last_errno();
+  if (!directory.is_open() || ::fsync(directory.number()) != 0) return last_errno();
   return {};
 }
 
@@ -55,7 +45,7 @@ bool is_our_name(const std::string& name) {
          name.starts_with(kDamaged);
 }
 
-/// The name of something in the directory that no spill directory has, or "".
+/// The name of something that no spill directory has, or "". Whoever names a home directory by mistake keeps it.
 std::string foreign_name(const fs::path& path) {
   for (const std::string& name : names_in(path)) {
     if (!is_our_name(name)) return name;
@@ -66,9 +56,9 @@ std::string foreign_name(const fs::path& path) {
 /// Writes all of it, durably.
 error_code write_file(const fs::path& path, std::string_view bytes) {
   const File file(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, kFileMode));
-  if (file.number < 0) return last_errno();
-  const ssize_t written = ::write(file.number, bytes.data(), bytes.size());
-  if (written < 0 || ::fsync(file.number) != 0) return last_errno();
+  if (!file.is_open()) return last_errno();
+  const ssize_t written = ::write(file.number(), bytes.data(), bytes.size());
+  if (written < 0 || ::fsync(file.number()) != 0) return last_errno();
   if (static_cast<std::size_t>(written) < bytes.size()) return {ENOSPC, boost::system::generic_category()};
   return {};
 }
@@ -81,7 +71,7 @@ std::string octal(mode_t mode) {
   return text;
 }
 
-/// The directory and those above it, as far as they are not there.
+/// The directory, and its parents as far as they are not there. Only the directory itself gets our mode.
 error_code make_directories(const fs::path& path) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
@@ -89,7 +79,7 @@ error_code make_directories(const fs::path& path) {
   return ::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST ? error_code() : last_errno();
 }
 
-/// Whether nobody but this user (and root) can put something into the directory, or take it away from inside.
+/// Whether nobody but this user (and root) can put a file into the directory or take one away.
 error_code check_owner(int directory, const fs::path& path, std::string* why) {
   struct stat status {};
   if (::fstat(directory, &status) != 0) {
@@ -119,6 +109,7 @@ std::vector<std::string> names_in(const fs::path& path, std::error_code* failed)
 error_code replace_file(const fs::path& file, const std::string& text) {
   const fs::path next = file.string() + ".new";
   if (const error_code error = write_file(next, text)) return error;
+  // The order makes it durable: the bytes, the name, the directory that has the name.
   if (::rename(next.c_str(), file.c_str()) != 0) return last_errno();
   return sync_directory(file.parent_path());
 }
@@ -126,21 +117,23 @@ error_code replace_file(const fs::path& file, const std::string& text) {
 std::string read_small_file(const fs::path& file) {
   const File in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   std::string text(4096, '\0');
-  const ssize_t count = in.number < 0 ? -1 : ::read(in.number, text.data(), text.size());
+  const ssize_t count = in.is_open() ? ::read(in.number(), text.data(), text.size()) : -1;
+  KV_ASSERT(count <= static_cast<ssize_t>(text.size()));
   text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
   return text;
 }
 
 Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_only, std::string* why) {
-  // "link/" would follow the link.
+  KV_ASSERT(why != nullptr);
+  // Without the slash at the end: "link/" would follow the link.
   const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
   error_code error = read_only ? error_code() : make_directories(path);
-  int opened = -1;
+  SpillDirectory directory(path, File());
   if (!error) {
-    opened = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (opened < 0) error = last_errno();
+    directory.directory_ = File(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!directory.directory_.is_open()) error = last_errno();
   }
-  SpillDirectory directory(path, opened);
+  const int opened = directory.directory_.number();
   if (error) {
     struct stat status {};
     const bool is_link = ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
@@ -165,7 +158,7 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_onl
   }
   const std::string foreign = format ? "" : foreign_name(path);
   const File database(::openat(opened, kDatabase, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  const bool has_database = database.number >= 0 || errno != ENOENT;
+  const bool has_database = database.is_open() || errno != ENOENT;
   if (!foreign.empty() || (read_only && !format && !has_database)) {
     *why = path.string() + ": is not a spill directory" +
            (foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT") +
@@ -173,17 +166,17 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_onl
     return make_error_code(Errc::kMismatch);
   }
   if (has_database && !read_only) {
-    if (database.number < 0) {
+    if (!database.is_open()) {
       *why = directory.database().string() + ": is not a directory, or a symbolic link. Nothing was changed";
       return system_error(ENOTDIR);
     }
-    if ((error = check_owner(database.number, directory.database(), why))) return error;
+    if ((error = check_owner(database.number(), directory.database(), why))) return error;
   }
 
   if ((error = directory.take_lock(read_only, why))) return error;
   if (read_only) return directory;
   // Earlier versions left what is in it to the umask.
-  if (database.number >= 0 && ::fchmod(database.number, kDirectoryMode) != 0) error = last_errno();
+  if (database.is_open() && ::fchmod(database.number(), kDirectoryMode) != 0) error = last_errno();
   if (!error) error = directory.try_writing();
   if (!error && !format) {
     if (has_database) spdlog::warn("spill: {}: FORMAT was damaged or missing; written anew", path.string());
@@ -197,15 +190,16 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_onl
   return directory;
 }
 
-/// A lock that cannot be opened is none for who only reads.
+/// Whoever only reads goes on without a lock that cannot be opened: a tool may have no right to write.
 error_code SpillDirectory::take_lock(bool read_only, std::string* why) {
-  lock_ = ::openat(directory_, kLockFile, (read_only ? 0 : O_CREAT) | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kFileMode);
-  if (lock_ < 0 && !read_only) {
+  const int flags = (read_only ? 0 : O_CREAT) | O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+  lock_ = File(::openat(directory_.number(), kLockFile, flags, kFileMode));
+  if (!lock_.is_open() && !read_only) {
     const error_code error = last_errno();
     *why = path_.string() + ": cannot be written: " + error.message() + ". Check its owner, its mode and the mount";
     return error;
   }
-  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+  if (lock_.is_open() && ::flock(lock_.number(), LOCK_EX | LOCK_NB) != 0) {
     *why = path_.string() + ": is in use by process " +
            std::to_string(std::atol(read_small_file(path_ / kLockFile).c_str())) +
            ". Each node needs a spill directory of its own";
@@ -213,24 +207,16 @@ error_code SpillDirectory::take_lock(bool read_only, std::string* why) {
   }
   if (read_only) return {};
   const std::string owner = std::to_string(::getpid()) + "\n";
-  if (::ftruncate(lock_, 0) != 0 || ::pwrite(lock_, owner.data(), owner.size(), 0) < 0) {
-    spdlog::debug("spill: {}: the lock holds no process number", path_.string());  // it says who, no more
+  KV_ASSERT(lock_.is_open());
+  if (::ftruncate(lock_.number(), 0) != 0 || ::pwrite(lock_.number(), owner.data(), owner.size(), 0) < 0) {
+    // The number only tells an operator who holds the lock.
+    spdlog::debug("spill: {}: the lock holds no process number", path_.string());
   }
   return {};
 }
 
-SpillDirectory::SpillDirectory(SpillDirectory&& other) noexcept
-    : path_(std::move(other.path_)),
-      format_(other.format_),
-      directory_(std::exchange(other.directory_, -1)),
-      lock_(std::exchange(other.lock_, -1)) {}
-
-SpillDirectory::~SpillDirectory() {
-  if (lock_ >= 0) ::close(lock_);  // and with it goes the lock
-  if (directory_ >= 0) ::close(directory_);
-}
-
 error_code SpillDirectory::upgrade() {
+  KV_ASSERT(format_ >= kSpillFormatMin && format_ <= kSpillFormat);
   if (format_ == kSpillFormat) return {};
   const error_code error = replace_file(path_ / kFormatFile, format_text(kSpillFormat));
   if (!error) spdlog::info("spill: {}: format {} became format {}", path_.string(), format_, kSpillFormat);
@@ -241,11 +227,11 @@ error_code SpillDirectory::upgrade() {
 bool SpillDirectory::allows_direct_io() const {
   const fs::path probe = path_ / kProbeFile;
   const File file(::open(probe.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, kFileMode));
-  if (file.number < 0) return false;
-  const std::unique_ptr<void, decltype(&std::free)> page(std::aligned_alloc(4096, 4096), &std::free);
-  std::memset(page.get(), 0, 4096);
-  const bool is_written = ::pwrite(file.number, page.get(), 4096, 0) == 4096;
-  const bool is_read = ::pread(file.number, page.get(), 4096, 0) == 4096;
+  if (!file.is_open()) return false;
+  // Some file systems take the flag and refuse the calls.
+  alignas(4096) char page[4096] = {};
+  const bool is_written = ::pwrite(file.number(), page, sizeof page, 0) == sizeof page;
+  const bool is_read = ::pread(file.number(), page, sizeof page, 0) == sizeof page;
   ::unlink(probe.c_str());
   return is_written && is_read;
 }
@@ -266,7 +252,8 @@ error_code SpillDirectory::set_aside(const fs::path& what) const {
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
   const fs::path aside = path_ / (std::string(kDamaged) + std::to_string(now.count()));
   fs::rename(what, aside, error);
-  if (!error) fs::permissions(aside, fs::perms::owner_all, error);  // RocksDB's repair makes directories of its own
+  if (!error)
+    fs::permissions(aside, fs::perms::owner_all, error);  // RocksDB's repair makes directories with its own mode
   if (error) return as_error_code(error);
   return sync_directory(path_);
 }

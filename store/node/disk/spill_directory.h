@@ -1,14 +1,15 @@
 // store/node/disk/spill_directory.h: the directory given by --spill-path, before RocksDB sees it: whether it is ours,
-// whether somebody else uses it, whether it can be written.
+// whether another process uses it, whether it can be written.
 //
 //     FORMAT             two lines of text: which format this is
-//     LOCK               held (flock) by the process that uses the directory; its number is in it
+//     LOCK               held (flock) by the process that uses the directory; contains its number
+//     DROPS              what was dropped (drop_log.h)
 //     db/                RocksDB
 //     damaged-<time>/    at most one: what the last repair took out of use; may be deleted at any time
 //
-// Blocks are other people's prompts: the directory is made with mode 0700, files with 0600, and one that another user
-// owns, may write or can redirect is refused. Looked at is the directory that was opened, never a path a second time.
-// Its parents are the operator's affair: whoever may write there can take the directory away, as in every file system.
+// Blocks are other people's prompts. The directory is made with mode 0700 and files with 0600. A directory that another
+// user owns, may write or can redirect is refused. The checks look at the directory that was opened, never at its path
+// a second time. Its parents are the operator's affair: whoever may write there can take the directory away.
 #pragma once
 
 #include <filesystem>
@@ -17,46 +18,48 @@
 #include <vector>
 
 #include "base/result.h"
+#include "store/node/disk/file.h"
 
 namespace kv {
 
 /// Owns the lock. Thread safety: none.
 class SpillDirectory {
  public:
-  /// Takes the directory, making it if need be; `read_only` changes nothing in it, and requires that it is there.
-  /// Errors, each with `*why` for the operator and the directory left as it was: kUnsupported (newer format), kMismatch
-  /// (not a spill directory), kBusy (another process has it), EPERM or ELOOP (another user's, open to other users'
-  /// writes, or a symbolic link; owner and mode do not matter for `read_only`), kDiskFailed or what the system said
-  /// (cannot be used).
+  /// Takes the directory, and makes it if it is not there. `read_only` changes nothing, and requires that it is there.
+  /// Errors, each with `*why` for the operator and the directory left as it was:
+  ///   kUnsupported     a newer format
+  ///   kMismatch        not a spill directory
+  ///   kBusy            another process has it
+  ///   EPERM, ELOOP     another user's, or writable by others, or a symbolic link (`read_only` ignores owner and mode)
+  ///   kDiskFailed, or what the system said: it cannot be used
   static Result<SpillDirectory> open(const std::filesystem::path& path, bool read_only, std::string* why);
-  SpillDirectory(SpillDirectory&& other) noexcept;
-  SpillDirectory& operator=(SpillDirectory&&) = delete;
-  ~SpillDirectory();
 
   std::filesystem::path database() const { return path_ / "db"; }
   std::uint32_t format() const { return format_; }
   error_code upgrade();  ///< From now on the directory has format kSpillFormat. Durable.
-  /// Whether files here can be read and written past the page cache. Tries it with a file of its own.
+  /// Whether files here can be read and written past the page cache. Tried out with a file of its own.
   bool allows_direct_io() const;
-  /// One 4 KiB write that reaches the device: a full, read-only or failing disk is found out here and not inside
-  /// RocksDB, where it would look like damage.
+  /// One 4 KiB write that reaches the device: a full, read-only or failing disk shows here. Inside RocksDB it would
+  /// look like damage.
   error_code try_writing() const;
-  /// Moves `what` (below the directory) to damaged-<time>/, in place of what was there before. Errors: the system's.
+  /// Moves `what` (below the directory) to damaged-<time>/ and deletes what an earlier call moved. Errors: the
+  /// system's.
   error_code set_aside(const std::filesystem::path& what) const;
 
  private:
-  SpillDirectory(std::filesystem::path path, int directory) : path_(std::move(path)), directory_(directory) {}
+  SpillDirectory(std::filesystem::path path, File directory)
+      : path_(std::move(path)), directory_(std::move(directory)) {}
   error_code take_lock(bool read_only, std::string* why);
 
   std::filesystem::path path_;
   std::uint32_t format_ = 0;
-  int directory_ = -1;
-  int lock_ = -1;
+  File directory_;
+  File lock_;  ///< Closed first: the lock goes before what it protects.
 };
 
-/// Names of what is in a directory, as many as can be read; `failed` (may be null): why not all.
+/// The names in a directory, as many as can be read; `failed` (may be null) says why not all.
 std::vector<std::string> names_in(const std::filesystem::path& path, std::error_code* failed = nullptr);
-/// Replaces a small file by another text, durably: it is the old or the new one after a power cut.
+/// Replaces a small file by another text, durably: after a power cut it is the old one or the new one.
 error_code replace_file(const std::filesystem::path& file, const std::string& text);
 std::string read_small_file(const std::filesystem::path& file);  ///< At most 4 KiB of it; empty if it cannot be read.
 

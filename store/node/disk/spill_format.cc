@@ -16,7 +16,7 @@ constexpr std::uint32_t kBlockBytesMax = 1u << 30;  // as in a namespace record
 constexpr std::string_view kFormatPrefix = "kvstore-spill ";
 constexpr std::string_view kChecksumPrefix = "xxh3 ";
 
-/// Byte by byte: compilers make one move of it, on either byte order.
+/// Byte by byte, whatever the machine's byte order. Compilers make one move of the loop.
 template <class T>
 void append_little_endian(std::string& text, T value) {
   for (std::size_t i = 0; i < sizeof value; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
@@ -88,12 +88,14 @@ Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   take(record.parent.bytes);
   record.position = load_little_endian<std::uint32_t>(value);
   record.block_bytes = load_little_endian<std::uint32_t>(value.substr(4));
+  KV_ASSERT(value.size() == (is_old ? 8 : 16));
   if (!is_old) record.moved_from = DiskKey{load_little_endian<std::uint64_t>(value.substr(8))};
   if (record.block_bytes == 0 || record.block_bytes > kBlockBytesMax) return make_error_code(Errc::kCorruptBlock);
   return record;
 }
 
 std::optional<std::size_t> block_bytes_of_value(std::size_t value_bytes) {
+  // A stripe and its checksum are kStripeBytes + 8 bytes; the last stripe may be shorter, but not empty.
   const std::size_t sums = (value_bytes + kStripeBytes + 7) / (kStripeBytes + 8);
   if (value_bytes <= 8 * sums) return std::nullopt;
   const std::size_t block_bytes = value_bytes - 8 * sums;
@@ -132,6 +134,7 @@ std::optional<DiskDrop> decode_drop(std::string_view entry) {
   const std::uint64_t sum = stripe_checksum(0, 0, std::as_bytes(std::span(entry.data(), kSummed)));
   if (load_little_endian<std::uint64_t>(entry.substr(kSummed)) != sum) return std::nullopt;
   DiskDrop drop;
+  static_assert(sizeof drop.space.bytes == 16 && sizeof drop.hash.bytes == 32);
   std::memcpy(drop.space.bytes.data(), entry.data(), 16);
   std::memcpy(drop.hash.bytes.data(), entry.data() + 16, 32);
   drop.before = DiskKey{load_little_endian<std::uint64_t>(entry.substr(48))};
@@ -149,7 +152,10 @@ std::optional<std::uint32_t> decode_epoch(std::string_view value) {
   return load_little_endian<std::uint32_t>(value);
 }
 
-std::string encode_place(DiskPlace place) { return std::string(1, static_cast<char>(place)); }
+std::string encode_place(DiskPlace place) {
+  KV_ASSERT(place < kPlaceCount);  // or decode_place() would not know it
+  return std::string(1, static_cast<char>(place));
+}
 
 std::optional<DiskPlace> decode_place(std::string_view value) {
   if (value.size() != 1 || static_cast<unsigned char>(value[0]) >= kPlaceCount) return std::nullopt;
@@ -165,7 +171,8 @@ std::optional<std::uint32_t> parse_format_text(std::string_view text) {
   if (!text.starts_with(kFormatPrefix)) return std::nullopt;
   std::uint32_t format = 0;
   std::from_chars(text.data() + kFormatPrefix.size(), text.data() + text.size(), format);
-  if (!text.starts_with(format_text(format))) return std::nullopt;  // not a number, or written in another way
+  // Compared as a whole: what is not a number, or has another checksum, is not what this line would be.
+  if (!text.starts_with(format_text(format))) return std::nullopt;
   return format;
 }
 

@@ -1,4 +1,4 @@
-// store/node/disk/spill_format.h: every byte that a spill directory holds besides RocksDB's own (docs/spill-format.md).
+// store/node/disk/spill_format.h: every byte in a spill directory that is not RocksDB's own (docs/spill-format.md).
 // Pure functions, no RocksDB.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace kv {
 
 inline constexpr std::uint32_t kSpillFormat = 2;     ///< What this build writes.
-inline constexpr std::uint32_t kSpillFormatMin = 1;  ///< What it reads too, and turns into its own.
+inline constexpr std::uint32_t kSpillFormatMin = 1;  ///< The oldest that it reads, and turns into its own.
 inline constexpr std::size_t kDiskKeyBytes = 8;
 inline constexpr std::size_t kDiskRecordBytes = 1 + 16 + 32 + 32 + 4 + 4 + 8;
 inline constexpr std::uint32_t kEpochMax = (1u << 24) - 1;  ///< A DiskKey has 24 bits for it.
@@ -31,13 +31,13 @@ DiskKeyText encode_key(DiskKey key);
 std::optional<DiskKey> decode_key(std::string_view text);  ///< Nothing unless it is exactly kDiskKeyBytes long.
 
 /// A record's value: version 2, namespace id, hash, parent, position, block_bytes, moved_from; numbers little endian.
-/// Version 1 has no moved_from. The key is not in it. Errors of decode_record: kCorruptBlock unless it is exactly what
-/// some build's encode_record makes of some record with 1 to 2^30 block_bytes; kUnsupported for another version.
+/// Version 1 has no moved_from. The key is not part of the value. Errors of decode_record: kUnsupported for another
+/// version; kCorruptBlock for all that no build's encode_record makes of a record with 1 to 2^30 block_bytes.
 std::string encode_record(const DiskRecord& record);
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value);
 
-/// A block's value is its stripe checksums (little endian), then its bytes. The size of the value alone says how many
-/// of each: block_bytes of a value of that size, or nothing if no block has it.
+/// A block's value is its stripe checksums (little endian), then its bytes. The size of the value alone tells how many
+/// of each there are: the block_bytes of a value of that size, or nothing if no block has a value of that size.
 std::optional<std::size_t> block_bytes_of_value(std::size_t value_bytes);
 std::string encode_checksums(std::span<const std::uint64_t> checksums);
 std::vector<std::uint64_t> decode_checksums(std::string_view text);  ///< Requires: a multiple of 8 bytes.
@@ -46,7 +46,7 @@ std::vector<std::uint64_t> decode_checksums(std::string_view text);  ///< Requir
 inline constexpr std::string_view kDropsHeader = "kvstore-drops 1\n";
 inline constexpr std::size_t kDropBytes = 16 + 32 + 8 + 8;
 std::string encode_drop(const DiskDrop& drop);
-std::optional<DiskDrop> decode_drop(std::string_view entry);  ///< Nothing if it is damaged.
+std::optional<DiskDrop> decode_drop(std::string_view entry);  ///< Nothing if the entry is damaged.
 
 std::string encode_epoch(std::uint32_t epoch);
 std::optional<std::uint32_t> decode_epoch(std::string_view value);
@@ -54,9 +54,9 @@ std::optional<std::uint32_t> decode_epoch(std::string_view value);
 std::string encode_place(DiskPlace place);
 std::optional<DiskPlace> decode_place(std::string_view value);
 
-/// The file FORMAT: a line that says what this is, and a line with that line's checksum, so that a flipped digit is
-/// damage and not "a newer format". Every future format keeps these two lines.
+/// The file FORMAT: a line that says what this is, and a line with the checksum of the first, so that a flipped digit
+/// is damage and not "a newer format". Every future format keeps these two lines.
 std::string format_text(std::uint32_t format);
-std::optional<std::uint32_t> parse_format_text(std::string_view text);  ///< Nothing if it is damaged, or not ours.
+std::optional<std::uint32_t> parse_format_text(std::string_view text);  ///< Nothing if damaged, or not ours.
 
 }  // namespace kv

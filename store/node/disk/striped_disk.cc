@@ -25,7 +25,7 @@ struct OwnedWrites {
       sum_count += write.checksums.size();
     }
     bytes = std::make_unique_for_overwrite<std::byte[]>(byte_count);
-    sums.reserve(sum_count);  // stays where it is
+    sums.reserve(sum_count);  // so that the spans below stay good
     std::byte* to = bytes.get();
     for (DiskWrite& write : writes) {
       std::memcpy(to, write.bytes.data(), write.bytes.size());
@@ -34,6 +34,7 @@ struct OwnedWrites {
       const auto at = sums.insert(sums.end(), write.checksums.begin(), write.checksums.end());
       write.checksums = {sums.data() + (at - sums.begin()), write.checksums.size()};
     }
+    KV_ASSERT(to == bytes.get() + byte_count && sums.size() == sum_count);
   }
   std::vector<DiskWrite> writes;
   std::unique_ptr<std::byte[]> bytes;
@@ -54,19 +55,19 @@ struct StripedDisk::Member {
 
   Part part;
   mutable CallLane writing, dropping, reading;
-  std::atomic<Duration::rep> left_out_until{0};  // read by stats()
+  std::atomic<Duration::rep> left_out_until{0};  // atomic, since stats() reads it
   std::atomic<bool> has_hung{false};             // and has not answered since
   std::mutex stats_mutex;
   DiskStats last_stats;
-  // What it has not been told yet; of the writer.
+  // What the disk has not been told yet. Of the writer's thread.
   std::vector<DiskKey> erased;
   DiskKey drop_before{};
   std::map<NamespaceId, std::string> added_spaces;
   std::set<NamespaceId> removed_spaces;
-  bool is_unflushed = false;  // since it was told of something to forget
+  bool is_unflushed = false;  // it was told to forget something, and has not been flushed since
 };
 
-/// What a disk is told before anything else. A copy: the call may be given up.
+/// What a disk has missed and is told before anything else. A copy, since the call may be given up.
 struct StripedDisk::News {
   std::map<NamespaceId, std::string> spaces;
   std::vector<DiskKey> erased;
@@ -84,7 +85,7 @@ struct StripedDisk::News {
     if (drop_before != DiskKey{}) {
       if (const error_code error = disk.drop_before(drop_before)) return error;
     }
-    // Last: after the blocks that were of them.
+    // Last, after the blocks of these namespaces: a crash in between leaves a namespace too many, never one too few.
     return removed_spaces.empty() ? error_code() : disk.remove_namespaces(removed_spaces);
   }
 };
@@ -94,7 +95,8 @@ StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfi
   KV_ASSERT(!parts.empty());
   const std::uint32_t epoch = parts.front().disk->epoch();
   for (Part& part : parts) {
-    KV_ASSERT(part.disk->epoch() == epoch);
+    KV_ASSERT(part.disk->epoch() == epoch && part.place < kPlaceCount);
+    KV_ASSERT(std::ranges::none_of(members_, [&](const auto& each) { return each->part.place == part.place; }));
     members_.push_back(std::make_unique<Member>(std::move(part), clock, config_));
   }
 }
@@ -111,7 +113,7 @@ bool StripedDisk::is_left_out(const Member& member) const {
   return clock_.now().time_since_epoch().count() < member.left_out_until;
 }
 
-/// A call to it was given up, and not all of them have returned.
+/// A call to the disk was given up, and calls to it have not all returned.
 bool StripedDisk::is_hanging(Member& member) const {
   if (!member.has_hung) return false;
   if (member.is_stuck(config_.patience) || !member.writing.is_idle() || !member.dropping.is_idle()) return true;
@@ -119,13 +121,14 @@ bool StripedDisk::is_hanging(Member& member) const {
   return false;
 }
 
-/// Those that are not left out; all if none is left, since somebody has to find out whether they work again.
+/// The disks that are not left out. If that is none, all of them: trying is how to find out whether one works again.
 std::vector<StripedDisk::Member*> StripedDisk::in_use() const {
   std::vector<Member*> working, all;
   for (const auto& member : members_) {
     all.push_back(member.get());
     if (!is_left_out(*member) && !is_hanging(*member)) working.push_back(member.get());
   }
+  KV_ASSERT(!all.empty());
   return working.empty() ? all : working;
 }
 
@@ -159,8 +162,9 @@ StripedDisk::News StripedDisk::news_for(const Member& member) const {
           .removed_spaces = {member.removed_spaces.begin(), member.removed_spaces.end()}};
 }
 
-/// It was told, and nothing has been added since.
+/// `member` was told all of `news`. Nothing can have been added since: only the writer adds, and the writer waited.
 void StripedDisk::settled(Member& member, const News& news) const {
+  KV_ASSERT(news.erased.size() == member.erased.size() && news.drop_before == member.drop_before);
   member.added_spaces.clear();
   member.removed_spaces.clear();
   member.is_unflushed = member.is_unflushed || !news.erased.empty() || news.drop_before != DiskKey{};
@@ -168,7 +172,8 @@ void StripedDisk::settled(Member& member, const News& news) const {
   member.drop_before = {};
 }
 
-/// Tells all that are in use what they missed. An error only when none works: what one misses it is told later.
+/// Tells all disks that are in use what they missed. An error only when none of them works: a disk that cannot be told
+/// now is told later.
 error_code StripedDisk::settle_all() {
   struct Telling {
     Member* member;
@@ -242,7 +247,7 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
 
 Result<DiskBlock> StripedDisk::read(DiskKey key) const {
   Member* const member = find(key);
-  if (member == nullptr) return make_error_code(Errc::kNotFound);  // of a directory that is not used any more
+  if (member == nullptr) return make_error_code(Errc::kNotFound);  // its directory is not used any more
   if (is_hanging(*member)) return make_error_code(Errc::kDiskFailed);
   auto block = member->reading.run([key, disk = member->part.disk.get()] { return disk->read(key); });
   if (!block) return hangs(*member);
@@ -254,7 +259,7 @@ error_code StripedDisk::erase(std::span<const DiskKey> keys) {
     if (Member* const member = find(key)) member->erased.push_back(key);
   }
   static_cast<void>(settle_all());
-  return {};  // who could not be told will be: nobody has to ask again
+  return {};  // a disk that could not be told is told later, so nobody has to ask again
 }
 
 error_code StripedDisk::drop_before(DiskKey end) {
@@ -265,7 +270,8 @@ error_code StripedDisk::drop_before(DiskKey end) {
   return settle_all();
 }
 
-/// One disk that has them is enough: at a start all are asked. The others have them too if they answer in time.
+/// One disk that has them is enough, because at a start all disks are asked. The others have them too if they answer in
+/// time.
 error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
   std::vector<std::pair<Member*, std::shared_ptr<CallLane::Begun<error_code>>>> adding;
   const std::vector<DiskDrop> own(drops.begin(), drops.end());
@@ -323,7 +329,8 @@ error_code StripedDisk::add_namespace(const NamespaceId& id, const std::string& 
 error_code StripedDisk::remove_namespaces(std::span<const NamespaceId> ids) {
   for (const auto& member : members_) {
     for (const NamespaceId& id : ids) {
-      // What one that is left out was never told of piles up no more: at worst it keeps a record until the next start.
+      // A namespace that this disk was never told of needs no removal. Otherwise the lists of a disk that is left out
+      // would grow; at worst the disk keeps a record until the next start.
       if (member->added_spaces.erase(id) == 0) member->removed_spaces.insert(id);
     }
   }
@@ -347,8 +354,8 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
     RecordStream* newest = nullptr;
     for (const auto& stream : streams) {
       const DiskRecord* const record = stream->peek();
-      // Nothing older is told once one of them has broken off: who tries again goes on from the oldest that was, and
-      // would never hear of what this one had above it.
+      // Once a stream has broken off, nothing older is told. Whoever loads again goes on below the oldest record that
+      // was told, and would never hear of newer ones that this stream still had.
       if (const error_code error = stream->error(); record == nullptr && error) return error;
       if (record != nullptr && (newest == nullptr || record->key > newest->peek()->key)) newest = stream.get();
     }
@@ -361,7 +368,7 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
 
 std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->epoch(); }
 
-/// An error when one fails, or none answers: what one that hangs has to forget it is told again.
+/// An error when a disk fails, or when none answers. A disk that hangs is no error: it is told again what to forget.
 error_code StripedDisk::flush() {
   struct Flushing {
     Member* member;
@@ -396,7 +403,7 @@ error_code StripedDisk::flush() {
   return first || has_any ? first : Errc::kDiskFailed;
 }
 
-/// Of one that is busy with a call that was given up: what it said last.
+/// A disk that is busy with a call that was given up counts with its last stats.
 DiskStats StripedDisk::stats() const {
   DiskStats sum;
   for (const auto& member : members_) {

@@ -12,19 +12,20 @@
 namespace kv {
 
 struct StripedDiskConfig {
-  Duration left_out = 60s;       ///< How long one that failed is.
-  Duration patience = 2s;        ///< One whose call takes longer is left out until its calls return.
-  std::size_t read_threads = 4;  ///< Of each disk: so many threads hang with it at most, and two besides.
+  Duration left_out = 60s;       ///< How long a disk that failed is left out.
+  Duration patience = 2s;        ///< A disk whose call takes longer is left out until its calls return.
+  std::size_t read_threads = 4;  ///< Of each disk: at most so many threads hang with it, and two more.
 };
 
-/// Up to kPlaceCount disks, each with its own place in the keys. Blocks are written where their key says, on all disks
-/// at once. A disk that fails is left out for a while: nothing is written there, what it holds is asked for all the
-/// same, and what it has to forget is told to it when it is tried again. A disk that hangs is left out until it
-/// answers, for reads too: calls go to it on threads of its own, and nobody waits longer for them than the patience.
-///   1. What a call touches that may be given up is its own: a write copies its blocks first.
-///   2. A disk has at most one call of each kind under way, or as many reads as ask at a time, when it begins to hang;
-///      until it answers it gets no more.
-///   3. Drops are kept on every disk that answers, so that one that does not hears of them at the next start.
+/// Up to kPlaceCount disks, each with its own place in the keys. A block is written to the disk that its key names, to
+/// all disks at the same time. A disk that fails is left out for a while: nothing is written to it, reads still ask it,
+/// and it is told what to forget when it is tried again. A disk that hangs is left out until it answers, for reads too:
+/// calls go to it on threads of its own, and nobody waits for them longer than the patience.
+///   1. A call that may be given up owns what it touches: a write copies its blocks first.
+///   2. A disk that begins to hang has at most one call of each kind under way, and one read for each thread that
+///   reads.
+///      It gets no more calls until it answers.
+///   3. Drops are kept on every disk that answers. A disk that did not answer hears of them at the next start.
 /// Thread safety: as kv::Disk.
 class StripedDisk final : public Disk {
  public:
@@ -33,8 +34,7 @@ class StripedDisk final : public Disk {
     std::string name;  ///< For the log.
     std::unique_ptr<Disk> disk;
   };
-  /// `parts`: with places of their own, 1 to kPlaceCount of them, all in the same epoch. Keeps a reference to the
-  /// clock.
+  /// `parts`: 1 to kPlaceCount, each with a place of its own, all in the same epoch. Keeps a reference to the clock.
   StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config = {});
   ~StripedDisk() override;
 

@@ -13,27 +13,31 @@
 #include <system_error>
 #include <thread>
 
+#include "base/assert.h"
+#include "store/node/disk/file.h"
 #include "store/node/disk/spill_directory.h"
 
 namespace kv {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x88e241b785f4cff7;
-constexpr std::uint32_t kVersion = 5;                  // of rocks_options.cc
+constexpr std::uint32_t kVersion = 5;                  // that rocks_options.cc asks for
 constexpr std::uint32_t kNewVersion = 6;               // RocksDB's default from 9 on
-constexpr char kXxHash64 = 3;                          // likewise
-constexpr char kXxh3 = 4;                              // of earlier builds
+constexpr char kXxHash64 = 3;                          // that rocks_options.cc asks for
+constexpr char kXxh3 = 4;                              // that earlier builds asked for
 constexpr std::size_t kTrailerBytes = 5;               // of a block: its compression, its checksum
 constexpr std::size_t kVersionAt = 41, kMagicAt = 45;  // in the footer
 constexpr std::size_t kThreadsMax = 8;
 
 std::uint64_t little_endian(std::string_view bytes) {
+  KV_ASSERT(bytes.size() <= sizeof(std::uint64_t));
   std::uint64_t value = 0;
   for (std::size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i - 1]);
   return value;
 }
 
-/// Takes a number off the front; nothing if it is written longer than need be, or not to its end.
+/// Takes a number off the front. Nothing if it is not complete, or longer than it has to be: each number has one way of
+/// being written, so a changed byte shows.
 std::optional<std::uint64_t> take_varint(std::string_view& from) {
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < std::min<std::size_t>(from.size(), 9); ++i) {  // 63 bits: more is no size of a file
@@ -60,9 +64,9 @@ std::optional<Handle> take_handle(std::string_view& from) {
   return Handle{*offset, *bytes};
 }
 
-/// What a metaindex names; nothing if it is not one. An entry: three varints (bytes of the name shared with the entry
-/// before, further bytes of the name, bytes of the value), the name, the value. Then 4 bytes for each restart, and
-/// their number.
+/// The blocks that a metaindex names; nothing if it is no metaindex. An entry: three varints (bytes of the name shared
+/// with the entry before, further bytes of the name, bytes of the value), the name, the value. After the entries come 4
+/// bytes for each restart, and the number of restarts.
 std::optional<std::vector<Handle>> named_blocks(std::string_view metaindex) {
   if (metaindex.size() < 4) return std::nullopt;
   const std::uint64_t restart_bytes = 4 * (little_endian(metaindex.substr(metaindex.size() - 4)) + 1);
@@ -82,15 +86,17 @@ std::optional<std::vector<Handle>> named_blocks(std::string_view metaindex) {
   return blocks;
 }
 
-/// `type` as in a footer. With XXH3 the last byte, of a block its compression, is mixed in apart.
+/// `type` as in a footer. With XXH3 the last byte (the compression of a block) is mixed in separately.
 std::uint32_t checksum_of(std::string_view bytes, char type) {
   if (type == kXxHash64) return static_cast<std::uint32_t>(XXH64(bytes.data(), bytes.size(), 0));
+  KV_ASSERT(!bytes.empty());
   const std::uint32_t last = static_cast<unsigned char>(bytes.back());
   return static_cast<std::uint32_t>(XXH3_64bits(bytes.data(), bytes.size() - 1)) ^ (last * 0x6b9083d9u);
 }
 
 /// The checksum covers the block and the byte of its compression.
 bool has_its_checksum(std::string_view block_and_trailer, char type) {
+  KV_ASSERT(block_and_trailer.size() >= kTrailerBytes);
   const std::size_t checked = block_and_trailer.size() - 4;
   return checksum_of(block_and_trailer.substr(0, checked), type) == little_endian(block_and_trailer.substr(checked));
 }
@@ -98,7 +104,7 @@ bool has_its_checksum(std::string_view block_and_trailer, char type) {
 /// From version 6 on this lies where older ones have the metaindex.
 bool has_new_magic(std::string_view footer) { return footer.substr(1, 4) == std::string_view("\x3e\0\x7a\0", 4); }
 
-/// Whether it is a footer of version 6, or would be one if its version said so.
+/// Whether this is a footer of version 6, or would be one with another version number: the number may be what changed.
 bool has_own_checksum(std::string_view footer, std::uint64_t footer_offset) {
   constexpr std::size_t kChecksumAt = 5, kContextAt = 9;
   std::string bytes(footer);
@@ -119,18 +125,13 @@ TableEnd look_at_new_footer(std::string_view footer, std::uint64_t footer_offset
 }
 
 TableEnd look_at_file(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return TableEnd::kForeign;
-  TableEnd end = TableEnd::kForeign;
+  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  if (::fstat(file, &status) == 0) {
-    const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
-    std::string tail(std::min<std::uint64_t>(file_bytes, kTableTailBytes), '\0');
-    const ssize_t count = ::pread(file, tail.data(), tail.size(), static_cast<off_t>(file_bytes - tail.size()));
-    if (count == static_cast<ssize_t>(tail.size())) end = look_at_table_end(tail, file_bytes);
-  }
-  ::close(file);
-  return end;
+  if (!file.is_open() || ::fstat(file.number(), &status) != 0) return TableEnd::kForeign;
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  std::string tail(std::min<std::uint64_t>(file_bytes, kTableTailBytes), '\0');
+  const ssize_t count = ::pread(file.number(), tail.data(), tail.size(), static_cast<off_t>(file_bytes - tail.size()));
+  return count == static_cast<ssize_t>(tail.size()) ? look_at_table_end(tail, file_bytes) : TableEnd::kForeign;
 }
 
 }  // namespace
@@ -156,7 +157,7 @@ TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (!has_its_checksum(block, footer[0])) return TableEnd::kDamaged;
   auto named = named_blocks(block.substr(0, metaindex->bytes));
   if (!named) return TableEnd::kForeign;
-  // From the back to the block that the metaindex does not name: that is the index.
+  // Backwards over all blocks that the metaindex names. The one before them is the index, which it does not name.
   std::uint64_t begin = metaindex->offset;
   std::ranges::sort(*named, std::greater(), &Handle::offset);
   for (const Handle& each : *named) {
@@ -182,9 +183,9 @@ std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem
   };
   std::vector<std::thread> threads;
   try {
-    for (std::size_t i = 0; i < std::min(kThreadsMax, tables.size() / 16); ++i)  // a few tables need none
+    for (std::size_t i = 0; i < std::min(kThreadsMax, tables.size() / 16); ++i)  // none for a few tables
       threads.emplace_back(look);
-  } catch (const std::system_error&) {  // no more threads: it takes longer
+  } catch (const std::system_error&) {  // the system has no more threads: this takes longer
   }
   look();
   for (std::thread& each : threads) each.join();

@@ -1,22 +1,22 @@
 // store/node/disk/table_footer.h: whether the end of one of RocksDB's tables is as it was written.
 //
-// The footer is the one part of a table without a checksum, and RocksDB believes it: a changed byte makes it take a
+// The footer is the one part of a table without a checksum, and RocksDB believes it. A changed byte makes it take a
 // block of one kind for a block of another, which ends the process where the library has assertions on, as Debian's
-// has. But a footer says hardly anything that does not follow from what lies around it, so a change shows:
+// has. But nearly all of a footer follows from what lies around it, so a change shows:
 //
 //     data blocks | index | [compression dictionary] | [range deletions] | properties | metaindex | footer
 //                         └─────────── named by the metaindex, which has a checksum ──┘           |
 //     footer: checksum type 1 | metaindex offset, size | index offset, size (varints) | zeros | version 4 | magic 8
 //
-// Each block begins where the one before it ends, five bytes of trailer included. RocksDB 7.8 to 11 write it so when
-// they are asked for version 5, and the node asks for it: every release since 6.6 reads what any other wrote. Version
-// 6, the default of RocksDB 9, has a checksum of the footer itself in place of the handles:
+// Each block begins where the one before it ends, five bytes of trailer included. RocksDB 7.8 to 11 write version 5 so,
+// and the node asks for version 5: every release since 6.6 reads it, whichever wrote it. Version 6, the default of
+// RocksDB 9, has a checksum of the footer itself in place of the handles:
 //
 //     footer: checksum type 1 | 3e 00 7a 00 | checksum 4 | context 4 | metaindex size 4 | zeros 24 | version 4 | magic
 //     8
 //
-// The checksum is that of the 53 bytes with zeros in its own place, plus the context XORed with the footer's place in
-// the file (its two halves added up).
+// That checksum covers the 53 bytes, with zeros in its own place. Added to it is the context XORed with the footer's
+// place in the file (the two halves of the place added up).
 #pragma once
 
 #include <cstddef>
@@ -30,20 +30,20 @@ namespace kv {
 enum class TableEnd {
   kSound,
   kDamaged,
-  /// Not the end of a table of version 5 or 6: cut off, never finished, of another version. RocksDB sees that by
-  /// itself.
+  /// Not the end of a table of version 5 or 6: cut off, never finished, or of another version. RocksDB notices these.
   kForeign,
 };
 
 inline constexpr std::size_t kTableFooterBytes = 53;
 inline constexpr std::size_t kTableTailBytes = 4096;  ///< Holds footer and metaindex of every table that we write.
 
-/// `tail`: the last bytes of a file of `file_bytes`, kTableTailBytes of them or all. Any one byte of a sound footer
-/// changed gives another answer than kSound.
+/// `tail`: the last kTableTailBytes of a file of `file_bytes`, or all of it. A sound footer with any one byte changed
+/// is not kSound.
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes);
 
-/// The tables (*.sst) right in `database` whose end is damaged. One that cannot be read is left to RocksDB, which says
-/// why. Cost: an open and a pread of 4 KiB a table, eight at a time: 12,000 tables take 0.6 s off a cold disk.
+/// The tables (*.sst) right in `database` whose end is damaged. A table that cannot be read is left to RocksDB, which
+/// says why. Cost: an open and a pread of 4 KiB for each table, eight at a time: 12,000 tables on a cold disk take 0.6
+/// s.
 std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem::path& database);
 
 }  // namespace kv

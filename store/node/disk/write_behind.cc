@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -33,13 +35,16 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
         alignment_(target()->GetRequiredBufferAlignment()),
         buffer_bytes_(buffer_bytes),
         filling_(std::move(filling)),
-        handed_over_(std::move(other)) {}
+        handed_over_(std::move(other)) {
+    KV_ASSERT(buffer_bytes_ > 0 && buffer_bytes_ % alignment_ == 0);  // or settle() would pad beyond the buffer
+  }
 
   ~WriteBehindFile() override { end_thread(); }
 
   IOStatus Append(const Slice& data, const IOOptions&, IODebugContext*) override {
     for (std::size_t taken = 0; taken < data.size();) {
       const std::size_t bytes = std::min(data.size() - taken, buffer_bytes_ - filled_bytes_);
+      KV_ASSERT(filled_bytes_ + bytes <= buffer_bytes_);
       std::memcpy(filling_.get() + filled_bytes_, data.data() + taken, bytes);
       taken += bytes;
       filled_bytes_ += bytes;
@@ -62,7 +67,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Truncate(std::uint64_t bytes, const IOOptions&, IODebugContext*) override {
     return bytes == size() ? error() : IOStatus::NotSupported("write behind: files only grow");
   }
-  IOStatus Flush(const IOOptions&, IODebugContext*) override { return error(); }  // the reader comes after Sync
+  IOStatus Flush(const IOOptions&, IODebugContext*) override { return error(); }  // nobody reads before Sync
   IOStatus RangeSync(std::uint64_t, std::uint64_t, const IOOptions&, IODebugContext*) override { return error(); }
   IOStatus Sync(const IOOptions& options, IODebugContext* dbg) override {
     IOStatus status = settle();
@@ -96,12 +101,12 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     return status;
   }
 
-  /// The full buffer goes to the thread, which must have written the one before.
+  /// Gives the full buffer to the thread, once the thread has written the one before.
   IOStatus hand_over() {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return !is_writing_; });
-      if (!error_.ok()) return error_;
+      if (!error_.ok()) return error_;  // what comes after a gap is worth nothing
       std::swap(filling_, handed_over_);
       handed_over_offset_ = offset_;
       is_writing_ = true;
@@ -111,7 +116,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     if (!thread_.joinable()) {
       try {
         thread_ = std::thread([this] { write_handed_over(); });
-      } catch (const std::system_error&) {  // no more threads: as it would be without this class
+      } catch (const std::system_error&) {  // the system has no more threads: write here, as without this class
         write_one();
         return error();
       }
@@ -134,12 +139,14 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     IOStatus status =
         target()->PositionedAppend(Slice(handed_over_.get(), buffer_bytes_), handed_over_offset_, IOOptions(), nullptr);
     const std::lock_guard lock(mutex_);
+    KV_ASSERT(is_writing_);
     if (error_.ok()) error_ = std::move(status);
     is_writing_ = false;
     changed_.notify_all();
   }
 
-  /// All that was appended is in the file, and nothing else.
+  /// On return all that was appended is in the file, and nothing else. The buffer keeps its bytes: the next Append goes
+  /// on in it, and it is then written again as a whole.
   IOStatus settle() {
     {
       std::unique_lock lock(mutex_);
@@ -149,6 +156,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     if (settled_size_ == size()) return {};
     if (filled_bytes_ > 0) {
       const std::size_t padded_bytes = (filled_bytes_ + alignment_ - 1) / alignment_ * alignment_;
+      KV_ASSERT(padded_bytes <= buffer_bytes_);
       std::memset(filling_.get() + filled_bytes_, 0, padded_bytes - filled_bytes_);
       IOStatus status = target()->PositionedAppend(Slice(filling_.get(), padded_bytes), offset_, IOOptions(), nullptr);
       if (status.ok()) status = target()->Truncate(size(), IOOptions(), nullptr);
@@ -172,14 +180,15 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
   // Of the user's thread.
   Buffer filling_;
   std::size_t filled_bytes_ = 0;
-  std::uint64_t offset_ = 0;  // in the file, of filling_
+  std::uint64_t offset_ = 0;  // of filling_, in the file
   std::uint64_t settled_size_ = 0;
   std::thread thread_;
 
-  std::mutex mutex_;  // of the three below; the buffer and its offset belong to who writes while is_writing_
+  // Guards the three below it. While is_writing_, the buffer and its offset belong to the thread that writes.
+  std::mutex mutex_;
   std::condition_variable changed_;
   bool is_writing_ = false, is_ending_ = false;
-  IOStatus error_;  // the first
+  IOStatus error_;  // the first that came
   Buffer handed_over_;
   std::uint64_t handed_over_offset_ = 0;
 };
@@ -197,7 +206,8 @@ class WriteBehind final : public rocksdb::FileSystemWrapper {
     if (!status.ok() || !options.use_direct_writes) return status;
     const std::size_t alignment = (*file)->GetRequiredBufferAlignment();
     Buffer one = allocate(alignment, config_.buffer_bytes), other = allocate(alignment, config_.buffer_bytes);
-    if (one && other)  // else as it would be without this class
+    // Without memory for buffers the file is written as without this class.
+    if (one && other)
       *file =
           std::make_unique<WriteBehindFile>(std::move(*file), std::move(one), std::move(other), config_.buffer_bytes);
     return status;

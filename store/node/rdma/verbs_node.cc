@@ -110,7 +110,7 @@ void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std
     const std::scoped_lock lock(devices_mutex_);
     Slot& slot = slots_[index];
     if (slot.device.get() != &device) return;
-    spdlog::error("rdma: {} is left out: {}; it is opened again when that can be done", slot.wish.device, why);
+    spdlog::error("rdma: {} is left out: {}; it is opened again as soon as possible", slot.wish.device, why);
     left_out_.push_back(std::move(slot.device));
     // Only use for long says that it works: a device that flaps can be opened each time, at the price of the arena.
     if (clock_.now() - slot.opened >= kTries.max) slot.tries.succeeded();

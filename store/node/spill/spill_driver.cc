@@ -8,24 +8,25 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/back_off.h"
 
 namespace kv {
 namespace {
 
-constexpr Duration kPollInterval = 20ms;  ///< Between looks at the store when nobody notifies, and while stopping.
+constexpr Duration kPollInterval = 20ms;  ///< Between looks at the Store when nobody notifies, and while stopping.
 constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
 constexpr std::chrono::milliseconds kScrubWait{5};
 constexpr Duration kStatsInterval = 100ms;
-constexpr Duration kErasuresWait = 1s;  ///< At most, before they are written out.
+constexpr Duration kErasuresWait = 1s;  ///< Erasures are written out after so long at the latest.
 /// Of a load. While it lasts, the log's old end cannot be given back, so it does not go on for ever.
 constexpr int kLoadTries = 5;
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
 
-/// Of this thread: whoever serves goes first. (On Linux a niceness is a thread's own.)
+/// Lowers this thread's priority: serving goes first. (On Linux a niceness belongs to a thread.)
 void yield_to_others() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
 
-/// Trying again will not help: somebody has to change something first.
+/// Errors where trying again does not help before somebody has changed something.
 bool is_refusal(error_code error) {
   if (error == Errc::kUnsupported || error == Errc::kMismatch || error == Errc::kBusy) return true;
   return error.category() == boost::system::generic_category() &&
@@ -44,14 +45,18 @@ SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const 
       reader_(clock, config.read_threads, config.read_queue_bytes_max),
       writing_(clock),
       scrubbing_(clock),
-      dropping_(clock) {}
+      dropping_(clock) {
+  KV_ASSERT(open_ != nullptr);
+  KV_ASSERT(config_.read_threads > 0 && config_.batch_bytes > 0 && config_.retry_after > Duration::zero());
+}
 
 SpillDriver::~SpillDriver() {
   stop(false);
-  if (writer_.joinable()) writer_.join();  // which has joined the opener
+  if (writer_.joinable()) writer_.join();  // the writer has joined the other two
 }
 
 std::string SpillDriver::start(Duration patience) {
+  KV_ASSERT(!writer_.joinable());
   loading_ = true;
   auto refused = accepted_.get_future();
   opener_ = std::thread([this] {
@@ -64,6 +69,8 @@ std::string SpillDriver::start(Duration patience) {
   writer_ = std::thread([this] {
     yield_to_others();
     write_loop();
+    // The others first: a load that still runs would bring blocks back that are being saved, and a drop that came
+    // before the stop is to be kept.
     opener_.join();
     dropper_.join();
     if (saves_ && is_on_) save();
@@ -87,10 +94,11 @@ bool SpillDriver::stop(bool save) {
   TimePoint last_sign = clock_.now();
   const auto is_done = [&] {
     if (written.wait_for(kPollInterval) != std::future_status::ready || !reader_.watch().is_idle()) return false;
-    // One of several directories may hang though nobody waits for it.
+    // One of several directories may hang although nobody waits for it.
     return open_disk_ == nullptr || open_disk_.load()->hanging(Duration::zero()).empty();
   };
   while (!is_done()) {
+    // A slow disk may take minutes to save. It is given up only when nothing at all gets done.
     if (const std::uint64_t now_finished = finished_calls(); now_finished != finished) {
       finished = now_finished;
       last_sign = clock_.now();
@@ -107,6 +115,7 @@ std::uint64_t SpillDriver::finished_calls() const {
 }
 
 bool SpillDriver::flush() {
+  KV_ASSERT(disk_ != nullptr);
   writing_.begin();
   const error_code error = disk_->flush();
   writing_.end();
@@ -119,12 +128,13 @@ bool SpillDriver::flush() {
 void SpillDriver::save() {
   const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
   spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
-  store_.with([](Store& store) { store.unretain_all(); });  // what is pinned would stay, and be lost
+  store_.with([](Store& store) { store.unretain_all(); });  // pinned blocks would not be written, and be lost
   TimePoint reported = clock_.now();
   for (std::uint64_t before = in_memory(); is_on_;) {
     const bool has_written = work_once(/*everything=*/true) > 0;
     const std::uint64_t after = in_memory();
-    if (!has_written && after >= before) break;  // a call may do nothing but let go of what lies on disk already
+    // A call may write nothing and still make progress: it lets go of blocks that lie on disk already.
+    if (!has_written && after >= before) break;
     before = after;
     if (clock_.now() - reported < 5s) continue;
     reported = clock_.now();
@@ -144,7 +154,7 @@ void SpillDriver::notify() {
 // -- writing
 
 void SpillDriver::write_loop() {
-  TimePoint allowed_from = clock_.now();  // by the write budget, or after a failure
+  TimePoint allowed_from = clock_.now();  // later than now: the write budget is spent, or the disk failed
   while (!stopping_) {
     {
       std::unique_lock lock(mutex_);
@@ -156,7 +166,8 @@ void SpillDriver::write_loop() {
       const std::uint64_t worked = work_once(/*everything=*/false);
       keep_stats();
       if (worked == 0) {
-        // What is due then is the trial. But one of several disks may have been left out just now.
+        // The next call after the pause is a trial. Without a pause if a directory was left out just now: the others
+        // may well work.
         if (!is_on_ && disk_->places() == places_) allowed_from = clock_.now() + config_.retry_after;
         break;
       }
@@ -170,7 +181,7 @@ void SpillDriver::write_loop() {
   }
 }
 
-/// Asked for while the disk may hang, and by threads that must not: they get the stats of a moment ago.
+/// Stats are asked for by threads that must not hang with the disk. They get those of a moment ago.
 void SpillDriver::keep_stats() {
   if (clock_.now() < stats_due_) return;
   stats_due_ = clock_.now() + kStatsInterval;
@@ -184,7 +195,8 @@ DiskStats SpillDriver::last_stats() const {
   return stats_;
 }
 
-/// Returns the bytes of what was done, at least 1; 0 when there is nothing to do, or the disk fails.
+/// Returns the bytes that were written, at least 1 if anything was done; 0 when there is nothing to do, or the disk
+/// fails.
 std::uint64_t SpillDriver::work_once(bool everything) {
   if (std::vector<DiskPlace> places = disk_->places(); places != places_) {
     places_ = places;
@@ -197,6 +209,8 @@ std::uint64_t SpillDriver::work_once(bool everything) {
     if (is_on_ && forgettable_ != 0) forget_drops();
     return 0;
   }
+  // Outside the lock. The blocks of `work` are pinned, so their slots stay theirs.
+  KV_ASSERT(disk_ != nullptr);
   writing_.begin();
   const SpillOutcome outcome = carry_out(work, *disk_);
   writing_.end();
@@ -230,15 +244,16 @@ void SpillDriver::keep_drop(const DiskDrop& drop, std::function<void(bool)> done
   done(false);
 }
 
-/// On a thread of its own: an answer waits, and the writer may be busy with 8 MiB. What comes meanwhile shares the next
-/// sync.
+/// On a thread of its own: an answer waits for each drop, and the writer may be busy with 8 MiB. Drops that come while
+/// the disk keeps some share the next sync.
 void SpillDriver::keep_drops() {
   std::unique_lock lock(drop_mutex_);
   while (!stopping_) {
     drop_wake_.wait_for(lock, kPollInterval, [this] { return !drops_.empty() || stopping_; });
     Disk* const disk = open_disk_;
     if (drops_.empty() || disk == nullptr) {
-      if (!drops_.empty() && !stopping_) drop_wake_.wait_for(lock, kPollInterval);  // until the disk is open
+      // The disk is not open yet: look again a little later. Waiting for a drop would not wait, there is one.
+      if (!drops_.empty() && !stopping_) drop_wake_.wait_for(lock, kPollInterval);
       continue;
     }
     const std::vector<WaitingDrop> batch = std::exchange(drops_, {});
@@ -246,10 +261,11 @@ void SpillDriver::keep_drops() {
     std::vector<DiskDrop> drops;
     for (const WaitingDrop& each : batch) {
       drops.push_back(each.drop);
-      // All that earlier starts wrote, also when the drop came before the disk was open.
+      // A drop that came before the disk was open knows no key yet. It means all that earlier starts wrote.
       const DiskKey first{std::uint64_t{disk->epoch()} << 40};
       drops.back().before = std::max(drops.back().before, first);
     }
+    KV_ASSERT(!drops.empty() && drops.size() <= config_.drop_queue_max);
     dropping_.begin();
     const error_code error = disk->add_drops(drops);
     dropping_.end();
@@ -266,7 +282,7 @@ void SpillDriver::keep_drops() {
   for (const WaitingDrop& each : rest) each.done(false);
 }
 
-/// By the writer, when all that was to be erased has been.
+/// By the writer, when nothing is left to be erased.
 void SpillDriver::forget_drops() {
   const DiskKey before{forgettable_.exchange(0)};
   if (std::ranges::none_of(disk_->drops(), [before](const DiskDrop& drop) { return drop.before <= before; })) return;
@@ -274,7 +290,7 @@ void SpillDriver::forget_drops() {
   writing_.begin();
   const error_code error = disk_->forget_drops(before);
   writing_.end();
-  if (error == Errc::kBusy) return;  // a part of the disk does not know yet: the next start does it
+  if (error == Errc::kBusy) return;  // a directory has not erased everything yet: the next start forgets
   if (error) failed("forget drops", error);
 }
 
@@ -284,7 +300,7 @@ void SpillDriver::failed(const char* what, error_code error) {
   if (!is_on_.exchange(false)) return;
   ++outages_;
   spdlog::error(
-      "spill: off, since the disk failed ({}); blocks are evicted unwritten, and it is tried again every {} s", trouble,
+      "spill: off: the disk failed ({}); blocks are evicted unwritten, and the disk is tried again every {} s", trouble,
       std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
 }
 
@@ -298,11 +314,12 @@ bool SpillDriver::is_stuck() const {
   const bool is_stuck =
       std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &dropping_, &reader_.watch()},
                           [this](const CallWatch* watch) { return watch->is_stuck(config_.stuck_after); });
+  // Any thread may be the one that finds out. exchange() leaves the line in the log to one of them.
   if (is_stuck_said_ != is_stuck && is_stuck_said_.exchange(is_stuck) != is_stuck) {
     const Disk* const disk = open_disk_;
     const std::string which = disk != nullptr ? disk->hanging(config_.stuck_after) : "";
     if (is_stuck)
-      spdlog::error("spill: off, since {} does not answer; blocks are evicted unwritten until it does",
+      spdlog::error("spill: off: {} does not answer; blocks are evicted unwritten until it does",
                     which.empty() ? "the disk" : which);
     else
       spdlog::info("spill: the disk answers again");
@@ -329,7 +346,7 @@ void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes,
 
 // -- after a start
 
-/// Tries until there is a disk, or the driver is stopped.
+/// Tries until a disk is open, or the driver is stopped.
 void SpillDriver::open_disk() {
   bool is_accepted = false;
   const auto accept = [&](const std::string& refusal) {
@@ -341,16 +358,18 @@ void SpillDriver::open_disk() {
     auto opened = open_([&] { accept(""); }, &why);
     if (opened) {
       disk_ = std::move(*opened);
+      KV_ASSERT(disk_ != nullptr && open_disk_ == nullptr);
       const std::vector<DiskDrop> drops = disk_->drops();
       store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch(), drops); });
       set_trouble("");
       is_on_ = true;
+      // Last: from here on others use the disk, and the Store must know its epoch by then.
       open_disk_ = disk_.get();
       break;
     }
     set_trouble("open: " + why);
     if (!std::exchange(is_said, true)) {
-      spdlog::error("spill: off: {}; it is tried again every {} s", why,
+      spdlog::error("spill: off: {}; the disk is tried again every {} s", why,
                     std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
     }
     accept(is_refusal(opened.error()) ? why : "");
@@ -371,15 +390,15 @@ void SpillDriver::load() {
   }
   const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(!error && !stopping_); });
   if (error) failed("load", error);
-  // What was dropped before is erased by then, or never found again.
+  // A complete load has erased what was dropped before this start, so those drops concern nothing any more.
   if (!error && !stopping_) forgettable_ = std::max<std::uint64_t>(forgettable_, std::uint64_t{disk_->epoch()} << 40);
-  spdlog::info("spill: {} blocks are there again after {} ms{}", count,
+  spdlog::info("spill: {} blocks of earlier starts are there again after {} ms{}", count,
                std::chrono::duration_cast<std::chrono::milliseconds>(clock_.now() - began).count(),
-               error ? "; the others cannot be found before the next start" : "");
+               error ? "; the others are not found before the next start" : "");
   notify();
 }
 
-/// From the newest record on; the store skips what it has seen.
+/// From the newest record on. The Store skips records that it has seen, so a load that broke off is simply repeated.
 error_code SpillDriver::load_once() {
   TimePoint reported = clock_.now();
   std::vector<DiskRecord> batch;
@@ -398,10 +417,11 @@ error_code SpillDriver::load_once() {
       [&](const NamespaceId&, const std::string& text) {
         std::string why;
         const auto record = NamespaceRecord::parse(text, &why);
-        if (!record) return spdlog::warn("spill: a namespace of the disk cannot be opened: {}", why);
+        if (!record) return spdlog::warn("spill: the record of a namespace on disk cannot be used: {}", why);
         store_.with([&](Store& store) { store.load_namespace(*record); });
       },
       [&](const DiskRecord& record) {
+        KV_ASSERT(batch.size() < kRecordsPerLock);
         batch.push_back(record);
         if (clock_.now() - reported >= 5s) {
           reported = clock_.now();
@@ -419,6 +439,7 @@ void SpillDriver::wait(Duration duration) {
 }
 
 void SpillDriver::scrub() {
+  KV_ASSERT(disk_ != nullptr);
   yield_to_others();
   for (TimePoint next{}; !stopping_;) {
     if (clock_.now() < next || !reader_.watch().is_idle() || !can_read()) {

@@ -30,27 +30,31 @@ struct SpillDriverConfig {
   std::uint64_t batch_bytes = 8 << 20;
   std::uint64_t write_bytes_per_second = 0;         ///< 0: as fast as the disk takes it.
   std::uint64_t scrub_bytes_per_second = 16 << 20;  ///< Read and verified while nobody reads; 0: never.
-  std::uint64_t read_queue_bytes_max = 512 << 20;   ///< Being read, or read and not delivered; more is refused.
-  Duration retry_after = 5s;                        ///< How long the disk is left alone after it failed.
-  std::size_t drop_queue_max = 65'536;  ///< Drops that wait to be kept; of more it is said that they are not.
+  std::uint64_t read_queue_bytes_max = 512 << 20;   ///< Being read, or read and still held; more is refused.
+  Duration retry_after = 5s;                        ///< How long a disk that failed is left alone.
+  std::size_t drop_queue_max = 65'536;              ///< Drops that wait to be kept; more are not kept.
   Duration stuck_after = 2s;     ///< A call that takes longer makes the disk count as stuck: nobody reads from it then.
-  Duration give_up_after = 30s;  ///< stop() leaves a disk alone that finishes nothing for so long.
+  Duration give_up_after = 30s;  ///< stop() gives up a disk that finishes nothing for so long.
 };
 
-/// Carries out what Store wants of the disk. One thread opens it, loads its index and scrubs, one writes, one keeps
-/// drops (all that have come while the disk kept the last ones, in one go), some read. A disk that fails, be it to
-/// open, is left alone for a while and then tried again; meanwhile blocks are evicted without being spilled. Thread
-/// safety: start() and stop() from one thread; the others from any.
+/// Carries out what the Store wants of the disk. One thread opens it, loads its index and scrubs; one writes; one keeps
+/// drops; some read.
+///   1. Nothing but these threads waits for the disk. What others ask for is handed over or answered from memory.
+///   2. A disk that fails, even to open, is left alone for retry_after and then tried again. Meanwhile the tier is off:
+///      blocks are evicted unwritten. Reads go on, since a full disk gives what it has.
+///   3. A disk that does not answer counts as stuck: no reads either, until a call ends.
+///   4. Queues have bounds: read_queue_bytes_max, drop_queue_max, batch_bytes.
+/// Thread safety: start() and stop() from one thread; the others from any.
 class SpillDriver final : public Spill {
  public:
   SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const SpillDriverConfig& config);
-  ~SpillDriver() override;  ///< stop(false) if that was not done. Waits for the disk however long it takes.
+  ~SpillDriver() override;  ///< stop(false) if that was not done. Waits for the disk, however long it takes.
 
-  /// Starts the threads. Waits up to `patience` for the disk to be accepted; returns why it was *refused* for a reason
-  /// that only the operator can remove (another node has it, it is something else's, permissions), or "".
+  /// Starts the threads. Waits up to `patience` for the disk to be accepted. Returns why it was *refused*, if only the
+  /// operator can remove the reason (another node has the directory, it belongs to something else, permissions), or "".
   std::string start(Duration patience = 1s);
-  /// Ends the threads. `save`: writes what is in memory first. False: the disk does not answer. What waits for it still
-  /// does, so end the process without destroying this.
+  /// Ends the threads. `save`: writes what is in memory first. False: the disk does not answer. Threads wait for it and
+  /// cannot be joined, so end the process without destroying this.
   bool stop(bool save);
 
   void notify() override;
@@ -92,7 +96,7 @@ class SpillDriver final : public Spill {
   const SpillDriverConfig config_;
   SpillScrubber scrubber_;
   std::unique_ptr<Disk> disk_;
-  std::atomic<Disk*> open_disk_{nullptr};  ///< disk_ once it is open and the index is ready for it.
+  std::atomic<Disk*> open_disk_{nullptr};  ///< disk_, once it is open and the Store has begun its load.
   SpillReader reader_;
   CallWatch writing_, scrubbing_, dropping_;
 
@@ -101,7 +105,7 @@ class SpillDriver final : public Spill {
   std::atomic<Duration::rep> behind_until_{0};
   std::atomic<std::uint64_t> loaded_blocks_{0}, outages_{0};
   std::atomic<std::uint64_t> drops_kept_{0}, drops_not_kept_{0};
-  std::atomic<std::uint64_t> forgettable_{0};  ///< Drops up to this key concern nothing, once all is flushed. 0: none.
+  std::atomic<std::uint64_t> forgettable_{0};  ///< Drops up to this key concern nothing once all is flushed. 0: none.
   struct WaitingDrop {
     DiskDrop drop;
     std::function<void(bool)> done;
@@ -115,11 +119,12 @@ class SpillDriver final : public Spill {
   bool is_notified_ = false;
   std::string trouble_;
   DiskStats stats_;
-  std::promise<std::string> accepted_;  ///< Why not, or "".
-  std::promise<void> written_;          ///< Opener and writer have ended.
-  std::vector<DiskPlace> places_{0};    ///< As the store knows them; this and the next two of the writer alone.
+  std::promise<std::string> accepted_;  ///< Why the disk was refused, or "".
+  std::promise<void> written_;          ///< Opener, dropper and writer have ended.
+  // Of the writer alone.
+  std::vector<DiskPlace> places_{0};  ///< As the Store knows them.
   TimePoint stats_due_{};
-  TimePoint flush_due_ = TimePoint::max();  ///< Erasures are not written out yet.
+  TimePoint flush_due_ = TimePoint::max();  ///< When erasures that are not written out yet have to be.
   std::thread opener_, writer_, dropper_;
 };
 

@@ -5,7 +5,24 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace kv {
+namespace {
+
+/// What a delivered block owns: its bytes, and after them its share of the bound.
+struct HeldBlock {
+  HeldBytes held;
+  std::shared_ptr<const void> memory;
+};
+
+}  // namespace
+
+HeldBytes::~HeldBytes() {
+  if (!counter_) return;
+  const std::uint64_t before = counter_->fetch_sub(bytes_);
+  KV_ASSERT(before >= bytes_);
+}
 
 void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
                        std::weak_ptr<const void> waiter, Spill::ReadDone done) {
@@ -13,10 +30,11 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
     ++refusals_;
     return done(Errc::kBusy);
   }
-  *held_bytes_ += block_bytes;
+  KV_ASSERT(block_bytes > 0 && done != nullptr);
+  HeldBytes held(held_bytes_, block_bytes);
   queued_bytes_ += block_bytes;
   watch_.begin();
-  asio::post(threads_, [this, &disk, key, seed, block_bytes, waiter = std::move(waiter),
+  asio::post(threads_, [this, &disk, key, seed, block_bytes, held = std::move(held), waiter = std::move(waiter),
                         done = std::move(done)]() mutable {
     const TimePoint began = clock_.now();
     const bool is_unwanted = is_refusing_ || waiter.expired();
@@ -25,6 +43,7 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
       read_bytes_ += block_bytes;
       const double seconds = std::chrono::duration<double>(clock_.now() - began).count();
       const double before = seconds_per_byte_;
+      // A mean of about the last 16 reads. Two threads may lose an update to each other, which does not matter.
       seconds_per_byte_ = before + (seconds / static_cast<double>(block_bytes) - before) / 16;
     } else if (!is_unwanted) {
       ++failures_;
@@ -33,17 +52,13 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
     }
     queued_bytes_ -= block_bytes;
     if (block) {
-      const void* const memory = block->owner.get();
-      block->owner = std::shared_ptr<const void>(
-          memory, [owner = std::move(block->owner), held = held_bytes_, block_bytes](const void*) mutable {
-            owner.reset();
-            *held -= block_bytes;
-          });
+      KV_ASSERT(block->bytes.size() == block_bytes);
+      block->owner = std::make_shared<const HeldBlock>(HeldBlock{std::move(held), std::move(block->owner)});
     } else {
-      *held_bytes_ -= block_bytes;
+      held = {};
     }
     std::exchange(done, nullptr)(std::move(block));
-    watch_.end();  // last: stop() waits for it
+    watch_.end();  // last: stop() waits until no call is under way
   });
 }
 

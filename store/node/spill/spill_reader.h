@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/clock.h"
 #include "store/disk.h"
@@ -14,10 +15,33 @@
 
 namespace kv {
 
-/// Reads and verifies, a bounded amount at a time. Thread safety: all from any thread but the constructor.
+/// Bytes that count against a bound for as long as this lives. Thread safety: none; the counter is shared by threads.
+class HeldBytes {
+ public:
+  using Counter = std::shared_ptr<std::atomic<std::uint64_t>>;
+  HeldBytes() = default;  ///< None.
+  HeldBytes(Counter counter, std::uint64_t bytes) : counter_(std::move(counter)), bytes_(bytes) { *counter_ += bytes; }
+  HeldBytes(HeldBytes&&) noexcept = default;
+  HeldBytes& operator=(HeldBytes&& other) noexcept {
+    std::swap(counter_, other.counter_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~HeldBytes();
+
+ private:
+  Counter counter_;
+  std::uint64_t bytes_ = 0;
+};
+
+/// Reads and verifies, a bounded amount at a time.
+///   1. A block counts against the bound from the request until whoever got it lets go of it: a client that takes
+///   nothing
+///      of what is sent to it holds blocks for long.
+/// Thread safety: all from any thread but the constructor.
 class SpillReader {
  public:
-  /// `held_bytes_max`: of blocks that are being read, or were and are still held by somebody; more are refused.
+  /// `held_bytes_max`: of blocks that are being read, or were read and are still held; more are refused.
   SpillReader(const Clock& clock, std::size_t thread_count, std::uint64_t held_bytes_max)
       : clock_(clock),
         thread_count_(thread_count),
@@ -29,7 +53,7 @@ class SpillReader {
   /// As Spill::read. `disk` outlives this.
   void read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
             std::weak_ptr<const void> waiter, Spill::ReadDone done);
-  void refuse() { is_refusing_ = true; }                          ///< From now on everything, also what waits.
+  void refuse() { is_refusing_ = true; }                          ///< From now on everything, reads that wait too.
   std::chrono::microseconds estimate(std::uint64_t bytes) const;  ///< As Spill::estimate_read.
 
   const CallWatch& watch() const { return watch_; }
@@ -43,7 +67,8 @@ class SpillReader {
   const std::uint64_t held_bytes_max_;
   CallWatch watch_;
   std::atomic<bool> is_refusing_{false};
-  const std::shared_ptr<std::atomic<std::uint64_t>> held_bytes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+  /// Shared with the blocks: they may outlive this.
+  const HeldBytes::Counter held_bytes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::atomic<std::uint64_t> queued_bytes_{0}, read_bytes_{0}, failures_{0}, refusals_{0};
   std::atomic<double> seconds_per_byte_{1e-9};
   asio::thread_pool threads_;

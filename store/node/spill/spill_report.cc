@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The line of a record that people know a namespace by.
+/// The field of a record by which people know a namespace.
 std::string model_of(const std::string& record) {
   std::string ignored;
   const auto parsed = NamespaceRecord::parse(record, &ignored);

@@ -1,4 +1,4 @@
-// store/node/spill/spill_report.h: what the spill verbs find out, and how it is shown.
+// store/node/spill/spill_report.h: what `kvstore-node spill` finds out, and how it is shown.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace kv {
 
-/// Totals of the blocks that a directory names, by namespace.
+/// Totals of one namespace's blocks in a directory.
 struct SpillSpace {
-  std::string record;  ///< Empty: the directory names its blocks but has lost its record.
+  std::string record;  ///< Empty: blocks name the namespace, but its record is lost.
   std::uint64_t blocks = 0, bytes = 0;
   std::uint64_t block_bytes = 0;
 };
@@ -23,7 +23,7 @@ struct SpillReport {
   std::vector<BlockFile> files;
   std::map<NamespaceId, SpillSpace> spaces;
   std::uint64_t blocks = 0, bytes = 0;
-  std::uint64_t dead_files = 0, dead_file_bytes = 0;  ///< Files of which no block is named any more.
+  std::uint64_t dead_files = 0, dead_file_bytes = 0;  ///< Files with no block that is still named.
 };
 
 struct SpillDamage {

@@ -4,14 +4,15 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "index/block_hash.h"
 
 namespace kv {
 namespace {
 
 constexpr std::size_t kEntriesPerLock = 256;  ///< Some microseconds under the lock.
-constexpr Duration kCatchUp = 50ms;
-constexpr Duration kRoundPause = 1s;  ///< At least, so that a small tier is not read all day.
+constexpr Duration kCatchUp = 50ms;           ///< Of reading that was due while sessions read.
+constexpr Duration kRoundPause = 1s;          ///< At least, so that a small tier is not read all day.
 
 }  // namespace
 
@@ -20,6 +21,7 @@ TimePoint SpillScrubber::step(const Disk& disk) {
   if (clock_.now() < next_) return next_;
   if (due_.empty()) {
     due_ = store_.with([this](Store& store) { return store.blocks_to_scrub(cursor_, kEntriesPerLock); });
+    KV_ASSERT(due_.size() <= kEntriesPerLock);
     std::ranges::reverse(due_);
     if (cursor_ == DiskTier::Cursor()) {
       ++rounds_;
@@ -29,10 +31,11 @@ TimePoint SpillScrubber::step(const Disk& disk) {
   }
   const Store::ScrubBlock block = due_.back();
   due_.pop_back();
+  KV_ASSERT(block.block_bytes > 0);
   verify(block, disk);
   const std::chrono::duration<double> pause(static_cast<double>(block.block_bytes) /
                                             static_cast<double>(bytes_per_second_));
-  // What was not done for lack of a chance is made up for, to a degree.
+  // The rate is a mean: reading that was put off while sessions read is made up for, up to kCatchUp.
   next_ = std::max(next_, clock_.now() - kCatchUp) + std::chrono::duration_cast<Duration>(pause);
   return next_;
 }
@@ -42,7 +45,7 @@ void SpillScrubber::verify(const Store::ScrubBlock& block, const Disk& disk) {
   ++blocks_;
   if (read || !is_lost(read.error())) return;
   const Store::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });
-  if (!failed.is_forgotten) return;  // it was evicted or moved while it was read
+  if (!failed.is_forgotten) return;  // the block was evicted or moved while it was read
   ++damaged_;
   spdlog::warn("spill: block {} of namespace {} is damaged or gone; it is forgotten", to_hex(block.hash.bytes),
                to_hex(block.space.bytes));

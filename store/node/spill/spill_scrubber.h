@@ -1,5 +1,5 @@
-// store/node/spill/spill_scrubber.h: reads what lies on disk before somebody asks for it, so that damage is found while
-// the block can still be recomputed at leisure.
+// store/node/spill/spill_scrubber.h: reads blocks on disk before anybody asks for them, so that damage is found while
+// nobody waits for the block.
 #pragma once
 
 #include <atomic>
@@ -13,21 +13,21 @@
 
 namespace kv {
 
-/// Goes through all blocks on disk, again and again, and drops those that are damaged. Thread safety: step() from one
-/// thread; the counters from any.
+/// Goes through all blocks on disk, again and again, and drops damaged ones. Thread safety: step() from one thread; the
+/// counters from any.
 class SpillScrubber {
  public:
   /// `bytes_per_second`: 0 for no scrubbing. Keeps references.
   SpillScrubber(LockedStore& store, Clock& clock, std::uint64_t bytes_per_second)
       : store_(store), clock_(clock), bytes_per_second_(bytes_per_second) {}
 
-  /// Reads the next block from `disk`, if it is time for it and there is one; takes as long as the disk does. Returns
-  /// when there is more to do.
+  /// Reads the next block from `disk`, if one is due; takes as long as the disk does. Returns when the next is due;
+  /// TimePoint::max(): never.
   TimePoint step(const Disk& disk);
 
   std::uint64_t block_count() const { return blocks_; }
   std::uint64_t damaged_count() const { return damaged_; }
-  std::uint64_t round_count() const { return rounds_; }  ///< Times that all blocks have been read.
+  std::uint64_t round_count() const { return rounds_; }  ///< How often all blocks have been read.
 
  private:
   void verify(const Store::ScrubBlock& block, const Disk& disk);
@@ -37,7 +37,7 @@ class SpillScrubber {
   const std::uint64_t bytes_per_second_;
   TimePoint next_{};
   DiskTier::Cursor cursor_;
-  std::vector<Store::ScrubBlock> due_;  ///< Last one first.
+  std::vector<Store::ScrubBlock> due_;  ///< The next block last.
   std::atomic<std::uint64_t> blocks_{0}, damaged_{0}, rounds_{0};
 };
 

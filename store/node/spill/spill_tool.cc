@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 
+#include "base/assert.h"
 #include "base/checksum.h"
 #include "store/node/spill/spill_report.h"
 
@@ -28,7 +29,7 @@ struct SpillOptions {
   bool json = false;
 };
 
-/// Opens the directory or says why not.
+/// Opens the directory, or says on `err` why not.
 std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only, std::ostream& err) {
   DiskOpening opening;
   auto disk = RocksDisk::open({.path = options.path, .read_only = read_only}, &opening);
@@ -67,6 +68,7 @@ bool read_contents(const RocksDisk& disk, Contents& contents, std::ostream& err)
   }
   std::ranges::reverse(contents.records);
   std::vector<DiskKey> keys;
+  keys.reserve(contents.records.size());
   for (const DiskRecord& record : contents.records) {
     SpillSpace& space = report.spaces[record.space];
     ++space.blocks;
@@ -76,6 +78,7 @@ bool read_contents(const RocksDisk& disk, Contents& contents, std::ostream& err)
     report.bytes += record.block_bytes;
     keys.push_back(record.key);
   }
+  KV_ASSERT(std::ranges::is_sorted(keys));  // is_alive() searches by halving
   report.epoch = disk.epoch();
   report.stats = disk.stats();
   report.files = disk.block_files();

@@ -1,12 +1,12 @@
-// store/node/spill/spill_tool.h: `kvstore-node spill ...`: looks at the spill directory of a node that does not run.
+// store/node/spill/spill_tool.h: `kvstore-node spill`, which looks at the directory of a node that does not run.
 #pragma once
 
 #include <ostream>
 
 namespace kv {
 
-/// argv[0] is "spill". Writes results to `out`, progress and errors to `err`. Returns the exit status: 0 done, 1 it
-/// failed or damage was found, 2 the command line is wrong.
+/// argv[0] is "spill". Writes results to `out`, progress and errors to `err`. Returns the exit status: 0 done, 1 failed
+/// or found damage, 2 the command line is wrong.
 int run_spill_tool(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
 
 }  // namespace kv
