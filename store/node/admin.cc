@@ -11,6 +11,8 @@
 #include <boost/beast/http.hpp>
 #include <thread>
 
+#include "base/assert.h"
+
 namespace kv {
 
 namespace beast = boost::beast;
@@ -70,6 +72,7 @@ struct AdminServer::Impl {
     }
     beast::error_code ignored;
     stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    KV_ASSERT(connection_count > 0);
     --connection_count;
   }
 
@@ -77,12 +80,12 @@ struct AdminServer::Impl {
     while (true) {
       auto [error, socket] = co_await acceptor.async_accept(kAwait);
       if (error == asio::error::operation_aborted) co_return;
-      if (error) {  // no descriptors left, for example: accepting again at once would spin
+      if (error) {  // no descriptors left, for example: without a pause this would spin
         asio::steady_timer pause(context, std::chrono::milliseconds(100));
         co_await pause.async_wait(kAwait);
         continue;
       }
-      if (connection_count >= kConnectionsMax) continue;
+      if (connection_count >= kConnectionsMax) continue;  // closed at once, with the socket
       ++connection_count;
       asio::co_spawn(context, serve(beast::tcp_stream(std::move(socket))), asio::detached);
     }
@@ -91,13 +94,14 @@ struct AdminServer::Impl {
   AdminPages pages;
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
-  int connection_count = 0;
+  int connection_count = 0;  // of the server's thread, like all but `thread`
   std::thread thread;
 };
 
 AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages) {
+  KV_ASSERT(pages.metrics && pages.is_ready);
   auto impl = std::make_unique<Impl>(std::move(pages));
   boost::system::error_code error;
   const tcp::endpoint endpoint(asio::ip::make_address(host, error), port);
@@ -113,6 +117,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host,
 }
 
 AdminServer::~AdminServer() {
+  // Pages may use what is destroyed after this: none is called once the thread is joined.
   impl_->context.stop();
   impl_->thread.join();
 }

@@ -1,8 +1,7 @@
-// store/node/admin.h: the admin HTTP server: /metrics, /healthz, /readyz. On its own thread and port, out of the data's
-// way.
+// store/node/admin.h: the admin HTTP server: /metrics, /healthz, /readyz. It has its own thread and port, so that
+// neither a scrape slows a transfer nor a busy node looks dead.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +16,8 @@ struct AdminPages {
   std::function<bool()> is_ready;        ///< Accepts work: false while starting and while draining.
 };
 
-/// Serves until destroyed. Requests are bounded in size (8 KiB) and time (5 s), connections in number (64).
+/// Serves until destroyed. Requests are bounded in size (8 KiB) and time (5 s), connections in number (64). Pages are
+/// called on the server's thread. Thread safety: one thread makes and destroys it; port() from any.
 class AdminServer {
  public:
   /// Errors: system errors of bind and listen.

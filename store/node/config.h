@@ -32,16 +32,17 @@ struct NodeOptions {
   SessionLimits session;
   std::vector<std::string> spill_paths;  ///< Empty: no disk tier.
   bool spill_save = true;                ///< Write what is in memory at a clean stop.
-  Duration spill_hang = 2s;              ///< Of several directories, one whose call takes longer is left out.
+  Duration spill_hang = 2s;              ///< Of several directories, a directory whose call takes longer is left out.
   SpillDriverConfig spill;
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: no start without it.
   VerbsConfig verbs;
 };
 
-/// Parses the command line (which may name a TOML file) and the environment; flags win over environment, that over the
-/// file. Returns nothing and sets `*exit_code` when the process should end instead: after --help or --version, or with
-/// a message on stderr that names option, value and what is allowed.
+/// Parses the command line, which may name a TOML file, and the environment. A flag wins over the environment, the
+/// environment over the file. Returns nothing and sets `*exit_code` when the process should end instead: after --help
+/// or
+/// --version, or with a message on stderr that names the option, the value and what is allowed.
 std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code);
 
 }  // namespace kv

@@ -2,25 +2,30 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <utility>
 
+#include "base/assert.h"
 #include "store/node/metrics.h"
 #include "store/store.h"
 
 namespace kv {
 
-/// The Store behind its mutex, shared by all I/O threads. How long each caller waited for it and held it is observed.
-/// Inside with(): no co_await, no I/O, no block copy, no unbounded loop.
+/// The Store behind its mutex, shared by all I/O threads. A metric shows how long callers waited for it and held it.
+///   1. Inside with(): no co_await, no I/O, no block copy, no unbounded loop. One caller that stays holds up all.
+/// Thread safety: any thread.
 class LockedStore {
  public:
-  LockedStore(std::unique_ptr<Store> store, NodeMetrics& metrics) : store_(std::move(store)), metrics_(metrics) {}
+  LockedStore(std::unique_ptr<Store> store, NodeMetrics& metrics) : store_(std::move(store)), metrics_(metrics) {
+    KV_ASSERT(store_ != nullptr);
+  }
 
   template <class Call>
   auto with(Call&& call) {
     using std::chrono::steady_clock;
     const auto asked = steady_clock::now();
-    struct Observe {  // after the call, whatever it returns, and after the unlock
+    struct Observe {  // made before the lock, so that it is destroyed, and counts, after the unlock
       NodeMetrics& metrics;
       steady_clock::time_point asked, locked{};
       ~Observe() { metrics.observe_lock(locked - asked, steady_clock::now() - locked); }

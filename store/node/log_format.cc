@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/assert.h"
 #include "base/printable.h"
 
 namespace kv {
@@ -37,6 +38,7 @@ void LogFormatter::format(const spdlog::details::log_msg& message, spdlog::memor
     text.append(view(time)).append(" ").append(level).append(" [").append(std::to_string(message.thread_id));
     text.append("] ").append(printable(view(message.payload)));
   }
+  KV_ASSERT(text.find('\n') == std::string::npos);  // whatever a client has named itself
   text += '\n';
   line.append(text.data(), text.data() + text.size());
 }

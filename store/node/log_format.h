@@ -8,11 +8,11 @@
 
 namespace kv {
 
-/// One line for each message, in valid UTF-8. Names that came through a socket stand in messages, so nothing in a
+/// One line for each message, in valid UTF-8. Messages contain names that came through a socket, so nothing in a
 /// message may end a line, begin another field or move a terminal's cursor.
 ///   text: time level [thread] message; the message as printable() writes it
-///   JSON: {"time": ..., "level": ..., "thread": ..., "message": ...}; bytes that are no UTF-8 as U+FFFD
-/// Thread safety: as spdlog::formatter, the sink's lock covers it.
+///   JSON: {"time": ..., "level": ..., "thread": ..., "message": ...}; bytes that are no UTF-8 become U+FFFD
+/// Thread safety: none; the sink's lock covers it, as for every spdlog::formatter.
 class LogFormatter final : public spdlog::formatter {
  public:
   explicit LogFormatter(bool json);

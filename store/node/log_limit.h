@@ -10,22 +10,24 @@
 #include <string>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 namespace kv {
 
-/// What a client can make a node write, by kind: a flood of one kind hides no other.
+/// Kinds of lines that a client can cause. Each has a limit of its own, so that a flood of one hides no other.
 enum class LogKind : std::uint8_t { kBadFrame, kBadMessage, kLane, kRefusedSession, kSlow };
 inline constexpr std::size_t kLogKindCount = 5;
 
-/// At most kLinesPerSecond lines of each kind; the next that may be written says how many were not.
+/// Lets through at most kLinesPerSecond lines of each kind. The next line that may be written says how many were not.
 /// Thread safety: all calls from any thread. Time: handed in.
 class LogLimit {
  public:
   static constexpr std::uint32_t kLinesPerSecond = 10;
 
-  /// Whether a line of this kind may be written now; then `*suppressed` is how many before it were not.
+  /// Whether a line of this kind may be written now. If so, `*suppressed` is how many before it were not.
   bool admit(LogKind kind, TimePoint now, std::uint64_t* suppressed) {
+    KV_ASSERT(static_cast<std::size_t>(kind) < kLogKindCount);
     const std::lock_guard lock(mutex_);
     Window& window = windows_[static_cast<std::size_t>(kind)];
     if (!window.began || now - window.since >= 1s)
@@ -39,7 +41,7 @@ class LogLimit {
     *suppressed = std::exchange(window.suppressed, 0);
     return true;
   }
-  /// Writes a warning, or counts it. `make` makes the text, and is not called for nothing.
+  /// Writes a warning, or counts it. `make` makes the text; it is called only if the text is written.
   template <class Make>
   void warn(LogKind kind, TimePoint now, Make&& make) {
     std::uint64_t suppressed = 0;

@@ -1,4 +1,7 @@
-// store/node/main.cc: kvstore-node.
+// store/node/main.cc: kvstore-node. Puts the parts together, waits for a signal, and takes them apart.
+//
+// Parts are declared in run() in the order in which they need each other, and so are destroyed in the reverse order:
+// the Store outlives the disk tier, both outlive RDMA, and all of them outlive the server with its sessions.
 
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -35,7 +38,7 @@ void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
       spdlog::info("rdma: device={} port={} gid={} index={} mtu_bytes={}", at->device, at->port,
                    verbs::text_of(at->gid.gid), at->gid.index, at->mtu_bytes);
     } else {
-      spdlog::warn("rdma: device={} is waited for: {}", opened.wish(i).device, why);
+      spdlog::warn("rdma: waiting for device={}: {}", opened.wish(i).device, why);
     }
   }
   if (!opened.unused().empty()) spdlog::info("rdma: not used: {}", opened.unused());
@@ -43,7 +46,7 @@ void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
   server.begin_verbs(opened);
 }
 
-/// RDMA, as far as it is wanted and there, or when it comes. False: the node is not to start.
+/// Opens RDMA if it is wanted, now or when a device comes. False: the node must not start without it.
 bool open_verbs(const NodeOptions& options, VerbsOpener& opener, NodeContext& node, Server& server) {
   constexpr Duration kPause = 5s;
   if (options.rdma == NodeOptions::Rdma::kOff) return true;
@@ -60,7 +63,7 @@ bool open_verbs(const NodeOptions& options, VerbsOpener& opener, NodeContext& no
   return true;
 }
 
-/// Sessions are descriptors: ask for as many as the system allows.
+/// Each session is a descriptor, and RocksDB keeps its files open: ask for as many as the system allows.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -83,12 +86,12 @@ void stop_spill(SpillDriver& spill, bool save) {
   std::_Exit(1);
 }
 
-/// However run() ends. The server that it tells goes after that.
+/// However run() ends: the opener tells the server of devices, so it stops before the server is destroyed.
 struct StopVerbs {
   void operator()(VerbsOpener* opener) const { opener->stop(); }
 };
 
-/// However run() ends.
+/// However run() ends: threads that wait for a hanging disk would keep the destructor for ever.
 struct EndSpill {
   void operator()(SpillDriver* spill) const {
     stop_spill(*spill, /*save=*/false);
@@ -129,6 +132,8 @@ int run(const NodeOptions& options) {
   node.node_id = options.node_id;
   node.instance = draw_instance_id();
   node.started = clock.now();
+  // Each region that a client lends is a descriptor too: a quarter of them all, the rest for sessions and the disk
+  // tier.
   rlimit descriptors{};
   ::getrlimit(RLIMIT_NOFILE, &descriptors);
   node.lent = std::make_unique<LentRegions>(
@@ -193,7 +198,7 @@ int run(const NodeOptions& options) {
   signals.async_wait([&](const boost::system::error_code& error, int signal) {
     if (!error) spdlog::info("signal {}: draining", signal);
   });
-  // Leases end by time even when nobody calls.
+  // Leases must end by time even when nobody calls the Store.
   asio::steady_timer housekeeping(signals_context);
   std::function<void()> tick = [&] {
     store.with([&](Store& each) { each.expire_leases(clock.now()); });
@@ -207,7 +212,9 @@ int run(const NodeOptions& options) {
   signals_context.run();
 
   sd_notify(0, "STOPPING=1");
-  if (node.verbs == nullptr) verbs_opener.stop();  // or it may begin what is about to end; else it can wait
+  // An opener that has found nothing yet might bring RDMA to a server that is stopping. One that has, only looks after
+  // its devices: its end may take as long as registering an arena, and can wait.
+  if (node.verbs == nullptr) verbs_opener.stop();
   server.stop(options.drain_timeout);
   if (spill) stop_spill(*spill, options.spill_save);
   spdlog::info("stopped");

@@ -10,6 +10,8 @@
 #include <array>
 #include <cmath>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -22,6 +24,7 @@ const Histogram::BucketBoundaries kVerbSeconds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 
 const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6,
                                                   1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
 
+/// By SessionEnd, Path and Errc. Names of labels never change: dashboards and alerts match on them.
 constexpr std::array kSessionEnds = {"peer_closed", "bad_frame", "hello_timeout", "slow_frame",
                                      "slow_reader", "broken",    "drained",       "made_room"};
 static_assert(kSessionEnds.size() == kSessionEndCount);
@@ -78,6 +81,7 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   metric.histogram.sample_sum = sum;
   ages.metric.push_back(std::move(metric));
 
+  // Classes come and go with the sizes in use, so they are made anew for each scrape.
   auto slots = family("slab_slots", "Slots of a size class", MetricType::Gauge);
   auto used = family("slab_slots_used", "Slots of a size class that hold a block", MetricType::Gauge);
   auto slabs = family("slabs", "Slabs of a size class", MetricType::Gauge);
@@ -202,9 +206,11 @@ void NodeMetrics::observe_lock(std::chrono::nanoseconds waited, std::chrono::nan
   impl_->lock_held->Observe(seconds(held));
 }
 void NodeMetrics::add_bytes_out(Path path, std::uint64_t bytes) {
+  KV_ASSERT(static_cast<std::size_t>(path) < kPathCount);
   impl_->bytes_out[static_cast<std::size_t>(path)]->Increment(static_cast<double>(bytes));
 }
 void NodeMetrics::add_bytes_in(Path path, std::uint64_t bytes) {
+  KV_ASSERT(static_cast<std::size_t>(path) < kPathCount);
   impl_->bytes_in[static_cast<std::size_t>(path)]->Increment(static_cast<double>(bytes));
 }
 void NodeMetrics::add_tokens(std::uint64_t hit, std::uint64_t missed) {
@@ -216,6 +222,8 @@ void NodeMetrics::session_opened() {
   impl_->sessions->Increment();
 }
 void NodeMetrics::session_closed(SessionEnd why) {
+  KV_ASSERT(static_cast<std::size_t>(why) < kSessionEndCount);
+  KV_ASSERT(session_count() > 0);
   impl_->sessions_closed[static_cast<std::size_t>(why)]->Increment();
   impl_->sessions->Decrement();
 }

@@ -1,5 +1,5 @@
-// store/node/metrics.h: what a node counts, as Prometheus sees it. docs/operating.md says what each means and when to
-// act.
+// store/node/metrics.h: what a node counts, as Prometheus sees it. docs/operating.md says what each value means, and
+// when an operator has to act.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ inline constexpr std::size_t kSessionEndCount = 8;
 enum class Path : std::uint8_t { kInline, kMemfd, kVerbs };
 inline constexpr std::size_t kPathCount = 3;
 
-/// What the Store counts, by name: for the stats verb and for /metrics alike.
+/// What the Store counts, by name. One list for the stats verb and for /metrics.
 struct StoreStatName {
   const char* name;
   std::uint64_t StoreStats::*value;
@@ -90,14 +90,14 @@ inline constexpr StoreStatName kStoreStatNames[] = {
      "Steps of the call that took most since the start; bounded, whatever the size of the arena"},
 };
 
-/// Counters, gauges and histograms of one node. Hot ones are looked up once, here. Thread safety: all calls from any
-/// thread.
+/// Counters, gauges and histograms of one node. Each is looked up once, when this is made: a look-up takes a lock and
+/// hashes labels. Thread safety: all calls from any thread, but watch() and watch_store() before the first text().
 class NodeMetrics {
  public:
   explicit NodeMetrics(const std::string& version);
   ~NodeMetrics();
 
-  /// From the last byte of a request to the last of its answer being handed over.
+  /// `took`: from the last byte of a request until the last byte of its answer is handed over.
   void observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed);
   void observe_lock(std::chrono::nanoseconds waited, std::chrono::nanoseconds held);
   void add_bytes_out(Path path, std::uint64_t bytes);
@@ -105,7 +105,7 @@ class NodeMetrics {
   void add_tokens(std::uint64_t hit, std::uint64_t missed);  ///< Of match.
   void session_opened();
   void session_closed(SessionEnd why);
-  void session_refused(bool for_its_peer);  ///< Else since all are taken.
+  void session_refused(bool for_its_peer);  ///< True: its peer has its share. False: all sessions are taken.
   void add_region_bytes(std::int64_t bytes);
   void checksum_failed();
   void deadline_missed();
@@ -113,9 +113,9 @@ class NodeMetrics {
 
   std::uint64_t session_count() const;
 
-  /// What the Store counts is read at scrape time. `stats` is called from the admin thread.
+  /// `stats` is called for each text(), on its thread (the admin server's).
   void watch_store(std::function<StoreStats()> stats);
-  /// The same for what other parts count.
+  /// The same for values of other parts. `name` is without "kvstore_" and, for a counter, without "_total".
   struct Value {
     const char* name;
     double value;

@@ -8,7 +8,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <set>
+#include <utility>
 
+#include "base/assert.h"
 #include "transport/wire_generated.h"
 
 namespace kv {
@@ -23,6 +25,7 @@ struct Server::Thread {
 };
 
 Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(config), table_(config.sessions) {
+  KV_ASSERT(config_.threads > 0);
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
 }
 
@@ -37,6 +40,8 @@ void Server::begin_verbs(VerbsNode& verbs) {
 Server::~Server() { stop(Duration::zero()); }
 
 Result<Endpoint> Server::listen(Network& network, const Endpoint& endpoint) {
+  KV_ASSERT(!stopping_);
+  // All listeners live on the first thread. Accepting is cheap, and sessions are dealt out to all.
   Thread& thread = *threads_.front();
   auto listener = network.listen(endpoint, thread.context.get_executor());
   if (!listener) return listener.error();
@@ -64,49 +69,60 @@ asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
     }
     const std::string peer = (*stream)->peer_group();
     SessionTable::Refusal refusal{};
-    auto seat = table_.admit(peer, node_.clock.now(), &refusal);
-    if (!seat) {
-      const bool for_its_peer = refusal == SessionTable::Refusal::kPeer;
-      const std::string why = for_its_peer ? "sessions: this peer (" + peer + ") holds " +
-                                                 std::to_string(table_.peer_size(peer)) +
-                                                 "; session-share-max keeps the rest for others"
-                                           : "sessions: the node's limit session-count-max is reached";
-      node_.metrics.session_refused(for_its_peer);
-      node_.log.warn(LogKind::kRefusedSession, node_.clock.now(), [&] { return "refused " + peer + ": " + why; });
-      flatbuffers::FlatBufferBuilder builder;
-      builder.Finish(wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(Errc::kBusy), why.c_str()));
-      FrameWriter writer(**stream, thread.context.get_executor());
-      FrameHeader header;
-      header.type = FrameType::kHello;
-      header.flags = kFrameResponse | kFrameError;
-      writer.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())));
-      writer.flush();
-      continue;
+    if (auto seat = table_.admit(peer, node_.clock.now(), &refusal)) {
+      begin_session(thread, std::move(*stream), std::move(seat));
+    } else {
+      refuse(**stream, thread, peer, refusal);
     }
-    ++session_count_;
-    const SessionId id{++session_last_};
-    asio::post(thread.context,
-               [this, &thread, id, seat, stream = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream))] {
-                 const auto session = std::make_shared<Session>(node_, id, std::move(*stream),
-                                                                thread.context.get_executor(), thread.verbs);
-                 session->sit(table_, seat);
-                 thread.sessions.insert(session.get());
-                 asio::co_spawn(thread.context, session->run(), [this, &thread, session](std::exception_ptr error) {
-                   thread.sessions.erase(session.get());
-                   --session_count_;
-                   if (error)
-                     std::rethrow_exception(error);  // a bug: ends the node rather than one session in an unknown state
-                 });
-               });
   }
 }
 
+void Server::begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::shared_ptr<SessionTable::Seat> seat) {
+  KV_ASSERT(stream != nullptr && seat != nullptr);
+  // Counted here and not on the session's thread: stop() must wait for sessions that are on their way there.
+  ++session_count_;
+  const SessionId id{++session_last_};
+  asio::post(thread.context, [this, &thread, id, seat = std::move(seat), stream = std::move(stream)]() mutable {
+    const auto session =
+        std::make_shared<Session>(node_, id, std::move(stream), thread.context.get_executor(), thread.verbs);
+    session->sit(table_, std::move(seat));
+    thread.sessions.insert(session.get());
+    asio::co_spawn(thread.context, session->run(), [this, &thread, session](std::exception_ptr error) {
+      const std::size_t erased = thread.sessions.erase(session.get());
+      KV_ASSERT(erased == 1);
+      --session_count_;
+      if (error) std::rethrow_exception(error);  // a bug: ends the node rather than one session in an unknown state
+    });
+  });
+}
+
+/// Tells the client why, before the stream is closed: a connection that just ends looks like a node that is broken.
+void Server::refuse(Stream& stream, Thread& thread, const std::string& peer, SessionTable::Refusal refusal) {
+  const bool for_its_peer = refusal == SessionTable::Refusal::kPeer;
+  const std::string why = for_its_peer
+                              ? "sessions: this peer (" + peer + ") holds " + std::to_string(table_.peer_size(peer)) +
+                                    "; session-share-max keeps the rest for others"
+                              : "sessions: the node's limit session-count-max is reached";
+  node_.metrics.session_refused(for_its_peer);
+  node_.log.warn(LogKind::kRefusedSession, node_.clock.now(), [&] { return "refused " + peer + ": " + why; });
+  flatbuffers::FlatBufferBuilder builder;
+  builder.Finish(wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(Errc::kBusy), why.c_str()));
+  FrameWriter writer(stream, thread.context.get_executor());
+  FrameHeader header;
+  header.type = FrameType::kHello;
+  header.flags = kFrameResponse | kFrameError;
+  writer.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())));
+  writer.flush();
+}
+
 void Server::start() {
+  KV_ASSERT(!stopping_ && !threads_.front()->thread.joinable());
   for (auto& thread : threads_) thread->thread = std::thread([this, each = thread.get()] { run_thread(*each); });
 }
 
 void Server::run_thread(Thread& thread) {
   asio::io_context& context = thread.context;
+  // An exception of a handler is a bug. It leaves run() and ends the process, as in a session.
   if (config_.busy_poll.count() == 0) {
     context.run();
     return;
@@ -122,6 +138,18 @@ void Server::run_thread(Thread& thread) {
   }
 }
 
+/// Asks each thread again and again: a session may have begun after the thread was asked.
+void Server::end_sessions(std::chrono::steady_clock::time_point until, void (*end)(Session&)) {
+  while (session_count_ > 0 && std::chrono::steady_clock::now() < until) {
+    for (auto& thread : threads_) {
+      asio::post(thread->context, [each = thread.get(), end] {
+        for (Session* session : each->sessions) end(*session);
+      });
+    }
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
 void Server::stop(Duration timeout) {
   if (stopping_.exchange(true)) return;
   node_.draining = true;
@@ -133,31 +161,25 @@ void Server::stop(Duration timeout) {
       listener->close();
     }
   }
-  // Sessions end as soon as they have no transfer in progress; at the timeout, all of them.
-  const auto end_sessions = [&](std::chrono::steady_clock::time_point until, void (*end)(Session&)) {
-    while (running && session_count_ > 0 && std::chrono::steady_clock::now() < until) {
-      for (auto& thread : threads_) {
-        asio::post(thread->context, [each = thread.get(), end] {
-          for (Session* session : each->sessions) end(*session);
-        });
-      }
-      std::this_thread::sleep_for(10ms);
-    }
-  };
-  const auto now = std::chrono::steady_clock::now();
-  end_sessions(now + timeout, [](Session& session) { session.terminate_if_idle(); });
-  // A move that a device says nothing of ends by its own deadline, and its session after it.
   VerbsNode* const verbs = node_.verbs;
-  const Duration grace = 2s + (verbs != nullptr ? verbs->config().move_timeout : Duration::zero());
-  end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
-  if (verbs != nullptr) verbs->finish_calls();  // they post to the threads' contexts
+  if (running) {
+    // Sessions end as soon as they have no transfer in progress; at the timeout, all of them. A move that a device
+    // tells nothing of ends by its own deadline, and its session after it.
+    const auto now = std::chrono::steady_clock::now();
+    const Duration grace = 2s + (verbs != nullptr ? verbs->config().move_timeout : Duration::zero());
+    end_sessions(now + timeout, [](Session& session) { session.terminate_if_idle(); });
+    end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
+  }
+  // Calls on other threads post their results to these contexts, so they are over before the contexts stop.
+  if (verbs != nullptr) verbs->finish_calls();
   node_.lent->finish();
   for (auto& thread : threads_) thread->work.reset();
   for (auto& thread : threads_) {
     thread->context.stop();
     if (thread->thread.joinable()) thread->thread.join();
     if (!thread->verbs) continue;
-    thread->verbs->stop();  // its loops end while their context is there
+    // Loops are coroutines: they end in their context, and it must still be there.
+    thread->verbs->stop();
     thread->context.restart();
     thread->context.poll();
   }

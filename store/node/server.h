@@ -1,4 +1,20 @@
-// store/node/server.h: I/O threads, listeners and the sessions on them.
+// store/node/: kvstore-node, the daemon around one Store. Start here.
+//
+// Accepts sessions, serves them on I/O threads, moves bytes between clients and the arena, and keeps the disk tier,
+// RDMA, metrics and the log going. What is kept and what goes is the Store's decision (store/store.h); how bytes travel
+// is the transport's. Files, in reading order:
+//   main.cc          puts the parts together, and takes them apart when a signal comes
+//   config.h         every option; option_table.h: one row for each, and how a row is read
+//   server.h         I/O threads, listeners, and the sessions on them
+//   session/         one client's connection: its requests, its transfers, what it may use
+//   locked_store.h   the one door to the Store
+//   spill/           the disk tier at work: who writes, reads and loads
+//   disk/            the disk tier's disk, on RocksDB
+//   rdma/            RDMA devices, opened and kept open
+//   metrics.h        what is counted
+//   admin.h          metrics and readiness over HTTP
+//   log_format.h     what a line of the log looks like
+//   log_limit.h      how many lines a client can cause
 #pragma once
 
 #include <atomic>
@@ -18,17 +34,19 @@ struct ServerConfig {
   SessionTableConfig sessions;
 };
 
-/// One io_context per I/O thread; a session lives on one of them, dealt out in turn. Thread safety: all calls from one
-/// thread.
+/// One io_context for each I/O thread. A session lives on one of them; new sessions are dealt out in turn.
+///   1. What belongs to an I/O thread is touched on that thread only.
+///   2. After stop() no session is left, and nothing of this server is called any more.
+/// Thread safety: all calls from one thread, but begin_verbs() from any.
 class Server {
  public:
   Server(NodeContext& node, ServerConfig config);
-  ~Server();  ///< Stops if that was not done.
+  ~Server();  ///< Stops at once if that was not done.
 
-  /// Starts to accept on `endpoint`. Returns it with its real port. Errors: of Network::listen.
+  /// Starts to accept on `endpoint`. Returns it with its real port. Errors: those of Network::listen.
   Result<Endpoint> listen(Network& network, const Endpoint& endpoint);
   void start();  ///< Starts the threads.
-  /// From now on sessions have RDMA. Any thread, before stop(); `verbs` outlives this.
+  /// From now on new sessions have RDMA. Any thread, before stop(); `verbs` outlives this.
   void begin_verbs(VerbsNode& verbs);
   /// Stops accepting, lets running transfers end for up to `timeout`, ends all sessions and joins the threads.
   void stop(Duration timeout);
@@ -36,8 +54,11 @@ class Server {
  private:
   struct Thread;
 
-  asio::awaitable<void> accept(Listener& listener, Thread& thread);
+  asio::awaitable<void> accept(Listener& listener, Thread& home);
+  void begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::shared_ptr<SessionTable::Seat> seat);
+  void refuse(Stream& stream, Thread& thread, const std::string& peer, SessionTable::Refusal refusal);
   void run_thread(Thread& thread);
+  void end_sessions(std::chrono::steady_clock::time_point until, void (*end)(Session&));
 
   NodeContext& node_;
   ServerConfig config_;

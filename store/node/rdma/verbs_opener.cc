@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/assert.h"
 #include "transport/verbs/verbs_module.h"
 
 namespace kv {
@@ -14,6 +15,7 @@ VerbsOpener::VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& 
 VerbsOpener::~VerbsOpener() { stop(); }
 
 VerbsNode* VerbsOpener::open(std::string* why) {
+  KV_ASSERT(!node_ && why != nullptr);
   if (!provider_) {
     auto loaded = verbs::load_verbs(why);
     if (!loaded) return nullptr;
@@ -27,6 +29,7 @@ VerbsNode* VerbsOpener::open(std::string* why) {
 }
 
 void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> opened) {
+  KV_ASSERT(!thread_.joinable() && pause > Duration::zero());
   if (!node_ && !may_come_) return;
   thread_ = std::thread([this, pause, opened = std::move(opened)] {
     std::unique_lock lock(mutex_);
@@ -37,7 +40,7 @@ void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> op
       } else if (VerbsNode* const node = open(&why)) {
         opened(*node);
       } else if (!may_come_) {
-        spdlog::warn("rdma: a device has come, but {}; it is not tried again before the node is restarted", why);
+        spdlog::warn("rdma: a device is there now, but {}; restart the node to try it again", why);
         return;
       }
     }
@@ -46,7 +49,7 @@ void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> op
 
 void VerbsOpener::stop() {
   is_stopped_ = true;
-  { const std::scoped_lock lock(mutex_); }  // it waits, or looks again before it does
+  { const std::scoped_lock lock(mutex_); }  // from here on the thread waits, or sees is_stopped_ before it waits
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
 }

@@ -1,5 +1,6 @@
-// store/node/rdma/verbs_opener.h: opens RDMA for a node, now or as soon as a device can be used, and devices again that
-// were left out: at boot a machine's links are often up a little later than its services, and a device may be reset.
+// store/node/rdma/verbs_opener.h: when a node's devices are opened: at the start, or as soon as one can be used, and
+// again when one was gone. At boot, links often come up a little later than services, and a device may be reset at any
+// time.
 #pragma once
 
 #include <atomic>
@@ -22,14 +23,13 @@ class VerbsOpener {
   VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& clock);
   ~VerbsOpener();  ///< stop(), then closes the devices.
 
-  /// What was opened; nullptr: nothing, and `why` says why not. May take long.
+  /// nullptr: nothing could be opened, and `why` says why not. May take long.
   VerbsNode* open(std::string* why);
-  /// Looks every `pause`, on a thread of its own: for devices that are left out; or if nothing was opened, for the
-  /// first that can be, to call `opened` there, once. The latter as long as it may change by itself: libibverbs is
-  /// here, and it is devices that are missing. A limit that forbids to register memory stays until the node is started
-  /// anew.
+  /// Looks every `pause`, on a thread of its own, for devices that are left out. If nothing was opened yet, it looks
+  /// for the first device that can be, and calls `opened` on that thread, once. It does not look if that cannot change
+  /// by itself: without libibverbs, or with a limit that forbids to register memory, only a new start helps.
   void keep_trying(Duration pause, std::function<void(VerbsNode&)> opened);
-  void stop();  ///< Tries no more; waits for an attempt in progress, which may be to register an arena.
+  void stop();  ///< Tries no more. Waits for an attempt in progress, which may be registering the arena.
 
  private:
   VerbsConfig config_;
@@ -40,7 +40,7 @@ class VerbsOpener {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<bool> is_stopped_{false};
-  bool may_come_ = false;  ///< Nothing is open, and that may change.
+  bool may_come_ = false;  ///< Nothing is open, and that may change by itself.
   std::thread thread_;
 };
 

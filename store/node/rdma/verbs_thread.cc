@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-/// Of one thread's queue on one device: room for so many lanes at once, as far as the device has it.
+/// Entries of one thread's queue on one device, as far as the device gives them: all lanes of the thread share them.
 constexpr std::uint32_t kCompletionCountMax = 32 * 1024;
 
 }  // namespace
@@ -30,13 +30,14 @@ Result<std::shared_ptr<DeviceLoop>> DeviceLoop::start(VerbsNode& node, std::size
   if (!queue) return queue.error();
   std::shared_ptr<Running> running(new Running{node, index, std::move(device), {executor, std::move(*queue)}});
   asio::co_spawn(executor, run(running), [](std::exception_ptr thrown) {
-    if (thrown) std::rethrow_exception(thrown);  // a bug: ends the node, as in a session
+    if (thrown) std::rethrow_exception(thrown);  // a bug: it ends the node, as in a session
   });
   return std::shared_ptr<DeviceLoop>(new DeviceLoop(std::move(running)));
 }
 
 asio::awaitable<void> DeviceLoop::run(std::shared_ptr<Running> running) {
   const auto ended = co_await running->loop.run();
+  // Stopped is no error: whoever stops the loop may have let go of the node already.
   if (!ended) running->node.leave_out(running->index, *running->device, ended.error().message());
 }
 
