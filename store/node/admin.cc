@@ -21,8 +21,8 @@ using asio::ip::tcp;
 
 namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-constexpr std::chrono::seconds kTimeout(5);
-constexpr int kConnectionsMax = 64;
+constexpr std::chrono::seconds kTimeout(5);  ///< Of each request and each answer.
+constexpr int kConnectionsMax = 64;          ///< Descriptors are what sessions live on.
 }  // namespace
 
 struct AdminServer::Impl {
@@ -57,6 +57,7 @@ struct AdminServer::Impl {
     return response;
   }
 
+  /// Requests without a body: one that comes with a body ends the connection.
   asio::awaitable<void> serve(beast::tcp_stream stream) {
     beast::flat_buffer buffer(8 * 1024);
     while (true) {

@@ -274,6 +274,7 @@ std::string set_capacity(Given& given) {
   ArenaConfig& arena = given.options.store.arena;
   KV_ASSERT(given.capacity_block_bytes > 0);  // kSize
   arena.huge_pages = !given.no_huge_pages;
+  // Blocks of one size, without waste: the arena is cut into exactly so many.
   if (given.capacity_blocks > 0) {
     if (given.capacity_block_bytes % 4096 != 0) {
       return "capacity-block-bytes: " + std::to_string(given.capacity_block_bytes) + ", must be a multiple of 4096";
@@ -291,6 +292,7 @@ std::string set_capacity(Given& given) {
 
 std::string set_disk(Given& given) {
   NodeOptions& options = given.options;
+  KV_ASSERT(options.store.arena.capacity_bytes > 0);  // set_capacity() comes before
   const std::vector<std::string>& paths = options.spill_paths;
   std::uint64_t& capacity_bytes = options.store.disk.capacity_bytes;
   if (given.spill_capacity_blocks > kBytesMax / given.capacity_block_bytes)

@@ -17,6 +17,7 @@ namespace {
 constexpr const char* kTimePattern = "%Y-%m-%dT%H:%M:%S.%e%z";
 
 std::string json_line(std::string_view time, std::string_view level, std::size_t thread, std::string_view message) {
+  // Bytes that are no UTF-8 are replaced: a log collector refuses a line that is no JSON, whatever else it says.
   const nlohmann::ordered_json line = {{"time", time}, {"level", level}, {"thread", thread}, {"message", message}};
   return line.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace);
 }

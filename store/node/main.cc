@@ -101,7 +101,7 @@ struct EndSpill {
 
 int run(const NodeOptions& options) {
   set_up_log(options);
-  raise_descriptor_limit();
+  raise_descriptor_limit();  // before anything looks at the limit
   // Signals first, so that one that comes while the memory is being touched is not lost.
   asio::io_context signals_context{1};
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
@@ -109,10 +109,11 @@ int run(const NodeOptions& options) {
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
   const std::size_t capacity = store_config.arena.capacity_bytes;
+  // Unknown to clients, who choose the hashes: else they could make all of them fall into one bucket.
   store_config.hash_seed = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
   store_config.disk.hash_seed = store_config.hash_seed;
   store_config.arena.progress = [capacity, next = std::size_t{0}](std::size_t touched) mutable {
-    if (capacity < (8ull << 30) || touched < next) return;
+    if (capacity < (8ull << 30) || touched < next) return;  // smaller ones take a second or two
     spdlog::info("touching memory: {} of {} MiB", touched >> 20, capacity >> 20);
     next = touched + capacity / 10;
   };
@@ -164,6 +165,7 @@ int run(const NodeOptions& options) {
   });
   VerbsOpener verbs_opener(options.verbs, store.with([](Store& each) { return each.memory(); }), clock);
 
+  // Before RDMA, whose registering may take minutes: /readyz says "not ready" meanwhile.
   std::atomic<bool> ready = false;
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_host.empty()) {
@@ -211,6 +213,7 @@ int run(const NodeOptions& options) {
   signals.async_wait([&](const boost::system::error_code&, int) { signals_context.stop(); });
   signals_context.run();
 
+  // Backwards: no device appears any more, sessions end, and then what is in memory goes to disk, undisturbed.
   sd_notify(0, "STOPPING=1");
   // An opener that has found nothing yet might bring RDMA to a server that is stopping. One that has, only looks after
   // its devices: its end may take as long as registering an arena, and can wait.

@@ -19,8 +19,10 @@ using prometheus::Counter;
 using prometheus::Gauge;
 using prometheus::Histogram;
 
+/// From a match in a warm cache (microseconds) to a get over TCP that waits for a slow disk (seconds).
 const Histogram::BucketBoundaries kVerbSeconds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
                                                   1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5};
+/// The Store's lock is held for microseconds. The last buckets show that somebody broke the rule.
 const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6,
                                                   1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
 
@@ -56,6 +58,7 @@ void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheu
   to.metric.push_back(std::move(metric));
 }
 
+/// Made anew for each scrape: the Store counts for itself, in plain numbers under its lock.
 std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families;
@@ -68,6 +71,7 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
                                             "Time from a block's last use to its eviction: what the cache is worth",
                                             MetricType::Histogram));
   prometheus::ClientMetric metric;
+  // The Store counts by powers of two. Prometheus wants each bucket to include the ones below it.
   std::uint64_t total = 0;
   double sum = 0;
   for (std::size_t i = 0; i < stats.eviction_age_log2_ms.size(); ++i) {
@@ -197,7 +201,7 @@ NodeMetrics::~NodeMetrics() = default;
 
 void NodeMetrics::observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed) {
   const auto index = static_cast<std::size_t>(verb);
-  if (index == 0 || index > kFrameTypeMax) return;
+  if (index == 0 || index > kFrameTypeMax) return;  // a client's type that no verb has
   impl_->verb_seconds[index]->Observe(seconds(took));
   if (failed) impl_->verb_failures[index]->Increment();
 }

@@ -52,6 +52,7 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
     places.push_back(disk->recorded_place() || disk->is_new() ? disk->recorded_place() : DiskPlace{0});
   }
   for (std::size_t i = 0; i < places.size(); ++i) {
+    // Two with one place would answer for each other's keys.
     const auto same = std::find(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(i), places[i]);
     if (!places[i] || same == places.begin() + static_cast<std::ptrdiff_t>(i)) continue;
     *why = paths[i] + ": is directory " + std::to_string(*places[i]) + " of several, and so is " +
@@ -83,6 +84,7 @@ Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Cl
   // One flush thread for each database, so that each writes out at its own pace. The pool belongs to the process, and
   // has one thread by default.
   rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
+  // At the same time: a repair of one reads every file of it, and the others need not wait to begin.
   std::vector<std::future<Opened>> opening;
   for (const std::string& path : paths)
     opening.push_back(std::async(std::launch::async, [&accept_one, &path] { return open_one(path, accept_one); }));

@@ -39,6 +39,7 @@ RecordStream::RecordStream(const Disk& disk) {
 }
 
 RecordStream::~RecordStream() {
+  // The load sees it at the end of its batch at the latest, or is waiting for room already.
   {
     const std::lock_guard lock(mutex_);
     is_unwanted_ = true;

@@ -46,6 +46,7 @@ std::uint64_t device_bytes(const rocksdb::Statistics& statistics) {
 
 Result<std::unique_ptr<RocksDisk>> RocksDisk::open(const RocksDiskConfig& config, DiskOpening* opening,
                                                    const std::function<void()>& accepted) {
+  KV_ASSERT(config.memtable_count >= 2 && config.memtable_bytes > 0);
   DiskOpening ignored;
   DiskOpening& told = opening != nullptr ? *opening : ignored;
   told = {};
@@ -68,6 +69,7 @@ RocksDisk::~RocksDisk() = default;
 /// key that is given out twice would bring the wrong block back.
 error_code RocksDisk::start_epoch(bool read_only) {
   files_at_open_ = kv::block_files(rocks_);
+  KV_ASSERT(std::ranges::is_sorted(files_at_open_, {}, &BlockFile::first));
   std::string value;
   const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kEpochKey, &value);
   if (!status.ok() && !status.IsNotFound() && !status.IsCorruption()) return to_error(status);
@@ -119,6 +121,7 @@ error_code RocksDisk::join(DiskPlace place, std::uint32_t epoch) {
 error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
   if (blocks.empty()) return {};
   if (const error_code error = ready()) return error;
+  // One batch for all: a crash leaves all of them or none, each with its record (1).
   batch_.Clear();
   std::uint64_t bytes = 0;
   for (const DiskWrite& block : blocks) {
@@ -170,12 +173,15 @@ error_code RocksDisk::heal() {
 Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   const std::shared_lock lock(reopening_);
   if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+  // A file that holds keys on both sides of the bound is still there, but what was dropped must not be found.
   if (static_cast<std::uint64_t>(key) < first_key_) return make_error_code(Errc::kNotFound);
   const DiskKeyText text = encode_key(key);
   auto read = std::make_shared<ReadValue>();
   const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.blocks.get(), slice(text), &read->value);
   if (status.IsNotFound()) return make_error_code(Errc::kNotFound);
   if (!status.ok()) return to_error(status);
+  // RocksDB's own checksum says that the value is what was written. Whether that is the block that the key stands for,
+  // the reader finds out by the block's name.
   read_bytes_ += read->value.size();
   const auto block_bytes = block_bytes_of_value(read->value.size());
   if (!block_bytes) return make_error_code(Errc::kCorruptBlock);
@@ -209,6 +215,7 @@ error_code RocksDisk::use_new_seeds(DiskKey key, std::span<const std::byte> byte
 
 error_code RocksDisk::erase(std::span<const DiskKey> keys) {
   if (const error_code error = ready()) return error;
+  // Only records: a block without its record is dead, and its file is dropped as a whole some day.
   if (const error_code error = erase_records(keys)) return error;
   unflushed_.insert(unflushed_.end(), keys.begin(), keys.end());
   return {};
@@ -264,6 +271,7 @@ error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
 error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& record) {
   const std::string key = namespace_key(id);
   std::string old;
+  // Nearly every start adds namespaces that are on record: no write for them.
   if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok() && old == record) return {};
   rocksdb::WriteBatch batch;
   Status status = batch.Put(rocks_.state.get(), key, record);
@@ -290,6 +298,7 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
   });
   if (!scan.status.ok()) return to_error(scan.status);
   scan = scan_backwards(*rocks_.db, rocks_.records.get(), [&](std::string_view key, std::string_view value) {
+    // A record that cannot be used is skipped: one block less is a miss.
     const auto decoded = decode_key(key);
     if (!decoded || !is_in_a_file(*decoded)) return true;
     const auto record = decode_record(*decoded, value);

@@ -138,6 +138,8 @@ Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
     const rocksdb::Slice begin(first.data(), first.size()), end(last.data(), last.size());
     const rocksdb::Range range(begin, end);
     rocksdb::TablePropertiesCollection properties;
+    // Properties lie beside the index, and reading them opens the file: what fails here would fail for every block in
+    // it.
     const Status read = rocks.db->GetPropertiesOfTablesInRange(rocks.blocks.get(), &range, 1, &properties);
     if (read.ok()) continue;
     const Status status = rocksdb::DeleteFilesInRange(rocks.db.get(), rocks.blocks.get(), &begin, &end);
@@ -245,6 +247,7 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
   const bool direct_io = *chosen == DirectIo::kOn;
   const std::string path = config.path.string();
   std::string trouble;  // what was wrong, for the operator
+  // Before RocksDB sees the tables: a damaged footer ends the process instead of failing the call.
   DiskRecovery first_step = DiskRecovery::kNone;
   if (const auto damaged = tables_with_damaged_end(directory.database()); !damaged.empty()) {
     const bool may_take_out = !config.read_only && remedies == Remedies::kAllowed;
@@ -260,6 +263,7 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
   for (const DiskRecovery step :
        {DiskRecovery::kNone, DiskRecovery::kSalvaged, DiskRecovery::kRepaired, DiskRecovery::kStartedEmpty}) {
     if (step < first_step) continue;
+    // What one step has changed stays for the next: each begins with less than the one before.
     Status status;
     if (step == DiskRecovery::kSalvaged) {
       spdlog::warn("spill: {}: {}; salvaging what can be read", path, trouble);
@@ -287,6 +291,7 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
       return rocks;
     }
     trouble += (trouble.empty() ? "" : "; ") + status.ToString() + ". ";
+    // Giving data up does not help against a full or read-only disk, and is no business of a tool that only looks.
     if (is_of_the_place(status) || config.read_only || remedies == Remedies::kNone) break;
   }
   opening->text = path + ": cannot be opened: " + trouble +

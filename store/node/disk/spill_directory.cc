@@ -173,9 +173,10 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_onl
     if ((error = check_owner(database.number(), directory.database(), why))) return error;
   }
 
+  // Here at the latest: all that follows writes, and another process may be at work.
   if ((error = directory.take_lock(read_only, why))) return error;
   if (read_only) return directory;
-  // Earlier versions left what is in it to the umask.
+  // Earlier versions left the mode of db/ to the umask.
   if (database.is_open() && ::fchmod(database.number(), kDirectoryMode) != 0) error = last_errno();
   if (!error) error = directory.try_writing();
   if (!error && !format) {

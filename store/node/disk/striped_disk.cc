@@ -104,6 +104,7 @@ StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfi
 StripedDisk::~StripedDisk() = default;
 
 StripedDisk::Member* StripedDisk::find(DiskKey key) const {
+  // A dozen disks at most: a search costs nothing beside a call to one.
   const auto found =
       std::ranges::find_if(members_, [key](const auto& member) { return member->part.place == place_of(key); });
   return found == members_.end() ? nullptr : found->get();
@@ -139,6 +140,7 @@ std::vector<DiskPlace> StripedDisk::places() const {
 }
 
 error_code StripedDisk::failed(Member& member, error_code error) const {
+  // Once for a series of errors, which may come with every call.
   if (!is_left_out(member)) {
     spdlog::error("spill: {} is left out for {} s: {}", member.part.name,
                   std::chrono::duration_cast<std::chrono::seconds>(config_.left_out).count(), error.message());
@@ -194,6 +196,7 @@ error_code StripedDisk::settle_all() {
       tellings.push_back({member, std::move(news), std::move(begun)});
     }
   }
+  // All have begun before anybody is waited for: this takes as long as the slowest, and not as long as all together.
   for (const Telling& each : tellings) {
     const auto own = each.member->writing.wait(each.begun);
     if (own && !*own) {
@@ -233,6 +236,7 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
     });
     writing.push_back({member, std::move(news), std::move(begun)});
   }
+  // As in settle_all(): the batch takes as long as the slowest disk.
   for (const Writing& each : writing) {
     const auto own = each.member->writing.wait(each.begun);
     if (own && !*own) {
@@ -249,6 +253,7 @@ Result<DiskBlock> StripedDisk::read(DiskKey key) const {
   Member* const member = find(key);
   if (member == nullptr) return make_error_code(Errc::kNotFound);  // its directory is not used any more
   if (is_hanging(*member)) return make_error_code(Errc::kDiskFailed);
+  // A disk that was left out after a failure is asked all the same: a full disk gives what it has.
   auto block = member->reading.run([key, disk = member->part.disk.get()] { return disk->read(key); });
   if (!block) return hangs(*member);
   return std::move(*block);
@@ -263,6 +268,7 @@ error_code StripedDisk::erase(std::span<const DiskKey> keys) {
 }
 
 error_code StripedDisk::drop_before(DiskKey end) {
+  // Whatever lies below `end` goes with its files, so erasing it one by one is not needed any more.
   for (const auto& member : members_) {
     member->drop_before = std::max(member->drop_before, end);
     std::erase_if(member->erased, [end](DiskKey key) { return key < end; });
@@ -276,6 +282,7 @@ error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
   std::vector<std::pair<Member*, std::shared_ptr<CallLane::Begun<error_code>>>> adding;
   const std::vector<DiskDrop> own(drops.begin(), drops.end());
   for (const auto& member : members_) {
+    // On threads of their own, beside writes: an answer waits for this.
     if (is_hanging(*member) || member->dropping.is_stuck()) continue;
     adding.emplace_back(member.get(),
                         member->dropping.begin([own, disk = member->part.disk.get()] { return disk->add_drops(own); }));
@@ -303,6 +310,7 @@ std::vector<DiskDrop> StripedDisk::drops() const {
 }
 
 error_code StripedDisk::forget_drops(DiskKey before) {
+  // Only when every disk has erased what was dropped, durably. Otherwise the next start would find it there.
   for (const auto& member : members_) {
     const bool knows_all = news_for(*member).empty() && !member->is_unflushed;
     if (is_left_out(*member) || is_hanging(*member) || !knows_all) return Errc::kBusy;
@@ -342,6 +350,7 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
                              const std::function<bool(const DiskRecord& block)>& block) const {
   std::vector<std::unique_ptr<RecordStream>> streams;
   for (const auto& member : members_) streams.push_back(std::make_unique<RecordStream>(*member->part.disk));
+  // Namespaces first, each once: a record of an unknown namespace would be skipped.
   std::vector<NamespaceId> told;
   for (const auto& stream : streams) {
     for (const auto& [id, record] : stream->spaces()) {
@@ -350,6 +359,7 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
       space(id, record);
     }
   }
+  // A merge of all disks, newest record first: if memory for the index runs out, the newest are known.
   for (;;) {
     RecordStream* newest = nullptr;
     for (const auto& stream : streams) {

@@ -152,8 +152,9 @@ TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (std::max(metaindex->offset, metaindex->bytes) > footer_offset || metaindex->end() != footer_offset)
     return TableEnd::kDamaged;
   const std::uint64_t tail_offset = file_bytes - tail.size();
-  if (metaindex->offset < tail_offset) return TableEnd::kForeign;  // none of ours is so large
+  if (metaindex->offset < tail_offset) return TableEnd::kForeign;  // no table of ours has so large a metaindex
   const std::string_view block = tail.substr(metaindex->offset - tail_offset, metaindex->end() - metaindex->offset);
+  KV_ASSERT(block.size() == metaindex->bytes + kTrailerBytes);
   if (!has_its_checksum(block, footer[0])) return TableEnd::kDamaged;
   auto named = named_blocks(block.substr(0, metaindex->bytes));
   if (!named) return TableEnd::kForeign;
@@ -172,6 +173,7 @@ std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem
   std::vector<std::filesystem::path> tables, damaged;
   for (const std::string& name : names_in(database))
     if (name.ends_with(".sst")) tables.push_back(database / name);
+  // In parallel: each table is one read that misses the page cache, and a start waits for all of them.
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   const auto look = [&] {

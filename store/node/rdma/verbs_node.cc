@@ -204,6 +204,7 @@ std::optional<VerbsNode::ConnectTurn> VerbsNode::take_connect_turn(std::string* 
   return std::nullopt;
 }
 
+/// Counted before it is compared, so that two who ask at the same time cannot both get the last one.
 bool VerbsNode::take_queue_pair() {
   if (queue_pair_count_.fetch_add(1) < config_.queue_pair_count_max) return true;
   --queue_pair_count_;
@@ -216,6 +217,7 @@ void VerbsNode::give_queue_pair() {
 }
 
 VerbsNode::Peer VerbsNode::peer_of(const verbs::Attachment& ours, const verbs::QueuePairAddress& peer) {
+  // On Ethernet packets find their way by GID, and the LID means nothing; in an InfiniBand subnet the LID is the way.
   return ours.is_ethernet ? Peer{peer.gid, 0, peer.number} : Peer{{}, peer.lid, peer.number};
 }
 

@@ -142,6 +142,7 @@ void SpillDriver::save() {
   }
 }
 
+/// Called for every put: all but the first cost a look under a lock that is nearly always free.
 void SpillDriver::notify() {
   {
     const std::lock_guard lock(mutex_);
@@ -205,6 +206,7 @@ std::uint64_t SpillDriver::work_once(bool everything) {
   const SpillWork work =
       store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
   if (work.empty()) {
+    // With nothing to write, a flush is the trial of a disk that failed.
     if (!is_on_ && flush()) recovered();
     if (is_on_ && forgettable_ != 0) forget_drops();
     return 0;
@@ -217,6 +219,7 @@ std::uint64_t SpillDriver::work_once(bool everything) {
   store_.with([&](Store& store) { store.finish_spill(work, outcome); });
   if (outcome.lost_count > 0)
     spdlog::warn("spill: {} blocks were damaged or gone when their segment was given back", outcome.lost_count);
+  // finish_spill() has been told: what was not written is still in memory, and is work again after the pause.
   if (outcome.error) {
     failed("write", outcome.error);
     return 0;
@@ -275,6 +278,7 @@ void SpillDriver::keep_drops() {
     for (const WaitingDrop& each : batch) each.done(!error);
     lock.lock();
   }
+  // Nobody keeps drops from here on. Answers wait for those in the queue, so they are told at once.
   takes_drops_ = false;
   const std::vector<WaitingDrop> rest = std::exchange(drops_, {});
   lock.unlock();
@@ -284,6 +288,7 @@ void SpillDriver::keep_drops() {
 
 /// By the writer, when nothing is left to be erased.
 void SpillDriver::forget_drops() {
+  // Taken, not read: what becomes forgettable meanwhile is for the next call.
   const DiskKey before{forgettable_.exchange(0)};
   if (std::ranges::none_of(disk_->drops(), [before](const DiskDrop& drop) { return drop.before <= before; })) return;
   if (!flush()) return forgettable_ = static_cast<std::uint64_t>(before), void();
@@ -339,6 +344,7 @@ std::string SpillDriver::trouble() const {
 
 void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
                        ReadDone done) {
+  KV_ASSERT(block_bytes > 0);
   const Disk* const disk = open_disk_;
   if (disk == nullptr) return done(Errc::kBusy);
   reader_.read(*disk, key, seed, block_bytes, std::move(waiter), std::move(done));
@@ -380,6 +386,7 @@ void SpillDriver::open_disk() {
 
 void SpillDriver::load() {
   const TimePoint began = clock_.now();
+  KV_ASSERT(disk_ != nullptr && open_disk_ != nullptr);
   error_code error = load_once();
   BackOff pauses({.min = config_.retry_after, .max = config_.retry_after * (1 << kLoadTries)});
   for (int tries = 1; error && !stopping_ && tries < kLoadTries; ++tries) {
@@ -442,6 +449,7 @@ void SpillDriver::scrub() {
   KV_ASSERT(disk_ != nullptr);
   yield_to_others();
   for (TimePoint next{}; !stopping_;) {
+    // Only while nobody reads: a scrub in front of a get would cost the get its time.
     if (clock_.now() < next || !reader_.watch().is_idle() || !can_read()) {
       std::this_thread::sleep_for(kScrubWait);
       continue;

@@ -37,6 +37,7 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
   asio::post(threads_, [this, &disk, key, seed, block_bytes, held = std::move(held), waiter = std::move(waiter),
                         done = std::move(done)]() mutable {
     const TimePoint began = clock_.now();
+    // Looked at now and not when it was asked for: under load a read waits here longer than many clients do.
     const bool is_unwanted = is_refusing_ || waiter.expired();
     auto block = is_unwanted ? Result<DiskBlock>(Errc::kBusy) : read_verified(disk, key, seed, block_bytes);
     if (block) {

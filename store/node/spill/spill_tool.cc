@@ -125,6 +125,7 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   Progress progress(contents.report.bytes, err);
   const auto started = std::chrono::steady_clock::now();
   for (const DiskRecord& record : contents.records) {
+    // Oldest first, which is the order of the files: the disk is read from front to back.
     const auto block = disk->read(record.key);
     if (!block) {
       result.damages.push_back({record, block.error().message()});
@@ -146,6 +147,7 @@ int compact(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   const auto disk = open_disk(options, /*read_only=*/false, err);
   Contents contents;
   if (!disk || !read_contents(*disk, contents, err)) return 1;
+  // From the oldest on, one call each: if one fails, those before it are given back already.
   for (const BlockFile& file : contents.dead) {
     if (const error_code error = disk->drop_files(file.first, file.last)) {
       err << "kvstore-node spill: file " << file.number << " cannot be dropped: " << error.message() << "\n";
