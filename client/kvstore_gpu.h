@@ -32,6 +32,12 @@ extern "C" {
 
 /* Elements. 8-bit floats are e4m3fn and e5m2; KVS_E2M1X2 is two 4-bit floats in a byte, addressed as one. */
 enum { KVS_BYTE, KVS_INT8, KVS_E4M3, KVS_E5M2, KVS_E2M1X2, KVS_FP16, KVS_BF16, KVS_FP32 };
+/* The element that a library calls so: "bfloat16", "torch.bfloat16", "bf16", "float8_e4m3fn", "fp8_e4m3", "half", ...
+ * KVS_NOT_FOUND: no element has that name. */
+KVS_API int kvs_element_named(const char* name, int* element);
+/* "byte", "int8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2", "float16", "bfloat16", "float32": the names of
+ * PyTorch and NumPy, which kvs_element_named takes. NULL: no such element. */
+KVS_API const char* kvs_element_name(int element);
 
 /* What a component of a cache is. Two caches exchange the components whose roles they share. */
 enum {
@@ -153,6 +159,20 @@ KVS_API int kvs_slots_of_table(const int32_t* table, size_t sequence_count, int6
 KVS_API int kvs_slots_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
                              int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions, size_t count,
                              int64_t* slots);
+/* The same in 32 bits throughout, as Ascend's operators and vLLM's tables have them, for KVS_ROWS_SLOTS32.
+ * KVS_TOO_LARGE: a slot does not fit. */
+KVS_API int kvs_slots32_of_table(const int32_t* table, size_t sequence_count, int64_t width, int64_t block_tokens,
+                                 const int32_t* starts, const int32_t* lengths, int drop_missing, int32_t* slots,
+                                 size_t capacity, size_t* count);
+KVS_API int kvs_slots32_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
+                               int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions,
+                               size_t count, int32_t* slots);
+/* Which request and position each appended row has (FlashInfer's get_batch_indices_positions): the rows of request b
+ * are append_indptr[b] to append_indptr[b + 1] - 1, and the last of them is its last token, seq_lens[b] - 1. Rows past
+ * the end of append_indptr get request -1, position 0. Goes into kvs_slots_of_csr. On an error both results are
+ * unspecified. */
+KVS_API int kvs_append_positions(const int32_t* append_indptr, size_t request_count, const int32_t* seq_lens,
+                                 int32_t* batch_indices, int32_t* positions, size_t row_count);
 
 /* --- what happens on the way --- */
 
@@ -164,11 +184,14 @@ enum {
   KVS_ROTATE      /* keys turn from the positions they were computed at to others */
 };
 enum { /* how a dynamic scale follows from the largest magnitude */
-       KVS_SCALE_TOKEN_HEAD,
-       KVS_SCALE_TILE,
-       KVS_SCALE_INDEXER,
-       KVS_SCALE_INDEXER_POWER_OF_TWO,
-       KVS_SCALE_NVFP4
+       /* As the target has them: NVFP4's for KVS_E2M1X2, tiles for KVS_LATENT, the indexer's for KVS_INDEX_KEY, else
+        * by token and head. KVS_MISMATCH if a call quantises two components that differ in it. */
+       KVS_SCALE_OF_TARGET = 0,
+       KVS_SCALE_TILE = 1,
+       KVS_SCALE_INDEXER = 2,
+       KVS_SCALE_INDEXER_POWER_OF_TWO = 3,
+       KVS_SCALE_NVFP4 = 4,
+       KVS_SCALE_TOKEN_HEAD = 5
 };
 enum { KVS_NEOX, KVS_GPTJ }; /* pairs (i, i + R/2), or (2i, 2i + 1) */
 
@@ -178,7 +201,7 @@ typedef struct kvs_operation {
   uint32_t roles;          /* bits 1 << KVS_KEY, ...: of the target's components, which; 0: all */
   const float* from_scale; /* KVS_ROLE_COUNT, by role, on the host: the value is the stored number times it; NULL: 1 */
   const float* to_scale;
-  int scale_rule;
+  int scale_rule;     /* KVS_SCALE_* */
   float global_scale; /* NVFP4's, on the dequantising side; 0: 1 */
   int rope_style;
   int64_t rotary_size;       /* R: so many features turn */
@@ -199,11 +222,22 @@ typedef struct kvs_run {
   int device;
   void* stream;        /* a cudaStream_t; NULL: the default stream */
   int block_count_max; /* CUDA blocks for each component and layer; 0: as many as help */
+  int device_number;   /* KVS_DEVICE_NUMBER(ordinal): that device; 0: the one that holds the pages, or the thread's */
 } kvs_run;
 #define KVS_RUN_INIT \
-  { sizeof(kvs_run), 0, NULL, 0 }
-/* KVS_OK: calls can run there. KVS_UNAVAILABLE: they cannot, and kvs_last_error() says why (no module, no device). */
+  { sizeof(kvs_run), 0, NULL, 0, 0 }
+/* Counted from 1, so that zero stays the default. With a number, pages on another device are refused by name, work on
+ * page-locked memory alone runs there, and a NULL stream is that device's default one. The thread's own device is the
+ * same after the call as before. A stream of another device is KVS_BAD_REQUEST either way. */
+#define KVS_DEVICE_NUMBER(ordinal) ((ordinal) + 1)
+/* KVS_OK: calls can run there. KVS_UNAVAILABLE: they cannot, and kvs_last_error() says why (no module, no device). The
+ * module is libkvstore_cuda.so beside libkvstore.so, or the file that the environment names in KV_CUDA_MODULE. */
 KVS_API int kvs_device_check(int device);
+/* CUDA devices that this process sees. *count is 0, and the status KVS_OK, where there are none or no module is. */
+KVS_API int kvs_device_count(int* count);
+/* Waits for all that the run's stream was given, for callers without a CUDA runtime of their own. On the host: nothing
+ * to wait for. */
+KVS_API int kvs_synchronise(const kvs_run* run);
 
 /* Page-locks memory of the caller's, for instance what kvs_allocate gave, so that the device copies it at full speed
  * and kernels reach it. Unlock it before it is freed. KVS_UNAVAILABLE without a device. */
@@ -232,15 +266,18 @@ KVS_API int kvs_gather(const kvs_cache* target, const kvs_cache* cache, const kv
 KVS_API int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache* from,
                          const int64_t* from_blocks, size_t count, const kvs_operation* operation, const kvs_run* run);
 /* Copy on write: pairs[i][0] to pairs[i][1], in every layer. On the host, a block that is a source and a target, or a
- * target twice, is refused. */
+ * target twice, is refused. With KVS_CUDA, `pairs` may lie in any memory. The device's, or page-locked, is read by the
+ * kernel when the stream comes to it. Plain host memory is read before the call returns, and checked as on the host;
+ * blocks that are not contiguous in it are KVS_MISMATCH. */
 KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* run);
 /* Block sources[i] to targets[ends[i - 1]] .. targets[ends[i] - 1], ends[-1] being 0. Refuses
  * what kvs_copy_blocks does. Host only. */
 KVS_API int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
                                const int64_t* targets, size_t target_count, const kvs_run* run);
 /* Block pairs[i][0] of `from` to block pairs[i][1] of `to`: one layout in two memories, for instance the device's and
- * the host's, in few large copies where blocks are contiguous. `pairs` is read before the call returns, on every
- * device. */
+ * the host's, in few large copies where blocks are contiguous. `pairs` in host memory is read before the call returns,
+ * page-locked or not. With KVS_CUDA, `pairs` may be the device's: then a kernel copies, and memory of the host must be
+ * page-locked. */
 KVS_API int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*pairs)[2], size_t count,
                             const kvs_run* run);
 
@@ -282,6 +319,10 @@ enum { KVS_KEEP_LAST, KVS_KEEP_MEAN, KVS_KEEP_DROP };
 KVS_API int kvs_plan_keep_rows(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
                                const int32_t* windows, const int32_t* offsets, const int64_t* first_slots,
                                kvs_keep_row* rows, size_t capacity, size_t* count);
+/* The same with first slots in 32 bits: Ascend's slotMapping. */
+KVS_API int kvs_plan_keep_rows32(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
+                                 const int32_t* windows, const int32_t* offsets, const int32_t* first_slots,
+                                 kvs_keep_row* rows, size_t capacity, size_t* count);
 /* Writes the rows of `source` to a head-folded `cache`: K, V and the log count. */
 KVS_API int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t row_count,
                              const kvs_cache* source, const kvs_run* run);

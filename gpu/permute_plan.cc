@@ -95,6 +95,11 @@ std::optional<std::string> find_problem(const Part& part, const Component& to, c
 
 }  // namespace
 
+const Component* scales_of(const Layout& layout, Role role) {
+  const auto scale = scale_role(role);
+  return scale ? layout.find(*scale) : nullptr;
+}
+
 Place place_of(const Layout& layout, const Component& component) {
   return {component.element,
           static_cast<int>(&component - layout.components.data()),
@@ -131,8 +136,8 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
     const Component* source = from.find(target.role);
     if (!source) return flaw("the source has none");
     const auto scale = scale_role(target.role);
-    const Component* to_scales = scale ? to.find(*scale) : nullptr;
-    const Component* from_scales = scale ? from.find(*scale) : nullptr;
+    const Component* to_scales = scales_of(to, target.role);
+    const Component* from_scales = scales_of(from, target.role);
     const auto index = static_cast<int>(target.role);
     Part part{.role = target.role,
               .kind = kind_for(operation, target, *source, to_scales != nullptr, from_scales != nullptr),
@@ -151,6 +156,9 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
     has_scaled = has_scaled || is_scaled;
     if (is_scaled) part.values_per_scale = part.values / std::max<std::int64_t>(scales->features(), 1);
     if (const auto problem = find_problem(part, target, *source, scales, operation.rotation)) return flaw(*problem);
+    // Any other rule makes scales that e4m3 cannot hold, and every number becomes zero or the largest.
+    if (part.kind == Kind::kQuantise && target.element == Element::kE2M1x2 && operation.scale_rule != ScaleRule::kNvfp4)
+      return flaw("4-bit floats take scales by the rule of NVFP4 alone");
     if (is_scaled) part.scales = place_of(part.kind == Kind::kDequantise ? from : to, *scales);
     if (is_scaled && part.kind == Kind::kRotate) part.from_scales = place_of(from, *from_scales);
     plan.parts[plan.part_count++] = part;

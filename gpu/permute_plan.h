@@ -51,6 +51,8 @@ struct Bases {
 
 Place place_of(const Layout& layout, const Component& component);  ///< `component` is the layout's own.
 Bases bases_of(const BoundLayout& bound);                          ///< Borrows its table.
+/// The dynamic scales that belong to the component of this role; null: the layout has none.
+const Component* scales_of(const Layout& layout, Role role);
 
 /// Borrows the bases of both layouts and the ids of both Rows.
 struct PermutePlan {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "gpu/permute.h"
 
@@ -37,6 +38,50 @@ int read_scales(const char* field, const float* from, float* to) {
   return KVS_OK;
 }
 
+ScaleRule scale_rule_of(const Component& component) {
+  if (component.element == Element::kE2M1x2) return ScaleRule::kNvfp4;
+  switch (component.role) {
+    case Role::kLatent: return ScaleRule::kTile;
+    case Role::kIndexKey: return ScaleRule::kIndexer;
+    default: return ScaleRule::kTokenHead;
+  }
+}
+/// The rule that the target's components need, or an error if they need two.
+int find_scale_rule(const Layout& to, RoleMask roles, ScaleRule* rule) {
+  const Component* first = nullptr;
+  for (const Component& each : to.components) {
+    if ((roles & role_bit(each.role)) == 0 || scales_of(to, each.role) == nullptr) continue;
+    const ScaleRule wanted = scale_rule_of(each);
+    if (first != nullptr && wanted != *rule) {
+      return fail(KVS_MISMATCH, to.name + ": " + std::string(role_name(first->role)) + " and " +
+                                    std::string(role_name(each.role)) +
+                                    " have scales of different rules: quantise them by a call each, named by roles");
+    }
+    first = &each;
+    *rule = wanted;
+  }
+  return KVS_OK;
+}
+
+/// Makes the caller's device the thread's.
+int use_device(int number, Run* run, std::initializer_list<const kvs_cache*> caches) {
+  const int count = run->cuda->device_count(), device = number - 1;
+  if (number < 0 || device >= count) {
+    return fail_value("run: device_number", number,
+                      ("0, or KVS_DEVICE_NUMBER of an ordinal below " + std::to_string(count)).c_str());
+  }
+  for (const kvs_cache* cache : caches) {
+    if (cache == nullptr || cache->bound.bases.empty()) continue;
+    const auto place = run->cuda->place_of(cache->bound.bases.front());
+    if (place.kind == CudaModule::MemoryKind::kDevice && place.device != device) {
+      return fail(KVS_BAD_REQUEST, "run: device_number: names CUDA device " + std::to_string(device) + ", and " +
+                                       cache->bound.layout.name + " lies on device " + std::to_string(place.device));
+    }
+  }
+  run->device.emplace(*run->cuda, device);
+  return run->device->status ? KVS_OK : fail_cuda(run->device->status.error());
+}
+
 int read_rotation(const kvs_operation& from, std::int64_t row_count, Rotation* rotation) {
   if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
     return fail_value("operation: rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
@@ -62,18 +107,19 @@ int fail_value(const char* field, std::int64_t value, const char* allowed) {
   return fail(KVS_BAD_REQUEST, std::string(field) + ": " + std::to_string(value) + " is not " + allowed);
 }
 
-int read_run(const kvs_run* given, Run* run) {
+int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cache*> caches) {
   if (given == nullptr) return KVS_OK;
   kvs_run from;
   if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
-  if (from.device == KVS_HOST) return KVS_OK;
+  if (from.device == KVS_HOST && from.device_number == 0) return KVS_OK;
+  if (from.device == KVS_HOST) return fail_value("run: device_number", from.device_number, "0, as KVS_HOST needs");
   if (from.device != KVS_CUDA) return fail_value("run: device", from.device, "KVS_HOST or KVS_CUDA");
   if (from.block_count_max < 0) return fail_value("run: block_count_max", from.block_count_max, "0 or more");
   if (!found_module().module) return fail(KVS_UNAVAILABLE, "CUDA: " + found_module().why);
   run->cuda = found_module().module;
   run->stream = from.stream;
   if (from.block_count_max != 0) run->block_count_max = std::min(from.block_count_max, run->block_count_max);
-  return KVS_OK;
+  return from.device_number == 0 ? KVS_OK : use_device(from.device_number, run, caches);
 }
 int read_host_run(const kvs_run* given, const char* what) {
   Run run;
@@ -116,7 +162,7 @@ int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_coun
   return KVS_OK;
 }
 
-int read_operation(const kvs_operation* given, std::int64_t row_count, Operation* operation) {
+int read_operation(const kvs_operation* given, std::int64_t row_count, const Layout& to, Operation* operation) {
   if (given == nullptr) return KVS_OK;
   kvs_operation from;
   if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
@@ -124,19 +170,34 @@ int read_operation(const kvs_operation* given, std::int64_t row_count, Operation
     return fail_value("operation: kind", from.kind, "KVS_COPY to KVS_ROTATE");
   }
   if (from.roles >> KVS_ROLE_COUNT != 0) return fail_value("operation: roles", from.roles, "made of known roles");
-  if (from.scale_rule < KVS_SCALE_TOKEN_HEAD || from.scale_rule > KVS_SCALE_NVFP4) {
+  if (from.scale_rule < KVS_SCALE_OF_TARGET || from.scale_rule > KVS_SCALE_TOKEN_HEAD) {
     return fail_value("operation: scale_rule", from.scale_rule, "one of KVS_SCALE_*");
   }
   if (from.global_scale < 0 || !std::isfinite(from.global_scale)) {
-    return fail(KVS_BAD_REQUEST, "operation: global_scale: is not positive and finite");
+    return fail(KVS_BAD_REQUEST, "operation: global_scale: " + std::to_string(from.global_scale) +
+                                     " is not positive and finite, or 0 for 1");
   }
   operation->kind = static_cast<Operation::Kind>(from.kind);
   if (from.roles != 0) operation->roles = from.roles;
-  operation->scale_rule = static_cast<ScaleRule>(from.scale_rule);
+  const bool makes_scales = from.kind == KVS_QUANTISE || from.kind == KVS_ROTATE;
+  if (from.scale_rule == KVS_SCALE_OF_TARGET && makes_scales) {
+    const int bad = find_scale_rule(to, operation->roles, &operation->scale_rule);
+    if (bad != KVS_OK) return bad;
+  } else if (from.scale_rule != KVS_SCALE_OF_TARGET && from.scale_rule != KVS_SCALE_TOKEN_HEAD) {
+    operation->scale_rule = static_cast<ScaleRule>(from.scale_rule);
+  }
   if (from.global_scale != 0) operation->global_scale = from.global_scale;
   if (const int bad = read_scales("from_scale", from.from_scale, operation->from_scale); bad != KVS_OK) return bad;
   if (const int bad = read_scales("to_scale", from.to_scale, operation->to_scale); bad != KVS_OK) return bad;
   return from.kind == KVS_ROTATE ? read_rotation(from, row_count, &operation->rotation) : KVS_OK;
+}
+
+int fail_cuda(error_code error) {
+  constexpr int kInvalidHandle = 400;  // cudaErrorInvalidResourceHandle, of a launch
+  if (error.category().name() == std::string_view("cuda") && error.value() == kInvalidHandle) {
+    return fail(KVS_BAD_REQUEST, "run: stream: is no stream, or belongs to another CUDA device than the pages");
+  }
+  return fail(error);
 }
 
 int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation) {
@@ -148,7 +209,7 @@ int fail_permute(error_code error, const Layout& to, const Layout& from, const O
     return fail(KVS_BAD_REQUEST, "an id is not within the " + std::to_string(to.slot_count()) + " slots of " + to.name +
                                      " or the " + std::to_string(from.slot_count()) + " of " + from.name);
   }
-  return fail(error);
+  return fail_cuda(error);
 }
 
 }  // namespace kv::c_api

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 
 #include "base/assert.h"
 #include "client/c/c_status.h"
@@ -23,20 +25,25 @@ int gpu_call(Body body) noexcept {
 /// "field: value is not allowed".
 int fail_value(const char* field, std::int64_t value, const char* allowed);
 
-/// Where a call runs.
+/// Where a call runs. The device that the caller names, if any, is the thread's as long as this lives.
 struct Run {
   std::shared_ptr<const CudaModule> cuda;  ///< Null: on the host.
   void* stream = nullptr;
   int block_count_max = CudaModule::kBlockCountMax;
+  std::optional<CudaModule::DeviceScope> device;
 };
-int read_run(const kvs_run* given, Run* run);
+/// `caches`: those of the call, which must not lie on another device than the one that the caller names.
+int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cache*> caches = {});
 /// For a call that only the host knows.
 int read_host_run(const kvs_run* given, const char* what);
 
 /// The rows of a call on the side of `layout`. Ids are not looked at: they may be the device's.
 int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count, Rows* rows);
-int read_operation(const kvs_operation* given, std::int64_t row_count, Operation* operation);
+/// `to`: the layout that says which scales a quantised component gets.
+int read_operation(const kvs_operation* given, std::int64_t row_count, const Layout& to, Operation* operation);
 
+/// The status and text for an error of the CUDA module that no argument explains.
+int fail_cuda(error_code error);
 /// The status and text for an error of permute() and its like.
 int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
 

@@ -29,9 +29,9 @@ struct BlockCall {
   Operation operation;
   Run run;
 };
-int read_block_call(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks, const void* seeds,
-                    std::size_t block_count, const void* sums, std::size_t sum_count, const kvs_operation* operation,
-                    const kvs_run* run, BlockCall* call) {
+int read_block_call(bool is_scatter, const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
+                    const void* seeds, std::size_t block_count, const void* sums, std::size_t sum_count,
+                    const kvs_operation* operation, const kvs_run* run, BlockCall* call) {
   if (cache == nullptr || blocks == nullptr || rows == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
   if (block_count > 0 && (seeds == nullptr || sums == nullptr)) return fail(KVS_BAD_REQUEST, "seeds or sums is NULL");
   const Layout& layout = blocks->bound.layout;
@@ -45,8 +45,10 @@ int read_block_call(const kvs_cache* cache, const kvs_rows* rows, const kvs_cach
   }
   const std::int64_t row_count = static_cast<std::int64_t>(block_count) * layout.block_tokens;
   int bad = read_rows(rows, cache->bound.layout, row_count, &call->rows);
-  if (bad == KVS_OK) bad = read_operation(operation, row_count, &call->operation);
-  return bad == KVS_OK ? read_run(run, &call->run) : bad;
+  if (bad == KVS_OK) {
+    bad = read_operation(operation, row_count, is_scatter ? cache->bound.layout : layout, &call->operation);
+  }
+  return bad == KVS_OK ? read_run(run, &call->run, {cache, blocks}) : bad;
 }
 
 }  // namespace
@@ -73,7 +75,8 @@ int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs
   return gpu_call([&]() -> int {
     if (verified == nullptr) return fail(KVS_BAD_REQUEST, "verified is NULL");
     BlockCall call;
-    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
+    const int bad =
+        read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
     if (bad != KVS_OK) return bad;
     if (call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_scatter_verified runs on the host; enqueue it on a device");
     const auto done = scatter_verified(cache->bound, call.rows, blocks->bound, {seeds, block_count}, {sums, sum_count},
@@ -89,7 +92,8 @@ int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, c
                               const kvs_operation* operation, const kvs_run* run) {
   return gpu_call([&]() -> int {
     BlockCall call;
-    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
+    const int bad =
+        read_block_call(false, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
     if (bad != KVS_OK) return bad;
     if (call.run.cuda) {
       const VerifiedBlocks all{.block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .sums = sums};
@@ -110,7 +114,8 @@ int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, c
   return gpu_call([&]() -> int {
     if (verdicts == nullptr && block_count > 0) return fail(KVS_BAD_REQUEST, "verdicts is NULL");
     BlockCall call;
-    const int bad = read_block_call(cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
+    const int bad =
+        read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
     if (bad != KVS_OK) return bad;
     if (!call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_enqueue_scatter_verified runs on a device only");
     const VerifiedBlocks all{
@@ -122,39 +127,67 @@ int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, c
   });
 }
 
+namespace kv {
+namespace {
+
+template <class Id>
+int plan_keep(int mode, std::int64_t head_count, const std::int32_t* seq_lens, std::size_t sequence_count,
+              const std::int32_t* windows, const std::int32_t* offsets, const Id* given_slots, kvs_keep_row* rows,
+              std::size_t capacity, std::size_t* count) {
+  if (mode < KVS_KEEP_LAST || mode > KVS_KEEP_DROP) return fail_value("mode", mode, "one of KVS_KEEP_*");
+  if (head_count < 1 || head_count > 65536) return fail_value("head_count", head_count, "from 1 to 65536");
+  if (sequence_count > (std::size_t{1} << 40)) return fail(KVS_TOO_LARGE, "sequence_count: more than 2^40");
+  const bool has_offsets = mode != KVS_KEEP_LAST;
+  if (count == nullptr || (rows == nullptr && capacity > 0) ||
+      (sequence_count > 0 &&
+       (seq_lens == nullptr || windows == nullptr || given_slots == nullptr || (has_offsets && offsets == nullptr)))) {
+    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  }
+  std::int64_t row_count_max = 0;
+  for (std::size_t b = 0; b < sequence_count; ++b) {
+    if (seq_lens[b] < 0) return fail_value("seq_lens", seq_lens[b], "0 or more");
+    row_count_max += seq_lens[b] * head_count;
+    if (row_count_max > kKeepRowsMax) return fail(KVS_TOO_LARGE, "seq_lens: more than 2^32 rows");
+  }
+  const std::size_t pairs = sequence_count * static_cast<std::size_t>(head_count);
+  std::vector<std::int64_t> wide;
+  std::span<const std::int64_t> first_slots;
+  if constexpr (sizeof(Id) == 8) {
+    first_slots = {given_slots, pairs};
+  } else {
+    wide.assign(given_slots, given_slots + pairs);
+    first_slots = wide;
+  }
+  const auto planned = plan_keep_rows({static_cast<KeepMode>(mode),
+                                       head_count,
+                                       {seq_lens, sequence_count},
+                                       {windows, pairs},
+                                       {offsets, has_offsets ? pairs : 0},
+                                       first_slots});
+  if (!planned) {
+    return fail(KVS_BAD_REQUEST, "windows, offsets: a window is longer than its sequence, or reaches beyond its end");
+  }
+  *count = planned->size();
+  if (planned->size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+  if (!planned->empty()) std::memcpy(rows, planned->data(), planned->size() * sizeof(kvs_keep_row));
+  return KVS_OK;
+}
+
+}  // namespace
+}  // namespace kv
+
 int kvs_plan_keep_rows(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
                        const int32_t* windows, const int32_t* offsets, const int64_t* first_slots, kvs_keep_row* rows,
                        size_t capacity, size_t* count) {
-  return gpu_call([&]() -> int {
-    if (mode < KVS_KEEP_LAST || mode > KVS_KEEP_DROP) return fail_value("mode", mode, "one of KVS_KEEP_*");
-    if (head_count < 1 || head_count > 65536) return fail_value("head_count", head_count, "from 1 to 65536");
-    if (sequence_count > (std::size_t{1} << 40)) return fail(KVS_TOO_LARGE, "sequence_count: more than 2^40");
-    const bool has_offsets = mode != KVS_KEEP_LAST;
-    if (count == nullptr || (rows == nullptr && capacity > 0) ||
-        (sequence_count > 0 && (seq_lens == nullptr || windows == nullptr || first_slots == nullptr ||
-                                (has_offsets && offsets == nullptr)))) {
-      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-    }
-    std::int64_t row_count_max = 0;
-    for (std::size_t b = 0; b < sequence_count; ++b) {
-      if (seq_lens[b] < 0) return fail_value("seq_lens", seq_lens[b], "0 or more");
-      row_count_max += seq_lens[b] * head_count;
-      if (row_count_max > kKeepRowsMax) return fail(KVS_TOO_LARGE, "seq_lens: more than 2^32 rows");
-    }
-    const std::size_t pairs = sequence_count * static_cast<std::size_t>(head_count);
-    const auto planned = plan_keep_rows({static_cast<KeepMode>(mode),
-                                         head_count,
-                                         {seq_lens, sequence_count},
-                                         {windows, pairs},
-                                         {offsets, has_offsets ? pairs : 0},
-                                         {first_slots, pairs}});
-    if (!planned) {
-      return fail(KVS_BAD_REQUEST, "windows, offsets: a window is longer than its sequence, or reaches beyond its end");
-    }
-    *count = planned->size();
-    if (planned->size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
-    if (!planned->empty()) std::memcpy(rows, planned->data(), planned->size() * sizeof(kvs_keep_row));
-    return KVS_OK;
+  return gpu_call([&] {
+    return plan_keep(mode, head_count, seq_lens, sequence_count, windows, offsets, first_slots, rows, capacity, count);
+  });
+}
+int kvs_plan_keep_rows32(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
+                         const int32_t* windows, const int32_t* offsets, const int32_t* first_slots, kvs_keep_row* rows,
+                         size_t capacity, size_t* count) {
+  return gpu_call([&] {
+    return plan_keep(mode, head_count, seq_lens, sequence_count, windows, offsets, first_slots, rows, capacity, count);
   });
 }
 
@@ -165,7 +198,7 @@ int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t ro
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
     Run run;
-    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (const int bad = read_run(where, &run, {cache, source}); bad != KVS_OK) return bad;
     const std::span list(reinterpret_cast<const KeepRow*>(rows), row_count);
     const auto kept = run.cuda
                           ? run.cuda->scatter_kept(cache->bound, list, source->bound, run.stream, run.block_count_max)
@@ -178,6 +211,6 @@ int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t ro
     if (kept.error() == Errc::kBadRequest) {
       return fail(KVS_BAD_REQUEST, "rows: a slot, token, head or count is not within the caches");
     }
-    return fail(kept.error());
+    return fail_cuda(kept.error());
   });
 }

@@ -1,6 +1,10 @@
 // client/c/gpu_c_calls.cc: the calls of kvstore_gpu.h that move rows, on the host or in the CUDA module. No exception
 // leaves it.
+#include <algorithm>
+#include <limits>
+#include <span>
 #include <unordered_set>
+#include <vector>
 
 #include "client/c/gpu_c_arguments.h"
 #include "gpu/permute.h"
@@ -31,8 +35,8 @@ int permute_rows(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* 
   Run run;
   int bad = read_rows(to_rows ? to_rows : &range, to->bound.layout, row_count, &to_list);
   if (bad == KVS_OK) bad = read_rows(from_rows ? from_rows : &range, from->bound.layout, row_count, &from_list);
-  if (bad == KVS_OK) bad = read_operation(given, row_count, &operation);
-  if (bad == KVS_OK) bad = read_run(where, &run);
+  if (bad == KVS_OK) bad = read_operation(given, row_count, to->bound.layout, &operation);
+  if (bad == KVS_OK) bad = read_run(where, &run, {to, from});
   return bad == KVS_OK ? run_permute(*to, to_list, *from, from_list, row_count, operation, run) : bad;
 }
 
@@ -51,7 +55,7 @@ int move_blocks(const kvs_cache& to, const std::int64_t* to_blocks, const kvs_ca
   }
   if (count > 0 && (to_blocks == nullptr || from_blocks == nullptr)) return fail(KVS_BAD_REQUEST, "blocks is NULL");
   Operation operation;
-  if (const int bad = read_operation(given, row_count, &operation); bad != KVS_OK) return bad;
+  if (const int bad = read_operation(given, row_count, to.bound.layout, &operation); bad != KVS_OK) return bad;
   return run_permute(to, Rows::blocks(to_blocks, tokens, step), from, Rows::blocks(from_blocks, tokens, step),
                      row_count, operation, run);
 }
@@ -77,16 +81,38 @@ int read_cuda_run(Run* run) {
   return read_run(&cuda, run);
 }
 
-/// A swap by the copy engine.
+/// Slots as Ascend's operators and most tables have them.
+int narrow(std::span<const std::int64_t> slots, std::int32_t* to) {
+  for (const std::int64_t slot : slots) {
+    if (slot > std::numeric_limits<std::int32_t>::max()) {
+      return fail(KVS_TOO_LARGE, "slots: " + std::to_string(slot) + " does not fit 32 bits");
+    }
+    *to++ = static_cast<std::int32_t>(slot);
+  }
+  return KVS_OK;
+}
+/// Rows of all lengths together; those that are no lengths count 0, and are refused where they are read.
+std::size_t count_rows(std::span<const std::int64_t> lengths) {
+  std::size_t rows = 0;
+  for (const std::int64_t length : lengths) rows += static_cast<std::size_t>(std::max<std::int64_t>(length, 0));
+  return rows;
+}
+
+bool is_plain_host(const CudaModule& cuda, const void* memory) {
+  return cuda.place_of(memory).kind == CudaModule::MemoryKind::kHost;
+}
+
+/// Whole blocks by the copy engine; `pairs` is read here.
 int enqueue_swap(const kvs_cache& to, const kvs_cache& from, std::span<const std::int64_t> pairs, const Run& run) {
   const auto copies = plan_swap(to.bound, from.bound, pairs);
   if (!copies && copies.error() == Errc::kMismatch) {
-    return fail(KVS_MISMATCH, from.bound.layout.name + " to " + to.bound.layout.name +
-                                  ": blocks differ or are not contiguous: kvs_relayout moves those");
+    return fail(KVS_MISMATCH,
+                from.bound.layout.name + " to " + to.bound.layout.name +
+                    ": blocks differ or are not contiguous: kvs_relayout moves those, with ids on the device");
   }
   if (!copies) return fail_permute(copies.error(), to.bound.layout, from.bound.layout, Operation());
   const auto enqueued = run.cuda->copy_batch(copies->to, copies->from, copies->bytes, run.stream);
-  return enqueued ? KVS_OK : fail(enqueued.error());
+  return enqueued ? KVS_OK : fail_cuda(enqueued.error());
 }
 
 }  // namespace
@@ -100,6 +126,27 @@ int kvs_device_check(int device) {
     run.device = device;
     Run found;
     return read_run(&run, &found);
+  });
+}
+
+int kvs_device_count(int* count) {
+  return gpu_call([&]() -> int {
+    if (count == nullptr) return fail(KVS_BAD_REQUEST, "count is NULL");
+    Run run;
+    const int found = read_cuda_run(&run);
+    if (found != KVS_OK && found != KVS_UNAVAILABLE) return found;
+    *count = found == KVS_OK ? run.cuda->device_count() : 0;
+    return KVS_OK;
+  });
+}
+
+int kvs_synchronise(const kvs_run* where) {
+  return gpu_call([&]() -> int {
+    Run run;
+    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (!run.cuda) return KVS_OK;
+    const auto waited = run.cuda->synchronise(run.stream);
+    return waited ? KVS_OK : fail_cuda(waited.error());
   });
 }
 
@@ -151,46 +198,138 @@ int kvs_layout_check(const kvs_layout* to, const kvs_layout* from, const kvs_ope
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a layout is NULL");
     Operation operation;
-    if (const int bad = read_operation(given, 0, &operation); bad != KVS_OK) return bad;
+    if (const int bad = read_operation(given, 0, to->layout, &operation); bad != KVS_OK) return bad;
     const auto flaw = explain_mismatch(to->layout, from->layout, operation);
     return flaw ? fail(KVS_MISMATCH, flaw->text) : KVS_OK;
   });
 }
 
+namespace kv {
+namespace {
+
+bool is_block_tokens(std::int64_t tokens) { return tokens >= 1 && tokens <= std::int64_t{1} << 31; }
+
+/// Of a block table, in the caller's width.
+template <class Id>
+int slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::int64_t width, std::int64_t block_tokens,
+                   const Id* starts, const Id* lengths, int drop_missing, Id* slots, std::size_t capacity,
+                   std::size_t* count) {
+  std::int64_t id_count = 0;
+  if (width < 0 || sequence_count > (std::size_t{1} << 56) ||
+      __builtin_mul_overflow(static_cast<std::int64_t>(sequence_count), width, &id_count)) {
+    return fail(KVS_BAD_REQUEST, "table: sequence_count times width is not a count");
+  }
+  if (count == nullptr || (table == nullptr && id_count > 0) || (lengths == nullptr && sequence_count > 0) ||
+      (slots == nullptr && capacity > 0)) {
+    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  }
+  if (!is_block_tokens(block_tokens)) return fail_value("block_tokens", block_tokens, "from 1 to 2^31");
+  const BlockTable blocks{{table, static_cast<std::size_t>(id_count)}, width};
+  const auto missing = drop_missing != 0 ? MissingBlock::kDropRow : MissingBlock::kKeepRow;
+  Result<std::int64_t> rows(Errc::kBadRequest);
+  if constexpr (sizeof(Id) == 8) {
+    rows = plan_table_rows({slots, capacity}, blocks, block_tokens, {starts, starts == nullptr ? 0 : sequence_count},
+                           {lengths, sequence_count}, missing);
+  } else {
+    const std::vector<std::int64_t> wide_starts(starts, starts + (starts == nullptr ? 0 : sequence_count));
+    const std::vector<std::int64_t> wide_lengths(lengths, lengths + sequence_count);
+    std::vector<std::int64_t> wide(std::min(capacity, count_rows(wide_lengths)));
+    rows = plan_table_rows(wide, blocks, block_tokens, wide_starts, wide_lengths, missing);
+    if (rows) {
+      const int bad = narrow({wide.data(), static_cast<std::size_t>(*rows)}, slots);
+      if (bad != KVS_OK) return bad;
+    }
+  }
+  if (!rows && rows.error() == Errc::kBadRequest) {
+    return fail(KVS_BAD_REQUEST, "starts, lengths: one is negative, or a sequence ends beyond its " +
+                                     std::to_string(width) + " blocks of the table");
+  }
+  if (!rows) return fail(rows.error());
+  *count = static_cast<std::size_t>(*rows);
+  return KVS_OK;
+}
+
+template <class Id>
+int slots_of_csr(const std::int32_t* indptr, std::size_t indptr_count, const std::int32_t* indices,
+                 std::size_t index_count, std::int64_t page_tokens, const std::int32_t* batch_indices,
+                 const std::int32_t* positions, std::size_t count, Id* slots) {
+  if ((indptr == nullptr && indptr_count > 0) || (indices == nullptr && index_count > 0) ||
+      (count > 0 && (batch_indices == nullptr || positions == nullptr || slots == nullptr))) {
+    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  }
+  if (!is_block_tokens(page_tokens)) return fail_value("page_tokens", page_tokens, "from 1 to 2^31");
+  const auto fail_csr = [](error_code error) {
+    return error == Errc::kBadRequest
+               ? fail(KVS_BAD_REQUEST, "batch_indices, positions: a request or a position that indptr does not have")
+               : fail(error);
+  };
+  const PageTableCsr pages{{indptr, indptr_count}, {indices, index_count}};
+  if constexpr (sizeof(Id) == 8) {
+    const auto planned =
+        plan_append_rows({slots, count}, pages, page_tokens, {batch_indices, count}, {positions, count});
+    return planned ? KVS_OK : fail_csr(planned.error());
+  } else {
+    std::vector<std::int64_t> wide(count);
+    const auto planned = plan_append_rows(wide, pages, page_tokens, {batch_indices, count}, {positions, count});
+    return planned ? narrow(wide, slots) : fail_csr(planned.error());
+  }
+}
+
+}  // namespace
+}  // namespace kv
+
 int kvs_slots_of_table(const int32_t* table, size_t sequence_count, int64_t width, int64_t block_tokens,
                        const int64_t* starts, const int64_t* lengths, int drop_missing, int64_t* slots, size_t capacity,
                        size_t* count) {
-  return gpu_call([&]() -> int {
-    std::int64_t id_count = 0;
-    if (width < 0 || sequence_count > (std::size_t{1} << 56) ||
-        __builtin_mul_overflow(static_cast<std::int64_t>(sequence_count), width, &id_count)) {
-      return fail(KVS_BAD_REQUEST, "table: sequence_count times width is not a count");
-    }
-    if (count == nullptr || (table == nullptr && id_count > 0) || (lengths == nullptr && sequence_count > 0) ||
-        (slots == nullptr && capacity > 0)) {
-      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-    }
-    const auto rows =
-        plan_table_rows({slots, capacity}, {{table, static_cast<std::size_t>(id_count)}, width}, block_tokens,
-                        {starts, starts == nullptr ? 0 : sequence_count}, {lengths, sequence_count},
-                        drop_missing != 0 ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
-    if (!rows) return fail(rows.error());
-    *count = static_cast<std::size_t>(*rows);
-    return KVS_OK;
+  return gpu_call([&] {
+    return slots_of_table(table, sequence_count, width, block_tokens, starts, lengths, drop_missing, slots, capacity,
+                          count);
+  });
+}
+int kvs_slots32_of_table(const int32_t* table, size_t sequence_count, int64_t width, int64_t block_tokens,
+                         const int32_t* starts, const int32_t* lengths, int drop_missing, int32_t* slots,
+                         size_t capacity, size_t* count) {
+  return gpu_call([&] {
+    return slots_of_table(table, sequence_count, width, block_tokens, starts, lengths, drop_missing, slots, capacity,
+                          count);
   });
 }
 
 int kvs_slots_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
                      int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions, size_t count,
                      int64_t* slots) {
+  return gpu_call([&] {
+    return slots_of_csr(indptr, indptr_count, indices, index_count, page_tokens, batch_indices, positions, count,
+                        slots);
+  });
+}
+int kvs_slots32_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
+                       int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions, size_t count,
+                       int32_t* slots) {
+  return gpu_call([&] {
+    return slots_of_csr(indptr, indptr_count, indices, index_count, page_tokens, batch_indices, positions, count,
+                        slots);
+  });
+}
+
+int kvs_append_positions(const int32_t* append_indptr, size_t request_count, const int32_t* seq_lens,
+                         int32_t* batch_indices, int32_t* positions, size_t row_count) {
   return gpu_call([&]() -> int {
-    if ((indptr == nullptr && indptr_count > 0) || (indices == nullptr && index_count > 0) ||
-        (count > 0 && (batch_indices == nullptr || positions == nullptr || slots == nullptr))) {
+    if (append_indptr == nullptr || (request_count > 0 && seq_lens == nullptr) ||
+        (row_count > 0 && (batch_indices == nullptr || positions == nullptr))) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
-    const auto planned = plan_append_rows({slots, count}, {{indptr, indptr_count}, {indices, index_count}}, page_tokens,
-                                          {batch_indices, count}, {positions, count});
-    return planned ? KVS_OK : fail(planned.error());
+    if (request_count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+      return fail(KVS_TOO_LARGE, "request_count: more than 2^31 - 1");
+    }
+    const auto planned = plan_append_positions({batch_indices, row_count}, {positions, row_count},
+                                               {append_indptr, request_count + 1}, {seq_lens, request_count});
+    if (planned) return KVS_OK;
+    return planned.error() == Errc::kBadRequest
+               ? fail(KVS_BAD_REQUEST,
+                      "append_indptr: falls, ends beyond row_count, or a request appends more than "
+                      "seq_lens has for it")
+               : fail(planned.error());
   });
 }
 
@@ -223,7 +362,7 @@ int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache*
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a cache is NULL");
     Run run;
-    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (const int bad = read_run(where, &run, {to, from}); bad != KVS_OK) return bad;
     return move_blocks(*to, to_blocks, *from, from_blocks, 1, count, operation, run);
   });
 }
@@ -232,12 +371,15 @@ int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t co
   return gpu_call([&]() -> int {
     if (cache == nullptr || (pairs == nullptr && count > 0)) return fail(KVS_BAD_REQUEST, "cache or pairs is NULL");
     Run run;
-    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (const int bad = read_run(where, &run, {cache}); bad != KVS_OK) return bad;
     if (count == 0) return KVS_OK;
-    if (!run.cuda) {
+    const bool is_read_here = !run.cuda || is_plain_host(*run.cuda, pairs);
+    if (is_read_here) {
       const int bad = check_disjoint(pairs[0], count, pairs[0] + 1, count, 2);
       if (bad != KVS_OK) return bad;
     }
+    // No kernel may touch plain host memory, and a copy of it on the device would be an allocation: the copy engine.
+    if (run.cuda && is_read_here) return enqueue_swap(*cache, *cache, {pairs[0], 2 * count}, run);
     return move_blocks(*cache, pairs[0] + 1, *cache, pairs[0], 2, count, nullptr, run);
   });
 }
@@ -264,9 +406,18 @@ int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*
       return fail(KVS_BAD_REQUEST, "a cache or pairs is NULL");
     }
     Run run;
-    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (const int bad = read_run(where, &run, {to, from}); bad != KVS_OK) return bad;
     if (count == 0) return KVS_OK;
-    if (run.cuda) return enqueue_swap(*to, *from, {pairs[0], 2 * count}, run);
-    return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, Run());
+    if (!run.cuda) return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, run);
+    if (run.cuda->place_of(pairs).kind != CudaModule::MemoryKind::kDevice) {
+      return enqueue_swap(*to, *from, {pairs[0], 2 * count}, run);
+    }
+    for (const kvs_cache* each : {to, from}) {
+      if (!each->bound.bases.empty() && is_plain_host(*run.cuda, each->bound.bases.front())) {
+        return fail(KVS_BAD_REQUEST, "pairs: is the device's, so a kernel copies, which cannot reach " +
+                                         each->bound.layout.name + ": lock its pages, or give pairs in host memory");
+      }
+    }
+    return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, run);
   });
 }

@@ -53,6 +53,26 @@ constexpr NamedMaker kMakers[] = {
     {"chunk", layouts::chunk},
 };
 
+/// What libraries call elements; each element's first name is the one that is given back.
+struct ElementName {
+  std::string_view name;
+  Element element;
+};
+constexpr ElementName kElementNames[] = {
+    {"byte", Element::kByte},        {"uint8", Element::kByte},
+    {"int8", Element::kInt8},        {"float8_e4m3fn", Element::kE4M3},
+    {"e4m3", Element::kE4M3},        {"e4m3fn", Element::kE4M3},
+    {"fp8_e4m3", Element::kE4M3},    {"fp8", Element::kE4M3},  // as vLLM and SGLang mean it
+    {"float8_e5m2", Element::kE5M2}, {"e5m2", Element::kE5M2},
+    {"fp8_e5m2", Element::kE5M2},    {"float4_e2m1fn_x2", Element::kE2M1x2},
+    {"e2m1x2", Element::kE2M1x2},    {"fp4", Element::kE2M1x2},
+    {"nvfp4", Element::kE2M1x2},     {"float16", Element::kFp16},
+    {"half", Element::kFp16},        {"fp16", Element::kFp16},
+    {"bfloat16", Element::kBf16},    {"bf16", Element::kBf16},
+    {"float32", Element::kFp32},     {"float", Element::kFp32},
+    {"fp32", Element::kFp32},
+};
+
 bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32; }
 
 int fail_value(const char* field, int value, int most) {
@@ -134,6 +154,26 @@ std::string find_problem(const Layout& layout, int tensor, const void* memory, c
 
 using namespace kv;
 
+int kvs_element_named(const char* name, int* element) {
+  return guarded([&]() -> int {
+    if (name == nullptr || element == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    std::string_view asked = name;
+    constexpr std::string_view kTorch = "torch.";
+    if (asked.starts_with(kTorch)) asked.remove_prefix(kTorch.size());
+    for (const ElementName& each : kElementNames) {
+      if (each.name == asked) return *element = static_cast<int>(each.element), KVS_OK;
+    }
+    return fail(KVS_NOT_FOUND, "name: no element is called " + std::string(name));
+  });
+}
+
+const char* kvs_element_name(int element) {
+  for (const ElementName& each : kElementNames) {
+    if (static_cast<int>(each.element) == element) return each.name.data();
+  }
+  return nullptr;
+}
+
 int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout** layout) {
   return make(layout, [&]() -> int {
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
@@ -152,7 +192,7 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
     for (const NamedMaker& each : kMakers) {
       if (each.name == name) return give(each.make(shape), layout);
     }
-    return fail(KVS_NOT_FOUND, "name: no layout is called so");
+    return fail(KVS_NOT_FOUND, "name: no layout is called " + std::string(name));
   });
 }
 

@@ -31,7 +31,10 @@ int kv_cuda_copy_2d(void* to, std::size_t to_pitch, const void* from, std::size_
 int kv_cuda_clear(void* memory, std::size_t bytes, void* stream);
 int kv_cuda_device_count();
 int kv_cuda_use_device(int device, int* before);  ///< Makes it the thread's and tells the one before; -1: tells only.
-void* kv_cuda_allocate(std::size_t bytes);        ///< Null: no memory.
+/// Whose memory this is: 0 the host's, 1 the host's and page-locked, so that devices reach it, 2 a device's. `device`:
+/// which one's, -1 for the host's.
+int kv_cuda_memory_of(const void* memory, int* kind, int* device);
+void* kv_cuda_allocate(std::size_t bytes);  ///< Null: no memory.
 int kv_cuda_free(void* memory);
 int kv_cuda_copy(void* to, const void* from, std::size_t bytes);  ///< Between any two memories; waits.
 int kv_cuda_synchronise(void* stream);

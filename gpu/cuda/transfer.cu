@@ -129,6 +129,15 @@ extern "C" int kv_cuda_use_device(int device, int* before) {
   return status == cudaSuccess && device >= 0 && device != *before ? kv::own_status(cudaSetDevice(device)) : status;
 }
 
+extern "C" int kv_cuda_memory_of(const void* memory, int* kind, int* device) {
+  cudaPointerAttributes attributes = {};
+  const int status = kv::own_status(cudaPointerGetAttributes(&attributes, memory));
+  const bool is_device = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  *kind = is_device ? 2 : attributes.type == cudaMemoryTypeHost ? 1 : 0;
+  *device = is_device ? attributes.device : -1;
+  return status;
+}
+
 extern "C" void* kv_cuda_allocate(std::size_t bytes) {
   void* memory = nullptr;
   return kv::own_status(cudaMalloc(&memory, bytes)) == cudaSuccess ? memory : nullptr;

@@ -45,12 +45,19 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
     return Errc::kUnavailable;
   };
   const char* named = std::getenv("KV_CUDA_MODULE");
+  if (named && *named == '\0') named = nullptr;  // dlopen("") is the program itself, and would pass for a module
+  const std::string path = named ? named : "libkvstore_cuda.so";
+  const std::string what = named ? "KV_CUDA_MODULE names " + path : "the CUDA module " + path;
   auto functions = std::make_unique<Functions>();
-  functions->library = dlopen(named ? named : "libkvstore_cuda.so", RTLD_NOW | RTLD_LOCAL);
+  functions->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* library = functions->library;
-  if (!library) return refuse(dlerror());
-  if (!find(library, "kv_cuda_abi_version", functions->abi_version) || functions->abi_version() != kDeviceAbiVersion) {
-    return refuse("the CUDA module is another version's");
+  if (!library) return refuse(what + ", which cannot be loaded: " + dlerror());
+  if (!find(library, "kv_cuda_abi_version", functions->abi_version)) {
+    return refuse(what + ", which is a library but no CUDA module of kvstore");
+  }
+  if (const int version = functions->abi_version(); version != kDeviceAbiVersion) {
+    return refuse(what + ", which has interface " + std::to_string(version) + "; this library needs " +
+                  std::to_string(kDeviceAbiVersion));
   }
   Functions& f = *functions;
   const bool is_whole =
@@ -58,8 +65,9 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
       find(library, "kv_cuda_checksum", f.checksum) && find(library, "kv_cuda_copy_batch", f.copy_batch) &&
       find(library, "kv_cuda_copy_2d", f.copy_2d) && find(library, "kv_cuda_clear", f.clear) &&
       find(library, "kv_cuda_device_count", f.device_count) && find(library, "kv_cuda_use_device", f.use_device) &&
-      find(library, "kv_cuda_allocate", f.allocate) && find(library, "kv_cuda_free", f.free) &&
-      find(library, "kv_cuda_copy", f.copy) && find(library, "kv_cuda_synchronise", f.synchronise) &&
+      find(library, "kv_cuda_memory_of", f.memory_of) && find(library, "kv_cuda_allocate", f.allocate) &&
+      find(library, "kv_cuda_free", f.free) && find(library, "kv_cuda_copy", f.copy) &&
+      find(library, "kv_cuda_synchronise", f.synchronise) &&
       find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
       find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
       find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
@@ -70,8 +78,8 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
       find(library, "kv_cuda_destroy_event", f.destroy_event) && find(library, "kv_cuda_record", f.record) &&
       find(library, "kv_cuda_wait_on_stream", f.wait_on_stream) && find(library, "kv_cuda_is_passed", f.is_passed) &&
       find(library, "kv_cuda_wait", f.wait);
-  if (!is_whole) return refuse("the CUDA module lacks a function");
-  if (functions->device_count() == 0) return refuse("no CUDA device");
+  if (!is_whole) return refuse(what + ", which lacks a function");
+  if (functions->device_count() == 0) return refuse("no CUDA device, or no driver for one");
   return std::shared_ptr<const CudaModule>(new CudaModule(std::move(functions)));
 }
 
@@ -143,6 +151,22 @@ Result<void> CudaModule::copy_batch(std::span<void* const> to, std::span<const v
                                     std::span<const std::size_t> bytes, void* stream) const {
   KV_ASSERT(to.size() == from.size() && to.size() == bytes.size());
   return check(functions_->copy_batch(to.data(), from.data(), bytes.data(), to.size(), stream));
+}
+
+CudaModule::MemoryPlace CudaModule::place_of(const void* memory) const {
+  int kind = 0, device = -1;
+  if (functions_->memory_of(memory, &kind, &device) != 0) return {};
+  KV_ASSERT(kind >= 0 && kind <= static_cast<int>(MemoryKind::kDevice));
+  return {static_cast<MemoryKind>(kind), device};
+}
+
+CudaModule::DeviceScope::DeviceScope(const CudaModule& module, int device) : module_(module) {
+  status = module_.check(module_.functions_->use_device(device, &before_));
+  if (!status || before_ == device) before_ = -1;
+}
+CudaModule::DeviceScope::~DeviceScope() {
+  int ours = 0;
+  if (before_ >= 0) static_cast<void>(module_.functions_->use_device(before_, &ours));
 }
 
 void* CudaModule::allocate(std::size_t bytes) const { return functions_->allocate(bytes); }

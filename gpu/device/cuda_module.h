@@ -59,6 +59,29 @@ class CudaModule {
   Result<void> copy_batch(std::span<void* const> to, std::span<const void* const> from,
                           std::span<const std::size_t> bytes, void* stream) const;
 
+  enum class MemoryKind : std::uint8_t { kHost, kPageLocked, kDevice };
+  struct MemoryPlace {
+    MemoryKind kind = MemoryKind::kHost;
+    int device = -1;  ///< Of kDevice: whose.
+  };
+  /// Asks the driver: about a microsecond. Memory that CUDA does not know is the host's.
+  MemoryPlace place_of(const void* memory) const;
+
+  /// Makes a device the thread's while it lives, and then the one before it again: the thread is the engine's.
+  class DeviceScope {
+   public:
+    DeviceScope(const CudaModule& module, int device);
+    ~DeviceScope();
+    DeviceScope(const DeviceScope&) = delete;
+    DeviceScope& operator=(const DeviceScope&) = delete;
+
+    Result<void> status;  ///< Nothing may be asked of the device unless this is sound.
+
+   private:
+    const CudaModule& module_;
+    int before_ = -1;
+  };
+
   void* allocate(std::size_t bytes) const;  ///< Device memory, or null. The caller frees it.
   void free(void* memory) const;
   Result<void> copy(void* to, const void* from, std::size_t bytes) const;  ///< Between any two memories; waits.

@@ -43,9 +43,6 @@ class CudaStagingDevice final : public StagingDevice {
     std::uint64_t marked = 0;
   };
 
-  /// Makes the object's device the thread's while it lives.
-  class OnDevice;
-
   CudaStagingDevice(std::shared_ptr<const CudaModule> module, int device)
       : module_(std::move(module)), device_(device) {}
   Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }

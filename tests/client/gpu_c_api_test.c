@@ -1,5 +1,6 @@
 /* kvstore_gpu.h from C. Exits 0 if everything is as it must be. Places of elements are computed here from the layouts'
  * definitions, not asked of the library. */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,13 +44,17 @@ static kvs_cache_shape shape_of(int element) {
   return shape;
 }
 
+#define HOST_PAGE 4096
+_Static_assert(TENSOR_BYTES <= HOST_PAGE, "a tensor has a page");
+static int has_own_pages = 0; /* each tensor: memory can be locked by whole pages only */
+
 static pages make_pages(const char* name, unsigned seed) {
   pages made;
   kvs_cache_shape shape = shape_of(KVS_BF16);
   uint64_t bytes[LAYERS * 2];
   CHECK(kvs_layout_named(name, &shape, &made.layout) == KVS_OK);
   for (size_t i = 0; i < LAYERS * 2; ++i) {
-    made.tensors[i] = malloc(TENSOR_BYTES);
+    made.tensors[i] = has_own_pages ? aligned_alloc(HOST_PAGE, HOST_PAGE) : malloc(TENSOR_BYTES);
     CHECK(made.tensors[i] != NULL);
     for (size_t j = 0; j < TENSOR_BYTES / 2; ++j) {
       seed = seed * 1664525u + 1013904223u;
@@ -304,6 +309,116 @@ static void slots(void) {
   CHECK(kvs_slots_of_table(table, 2, 2, 4, starts, for_ever, 0, found, 4, &count) == KVS_BAD_REQUEST);
 }
 
+/* The same in 32 bits, and positions of appended rows: pages of 4, lengths 5 and 3, two rows and one. */
+static void slots32(void) {
+  const int32_t indptr[3] = {0, 2, 3}, indices[3] = {7, 2, 5}, append[3] = {0, 2, 3}, lens[2] = {5, 3};
+  int32_t batch[4] = {9, 9, 9, 9}, positions[4] = {9, 9, 9, 9}, found[4] = {0};
+  CHECK(kvs_append_positions(append, 2, lens, batch, positions, 4) == KVS_OK);
+  CHECK(batch[0] == 0 && batch[1] == 0 && batch[2] == 1 && batch[3] == -1);
+  CHECK(positions[0] == 3 && positions[1] == 4 && positions[2] == 2 && positions[3] == 0);
+  CHECK(kvs_slots32_of_csr(indptr, 3, indices, 3, 4, batch, positions, 4, found) == KVS_OK);
+  CHECK(found[0] == 31 && found[1] == 8 && found[2] == 22 && found[3] == -1);
+  CHECK(kvs_append_positions(append, 2, lens, batch, positions, 2) == KVS_BAD_REQUEST);
+  CHECK(strstr(kvs_last_error(), "append_indptr") != NULL);
+  CHECK(kvs_append_positions(NULL, 2, lens, batch, positions, 4) == KVS_BAD_REQUEST);
+  const int32_t past[1] = {8}, first[1] = {0}, far_page[1] = {INT32_MAX}, one_page[2] = {0, 1}, zero[1] = {0};
+  CHECK(kvs_slots32_of_csr(indptr, 3, indices, 3, 4, first, past, 1, found) == KVS_BAD_REQUEST);
+  CHECK(strstr(kvs_last_error(), "positions") != NULL);
+  CHECK(kvs_slots32_of_csr(indptr, 3, indices, 3, 0, first, past, 1, found) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "page_tokens: 0 is not from 1 to 2^31") == 0);
+  CHECK(kvs_slots32_of_csr(one_page, 2, far_page, 1, 4, first, zero, 1, found) == KVS_TOO_LARGE);
+
+  const int32_t table[4] = {7, -1, 5, 1}, starts[2] = {3, 0}, lengths[2] = {2, 2}, negative[2] = {2, -2};
+  size_t count = 0;
+  CHECK(kvs_slots32_of_table(table, 2, 2, 4, starts, lengths, 0, found, 4, &count) == KVS_OK && count == 4);
+  CHECK(found[0] == 31 && found[1] == -1 && found[2] == 20 && found[3] == 21);
+  CHECK(kvs_slots32_of_table(table, 2, 2, 4, NULL, lengths, 1, found, 4, &count) == KVS_OK && count == 4);
+  CHECK(found[0] == 28 && found[1] == 29 && found[2] == 20 && found[3] == 21);
+  CHECK(kvs_slots32_of_table(table, 2, 2, 4, starts, lengths, 1, found, 4, &count) == KVS_OK && count == 3);
+  CHECK(kvs_slots32_of_table(table, 2, 2, 4, starts, lengths, 0, found, 3, &count) == KVS_TOO_LARGE);
+  CHECK(kvs_slots32_of_table(table, 2, 2, 4, starts, negative, 0, found, 4, &count) == KVS_BAD_REQUEST);
+  CHECK(strstr(kvs_last_error(), "starts, lengths") != NULL);
+  CHECK(kvs_slots32_of_table(table, 2, 2, -1, starts, lengths, 0, found, 4, &count) == KVS_BAD_REQUEST);
+  CHECK(kvs_slots32_of_table(far_page, 1, 1, 4, zero, lengths, 0, found, 4, &count) == KVS_TOO_LARGE);
+  CHECK(kvs_slots32_of_table(table, SIZE_MAX, 2, 4, starts, lengths, 0, found, 4, &count) == KVS_BAD_REQUEST);
+}
+
+static void element_names(void) {
+  int element = -1;
+  for (int i = KVS_BYTE; i <= KVS_FP32; ++i) {
+    CHECK(kvs_element_name(i) != NULL && kvs_element_named(kvs_element_name(i), &element) == KVS_OK && element == i);
+  }
+  CHECK(kvs_element_name(-1) == NULL && kvs_element_name(KVS_FP32 + 1) == NULL);
+  CHECK(kvs_element_named("torch.bfloat16", &element) == KVS_OK && element == KVS_BF16);
+  CHECK(kvs_element_named("fp8_e5m2", &element) == KVS_OK && element == KVS_E5M2);
+  CHECK(kvs_element_named("float64", &element) == KVS_NOT_FOUND && element == KVS_E5M2);
+  CHECK(strcmp(kvs_last_error(), "name: no element is called float64") == 0);
+  CHECK(kvs_element_named("", &element) == KVS_NOT_FOUND && kvs_element_named("torch.", &element) == KVS_NOT_FOUND);
+  CHECK(kvs_element_named(NULL, &element) == KVS_BAD_REQUEST && kvs_element_named("half", NULL) == KVS_BAD_REQUEST);
+}
+
+/* A rule that is not given is the target's own. */
+static void scale_rules(void) {
+  kvs_cache_shape shape = shape_of(KVS_E2M1X2);
+  kvs_layout *plain, *codes, *indexer, *scaled;
+  CHECK(kvs_layout_named("nvfp4", &shape, &codes) == KVS_OK);
+  shape.element = KVS_BF16;
+  CHECK(kvs_layout_named("nhd", &shape, &plain) == KVS_OK);
+  kvs_operation quantise = KVS_OPERATION_INIT;
+  quantise.kind = KVS_QUANTISE;
+  CHECK(kvs_layout_check(codes, plain, &quantise) == KVS_OK);
+  quantise.scale_rule = KVS_SCALE_NVFP4;
+  CHECK(kvs_layout_check(codes, plain, &quantise) == KVS_OK);
+  quantise.scale_rule = KVS_SCALE_TOKEN_HEAD;
+  CHECK(kvs_layout_check(codes, plain, &quantise) == KVS_MISMATCH);
+  CHECK(strstr(kvs_last_error(), "rule of NVFP4") != NULL);
+  quantise.scale_rule = KVS_SCALE_TOKEN_HEAD + 1;
+  CHECK(kvs_layout_check(codes, plain, &quantise) == KVS_BAD_REQUEST);
+
+  /* Bytes: the rule that follows is the rule by name. */
+  const int key = KVS_KEY, key_scale = KVS_KEY_SCALE;
+  const int64_t extents[2] = {2, 4}, one_scale[2] = {2, 1};
+  const kvs_tensor two[2] = {{"tf", extents, NULL, KVS_INT8, &key, 1, 0, 0},
+                             {"tf", one_scale, NULL, KVS_FP32, &key_scale, 1, 0, 0}};
+  CHECK(kvs_layout_from_tensors("codes", two, 2, 1, &scaled) == KVS_OK);
+  float values[2][4] = {{1, -2, 0, 0.5F}, {0, 0, 0, 0}}, scales[2] = {9, 9};
+  int8_t made[2][4];
+  void* memory[2] = {made, scales};
+  kvs_cache *from = make_rows(values, KVS_FP32, &key, 2, 4, NULL), *to = NULL;
+  CHECK(kvs_cache_bind(scaled, memory, NULL, 2, &to) == KVS_OK);
+  kvs_rows range = KVS_ROWS_INIT;
+  quantise.scale_rule = KVS_SCALE_OF_TARGET;
+  CHECK(kvs_scatter(to, &range, from, 2, &quantise, NULL) == KVS_OK);
+  CHECK(scales[0] == 2.0F / 127 && made[0][1] == -127 && scales[1] == 1e-6F);
+  quantise.scale_rule = KVS_SCALE_TILE;
+  CHECK(kvs_scatter(to, &range, from, 2, &quantise, NULL) == KVS_OK);
+  CHECK(scales[1] < 1e-37F && scales[1] > 0);
+  kvs_cache_free(to);
+  kvs_cache_free(from);
+  kvs_layout_free(scaled);
+
+  /* Two components with rules of their own need a call each. */
+  const int roles[4] = {KVS_KEY, KVS_KEY_SCALE, KVS_INDEX_KEY, KVS_INDEX_SCALE};
+  const kvs_tensor four[4] = {{"tf", extents, NULL, KVS_E4M3, &roles[0], 1, 0, 0},
+                              {"tf", one_scale, NULL, KVS_FP32, &roles[1], 1, 0, 0},
+                              {"tf", extents, NULL, KVS_E4M3, &roles[2], 1, 0, 0},
+                              {"tf", one_scale, NULL, KVS_FP32, &roles[3], 1, 0, 0}};
+  const kvs_tensor sources[2] = {{"tf", extents, NULL, KVS_FP32, &roles[0], 1, 0, 0},
+                                 {"tf", extents, NULL, KVS_FP32, &roles[2], 1, 0, 0}};
+  kvs_layout* floats;
+  CHECK(kvs_layout_from_tensors("both", four, 4, 1, &indexer) == KVS_OK);
+  CHECK(kvs_layout_from_tensors("floats", sources, 2, 1, &floats) == KVS_OK);
+  quantise.scale_rule = KVS_SCALE_OF_TARGET;
+  CHECK(kvs_layout_check(indexer, floats, &quantise) == KVS_MISMATCH);
+  CHECK(strstr(kvs_last_error(), "different rules") != NULL);
+  quantise.roles = 1u << KVS_INDEX_KEY | 1u << KVS_INDEX_SCALE;
+  CHECK(kvs_layout_check(indexer, floats, &quantise) == KVS_OK);
+  kvs_layout_free(floats);
+  kvs_layout_free(indexer);
+  kvs_layout_free(codes);
+  kvs_layout_free(plain);
+}
+
 /* Two heads, sequences of 5 and 3 tokens, key = 10 * token + head (Ascend's KVHEAD_ROPE). */
 static void keeping_less(void) {
   const int32_t lens[2] = {5, 3}, windows[4] = {3, 0, 2, 1}, offsets[4] = {1, 1, 0, -1};
@@ -329,6 +444,11 @@ static void keeping_less(void) {
   CHECK(kvs_plan_keep_rows(KVS_KEEP_MEAN, 2, lens, 2, windows, offsets, first_slots, rows, 3, &count) == KVS_TOO_LARGE);
   CHECK(count == 13);
   CHECK(kvs_plan_keep_rows(KVS_KEEP_MEAN, 2, lens, 2, windows, offsets, first_slots, rows, 20, &count) == KVS_OK);
+  const int32_t first_slots32[4] = {0, 4, 10, 12};
+  kvs_keep_row same[20];
+  CHECK(kvs_plan_keep_rows32(KVS_KEEP_MEAN, 2, lens, 2, windows, offsets, first_slots32, same, 20, &count) == KVS_OK);
+  CHECK(count == 13 && memcmp(same, rows, count * sizeof *rows) == 0);
+  CHECK(kvs_plan_keep_rows32(KVS_KEEP_MEAN, 2, lens, 2, windows, offsets, NULL, same, 20, &count) == KVS_BAD_REQUEST);
   for (int i = 0; i < 16; ++i) folded[i] = log_counts[i] = -1;
   CHECK(count == 13 && kvs_scatter_kept(to_cache, rows, count, from_cache, NULL) == KVS_OK);
   const float want[16] = {0, 20, 40, -1, 1, 11, 21, 31, 41, -1, 55, 70, 51, 61, 71, -1};
@@ -605,6 +725,139 @@ static void bad_calls(void) {
   free_pages(&before);
 }
 
+/* A function of the CUDA module, for what only an engine's own CUDA runtime does. */
+static void find_in_module(const char* name, void* function) {
+  const char* named = getenv("KV_CUDA_MODULE");
+  void* library = dlopen(named != NULL && *named != '\0' ? named : "libkvstore_cuda.so", RTLD_NOW);
+  void* found = library == NULL ? NULL : dlsym(library, name);
+  CHECK(found != NULL);
+  memcpy(function, &found, sizeof found);
+}
+
+/* Pages and ids in the memory of the last device, whichever the thread's is. */
+static void on_the_last_device(int devices) {
+  int (*use_device)(int, int*) = NULL;
+  void* (*allocate)(size_t) = NULL;
+  int (*copy)(void*, const void*, size_t) = NULL;
+  int (*release)(void*) = NULL;
+  find_in_module("kv_cuda_use_device", &use_device);
+  find_in_module("kv_cuda_allocate", &allocate);
+  find_in_module("kv_cuda_copy", &copy);
+  find_in_module("kv_cuda_free", &release);
+  int before = -1, now = -1;
+  void* tensors[LAYERS * 2];
+  pages host = make_pages("nhd", 11), want = make_pages("nhd", 12), got = make_pages("nhd", 13);
+  CHECK(use_device(devices - 1, &before) == 0);
+  for (int i = 0; i < LAYERS * 2; ++i) {
+    tensors[i] = allocate(TENSOR_BYTES);
+    CHECK(tensors[i] != NULL && copy(tensors[i], want.tensors[i], TENSOR_BYTES) == 0);
+    CHECK(kvs_lock_pages(host.tensors[i], TENSOR_BYTES) == KVS_OK);
+  }
+  int64_t(*ids)[2] = allocate(2 * sizeof *ids);
+  const int64_t pairs[2][2] = {{3, 1}, {2, 0}};
+  CHECK(ids != NULL && copy(ids, pairs, sizeof pairs) == 0);
+  CHECK(use_device(before, &now) == 0);
+  kvs_cache* cache = NULL;
+  CHECK(kvs_cache_bind(want.layout, tensors, NULL, LAYERS * 2, &cache) == KVS_OK);
+
+  kvs_run run = KVS_RUN_INIT;
+  run.device = KVS_CUDA;
+  for (int ordinal = 0; ordinal < devices - 1; ++ordinal) {
+    run.device_number = KVS_DEVICE_NUMBER(ordinal);
+    CHECK(kvs_copy_blocks(cache, pairs, 2, &run) == KVS_BAD_REQUEST);
+    CHECK(strstr(kvs_last_error(), "lies on device") != NULL);
+  }
+  run.device_number = KVS_DEVICE_NUMBER(devices - 1);
+  CHECK(kvs_swap_blocks(cache, host.cache, (const int64_t(*)[2])ids, 2, &run) == KVS_OK);
+  CHECK(kvs_synchronise(&run) == KVS_OK && use_device(-1, &now) == 0 && now == before);
+  const size_t words = TOKENS * HEADS * SIZE;
+  for (int i = 0; i < LAYERS * 2; ++i) {
+    memcpy(want.tensors[i] + 1 * words, host.tensors[i] + 3 * words, words * 2);
+    memcpy(want.tensors[i] + 0 * words, host.tensors[i] + 2 * words, words * 2);
+    CHECK(copy(got.tensors[i], tensors[i], TENSOR_BYTES) == 0);
+    CHECK(kvs_unlock_pages(host.tensors[i]) == KVS_OK);
+  }
+  CHECK(same_pages(&got, &want));
+  CHECK(kvs_swap_blocks(cache, host.cache, (const int64_t(*)[2])ids, 2, &run) == KVS_BAD_REQUEST);
+  CHECK(strstr(kvs_last_error(), "lock its pages") != NULL);
+  for (int i = 0; i < LAYERS * 2; ++i) CHECK(release(tensors[i]) == 0);
+  CHECK(release(ids) == 0);
+  kvs_cache_free(cache);
+  free_pages(&host);
+  free_pages(&want);
+  free_pages(&got);
+}
+
+/* On a CUDA device, which reaches the caller's own memory while that is locked. */
+static void on_a_device(void) {
+  int devices = -1;
+  CHECK(kvs_device_count(NULL) == KVS_BAD_REQUEST);
+  CHECK(kvs_device_count(&devices) == KVS_OK && devices >= 0);
+  CHECK(kvs_synchronise(NULL) == KVS_OK);
+  kvs_run run = KVS_RUN_INIT;
+  run.device_number = 1;
+  CHECK(kvs_synchronise(&run) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "device_number: 1") != NULL);
+  run.device = KVS_CUDA;
+  CHECK((kvs_device_check(KVS_CUDA) == KVS_OK) == (devices > 0));
+  if (devices == 0) {
+    CHECK(kvs_synchronise(&run) == KVS_UNAVAILABLE);
+    return;
+  }
+  run.device_number = devices + 1;
+  CHECK(kvs_synchronise(&run) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "device_number") != NULL);
+  run.device_number = -1;
+  CHECK(kvs_synchronise(&run) == KVS_BAD_REQUEST);
+
+  const size_t words = TOKENS * HEADS * SIZE; /* of a block */
+  const int64_t pairs[3][2] = {{0, 4}, {0, 1}, {5, -1}};
+  has_own_pages = 1;
+  on_the_last_device(devices);
+  for (run.device_number = 0; run.device_number <= devices; ++run.device_number) {
+    for (int is_locked = 0; is_locked < 2; ++is_locked) {
+      pages cache = make_pages("nhd", 3), other = make_pages("nhd", 4), want = make_pages("nhd", 3);
+      for (int i = 0; i < LAYERS * 2; ++i) {
+        CHECK(kvs_lock_pages(cache.tensors[i], TENSOR_BYTES) == KVS_OK);
+        CHECK(kvs_lock_pages(other.tensors[i], TENSOR_BYTES) == KVS_OK);
+      }
+      int64_t(*ids)[2] = aligned_alloc(HOST_PAGE, HOST_PAGE);
+      CHECK(ids != NULL);
+      memcpy(ids, pairs, sizeof pairs);
+      if (is_locked) CHECK(kvs_lock_pages(ids, sizeof pairs) == KVS_OK);
+      CHECK(kvs_copy_blocks(cache.cache, (const int64_t(*)[2])ids, 3, &run) == KVS_OK);
+      if (!is_locked) memset(ids, 0x7F, sizeof pairs); /* it was read */
+      CHECK(kvs_synchronise(&run) == KVS_OK);
+      if (!is_locked) memcpy(ids, pairs, sizeof pairs);
+      for (int i = 0; i < LAYERS * 2; ++i) {
+        memcpy(want.tensors[i] + 4 * words, want.tensors[i], words * 2);
+        memcpy(want.tensors[i] + 1 * words, want.tensors[i], words * 2);
+      }
+      CHECK(same_pages(&cache, &want));
+      CHECK(kvs_swap_blocks(cache.cache, other.cache, (const int64_t(*)[2])ids, 3, &run) == KVS_OK);
+      memset(ids, 0x7F, sizeof pairs);
+      CHECK(kvs_synchronise(&run) == KVS_OK);
+      for (int i = 0; i < LAYERS * 2; ++i) {
+        memcpy(want.tensors[i] + 4 * words, other.tensors[i], words * 2);
+        memcpy(want.tensors[i] + 1 * words, other.tensors[i], words * 2);
+      }
+      CHECK(same_pages(&cache, &want));
+      if (!is_locked) { /* checked where it is read */
+        const int64_t twice[2][2] = {{0, 1}, {2, 1}}, beyond[2][2] = {{0, 1}, {2, BLOCKS}};
+        CHECK(kvs_copy_blocks(cache.cache, twice, 2, &run) == KVS_BAD_REQUEST);
+        CHECK(kvs_copy_blocks(cache.cache, beyond, 2, &run) == KVS_BAD_REQUEST);
+        CHECK(same_pages(&cache, &want));
+      }
+      if (is_locked) CHECK(kvs_unlock_pages(ids) == KVS_OK);
+      for (int i = 0; i < LAYERS * 2; ++i) {
+        CHECK(kvs_unlock_pages(cache.tensors[i]) == KVS_OK && kvs_unlock_pages(other.tensors[i]) == KVS_OK);
+      }
+      free(ids);
+      free_pages(&cache);
+      free_pages(&other);
+      free_pages(&want);
+    }
+  }
+}
+
 /* A caller that was compiled with a newer and one with an older header. */
 static void other_versions(void) {
   pages to = make_pages("nhd", 7), from = make_pages("nhd", 8), want = make_pages("nhd", 8);
@@ -620,6 +873,10 @@ static void other_versions(void) {
   newer.known.struct_size = offsetof(kvs_operation, scale_rule);
   newer.known.scale_rule = 77; /* an older caller has something else there */
   CHECK(kvs_scatter(to.cache, &range, from.cache, SLOTS, &newer.known, NULL) == KVS_OK);
+  kvs_run older = KVS_RUN_INIT;
+  older.struct_size = offsetof(kvs_run, device_number);
+  older.device_number = 77;
+  CHECK(kvs_scatter(to.cache, &range, from.cache, SLOTS, NULL, &older) == KVS_OK);
   kvs_layout_info info = KVS_LAYOUT_INFO_INIT;
   info.struct_size = offsetof(kvs_layout_info, block_bytes);
   info.block_bytes = 0x5555;
@@ -637,9 +894,13 @@ int main(void) {
   whole_blocks();
   operations();
   slots();
+  slots32();
+  element_names();
+  scale_rules();
   keeping_less();
   bad_layouts();
   bad_calls();
+  on_a_device();
   other_versions();
   puts("gpu_c_api_test: all well");
   return 0;
