@@ -81,6 +81,8 @@ class PagedCache {
   std::vector<std::int64_t> slot_mapping(SequenceId sequence, std::size_t begin, std::size_t end) const;
 
   std::size_t sequence_count() const { return sequences_.size(); }
+  /// Whether there is such a sequence. All calls above require it: a foreign id is a bug of the caller's.
+  bool has(SequenceId sequence) const { return sequences_.contains(sequence); }
 
  private:
   struct Sequence {

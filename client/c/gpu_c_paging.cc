@@ -1,0 +1,323 @@
+// client/c/gpu_c_paging.cc: pools, sequences and masks of kvstore_paging.h. No exception leaves it.
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "client/c/gpu_c_arguments.h"
+#include "client/kvstore_paging.h"
+#include "gpu/paging/packed_mask.h"
+#include "gpu/paging/paged_cache.h"
+
+struct kvs_page_pool {
+  std::shared_ptr<kv::PagePool> pool;
+};
+struct kvs_paged_cache {
+  kvs_paged_cache(std::shared_ptr<kv::PagePool> pages, const kv::GroupConfig& config, std::uint32_t group_number)
+      : pool(std::move(pages)), group(config), number(group_number), cache(*pool, config) {}
+
+  const std::shared_ptr<kv::PagePool> pool;
+  const kv::GroupConfig group;
+  const std::uint32_t number;
+  kv::PagedCache cache;
+};
+
+namespace kv {
+namespace {
+
+using namespace c_api;
+
+/// Far beyond every cache; no arithmetic on it, times the tokens of a block, overflows.
+constexpr std::size_t kTokensMax = std::size_t{1} << 40;
+constexpr std::size_t kBlockTokensMax = std::size_t{1} << 31;
+constexpr std::size_t kGroupsMax = 64;
+
+int fail_size(const char* field, std::size_t value, const char* allowed) {
+  return fail(KVS_BAD_REQUEST, std::string(field) + ": " + std::to_string(value) + " is not " + allowed);
+}
+
+std::vector<BlockName> names_of(const kvs_hash* hashes, std::size_t count, std::uint32_t group) {
+  std::vector<BlockName> names(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    static_assert(sizeof hashes[i].bytes == sizeof names[i].hash);
+    std::memcpy(names[i].hash.data(), hashes[i].bytes, sizeof hashes[i].bytes);
+    names[i].group = group;
+  }
+  return names;
+}
+
+/// A cache and one of its sequences, which C callers may get wrong.
+int check_sequence(const kvs_paged_cache* cache, kvs_sequence sequence) {
+  if (cache == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
+  if (cache->cache.has(SequenceId{sequence})) return KVS_OK;
+  return fail_size("sequence", sequence, "open in this cache");
+}
+
+int check_prefix_call(const kvs_hash* hashes, std::size_t hash_count, std::size_t token_count) {
+  if (hashes == nullptr && hash_count > 0) return fail(KVS_BAD_REQUEST, "hashes is NULL");
+  if (hash_count > kTokensMax) return fail_size("hash_count", hash_count, "at most 2^40");
+  return token_count <= kTokensMax ? KVS_OK : fail_size("token_count", token_count, "at most 2^40");
+}
+
+/// Users of the pages of prefixes, until it goes: what one group takes must not be what another group has hit.
+class HeldPrefixes {
+ public:
+  HeldPrefixes(PagePool& pool, std::span<const CachedPrefix> prefixes) : pool_(pool), prefixes_(prefixes) {
+    for (const CachedPrefix& each : prefixes_) pool_.touch(each.pages);
+  }
+  ~HeldPrefixes() {
+    for (const CachedPrefix& each : prefixes_) pool_.release(each.pages);
+  }
+  HeldPrefixes(const HeldPrefixes&) = delete;
+  HeldPrefixes& operator=(const HeldPrefixes&) = delete;
+
+ private:
+  PagePool& pool_;
+  std::span<const CachedPrefix> prefixes_;
+};
+
+/// A sequence in each cache, or in none.
+int open_groups(std::span<kvs_paged_cache* const> caches, std::span<const std::span<const BlockName>> names,
+                std::size_t token_count, kvs_sequence* sequences, std::size_t* cached) {
+  PagePool& pool = *caches.front()->pool;
+  std::vector<GroupConfig> groups;
+  for (const kvs_paged_cache* each : caches) groups.push_back(each->group);
+  const auto prefixes = caches.size() == 1
+                            ? std::vector{find_cached_prefix(pool, groups.front(), names.front(), token_count)}
+                            : find_cached_prefix(pool, groups, names, token_count);
+  KV_ASSERT(prefixes.size() == caches.size());
+  std::vector<SequenceId> opened;
+  const HeldPrefixes held(pool, prefixes);
+  for (std::size_t g = 0; g < caches.size(); ++g) {
+    const auto sequence = caches[g]->cache.open(prefixes[g], token_count);
+    if (!sequence) {
+      for (std::size_t i = opened.size(); i-- > 0;) caches[i]->cache.close(opened[i]);
+      return fail(sequence.error());
+    }
+    opened.push_back(*sequence);
+  }
+  for (std::size_t g = 0; g < caches.size(); ++g) sequences[g] = static_cast<kvs_sequence>(opened[g]);
+  *cached = prefixes.front().token_count;
+  return KVS_OK;
+}
+
+}  // namespace
+}  // namespace kv
+
+using namespace kv;
+
+int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, void* context, kvs_page_pool** pool) {
+  return gpu_call([&]() -> int {
+    if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
+    *pool = nullptr;
+    if (page_count < 2 || page_count >= std::size_t{0x7FFFFFFF}) {
+      return fail_size("page_count", page_count, "from 2 to 2^31 - 2");
+    }
+    std::function<void(const BlockName&)> tell;
+    if (on_removed != nullptr) {
+      tell = [on_removed, context](const BlockName& name) {
+        kvs_hash hash;
+        std::memcpy(hash.bytes, name.hash.data(), sizeof hash.bytes);
+        on_removed(context, &hash, name.group);
+      };
+    }
+    *pool = new kvs_page_pool{std::make_shared<PagePool>(page_count, std::move(tell))};
+    return KVS_OK;
+  });
+}
+
+void kvs_page_pool_free(kvs_page_pool* pool) { delete pool; }
+
+int kvs_page_pool_free_count(const kvs_page_pool* pool, size_t* count) {
+  return gpu_call([&]() -> int {
+    if (pool == nullptr || count == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    *count = pool->pool->free_count();
+    return KVS_OK;
+  });
+}
+
+int kvs_page_pool_forget(kvs_page_pool* pool) {
+  return gpu_call([&]() -> int {
+    if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
+    return pool->pool->forget_all_names() ? KVS_OK : fail(KVS_BUSY, "pool: sequences still use pages of it");
+  });
+}
+
+int kvs_paged_cache_create(kvs_page_pool* pool, const kvs_group* given, kvs_paged_cache** cache) {
+  return gpu_call([&]() -> int {
+    if (cache == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
+    *cache = nullptr;
+    if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
+    kvs_group from;
+    if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+    if (from.block_tokens < 1 || from.block_tokens > kBlockTokensMax) {
+      return fail_size("group: block_tokens", from.block_tokens, "from 1 to 2^31");
+    }
+    if (from.window_tokens > kTokensMax) return fail_size("group: window_tokens", from.window_tokens, "at most 2^40");
+    const GroupConfig group{from.block_tokens, from.window_tokens, from.drops_last_block != 0};
+    *cache = new kvs_paged_cache(pool->pool, group, from.number);
+    return KVS_OK;
+  });
+}
+
+void kvs_paged_cache_free(kvs_paged_cache* cache) { delete cache; }
+
+int kvs_paged_find(const kvs_paged_cache* cache, const kvs_hash* hashes, size_t hash_count, size_t token_count,
+                   size_t* cached) {
+  return gpu_call([&]() -> int {
+    if (cache == nullptr || cached == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    if (const int bad = check_prefix_call(hashes, hash_count, token_count); bad != KVS_OK) return bad;
+    *cached = cache->cache.find(names_of(hashes, hash_count, cache->number), token_count).token_count;
+    return KVS_OK;
+  });
+}
+
+int kvs_paged_open(kvs_paged_cache* cache, const kvs_hash* hashes, size_t hash_count, size_t token_count,
+                   kvs_sequence* sequence, size_t* cached) {
+  return kvs_paged_open_groups(&cache, 1, &hashes, &hash_count, token_count, sequence, cached);
+}
+
+int kvs_paged_open_groups(kvs_paged_cache* const* caches, size_t group_count, const kvs_hash* const* hashes,
+                          const size_t* hash_counts, size_t token_count, kvs_sequence* sequences, size_t* cached) {
+  return gpu_call([&]() -> int {
+    if (caches == nullptr || hashes == nullptr || hash_counts == nullptr || sequences == nullptr || cached == nullptr) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    if (group_count < 1 || group_count > kGroupsMax) return fail_size("group_count", group_count, "from 1 to 64");
+    std::vector<std::vector<BlockName>> names;
+    for (std::size_t g = 0; g < group_count; ++g) {
+      if (caches[g] == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
+      if (caches[g]->pool != caches[0]->pool) return fail_size("caches: the pool of group", g, "that of group 0");
+      if (const int bad = check_prefix_call(hashes[g], hash_counts[g], token_count); bad != KVS_OK) return bad;
+      names.push_back(names_of(hashes[g], hash_counts[g], caches[g]->number));
+    }
+    const std::vector<std::span<const BlockName>> spans(names.begin(), names.end());
+    return open_groups({caches, group_count}, spans, token_count, sequences, cached);
+  });
+}
+
+int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_count, int64_t (*pairs)[2],
+                     size_t capacity, size_t* pair_count) {
+  return gpu_call([&]() -> int {
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    // Checked before: a copy that is not told would be bytes that two sequences write.
+    if (pairs == nullptr || pair_count == nullptr) return fail(KVS_BAD_REQUEST, "pairs or pair_count is NULL");
+    if (capacity < 1) return fail_size("capacity", capacity, "1 or more");
+    const std::size_t before = cache->cache.token_count(SequenceId{sequence});
+    if (token_count > kTokensMax || before + token_count > kTokensMax) {
+      return fail_size("token_count", token_count, "within 2^40 tokens of one sequence");
+    }
+    const auto copies = cache->cache.append(SequenceId{sequence}, token_count);
+    if (!copies) return fail(copies.error());
+    KV_ASSERT(copies->size() <= capacity);
+    *pair_count = copies->size();
+    for (std::size_t i = 0; i < copies->size(); ++i) {
+      pairs[i][0] = static_cast<std::int64_t>((*copies)[i].from);
+      pairs[i][1] = static_cast<std::int64_t>((*copies)[i].to);
+    }
+    return KVS_OK;
+  });
+}
+
+int kvs_paged_fork(kvs_paged_cache* cache, kvs_sequence sequence, kvs_sequence* fork) {
+  return gpu_call([&]() -> int {
+    if (fork == nullptr) return fail(KVS_BAD_REQUEST, "fork is NULL");
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    *fork = static_cast<kvs_sequence>(cache->cache.fork(SequenceId{sequence}));
+    return KVS_OK;
+  });
+}
+
+int kvs_paged_crop(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_count) {
+  return gpu_call([&]() -> int {
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    const std::size_t before = cache->cache.token_count(SequenceId{sequence});
+    if (cache->cache.crop(SequenceId{sequence}, token_count)) return KVS_OK;
+    return token_count > before ? fail_size("token_count", token_count, "within the sequence")
+                                : fail_size("token_count", token_count, "behind what the window has left behind");
+  });
+}
+
+int kvs_paged_close(kvs_paged_cache* cache, kvs_sequence sequence) {
+  return gpu_call([&]() -> int {
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    cache->cache.close(SequenceId{sequence});
+    return KVS_OK;
+  });
+}
+
+int kvs_paged_name_blocks(kvs_paged_cache* cache, kvs_sequence sequence, const kvs_hash* hashes, size_t hash_count) {
+  return gpu_call([&]() -> int {
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    if (const int bad = check_prefix_call(hashes, hash_count, 0); bad != KVS_OK) return bad;
+    cache->cache.name_blocks(SequenceId{sequence}, names_of(hashes, hash_count, cache->number));
+    return KVS_OK;
+  });
+}
+
+int kvs_paged_token_count(const kvs_paged_cache* cache, kvs_sequence sequence, size_t* token_count) {
+  return gpu_call([&]() -> int {
+    if (token_count == nullptr) return fail(KVS_BAD_REQUEST, "token_count is NULL");
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    *token_count = cache->cache.token_count(SequenceId{sequence});
+    return KVS_OK;
+  });
+}
+
+int kvs_paged_pages(const kvs_paged_cache* cache, kvs_sequence sequence, int32_t* pages, size_t capacity,
+                    size_t* count) {
+  return gpu_call([&]() -> int {
+    if (count == nullptr || (pages == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    const auto table = cache->cache.page_table(SequenceId{sequence});
+    *count = table.size();
+    if (table.size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+    for (std::size_t i = 0; i < table.size(); ++i) pages[i] = static_cast<std::int32_t>(table[i]);
+    return KVS_OK;
+  });
+}
+
+int kvs_paged_slots(const kvs_paged_cache* cache, kvs_sequence sequence, size_t begin, size_t end, int64_t* slots) {
+  return gpu_call([&]() -> int {
+    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    const std::size_t token_count = cache->cache.token_count(SequenceId{sequence});
+    if (begin > end || end > token_count) {
+      return fail(KVS_BAD_REQUEST, "begin, end: " + std::to_string(begin) + " to " + std::to_string(end) +
+                                       " is not within " + std::to_string(token_count) + " tokens");
+    }
+    if (slots == nullptr && begin < end) return fail(KVS_BAD_REQUEST, "slots is NULL");
+    const auto found = cache->cache.slot_mapping(SequenceId{sequence}, begin, end);
+    std::copy(found.begin(), found.end(), slots);
+    return KVS_OK;
+  });
+}
+
+int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t request_count, const uint8_t* mask,
+                   uint8_t* packed, size_t capacity, size_t* bytes, int32_t* bit_indptr, int32_t* byte_indptr) {
+  return gpu_call([&]() -> int {
+    if (bytes == nullptr || (packed == nullptr && capacity > 0) ||
+        (request_count > 0 && (query_counts == nullptr || kv_counts == nullptr))) {
+      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    }
+    if (request_count > kTokensMax) return fail_size("request_count", request_count, "at most 2^40");
+    const MaskShape shape{{query_counts, request_count}, {kv_counts, request_count}};
+    const auto needed = packed_mask_bytes(shape);
+    if (!needed && needed.error() == Errc::kTooLarge) {
+      return fail(KVS_TOO_LARGE, "query_counts, kv_counts: together 2^31 bits or more");
+    }
+    if (!needed) return fail(KVS_BAD_REQUEST, "query_counts, kv_counts: one is negative");
+    *bytes = *needed;
+    if (*needed > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+    std::size_t bits = 0;
+    for (std::size_t r = 0; r < request_count; ++r) {
+      bits += static_cast<std::size_t>(query_counts[r]) * static_cast<std::size_t>(kv_counts[r]);
+    }
+    const auto told = [&](std::int32_t* indptr) {
+      return std::span(indptr, indptr == nullptr ? 0 : request_count + 1);
+    };
+    const auto made =
+        pack_masks({packed, *needed}, shape, {mask, mask == nullptr ? 0 : bits}, told(bit_indptr), told(byte_indptr));
+    return made ? KVS_OK : fail(made.error());
+  });
+}

@@ -1,0 +1,183 @@
+/* client/kvstore_paging.h: the C interface of the host side of a paged KV cache: which pages a sequence has, what it
+ * shares with others, what is evicted, and in which order a batch is attended to. It decides and moves no bytes:
+ * kvstore_gpu.h does. Part of libkvstore (-lkvstore); statuses and errors are those of kvstore.h.
+ *
+ *   kvs_page_pool *pool;
+ *   kvs_paged_cache *cache;
+ *   kvs_group group = KVS_GROUP_INIT;
+ *   group.block_tokens = 16;
+ *   kvs_page_pool_create(page_count, NULL, NULL, &pool);
+ *   kvs_paged_cache_create(pool, &group, &cache);
+ *   kvs_hash_chain(record, tokens, token_count, hashes, capacity, &hash_count);
+ *   kvs_paged_open(cache, hashes, hash_count, token_count, &sequence, &cached);   KVS_OUT_OF_MEMORY: let it wait
+ *   kvs_paged_slots(cache, sequence, cached, token_count, slots);                 compute these tokens into these slots
+ *   kvs_paged_name_blocks(cache, sequence, hashes, hash_count);                   now others can hit them
+ *   kvs_paged_append(cache, sequence, 1, pairs, 1, &pair_count);                  kvs_copy_blocks(pairs) before writing
+ *
+ * docs/paged-cache.md explains the rules. A pool and its caches are for one thread at a time. Calls that fail leave
+ * every sequence as it was. Numbers of tokens are at most 2^40. */
+#ifndef KVSTORE_PAGING_H
+#define KVSTORE_PAGING_H
+
+#include "client/kvstore.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- pages --- */
+
+typedef struct kvs_page_pool kvs_page_pool;
+typedef struct kvs_paged_cache kvs_paged_cache;
+typedef uint64_t kvs_sequence; /* of one cache; never used again */
+
+/* No page has the block any more: an engine's event "block removed". Called within calls of this header, and must not
+ * make any. */
+typedef void (*kvs_on_block_removed)(void* context, const kvs_hash* hash, uint32_t group);
+
+/* The pages of one device, from 1 to page_count - 1. Page 0 is nobody's: it stands in page tables for pages that a
+ * sliding window has left behind. page_count: from 2 to 2^31 - 2. `on_removed` NULL: not told. */
+KVS_API int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, void* context,
+                                 kvs_page_pool** pool);
+/* The caches made from it go on. NULL is allowed. */
+KVS_API void kvs_page_pool_free(kvs_page_pool* pool);
+/* Pages that no sequence uses. They keep their blocks, which can be hit, until they are needed. */
+KVS_API int kvs_page_pool_free_count(const kvs_page_pool* pool, size_t* count);
+/* All blocks are forgotten (the weights changed). KVS_BUSY while any sequence is open: then nothing is. */
+KVS_API int kvs_page_pool_forget(kvs_page_pool* pool);
+
+/* --- sequences --- */
+
+typedef struct kvs_group { /* layers that keep blocks of their own for the same tokens */
+  size_t struct_size;
+  size_t block_tokens;  /* from 1 to 2^31 */
+  size_t window_tokens; /* a token reads itself and window_tokens - 1 before it; 0: all before it */
+  int drops_last_block; /* not 0: a draft head; the last block that is found is computed again */
+  uint32_t number;      /* keeps blocks of groups apart that have one hash */
+} kvs_group;
+#define KVS_GROUP_INIT \
+  { sizeof(kvs_group), 0, 0, 0, 0 }
+
+KVS_API int kvs_paged_cache_create(kvs_page_pool* pool, const kvs_group* group, kvs_paged_cache** cache);
+/* Closes its sequences. NULL is allowed. */
+KVS_API void kvs_paged_cache_free(kvs_paged_cache* cache);
+
+/* How many leading tokens of a sequence of token_count are cached: always fewer than token_count, since the last
+ * token's logits choose the next. `hashes`: of its full blocks, in order, as far as they are known. */
+KVS_API int kvs_paged_find(const kvs_paged_cache* cache, const kvs_hash* hashes, size_t hash_count, size_t token_count,
+                           size_t* cached);
+/* A new sequence that begins with what is cached. *cached: as kvs_paged_find; compute the tokens from there on.
+ * KVS_OUT_OF_MEMORY: not enough free pages. */
+KVS_API int kvs_paged_open(kvs_paged_cache* cache, const kvs_hash* hashes, size_t hash_count, size_t token_count,
+                           kvs_sequence* sequence, size_t* cached);
+/* The same for several groups of one pool at once: a sequence in each, with one prefix, the longest that all have; or
+ * none at all. hashes[g], hash_counts[g]: of group g's blocks, which may have other sizes. At most 64 groups. */
+KVS_API int kvs_paged_open_groups(kvs_paged_cache* const* caches, size_t group_count, const kvs_hash* const* hashes,
+                                  const size_t* hash_counts, size_t token_count, kvs_sequence* sequences,
+                                  size_t* cached);
+/* Room for token_count more tokens. pairs[i]: page pairs[i][0] has to be copied to pairs[i][1] in every layer, by
+ * kvs_copy_blocks for instance, before either is written: the last page, where another sequence shares it. There is at
+ * most one pair; `pairs` NULL or capacity 0: KVS_BAD_REQUEST. KVS_OUT_OF_MEMORY: not enough free pages. */
+KVS_API int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_count, int64_t (*pairs)[2],
+                             size_t capacity, size_t* pair_count);
+/* A second sequence with the same tokens in the same pages: beams, parallel samples. */
+KVS_API int kvs_paged_fork(kvs_paged_cache* cache, kvs_sequence sequence, kvs_sequence* fork);
+/* Only the first token_count tokens stay: a rejected draft. KVS_BAD_REQUEST: it is not that long, or its window has
+ * left tokens behind that the next one would read. */
+KVS_API int kvs_paged_crop(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_count);
+/* Its last page is the first to be used again. */
+KVS_API int kvs_paged_close(kvs_paged_cache* cache, kvs_sequence sequence);
+/* Its full blocks are computed: block i is found as hashes[i] from now on. Naming again changes nothing. */
+KVS_API int kvs_paged_name_blocks(kvs_paged_cache* cache, kvs_sequence sequence, const kvs_hash* hashes,
+                                  size_t hash_count);
+KVS_API int kvs_paged_token_count(const kvs_paged_cache* cache, kvs_sequence sequence, size_t* token_count);
+/* Block i of the sequence lies in pages[i]; 0: left behind by the window. KVS_TOO_LARGE if there are more than
+ * `capacity`; *count says how many. */
+KVS_API int kvs_paged_pages(const kvs_paged_cache* cache, kvs_sequence sequence, int32_t* pages, size_t capacity,
+                            size_t* count);
+/* Slots of tokens [begin, end), for KVS_ROWS_SLOTS64: end - begin of them. -1: left behind by the window. */
+KVS_API int kvs_paged_slots(const kvs_paged_cache* cache, kvs_sequence sequence, size_t begin, size_t end,
+                            int64_t* slots);
+
+/* --- plans for what a batch shares --- */
+
+typedef struct kvs_batch {
+  size_t struct_size;
+  size_t sequence_count;
+  const int32_t* page_indptr; /* sequence_count + 1; pages of sequence s: pages[page_indptr[s]] to page_indptr[s + 1] */
+  const int32_t* pages;       /* from 1 on */
+  const kvs_hash* hashes; /* of each page's block: equal hash, equal prefix. All zero: nobody else's. NULL: all so */
+  const int32_t* last_page_tokens; /* of each sequence, the pages before its last being full; NULL: see page_tokens */
+  const int32_t* page_tokens;      /* of each page, if others than the last may be partial; NULL: see above */
+  const int32_t* query_counts;     /* of each sequence: its last tokens, which ask; NULL: 1 each */
+  size_t block_tokens;             /* from 1 to 2^31 - 1 */
+  size_t sequence_count_min;       /* what fewer sequences share is not read together; 0: 2 */
+} kvs_batch;
+#define KVS_BATCH_INIT \
+  { sizeof(kvs_batch), 0, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0 }
+
+/* Cascade attention (FlashInfer's): page tables level by level. Sequences are in an order of their own, in which those
+ * that share are neighbours. KVS_BAD_REQUEST: kvs_last_error() says what of the batch. KVS_UNSUPPORTED: level_count_max
+ * (0: as many as there are) would put a partial page in the middle of an entry. */
+typedef struct kvs_cascade kvs_cascade;
+typedef struct kvs_cascade_level { /* arrays live until the plan is freed */
+  size_t struct_size;
+  size_t entry_count;
+  /* Entry i: queries query_indptr[i] to query_indptr[i + 1] of the batch in its order, against pages
+   * page_indices[page_indptr[i]] to page_indptr[i + 1], the last of which has last_page_tokens[i]; 0: it has none. */
+  const int32_t* query_indptr;
+  const int32_t* page_indptr;
+  const int32_t* page_indices;
+  const int32_t* last_page_tokens;
+} kvs_cascade_level;
+#define KVS_CASCADE_LEVEL_INIT \
+  { sizeof(kvs_cascade_level), 0, NULL, NULL, NULL, NULL }
+KVS_API int kvs_plan_cascade(const kvs_batch* batch, size_t level_count_max, kvs_cascade** plan);
+/* order[i]: which sequence of the batch comes i-th; sequence_count of them, until the plan is freed. The last level
+ * alone is causal. Either result may be NULL. */
+KVS_API int kvs_cascade_describe(const kvs_cascade* plan, size_t* level_count, const size_t** order);
+KVS_API int kvs_cascade_get_level(const kvs_cascade* plan, size_t index, kvs_cascade_level* level);
+KVS_API void kvs_cascade_free(kvs_cascade* plan); /* NULL is allowed */
+
+/* ChunkAttention: every shared page against all sequences that contain it, then each sequence against its own. */
+typedef struct kvs_chunks kvs_chunks;
+typedef struct kvs_chunks_view { /* arrays live until the plan is freed */
+  size_t struct_size;
+  size_t chunk_count;  /* a chunk is a page */
+  size_t shared_count; /* of them, the first ones */
+  const int32_t* pages;
+  const int32_t* token_counts; /* of each chunk */
+  /* Shared chunk c is in sequences begins[c] to ends[c] of the order; the partial result of sequence s lies in row
+   * offsets[c] + s - begins[c] of partial_row_count. */
+  const int32_t* begins;
+  const int32_t* ends;
+  const int32_t* offsets;
+  int32_t partial_row_count;
+  size_t chunk_count_max;         /* of a sequence */
+  const int32_t* sequence_chunks; /* [sequence][chunk_count_max] in token order, then -1 */
+  const int32_t* sequence_tokens;
+  const size_t* order; /* as kvs_cascade_describe */
+} kvs_chunks_view;
+#define KVS_CHUNKS_VIEW_INIT \
+  { sizeof(kvs_chunks_view), 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL }
+/* A chunk that more than sharing_threshold (0: 1) sequences contain is shared. KVS_UNSUPPORTED: a sequence has several
+ * queries. */
+KVS_API int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks** plan);
+KVS_API int kvs_chunks_describe(const kvs_chunks* plan, kvs_chunks_view* view);
+KVS_API void kvs_chunks_free(kvs_chunks* plan); /* NULL is allowed */
+
+/* --- masks --- */
+
+/* FlashInfer's packed custom masks. Request r has query_counts[r] rows of kv_counts[r] bits, row after row; a set bit:
+ * this query reads this key. Bit i of request r is bit i % 8 of byte byte_indptr[r] + i / 8. `mask`: a byte for each
+ * bit, 0 or not, requests end to end; NULL: causal, the queries being the last tokens. bit_indptr, byte_indptr:
+ * request_count + 1 each, NULL: not told. *bytes: how many; KVS_TOO_LARGE if more than `capacity`, or 2^31 bits and
+ * more, and nothing is written. */
+KVS_API int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t request_count,
+                           const uint8_t* mask, uint8_t* packed, size_t capacity, size_t* bytes, int32_t* bit_indptr,
+                           int32_t* byte_indptr);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* KVSTORE_PAGING_H */
