@@ -304,6 +304,70 @@ KVS_API int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows*
                                          size_t sum_count, uint32_t* verdicts, const kvs_operation* operation,
                                          const kvs_run* run);
 
+/* --- between the host and a device, in few large copies --- */
+
+/* Blocks in host memory to and from pages on a device: large copies through a ring of buffers on the device, layer 0
+ * first, and small totals by a kernel alone. One thread at a time; enqueues and does not wait unless it says so.
+ * docs/kernels.md, "Between the host and a device". */
+typedef struct kvs_staging kvs_staging;
+typedef struct kvs_staging_options {
+  size_t struct_size;
+  uint64_t slot_bytes;        /* of one buffer, at least one layer of one block; 0: 16 MiB */
+  int slot_count;             /* from 2 to 64; 0: 3 */
+  int direct_block_count_max; /* CUDA blocks of a kernel that reads host memory itself; 0: 64 */
+  uint64_t direct_bytes_max;  /* totals up to this go without buffers; 0: measured now; 1: none does */
+  int device_number;          /* KVS_DEVICE_NUMBER(ordinal); 0: the thread's */
+} kvs_staging_options;
+#define KVS_STAGING_OPTIONS_INIT \
+  { sizeof(kvs_staging_options), 0, 0, 0, 0, 0 }
+/* `options` NULL: all defaults. KVS_UNAVAILABLE without a device; KVS_OUT_OF_MEMORY: no room for the buffers. */
+KVS_API int kvs_staging_create(const kvs_staging_options* options, kvs_staging** staging);
+/* Waits for all that was enqueued. NULL is allowed. */
+KVS_API void kvs_staging_free(kvs_staging* staging);
+
+typedef struct kvs_mark { /* does not grow. A moment on one of the two lanes; number 0: now */
+  uint64_t number;
+  uint32_t lane;
+} kvs_mark;
+typedef struct kvs_staged_layers { /* does not grow. Layers before layer_end are there once `mark` is passed */
+  int64_t layer_end;
+  kvs_mark mark;
+} kvs_staged_layers;
+
+/* Borrowed until the call's last mark is passed; after an error, until kvs_staging_drain. */
+typedef struct kvs_staged_blocks {
+  size_t struct_size;
+  const kvs_cache* pages;         /* the device's */
+  const kvs_rows* rows;           /* of the tokens, in `pages`; ids on the device or page-locked */
+  const kvs_cache* blocks;        /* kvs_layout_store_block, in host memory */
+  int64_t block_count;            /* of them, the first so many */
+  int is_page_locked;             /* not 0: the blocks' memory is. Else the call waits while it copies them */
+  const kvs_operation* operation; /* NULL: KVS_COPY; its arrays as the ids */
+  int64_t first_layer;
+  int64_t layer_count;  /* 0: all from first_layer on */
+  uint64_t deadline_us; /* for waits within the call; 0: none */
+  /* Not 0: only after all that `stream` was given so far, such as the kernels that compute these pages. NULL is then
+   * the default stream. */
+  int is_after_stream;
+  void* stream;
+} kvs_staged_blocks;
+#define KVS_STAGED_BLOCKS_INIT \
+  { sizeof(kvs_staged_blocks), NULL, NULL, NULL, 0, 0, NULL, 0, 0, 0, 0, NULL }
+/* Blocks to pages. `layers` gets one element or more, the last for all layers, at most one for each layer: `capacity`
+ * must be that large. *count is set in any case: after KVS_TIMED_OUT or a CUDA error the layers of those marks are
+ * right, the other ones unspecified. KVS_TOO_LARGE: a layer of a block is larger than a buffer. */
+KVS_API int kvs_staging_load(kvs_staging* staging, const kvs_staged_blocks* blocks, kvs_staged_layers* layers,
+                             size_t capacity, size_t* count);
+/* Pages to blocks. Blocks that are not page-locked hold all layers once the call returns. */
+KVS_API int kvs_staging_store(kvs_staging* staging, const kvs_staged_blocks* blocks, kvs_staged_layers* layers,
+                              size_t capacity, size_t* count);
+/* Waits for a mark; deadline_us 0: without an end. */
+KVS_API int kvs_staging_wait(kvs_staging* staging, kvs_mark mark, uint64_t deadline_us);
+/* Later work of the caller's stream waits for the mark: how an engine's layer waits for its pages. */
+KVS_API int kvs_staging_wait_on_stream(kvs_staging* staging, void* stream, kvs_mark mark);
+/* Waits for everything: after an error, before what was borrowed is used again. */
+KVS_API int kvs_staging_drain(kvs_staging* staging, uint64_t deadline_us);
+
 /* --- keeping less: caches whose heads keep tokens of their own --- */
 
 typedef struct kvs_keep_row { /* does not grow */

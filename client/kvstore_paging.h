@@ -14,6 +14,8 @@
  *   kvs_paged_name_blocks(cache, sequence, hashes, hash_count);                   now others can hit them
  *   kvs_paged_append(cache, sequence, 1, pairs, 1, &pair_count);                  kvs_copy_blocks(pairs) before writing
  *
+ * Then plans for what a batch shares, packed masks, and caches that a model on the host calls layer by layer.
+ *
  * docs/paged-cache.md explains the rules. A pool and its caches are for one thread at a time. Calls that fail leave
  * every sequence as it was. Numbers of tokens are at most 2^40. */
 #ifndef KVSTORE_PAGING_H
@@ -176,6 +178,69 @@ KVS_API void kvs_chunks_free(kvs_chunks* plan); /* NULL is allowed */
 KVS_API int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t request_count,
                            const uint8_t* mask, uint8_t* packed, size_t capacity, size_t* bytes, int32_t* bit_indptr,
                            int32_t* byte_indptr);
+
+/* --- caches by layer, in host memory --- */
+
+enum {                        /* 0 is none: which kind must be said */
+       KVS_LAYER_GROWING = 1, /* keeps everything */
+       KVS_LAYER_STATIC = 2,  /* up to token_capacity, in memory that never moves */
+       KVS_LAYER_SLIDING = 3, /* the last token_capacity tokens */
+       KVS_LAYER_SINK =
+           4, /* the first sink_tokens and the last ones, token_capacity in all; keys turn to their place */
+       KVS_LAYER_QUANTISED = 5 /* old tokens in few bits, recent ones whole */
+};
+typedef struct kvs_layer_options {
+  size_t struct_size;
+  int kind;
+  int element; /* KVS_FP16, KVS_BF16 or KVS_FP32 of kvstore_gpu.h; KVS_LAYER_GROWING, STATIC and SLIDING: any */
+  int64_t batch_count;
+  int64_t heads;
+  int64_t key_size;
+  int64_t value_size;        /* 0: key_size */
+  int64_t token_capacity;    /* KVS_LAYER_STATIC, SLIDING, SINK */
+  int64_t sink_tokens;       /* KVS_LAYER_SINK: below token_capacity */
+  int rope_style;            /* KVS_LAYER_SINK: KVS_NEOX or KVS_GPTJ, and how keys were rotated: */
+  int64_t rotary_size;       /* so many features, even, from 2 to 1024 and key_size */
+  const double* frequencies; /* [rotary_size / 2] radians a position; copied */
+  size_t frequency_count;
+  int bits;                /* KVS_LAYER_QUANTISED: 2, 4 or 8; 0: 4 */
+  int64_t group_size;      /* values that share a scale, a multiple of 8; 0: 64 */
+  int64_t residual_tokens; /* so many recent tokens stay whole; 0: 128; -1: none */
+} kvs_layer_options;
+#define KVS_LAYER_OPTIONS_INIT \
+  { sizeof(kvs_layer_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
+
+/* Tokens [begin, end) of each sequence: the key of sequence b, head h, token t begins at element
+ * ((b * heads + h) * token_capacity + t) * key_size of `keys`; values likewise. Until the cache's next call. */
+typedef struct kvs_layer_view {
+  size_t struct_size;
+  const void* keys;
+  const void* values;
+  int64_t token_capacity;
+  int64_t begin;
+  int64_t end;
+} kvs_layer_view;
+#define KVS_LAYER_VIEW_INIT \
+  { sizeof(kvs_layer_view), NULL, NULL, 0, 0, 0 }
+
+/* Keys and values of one layer, for a batch whose sequences grow alike. One thread at a time. */
+typedef struct kvs_layer kvs_layer;
+KVS_API int kvs_layer_create(const kvs_layer_options* options, kvs_layer** layer);
+KVS_API void kvs_layer_free(kvs_layer* layer); /* NULL is allowed */
+/* Adds token_count tokens, [batch, heads, token_count, size] each, and gives what attention of these tokens reads: the
+ * last ones of the view are they. KVS_TOO_LARGE: a static cache does not hold them, and nothing was added. */
+KVS_API int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int64_t token_count,
+                             kvs_layer_view* view);
+/* The position at which the first of the next added_count tokens is computed. Of a sink cache it is bounded. */
+KVS_API int kvs_layer_next_position(const kvs_layer* layer, int64_t added_count, int64_t* position);
+/* Tokens added and not cropped, those that were let go since too. */
+KVS_API int kvs_layer_token_count(const kvs_layer* layer, int64_t* token_count);
+/* Only the first token_count tokens stay; a negative number takes that many away. KVS_UNSUPPORTED: tokens that then
+ * would be read are gone. */
+KVS_API int kvs_layer_crop(kvs_layer* layer, int64_t token_count);
+/* The batch becomes these of its sequences, in this order: beams, forks. A static and a sliding cache keep their
+ * batch's size. */
+KVS_API int kvs_layer_select(kvs_layer* layer, const int64_t* sequences, size_t count);
 
 #ifdef __cplusplus
 }

@@ -65,11 +65,8 @@ int find_scale_rule(const Layout& to, RoleMask roles, ScaleRule* rule) {
 
 /// Makes the caller's device the thread's.
 int use_device(int number, Run* run, std::initializer_list<const kvs_cache*> caches) {
-  const int count = run->cuda->device_count(), device = number - 1;
-  if (number < 0 || device >= count) {
-    return fail_value("run: device_number", number,
-                      ("0, or KVS_DEVICE_NUMBER of an ordinal below " + std::to_string(count)).c_str());
-  }
+  int device = -1;
+  if (const int bad = read_device_number(*run->cuda, "run: device_number", number, &device); bad != KVS_OK) return bad;
   for (const kvs_cache* cache : caches) {
     if (cache == nullptr || cache->bound.bases.empty()) continue;
     const auto place = run->cuda->place_of(cache->bound.bases.front());
@@ -105,6 +102,15 @@ int read_rotation(const kvs_operation& from, std::int64_t row_count, Rotation* r
 
 int fail_value(const char* field, std::int64_t value, const char* allowed) {
   return fail(KVS_BAD_REQUEST, std::string(field) + ": " + std::to_string(value) + " is not " + allowed);
+}
+
+int read_device_number(const CudaModule& cuda, const char* field, int number, int* ordinal) {
+  const int count = cuda.device_count();
+  if (number < 0 || number > count) {
+    return fail_value(field, number, ("0, or KVS_DEVICE_NUMBER of an ordinal below " + std::to_string(count)).c_str());
+  }
+  *ordinal = number - 1;
+  return KVS_OK;
 }
 
 int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cache*> caches) {

@@ -34,6 +34,8 @@ struct Run {
 };
 /// `caches`: those of the call, which must not lie on another device than the one that the caller names.
 int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cache*> caches = {});
+/// Device `ordinal` of a number counted from 1, or -1 for 0: the thread's.
+int read_device_number(const CudaModule& cuda, const char* field, int number, int* ordinal);
 /// For a call that only the host knows.
 int read_host_run(const kvs_run* given, const char* what);
 

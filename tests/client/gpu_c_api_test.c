@@ -788,12 +788,115 @@ static void on_the_last_device(int devices) {
   free_pages(&got);
 }
 
+/* 2 blocks of rows in odd places of pages, out and in again, by buffers that hold a layer each. */
+static void staged(int devices) {
+  kvs_staging* staging = (kvs_staging*)1;
+  kvs_staging_options options = KVS_STAGING_OPTIONS_INIT;
+  options.slot_count = 1;
+  CHECK(kvs_staging_create(&options, &staging) == KVS_BAD_REQUEST && staging == NULL);
+  CHECK(strcmp(kvs_last_error(), "options: slot_count: 1 is not 0, or from 2 to 64") == 0);
+  options.slot_count = 2;
+  if (devices == 0) {
+    CHECK(kvs_staging_create(&options, &staging) == KVS_UNAVAILABLE);
+    return;
+  }
+  options.device_number = devices + 1;
+  CHECK(kvs_staging_create(&options, &staging) == KVS_BAD_REQUEST);
+  options.device_number = 1;
+  options.slot_bytes = BLOCK_BYTES; /* one layer of two blocks */
+  options.direct_bytes_max = 1;
+  CHECK(kvs_staging_create(&options, &staging) == KVS_OK);
+
+  has_own_pages = 1;
+  pages from = make_pages("nhd", 21), to = make_pages("hnd", 22), want = make_pages("hnd", 22);
+  int64_t* ids = aligned_alloc(HOST_PAGE, HOST_PAGE);
+  CHECK(ids != NULL && kvs_lock_pages(ids, HOST_PAGE) == KVS_OK);
+  memcpy(ids, kFrom, sizeof kFrom);
+  int64_t* to_ids = ids + 2 * TOKENS;
+  for (int i = 0; i < 2 * TOKENS; ++i) to_ids[i] = kTo[i];
+  for (int i = 0; i < LAYERS * 2; ++i) {
+    CHECK(kvs_lock_pages(from.tensors[i], TENSOR_BYTES) == KVS_OK);
+    CHECK(kvs_lock_pages(to.tensors[i], TENSOR_BYTES) == KVS_OK);
+  }
+  kvs_layout* block = NULL;
+  kvs_cache* blocks = NULL;
+  void* buffer = malloc(2 * BLOCK_BYTES); /* not page-locked */
+  CHECK(kvs_layout_store_block(from.layout, 1, 2, 0, &block) == KVS_OK);
+  CHECK(buffer != NULL && kvs_cache_bind(block, &buffer, NULL, 1, &blocks) == KVS_OK);
+
+  kvs_rows from_rows = slots64(ids, 2 * TOKENS), to_rows = slots64(to_ids, 2 * TOKENS);
+  kvs_staged_blocks call = KVS_STAGED_BLOCKS_INIT;
+  call.pages = from.cache;
+  call.rows = &from_rows;
+  call.blocks = blocks;
+  call.block_count = 2;
+  call.is_after_stream = 1;
+  kvs_staged_layers layers[LAYERS];
+  size_t count = 9;
+  CHECK(kvs_staging_store(staging, &call, layers, LAYERS, &count) == KVS_OK && count == LAYERS);
+  call.pages = to.cache;
+  call.rows = &to_rows;
+  CHECK(kvs_staging_load(staging, &call, layers, LAYERS, &count) == KVS_OK && count == LAYERS);
+  CHECK(layers[0].layer_end == 1 && layers[1].layer_end == 2);
+  CHECK(kvs_staging_wait_on_stream(staging, NULL, layers[0].mark) == KVS_OK);
+  CHECK(kvs_staging_wait(staging, layers[1].mark, 0) == KVS_OK);
+  for (int layer = 0; layer < LAYERS; ++layer) {
+    for (int component = 0; component < 2; ++component) {
+      for (int row = 0; row < 2 * TOKENS; ++row) {
+        for (int head = 0; head < HEADS && kTo[row] >= 0; ++head) {
+          for (int f = 0; f < SIZE; ++f) {
+            *at_hnd(&want, layer, component, kTo[row], head, f) =
+                *at_nhd(&from, layer, component, (int)kFrom[row], head, f);
+          }
+        }
+      }
+    }
+  }
+  CHECK(same_pages(&to, &want));
+
+  /* What must not be: nothing is enqueued. */
+  CHECK(kvs_staging_load(staging, &call, layers, 1, &count) == KVS_BAD_REQUEST && count == 0);
+  CHECK(strstr(kvs_last_error(), "capacity: 1 is not at least 2") != NULL);
+  call.block_count = 3;
+  CHECK(kvs_staging_load(staging, &call, layers, LAYERS, &count) == KVS_BAD_REQUEST);
+  call.block_count = 2;
+  call.first_layer = LAYERS + 1;
+  CHECK(kvs_staging_load(staging, &call, layers, LAYERS, &count) == KVS_BAD_REQUEST);
+  call.first_layer = 1;
+  call.layer_count = LAYERS;
+  CHECK(kvs_staging_load(staging, &call, layers, LAYERS, &count) == KVS_BAD_REQUEST);
+  call.first_layer = call.layer_count = 0;
+  call.blocks = from.cache;
+  CHECK(kvs_staging_load(staging, &call, layers, LAYERS, &count) == KVS_MISMATCH);
+  call.blocks = NULL;
+  CHECK(kvs_staging_load(staging, &call, layers, LAYERS, &count) == KVS_BAD_REQUEST);
+  const kvs_mark nowhere = {1, 2};
+  CHECK(kvs_staging_wait(staging, nowhere, 0) == KVS_BAD_REQUEST && kvs_staging_wait(NULL, nowhere, 0) != KVS_OK);
+  CHECK(kvs_staging_drain(staging, 0) == KVS_OK);
+  kvs_staging_free(staging);
+  kvs_staging_free(NULL);
+  CHECK(same_pages(&to, &want));
+
+  CHECK(kvs_unlock_pages(ids) == KVS_OK);
+  for (int i = 0; i < LAYERS * 2; ++i) {
+    CHECK(kvs_unlock_pages(from.tensors[i]) == KVS_OK && kvs_unlock_pages(to.tensors[i]) == KVS_OK);
+  }
+  free(ids);
+  free(buffer);
+  kvs_cache_free(blocks);
+  kvs_layout_free(block);
+  free_pages(&from);
+  free_pages(&to);
+  free_pages(&want);
+}
+
 /* On a CUDA device, which reaches the caller's own memory while that is locked. */
 static void on_a_device(void) {
   int devices = -1;
   CHECK(kvs_device_count(NULL) == KVS_BAD_REQUEST);
   CHECK(kvs_device_count(&devices) == KVS_OK && devices >= 0);
   CHECK(kvs_synchronise(NULL) == KVS_OK);
+  staged(devices);
   kvs_run run = KVS_RUN_INIT;
   run.device_number = 1;
   CHECK(kvs_synchronise(&run) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "device_number: 1") != NULL);

@@ -1,8 +1,10 @@
 /* kvstore_paging.h from C. Exits 0 if everything is as it must be. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/kvstore_gpu.h"
 #include "client/kvstore_paging.h"
 
 #define CHECK(condition)                                                                                \
@@ -286,12 +288,154 @@ static void masks(void) {
   CHECK(kvs_pack_masks(NULL, NULL, 0, NULL, NULL, 0, &count, bits, bytes) == KVS_OK && count == 0 && bits[0] == 0);
 }
 
+/* --- caches by layer --- */
+
+#define BATCH 2
+#define KEY 4
+#define VALUE 8
+
+static kvs_layer_options layer_of(int kind, int64_t token_capacity) {
+  kvs_layer_options options = KVS_LAYER_OPTIONS_INIT;
+  options.kind = kind;
+  options.element = KVS_FP32;
+  options.batch_count = BATCH;
+  options.heads = 1;
+  options.key_size = KEY;
+  options.value_size = VALUE;
+  options.token_capacity = token_capacity;
+  return options;
+}
+/* Token `token` of sequence b: keys 100 b + token, values the negative of that. */
+static int add_tokens(kvs_layer* layer, int first, int count, kvs_layer_view* view) {
+  float keys[BATCH * 64 * KEY], values[BATCH * 64 * VALUE];
+  CHECK(count <= 64);
+  for (int b = 0; b < BATCH; ++b) {
+    for (int t = 0; t < count; ++t) {
+      const float number = (float)(100 * b + first + t);
+      for (int f = 0; f < KEY; ++f) keys[(b * count + t) * KEY + f] = number;
+      for (int f = 0; f < VALUE; ++f) values[(b * count + t) * VALUE + f] = -number;
+    }
+  }
+  return kvs_layer_update(layer, keys, values, count, view);
+}
+static float key_at(const kvs_layer_view* view, int b, int64_t token, int feature) {
+  return ((const float*)view->keys)[(b * view->token_capacity + token) * KEY + feature];
+}
+static float value_at(const kvs_layer_view* view, int b, int64_t token) {
+  return ((const float*)view->values)[(b * view->token_capacity + token) * VALUE + VALUE - 1];
+}
+
+static void layers(void) {
+  kvs_layer* layer = NULL;
+  kvs_layer_view view = KVS_LAYER_VIEW_INIT;
+  int64_t count = 0, position = 0;
+  const int64_t swapped[2] = {1, 0}, three[3] = {1, 1, 0}, foreign[2] = {0, 2};
+
+  kvs_layer_options options = layer_of(KVS_LAYER_GROWING, 0);
+  CHECK(kvs_layer_create(&options, &layer) == KVS_OK);
+  CHECK(add_tokens(layer, 0, 3, &view) == KVS_OK && view.end - view.begin == 3);
+  CHECK(add_tokens(layer, 3, 2, &view) == KVS_OK && view.end - view.begin == 5);
+  CHECK(key_at(&view, 1, 4, 0) == 104 && value_at(&view, 0, 3) == -3);
+  CHECK(kvs_layer_crop(layer, -2) == KVS_OK && kvs_layer_crop(layer, 4) == KVS_BAD_REQUEST);
+  SAYS("token_count: 4 is not within 3 tokens");
+  CHECK(kvs_layer_crop(layer, INT64_MIN) == KVS_BAD_REQUEST);
+  CHECK(kvs_layer_select(layer, foreign, 2) == KVS_BAD_REQUEST);
+  SAYS("sequences: 2 is not from 0 to below 2");
+  CHECK(kvs_layer_select(layer, three, 3) == KVS_OK && kvs_layer_select(layer, swapped, 2) == KVS_OK);
+  CHECK(kvs_layer_select(layer, swapped, 0) == KVS_BAD_REQUEST);
+  CHECK(add_tokens(layer, 9, 1, &view) == KVS_OK && key_at(&view, 0, 2, 0) == 102 && key_at(&view, 1, 3, 0) == 109);
+  CHECK(kvs_layer_token_count(layer, &count) == KVS_OK && count == 4);
+  CHECK(kvs_layer_next_position(layer, 1, &position) == KVS_OK && position == 4);
+  CHECK(add_tokens(layer, 0, 0, &view) == KVS_BAD_REQUEST);
+  kvs_layer_view old = KVS_LAYER_VIEW_INIT;
+  old.struct_size = 0;
+  CHECK(add_tokens(layer, 0, 1, &old) == KVS_BAD_REQUEST && kvs_layer_token_count(layer, &count) == KVS_OK &&
+        count == 4);
+  kvs_layer_free(layer);
+
+  options = layer_of(KVS_LAYER_STATIC, 4);
+  CHECK(kvs_layer_create(&options, &layer) == KVS_OK);
+  CHECK(add_tokens(layer, 0, 3, &view) == KVS_OK && view.token_capacity == 4);
+  const void* place = view.keys;
+  CHECK(add_tokens(layer, 3, 2, &view) == KVS_TOO_LARGE && add_tokens(layer, 3, 1, &view) == KVS_OK);
+  CHECK(view.keys == place && kvs_layer_select(layer, swapped, 2) == KVS_OK);
+  CHECK(kvs_layer_select(layer, three, 3) == KVS_BAD_REQUEST);
+  SAYS("count: 3 is not the batch's 2");
+  kvs_layer_free(layer);
+
+  options = layer_of(KVS_LAYER_SLIDING, 4);
+  CHECK(kvs_layer_create(&options, &layer) == KVS_OK);
+  CHECK(add_tokens(layer, 0, 3, &view) == KVS_OK && add_tokens(layer, 3, 3, &view) == KVS_OK);
+  CHECK(view.end - view.begin == 6 && key_at(&view, 0, view.begin, 0) == 0 && key_at(&view, 0, view.end - 1, 0) == 5);
+  CHECK(add_tokens(layer, 6, 1, &view) == KVS_OK && view.end - view.begin == 4);
+  CHECK(key_at(&view, 1, view.begin, 0) == 103 && kvs_layer_crop(layer, 5) == KVS_UNSUPPORTED);
+  kvs_layer_free(layer);
+
+  /* Sinks: two of eight stay, the others move down by one, and their keys turn by one position. */
+  const double frequencies[2] = {1.0, 0.01};
+  options = layer_of(KVS_LAYER_SINK, 8);
+  options.sink_tokens = 2;
+  options.rope_style = KVS_NEOX;
+  options.rotary_size = 4;
+  options.frequencies = frequencies;
+  options.frequency_count = 2;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_OK);
+  CHECK(kvs_layer_next_position(layer, 5, &position) == KVS_OK && position == 0);
+  CHECK(add_tokens(layer, 0, 5, &view) == KVS_OK && add_tokens(layer, 5, 3, &view) == KVS_OK);
+  CHECK(kvs_layer_next_position(layer, 1, &position) == KVS_OK && position == 7);
+  CHECK(add_tokens(layer, 8, 1, &view) == KVS_OK && view.end - view.begin == 8);
+  CHECK(key_at(&view, 0, view.begin + 1, 0) == 1 && value_at(&view, 0, view.begin + 2) == -3);
+  CHECK(fabs(key_at(&view, 0, view.begin + 2, 0) - 3 * (cos(-1.0) - sin(-1.0))) < 1e-5);
+  CHECK(kvs_layer_next_position(layer, 0, &position) == KVS_BAD_REQUEST);
+  kvs_layer_free(layer);
+  options.rotary_size = 6;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST && layer == NULL);
+  SAYS("rotary_size: 6 is not even");
+  options.rotary_size = 4;
+  options.sink_tokens = 8;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST);
+
+  options = layer_of(KVS_LAYER_QUANTISED, 0);
+  options.bits = 8;
+  options.group_size = 8;
+  options.residual_tokens = -1;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_OK);
+  CHECK(add_tokens(layer, 0, 20, &view) == KVS_OK && key_at(&view, 0, 7, 0) == 7); /* as they came */
+  CHECK(add_tokens(layer, 20, 1, &view) == KVS_OK && view.end - view.begin == 21);
+  CHECK(fabs(key_at(&view, 0, 5, 0) - 5) < 0.1 && key_at(&view, 1, 17, 0) == 117);
+  CHECK(kvs_layer_crop(layer, 13) == KVS_UNSUPPORTED && kvs_layer_crop(layer, 8) == KVS_OK);
+  kvs_layer_free(layer);
+
+  options.bits = 3;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST);
+  SAYS("bits: 3 is not 2, 4 or 8");
+  options.bits = 4;
+  options.group_size = 12;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST);
+  options.group_size = 8;
+  options.element = KVS_INT8;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST);
+  options = layer_of(0, 4);
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST);
+  SAYS("kind: 0 is not one of");
+  options = layer_of(KVS_LAYER_STATIC, 0);
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST);
+  options.token_capacity = INT64_MAX;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST);
+  options = layer_of(KVS_LAYER_GROWING, 0);
+  options.batch_count = -1;
+  CHECK(kvs_layer_create(&options, &layer) == KVS_BAD_REQUEST && kvs_layer_create(NULL, &layer) == KVS_BAD_REQUEST);
+  CHECK(kvs_layer_update(NULL, &options, &options, 1, &view) == KVS_BAD_REQUEST);
+  kvs_layer_free(NULL);
+}
+
 int main(void) {
   one_group();
   two_groups();
   bad_pools();
   plans();
   masks();
+  layers();
   puts("paging_c_api_test: all well");
   return 0;
 }

@@ -1,0 +1,206 @@
+// client/c/gpu_c_staging.cc: staging of kvstore_gpu.h: blocks between host memory and a device's pages. No exception
+// leaves it.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "client/c/gpu_c_arguments.h"
+#include "gpu/device/cuda_staging.h"
+#include "gpu/permute.h"
+#include "gpu/staging.h"
+
+struct kvs_staging {
+  std::unique_ptr<kv::CudaStagingDevice> device;
+  std::unique_ptr<kv::Staging> staging;  // after its device: it waits there when it goes
+};
+
+namespace kv {
+namespace {
+
+using namespace c_api;
+
+TimePoint deadline_of(const StagingDevice& device, std::uint64_t microseconds) {
+  constexpr std::uint64_t kMax = 24ULL * 3600 * 1'000'000;
+  if (microseconds == 0) return TimePoint::max();
+  return device.now() + std::chrono::microseconds(std::min(microseconds, kMax));
+}
+
+int read_mark(kvs_mark from, Mark* mark) {
+  if (from.lane > static_cast<std::uint32_t>(Lane::kKernel)) return fail_value("mark: lane", from.lane, "0 or 1");
+  *mark = {static_cast<Lane>(from.lane), from.number};
+  return KVS_OK;
+}
+
+/// A call's arguments as Staging takes them.
+struct StagedCall {
+  StagedBlocks blocks;
+  std::int64_t first_layer = 0, layer_count = 0;
+};
+int read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, bool is_load, std::size_t capacity,
+                StagedCall* call) {
+  if (from.pages == nullptr || from.blocks == nullptr) return fail(KVS_BAD_REQUEST, "blocks: pages or blocks is NULL");
+  const Layout& pages = from.pages->bound.layout;
+  const Layout& blocks = from.blocks->bound.layout;
+  if (from.block_count < 0 || from.block_count > blocks.block_count) {
+    return fail_value("blocks: block_count", from.block_count,
+                      ("from 0 to " + std::to_string(blocks.block_count)).c_str());
+  }
+  if (from.first_layer < 0 || from.first_layer > blocks.layer_count) {
+    return fail_value("blocks: first_layer", from.first_layer,
+                      ("from 0 to " + std::to_string(blocks.layer_count)).c_str());
+  }
+  const std::int64_t rest = blocks.layer_count - from.first_layer;
+  if (from.layer_count < 0 || from.layer_count > rest) {
+    return fail_value("blocks: layer_count", from.layer_count, ("from 0 to " + std::to_string(rest)).c_str());
+  }
+  call->first_layer = from.first_layer;
+  call->layer_count = from.layer_count == 0 ? rest : from.layer_count;
+  if (capacity < static_cast<std::size_t>(call->layer_count)) {
+    return fail_value("capacity", static_cast<std::int64_t>(capacity),
+                      ("at least " + std::to_string(call->layer_count) + ", the number of layers").c_str());
+  }
+  const std::int64_t row_count = from.block_count * blocks.block_tokens;
+  StagedBlocks& to = call->blocks;
+  if (const int bad = read_rows(from.rows, pages, row_count, &to.rows); bad != KVS_OK) return bad;
+  if (const int bad = read_operation(from.operation, row_count, is_load ? pages : blocks, &to.operation);
+      bad != KVS_OK) {
+    return bad;
+  }
+  to.pages = from.pages->bound;
+  to.blocks = from.blocks->bound;
+  to.block_count = from.block_count;
+  to.is_page_locked = from.is_page_locked != 0;
+  to.deadline = deadline_of(device, from.deadline_us);
+  return KVS_OK;
+}
+
+int fail_staged(error_code error, const StagedBlocks& blocks, bool is_load) {
+  const Layout& pages = blocks.pages.layout;
+  if (error == Errc::kMismatch && !explain_mismatch(is_load ? pages : blocks.blocks.layout,
+                                                    is_load ? blocks.blocks.layout : pages, blocks.operation)) {
+    return fail(KVS_MISMATCH, blocks.blocks.layout.name + ": is not the layout of store blocks");
+  }
+  if (error == Errc::kBadRequest) {
+    return fail(KVS_BAD_REQUEST, "rows: block_tokens: blocks of ids that a store block cuts");
+  }
+  if (error == Errc::kTooLarge) return fail(KVS_TOO_LARGE, "slot_bytes: less than a layer of one block");
+  return is_load ? fail_permute(error, pages, blocks.blocks.layout, blocks.operation)
+                 : fail_permute(error, blocks.blocks.layout, pages, blocks.operation);
+}
+
+int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_load, kvs_staged_layers* layers,
+               std::size_t capacity, std::size_t* count) {
+  if (staging == nullptr || count == nullptr || (layers == nullptr && capacity > 0)) {
+    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  }
+  *count = 0;
+  kvs_staged_blocks from;
+  if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+  StagedCall call;
+  if (const int bad = read_staged(*staging->device, from, is_load, capacity, &call); bad != KVS_OK) return bad;
+  if (from.is_after_stream != 0) {
+    // Loads write pages that the stream's kernels may still read, stores read what they may still write. Both lanes:
+    // with few bytes there is a kernel alone.
+    for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {
+      const auto ordered = staging->device->wait_for_stream(lane, from.stream);
+      if (!ordered) return fail_cuda(ordered.error());
+    }
+  }
+  std::vector<StagedLayers> marks;
+  const auto done = is_load ? staging->staging->load(call.blocks, call.first_layer, call.layer_count, marks)
+                            : staging->staging->store(call.blocks, call.first_layer, call.layer_count, marks);
+  KV_ASSERT(marks.size() <= capacity);
+  for (const StagedLayers& each : marks) {
+    layers[(*count)++] = {each.layer_end, {each.mark.number, static_cast<std::uint32_t>(each.mark.lane)}};
+  }
+  return done ? KVS_OK : fail_staged(done.error(), call.blocks, is_load);
+}
+
+}  // namespace
+}  // namespace kv
+
+using namespace kv;
+
+int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) {
+  return gpu_call([&]() -> int {
+    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
+    *staging = nullptr;
+    kvs_staging_options from = KVS_STAGING_OPTIONS_INIT;
+    if (given != nullptr) {
+      if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+    }
+    if (from.slot_count != 0 && (from.slot_count < 2 || from.slot_count > 64)) {
+      return fail_value("options: slot_count", from.slot_count, "0, or from 2 to 64");
+    }
+    if (from.direct_block_count_max < 0) {
+      return fail_value("options: direct_block_count_max", from.direct_block_count_max, "0 or more");
+    }
+    kvs_run where = KVS_RUN_INIT;
+    where.device = KVS_CUDA;
+    Run run;
+    if (const int bad = read_run(&where, &run); bad != KVS_OK) return bad;
+    int ordinal = -1;
+    if (const int bad = read_device_number(*run.cuda, "options: device_number", from.device_number, &ordinal);
+        bad != KVS_OK) {
+      return bad;
+    }
+    StagingConfig config;
+    if (from.slot_bytes != 0) config.slot_bytes = from.slot_bytes;
+    if (from.slot_count != 0) config.slot_count = from.slot_count;
+    if (from.direct_block_count_max != 0) config.direct_block_count_max = from.direct_block_count_max;
+    if (from.direct_bytes_max != 0) config.direct_bytes_max = from.direct_bytes_max;
+    auto made = std::make_unique<kvs_staging>();
+    auto device = CudaStagingDevice::create(run.cuda, ordinal);
+    if (!device) return fail_cuda(device.error());
+    made->device = *std::move(device);
+    auto created = Staging::create(*made->device, config);
+    if (!created && created.error() == Errc::kOutOfMemory) {
+      return fail(KVS_OUT_OF_MEMORY, "options: " + std::to_string(config.slot_count) + " buffers of " +
+                                         std::to_string(config.slot_bytes) + " bytes: the device has no room");
+    }
+    if (!created) return fail_cuda(created.error());
+    made->staging = *std::move(created);
+    *staging = made.release();
+    return KVS_OK;
+  });
+}
+
+void kvs_staging_free(kvs_staging* staging) { delete staging; }
+
+int kvs_staging_load(kvs_staging* staging, const kvs_staged_blocks* blocks, kvs_staged_layers* layers, size_t capacity,
+                     size_t* count) {
+  return gpu_call([&] { return run_staged(staging, blocks, true, layers, capacity, count); });
+}
+int kvs_staging_store(kvs_staging* staging, const kvs_staged_blocks* blocks, kvs_staged_layers* layers, size_t capacity,
+                      size_t* count) {
+  return gpu_call([&] { return run_staged(staging, blocks, false, layers, capacity, count); });
+}
+
+int kvs_staging_wait(kvs_staging* staging, kvs_mark given, uint64_t deadline_us) {
+  return gpu_call([&]() -> int {
+    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
+    Mark mark;
+    if (const int bad = read_mark(given, &mark); bad != KVS_OK) return bad;
+    const auto waited = staging->staging->wait(mark, deadline_of(*staging->device, deadline_us));
+    return waited ? KVS_OK : fail_cuda(waited.error());
+  });
+}
+
+int kvs_staging_wait_on_stream(kvs_staging* staging, void* stream, kvs_mark given) {
+  return gpu_call([&]() -> int {
+    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
+    Mark mark;
+    if (const int bad = read_mark(given, &mark); bad != KVS_OK) return bad;
+    const auto ordered = staging->device->wait_on_stream(stream, mark);
+    return ordered ? KVS_OK : fail_cuda(ordered.error());
+  });
+}
+
+int kvs_staging_drain(kvs_staging* staging, uint64_t deadline_us) {
+  return gpu_call([&]() -> int {
+    if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
+    const auto drained = staging->staging->drain(deadline_of(*staging->device, deadline_us));
+    return drained ? KVS_OK : fail_cuda(drained.error());
+  });
+}
