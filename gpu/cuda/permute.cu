@@ -122,13 +122,22 @@ namespace {
 
 constexpr std::int64_t kGridDepthMax = 65535;  // blocks in z; what is more they take in turn
 
-/// Rows that a block of threads copies at a time: a thread has four vectors under way, and where a row has fewer
-/// vectors than the block has threads, the block takes several rows side by side.
-std::int64_t copied_rows(const DevicePart& device) {
-  const std::int64_t row_bytes =
-      device.part.heads * device.part.to.feature.extent() * element_bytes(device.part.to.element);
-  const std::int64_t vecs = row_bytes / device.vec_bytes;
-  return 4 * (vecs < kThreads ? kThreads / vecs : 1);
+/// What a block's threads take of one row, each one piece at a time.
+std::int64_t items_of(const DevicePart& device) {
+  const Part& part = device.part;
+  switch (device.body) {
+    case DeviceBody::kCast: return part.heads * ((part.values + 7) / 8);
+    case DeviceBody::kQuantise:
+      return part.heads * (part.values / part.values_per_scale) * quantise_lanes(part.values_per_scale);
+    default: return part.heads * part.to.feature.extent() * element_bytes(part.to.element) / device.vec_bytes;
+  }
+}
+
+/// Rows that a block of threads takes: where a row has fewer pieces than the block has threads, several side by side,
+/// and four times that, so that what a thread does once for all rows counts little. A copy has all four under way.
+std::int64_t rows_at_once(const DevicePart& device) {
+  const std::int64_t items = items_of(device);
+  return 4 * (items < kThreads ? kThreads / items : 1);
 }
 
 /// One launch for each kind of body that the plan's components need.
@@ -137,13 +146,12 @@ cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
   cudaError_t status = cudaSuccess;
   const auto launch = [&](auto kernel, DeviceBody body, std::int64_t rows_each) {
     const bool is_transpose = body == DeviceBody::kTranspose || body == DeviceBody::kSimpleTranspose;
-    const bool is_copy = body == DeviceBody::kWideCopy || body == DeviceBody::kCopy;
     int parts = 0;
     std::int64_t heads = 1;  // a transposition has a tile for each; the others take them as they take vectors
     for (int i = 0; i < plan.part_count; ++i) {
       if (plan.parts[i].body != body) continue;
-      if (is_copy) {  // the component with the widest rows decides
-        const std::int64_t rows = copied_rows(plan.parts[i]);
+      if (!is_transpose && body != DeviceBody::kRotate) {  // the component with the widest rows decides
+        const std::int64_t rows = rows_at_once(plan.parts[i]);
         if (parts == 0 || rows < rows_each) rows_each = rows;
       }
       ++parts;

@@ -5,12 +5,14 @@
 // by HBM for copies. Threads that are neighbours take neighbouring vectors of a row; each has four rows in flight.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "gpu/compress.h"
 #include "gpu/device/device_plan.h"
+#include "gpu/device/device_values.h"
 #include "gpu/row_math.h"
 
 namespace kv::device {
@@ -23,29 +25,6 @@ struct Worker {
   std::int64_t block_count = 1;
 };
 
-template <int kBytes>
-struct alignas(kBytes) Vec {
-  unsigned char bytes[kBytes];
-};
-template <>
-struct alignas(16) Vec<16> {
-  std::uint32_t words[4];
-};
-template <>
-struct alignas(8) Vec<8> {
-  std::uint32_t words[2];
-};
-
-/// Typed access to memory of another type, which must be aligned for it. (A struct of its size is one instruction.)
-template <class T>
-constexpr T load(const std::byte* at) {
-  return *static_cast<const T*>(static_cast<const void*>(at));
-}
-template <class T>
-constexpr void store(std::byte* at, T value) {
-  *static_cast<T*>(static_cast<void*>(at)) = value;
-}
-
 /// Whether the block of the source that holds `row` did not verify.
 template <class Plan>
 constexpr bool is_refused(const Plan& plan, std::int64_t row) {
@@ -55,16 +34,26 @@ constexpr bool is_refused(const Plan& plan, std::int64_t row) {
   return false;
 }
 
-/// Where row `row` lies on a side, from the component's base; negative: skip it.
+/// Which slot row `row` has on a side; negative: skip it.
 template <class Plan>
-constexpr std::int64_t row_offset(const Plan& plan, bool is_to, const Place& place, std::int64_t row) {
+constexpr std::int64_t row_slot(const Plan& plan, bool is_to, std::int64_t row) {
   const std::int64_t slot = is_to ? plan.to_rows.slot(row) : plan.from_rows.slot(row);
   if (slot < 0 || slot >= (is_to ? plan.to_slot_count : plan.from_slot_count)) return -1;
-  if (!is_to && is_refused(plan, row)) return -1;
+  return !is_to && is_refused(plan, row) ? -1 : slot;
+}
+/// Where a slot lies on a side, from the component's base.
+template <class Plan>
+constexpr std::int64_t slot_offset(const Plan& plan, bool is_to, const Place& place, std::int64_t slot) {
   const int shift = is_to ? plan.to_shift : plan.from_shift;
   const std::int64_t tokens = is_to ? plan.to_block_tokens : plan.from_block_tokens;
   const std::int64_t block = shift >= 0 ? slot >> shift : slot / tokens;
   return block * place.block_stride_bytes + place.token.offset(slot - block * tokens);
+}
+/// Where row `row` lies on a side, from the component's base; negative: skip it.
+template <class Plan>
+constexpr std::int64_t row_offset(const Plan& plan, bool is_to, const Place& place, std::int64_t row) {
+  const std::int64_t slot = row_slot(plan, is_to, row);
+  return slot < 0 ? -1 : slot_offset(plan, is_to, place, slot);
 }
 
 /// Calls visit(item, row) for this thread's share of row_count * item_count: items fastest, `block_count` blocks over
@@ -181,76 +170,6 @@ constexpr void move_tile(const Plan& plan, const Part& part, std::int64_t layer,
   }
 }
 
-/// A number at its place; of two in a byte, the one that `index` names.
-template <class Place>
-constexpr float load_value(const Place& place, const std::byte* row, std::int64_t index) {
-  const std::byte* at = row + place.feature.offset(place.element == Element::kE2M1x2 ? index / 2 : index);
-  switch (element_bytes(place.element)) {
-    case 4: return load<float>(at);
-    case 2: return decode_element(place.element, load<std::uint16_t>(at));
-    default: break;
-  }
-  const std::uint32_t code = load<std::uint8_t>(at);
-  if (place.element == Element::kE2M1x2) return decode_small(kE2M1Format, index % 2 == 0 ? code & 15 : code >> 4);
-  return decode_element(place.element, code);
-}
-template <class Place>
-constexpr void store_code(const Place& place, std::byte* row, std::int64_t feature, std::uint32_t code) {
-  std::byte* at = row + place.feature.offset(feature);
-  switch (element_bytes(place.element)) {
-    case 4: return store(at, code);
-    case 2: return store(at, static_cast<std::uint16_t>(code));
-    default: return store(at, static_cast<std::uint8_t>(code));
-  }
-}
-template <class Place>
-constexpr std::uint32_t load_code(const Place& place, const std::byte* row, std::int64_t feature) {
-  const std::byte* at = row + place.feature.offset(feature);
-  switch (element_bytes(place.element)) {
-    case 4: return load<std::uint32_t>(at);
-    case 2: return load<std::uint16_t>(at);
-    default: return load<std::uint8_t>(at);
-  }
-}
-
-/// Eight neighbouring values in one or two accesses.
-template <class Place>
-constexpr void load_eight(const Place& place, const std::byte* at, float* values) {
-  if (element_bytes(place.element) == 4) {
-    const auto low = load<Vec<16>>(at), high = load<Vec<16>>(at + 16);
-    for (int i = 0; i < 4; ++i) {
-      values[i] = std::bit_cast<float>(low.words[i]);
-      values[i + 4] = std::bit_cast<float>(high.words[i]);
-    }
-  } else if (element_bytes(place.element) == 2) {
-    const auto vec = load<Vec<16>>(at);
-    for (int i = 0; i < 8; ++i) values[i] = decode_element(place.element, vec.words[i / 2] >> (i % 2 * 16) & 0xFFFF);
-  } else {
-    const auto vec = load<Vec<8>>(at);
-    for (int i = 0; i < 8; ++i) values[i] = decode_element(place.element, vec.words[i / 4] >> (i % 4 * 8) & 0xFF);
-  }
-}
-template <class Place>
-constexpr void store_eight(const Place& place, std::byte* at, const float* values) {
-  if (element_bytes(place.element) == 4) {
-    Vec<16> low{}, high{};
-    for (int i = 0; i < 4; ++i) {
-      low.words[i] = encode_fp32(values[i]);
-      high.words[i] = encode_fp32(values[i + 4]);
-    }
-    store(at, low);
-    store(at + 16, high);
-  } else if (element_bytes(place.element) == 2) {
-    Vec<16> vec{};
-    for (int i = 0; i < 8; ++i) vec.words[i / 2] |= encode_element(place.element, values[i]) << (i % 2 * 16);
-    store(at, vec);
-  } else {
-    Vec<8> vec{};
-    for (int i = 0; i < 8; ++i) vec.words[i / 4] |= encode_element(place.element, values[i]) << (i % 4 * 8);
-    store(at, vec);
-  }
-}
-
 /// Both rows of one head, and its scales' row; null: skip.
 struct HeadRow {
   std::byte* to = nullptr;
@@ -261,53 +180,66 @@ struct HeadRow {
 template <class Plan>
 constexpr HeadRow head_row(const Plan& plan, const Part& part, std::int64_t layer, std::int64_t row,
                            std::int64_t head) {
-  const std::int64_t to = row_offset(plan, true, part.to, row);
-  const std::int64_t from = row_offset(plan, false, part.from, row);
+  const std::int64_t to = row_slot(plan, true, row), from = row_slot(plan, false, row);
   if (to < 0 || from < 0) return {};
-  HeadRow rows{plan.to_base(layer, part.to.component) + to + part.to.head.offset(head),
-               plan.from_base(layer, part.from.component) + from + part.from.head.offset(head), nullptr};
+  const auto at = [&](bool is_to, const Place& place) {
+    const std::byte* base = is_to ? plan.to_base(layer, place.component) : plan.from_base(layer, place.component);
+    return base + slot_offset(plan, is_to, place, is_to ? to : from) + place.head.offset(head);
+  };
+  HeadRow rows{const_cast<std::byte*>(at(true, part.to)), at(false, part.from)};
   if (part.values_per_scale > 0) {
-    const bool is_to = part.kind != Operation::Kind::kDequantise;
-    std::byte* base = is_to ? plan.to_base(layer, part.scales.component) : plan.from_base(layer, part.scales.component);
-    rows.scales = base + row_offset(plan, is_to, part.scales, row) + part.scales.head.offset(head);
-    if (part.kind == Operation::Kind::kRotate) {
-      rows.from_scales = plan.from_base(layer, part.from_scales.component) +
-                         row_offset(plan, false, part.from_scales, row) + part.from_scales.head.offset(head);
-    }
+    rows.scales = const_cast<std::byte*>(at(part.kind != Operation::Kind::kDequantise, part.scales));
+    if (part.kind == Operation::Kind::kRotate) rows.from_scales = at(false, part.from_scales);
   }
   return rows;
+}
+
+/// Multiplies each of `count` values from `start` on by its scale.
+template <class Plan>
+constexpr void apply_scales(const Plan& plan, const Part& part, const HeadRow& rows, std::int64_t start,
+                            std::int64_t count, float* values) {
+  const auto scale = [&](std::int64_t index) {
+    return load_value(part.scales, rows.scales, index / part.values_per_scale) * plan.operation.global_scale;
+  };
+  if (part.values_per_scale % kEight == 0) {  // eight neighbours have one
+    const float common = scale(start);
+    for (int i = 0; i < kEight; ++i) values[i] *= common;
+    return;
+  }
+  for (int i = 0; i < kEight; ++i) values[i] *= scale(start + (i < count ? i : 0));
 }
 
 template <class Plan>
 constexpr void cast_rows(const Plan& plan, const DevicePart& device, std::int64_t layer, const Worker& worker) {
   const Part& part = device.part;
-  const std::int64_t chunks = (part.values + 7) / 8;
+  const std::int64_t chunks = (part.values + kEight - 1) / kEight;
   for_each_item(plan.row_count, part.heads * chunks, worker, [&](std::int64_t item, std::int64_t row) {
-    const HeadRow rows = head_row(plan, part, layer, row, item / chunks);
+    const auto index = static_cast<std::uint32_t>(item);  // in 64 bits a division costs as much as all the rest
+    const std::uint32_t head = index / static_cast<std::uint32_t>(chunks);
+    const HeadRow rows = head_row(plan, part, layer, row, head);
     if (!rows.to) return;
-    const std::int64_t start = item % chunks * 8;
-    const std::int64_t count = part.values - start < 8 ? part.values - start : 8;
-    float values[8] = {};
+    const std::int64_t start = std::int64_t{index - head * static_cast<std::uint32_t>(chunks)} * kEight;
+    const std::int64_t count = part.values - start < kEight ? part.values - start : kEight;
+    float values[kEight] = {};
     if (device.vec_bytes == 16) {
-      load_eight(part.from, rows.from + part.from.feature.offset(start), values);
+      load_eight(part.from.element, rows.from + value_offset(part.from, start), values);
     } else {
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kEight; ++i) {
         if (i < count) values[i] = load_value(part.from, rows.from, start + i);
       }
     }
-    for (int i = 0; i < 8; ++i) {
-      if (part.kind == Operation::Kind::kDequantise) {
-        const std::int64_t group = (start + (i < count ? i : 0)) / part.values_per_scale;
-        values[i] *= load_value(part.scales, rows.scales, group) * plan.operation.global_scale;
-      } else {
-        values[i] *= part.from_scale;
-      }
-      values[i] /= part.to_scale;
+    if (part.kind == Operation::Kind::kDequantise) {
+      apply_scales(plan, part, rows, start, count, values);
+    } else if (part.from_scale != 1.0F) {
+      for (int i = 0; i < kEight; ++i) values[i] *= part.from_scale;
+    }
+    if (part.to_scale != 1.0F) {
+      for (int i = 0; i < kEight; ++i) values[i] /= part.to_scale;
     }
     if (device.vec_bytes == 16) {
-      store_eight(part.to, rows.to + part.to.feature.offset(start), values);
+      store_eight(part.to.element, rows.to + value_offset(part.to, start), values);
     } else {
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kEight; ++i) {
         if (i < count) store_code(part.to, rows.to, start + i, encode_element(part.to.element, values[i]));
       }
     }
@@ -378,10 +310,11 @@ constexpr void rotate_rows(const Plan& plan, const DevicePart& device, std::int6
   const std::int64_t items = part.values - pairs;  // each pair, then each value that does not turn
   const bool keeps_codes = part.to.element == part.from.element && part.to_scale == part.from_scale;
   for_each_item(plan.row_count, part.heads * items, worker, [&](std::int64_t item, std::int64_t row) {
-    const HeadRow rows = head_row(plan, part, layer, row, item / items);
+    const std::uint32_t head = static_cast<std::uint32_t>(item) / static_cast<std::uint32_t>(items);
+    const HeadRow rows = head_row(plan, part, layer, row, head);
     if (!rows.to) return;
     const std::int64_t delta = rotation.deltas ? rotation.deltas[row] : rotation.delta;
-    const std::int64_t index = item % items;
+    const std::int64_t index = item - head * items;
     const auto pass = [&](std::int64_t feature) {
       const float value = load_value(part.from, rows.from, feature) * part.from_scale / part.to_scale;
       store_code(part.to, rows.to, feature,
@@ -402,33 +335,87 @@ constexpr void rotate_rows(const Plan& plan, const DevicePart& device, std::int6
   });
 }
 
+/// The largest magnitude that any of a group's `lane_count` neighbouring threads has. A host runs threads one after
+/// another: there `of_all` looks at the whole group.
+template <class OfAll>
+constexpr float share_amax([[maybe_unused]] float amax, [[maybe_unused]] int lane_count,
+                           [[maybe_unused]] const Worker& worker, [[maybe_unused]] OfAll of_all) {
+#if defined(__CUDA_ARCH__)
+  const unsigned first = static_cast<unsigned>(worker.thread % 32 / lane_count * lane_count);
+  const unsigned lanes = (lane_count == 32 ? ~0U : (1U << lane_count) - 1) << first;
+  for (int distance = lane_count / 2; distance > 0; distance /= 2) {
+    float other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, %3;" : "=f"(other) : "f"(amax), "r"(distance), "r"(lanes));
+    amax = larger_magnitude(amax, other);
+  }
+  return amax;
+#else
+  return of_all();
+#endif
+}
+
+/// Neighbouring threads take a group of values that share a scale: eight each, side by side in memory, and again beyond
+/// those if the group is longer. Lanes of a group go through the same rows, so that all of them meet in share_amax().
 template <class Plan>
 constexpr void quantise_rows(const Plan& plan, const DevicePart& device, std::int64_t layer, const Worker& worker) {
   const Part& part = device.part;
   const Operation& operation = plan.operation;
   const std::int64_t groups = part.values / part.values_per_scale;
-  for_each_item(plan.row_count, part.heads * groups, worker, [&](std::int64_t item, std::int64_t row) {
-    const HeadRow rows = head_row(plan, part, layer, row, item / groups);
+  const int lane_shift = quantise_lane_shift(part.values_per_scale), lane_count = 1 << lane_shift;
+  const bool is_wide = device.vec_bytes == 16;
+  for_each_item(plan.row_count, part.heads * groups * lane_count, worker, [&](std::int64_t item, std::int64_t row) {
+    const auto index = static_cast<std::uint32_t>(item);  // in 64 bits a division costs as much as all the rest
+    const std::uint32_t lane = index & static_cast<std::uint32_t>(lane_count - 1), unit = index >> lane_shift;
+    const std::uint32_t head = unit / static_cast<std::uint32_t>(groups);
+    const std::int64_t group = unit - head * static_cast<std::uint32_t>(groups);
+    const HeadRow rows = head_row(plan, part, layer, row, head);
     if (!rows.to) return;
-    const std::int64_t start = item % groups * part.values_per_scale;
+    const std::int64_t start = group * part.values_per_scale;
     const std::int64_t end = start + part.values_per_scale;
+    const auto value = [&](std::int64_t i) { return load_value(part.from, rows.from, i) * part.from_scale; };
+    const auto load_values = [&](std::int64_t i, float* values) {
+      for (int k = 0; k < kEight; ++k) values[k] = 0.0F;
+      if (is_wide) {
+        load_eight(part.from.element, rows.from + value_offset(part.from, i), values);
+        for (int k = 0; k < kEight; ++k) values[k] *= part.from_scale;
+        return;
+      }
+      for (int k = 0; k < kEight; ++k) {
+        if (i + k < end) values[k] = value(i + k);
+      }
+    };
+    const std::int64_t mine = start + lane * kEight, step = std::int64_t{lane_count} * kEight;
+    float values[kEight] = {};  // this lane's first ones stay in registers; of longer groups the rest is read again
     float amax = 0.0F;
-    for (std::int64_t i = start; i < end; ++i) {
-      amax = larger_magnitude(amax, load_value(part.from, rows.from, i) * part.from_scale);
+    for (std::int64_t i = mine + step; i < end; i += step) {
+      load_values(i, values);
+      for (int k = 0; k < kEight; ++k) amax = larger_magnitude(amax, values[k]);
     }
+    if (mine < end) load_values(mine, values);
+    for (int k = 0; k < kEight && mine < end; ++k) amax = larger_magnitude(amax, values[k]);
+    amax = share_amax(amax, lane_count, worker, [&] {
+      float all = 0.0F;
+      for (std::int64_t i = start; i < end; ++i) all = larger_magnitude(all, value(i));
+      return all;
+    });
     const float scale = scale_for(operation.scale_rule, amax, part.to.element, operation.global_scale);
     const std::uint32_t code = encode_element(part.scales.element, scale);
-    store_code(part.scales, rows.scales, item % groups, code);
+    if (lane == 0) store_code(part.scales, rows.scales, group, code);
     const float kept = decode_element(part.scales.element, code) * operation.global_scale;
-    const auto quantised = [&](std::int64_t i) {
-      return divide_by_scale(load_value(part.from, rows.from, i) * part.from_scale, kept);
-    };
-    for (std::int64_t i = start; i < end; ++i) {
-      if (part.to.element != Element::kE2M1x2) {
-        store_code(part.to, rows.to, i, encode_element(part.to.element, quantised(i)));
-      } else if (i % 2 == 0) {
-        store_code(part.to, rows.to, i / 2,
-                   encode_small(kE2M1Format, quantised(i)) | encode_small(kE2M1Format, quantised(i + 1)) << 4);
+    for (std::int64_t i = mine; i < end; i += step) {
+      if (i != mine) load_values(i, values);
+      for (int k = 0; k < kEight; ++k) values[k] = divide_by_scale(values[k], kept);
+      if (is_wide) {
+        store_eight(part.to.element, rows.to + value_offset(part.to, i), values);
+        continue;
+      }
+      for (int k = 0; k < kEight; ++k) {
+        if (i + k >= end) break;
+        if (part.to.element != Element::kE2M1x2) {
+          store_code(part.to, rows.to, i + k, encode_element(part.to.element, values[k]));
+        } else if (k % 2 == 0) {  // a pair has one scale, so both are this lane's
+          store_code(part.to, rows.to, (i + k) / 2, encode_e2m1(values[k]) | encode_e2m1(values[k + 1]) << 4);
+        }
       }
     }
   });

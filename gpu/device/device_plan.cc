@@ -51,7 +51,7 @@ bool is_feature_contiguous(const Place& place) { return run_bytes(place) > eleme
 
 /// Eight neighbouring values of `place` are one access of their size.
 bool has_wide_values(const PermutePlan& plan, const Place& place, const Bases& side) {
-  const std::int64_t bytes = 8 * element_bytes(place.element);
+  const std::int64_t bytes = place.element == Element::kE2M1x2 ? 4 : 8 * element_bytes(place.element);
   return run_bytes(place) % bytes == 0 &&
          alignment_of(place, side, plan.layer_count) % std::min<std::int64_t>(bytes, 16) == 0;
 }
@@ -83,11 +83,12 @@ DevicePart device_part(const PermutePlan& plan, const Part& part, int vec_bytes_
       break;
     }
     case Kind::kRotate: device.body = DeviceBody::kRotate; break;
-    case Kind::kQuantise: device.body = DeviceBody::kQuantise; break;
+    case Kind::kQuantise:
     case Kind::kCast:
     case Kind::kDequantise: {
-      device.body = DeviceBody::kCast;
-      const bool is_wide = is_number(part.to.element) && is_number(part.from.element) && vec_bytes_max == 16 &&
+      const bool is_quantise = part.kind == Kind::kQuantise;
+      device.body = is_quantise ? DeviceBody::kQuantise : DeviceBody::kCast;
+      const bool is_wide = vec_bytes_max == 16 && (!is_quantise || part.values_per_scale % 8 == 0) &&
                            has_wide_values(plan, part.to, plan.to) && has_wide_values(plan, part.from, plan.from);
       device.vec_bytes = is_wide ? 16 : 1;
       break;

@@ -11,7 +11,7 @@
 namespace kv {
 
 /// Of DevicePlan and the functions of gpu/cuda/module_abi.h: a module built for another one is refused.
-inline constexpr int kDeviceAbiVersion = 5;
+inline constexpr int kDeviceAbiVersion = 6;
 
 /// How a component is moved (gpu/device/device_body.h has the bodies).
 enum class DeviceBody : std::uint8_t {
@@ -21,8 +21,16 @@ enum class DeviceBody : std::uint8_t {
   kTranspose,        ///< The same where slots need a division.
   kCast,             ///< Cast or dequantise: a thread takes eight values.
   kRotate,           ///< A thread takes a pair.
-  kQuantise,         ///< A thread takes a group that shares a scale.
+  kQuantise,         ///< Neighbouring threads take a group that shares a scale, eight values each.
 };
+
+/// Threads that take a group of kQuantise: a power of two, at most a warp, that has eight values for each.
+constexpr int quantise_lane_shift(std::int64_t values_per_scale) {
+  int shift = 0;
+  while (shift < 5 && (8 << shift) < values_per_scale) ++shift;
+  return shift;
+}
+constexpr int quantise_lanes(std::int64_t values_per_scale) { return 1 << quantise_lane_shift(values_per_scale); }
 
 inline constexpr int kDeviceBasesMax =
     1024;  ///< Pointers that travel with a launch: 8 KiB of its 32 KiB of parameters.
@@ -30,7 +38,8 @@ inline constexpr int kDeviceBasesMax =
 struct DevicePart {
   Part part;
   DeviceBody body = DeviceBody::kCopy;
-  int vec_bytes = 1;  ///< kCopy: 16, 8, 4, 2 or 1. kCast: 16 if eight values are contiguous and aligned on both sides.
+  int vec_bytes =
+      1;  ///< kCopy: 16, 8, 4, 2 or 1. kCast, kQuantise: 16 if eight values are one access on both sides, else 1.
 };
 
 struct DevicePlan {

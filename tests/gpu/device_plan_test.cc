@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
+
+#include "gpu/device/device_values.h"
 #include "gpu/named_layouts.h"
 #include "tests/gpu/matrix.h"
 
@@ -89,6 +93,38 @@ TEST_F(DevicePlanTest, LayersBeyondTheParametersRoomAreLaterLaunches) {
   EXPECT_EQ(launches[1].to_base(43, 1), cache.bound().base(299, 1));
   EXPECT_EQ(launches[1].from_base(0, 0), rows.bound().base(256, 0));
   EXPECT_LE(sizeof(DevicePlan), 32764u);  // what a kernel takes as parameters
+}
+
+TEST(DeviceValuesTest, FourBitNumbersAreThoseOfTheGeneralForm) {
+  for (std::uint32_t code = 0; code < 16; ++code) {
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(device::decode_e2m1(code)),
+              std::bit_cast<std::uint32_t>(decode_small(kE2M1Format, code)));
+  }
+  // Every sign, exponent and eight bits of mantissa, and the neighbours of each: ties have two bits.
+  for (std::uint64_t high = 0; high < 0x100000000; high += 0x8000) {
+    for (const std::uint32_t step : {0U, 1U, 0xFFFFFFFFU}) {
+      const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(high) + step);
+      ASSERT_EQ(device::encode_e2m1(value), encode_small(kE2M1Format, value)) << value;
+    }
+  }
+}
+
+TEST_F(DevicePlanTest, GroupsOfAScaleAreTakenByNeighboursOfOneWarp) {
+  const std::array<std::array<std::int64_t, 2>, 8> lanes = {
+      {{1, 1}, {8, 1}, {9, 2}, {16, 2}, {72, 16}, {128, 16}, {256, 32}, {4096, 32}}};
+  for (const auto& [values, count] : lanes) EXPECT_EQ(quantise_lanes(values), count) << values;
+  const TestCache codes(layouts::nvfp4(shape(), layouts::ScaleOrder::kLinear).value());
+  const TestCache rows(dense_rows(layouts::nhd(shape()).value(), 32));
+  Operation down(Operation::Kind::kQuantise), up(Operation::Kind::kDequantise);
+  down.scale_rule = ScaleRule::kNvfp4;
+  for (const DevicePlan& plan : plans(codes, rows, Rows::slots(slots_.data()), 32, down)) {
+    EXPECT_EQ(plan.parts[0].body, DeviceBody::kQuantise);
+    EXPECT_EQ(plan.parts[0].vec_bytes, 16);  // eight values: 16 bytes of bf16, 4 of pairs
+  }
+  for (const DevicePlan& plan : plans(rows, codes, Rows::slots(slots_.data()), 32, up)) {
+    EXPECT_EQ(plan.parts[0].body, DeviceBody::kCast);
+    EXPECT_EQ(plan.parts[0].vec_bytes, 16);
+  }
 }
 
 }  // namespace
