@@ -400,8 +400,9 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 Result<void> emulated_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
-                              const Rows& from_rows, std::int64_t row_count, const Operation& operation) {
-  EmulatedBackend device("", 64, 3, 16);
+                              const Rows& from_rows, std::int64_t row_count, const Operation& operation,
+                              const EmulatedGrid& grid) {
+  EmulatedBackend device("", grid.thread_count, grid.block_count, grid.vec_bytes_max);
   return device.move(to, to_rows, from, from_rows, row_count, operation);
 }
 

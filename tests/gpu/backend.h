@@ -48,9 +48,16 @@ class Backend {
 /// The host; the kernels' bodies run on the host; a CUDA device.
 std::vector<Backend*> all_backends();
 
+/// Threads of a block, blocks, and the widest access, of a device that is not there.
+struct EmulatedGrid {
+  int thread_count = 64;
+  std::int64_t block_count = 3;
+  int vec_bytes_max = 16;
+};
 /// permute() by the kernels' bodies on the host: what a device that is not there would do.
 Result<void> emulated_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
-                              const Rows& from_rows, std::int64_t row_count, const Operation& operation);
+                              const Rows& from_rows, std::int64_t row_count, const Operation& operation,
+                              const EmulatedGrid& grid = {});
 
 /// A case of the matrix: every TEST_P runs once for each backend, and says aloud why it did not. The parameter is the
 /// backend's name, so that a test is called the same in every run.
