@@ -235,6 +235,8 @@ typedef struct kvs_run {
 KVS_API int kvs_device_check(int device);
 /* CUDA devices that this process sees. *count is 0, and the status KVS_OK, where there are none or no module is. */
 KVS_API int kvs_device_count(int* count);
+/* Loads all kernels on the run's device now. Without it CUDA loads each at its first call, which takes milliseconds. */
+KVS_API int kvs_warm_up(const kvs_run* run);
 /* Waits for all that the run's stream was given, for callers without a CUDA runtime of their own. On the host: nothing
  * to wait for. */
 KVS_API int kvs_synchronise(const kvs_run* run);
@@ -275,9 +277,9 @@ KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], s
 KVS_API int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
                                const int64_t* targets, size_t target_count, const kvs_run* run);
 /* Block pairs[i][0] of `from` to block pairs[i][1] of `to`: one layout in two memories, for instance the device's and
- * the host's, in few large copies where blocks are contiguous. `pairs` in host memory is read before the call returns,
- * page-locked or not. With KVS_CUDA, `pairs` may be the device's: then a kernel copies, and memory of the host must be
- * page-locked. */
+ * the host's, in few large copies where blocks are contiguous. May be captured in a CUDA graph. `pairs` in host memory
+ * is read before the call returns, page-locked or not. With KVS_CUDA, `pairs` may be the device's: then a kernel
+ * copies, and memory of the host must be page-locked. */
 KVS_API int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*pairs)[2], size_t count,
                             const kvs_run* run);
 

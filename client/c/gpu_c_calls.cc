@@ -140,6 +140,16 @@ int kvs_device_count(int* count) {
   });
 }
 
+int kvs_warm_up(const kvs_run* where) {
+  return gpu_call([&]() -> int {
+    Run run;
+    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    if (!run.cuda) return KVS_OK;
+    const auto loaded = run.cuda->warm_up();
+    return loaded ? KVS_OK : fail_cuda(loaded.error());
+  });
+}
+
 int kvs_synchronise(const kvs_run* where) {
   return gpu_call([&]() -> int {
     Run run;

@@ -16,7 +16,10 @@ int kv_cuda_abi_version();  ///< kDeviceAbiVersion, as it was when the module wa
 /// Enqueues the plan on `stream` (a cudaStream_t) and returns what the launch said. Never waits, never allocates. The
 /// device is the pages', whatever the thread's is; a stream of another device is refused.
 int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max);
-/// The same for the rows of a compressed cache; `rows` is the device's or page-locked.
+/// Loads every kernel on the thread's device, which CUDA else does at a kernel's first launch: that takes milliseconds,
+/// and is not allowed in a capture on every driver.
+int kv_cuda_warm_up();
+/// kv_cuda_permute() for the rows of a compressed cache; `rows` is the device's or page-locked.
 int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count, void* stream,
                          int block_count_max);
 /// Enqueues checksums of blocks, on the device of the pages that they go to or come from, for the blocks may be the

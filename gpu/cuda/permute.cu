@@ -1,7 +1,8 @@
 // gpu/cuda/permute.cu: permute() on an NVIDIA device. What enters is a DevicePlan (gpu/device/device_plan.h) whose addresses,
 // ids, frequencies and deltas are device memory; it travels as the kernel's parameter, so that a call allocates
 // nothing.
-//   grid   x = shares of the rows, at most the caller's cap; y = (component, layer); z = the head of a tile
+//   grid   x = shares of the rows, at most the caller's cap; y = (component, layer); z = the head of a tile, or the
+//          slice of long rows
 //   copies are bound by HBM: two bytes of traffic for each byte moved
 // Two kernels: permute_kernel, once for each body that works thread by thread, so that copies pay no registers for
 // casts; transpose_kernel for what goes through a tile. A call launches those that its components need: mostly one.
@@ -34,7 +35,7 @@ __device__ Share share_of(const DevicePlan& plan, DeviceBody body) {
 
 __device__ device::Worker this_worker() {
   return {static_cast<int>(threadIdx.x), kThreads, static_cast<std::int64_t>(blockIdx.x),
-          static_cast<std::int64_t>(gridDim.x)};
+          static_cast<std::int64_t>(gridDim.x), static_cast<int>(blockIdx.z), static_cast<int>(gridDim.z)};
 }
 
 template <DeviceBody body, class Plan>
@@ -140,18 +141,43 @@ std::int64_t rows_at_once(const DevicePart& device) {
   return 4 * (items < kThreads ? kThreads / items : 1);
 }
 
+/// Blocks of threads that share the rows of each (row, component, layer): whole blocks of a cache are few long rows, and
+/// a device needs some blocks for each of its processors. Not more than that, since each costs its start.
+std::int64_t slices_of(std::int64_t pieces, std::int64_t width, std::int64_t height, std::int64_t block_count_max) {
+  constexpr std::int64_t kBlocksEnough = 2048;  // of 148 processors 13 each
+  std::int64_t slices = (pieces + kThreads - 1) / kThreads;
+  if (slices > block_count_max / width) slices = block_count_max / width;
+  if (slices > kBlocksEnough / (width * height)) slices = kBlocksEnough / (width * height);
+  return slices < 1 ? 1 : slices;
+}
+
+/// Calls visit(kernel, body, rows that a block takes, if the body does not say itself).
+template <class Plan, class Visit>
+void for_each_kernel(Visit visit) {
+  visit(permute_kernel<DeviceBody::kWideCopy, Plan>, DeviceBody::kWideCopy, 1);
+  visit(permute_kernel<DeviceBody::kCopy, Plan>, DeviceBody::kCopy, 1);
+  visit(permute_kernel<DeviceBody::kCast, Plan>, DeviceBody::kCast, 1);
+  visit(permute_kernel<DeviceBody::kRotate, Plan>, DeviceBody::kRotate, 1);
+  visit(permute_kernel<DeviceBody::kQuantise, Plan>, DeviceBody::kQuantise, 1);
+  visit(transpose_kernel<DeviceBody::kSimpleTranspose, Plan>, DeviceBody::kSimpleTranspose, device::kTileTokens);
+  visit(transpose_kernel<DeviceBody::kTranspose, Plan>, DeviceBody::kTranspose, device::kTileTokens);
+}
+
 /// One launch for each kind of body that the plan's components need.
 template <class Plan>
 cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
   cudaError_t status = cudaSuccess;
   const auto launch = [&](auto kernel, DeviceBody body, std::int64_t rows_each) {
     const bool is_transpose = body == DeviceBody::kTranspose || body == DeviceBody::kSimpleTranspose;
+    const bool is_copy = body == DeviceBody::kWideCopy || body == DeviceBody::kCopy;
     int parts = 0;
-    std::int64_t heads = 1;  // a transposition has a tile for each; the others take them as they take vectors
+    std::int64_t pieces = 1;  // of the longest row
+    std::int64_t heads = 1;   // a transposition has a tile for each; the others take them as they take vectors
     for (int i = 0; i < plan.part_count; ++i) {
       if (plan.parts[i].body != body) continue;
       if (!is_transpose && body != DeviceBody::kRotate) {  // the component with the widest rows decides
         const std::int64_t rows = rows_at_once(plan.parts[i]);
+        if (is_copy && items_of(plan.parts[i]) > pieces) pieces = items_of(plan.parts[i]);
         if (parts == 0 || rows < rows_each) rows_each = rows;
       }
       ++parts;
@@ -159,23 +185,32 @@ cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
     }
     if (parts == 0 || status != cudaSuccess) return;
     const std::int64_t wanted = (plan.row_count + rows_each - 1) / rows_each;
-    const dim3 grid(static_cast<unsigned>(wanted < block_count_max ? wanted : block_count_max),
-                    static_cast<unsigned>(parts * plan.layer_count),
-                    static_cast<unsigned>(heads < kGridDepthMax ? heads : kGridDepthMax));
+    const std::int64_t width = wanted < block_count_max ? wanted : block_count_max;
+    const std::int64_t height = parts * plan.layer_count;
+    const std::int64_t depth = is_transpose ? heads : slices_of(pieces, width, height, block_count_max);
+    const dim3 grid(static_cast<unsigned>(width), static_cast<unsigned>(height),
+                    static_cast<unsigned>(depth < kGridDepthMax ? depth : kGridDepthMax));
     status = launch_kernel(kernel, grid, kThreads, stream, plan);
   };
-  launch(permute_kernel<DeviceBody::kWideCopy, Plan>, DeviceBody::kWideCopy, 1);
-  launch(permute_kernel<DeviceBody::kCopy, Plan>, DeviceBody::kCopy, 1);
-  launch(permute_kernel<DeviceBody::kCast, Plan>, DeviceBody::kCast, 1);
-  launch(permute_kernel<DeviceBody::kRotate, Plan>, DeviceBody::kRotate, 1);
-  launch(permute_kernel<DeviceBody::kQuantise, Plan>, DeviceBody::kQuantise, 1);
-  launch(transpose_kernel<DeviceBody::kSimpleTranspose, Plan>, DeviceBody::kSimpleTranspose, device::kTileTokens);
-  launch(transpose_kernel<DeviceBody::kTranspose, Plan>, DeviceBody::kTranspose, device::kTileTokens);
+  for_each_kernel<Plan>(launch);
   return status;
 }
 
 }  // namespace
 }  // namespace kv
+
+extern "C" int kv_cuda_warm_up() {
+  cudaError_t status = cudaSuccess;
+  const auto ask = [&](auto kernel, auto...) {
+    cudaFuncAttributes attributes = {};  // asking for them loads the kernel
+    if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, kernel);
+  };
+  kv::for_each_kernel<kv::DevicePlan>(ask);
+  kv::for_each_kernel<kv::VerifiedDevicePlan>(ask);
+  ask(kv::keep_kernel);
+  ask(kv::checksum_kernel);
+  return kv::own_status(status);
+}
 
 extern "C" int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max) {
   if (plan->row_count == 0) return cudaSuccess;

@@ -14,10 +14,16 @@ cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream);
 cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
 
 #if CUDART_VERSION >= 12080
-/// One call of the driver for all copies. cudaErrorNotSupported if it cannot: an older driver, a legacy default stream.
+/// One call of the driver for all copies. cudaErrorNotSupported if it cannot: an older driver, a legacy default stream, a
+/// capture.
 cudaError_t copy_in_one_call(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
                              cudaStream_t stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) return cudaErrorNotSupported;
+  // Batches cannot be captured, and the attempt would spoil the capture: a graph gets a node for each copy.
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = cudaStreamIsCapturing(stream, &capture);
+  if (asked != cudaSuccess) return asked;
+  if (capture != cudaStreamCaptureStatusNone) return cudaErrorNotSupported;
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder =
       cudaMemcpySrcAccessOrderStream;  // "any" may read before the stream's kernels have written

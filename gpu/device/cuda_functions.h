@@ -12,6 +12,7 @@ struct CudaModule::Functions {
   void* library = nullptr;
   decltype(&kv_cuda_abi_version) abi_version = nullptr;
   decltype(&kv_cuda_permute) permute = nullptr;
+  decltype(&kv_cuda_warm_up) warm_up = nullptr;
   decltype(&kv_cuda_scatter_kept) scatter_kept = nullptr;
   decltype(&kv_cuda_checksum) checksum = nullptr;
   decltype(&kv_cuda_copy_batch) copy_batch = nullptr;

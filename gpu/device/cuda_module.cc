@@ -61,13 +61,13 @@ Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
   }
   Functions& f = *functions;
   const bool is_whole =
-      find(library, "kv_cuda_permute", f.permute) && find(library, "kv_cuda_scatter_kept", f.scatter_kept) &&
-      find(library, "kv_cuda_checksum", f.checksum) && find(library, "kv_cuda_copy_batch", f.copy_batch) &&
-      find(library, "kv_cuda_copy_2d", f.copy_2d) && find(library, "kv_cuda_clear", f.clear) &&
-      find(library, "kv_cuda_device_count", f.device_count) && find(library, "kv_cuda_use_device", f.use_device) &&
-      find(library, "kv_cuda_memory_of", f.memory_of) && find(library, "kv_cuda_allocate", f.allocate) &&
-      find(library, "kv_cuda_free", f.free) && find(library, "kv_cuda_copy", f.copy) &&
-      find(library, "kv_cuda_synchronise", f.synchronise) &&
+      find(library, "kv_cuda_warm_up", f.warm_up) && find(library, "kv_cuda_permute", f.permute) &&
+      find(library, "kv_cuda_scatter_kept", f.scatter_kept) && find(library, "kv_cuda_checksum", f.checksum) &&
+      find(library, "kv_cuda_copy_batch", f.copy_batch) && find(library, "kv_cuda_copy_2d", f.copy_2d) &&
+      find(library, "kv_cuda_clear", f.clear) && find(library, "kv_cuda_device_count", f.device_count) &&
+      find(library, "kv_cuda_use_device", f.use_device) && find(library, "kv_cuda_memory_of", f.memory_of) &&
+      find(library, "kv_cuda_allocate", f.allocate) && find(library, "kv_cuda_free", f.free) &&
+      find(library, "kv_cuda_copy", f.copy) && find(library, "kv_cuda_synchronise", f.synchronise) &&
       find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
       find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
       find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
@@ -89,6 +89,8 @@ Result<void> CudaModule::check(int error) const {
   if (error == 0) return {};
   return error_code(error, cuda_category());
 }
+
+Result<void> CudaModule::warm_up() const { return check(functions_->warm_up()); }
 
 Result<void> CudaModule::permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
                                  const Rows& from_rows, std::int64_t row_count, const Operation& operation,

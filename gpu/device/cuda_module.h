@@ -24,6 +24,8 @@ class CudaModule {
   static Result<std::shared_ptr<const CudaModule>> load(std::string* why = nullptr);
   ~CudaModule();
   int device_count() const;  ///< At least 1.
+  /// Loads all kernels on the thread's device now: else each one's first call takes milliseconds longer.
+  Result<void> warm_up() const;
 
   /// permute() enqueued on `stream` (a cudaStream_t), one launch for each kind of body, at most `block_count_max`
   /// blocks for each component and layer. The memory behind the layouts, the ids of the rows, frequencies and deltas

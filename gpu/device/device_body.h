@@ -23,6 +23,8 @@ struct Worker {
   int thread_count = 1;
   std::int64_t block = 0;
   std::int64_t block_count = 1;
+  int slice = 0;  ///< Of long rows that are copied: blocks share their pieces.
+  int slice_count = 1;
 };
 
 /// Whether the block of the source that holds `row` did not verify.
@@ -104,8 +106,10 @@ constexpr void copy_rows(const Plan& plan, const DevicePart& device, std::int64_
   const auto offset_of = [&](bool is_to, const Place& place, std::int64_t row) {
     return kIsSimple ? simple_row_offset(plan, is_to, place, row) : row_offset(plan, is_to, place, row);
   };
-  for (std::int64_t item = is_narrow ? worker.thread % item_count : worker.thread; item < item_count;
-       item += worker.thread_count) {
+  // A narrow row has one slice: the launch gives no more than its pieces fill.
+  const std::int64_t first = std::int64_t{worker.slice} * worker.thread_count;
+  for (std::int64_t item = first + (is_narrow ? worker.thread % item_count : worker.thread); item < item_count;
+       item += std::int64_t{worker.slice_count} * worker.thread_count) {
     const std::int64_t head = item / vecs;
     const std::int64_t feature = (item - head * vecs) * (kBytes / unit);
     std::byte* to =

@@ -4,6 +4,8 @@
 #include <bit>
 #include <numeric>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -157,7 +159,16 @@ std::vector<DevicePlan> make_device_plans(const PermutePlan& original, int vec_b
                     .operation = plan.operation,
                     .bases = {}};
   for (int i = 0; i < plan.part_count; ++i) common.parts[i] = device_part(plan, plan.parts[i], vec_bytes_max);
+  // A kernel trusts the plan and looks at nothing again: what it would read or write beyond is asserted here.
+  KV_ASSERT(plan.part_count >= 0 && plan.part_count <= kRoleCount);
+  for (int i = 0; i < plan.part_count; ++i) {
+    const DevicePart& device = common.parts[i];
+    KV_ASSERT(device.part.to.component >= 0 && device.part.to.component < plan.to.width);
+    KV_ASSERT(device.part.from.component < plan.from.width);  // -1: the log count of a compressed cache has no source
+    KV_ASSERT(std::has_single_bit(static_cast<unsigned>(device.vec_bytes)) && device.vec_bytes <= 16);
+  }
   const std::int64_t layers_max = kDeviceBasesMax / (plan.to.width + plan.from.width);
+  KV_ASSERT(layers_max >= 1);  // a layer's pointers travel together
   std::vector<DevicePlan> launches;
   for (std::int64_t first = 0; first < plan.layer_count; first += layers_max) {
     DevicePlan& launch = launches.emplace_back(common);
@@ -167,6 +178,7 @@ std::vector<DevicePlan> make_device_plans(const PermutePlan& original, int vec_b
     };
     copy(plan.to, launch.bases);
     copy(plan.from, launch.bases + launch.layer_count * plan.to.width);
+    KV_ASSERT(launch.layer_count * (plan.to.width + plan.from.width) <= kDeviceBasesMax);
   }
   return launches;
 }

@@ -895,7 +895,7 @@ static void on_a_device(void) {
   int devices = -1;
   CHECK(kvs_device_count(NULL) == KVS_BAD_REQUEST);
   CHECK(kvs_device_count(&devices) == KVS_OK && devices >= 0);
-  CHECK(kvs_synchronise(NULL) == KVS_OK);
+  CHECK(kvs_synchronise(NULL) == KVS_OK && kvs_warm_up(NULL) == KVS_OK);
   staged(devices);
   kvs_run run = KVS_RUN_INIT;
   run.device_number = 1;
@@ -903,7 +903,7 @@ static void on_a_device(void) {
   run.device = KVS_CUDA;
   CHECK((kvs_device_check(KVS_CUDA) == KVS_OK) == (devices > 0));
   if (devices == 0) {
-    CHECK(kvs_synchronise(&run) == KVS_UNAVAILABLE);
+    CHECK(kvs_synchronise(&run) == KVS_UNAVAILABLE && kvs_warm_up(&run) == KVS_UNAVAILABLE);
     return;
   }
   run.device_number = devices + 1;
@@ -916,6 +916,7 @@ static void on_a_device(void) {
   has_own_pages = 1;
   on_the_last_device(devices);
   for (run.device_number = 0; run.device_number <= devices; ++run.device_number) {
+    CHECK(kvs_warm_up(&run) == KVS_OK);
     for (int is_locked = 0; is_locked < 2; ++is_locked) {
       pages cache = make_pages("nhd", 3), other = make_pages("nhd", 4), want = make_pages("nhd", 3);
       for (int i = 0; i < LAYERS * 2; ++i) {

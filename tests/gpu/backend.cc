@@ -77,8 +77,12 @@ class HostBackend final : public Backend {
 /// The kernels' bodies on the host, one thread after another: the device's arithmetic, where there is no device.
 class EmulatedBackend final : public Backend {
  public:
-  EmulatedBackend(std::string name, int thread_count, std::int64_t block_count, int vec_bytes_max)
-      : name_(std::move(name)), threads_(thread_count), blocks_(block_count), vec_bytes_max_(vec_bytes_max) {}
+  EmulatedBackend(std::string name, int thread_count, std::int64_t block_count, int vec_bytes_max, int slice_count = 1)
+      : name_(std::move(name)),
+        threads_(thread_count),
+        blocks_(block_count),
+        vec_bytes_max_(vec_bytes_max),
+        slices_(slice_count) {}
   std::string name() const override { return name_; }
   std::string absence() const override { return ""; }
   bool refuses_slots() const override { return false; }
@@ -218,8 +222,14 @@ class EmulatedBackend final : public Backend {
 
   template <DeviceBody body, class Plan>
   void run_threads(const Plan& plan, const DevicePart& part, std::int64_t layer) {
-    for (std::int64_t block = 0; block < blocks_; ++block) {
-      for_each_thread(block, [&](const device::Worker& worker) { device::move_rows<body>(plan, part, layer, worker); });
+    constexpr bool kIsCopy = body == DeviceBody::kWideCopy || body == DeviceBody::kCopy;
+    for (int slice = 0; slice < (kIsCopy ? slices_ : 1); ++slice) {
+      for (std::int64_t block = 0; block < blocks_; ++block) {
+        for_each_thread(block, [&](device::Worker worker) {
+          if (kIsCopy) worker.slice = slice, worker.slice_count = slices_;
+          device::move_rows<body>(plan, part, layer, worker);
+        });
+      }
     }
   }
 
@@ -245,6 +255,7 @@ class EmulatedBackend final : public Backend {
   int threads_;
   std::int64_t blocks_;
   int vec_bytes_max_;
+  int slices_;
 };
 
 /// What a call needs, copied to device memory; what it wrote, copied back.
@@ -402,7 +413,7 @@ class CudaBackend final : public Backend {
 Result<void> emulated_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
                               const Rows& from_rows, std::int64_t row_count, const Operation& operation,
                               const EmulatedGrid& grid) {
-  EmulatedBackend device("", grid.thread_count, grid.block_count, grid.vec_bytes_max);
+  EmulatedBackend device("", grid.thread_count, grid.block_count, grid.vec_bytes_max, grid.slice_count);
   return device.move(to, to_rows, from, from_rows, row_count, operation);
 }
 

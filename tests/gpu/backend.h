@@ -53,6 +53,7 @@ struct EmulatedGrid {
   int thread_count = 64;
   std::int64_t block_count = 3;
   int vec_bytes_max = 16;
+  int slice_count = 1;  ///< Of copied rows.
 };
 /// permute() by the kernels' bodies on the host: what a device that is not there would do.
 Result<void> emulated_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,

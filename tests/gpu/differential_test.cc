@@ -340,7 +340,8 @@ TEST_F(DifferentialTest, BodiesOfTheKernelsDoWhatTheHostDoesWithinTheirMemory) {
     Rows to_rows = call.to_rows.rows, from_rows = call.from_rows.rows;
     const GuardedMemory to_ids = guard_ids(call.to_rows, &to_rows), from_ids = guard_ids(call.from_rows, &from_rows);
     const EmulatedGrid grid{static_cast<int>(pick(random, {1, 24, 32, 64, 256})), pick(random, {1, 2, 3, 7}),
-                            static_cast<int>(pick(random, {16, 16, 8, 4}))};
+                            static_cast<int>(pick(random, {16, 16, 8, 4})),
+                            static_cast<int>(pick(random, {1, 1, 2, 5}))};
     const auto body =
         emulated_permute(got.bound(), to_rows, from.bound(), from_rows, call.row_count, call.operation, grid);
     EXPECT_EQ(host.has_value(), body.has_value());
