@@ -1,9 +1,9 @@
 // gpu/element.h: the number formats that caches hold, and their exact conversion from and to float.
 //
-// Everything is constexpr integer arithmetic, so that the host and the device give the same bits: the NaNs of conversion
-// instructions differ from one generation of hardware to the next. (Where a device has an instruction and no value is
-// NaN, gpu/device/device_values.h uses it.) The rules: round to nearest, ties to even; the 8-bit and 4-bit formats
-// saturate (infinity too), fp16 and bf16 overflow to infinity.
+// Everything is constexpr integer arithmetic, so that the host and the device give the same bits: the NaNs of
+// conversion instructions differ from one generation of hardware to the next. (Where a device has an instruction and no
+// value is NaN, gpu/device/device_values.h uses it.) The rules: round to nearest, ties to even; the 8-bit and 4-bit
+// formats saturate (infinity too), fp16 and bf16 overflow to infinity.
 #pragma once
 
 #include <bit>

@@ -14,13 +14,13 @@
 //     operation.h, row_math.h     casts, scales, rotation; their arithmetic, one for host and device
 //     permute_plan.h              a call, checked and flat
 //     host_copy.h, host_rows.h    the host's bodies: bytes, and rows through float
-//     device_plan.h, device_body.h, cuda/*.cu, cuda_module.h   the device's
+//     device/device_plan.h, device_values.h, device_body.h, cuda_module.h, cuda/*.cu   the device's
 //     verified.h                  the store's blocks with their checksums
-//     verified_plan.h, device_checksum.h   the same on a device
+//     verified_plan.h, device/device_checksum.h   the same on a device
 //     swap.h                      whole blocks between one layout in two memories
-//     staging_device.h, staging.h, cuda_staging.h   blocks between the host and a device's pages
+//     staging_device.h, staging.h, device/cuda_staging.h   blocks between the host and a device's pages
 //     compress.h                  caches that keep less than all tokens of a head
-//     paged_cache.h               pages, prefix hits and plans inside an engine (docs/paged-cache.md)
+//     paging/paged_cache.h        pages, prefix hits and plans inside an engine (docs/paged-cache.md)
 #pragma once
 
 #include <cstdint>

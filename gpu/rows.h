@@ -10,8 +10,8 @@
 
 namespace kv {
 
-/// No cache has more blocks: 2^32 of them, of one byte each, are 4 GiB, and blocks have thousands. So a larger id is
-/// beyond the cache, and only ids up to here are multiplied by the tokens of a block (2^31 at most): no product wraps.
+/// No cache has more blocks: even 2^32 blocks of one byte are 4 GiB, and real blocks have thousands of bytes. A larger
+/// id is beyond every cache. Ids up to here times the tokens of a block (2^31 at most) do not wrap.
 inline constexpr std::int64_t kBlockIdMax = (std::int64_t{1} << 32) - 1;
 
 /// Row r's slot. Borrows its array, until the call is done (on a device: until the stream has passed it).

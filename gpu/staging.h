@@ -9,9 +9,9 @@
 //     copy lane      c0 -> slot 0   c1 -> slot 1   c2 -> slot 2   [k0 passed] c3 -> slot 0 ...
 //     kernel lane    [c0 passed] k0 [c1 passed] k1 ...
 //
-// Small totals go without: a kernel reads page-locked memory itself, and saves two waits. Which totals are small is
-// measured at start. Blocks in memory that is not page-locked pass through a ring of page-locked buffers first, which
-// is the only thing that a call waits for.
+// Small totals skip the rings: a kernel reads page-locked memory itself, which saves two waits. How small is measured
+// at start. Blocks in memory that is not page-locked pass through a ring of page-locked buffers first. Only there does
+// a call wait.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// gpu/cuda/on_device.h: whose device a call is for. CUDA launches on the thread's device, which is the engine's
-// business: a thread that works for device 1 and launches on its stream with device 0 current gets error 400.
+// gpu/cuda/on_device.h: which device a call is for. CUDA launches on the thread's current device, and that is the
+// engine's to choose: with device 0 current, a launch on a stream of device 1 is error 400. (The host's side of the
+// module has CudaModule::DeviceScope for the same: it knows no CUDA types.)
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// gpu/device/cuda_functions.h: the functions of gpu/cuda/module_abi.h, found by name. For gpu/cuda_*.cc alone.
+// gpu/device/cuda_functions.h: the functions of gpu/cuda/module_abi.h, found by name. For gpu/device/cuda_*.cc alone.
 #pragma once
 
 #include <dlfcn.h>
