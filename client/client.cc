@@ -72,9 +72,8 @@ class ReadyCall final : public Call {
   ReadyCall() { type = FrameType::kPing; }
 
  private:
-  error_code send(LinkSession& session) override {
-    auto& builder = session.shared().builder;
-    builder.Clear();
+  error_code send(CallSession& session) override {
+    auto& builder = session.shared().new_request();
     builder.Finish(wire::CreatePingRequest(builder));
     session.send_frame(type, request_id(), builder);
     return {};
@@ -90,11 +89,10 @@ class PingCall final : public Call {
   std::chrono::nanoseconds round_trip{-1};
 
  private:
-  error_code send(LinkSession& session) override {
+  error_code send(CallSession& session) override {
     clock_ = &session.shared().clock;
     sent_ = clock_->now();
-    auto& builder = session.shared().builder;
-    builder.Clear();
+    auto& builder = session.shared().new_request();
     builder.Finish(wire::CreatePingRequest(builder));
     session.send_frame(type, request_id(), builder);
     return {};
@@ -120,24 +118,23 @@ class MatchCall final : public Call {
   BlockHash partial_block{};
   std::uint64_t lease = 0, lease_us = 0;
   error_code lease_error;
-  std::weak_ptr<LinkSession> answered_by;
+  std::weak_ptr<CallSession> answered_by;
 
   error_code reason() const {
-    if (error) return error;
+    if (error()) return error();
     return block_count == asked && asked < chain->hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
   }
 
  private:
-  error_code send(LinkSession& session) override {
+  error_code send(CallSession& session) override {
     const std::size_t token_bytes = options->token_ids.size() * sizeof(std::uint32_t);
     const std::size_t extra_bytes = token_bytes > 0 ? options->extras.size_bytes() : 0;
     const std::size_t room =
-        session.table_bytes_max() -
-        std::min<std::size_t>(session.table_bytes_max(), kTableOverheadBytes + token_bytes + extra_bytes);
-    asked = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / sizeof(BlockHash)});
+        session.terms().table_bytes_max -
+        std::min<std::size_t>(session.terms().table_bytes_max, kTableOverheadBytes + token_bytes + extra_bytes);
+    asked = std::min({chain->hashes.size(), std::size_t{session.terms().chain_blocks_max}, room / sizeof(BlockHash)});
     if (asked == 0 && !chain->hashes.empty()) return Errc::kTooLarge;
-    auto& builder = session.shared().builder;
-    builder.Clear();
+    auto& builder = session.shared().new_request();
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked);
     flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
     flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> extras;
@@ -172,27 +169,25 @@ class MatchCall final : public Call {
     }
     return {};
   }
-  void on_end(LinkSession* session) override {
-    if (session != nullptr) answered_by = session->weak_from_this();
+  void on_end(CallSession* session) override {
+    if (session != nullptr) answered_by = session->handle();
   }
 };
 
 /// touch, pin, unpin, drop.
 class CountCall final : public Call {
  public:
-  explicit CountCall(FrameType verb) { type = verb; }
   std::span<const BlockHash> hashes;
   std::uint64_t count = 0;
   bool until_restart = false;  ///< Of a drop.
 
  private:
-  error_code send(LinkSession& session) override {
-    if (hashes.size() > session.chain_blocks_max() ||
-        hashes.size() * sizeof(BlockHash) + kTableOverheadBytes > session.table_bytes_max()) {
+  error_code send(CallSession& session) override {
+    if (hashes.size() > session.terms().chain_blocks_max ||
+        hashes.size() * sizeof(BlockHash) + kTableOverheadBytes > session.terms().table_bytes_max) {
       return Errc::kTooLarge;
     }
-    auto& builder = session.shared().builder;
-    builder.Clear();
+    auto& builder = session.shared().new_request();
     const auto list = builder.CreateVectorOfStructs(wire_hashes(hashes), hashes.size());
     builder.Finish(wire::CreatePrefixRequest(builder, space_handle(), list, space_check()));
     if (type == FrameType::kTouch) {
@@ -217,9 +212,8 @@ class StatsCall final : public Call {
   NodeStats stats;
 
  private:
-  error_code send(LinkSession& session) override {
-    auto& builder = session.shared().builder;
-    builder.Clear();
+  error_code send(CallSession& session) override {
+    auto& builder = session.shared().new_request();
     builder.Finish(wire::CreateStatsRequest(builder));
     session.send_frame(type, request_id(), builder);
     return {};
@@ -296,17 +290,17 @@ std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const Block
 Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
                    verbs::Provider* verbs)
     : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock, verbs)),
-      map(make_map(shared->config)) {
+      map(make_map(shared->config)),
+      idle_gets(make_idle_gets()) {
   for (const NodeConfig& node : shared->config.nodes) {
     std::string why;
-    links.push_back(std::make_shared<NodeLink>(shared, node, parse_endpoint(node.endpoint, &why).value()));
+    links.push_back(std::make_unique<NodeLink>(shared, node, parse_endpoint(node.endpoint, &why).value()));
   }
 }
 
 Client::Impl::~Impl() {
   for (const auto& link : links) link->close();
   shared->deadlines.close();
-  shared->idle_gets.clear();
 }
 
 const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
@@ -372,9 +366,9 @@ Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline) {
   co_await wait_all(group);
   error_code why;
   for (const ReadyCall& call : calls) {
-    if (!call.error) co_return Result<void>();
-    if (!why || (!is_about_the_record(why) && (is_about_the_record(call.error) || why == Errc::kUnavailable))) {
-      why = call.error;
+    if (!call.error()) co_return Result<void>();
+    if (!why || (!is_about_the_record(why) && (is_about_the_record(call.error()) || why == Errc::kUnavailable))) {
+      why = call.error();
     }
   }
   co_return why;
@@ -463,85 +457,75 @@ void Client::release(Lease lease) {
   for (const Impl::LeasePart& part : impl_->take_lease(lease)) {
     const auto session = part.session.lock();
     if (!session) continue;
-    auto& builder = impl_->shared->builder;
-    builder.Clear();
+    auto& builder = impl_->shared->new_request();
     builder.Finish(wire::CreateReleaseRequest(builder, part.id));
     session->send_and_forget(FrameType::kRelease, builder);
   }
 }
 
-// Shared by touch, pin, unpin and drop.
-static Async<DropResult> count_blocks(const std::shared_ptr<ClientShared>& shared,
-                                      const std::vector<std::shared_ptr<NodeLink>>& links,
-                                      const std::vector<OwnedChain>& chains, FrameType verb, Space space,
-                                      TimePoint until) {
+// -- touch, pin, unpin, drop: one request to each owner, one number back
+
+/// Asks the owner of each chain, and sums up what they say. Errors: of the first that failed, after all were asked.
+Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until) {
+  const VerbInProgress in_progress(shared);
   CallGroup group(shared->executor);
-  std::vector<std::unique_ptr<CountCall>> calls;
-  for (const OwnedChain& chain : chains) {
-    auto& call = calls.emplace_back(std::make_unique<CountCall>(verb));
-    call->space = static_cast<std::uint32_t>(space);
-    call->group = &group;
-    call->hashes = chain.hashes;
-    links[chain.node]->start(*call, until);
+  std::vector<CountCall> calls(chains.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i].type = verb;
+    calls[i].space = static_cast<std::uint32_t>(space);
+    calls[i].group = &group;
+    calls[i].hashes = chains[i].hashes;
+    links[chains[i].node]->start(calls[i], until);
   }
   co_await wait_all(group);
   DropResult sum;
-  for (const auto& call : calls) {
-    if (call->error) co_return call->error;
-    sum.block_count += call->count;
-    sum.until_restart = sum.until_restart || call->until_restart;
+  for (const CountCall& call : calls) {
+    if (call.error()) co_return call.error();
+    sum.block_count += call.count;
+    sum.until_restart = sum.until_restart || call.until_restart;
   }
   co_return sum;
 }
 
-Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
+Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
+                                              std::chrono::microseconds deadline) {
+  if (const error_code refused = refuses(space, deadline)) co_return refused;
   if (hashes.empty()) co_return std::size_t{0};
-  const VerbInProgress verb(impl_->shared);
-  const auto chains = split_chain(impl_->map, hashes);
-  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kTouch, space,
-                                           impl_->deadline_after(deadline));
-  if (!count) co_return count.error();
-  co_return count->block_count;
+  auto chains = split_chain(map, hashes);
+  const auto counted = co_await count(verb, space, std::move(chains), deadline_after(deadline));
+  if (!counted) co_return counted.error();
+  co_return counted->block_count;
+}
+
+Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+  return impl_->count_prefix(FrameType::kTouch, space, hashes, deadline);
 }
 
 Async<std::size_t> Client::pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
-  if (hashes.empty()) co_return std::size_t{0};
-  const VerbInProgress verb(impl_->shared);
-  const auto chains = split_chain(impl_->map, hashes);
-  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kPin, space,
-                                           impl_->deadline_after(deadline));
-  if (!count) co_return count.error();
-  co_return count->block_count;
+  return impl_->count_prefix(FrameType::kPin, space, hashes, deadline);
 }
 
 Async<std::size_t> Client::unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
-  if (hashes.empty()) co_return std::size_t{0};
-  const VerbInProgress verb(impl_->shared);
-  const auto chains = split_chain(impl_->map, hashes);
-  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kUnpin, space,
-                                           impl_->deadline_after(deadline));
-  if (!count) co_return count.error();
-  co_return count->block_count;
+  return impl_->count_prefix(FrameType::kUnpin, space, hashes, deadline);
 }
 
 Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
-  const VerbInProgress verb(impl_->shared);
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(space, deadline)) co_return refused;
   std::vector<OwnedChain> chains;
   if (hashes.empty()) {  // the whole namespace, everywhere
-    chains.resize(impl_->links.size());
+    chains.resize(impl.links.size());
     for (std::size_t node = 0; node < chains.size(); ++node) chains[node].node = node;
   } else {
-    chains = split_chain(impl_->map, hashes);
-    const std::size_t owner = impl_->map.owner(hashes.back());
+    // What lies below the last block on other nodes can no longer be reached, and ages out.
+    chains = split_chain(impl.map, hashes);
+    const std::size_t owner = impl.map.owner(hashes.back());
     std::erase_if(chains, [&](const OwnedChain& chain) { return chain.node != owner; });
+    KV_ASSERT(chains.size() == 1);
   }
-  const auto count = co_await count_blocks(impl_->shared, impl_->links, chains, FrameType::kDrop, space,
-                                           impl_->deadline_after(deadline));
-  co_return count;
+  const TimePoint until = impl.deadline_after(deadline);
+  const auto dropped = co_await impl.count(FrameType::kDrop, space, std::move(chains), until);
+  co_return dropped;
 }
 
 Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline) {
@@ -559,10 +543,10 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline) 
   co_await wait_all(group);
   std::vector<NodeStats> stats;
   for (std::size_t node = 0; node < calls.size(); ++node) {
-    if (calls[node].error) calls[node].stats = {};
+    if (calls[node].error()) calls[node].stats = {};
     stats.push_back(std::move(calls[node].stats));
     stats.back().name = impl.shared->config.nodes[node].name;
-    stats.back().error = calls[node].error;
+    stats.back().error = calls[node].error();
   }
   co_return stats;
 }
@@ -581,7 +565,8 @@ Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseco
   }
   co_await wait_all(group);
   std::vector<std::chrono::nanoseconds> round_trips;
-  for (const PingCall& call : calls) round_trips.push_back(call.error ? std::chrono::nanoseconds(-1) : call.round_trip);
+  for (const PingCall& call : calls)
+    round_trips.push_back(call.error() ? std::chrono::nanoseconds(-1) : call.round_trip);
   co_return round_trips;
 }
 

@@ -13,13 +13,19 @@
 
 namespace kv {
 
+/// The calls of past gets with their memory, for the next ones (get.cc).
+struct IdleGets;
+std::shared_ptr<IdleGets> make_idle_gets();
+
+struct OwnedChain;
+
 struct Client::Impl {
   Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock, verbs::Provider* verbs);
   ~Impl();
 
   struct LeasePart {
     std::size_t node;
-    std::weak_ptr<LinkSession> session;  ///< A lease is known only there, and ends with it.
+    std::weak_ptr<CallSession> session;  ///< A lease is known only there, and ends with it.
     std::uint64_t id;
   };
   struct LeaseEntry {
@@ -31,12 +37,16 @@ struct Client::Impl {
   /// kBadRequest or kBusy, before a verb begins.
   error_code refuses(Space space, std::chrono::microseconds deadline) const;
   TimePoint deadline_after(std::chrono::microseconds deadline) const { return shared->clock.now() + deadline; }
+  Async<DropResult> count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until);
+  Async<std::size_t> count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
+                                  std::chrono::microseconds deadline);
   /// Takes a lease out of the books.
   std::vector<LeasePart> take_lease(Lease lease);
 
   std::shared_ptr<ClientShared> shared;
   ClusterMap map;
-  std::vector<std::shared_ptr<NodeLink>> links;
+  std::vector<std::unique_ptr<NodeLink>> links;
+  const std::shared_ptr<IdleGets> idle_gets;
   std::map<std::uint64_t, LeaseEntry> leases;
   std::uint64_t last_lease = 0;
 };

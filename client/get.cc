@@ -9,6 +9,7 @@
 #include <boost/container/small_vector.hpp>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/checksum.h"
 #include "client/client_impl.h"
 #include "transport/frame_message.h"
@@ -56,19 +57,19 @@ class GetCall final : public Call {
     if (segment < segment_) return segment_good_[segment];
     return segment == segment_ ? good_ : 0;
   }
-  bool segment_done(std::size_t segment) const { return ended || segment < segment_; }
+  bool segment_done(std::size_t segment) const { return has_ended() || segment < segment_; }
   std::size_t corrupt_count() const { return corrupt_count_; }
   /// Why good() is not the whole part.
   error_code reason() const {
     if (corrupt_count_ > 0) return Errc::kCorruptBlock;
     if (is_cut_) return Errc::kUnavailable;
-    if (error) return error;
+    if (error()) return error();
     return asked_ < chain->hashes.size() && good() == asked_ ? make_error_code(Errc::kTooLarge) : error_code();
   }
 
  private:
-  error_code send(LinkSession& session) override;
-  std::string on_more(LinkSession& session, const FrameReader::Frame& frame) override;
+  error_code send(CallSession& session) override;
+  std::string on_more(CallSession& session, const FrameReader::Frame& frame) override;
   void on_payload(const BlockSink& sink) override;
   std::string on_last(const FrameReader::Frame& frame) override;
   std::vector<std::span<const std::byte>> unfinished_destinations() const override;
@@ -95,18 +96,19 @@ class GetCall final : public Call {
   boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of the segments that are done.
 };
 
-error_code GetCall::send(LinkSession& session) {
+error_code GetCall::send(CallSession& session) {
   forget_answer();
-  if (!plan->checksums.empty() && session.version() < 2) return Errc::kUnsupported;  // the caller expects other seeds
+  if (!plan->checksums.empty() && session.terms().version < 2)
+    return Errc::kUnsupported;  // the caller expects other seeds
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
   const std::size_t overhead = kTableOverheadBytes + plan->ends.size() * sizeof(std::uint64_t);
-  const std::size_t room = session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), overhead);
-  asked_ = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / per_block});
+  const std::size_t room =
+      session.terms().table_bytes_max - std::min<std::size_t>(session.terms().table_bytes_max, overhead);
+  asked_ = std::min({chain->hashes.size(), std::size_t{session.terms().chain_blocks_max}, room / per_block});
   if (asked_ == 0) return Errc::kTooLarge;
   limit_ = asked_;
 
-  auto& builder = session.shared().builder;
-  builder.Clear();
+  auto& builder = session.shared().new_request();
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
   flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets, ends;
   std::uint32_t handle = 0;
@@ -136,7 +138,7 @@ error_code GetCall::send(LinkSession& session) {
   return {};
 }
 
-std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& frame) {
+std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
   const auto* part = read_table<wire::GetPart>(frame.table);
   if (part == nullptr || part->block_count() == 0) return "get: a part without blocks";
   if (part->segment() == segment_ + 1 && part->first_block() == 0 && segment_ == 0 && next_block_ > 0) next_segment();
@@ -174,8 +176,8 @@ std::string GetCall::on_more(LinkSession& session, const FrameReader::Frame& fra
     const std::size_t own = first + i;
     BlockTarget target;
     target.bytes = plan->blocks[chain->position(own)].subspan(begin, bytes);
-    target.seed = session.version() < 2 ? checksum_seed_v1(plan->space_id, chain->hashes[own])
-                                        : checksum_seed(plan->space_id, chain->hashes[own]);
+    target.seed = session.terms().version < 2 ? checksum_seed_v1(plan->space_id, chain->hashes[own])
+                                              : checksum_seed(plan->space_id, chain->hashes[own]);
     target.first_stripe = begin / kStripeBytes;
     tell(own, sums.subspan(i * stripes, stripes));
     if (plan->verify && !is_device) target.checksums = sums.subspan(i * stripes, stripes);
@@ -267,40 +269,52 @@ std::vector<std::span<const std::byte>> GetCall::unfinished_destinations() const
   return ranges;
 }
 
-/// The calls of one get, borrowed from the client's idle ones and given back.
+}  // namespace
+
+struct IdleGets {
+  std::vector<std::unique_ptr<GetCall>> calls;
+};
+
+std::shared_ptr<IdleGets> make_idle_gets() { return std::make_shared<IdleGets>(); }
+
+namespace {
+
+/// The calls of one get, borrowed from the client's idle ones and given back: a get allocates nothing for them. Holds
+/// the idle ones, since a coroutine may be destroyed after its client.
 class GetCalls {
  public:
-  explicit GetCalls(std::shared_ptr<ClientShared> shared) : shared_(std::move(shared)) {}
+  explicit GetCalls(std::shared_ptr<IdleGets> idle) : idle_(std::move(idle)) {}
   ~GetCalls() {
     for (auto& call : calls_) {
-      if (!call->ended) continue;  // the client is being torn down
+      if (!call->has_ended()) continue;  // the client is being torn down
       call->region.reset();
       call->session_wanted.reset();
       call->group = nullptr;
-      shared_->idle_gets.push_back(std::move(call));
+      idle_->calls.push_back(std::move(call));
     }
   }
   GetCalls(const GetCalls&) = delete;
   GetCalls& operator=(const GetCalls&) = delete;
 
   GetCall& add() {
-    if (shared_->idle_gets.empty()) {
+    if (idle_->calls.empty()) {
       calls_.push_back(std::make_unique<GetCall>());
     } else {
-      calls_.push_back(std::move(shared_->idle_gets.back()));
-      shared_->idle_gets.pop_back();
+      calls_.push_back(std::move(idle_->calls.back()));
+      idle_->calls.pop_back();
     }
-    auto& call = static_cast<GetCall&>(*calls_.back());
+    GetCall& call = *calls_.back();
+    KV_ASSERT(call.has_ended());
     call.lease = 0;
     call.forget_answer();  // a call that ends before it is sent must not answer for the get before
     return call;
   }
   std::size_t size() const { return calls_.size(); }
-  GetCall& operator[](std::size_t i) const { return static_cast<GetCall&>(*calls_[i]); }
+  const GetCall& operator[](std::size_t i) const { return *calls_[i]; }
 
  private:
-  std::shared_ptr<ClientShared> shared_;
-  boost::container::small_vector<std::unique_ptr<Call>, 2> calls_;
+  std::shared_ptr<IdleGets> idle_;
+  boost::container::small_vector<std::unique_ptr<GetCall>, 2> calls_;
 };
 
 /// The first gap over the whole chain, with what each part has for the segments up to `segment`.
@@ -402,7 +416,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
   CallGroup group(shared->executor);
-  GetCalls calls(shared);
+  GetCalls calls(impl.idle_gets);
   for (const OwnedChain& chain : chains) {
     GetCall& call = calls.add();
     call.plan = &plan;

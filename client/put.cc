@@ -34,7 +34,7 @@ class PutCall final : public Call {
  public:
   PutCall() { type = FrameType::kPut; }
   ~PutCall() override {  // only when the client is torn down is it not over
-    if (session() != nullptr) (void)session()->writer().take_back(this, SIZE_MAX);
+    if (session() != nullptr) (void)session()->take_back(*this, SIZE_MAX);
   }
 
   const PutPlan* plan = nullptr;
@@ -49,15 +49,15 @@ class PutCall final : public Call {
   std::size_t already_stored() const { return already_stored_; }
   std::size_t refused() const { return chain->hashes.size() - stored_ - already_stored_; }
   error_code reason() const {
-    if (error) return error;
+    if (error()) return error();
     return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);
   }
 
  private:
-  error_code send(LinkSession& session) override;
-  std::string on_more(LinkSession& session, const FrameReader::Frame& frame) override;
+  error_code send(CallSession& session) override;
+  std::string on_more(CallSession& session, const FrameReader::Frame& frame) override;
   std::string on_last(const FrameReader::Frame& frame) override;
-  void on_leave(LinkSession& session) override;
+  void on_leave(CallSession& session) override;
 
   std::size_t batch_blocks() const { return std::max<std::size_t>(1, kBatchBytes / plan->block_bytes); }
   /// To sums_; of a device's memory they are given, and its bytes are not looked at.
@@ -74,22 +74,22 @@ class PutCall final : public Call {
   std::vector<std::span<const std::byte>> payload_;
 };
 
-error_code PutCall::send(LinkSession& session) {
-  if (!plan->checksums.empty() && session.version() < 2) return Errc::kUnsupported;  // the caller's have other seeds
+error_code PutCall::send(CallSession& session) {
+  if (!plan->checksums.empty() && session.terms().version < 2)
+    return Errc::kUnsupported;  // the caller's have other seeds
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
   const std::size_t per_block = sizeof(BlockHash) + (chain->positions.empty() ? 0 : sizeof(std::uint32_t)) +
                                 (region ? sizeof(std::uint64_t) : 0) +
                                 (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) +
                                 (has_extras ? sizeof(ExtraDigest) : 0);
   const std::size_t room =
-      session.table_bytes_max() - std::min<std::size_t>(session.table_bytes_max(), kTableOverheadBytes);
-  asked_ = std::min({chain->hashes.size(), std::size_t{session.chain_blocks_max()}, room / per_block});
+      session.terms().table_bytes_max - std::min<std::size_t>(session.terms().table_bytes_max, kTableOverheadBytes);
+  asked_ = std::min({chain->hashes.size(), std::size_t{session.terms().chain_blocks_max}, room / per_block});
   if (asked_ == 0) return Errc::kTooLarge;
   has_want_ = false;
   sent_ = wanted_end_ = prepared_ = 0;
 
-  auto& builder = session.shared().builder;
-  builder.Clear();
+  auto& builder = session.shared().new_request();
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
   flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> positions, tokens;
   if (!chain->positions.empty()) positions = builder.CreateVector(chain->positions.data(), asked_);
@@ -127,7 +127,7 @@ error_code PutCall::send(LinkSession& session) {
   return {};
 }
 
-std::string PutCall::on_more(LinkSession&, const FrameReader::Frame& frame) {
+std::string PutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
   const auto* want = read_table<wire::PutWant>(frame.table);
   if (want == nullptr || has_want_) return "put: not one want list";
   if (want->first_block() > asked_ || want->block_count() > asked_ - want->first_block()) {
@@ -158,7 +158,7 @@ void PutCall::compute_sums(std::size_t first, std::size_t count) {
     }
     const BlockHash& hash = chain->hashes[first + i];
     const std::uint64_t seed =
-        session()->version() < 2 ? checksum_seed_v1(plan->space_id, hash) : checksum_seed(plan->space_id, hash);
+        session()->terms().version < 2 ? checksum_seed_v1(plan->space_id, hash) : checksum_seed(plan->space_id, hash);
     block_checksums(seed, plan->blocks[chain->position(first + i)], std::span(sums_).subspan(i * stripes, stripes));
   }
 }
@@ -174,8 +174,7 @@ std::size_t PutCall::send_batch() {
   }
   sent_ += count;
 
-  auto& builder = session()->shared().builder;
-  builder.Clear();
+  auto& builder = session()->shared().new_request();
   const auto sums = builder.CreateVector(sums_);
   builder.Finish(wire::CreatePutData(builder, static_cast<std::uint32_t>(count), sums));
   if (region) {
@@ -186,7 +185,7 @@ std::size_t PutCall::send_batch() {
       unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // none are left once the call has left the session
       group->event.set();
     };
-    session()->send_frame(FrameType::kPutData, request_id(), builder, payload_, sent, /*fd=*/-1, /*owner=*/this);
+    session()->send_lent(FrameType::kPutData, *this, builder, payload_, sent);
   }
   session()->flush();
   return bytes;
@@ -210,10 +209,10 @@ std::string PutCall::on_last(const FrameReader::Frame& frame) {
 
 /// The caller gets its memory back now, but a frame that has begun must be completed: the writer copies what is left of
 /// it.
-void PutCall::on_leave(LinkSession& session) {
+void PutCall::on_leave(CallSession& session) {
   wanted_end_ = sent_;
   if (std::exchange(unsent_bytes_, 0) == 0) return;
-  if (!session.writer().take_back(this, kOwnedBytesMax)) {
+  if (!session.take_back(*this, kOwnedBytesMax)) {
     session.give_up("a put ended in the middle of a large payload");
   }
 }

@@ -5,8 +5,7 @@
 namespace kv {
 
 void DeadlineQueue::add(DeadlineEntry& entry, TimePoint when) {
-  KV_ASSERT(!entry.is_linked());
-  entry.when_ = when;
+  entry.set_deadline(when);
   entries_.insert(entry);
   if (alarm_ && when < armed_) arm(when);
 }
@@ -24,13 +23,14 @@ void DeadlineQueue::arm(TimePoint when) {
 void DeadlineQueue::ring() {
   armed_ = TimePoint::max();
   const TimePoint now = clock_.now();
-  while (!entries_.empty() && entries_.begin()->when_ <= now) {
+  while (!entries_.empty() && entries_.begin()->deadline() <= now) {
     DeadlineEntry& entry = *entries_.begin();
     entry.unlink();
     entry.on_deadline();
-    if (!alarm_) return;
+    if (!alarm_) return;  // the entry's end was the client's
   }
-  if (!entries_.empty() && entries_.begin()->when_ < armed_) arm(entries_.begin()->when_);
+  // An entry that was added meanwhile may have armed it already.
+  if (!entries_.empty() && entries_.begin()->deadline() < armed_) arm(entries_.begin()->deadline());
 }
 
 }  // namespace kv

@@ -4,16 +4,24 @@
 #include <boost/intrusive/set.hpp>
 #include <memory>
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 namespace kv {
 
 /// Something that ends at a set time. Belongs to at most one queue; removes itself when destroyed.
+///   1. Its time does not change while it is in a queue.
 class DeadlineEntry
     : public boost::intrusive::set_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
  public:
   virtual ~DeadlineEntry() = default;
   TimePoint deadline() const { return when_; }
+  void set_deadline(TimePoint when) {
+    KV_ASSERT(!is_linked());  // 1
+    when_ = when;
+  }
+  /// The queue's word: the entry is out of the queue again; it may be added anew, or destroyed.
+  virtual void on_deadline() = 0;
 
  protected:
   DeadlineEntry() = default;
@@ -21,14 +29,14 @@ class DeadlineEntry
   DeadlineEntry& operator=(const DeadlineEntry&) = delete;
 
  private:
-  friend class DeadlineQueue;
-  virtual void on_deadline() = 0;  ///< The entry is out of the queue again; it may be added anew, or destroyed.
   TimePoint when_{};
 };
 
 /// Deadlines in order of time. Arming a timer costs more than a small call, and most calls end early: the alarm is set
 /// only for a deadline earlier than the one it waits for, and not reset when that one is removed.
-/// Thread safety: none; all calls on the executor. No allocation per entry.
+///   1. While there are entries, the alarm rings no later than the first one's deadline.
+///   2. After close() the clock is not used, and no entry is told anything.
+/// Thread safety: none; all calls on the executor. Cost: O(log n), no allocation per entry.
 class DeadlineQueue {
  public:
   DeadlineQueue(Clock& clock, const asio::any_io_executor& executor)
@@ -46,13 +54,13 @@ class DeadlineQueue {
   void ring();
 
   struct Earlier {
-    bool operator()(const DeadlineEntry& a, const DeadlineEntry& b) const { return a.when_ < b.when_; }
+    bool operator()(const DeadlineEntry& a, const DeadlineEntry& b) const { return a.deadline() < b.deadline(); }
   };
   Clock& clock_;
   boost::intrusive::multiset<DeadlineEntry, boost::intrusive::compare<Earlier>,
                              boost::intrusive::constant_time_size<false>>
       entries_;
-  TimePoint armed_ = TimePoint::max();
+  TimePoint armed_ = TimePoint::max();  ///< When the alarm rings; max: it does not.
   std::unique_ptr<Alarm> alarm_;
 };
 

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "base/assert.h"
-#include "client/link/link_session.h"
 #include "transport/frame_message.h"
 #include "transport/verbs/verbs_wire.h"
 
@@ -64,14 +62,13 @@ struct LinkLanes::Lane {
 };
 
 /// Tells the node of the queue pairs and asks for its own.
-class LinkLanes::Connect final : public Call {
+class LinkLanes::ConnectCall final : public Call {
  public:
-  explicit Connect(LinkLanes& lanes) : lanes_(lanes) { type = FrameType::kVerbsConnect; }
+  explicit ConnectCall(LinkLanes& lanes) : lanes_(lanes) { type = FrameType::kVerbsConnect; }
 
  private:
-  error_code send(LinkSession& session) override {
-    auto& builder = session.shared().builder;
-    builder.Clear();
+  error_code send(CallSession& session) override {
+    auto& builder = session.shared().new_request();
     std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
     for (const auto& lane : lanes_.attempt_)
       offers.push_back(
@@ -102,23 +99,27 @@ class LinkLanes::Connect final : public Call {
     }
     return {};
   }
-  void on_end(LinkSession*) override {
-    if (error) lanes_.why_ = "verbs_connect: " + (error_text.empty() ? error.message() : error_text);
-    if (error) return lanes_.attempt_ended();
-    lanes_.connect_to_answers();
+  void on_end(CallSession*) override {
+    if (!error()) return lanes_.connect_to_answers();
+    lanes_.why_ = "verbs_connect: " + (error_text().empty() ? error().message() : error_text());
+    lanes_.attempt_ended();
   }
 
   LinkLanes& lanes_;
 };
 
-LinkLanes::LinkLanes(std::shared_ptr<ClientShared> shared, LinkSession& session, std::uint32_t lane_count_max,
+LinkLanes::LinkLanes(CallSession& session, Listener& listener, std::uint32_t lane_count_max,
                      std::uint32_t message_count_max)
-    : shared_(std::move(shared)),
-      session_(session),
+    : session_(session),
+      listener_(listener),
+      shared_(session.shared()),
       lane_count_max_(lane_count_max),
-      message_count_max_(message_count_max) {}
+      message_count_max_(message_count_max),
+      back_off_({.min = shared_.config.backoff_min, .max = shared_.config.backoff_max, .jitter = 0.5}) {
+  KV_ASSERT(lane_count_max > 0 && lane_count_max <= 32);  // bits of a lane set
+}
 
-LinkLanes::~LinkLanes() { *alive_ = false; }
+LinkLanes::~LinkLanes() = default;
 
 std::uint32_t LinkLanes::up() const {
   std::uint32_t up = 0;
@@ -129,7 +130,7 @@ std::uint32_t LinkLanes::up() const {
 std::uint32_t LinkLanes::reaching(const verbs::RegisteredMemory& memory) const {
   std::uint32_t lanes = up();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (!memory.has(shared_->verbs.devices()->device_of(i))) lanes &= ~(1u << i);
+    if (!memory.has(shared_.verbs.devices()->device_of(i))) lanes &= ~(1u << i);
   }
   return lanes;
 }
@@ -137,7 +138,7 @@ std::uint32_t LinkLanes::reaching(const verbs::RegisteredMemory& memory) const {
 std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memory, std::size_t slice) const {
   std::vector<std::uint32_t> keys;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const std::size_t device = shared_->verbs.devices()->device_of(lane);
+    const std::size_t device = shared_.verbs.devices()->device_of(lane);
     keys.push_back(memory.has(device) ? memory.rkey(device, slice) : 0);
   }
   return keys;
@@ -148,19 +149,19 @@ void LinkLanes::cut(std::uint32_t lanes) {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
     // To connect proves little: only a lane that lasted begins anew with short pauses.
-    if (shared_->clock.now() - lanes_[i]->since >= 2 * shared_->config.backoff_max) backoff_ = {};
+    if (shared_.clock.now() - lanes_[i]->since >= 2 * shared_.config.backoff_max) back_off_.succeeded();
     lanes_[i].reset();  // destroys the queue pair
     any = true;
   }
   if (!cut_attempt(lanes) && !any) return;
   why_ = "a lane broke";
-  back_off();
+  back_off_.failed(shared_.clock.now(), shared_.random);
 }
 
 /// Whether there were any. The other thread has them yet, so they go a little later.
 bool LinkLanes::cut_attempt(std::uint32_t lanes) {
   bool any = false;
-  if (!is_answered_) return any;  // to nobody: nothing comes through a queue pair in INIT
+  if (attempt_state_ != Attempt::kAnswered) return any;  // to nobody: nothing comes through a queue pair in INIT
   for (const auto& lane : attempt_) {
     const bool is_meant = lane->message_count > 0 ? lanes == kAll : (lanes >> lane->number & 1u) != 0;
     if (!is_meant) continue;
@@ -171,7 +172,7 @@ bool LinkLanes::cut_attempt(std::uint32_t lanes) {
 }
 
 bool LinkLanes::wants_messages() const {
-  return !message_lane_ && message_count_max_ > 0 && session_.may_try_messages();
+  return !message_lane_ && message_count_max_ > 0 && listener_.may_try_messages();
 }
 
 void LinkLanes::cut_all() {
@@ -185,20 +186,14 @@ bool LinkLanes::send_message(std::span<const std::byte> message) {
   return message_lane_ && message_lane_->messages->send(message).has_value();
 }
 
-void LinkLanes::back_off() {
-  const ClientConfig& config = shared_->config;
-  backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
-  std::uniform_int_distribution<Duration::rep> jitter(backoff_.count() / 2, backoff_.count());
-  next_attempt_ = shared_->clock.now() + Duration(jitter(shared_->random));
-}
-
 void LinkLanes::connect_missing() {
-  VerbsLender& lender = shared_->verbs;
+  VerbsLender& lender = shared_.verbs;
   lender.open();
-  if (lender.state() != VerbsLender::State::kReady || is_connecting_ || shared_->clock.now() < next_attempt_) return;
+  if (lender.state() != VerbsLender::State::kReady || attempt_state_ != Attempt::kNone) return;
+  if (!back_off_.is_due(shared_.clock.now())) return;
   if (lanes_.empty()) {
     const std::size_t wanted =
-        shared_->config.rdma_lanes > 0 ? shared_->config.rdma_lanes : lender.devices()->devices.size();
+        shared_.config.rdma_lanes > 0 ? shared_.config.rdma_lanes : lender.devices()->devices.size();
     lanes_.resize(std::min<std::size_t>(wanted, lane_count_max_));
   }
   attempt_.clear();
@@ -213,13 +208,11 @@ void LinkLanes::connect_missing() {
   }
   if (wants_messages()) offer(lane_count_max_, message_count_max_);
   if (attempt_.empty()) return;
-  is_connecting_ = true;
+  attempt_state_ = Attempt::kOffered;
   const auto make_all = [lanes = attempt_] {
     for (const auto& lane : lanes) make_pair(*lane);
   };
-  lender.slow_calls().run(make_all, shared_->executor, [this, alive = alive_] {
-    if (*alive) send_offers();
-  });
+  lender.slow_calls().run(make_all, shared_.executor, lifeline_.guard([this] { send_offers(); }));
 }
 
 /// Without one, lane.why says why.
@@ -263,7 +256,7 @@ void LinkLanes::make_pair(Lane& lane) {
 void LinkLanes::send_offers() {
   drop_without_pair();
   if (attempt_.empty() || !session_.can_take_call()) return attempt_ended();
-  connect_ = std::make_unique<Connect>(*this);
+  connect_ = std::make_unique<ConnectCall>(*this);
   session_.start_own(*connect_, kConnectLimit);
 }
 
@@ -275,29 +268,30 @@ void LinkLanes::drop_without_pair() {
 }
 
 void LinkLanes::connect_to_answers() {
+  KV_ASSERT(attempt_state_ == Attempt::kOffered);
   drop_without_pair();
-  is_answered_ = true;
+  attempt_state_ = Attempt::kAnswered;
   const auto connect_all = [lanes = attempt_] {
     for (const auto& lane : lanes) {
       const auto path = path_to(*lane->attachment, lane->path.first_psn, lane->peer);
       lane->is_connected = lane->pair()->connect(lane->peer, path, &lane->why).has_value();
     }
   };
-  shared_->verbs.slow_calls().run(connect_all, shared_->executor, [this, alive = alive_] {
-    if (*alive) attempt_ended();
-  });
+  shared_.verbs.slow_calls().run(connect_all, shared_.executor, lifeline_.guard([this] { attempt_ended(); }));
 }
 
 void LinkLanes::attempt_ended() {
-  is_connecting_ = is_answered_ = false;
+  KV_ASSERT(attempt_state_ != Attempt::kNone);
+  attempt_state_ = Attempt::kNone;
   for (auto& lane : std::exchange(attempt_, {})) {
     if (lane->is_cut) {
       why_ = "a lane broke";
     } else if (lane->is_connected) {
-      lane->since = shared_->clock.now();
+      lane->since = shared_.clock.now();
       if (lane->messages) {
         begin_messages(std::move(lane));
       } else {
+        KV_ASSERT(lane->number < lanes_.size() && !lanes_[lane->number]);
         lanes_[lane->number] = std::move(lane);
       }
     } else if (!lane->why.empty()) {
@@ -307,22 +301,20 @@ void LinkLanes::attempt_ended() {
   if (!wants_messages() && std::ranges::all_of(lanes_, [](const auto& lane) { return lane != nullptr; })) {
     why_.clear();
   } else {
-    back_off();
+    back_off_.failed(shared_.clock.now(), shared_.random);
   }
 }
 
 void LinkLanes::begin_messages(std::shared_ptr<Lane> lane) {
-  lane->loop = std::make_shared<MessageLoop>(shared_->executor, lane->open, std::move(lane->queue));
+  lane->loop = std::make_shared<MessageLoop>(shared_.executor, lane->open, std::move(lane->queue));
   lane->messages->attach(
-      lane->loop->loop, shared_->clock, [this](std::span<const std::byte> message) { session_.on_message(message); },
-      [this](error_code why) { session_.messages_broke(why); });
+      lane->loop->loop, shared_.clock, [this](std::span<const std::byte> message) { listener_.message_came(message); },
+      [this](error_code why) { listener_.messages_broke(why); });
   // An exception is a bug (an assertion that throws, see AssertPolicy) or no memory: this session ends, others go on.
-  const auto ended = [weak = session_.weak_from_this()](std::exception_ptr thrown, Result<void> result) {
-    const auto session = weak.lock();
-    if (session && (thrown || !result))
-      session->messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
-  };
-  asio::co_spawn(shared_->executor, MessageLoop::run(lane->loop), ended);
+  const auto ended = lifeline_.guard([this](std::exception_ptr thrown, Result<void> result) {
+    if (thrown || !result) listener_.messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
+  });
+  asio::co_spawn(shared_.executor, MessageLoop::run(lane->loop), ended);
   message_lane_ = std::move(lane);
 }
 

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <boost/asio/bind_cancellation_slot.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "base/assert.h"
@@ -17,53 +14,25 @@ constexpr std::size_t kRetiredMax = 16;  // Sessions kept only for their unfinis
 
 }  // namespace
 
-/// One of the connections.
-struct NodeLink::Slot final : DeadlineEntry {
-  enum class State { kEmpty, kConnecting, kUp };
-  explicit Slot(NodeLink& l) : link(l) {}
-  void on_deadline() override {  // connect and hello took too long
-    give_up();
-    if (session) session->close();
-    link.connect_failed(*this, asio::error::timed_out, "no connection within connect_timeout");
-  }
-
-  /// Ends the coroutine that connects. Posted: emit() acts at once only on the executor, and the signal must live that
-  /// long.
-  void give_up() {
-    if (state != State::kConnecting || session) return;
-    asio::post(link.shared_->executor, [signal = cancel] { signal->emit(asio::cancellation_type::terminal); });
-  }
-
-  NodeLink& link;
-  State state = State::kEmpty;
-  std::shared_ptr<LinkSession> session;               ///< When connecting: waiting for hello.
-  std::uint64_t attempt = 0;                          ///< Tells a late end of an attempt that was given up.
-  std::shared_ptr<asio::cancellation_signal> cancel;  ///< Of this attempt; the coroutine of an earlier one may live on.
-};
-
 NodeLink::NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endpoint endpoint)
-    : shared_(std::move(shared)), config_(std::move(config)), endpoint_(std::move(endpoint)) {
-  for (std::size_t i = 0; i < shared_->config.connections_per_node; ++i)
-    slots_.push_back(std::make_unique<Slot>(*this));
-}
+    : shared_(std::move(shared)),
+      config_(std::move(config)),
+      endpoint_(std::move(endpoint)),
+      slots_(shared_->config.connections_per_node),
+      connect_back_off_({.min = shared_->config.backoff_min, .max = shared_->config.backoff_max, .jitter = 1}),
+      // A lane that lasted longer than two of the longest pauses has proved that the fabric carries messages.
+      messages_back_off_(
+          {.min = kMessagesBackoffMin, .max = kMessagesBackoffMax, .forget_after = 2 * kMessagesBackoffMax}),
+      breaker_(shared_->config.breaker_failures, shared_->config.breaker_open) {}
 
 NodeLink::~NodeLink() = default;
 
 // -- calls
 
 void NodeLink::start(Call& call, TimePoint deadline) {
-  call.link_ = this;
-  call.ended = false;
-  call.has_begun_ = call.answered_ = call.retried_ = false;
-  call.error = {};
-  if (!call.error_text.empty()) call.error_text.clear();
-  if (call.group != nullptr) ++call.group->running;
+  call.begin(*this);
   ++calls_;
-  if (closed_) return call.end(Errc::kUnavailable);
-  if (breaker_is_open()) {
-    if (probe_ != nullptr || shared_->clock.now() < breaker_until_) return call.end(Errc::kUnavailable);
-    probe_ = &call;
-  }
+  if (closed_ || !breaker_.admits(call, shared_->clock.now())) return call.end(Errc::kUnavailable);
   shared_->deadlines.add(call, deadline);
   LinkSession* session = nullptr;
   if (waiting_.empty() && !pumping_ && prepare(call, session) == Prepared::kReady) {
@@ -109,23 +78,22 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   if (up_count_ < slots_.size()) connect_missing();
   session = pick(call);
   if (session == nullptr) {
-    if (call.session_wanted && call.session_wanted->is_up()) return Prepared::kWait;
+    const LinkSession* const wanted = find(call.session_wanted.get());
+    if (wanted != nullptr && wanted->is_up()) return Prepared::kWait;
     return up_count_ + connecting_count_ > 0 ? Prepared::kNoRoom : Prepared::kFailed;
   }
-  if (call.space != Call::kNoSpace) {
-    if (session->opened(call.space) != LinkSession::Opened::kYes) {  // one round trip, or no session that takes it
-      return session->can_open(call.space) ? Prepared::kWait : Prepared::kTooLarge;
-    }
-    call.handle_ = session->space_handle(call.space);
+  if (call.space != Call::kNoSpace && session->spaces().state(call.space) != LinkSpaces::State::kYes) {
+    // One round trip, or no session that takes it.
+    return session->spaces().can_open(call.space) ? Prepared::kWait : Prepared::kTooLarge;
   }
   if (call.region) {
-    const LinkSession::Lent lent = session->lend(call.region);
-    if (lent == LinkSession::Lent::kPending) return Prepared::kWait;  // one round trip
+    const LinkRegions::State lent = session->lend(call.region);
+    if (lent == LinkRegions::State::kPending) return Prepared::kWait;  // one round trip
     // A device's memory is reached by RDMA or not at all; everything else goes inline then.
-    if (lent != LinkSession::Lent::kYes && call.region->is_device()) {
-      return lent == LinkSession::Lent::kRefused ? Prepared::kNotLent : Prepared::kFailed;
+    if (lent != LinkRegions::State::kYes && call.region->is_device()) {
+      return lent == LinkRegions::State::kRefused ? Prepared::kNotLent : Prepared::kFailed;
     }
-    if (lent != LinkSession::Lent::kYes) call.region.reset();
+    if (lent != LinkRegions::State::kYes) call.region.reset();
     if (!session->can_take_call()) return Prepared::kWait;  // lending took the last place, or failed
   }
   return Prepared::kReady;
@@ -134,25 +102,25 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
 /// The session with the least data under way: a lookup does not wait behind a transfer. First of all one that has the
 /// namespace open, so that the round trip of opening is waited for only where no session has; the others open it
 /// meanwhile. For a device's memory one that has it, since the others are no way at all.
-LinkSession* NodeLink::pick(const Call& call) const {
-  const bool must_open = call.space != Call::kNoSpace && !is_opened_somewhere(call.space);
-  if (call.session_wanted && call.session_wanted->is_up()) {
-    if (!call.session_wanted->can_take_call()) return nullptr;
-    if (call.space != Call::kNoSpace) call.session_wanted->open(call.space, /*must=*/true);
-    return call.session_wanted.get();
+LinkSession* NodeLink::pick(const Call& call) {
+  if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_up()) {
+    if (!wanted->can_take_call()) return nullptr;
+    if (call.space != Call::kNoSpace) wanted->spaces().open(call.space, /*must=*/true);
+    return wanted;
   }
+  const bool must_open = call.space != Call::kNoSpace && !is_opened_somewhere(call.space);
   const bool needs_region = call.region && call.region->is_device();
   LinkSession* best = nullptr;
   int best_rank = 0;
-  for (const auto& slot : slots_) {
-    if (slot->state != Slot::State::kUp || !slot->session->can_take_call()) continue;
-    LinkSession& session = *slot->session;
+  for (const Slot& slot : slots_) {
+    if (!slot.is_up() || !slot.session->can_take_call()) continue;
+    LinkSession& session = *slot.session;
     int rank = 0;
     if (call.space != Call::kNoSpace) {
-      session.open(call.space, must_open);
-      if (session.opened(call.space) == LinkSession::Opened::kYes) rank += 1;
+      session.spaces().open(call.space, must_open);
+      if (session.spaces().state(call.space) == LinkSpaces::State::kYes) rank += 1;
     }
-    if (needs_region && session.lend(call.region) == LinkSession::Lent::kYes) rank += 2;
+    if (needs_region && session.lend(call.region) == LinkRegions::State::kYes) rank += 2;
     if (best != nullptr) {
       const bool is_better = rank != best_rank ? rank > best_rank : session.load_bytes() < best->load_bytes();
       if (!is_better) continue;
@@ -163,42 +131,51 @@ LinkSession* NodeLink::pick(const Call& call) const {
   return best;
 }
 
-bool NodeLink::retry(Call& call, error_code why, LinkSession* session) {
-  if (call.space == Call::kNoSpace || closed_ || session == nullptr) return false;
+LinkSession* NodeLink::find(const CallSession* session) const {
+  if (session == nullptr) return nullptr;
+  for (const Slot& slot : slots_) {
+    if (slot.session.get() == session) return slot.session.get();
+  }
+  for (const auto& retired : retired_) {
+    if (retired.get() == session) return retired.get();
+  }
+  return nullptr;  // 5
+}
+
+bool NodeLink::try_again(Call& call, error_code why, CallSession& left) {
+  if (call.space == Call::kNoSpace || closed_) return false;
   if (why != Errc::kNoNamespace && why != Errc::kMismatch) return false;
-  if (session->forget_space(call.space, call.handle_) && why == Errc::kNoNamespace) {
+  LinkSession* const session = find(&left);
+  const bool was_open = session != nullptr && session->spaces().forget(call.space, call.space_handle());
+  if (was_open && why == Errc::kNoNamespace) {
     // The node has forgotten the namespace, and so most likely what it told the other sessions: the next try must not
     // meet the same there.
-    for (const auto& slot : slots_) {
-      if (slot->session && slot->session.get() != session) slot->session->forget_space(call.space);
+    for (const Slot& slot : slots_) {
+      if (slot.session && slot.session.get() != session) slot.session->spaces().forget(call.space);
     }
   }
   // A mismatch is a mistake on one of the two sides: the caller is told, and the next call opens anew. And a node that
   // has begun to answer knew the namespace: what it says now is not to be built upon.
-  if (why != Errc::kNoNamespace || call.retried_ || call.has_begun_) return false;
-  call.retried_ = true;
-  call.answered_ = false;
-  call.error_text.clear();
+  if (why != Errc::kNoNamespace || call.send_count() > 1 || call.has_begun()) return false;
   waiting_.push_back(&call);
   pump();
   return true;
 }
 
-void NodeLink::call_ended(const Call& call) {
+void NodeLink::call_ended(const Call& call, bool is_answered) {
   unqueue(call);
-  if (call.answered_) {
-    failures_in_row_ = 0;
-    backoff_ = {};
-  } else if (call.error == asio::error::timed_out && call.type != FrameType::kVerbsConnect) {
+  if (is_answered) {
+    breaker_.succeeded();
+    connect_back_off_.succeeded();
+  } else if (call.error() == asio::error::timed_out && call.type != FrameType::kVerbsConnect) {
     ++timeouts_;
-    last_error_ = call.error;
-    last_error_text_ = std::string(frame_type_name(call.type)) + " missed its deadline";
+    note_error(call.error(), std::string(frame_type_name(call.type)) + " missed its deadline");
     failure();
   }
 }
 
 void NodeLink::unqueue(const Call& call) {
-  if (probe_ == &call) probe_ = nullptr;
+  breaker_.let_go(call);
   if (waiting_.empty()) return;
   const auto found = std::find(waiting_.begin(), waiting_.end(), &call);
   if (found == waiting_.end()) return;
@@ -209,17 +186,15 @@ void NodeLink::unqueue(const Call& call) {
 // -- namespaces
 
 bool NodeLink::is_opened_somewhere(std::uint32_t space) const {
-  return std::ranges::any_of(slots_, [&](const auto& slot) {
-    return slot->state == Slot::State::kUp && slot->session->opened(space) != LinkSession::Opened::kNo;
+  return std::ranges::any_of(slots_, [&](const Slot& slot) {
+    return slot.is_up() && slot.session->spaces().state(space) != LinkSpaces::State::kNo;
   });
 }
 
 void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string& text) {
   if (!why || is_opened_somewhere(space)) return pump();
-  if (why != asio::error::timed_out) {  // that is in the books already
-    last_error_ = why;
-    last_error_text_ = text.empty() ? why.message() : text;
-  }
+  // A missed deadline is in the books already.
+  if (why != asio::error::timed_out) note_error(why, text.empty() ? why.message() : text);
   std::vector<Call*> failed;
   std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(failed),
                [&](const Call* call) { return call->space == space; });
@@ -227,8 +202,7 @@ void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string
     // The end of one may be the end of another, which may be gone by now.
     if (std::find(waiting_.begin(), waiting_.end(), call) == waiting_.end()) continue;
     unqueue(*call);
-    call->error_text = text;
-    call->end(why);
+    call->end(why, text);
   }
 }
 
@@ -237,68 +211,60 @@ void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string
 void NodeLink::connect_missing() {
   if (closed_ || up_count_ + connecting_count_ == slots_.size()) return;
   std::erase_if(retired_, [](const auto& session) { return session->has_ended(); });
-  const TimePoint now = shared_->clock.now();
-  if (now < next_attempt_ || retired_.size() >= kRetiredMax) return;
-  for (const auto& slot : slots_) {
-    if (slot->state != Slot::State::kEmpty) continue;
-    slot->state = Slot::State::kConnecting;
+  if (!connect_back_off_.is_due(shared_->clock.now()) || retired_.size() >= kRetiredMax) return;
+  for (Slot& slot : slots_) {
+    if (!slot.is_empty()) continue;
+    slot.attempt = std::make_shared<ConnectAttempt>(shared_, static_cast<ConnectAttempt::Listener&>(*this));
     ++connecting_count_;
-    const std::uint64_t attempt = ++slot->attempt;
-    shared_->deadlines.add(*slot, now + shared_->config.connect_timeout);
-    slot->cancel = std::make_shared<asio::cancellation_signal>();
-    const auto ended = [self = shared_from_this(), &slot = *slot, attempt,
-                        cancel = slot->cancel](std::exception_ptr exception) {
-      if (exception && slot.attempt == attempt && !slot.session && !self->closed_) {
-        self->connect_failed(slot, asio::error::operation_aborted, "connecting failed");
-      }
-    };
-    asio::co_spawn(shared_->executor, connect(shared_from_this(), *slot, attempt),
-                   asio::bind_cancellation_slot(slot->cancel->slot(), ended));
+    slot.attempt->begin(endpoint_);
   }
 }
 
-asio::awaitable<void> NodeLink::connect(std::shared_ptr<NodeLink> self, Slot& slot, std::uint64_t attempt) {
-  const Endpoint endpoint = self->endpoint_;
-  const asio::any_io_executor executor = self->shared_->executor;
-  auto stream = co_await self->shared_->network.connect(endpoint, executor);
-  if (self->closed_ || slot.attempt != attempt) co_return;
-  if (!stream) {
-    const error_code why = stream.error();
-    self->connect_failed(slot, why, "connect: " + why.message());
-    co_return;
-  }
-  slot.session = std::make_shared<LinkSession>(self->shared_, *self, std::move(*stream));
-  slot.session->start();
+NodeLink::Slot* NodeLink::find_slot(const ConnectAttempt& attempt) {
+  const auto found = std::ranges::find_if(slots_, [&](const Slot& slot) { return slot.attempt.get() == &attempt; });
+  return found == slots_.end() ? nullptr : &*found;
 }
 
-void NodeLink::connect_failed(Slot& slot, error_code why, std::string text) {
-  KV_ASSERT(slot.state == Slot::State::kConnecting);
-  shared_->deadlines.remove(slot);
-  slot.state = Slot::State::kEmpty;
-  slot.session.reset();
-  ++slot.attempt;
+void NodeLink::connected(ConnectAttempt& attempt, std::unique_ptr<Stream> stream) {
+  Slot* const slot = find_slot(attempt);
+  KV_ASSERT(slot != nullptr && !slot->session && !closed_);
+  slot->session = std::make_shared<LinkSession>(shared_, static_cast<LinkSession::Listener&>(*this), std::move(stream));
+  slot->session->start();
+}
+
+void NodeLink::connect_failed(ConnectAttempt& attempt, error_code why, std::string text) {
+  Slot* const slot = find_slot(attempt);
+  KV_ASSERT(slot != nullptr);
+  if (slot->session) slot->session->close();  // hello did not come
+  failed_to_connect(*slot, why, std::move(text));
+}
+
+void NodeLink::failed_to_connect(Slot& slot, error_code why, std::string text) {
+  KV_ASSERT(slot.attempt && connecting_count_ > 0);
+  slot.attempt->end();
+  slot = {};
   --connecting_count_;
-  last_error_ = why;
-  last_error_text_ = std::move(text);
-  back_off();
+  note_error(why, std::move(text));
+  connect_back_off_.failed(shared_->clock.now(), shared_->random);
   if (up_count_ == 0) failure();
   pump();  // what waits has nothing to wait for, perhaps
 }
 
 void NodeLink::session_up(LinkSession& session) {
-  for (const auto& slot : slots_) {
-    if (slot->session.get() != &session) continue;
-    shared_->deadlines.remove(*slot);
-    slot->state = Slot::State::kUp;
+  for (Slot& slot : slots_) {
+    if (slot.session.get() != &session) continue;
+    KV_ASSERT(slot.attempt && connecting_count_ > 0);
+    slot.attempt->end();
+    slot.attempt.reset();
     --connecting_count_;
     ++up_count_;
   }
   ++connects_;
-  node_id_ = session.node_id();
+  node_id_ = session.terms().node_id;
   // What is left of another life: a process that ends while its successor listens already.
-  for (const auto& slot : slots_) {
-    const auto other = slot->session;
-    if (slot->state == Slot::State::kUp && !other->is_same_life(session)) retire(*other);
+  for (const Slot& slot : slots_) {
+    const auto other = slot.session;
+    if (slot.is_up() && !other->terms().is_same_life(session.terms())) retire(*other);
   }
   pump();
 }
@@ -306,15 +272,14 @@ void NodeLink::session_up(LinkSession& session) {
 void NodeLink::session_ended(LinkSession& session, error_code why, std::string text) {
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
   if (!session.has_ended()) retired_.push_back(session.shared_from_this());  // it waits for the node to close
-  for (const auto& slot : slots_) {
-    if (slot->session.get() != &session) continue;
-    if (slot->state == Slot::State::kConnecting) return connect_failed(*slot, why, std::move(text));
-    slot->session.reset();
-    slot->state = Slot::State::kEmpty;
+  for (Slot& slot : slots_) {
+    if (slot.session.get() != &session) continue;
+    if (slot.attempt) return failed_to_connect(slot, why, std::move(text));
+    KV_ASSERT(up_count_ > 0);
+    slot = {};
     --up_count_;
-    last_error_ = why;
-    last_error_text_ = std::move(text);
-    back_off();
+    note_error(why, std::move(text));
+    connect_back_off_.failed(shared_->clock.now(), shared_->random);
     if (!session.lost_messages()) failure();  // the node is well, as far as this goes
     break;
   }
@@ -322,52 +287,38 @@ void NodeLink::session_ended(LinkSession& session, error_code why, std::string t
 }
 
 void NodeLink::retire(LinkSession& session) {
-  for (const auto& slot : slots_) {
-    if (slot->session.get() != &session || slot->state != Slot::State::kUp) continue;
-    retired_.push_back(std::move(slot->session));
-    slot->session.reset();
-    slot->state = Slot::State::kEmpty;
+  for (Slot& slot : slots_) {
+    if (slot.session.get() != &session || !slot.is_up()) continue;
+    KV_ASSERT(up_count_ > 0);
+    retired_.push_back(std::move(slot.session));
+    slot = {};
     --up_count_;
-    retired_.back()->retire();
+    session.retire();  // may end it, and take it out of the list
     return;
   }
 }
 
 void NodeLink::retired_ended(LinkSession& session) {
+  KV_ASSERT(session.has_ended());
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
+}
+
+void NodeLink::note_error(error_code why, std::string text) {
+  last_error_ = why;
+  last_error_text_ = std::move(text);
 }
 
 void NodeLink::failure() {
   ++failures_;
-  ++failures_in_row_;
-  if (breaker_is_open()) breaker_until_ = shared_->clock.now() + shared_->config.breaker_open;
-}
-
-void NodeLink::back_off() {
-  const TimePoint now = shared_->clock.now();
-  if (now < next_attempt_) return;  // several connections failed together: once is enough
-  const ClientConfig& config = shared_->config;
-  backoff_ = std::clamp(backoff_ * 2, config.backoff_min, config.backoff_max);
-  std::uniform_int_distribution<Duration::rep> jitter(0, backoff_.count());
-  next_attempt_ = now + Duration(jitter(shared_->random));
-}
-
-void NodeLink::messages_broke() {
-  const TimePoint now = shared_->clock.now();
-  if (now < next_messages_) return;  // several sessions lost theirs together: once is enough
-  const bool lasted = now >= next_messages_ + 2 * kMessagesBackoffMax;
-  messages_backoff_ =
-      lasted ? kMessagesBackoffMin : std::clamp(messages_backoff_ * 2, kMessagesBackoffMin, kMessagesBackoffMax);
-  next_messages_ = now + messages_backoff_;
+  breaker_.failed(shared_->clock.now());
 }
 
 void NodeLink::close() {
   closed_ = true;
-  for (const auto& slot : slots_) {
-    shared_->deadlines.remove(*slot);
-    ++slot->attempt;
-    slot->give_up();
-    if (const auto session = std::exchange(slot->session, nullptr)) session->close();
+  for (Slot& slot : slots_) {
+    Slot closed = std::exchange(slot, {});
+    if (closed.attempt) closed.attempt->end();
+    if (closed.session) closed.session->close();
   }
   for (const auto& session : std::exchange(retired_, {})) session->close();
   while (!waiting_.empty()) {
@@ -378,8 +329,8 @@ void NodeLink::close() {
 }
 
 void NodeLink::take_back(const LentMemory::Region& region) {
-  for (const auto& slot : slots_) {
-    if (slot->state == Slot::State::kUp) slot->session->take_back(region);
+  for (const Slot& slot : slots_) {
+    if (slot.is_up()) slot.session->take_back(region);
   }
   for (const auto& session : retired_) session->take_back(region);
 }
@@ -388,11 +339,11 @@ NodeLink::LendState NodeLink::lend(const std::shared_ptr<LentMemory::Region>& re
   if (up_count_ < slots_.size()) connect_missing();
   LendState state;
   state.pending = connecting_count_;
-  for (const auto& slot : slots_) {
-    if (slot->state != Slot::State::kUp) continue;
-    const LinkSession::Lent lent = slot->session->lend(region);
-    state.lent += lent == LinkSession::Lent::kYes;
-    state.pending += lent == LinkSession::Lent::kPending || lent == LinkSession::Lent::kNotNow;
+  for (const Slot& slot : slots_) {
+    if (!slot.is_up()) continue;
+    const LinkRegions::State lent = slot.session->lend(region);
+    state.lent += lent == LinkRegions::State::kYes;
+    state.pending += lent == LinkRegions::State::kPending || lent == LinkRegions::State::kNotNow;
   }
   return state;
 }
@@ -403,7 +354,7 @@ NodeStatus NodeLink::status() const {
   status.endpoint = config_.endpoint;
   status.node_id = node_id_;
   status.connected = up_count_ > 0;
-  status.breaker_open = breaker_is_open();
+  status.breaker_open = breaker_.is_open();
   switch (endpoint_.scheme) {
     case Endpoint::Scheme::kTcp: status.peer_transport = "tcp"; break;
     case Endpoint::Scheme::kUnix: status.peer_transport = "unix"; break;
@@ -411,11 +362,11 @@ NodeStatus NodeLink::status() const {
   }
   status.rdma_text = shared_->verbs.why();
   bool has_lent = false;
-  for (const auto& slot : slots_) {
-    if (slot->state != Slot::State::kUp) continue;
-    has_lent = has_lent || slot->session->has_lent_memory();
-    status.rdma_lanes += std::popcount(slot->session->lanes_up());
-    if (const std::string why = slot->session->lanes_why(); !why.empty()) status.rdma_text = why;
+  for (const Slot& slot : slots_) {
+    if (!slot.is_up()) continue;
+    has_lent = has_lent || slot.session->shares_memory();
+    status.rdma_lanes += std::popcount(slot.session->lanes_up());
+    if (const std::string why = slot.session->lanes_why(); !why.empty()) status.rdma_text = why;
   }
   if (has_lent) status.peer_transport += "+memfd";
   if (status.rdma_lanes > 0) status.peer_transport += "+verbs";

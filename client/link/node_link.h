@@ -2,13 +2,16 @@
 // session.
 #pragma once
 
-#include <boost/asio/cancellation_signal.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/back_off.h"
+#include "client/link/breaker.h"
+#include "client/link/call.h"
+#include "client/link/connect_attempt.h"
 #include "client/link/link_session.h"
 
 namespace kv {
@@ -23,8 +26,9 @@ namespace kv {
 ///   4. All that was agreed with a node - handles of namespaces and regions, leases, lanes - belongs to the session
 ///      where it was agreed, and ends with it. A session of another life of the node, which may have the same id, is
 ///      retired as soon as a newer one is met.
-/// Thread safety: none; on the client's executor.
-class NodeLink : public std::enable_shared_from_this<NodeLink> {
+///   5. A session that has not ended is in a slot or among the retired ones.
+/// Thread safety: none; on the client's executor. close() comes before the destructor.
+class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Listener {
  public:
   NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endpoint endpoint);
   ~NodeLink();
@@ -42,52 +46,61 @@ class NodeLink : public std::enable_shared_from_this<NodeLink> {
   void take_back(const LentMemory::Region& region);  ///< Before its memory is given up.
   NodeStatus status() const;
 
-  // From sessions and calls.
-  void session_up(LinkSession& session);
-  void session_ended(LinkSession& session, error_code why, std::string text);
-  void retire(LinkSession& session);
-  void retired_ended(LinkSession& session);
-  void pump();  ///< Sends what can be sent by now.
-  /// True if the call goes on. `session`: where it was answered, or nullptr.
-  bool retry(Call& call, error_code why, LinkSession* session);
-  void open_ended(std::uint32_t space, error_code why, const std::string& text);
-  void call_ended(const Call& call);
-  void unqueue(const Call& call);
+ private:
+  /// One of the connections: nothing, being made, or up.
+  struct Slot {
+    std::shared_ptr<ConnectAttempt> attempt;  ///< Null: not being made.
+    std::shared_ptr<LinkSession> session;     ///< Beside an attempt: waiting for hello.
+    bool is_empty() const { return !attempt && !session; }
+    bool is_up() const { return !attempt && session; }
+  };
+  enum class Prepared : std::uint8_t { kReady, kWait, kNoRoom, kFailed, kNotLent, kTooLarge };
+
+  // LinkSession::Listener
+  void session_up(LinkSession& session) override;
+  void session_ended(LinkSession& session, error_code why, std::string text) override;
+  void retired_ended(LinkSession& session) override;
+  void session_silent(LinkSession& session) override { retire(session); }
+  void open_ended(std::uint32_t space, error_code why, const std::string& text) override;
+  void pump() override;  ///< Sends what can be sent by now.
   /// The lane for messages broke, and its session with it. It is tried again after a pause that grows, so that a fabric
   /// that carries no messages does not cost one session after the other.
-  void messages_broke();
-  bool may_try_messages() const { return shared_->clock.now() >= next_messages_; }
-
- private:
-  struct Slot;
-  enum class Prepared { kReady, kWait, kNoRoom, kFailed, kNotLent, kTooLarge };
+  void messages_broke() override { messages_back_off_.failed(shared_->clock.now()); }
+  bool may_try_messages() const override { return messages_back_off_.is_due(shared_->clock.now()); }
+  // CallOwner
+  bool try_again(Call& call, error_code why, CallSession& session) override;
+  void call_ended(const Call& call, bool is_answered) override;
+  void call_destroyed(const Call& call) override { unqueue(call); }
+  // ConnectAttempt::Listener
+  void connected(ConnectAttempt& attempt, std::unique_ptr<Stream> stream) override;
+  void connect_failed(ConnectAttempt& attempt, error_code why, std::string text) override;
 
   Prepared prepare(Call& call, LinkSession*& session);
-  LinkSession* pick(const Call& call) const;
+  LinkSession* pick(const Call& call);
+  /// nullptr: it has ended.
+  LinkSession* find(const CallSession* session) const;
+  Slot* find_slot(const ConnectAttempt& attempt);
   /// Whether a session that is up has the namespace open, or is opening it.
   bool is_opened_somewhere(std::uint32_t space) const;
+  void unqueue(const Call& call);
   void connect_missing();
-  static asio::awaitable<void> connect(std::shared_ptr<NodeLink> self, Slot& slot, std::uint64_t attempt);
-  void connect_failed(Slot& slot, error_code why, std::string text);
+  void failed_to_connect(Slot& slot, error_code why, std::string text);
+  void retire(LinkSession& session);
+  void note_error(error_code why, std::string text);
   void failure();
-  void back_off();
-  bool breaker_is_open() const { return failures_in_row_ >= shared_->config.breaker_failures; }
 
   std::shared_ptr<ClientShared> shared_;
   const NodeConfig config_;
   const Endpoint endpoint_;
-  std::vector<std::unique_ptr<Slot>> slots_;           ///< connections_per_node.
+  std::vector<Slot> slots_;                            ///< connections_per_node; never moved.
   std::vector<std::shared_ptr<LinkSession>> retired_;  ///< Out of use, with unfinished business.
   std::vector<Call*> waiting_;                         ///< In order of start.
   bool pumping_ = false, pump_again_ = false, closed_ = false;
 
   std::string node_id_;
-  std::size_t up_count_ = 0, connecting_count_ = 0;
-  TimePoint next_attempt_{}, next_messages_{};
-  Duration backoff_{}, messages_backoff_{};
-  std::size_t failures_in_row_ = 0;
-  TimePoint breaker_until_{};
-  const Call* probe_ = nullptr;
+  std::size_t up_count_ = 0, connecting_count_ = 0;  ///< Slots.
+  BackOff connect_back_off_, messages_back_off_;
+  Breaker breaker_;
 
   std::uint64_t calls_ = 0, failures_ = 0, timeouts_ = 0, connects_ = 0;
   error_code last_error_;

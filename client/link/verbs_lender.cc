@@ -20,7 +20,7 @@ VerbsLender::VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::De
       provider_(provider),
       slow_calls_(/*in_place=*/provider != nullptr) {}
 
-VerbsLender::~VerbsLender() { *alive_ = false; }
+VerbsLender::~VerbsLender() = default;
 
 void VerbsLender::open() {
   const bool may_try = state_ == State::kIdle || (state_ == State::kUnavailable && clock_.now() >= open_again_);
@@ -46,14 +46,15 @@ void VerbsLender::open() {
     attempt->open->devices = std::move(*devices);
     attempt->is_open = true;
   };
-  slow_calls_.run(open_all, executor_, [this, alive = alive_, attempt] {
-    if (!*alive) return;
+  const auto opened = [this, attempt] {
+    KV_ASSERT(is_opening_);
     is_opening_ = false;
     why_ = std::move(attempt->why);
     state_ = attempt->is_open ? State::kReady : State::kUnavailable;
     if (attempt->is_open) open_ = std::move(attempt->open);
     open_again_ = attempt->may_come ? clock_.now() + kOpenPause : TimePoint::max();
-  });
+  };
+  slow_calls_.run(open_all, executor_, lifeline_.guard(opened));
 }
 
 VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMemory::Region>& region) {
@@ -74,10 +75,12 @@ VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMe
     entry->is_registered = made.has_value();
     if (made) entry->memory = std::move(*made);
   };
-  slow_calls_.run(register_all, executor_, [this, alive = alive_, entry] {
+  const auto registered = [this, entry] {
+    KV_ASSERT(entry->state == Registration::kPending);
     entry->state = entry->is_registered ? Registration::kReady : Registration::kFailed;
-    if (*alive && !entry->why.empty()) why_ = entry->why;
-  });
+    if (!entry->why.empty()) why_ = entry->why;
+  };
+  slow_calls_.run(register_all, executor_, lifeline_.guard(registered));
   return entry->state;
 }
 
@@ -97,9 +100,7 @@ void VerbsLender::forget(const LentMemory::Region& region, std::function<void()>
     (*entry)->memory.reset();
     entry->reset();
   };
-  slow_calls_.run(let_go, executor_, [alive = alive_, then = std::move(then)] {
-    if (*alive) then();
-  });
+  slow_calls_.run(let_go, executor_, lifeline_.guard(std::move(then)));
 }
 
 }  // namespace kv

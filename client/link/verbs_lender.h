@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "client/link/lent_memory.h"
+#include "client/link/lifeline.h"
 #include "transport/verbs/verbs_devices.h"
 
 namespace kv {
@@ -70,7 +71,7 @@ class VerbsLender {
   std::string why_;
   std::shared_ptr<Open> open_;
   std::map<const LentMemory::Region*, std::shared_ptr<Entry>> entries_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< For what comes back from the thread.
+  Lifeline lifeline_;  ///< For what comes back from the thread.
   verbs::SlowCalls slow_calls_;
 };
 

@@ -1,0 +1,95 @@
+#include "client/link/call.h"
+
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+
+Call::~Call() {
+  if (session_ != nullptr) {
+    session_->forget(*this);
+  } else if (!has_ended()) {
+    owner_->call_destroyed(*this);
+  }
+}
+
+std::string Call::on_more(CallSession&, const FrameReader::Frame& frame) {
+  return std::string("a partial answer to ") + frame_type_name(frame.header.type);
+}
+
+void Call::begin(CallOwner& owner) {
+  KV_ASSERT(state_ == State::kEnded && session_ == nullptr && !is_linked());
+  state_ = State::kWaiting;
+  owner_ = &owner;
+  has_begun_ = false;
+  send_count_ = 0;
+  error_ = {};
+  error_text_.clear();
+  if (group != nullptr) ++group->running;
+}
+
+error_code Call::send_on(CallSession& session, std::uint64_t request_id, std::uint32_t space_handle) {
+  KV_ASSERT(state_ == State::kWaiting && session_ == nullptr);
+  state_ = State::kSent;
+  session_ = &session;
+  request_id_ = request_id;
+  space_handle_ = space_handle;
+  has_begun_ = false;
+  ++send_count_;
+  const error_code error = send(session);
+  if (error) {
+    state_ = State::kWaiting;
+    session_ = nullptr;
+  }
+  return error;
+}
+
+std::string Call::part_came(const FrameReader::Frame& frame) {
+  KV_ASSERT(state_ == State::kSent);
+  has_begun_ = true;
+  return on_more(*session_, frame);
+}
+
+void Call::payload_came(const BlockSink& sink) {
+  KV_ASSERT(state_ == State::kSent && has_begun_);
+  on_payload(sink);
+}
+
+std::string Call::last_came(const FrameReader::Frame& frame) {
+  KV_ASSERT(state_ == State::kSent);
+  return on_last(frame);
+}
+
+void Call::on_deadline() {
+  if (session_ != nullptr) {
+    session_->abandon(*this);
+  } else {
+    end(asio::error::timed_out);
+  }
+}
+
+void Call::end(error_code why, std::string text, bool is_answered) {
+  KV_ASSERT(state_ != State::kEnded && (session_ != nullptr) == (state_ == State::kSent));  // 3
+  CallSession* const session = std::exchange(session_, nullptr);
+  state_ = State::kWaiting;
+  if (session != nullptr) {
+    on_leave(*session);  // before another session has the call
+    if (owner_->try_again(*this, why, *session)) return;
+  }
+  if (is_linked()) unlink();  // from the deadlines
+  error_ = why;
+  error_text_ = std::move(text);
+  state_ = State::kEnded;
+  owner_->call_ended(*this, is_answered);
+  if (group != nullptr) {
+    KV_ASSERT(group->running > 0);
+    --group->running;
+    group->event.set();
+  }
+  on_end(session);
+}
+
+std::uint64_t Call::space_check() const { return namespace_check(session_->shared().spaces[space]->id); }
+
+}  // namespace kv

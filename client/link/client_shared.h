@@ -1,0 +1,49 @@
+// client/link/client_shared.h: what all links and sessions of one client share.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "client/client.h"
+#include "client/link/deadline_queue.h"
+#include "client/link/lent_memory.h"
+#include "client/link/verbs_lender.h"
+#include "transport/wire_generated.h"
+
+namespace kv {
+
+/// Held by shared_ptr, since the coroutines of closed sessions end a little later than the client.
+///   1. After DeadlineQueue::close() nothing touches `network` or `clock` again: the caller may destroy both.
+///   2. `spaces` only grows, so that a Space stays valid for the client's life.
+///   3. Nobody keeps a request in `builder` over a suspension: the next request overwrites it.
+/// Thread safety: none; on the client's executor.
+struct ClientShared {
+  ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v);
+  ~ClientShared();
+
+  /// The builder, empty.
+  flatbuffers::FlatBufferBuilder& new_request() {
+    builder.Clear();
+    return builder;
+  }
+
+  asio::any_io_executor executor;
+  ClientConfig config;
+  Network& network;
+  Clock& clock;
+  DeadlineQueue deadlines;
+  LentMemory memory;
+  VerbsLender verbs;
+  flatbuffers::FlatBufferBuilder builder{4096};  ///< One for all requests: it keeps its memory.
+  std::mt19937_64 random;
+  struct SpaceInfo {
+    NamespaceRecord record;
+    NamespaceId id;
+  };
+  std::vector<std::unique_ptr<const SpaceInfo>> spaces;  ///< By Space.
+  std::size_t call_count = 0;                            ///< Verbs in progress, at most calls_max.
+};
+
+}  // namespace kv

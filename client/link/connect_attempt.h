@@ -1,0 +1,50 @@
+// client/link/connect_attempt.h: one try to connect to a node, hello included.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <memory>
+#include <string>
+
+#include "client/link/client_shared.h"
+#include "client/link/deadline_queue.h"
+#include "transport/stream.h"
+
+namespace kv {
+
+/// From begin() on until its listener calls end(), or is told of the failure.
+///   1. Ends by connect_timeout, hello included: the stream is handed over before, but the deadline stays set.
+///   2. After end(), and after the failure, the listener is not told anything more. The coroutine may live on a little:
+///      it holds the attempt, and nothing of the listener's.
+/// Thread safety: none; on the client's executor.
+class ConnectAttempt final : public DeadlineEntry, public std::enable_shared_from_this<ConnectAttempt> {
+ public:
+  class Listener {
+   public:
+    virtual void connected(ConnectAttempt& attempt, std::unique_ptr<Stream> stream) = 0;  ///< Hello comes next.
+    /// The attempt is over, perhaps after connected().
+    virtual void connect_failed(ConnectAttempt& attempt, error_code why, std::string text) = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+
+  /// `listener` outlives the attempt's end.
+  ConnectAttempt(std::shared_ptr<ClientShared> shared, Listener& listener);
+
+  void begin(const Endpoint& endpoint);  ///< Once. May tell the listener before it returns.
+  void end();                            ///< By the listener's wish: hello has come, or the link is closed.
+
+ private:
+  static asio::awaitable<void> run(std::shared_ptr<ConnectAttempt> self, Endpoint endpoint);
+  void on_deadline() override;
+  void fail(error_code why, std::string text);
+  void stop_coroutine();
+
+  std::shared_ptr<ClientShared> shared_;
+  Listener* listener_;         ///< nullptr: over.
+  bool is_connected_ = false;  ///< The coroutine has done its work.
+  asio::cancellation_signal cancel_;
+};
+
+}  // namespace kv

@@ -1,0 +1,33 @@
+// client/link/lifeline.h: callbacks that outlive the object they are for.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+namespace kv {
+
+/// A member of an object whose work is done on another thread: what comes back from there after the object is gone must
+/// find nothing.
+///   1. A guarded callback runs only while its Lifeline exists.
+/// Thread safety: guard(), the destructor and the guarded calls on one executor. A guarded callback may be destroyed on
+/// any thread.
+class Lifeline {
+ public:
+  Lifeline() : end_(std::make_shared<End>()) {}
+  Lifeline(const Lifeline&) = delete;
+  Lifeline& operator=(const Lifeline&) = delete;
+
+  /// `f`, or nothing once this is gone.
+  template <class F>
+  auto guard(F f) const {
+    return [end = std::weak_ptr<const End>(end_), f = std::move(f)](auto&&... arguments) {
+      if (!end.expired()) f(std::forward<decltype(arguments)>(arguments)...);
+    };
+  }
+
+ private:
+  struct End {};
+  std::shared_ptr<const End> end_;
+};
+
+}  // namespace kv
