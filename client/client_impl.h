@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
 #include "client/client.h"
 #include "client/cluster_map.h"
 #include "client/link/node_link.h"
@@ -106,6 +107,20 @@ std::shared_ptr<LentMemory::Region> find_region(const LentMemory& memory, std::s
     }
   }
   return region;
+}
+
+/// Where `block` begins in `region`, as requests name it.
+inline std::uint64_t offset_in(const LentMemory::Region& region, std::span<const std::byte> block) {
+  const std::span<const std::byte> bytes = region.bytes();
+  const auto offset = static_cast<std::size_t>(block.data() - bytes.data());
+  KV_ASSERT(offset <= bytes.size() && block.size() <= bytes.size() - offset);  // before a node may touch it
+  return offset;
+}
+
+/// What is left until a deadline, at least 1: a node takes 0 for its own limit.
+inline std::uint64_t time_left_us(TimePoint until, const Clock& clock) {
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - clock.now()).count();
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1));
 }
 
 /// False if some of `blocks` are in a device's memory, but not all in `region`: the rest would be touched by our

@@ -1,10 +1,10 @@
 // client/get.cc: the whole read. A block enters as a hash and leaves as verified bytes in the caller's memory.
 //
-// get() asks each owner for its part of the chain, all at once. The answers come as parts: some blocks of one segment
-// that follow in the same frame and are verified while they land (inline), or that lie in the lent region already and
-// are verified at the mark (memfd, verbs). The result is cut at the first block, over the whole chain, that did not
-// make it. What lands in a device's memory is the caller's to verify, on that device: there the part's checksums are
-// handed on.
+// get() asks each owner for its part of the chain, all at once. Answers come in parts, each some blocks of one segment.
+// Their bytes follow in the same frame and are verified while they land (inline); or they lie in the lent region
+// already and are verified there (memfd, RDMA). The result is cut at the first block of the whole chain that did not
+// make it. What lands in a device's memory is for the caller to verify, on that device: the part's checksums are handed
+// on.
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <utility>
@@ -33,8 +33,11 @@ struct GetPlan {
   std::shared_ptr<LentMemory::Region> region;  ///< That holds all destinations, if there is one.
 };
 
-/// The part of a get that one node answers. Parts of the answer come in order: segment by segment, and in each block by
-/// block; what the node says otherwise is a violation.
+/// The part of a get that one node answers, landing.
+///   1. Parts come in order: segment by segment, and in each block by block. Anything else is a violation.
+///   2. A block counts as good only if it passed in this segment and in all before it, and all blocks before it did.
+///   3. Memory that the node may still write is, of the segment at hand, next_block_ and what follows, and all of the
+///      segments after it: unfinished_destinations().
 class GetCall final : public Call {
  public:
   GetCall() { type = FrameType::kGet; }
@@ -80,7 +83,10 @@ class GetCall final : public Call {
   std::size_t segment_bytes(std::size_t segment) const {
     return static_cast<std::size_t>(plan->ends[segment]) - segment_begin(segment);
   }
-  void tell(std::size_t own, std::span<const std::uint64_t> sums);
+  std::string check(const wire::GetPart& part) const;  ///< Empty, or how it breaks 1.
+  /// Where block `own` of the node's part lands in the segment at hand, and how its bytes are verified.
+  BlockTarget target(const CallSession& session, std::size_t own, std::span<const std::uint64_t> sums) const;
+  void tell(std::size_t own, std::span<const std::uint64_t> sums) const;
   void next_segment();
   void landed(std::size_t good, std::size_t count);  ///< Of `count` blocks after next_block_, the first `good` passed.
 
@@ -96,15 +102,23 @@ class GetCall final : public Call {
   boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of the segments that are done.
 };
 
+bool passes(const BlockTarget& target) {
+  for (std::size_t s = 0; s < target.checksums.size(); ++s) {
+    const std::size_t at = s * kStripeBytes;
+    const auto stripe = target.bytes.subspan(at, std::min(kStripeBytes, target.bytes.size() - at));
+    if (stripe_checksum(target.seed, target.first_stripe + s, stripe) != target.checksums[s]) return false;
+  }
+  return true;
+}
+
 error_code GetCall::send(CallSession& session) {
   forget_answer();
-  if (!plan->checksums.empty() && session.terms().version < 2)
-    return Errc::kUnsupported;  // the caller expects other seeds
+  const LinkTerms& terms = session.terms();
+  if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller expects other seeds
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
   const std::size_t overhead = kTableOverheadBytes + plan->ends.size() * sizeof(std::uint64_t);
-  const std::size_t room =
-      session.terms().table_bytes_max - std::min<std::size_t>(session.terms().table_bytes_max, overhead);
-  asked_ = std::min({chain->hashes.size(), std::size_t{session.terms().chain_blocks_max}, room / per_block});
+  const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, overhead);
+  asked_ = std::min({chain->hashes.size(), std::size_t{terms.chain_blocks_max}, room / per_block});
   if (asked_ == 0) return Errc::kTooLarge;
   limit_ = asked_;
 
@@ -117,17 +131,14 @@ error_code GetCall::send(CallSession& session) {
     std::uint64_t* list = nullptr;
     offsets = builder.CreateUninitializedVector(asked_, &list);
     for (std::size_t i = 0; i < asked_; ++i) {
-      list[i] = static_cast<std::uint64_t>(plan->blocks[chain->position(i)].data() - region->bytes().data());
+      list[i] = offset_in(*region, plan->blocks[chain->position(i)]);
     }
   }
   if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
-  const auto left =
-      std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
-  builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, handle, offsets, ends,
-                                        plan->memory_only ? kTierMemory : kTierDisk,
-                                        static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)),
-                                        region ? session.lanes_for(*region) : 0, space_check()));
+  builder.Finish(wire::CreateGetRequest(
+      builder, space_handle(), hashes, own_lease, handle, offsets, ends, plan->memory_only ? kTierMemory : kTierDisk,
+      time_left_us(plan->until, session.shared().clock), region ? session.lanes_for(*region) : 0, space_check()));
   // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
   if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
     const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);
@@ -141,28 +152,19 @@ error_code GetCall::send(CallSession& session) {
 std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
   const auto* part = read_table<wire::GetPart>(frame.table);
   if (part == nullptr || part->block_count() == 0) return "get: a part without blocks";
+  // The node holds fewer blocks than it was asked for: the first segment shows it by ending early.
   if (part->segment() == segment_ + 1 && part->first_block() == 0 && segment_ == 0 && next_block_ > 0) next_segment();
-  if (part->segment() != segment_ || segment_ >= plan->ends.size() || part->first_block() != next_block_) {
-    return "get: part of segment " + std::to_string(part->segment()) + " block " + std::to_string(part->first_block()) +
-           " out of order";
-  }
-  if (part->block_count() > limit_ - next_block_) {
-    return "get: " + std::to_string(part->block_count()) + " blocks in a part, " +
-           std::to_string(limit_ - next_block_) + " are left";
-  }
-  const std::size_t begin = segment_begin(segment_), bytes = segment_bytes(segment_);
-  const std::size_t stripes = stripe_count(bytes), count = part->block_count();
-  const std::size_t sum_count = part->checksums() == nullptr ? 0 : part->checksums()->size();
-  if (sum_count != count * stripes) {
-    return "get: " + std::to_string(sum_count) + " checksums for " + std::to_string(count * stripes) + " stripes";
-  }
-  const std::span<const std::uint64_t> sums(part->checksums()->data(), sum_count);  // little endian, as this host is
+  std::string what = check(*part);
+  if (!what.empty()) return what;
 
-  const std::size_t first = next_block_;  // landed() moves it on
-  std::vector<BlockTarget> verify_here;
+  const std::size_t first = next_block_, count = part->block_count();  // landed() moves next_block_ on
+  const std::size_t bytes = segment_bytes(segment_), stripes = stripe_count(bytes);
+  const std::span<const std::uint64_t> sums(part->checksums()->data(), count * stripes);  // little endian, as this host
+  const auto sums_of = [&](std::size_t i) { return sums.subspan(i * stripes, stripes); };
   // A node sends inline what it cannot move into the region: blocks on disk, when it moves by RDMA.
   const bool is_inline = !region || frame.header.payload_bytes > 0;
   const bool is_device = region && region->is_device();
+
   if (is_inline && is_device) {  // the node lost its lanes; nothing here may write there
     if (frame.header.payload_bytes != count * bytes) return "get: a payload of another size";
     if (!is_cut_) session.send_cancel(request_id());
@@ -171,43 +173,66 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
     landed(0, count);
     return {};
   }
-  std::vector<BlockTarget>& targets = is_inline ? session.land() : verify_here;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t own = first + i;
-    BlockTarget target;
-    target.bytes = plan->blocks[chain->position(own)].subspan(begin, bytes);
-    target.seed = session.terms().version < 2 ? checksum_seed_v1(plan->space_id, chain->hashes[own])
-                                              : checksum_seed(plan->space_id, chain->hashes[own]);
-    target.first_stripe = begin / kStripeBytes;
-    tell(own, sums.subspan(i * stripes, stripes));
-    if (plan->verify && !is_device) target.checksums = sums.subspan(i * stripes, stripes);
-    if (is_inline) {
-      targets.push_back(target);
-      continue;
+  if (is_inline) {
+    std::vector<BlockTarget>& targets = session.land();
+    for (std::size_t i = 0; i < count; ++i) {
+      tell(first + i, sums_of(i));
+      targets.push_back(target(session, first + i, sums_of(i)));
     }
-    // The bytes are in the region already: verify while the node copies the next part.
-    bool ok = true;
-    for (std::size_t s = 0; s < target.checksums.size() && ok; ++s) {
-      const std::size_t at = s * kStripeBytes;
-      const auto stripe = target.bytes.subspan(at, std::min(kStripeBytes, bytes - at));
-      ok = stripe_checksum(target.seed, target.first_stripe + s, stripe) == target.checksums[s];
-    }
-    landed(ok ? 1 : 0, 1);
+    part_blocks_ = count;
+    return {};
   }
-  if (is_inline) part_blocks_ = count;
-  if (!is_inline && plan->verify && !is_device) session.verified(count * bytes);
+  // The bytes are in the region already: they are verified while the node copies the next part.
+  for (std::size_t i = 0; i < count; ++i) {
+    tell(first + i, sums_of(i));
+    landed(is_device || passes(target(session, first + i, sums_of(i))) ? 1 : 0, 1);
+  }
+  if (plan->verify && !is_device) session.verified(count * bytes);
   return {};
 }
 
-void GetCall::tell(std::size_t own, std::span<const std::uint64_t> sums) {
+std::string GetCall::check(const wire::GetPart& part) const {
+  if (part.segment() != segment_ || segment_ >= plan->ends.size() || part.first_block() != next_block_) {
+    return "get: part of segment " + std::to_string(part.segment()) + " block " + std::to_string(part.first_block()) +
+           " out of order";
+  }
+  if (part.block_count() > limit_ - next_block_) {
+    return "get: " + std::to_string(part.block_count()) + " blocks in a part, " + std::to_string(limit_ - next_block_) +
+           " are left";
+  }
+  const std::size_t sum_count = part.checksums() == nullptr ? 0 : part.checksums()->size();
+  const std::size_t wanted = part.block_count() * stripe_count(segment_bytes(segment_));
+  if (sum_count != wanted) {
+    return "get: " + std::to_string(sum_count) + " checksums for " + std::to_string(wanted) + " stripes";
+  }
+  return {};
+}
+
+BlockTarget GetCall::target(const CallSession& session, std::size_t own, std::span<const std::uint64_t> sums) const {
+  const std::size_t begin = segment_begin(segment_), bytes = segment_bytes(segment_);
+  const std::span<std::byte> block = plan->blocks[chain->position(own)];
+  KV_ASSERT(own < limit_ && begin + bytes <= block.size());  // before anything lands there
+  BlockTarget target;
+  target.bytes = block.subspan(begin, bytes);
+  target.seed = session.terms().version < 2 ? checksum_seed_v1(plan->space_id, chain->hashes[own])
+                                            : checksum_seed(plan->space_id, chain->hashes[own]);
+  target.first_stripe = begin / kStripeBytes;
+  if (plan->verify) target.checksums = sums;
+  return target;
+}
+
+/// The checksums go to the caller, who may verify bytes that this processor cannot read.
+void GetCall::tell(std::size_t own, std::span<const std::uint64_t> sums) const {
   if (plan->checksums.empty()) return;
   const std::size_t block = chain->position(own) * stripe_count(plan->block_bytes);
   const std::size_t first_stripe = segment_begin(segment_) / kStripeBytes;
+  KV_ASSERT(block + first_stripe + sums.size() <= plan->checksums.size());
   std::ranges::copy(sums, plan->checksums.begin() + static_cast<std::ptrdiff_t>(block + first_stripe));
 }
 
 void GetCall::on_payload(const BlockSink& sink) {
   const std::size_t count = std::exchange(part_blocks_, 0);
+  KV_ASSERT(sink.good_count() <= count);
   // A deadline may come in the middle of a payload: only what has landed by now counts, and nothing of it is corrupt.
   if (sink.failed() || sink.good_count() == count) {
     landed(sink.good_count(), count);
@@ -217,9 +242,9 @@ void GetCall::on_payload(const BlockSink& sink) {
 }
 
 void GetCall::landed(std::size_t good, std::size_t count) {
+  KV_ASSERT(good <= count && count <= limit_ - next_block_);
   next_block_ += count;
-  if (!row_broken_) {
-    // In later segments a block counts only if it passed in the earlier ones.
+  if (!row_broken_) {  // 2
     const std::size_t bound = segment_ == 0 ? limit_ : segment_good_[segment_ - 1];
     good_ = std::min(good_ + good, bound);
     row_broken_ = good < count;
@@ -229,6 +254,7 @@ void GetCall::landed(std::size_t good, std::size_t count) {
 }
 
 void GetCall::next_segment() {
+  KV_ASSERT(segment_good_.size() == segment_ && segment_ < plan->ends.size());
   if (segment_ == 0) limit_ = next_block_;
   segment_good_.push_back(good_);
   ++segment_;
@@ -245,11 +271,13 @@ std::string GetCall::on_last(const FrameReader::Frame& frame) {
   if (response == nullptr) return "get: malformed";
   session()->cut_lanes(response->broken_lanes());
   const std::size_t last = plan->ends.size() - 1;
-  if (last == 0 && segment_ == 0 && next_block_ > 0) next_segment();  // fewer blocks than asked for
+  // With one segment no part follows that would show that the node holds fewer blocks than it was asked for.
+  if (last == 0 && segment_ == 0 && next_block_ > 0) next_segment();
   const std::size_t delivered = segment_ > last ? limit_ : 0;
   if (response->block_count() > delivered) {
     return "get: says " + std::to_string(response->block_count()) + " blocks, sent " + std::to_string(delivered);
   }
+  // The node has the last word: it may count fewer blocks than it sent.
   if (segment_ > last) segment_good_[last] = std::min<std::size_t>(segment_good_[last], response->block_count());
   return {};
 }
@@ -260,7 +288,7 @@ std::vector<std::span<const std::byte>> GetCall::unfinished_destinations() const
   const std::size_t first = segment_ + 1 == plan->ends.size() ? next_block_ : 0;
   for (std::size_t i = first; i < limit_; ++i) {
     const std::span<const std::byte> block = plan->blocks[chain->position(i)];
-    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == block.data()) {
+    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == block.data()) {  // most often: one range
       ranges.back() = {ranges.back().data(), ranges.back().size() + block.size()};
     } else {
       ranges.push_back(block);
@@ -362,7 +390,8 @@ class SegmentReport {
   std::size_t block_count_, next_ = 0, wire_segment_ = 0;
 };
 
-/// Fills plan.ends. Errors: kBadRequest.
+/// Fills plan.ends: segments as the wire has them, in whole stripes, since a stripe is what has a checksum. Several of
+/// the caller's may end in one of the wire's. Errors: kBadRequest.
 error_code plan_segments(GetPlan& plan, std::span<const std::uint64_t> segment_ends) {
   std::uint64_t before = 0;
   for (const std::uint64_t end : segment_ends) {
@@ -373,9 +402,30 @@ error_code plan_segments(GetPlan& plan, std::span<const std::uint64_t> segment_e
     if (plan.ends.empty() || plan.ends.back() < wire_end) plan.ends.push_back(wire_end);
   }
   if (segment_ends.empty()) plan.ends.push_back(plan.block_bytes);
-  return plan.ends.back() == plan.block_bytes && (segment_ends.empty() || before == plan.block_bytes)
-             ? error_code()
-             : make_error_code(Errc::kBadRequest);
+  const bool is_whole = segment_ends.empty() || before == plan.block_bytes;
+  if (!is_whole) return Errc::kBadRequest;
+  KV_ASSERT(plan.ends.back() == plan.block_bytes);
+  return {};
+}
+
+/// Whether the destinations can be used, and how. Errors: kBadRequest, kQuarantined.
+error_code plan_destinations(GetPlan& plan, const LentMemory& memory, std::size_t block_count) {
+  if (plan.blocks.size() != block_count) return Errc::kBadRequest;
+  if (!plan.checksums.empty() && plan.checksums.size() != block_count * stripe_count(plan.block_bytes)) {
+    return Errc::kBadRequest;
+  }
+  for (const std::span<std::byte> block : plan.blocks) {
+    if (block.size() != plan.block_bytes) return Errc::kBadRequest;
+    if (memory.is_quarantined(block)) return Errc::kQuarantined;
+  }
+  if (plan.blocks.empty()) return {};
+  plan.region = find_region(memory, plan.blocks);
+  if (!may_touch(memory, plan.region, plan.blocks)) return Errc::kBadRequest;
+  if (plan.region && plan.region->is_device()) {
+    if (plan.checksums.empty()) return Errc::kBadRequest;  // nobody could verify
+    plan.memory_only = true;                               // blocks on disk come inline, and could not land
+  }
+  return {};
 }
 
 }  // namespace
@@ -384,6 +434,8 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
                              std::span<const std::span<std::byte>> blocks, GetOptions options) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
+
+  // Check everything before any node is asked.
   if (const error_code refused = impl.refuses(space, options.deadline)) co_return refused;
   const ClientShared::SpaceInfo& info = *impl.find_space(space);
   GetPlan plan;
@@ -395,22 +447,10 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   plan.checksums = options.checksums;
   plan.until = impl.deadline_after(options.deadline);
   if (const error_code bad = plan_segments(plan, options.segment_ends)) co_return bad;
-  if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
-  if (!plan.checksums.empty() && plan.checksums.size() != hashes.size() * stripe_count(plan.block_bytes)) {
-    co_return error_code(Errc::kBadRequest);
-  }
-  for (const std::span<std::byte> block : blocks) {
-    if (block.size() != plan.block_bytes) co_return error_code(Errc::kBadRequest);
-    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
-  }
+  if (const error_code bad = plan_destinations(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return GetResult{};
-  plan.region = find_region(shared->memory, std::span(blocks));
-  if (!may_touch(shared->memory, plan.region, std::span(blocks))) co_return error_code(Errc::kBadRequest);
-  if (plan.region && plan.region->is_device()) {
-    if (plan.checksums.empty()) co_return error_code(Errc::kBadRequest);  // nobody could verify
-    plan.memory_only = true;                                              // what is on disk comes inline
-  }
 
+  // Ask each owner for its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);
   const RegionUse region_use(plan.region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
@@ -433,13 +473,17 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
     impl.links[chain.node]->start(call, plan.until);
   }
 
+  // Blocks land and are verified meanwhile, by the calls. The caller is told of each segment that has landed
+  // everywhere.
   SegmentReport report(plan, options, hashes.size());
   while (group.running > 0) {
     group.event.reset();
     co_await group.event.wait();
     report.run(calls);
   }
-  report.run(calls);
+  report.run(calls);  // calls may all have ended before the first wait
+
+  // A prefix is what counts: cut at the first gap.
   co_return cut_at_gap(calls, plan.ends.size() - 1, hashes.size());
 }
 

@@ -1,13 +1,14 @@
 // client/put.cc: the whole write. A block enters as the caller's bytes and leaves stored, refused, or known already.
 //
-// put() offers each owner its part of the chain, all at once. Each answers which blocks it wants; those are sent in
-// batches, their checksums computed just before, while the bytes are on their way through the cache anyway. Of blocks
-// in lent memory only the checksums are sent: the node copies. It verifies, commits and counts.
+// put() offers each owner its part of the chain, all at once. Each answers which blocks it wants. Those are sent in
+// batches, their checksums computed just before: then the bytes pass through the cache once for both. Of blocks in lent
+// memory only the checksums are sent: the node copies. It verifies, commits and counts.
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/checksum.h"
 #include "client/client_impl.h"
 
@@ -30,6 +31,8 @@ struct PutPlan {
 };
 
 /// The part of a put that one node gets.
+///   1. Blocks before sent_ were sent, or not wanted; those up to wanted_end_ are still to be sent.
+///   2. The caller's bytes are borrowed by the writer only while the call is on a session: on_leave() takes them back.
 class PutCall final : public Call {
  public:
   PutCall() { type = FrameType::kPut; }
@@ -75,16 +78,15 @@ class PutCall final : public Call {
 };
 
 error_code PutCall::send(CallSession& session) {
-  if (!plan->checksums.empty() && session.terms().version < 2)
-    return Errc::kUnsupported;  // the caller's have other seeds
+  const LinkTerms& terms = session.terms();
+  if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller's have other seeds
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
   const std::size_t per_block = sizeof(BlockHash) + (chain->positions.empty() ? 0 : sizeof(std::uint32_t)) +
                                 (region ? sizeof(std::uint64_t) : 0) +
                                 (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) +
                                 (has_extras ? sizeof(ExtraDigest) : 0);
-  const std::size_t room =
-      session.terms().table_bytes_max - std::min<std::size_t>(session.terms().table_bytes_max, kTableOverheadBytes);
-  asked_ = std::min({chain->hashes.size(), std::size_t{session.terms().chain_blocks_max}, room / per_block});
+  const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, kTableOverheadBytes);
+  asked_ = std::min({chain->hashes.size(), std::size_t{terms.chain_blocks_max}, room / per_block});
   if (asked_ == 0) return Errc::kTooLarge;
   has_want_ = false;
   sent_ = wanted_end_ = prepared_ = 0;
@@ -115,13 +117,11 @@ error_code PutCall::send(CallSession& session) {
     std::uint64_t* list = nullptr;
     offsets = builder.CreateUninitializedVector(asked_, &list);
     for (std::size_t i = 0; i < asked_; ++i) {
-      list[i] = static_cast<std::uint64_t>(plan->blocks[chain->position(i)].data() - region->bytes().data());
+      list[i] = offset_in(*region, plan->blocks[chain->position(i)]);
     }
   }
-  const auto left =
-      std::chrono::duration_cast<std::chrono::microseconds>(plan->until - session.shared().clock.now()).count();
   builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, handle, offsets,
-                                        static_cast<std::uint64_t>(std::max<std::int64_t>(left, 1)),
+                                        time_left_us(plan->until, session.shared().clock),
                                         region ? session.lanes_for(*region) : 0, space_check(), extras));
   session.send_frame(type, request_id(), builder);
   return {};
@@ -148,6 +148,7 @@ void PutCall::prepare_batch() {
 }
 
 void PutCall::compute_sums(std::size_t first, std::size_t count) {
+  KV_ASSERT(first <= asked_ && count <= asked_ - first);
   const std::size_t stripes = stripe_count(plan->block_bytes);
   sums_.resize(count * stripes);
   for (std::size_t i = 0; i < count; ++i) {
@@ -164,6 +165,7 @@ void PutCall::compute_sums(std::size_t first, std::size_t count) {
 }
 
 std::size_t PutCall::send_batch() {
+  KV_ASSERT(has_batch() && has_want_ && wanted_end_ <= asked_);  // 1
   const std::size_t first = sent_;
   const std::size_t count = std::min(wanted_end_ - first, batch_blocks());
   const std::size_t bytes = count * plan->block_bytes;
@@ -175,6 +177,7 @@ std::size_t PutCall::send_batch() {
   sent_ += count;
 
   auto& builder = session()->shared().new_request();
+  KV_ASSERT(sums_.size() == count * stripe_count(plan->block_bytes));
   const auto sums = builder.CreateVector(sums_);
   builder.Finish(wire::CreatePutData(builder, static_cast<std::uint32_t>(count), sums));
   if (region) {
@@ -182,7 +185,7 @@ std::size_t PutCall::send_batch() {
   } else {
     unsent_bytes_ += bytes;
     const auto sent = [this, bytes](bool) {
-      unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // none are left once the call has left the session
+      unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // 0 once the call has left the session
       group->event.set();
     };
     session()->send_lent(FrameType::kPutData, *this, builder, payload_, sent);
@@ -217,6 +220,21 @@ void PutCall::on_leave(CallSession& session) {
   }
 }
 
+/// Errors: kBadRequest, kQuarantined.
+error_code check_blocks(const PutPlan& plan, const LentMemory& memory, std::size_t block_count) {
+  if (plan.blocks.size() != block_count) return Errc::kBadRequest;
+  if (!plan.token_ids.empty() && plan.token_ids.size() != block_count * plan.block_size) return Errc::kBadRequest;
+  if (!plan.extras.empty() && plan.extras.size() != block_count) return Errc::kBadRequest;
+  if (!plan.checksums.empty() && plan.checksums.size() != block_count * stripe_count(plan.block_bytes)) {
+    return Errc::kBadRequest;
+  }
+  for (const std::span<const std::byte> block : plan.blocks) {
+    if (block.size() != plan.block_bytes) return Errc::kBadRequest;
+    if (memory.is_quarantined(block)) return Errc::kQuarantined;
+  }
+  return {};
+}
+
 }  // namespace
 
 Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
@@ -234,23 +252,14 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   plan.block_bytes = info.record.block_bytes();
   plan.block_size = info.record.block_size();
   plan.until = impl.deadline_after(options.deadline);
-  if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
-  if (!plan.token_ids.empty() && plan.token_ids.size() != hashes.size() * plan.block_size) {
-    co_return error_code(Errc::kBadRequest);
-  }
-  if (!plan.extras.empty() && plan.extras.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
-  if (!plan.checksums.empty() && plan.checksums.size() != hashes.size() * stripe_count(plan.block_bytes)) {
-    co_return error_code(Errc::kBadRequest);
-  }
-  for (const std::span<const std::byte> block : blocks) {
-    if (block.size() != plan.block_bytes) co_return error_code(Errc::kBadRequest);
-    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
-  }
+  if (const error_code bad = check_blocks(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return PutResult{};
-
   const auto region = find_region(shared->memory, blocks);
   if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  // Nothing here can read a device's memory to compute its checksums.
   if (region && region->is_device() && plan.checksums.empty()) co_return error_code(Errc::kBadRequest);
+
+  // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
@@ -267,7 +276,9 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
     impl.links[chains[i].node]->start(call, plan.until);
   }
 
-  co_await asio::post(shared->executor, asio::use_awaitable);  // lets the offers leave
+  // The offers leave first; while they travel, the first checksums are computed. Then whoever wants blocks gets a batch
+  // in turn, and a batch at a time lets other calls on the executor have theirs.
+  co_await asio::post(shared->executor, asio::use_awaitable);
   for (PutCall& call : calls) call.prepare_batch();
   std::size_t bytes_this_turn = 0;
   while (group.running > 0) {
