@@ -8,15 +8,18 @@
 //
 // Files, in reading order:
 //   client.h           the whole public C++ interface
-//   get.cc, put.cc     the two long verbs, each one coroutine from call to answer; client.cc has the short ones
-//   cluster_map.h      which node owns a block
-//   link_session.h     one connection to a node: requests out, frames in, each checked and given to its call
-//   link_lanes.h       its queue pairs, if there is RDMA; verbs_lender.h has the devices
-//   node_link.h        the sessions with one node: connect, back off, break, prepare calls
-//   deadline_queue.h   one alarm for all deadlines
-//   lent_memory.h      memory that nodes fill and drain themselves, ours or a GPU's, and its quarantine
-//   blocking_client.h  the same calls from any thread, with an I/O thread of its own
-//   kvstore.h          the C ABI
+//   get.cc, put.cc, match.cc  the long verbs, each one coroutine from call to answer; client.cc has the short ones
+//   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
+//   cluster_map.h             which node owns a block
+//   link/call.h               one request to one node, and what it needs of those who carry it
+//   link/node_link.h          the sessions with one node: connect, back off, break, prepare calls
+//   link/link_session.h       one connection to a node: requests out, frames in, each checked and given to its call;
+//                             link/session/ has its parts
+//   link/link_lanes.h         its queue pairs, if there is RDMA; link/verbs_lender.h has the devices
+//   link/lent_memory.h        the regions that can be lent, and their quarantine
+//   link/deadline_queue.h     one alarm for all deadlines
+//   blocking_client.h         the same calls from any thread, with an I/O thread of its own
+//   kvstore.h                 the C ABI
 #pragma once
 
 #include <chrono>

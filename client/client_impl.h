@@ -1,4 +1,4 @@
-// client/client_impl.h: what the verbs of Client share (client.cc, get.cc, put.cc).
+// client/client_impl.h: what the verbs of Client share (client.cc, get.cc, put.cc, match.cc, memory.cc).
 #pragma once
 
 #include <algorithm>
@@ -27,28 +27,40 @@ struct Client::Impl {
   struct LeasePart {
     std::size_t node;
     std::weak_ptr<CallSession> session;  ///< A lease is known only there, and ends with it.
-    std::uint64_t id;
+    std::uint64_t id;                    ///< The node's.
   };
   struct LeaseEntry {
-    TimePoint until;
+    TimePoint until;  ///< Of the part that ends first.
     std::vector<LeasePart> parts;
   };
 
   const ClientShared::SpaceInfo* find_space(Space space) const;
   /// kBadRequest or kBusy, before a verb begins.
+  error_code refuses(std::chrono::microseconds deadline) const;
   error_code refuses(Space space, std::chrono::microseconds deadline) const;
   TimePoint deadline_after(std::chrono::microseconds deadline) const { return shared->clock.now() + deadline; }
   Async<DropResult> count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until);
   Async<std::size_t> count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
                                   std::chrono::microseconds deadline);
-  /// Takes a lease out of the books.
+  /// One call to each node, in node order.
+  template <class C>
+  void start_on_each(std::vector<C>& calls, CallGroup& group, TimePoint until) {
+    KV_ASSERT(calls.size() == links.size());
+    for (std::size_t node = 0; node < calls.size(); ++node) {
+      calls[node].group = &group;
+      links[node]->start(calls[node], until);
+    }
+  }
+  /// Takes a lease into the books, from where the oldest go when there are too many.
+  Lease keep_lease(LeaseEntry entry);
+  /// Takes a lease out of the books. Empty: it is not there.
   std::vector<LeasePart> take_lease(Lease lease);
 
   std::shared_ptr<ClientShared> shared;
   ClusterMap map;
   std::vector<std::unique_ptr<NodeLink>> links;
   const std::shared_ptr<IdleGets> idle_gets;
-  std::map<std::uint64_t, LeaseEntry> leases;
+  std::map<std::uint64_t, LeaseEntry> leases;  ///< In order of grant.
   std::uint64_t last_lease = 0;
 };
 
@@ -77,7 +89,7 @@ struct OwnedChain {
 /// One element per node that owns a part of `chain`; elements must not move afterwards.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain);
 
-/// Keeps a region from being freed while a node works on it for this verb.
+/// Keeps a region from being freed while a node works on it for this verb. A null region is none.
 class RegionUse {
  public:
   explicit RegionUse(std::shared_ptr<LentMemory::Region> region) : region_(std::move(region)) {
@@ -141,8 +153,13 @@ inline const wire::ExtraDigest* wire_extras(std::span<const ExtraDigest> extras)
   return reinterpret_cast<const wire::ExtraDigest*>(extras.data());
 }
 
+/// Until every call of the group has ended.
+asio::awaitable<void> wait_all(CallGroup& group);
+
 inline constexpr std::chrono::microseconds kDeadlineMax = std::chrono::hours(24);
 /// Of a request's table, besides what grows with the chain.
 inline constexpr std::size_t kTableOverheadBytes = 512;
+/// Of an answer that is a few numbers, as match and touch have it, at most.
+inline constexpr std::size_t kSmallAnswerBytes = 256;
 
 }  // namespace kv

@@ -1,0 +1,106 @@
+#include "client/client_impl.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "transport/frame_message.h"
+
+namespace kv {
+namespace {
+
+void check(bool ok, const std::string& what) {
+  if (!ok) throw std::invalid_argument(what);
+}
+
+ClientConfig checked(ClientConfig config) {
+  check(!config.nodes.empty(), "nodes: at least one is needed");
+  for (NodeConfig& node : config.nodes) {
+    std::string why;
+    check(parse_endpoint(node.endpoint, &why).has_value(), "nodes: endpoint '" + node.endpoint + "': " + why);
+    if (node.name.empty()) node.name = node.endpoint;
+  }
+  check(config.identity.size() <= 128, "identity: at most 128 bytes");
+  check(config.connections_per_node >= 1 && config.connections_per_node <= 64, "connections_per_node: must be 1..64");
+  check(config.connect_timeout > Duration::zero(), "connect_timeout: must be positive");
+  check(config.backoff_min > Duration::zero() && config.backoff_min <= config.backoff_max,
+        "backoff_min: must be positive and at most backoff_max");
+  check(config.breaker_failures >= 1, "breaker_failures: must be at least 1");
+  check(config.breaker_open >= Duration::zero(), "breaker_open: must not be negative");
+  check(config.calls_max >= 1, "calls_max: must be at least 1");
+  for (const std::string& name : config.rdma_devices) {
+    std::string why;
+    check(verbs::parse_device_wish(name, &why).has_value(), "rdma_devices: " + why);
+  }
+  check(config.rdma_lanes <= 32, "rdma_lanes: must be at most 32");
+  check(config.rdma_messages <= kMessageCountMax, "rdma_messages: must be at most 64");
+  return config;
+}
+
+ClusterMap make_map(const ClientConfig& config) {
+  std::vector<ClusterMap::Node> nodes;
+  for (const NodeConfig& node : config.nodes) nodes.push_back({node.name, node.weight});
+  return ClusterMap(nodes);
+}
+
+}  // namespace
+
+std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain) {
+  std::vector<OwnedChain> owned;
+  if (map.node_count() == 1) {
+    owned.emplace_back().hashes = chain;
+    return owned;
+  }
+  auto positions = map.split(chain);
+  owned.reserve(positions.size());
+  for (std::size_t node = 0; node < positions.size(); ++node) {
+    if (positions[node].empty()) continue;
+    OwnedChain& part = owned.emplace_back();
+    part.node = node;
+    part.own_positions = std::move(positions[node]);
+    part.own_hashes.reserve(part.own_positions.size());
+    for (const std::uint32_t position : part.own_positions) part.own_hashes.push_back(chain[position]);
+    part.hashes = part.own_hashes;
+    part.positions = part.own_positions;
+  }
+  return owned;
+}
+
+Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
+                   verbs::Provider* verbs)
+    : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock, verbs)),
+      map(make_map(shared->config)),
+      idle_gets(make_idle_gets()) {
+  for (const NodeConfig& node : shared->config.nodes) {
+    std::string why;
+    links.push_back(std::make_unique<NodeLink>(shared, node, parse_endpoint(node.endpoint, &why).value()));
+  }
+}
+
+Client::Impl::~Impl() {
+  for (const auto& link : links) link->close();
+  shared->deadlines.close();  // from here on nothing touches the network or the clock, which may go
+}
+
+const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
+  const auto index = static_cast<std::size_t>(space);
+  return index < shared->spaces.size() ? shared->spaces[index].get() : nullptr;
+}
+
+error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline) const {
+  return find_space(space) == nullptr ? make_error_code(Errc::kBadRequest) : refuses(deadline);
+}
+
+error_code Client::Impl::refuses(std::chrono::microseconds deadline) const {
+  if (deadline > kDeadlineMax) return Errc::kBadRequest;
+  if (shared->call_count >= shared->config.calls_max) return Errc::kBusy;
+  return {};
+}
+
+asio::awaitable<void> wait_all(CallGroup& group) {
+  while (group.running > 0) {
+    group.event.reset();
+    co_await group.event.wait();
+  }
+}
+
+}  // namespace kv

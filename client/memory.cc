@@ -1,0 +1,121 @@
+// client/memory.cc: memory that nodes fill and drain themselves: made, lent, taken back.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/client_impl.h"
+
+namespace kv {
+namespace {
+
+constexpr Duration kPause = 1ms;  // Between looks at what another thread or a node has to do first.
+
+/// Lets the executor work for kPause, or until the call's deadline.
+class Pause {
+ public:
+  explicit Pause(ClientShared& shared)
+      : clock_(shared.clock), event_(shared.executor), alarm_(shared.clock.make_alarm(shared.executor)) {}
+  asio::awaitable<void> wait(TimePoint until) {
+    event_.reset();
+    alarm_->arm(std::min<TimePoint>(clock_.now() + kPause, until), [this] { event_.set(); });
+    co_await event_.wait();
+  }
+
+ private:
+  Clock& clock_;
+  Event event_;
+  std::unique_ptr<Alarm> alarm_;
+};
+
+}  // namespace
+
+Result<std::span<std::byte>> Client::allocate(std::size_t bytes) { return impl_->shared->memory.allocate(bytes); }
+
+Result<void> Client::reserve_memory(std::size_t bytes) { return impl_->shared->memory.reserve(bytes); }
+
+Result<std::span<std::byte>> Client::adopt_memory(std::size_t reserved_bytes,
+                                                  Result<std::unique_ptr<SharedMemory>> memory) {
+  return impl_->shared->memory.adopt(reserved_bytes, std::move(memory));
+}
+
+Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  const auto region = shared->memory.find(memory);
+  if (!region || memory.empty() || deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
+  if (region->is_leaving) co_return error_code(Errc::kQuarantined);
+  const VerbInProgress verb(shared);
+  const RegionUse region_use(region);
+  const TimePoint until = impl.deadline_after(deadline);
+  // Registering and connecting go on elsewhere, and tell nobody: so this looks again from time to time.
+  Pause pause(*shared);
+  NodeLink::LendState all;
+  while (true) {
+    all = {};
+    for (const auto& link : impl.links) {
+      const NodeLink::LendState state = link->lend(region);
+      all.lent += state.lent;
+      all.pending += state.pending;
+    }
+    if (all.pending == 0 || shared->clock.now() >= until) break;
+    co_await pause.wait(until);
+  }
+  co_return all.lent;
+}
+
+Result<void> Client::free_memory(std::span<std::byte> memory) {
+  const auto released = release_memory(memory);
+  if (!released) return released.error();
+  return {};
+}
+
+Result<std::shared_ptr<const void>> Client::release_memory(std::span<std::byte> memory) {
+  const auto region = impl_->shared->memory.free(memory);
+  if (!region) return region.error();
+  KV_ASSERT((*region)->call_count == 0);
+  for (const auto& link : impl_->links)
+    link->take_back(**region);  // before the devices let go: no node is to ask for it
+  impl_->shared->verbs.forget(**region);
+  return std::shared_ptr<const void>(*region);
+}
+
+Result<void> Client::add_device_memory(DeviceMemory memory) {
+  Descriptor dmabuf;
+  if (memory.dmabuf_fd >= 0) {
+    dmabuf = Descriptor(::fcntl(memory.dmabuf_fd, F_DUPFD_CLOEXEC, 0));
+    if (!dmabuf) return error_code(errno, boost::system::system_category());
+  }
+  return impl_->shared->memory.add_device(memory.bytes, std::move(dmabuf), memory.dmabuf_offset);
+}
+
+Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  if (deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
+  const auto found = shared->memory.find(memory);
+  const bool is_new = found && !found->is_leaving;
+  const auto begun = shared->memory.begin_removal(memory);
+  if (!begun) co_return begun.error();
+  const std::shared_ptr<LentMemory::Region> region = *begun;
+  const VerbInProgress verb(shared);
+  const TimePoint until = impl.deadline_after(deadline);
+  if (is_new) {  // else an earlier call began it, and timed out
+    for (const auto& link : impl.links) link->take_back(*region);
+    shared->verbs.forget(*region, [region] { LentMemory::set_gone(*region); });
+  }
+  Pause pause(*shared);
+  while (!region->is_gone) {
+    if (shared->clock.now() >= until) co_return error_code(asio::error::timed_out);
+    co_await pause.wait(until);
+  }
+  shared->memory.end_removal(*region);
+  co_return Result<void>();
+}
+
+bool Client::is_quarantined(std::span<const std::byte> memory) const {
+  return impl_->shared->memory.is_quarantined(memory);
+}
+
+}  // namespace kv
