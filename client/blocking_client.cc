@@ -34,7 +34,7 @@ class Waiting {
   virtual void fail() = 0;  ///< There will be no answer.
 };
 
-/// Hands one value from the I/O thread to a waiting caller. Empty: the client is disabled.
+/// Hands one value from the I/O thread to a waiting caller. No value: the client is disabled.
 template <class T>
 class Handover final : public Waiting {
  public:
@@ -51,7 +51,7 @@ class Handover final : public Waiting {
       const auto until = std::chrono::steady_clock::now() + spin;
       while (!ready_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) relax();
     }
-    done_.acquire();  // also after a successful spin: give() must be through with this object
+    done_.acquire();  // after a successful spin too: give() must be through with this object, which is about to go
     return std::move(value_);
   }
 
@@ -63,8 +63,13 @@ class Handover final : public Waiting {
 
 }  // namespace
 
-/// An exception on the I/O thread is a bug or the end of memory: nothing is known of the client's state any more. The
-/// thread ends there and then, so that nothing moves bytes into anyone's memory, and all calls, waiting and new, fail.
+/// The client with a thread to run it on.
+///   1. Every caller that enter() let in is woken: by its answer, or by fail() when the thread ends.
+///   2. An exception on the I/O thread is a bug or the end of memory: nothing is known of the client's state any more.
+///      The thread ends there and then, so that nothing moves bytes into anyone's memory, and all calls fail, those
+///      that wait and those to come.
+///   3. After fork() the child locks nothing and touches nothing of it: the thread, and whatever it held, are the
+///      parent's.
 struct BlockingClient::Impl {
   Impl(ClientConfig config, BlockingOptions o, Network& network)
       : options(o),
@@ -75,7 +80,7 @@ struct BlockingClient::Impl {
     asio::post(*io, [this] { client.reset(); });
     work.reset();
     thread.join();      // the coroutines of closed sessions run to their end
-    if (is_disabled) {  // what is left cannot be trusted to destroy itself
+    if (is_disabled) {  // 2: what is left cannot be trusted to destroy itself
       (void)client.release();
       (void)io.release();
     }
@@ -115,7 +120,7 @@ struct BlockingClient::Impl {
 
   /// False if the client is disabled, or the parent's.
   bool enter(Waiting& call) {
-    if (is_forked()) return false;  // before anything is locked
+    if (is_forked()) return false;  // 3: before anything is locked
     KV_ASSERT(std::this_thread::get_id() != thread.get_id());
     const std::lock_guard lock(mutex);
     if (!is_disabled) waiting.insert(&call);
@@ -172,8 +177,8 @@ BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options, Net
 
 BlockingClient::~BlockingClient() {
   if (!impl_->is_forked()) return;
-  // Its thread cannot be joined, and its event queue is the parent's own: to take a socket out of that here would take
-  // it out there. So it stays, where leak checkers see it.
+  // In a child the thread cannot be joined, and the event queue is the parent's own: to take a socket out of that queue
+  // here would take it out there. So everything stays, where leak checkers see it.
   static std::atomic<Impl*> left_by_the_parent{nullptr};
   impl_->left_before = left_by_the_parent.exchange(impl_.get());
   (void)impl_.release();
@@ -234,7 +239,7 @@ Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
   const auto reserved =
       impl_->run_there<Result<void>>(impl_->why_not(), [&](Client& client) { return client.reserve_memory(bytes); });
   if (!reserved) return reserved.error();
-  auto memory = SharedMemory::create(bytes);
+  auto memory = SharedMemory::create(bytes);  // on the caller's thread: 0.3 s a GiB would hold up all deadlines
   return impl_->run_there<Result<std::span<std::byte>>>(
       impl_->why_not(), [&](Client& client) { return client.adopt_memory(bytes, std::move(memory)); });
 }

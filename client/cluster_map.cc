@@ -37,7 +37,7 @@ std::size_t ClusterMap::owner(const BlockHash& block) const {
   double best_score = -1;
   for (std::size_t node = 0; node < seeds_.size(); ++node) {
     const std::uint64_t hash = XXH3_64bits_withSeed(block.bytes.data(), block.bytes.size(), seeds_[node]);
-    const double u = (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;
+    const double u = (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;  // 53 bits and a half: never 0, never 1
     // -1 / ln(u) grows with u: among equal weights u itself gives the same order.
     const double score = equal_weights_ ? u : -weights_[node] / std::log(u);
     if (score > best_score || (score == best_score && ranks_[node] < ranks_[best])) {
@@ -50,7 +50,7 @@ std::size_t ClusterMap::owner(const BlockHash& block) const {
 
 std::vector<std::vector<std::uint32_t>> ClusterMap::split(std::span<const BlockHash> chain) const {
   std::vector<std::vector<std::uint32_t>> positions(node_count());
-  for (auto& list : positions) list.reserve(chain.size() / node_count() + 8);
+  for (auto& list : positions) list.reserve(chain.size() / node_count() + 8);  // an even share, and some more
   for (std::size_t i = 0; i < chain.size(); ++i) positions[owner(chain[i])].push_back(static_cast<std::uint32_t>(i));
   return positions;
 }

@@ -40,7 +40,8 @@ Result<std::span<std::byte>> LentMemory::adopt(std::size_t bytes, Result<std::un
   region->memory = std::move(*memory);
   const std::span<std::byte> span = region->bytes();
   KV_ASSERT(span.size() == bytes);
-  regions_.emplace(span.data(), std::move(region));
+  const bool is_new = regions_.emplace(span.data(), std::move(region)).second;
+  KV_ASSERT(is_new && bytes_ <= bytes_max_);  // 1, 3
   return span;
 }
 
@@ -49,7 +50,7 @@ Result<std::shared_ptr<LentMemory::Region>> LentMemory::free(std::span<std::byte
   if (found == regions_.end()) return error_code(Errc::kBadRequest);
   const std::shared_ptr<Region> region = found->second;
   if (region->is_device()) return error_code(Errc::kBadRequest);
-  if (region->call_count > 0) return error_code(Errc::kBusy);
+  if (region->call_count > 0) return error_code(Errc::kBusy);  // 5
   forget(*region);
   return region;
 }
@@ -67,7 +68,8 @@ Result<void> LentMemory::add_device(std::span<std::byte> addresses, Descriptor d
   region->dmabuf_offset = dmabuf_offset;
   bytes_ += addresses.size();
   ++device_count_;
-  regions_.emplace(addresses.data(), std::move(region));
+  const bool is_new = regions_.emplace(addresses.data(), std::move(region)).second;
+  KV_ASSERT(is_new && bytes_ <= bytes_max_);  // 1, 3
   return {};
 }
 
@@ -76,7 +78,7 @@ Result<std::shared_ptr<LentMemory::Region>> LentMemory::begin_removal(std::span<
   if (found == regions_.end()) return error_code(Errc::kBadRequest);
   const std::shared_ptr<Region> region = found->second;
   if (!region->is_device() || region->bytes().size() != memory.size()) return error_code(Errc::kBadRequest);
-  if (region->call_count > 0) return error_code(Errc::kBusy);
+  if (region->call_count > 0) return error_code(Errc::kBusy);  // 5
   region->is_leaving = true;
   return region;
 }
@@ -84,20 +86,22 @@ Result<std::shared_ptr<LentMemory::Region>> LentMemory::begin_removal(std::span<
 void LentMemory::set_gone(Region& region) {
   KV_ASSERT(region.is_leaving && !region.is_gone);
   region.is_gone = true;
-  region.dmabuf = Descriptor();  // it keeps the device's memory allocated, and references to the region may be left
+  region.dmabuf = Descriptor();  // an open dma-buf keeps the device's memory allocated; others may hold the region on
 }
 
 void LentMemory::end_removal(const Region& region) {
   KV_ASSERT(region.is_gone);
   const auto found = regions_.find(region.bytes().data());
   if (found == regions_.end() || found->second.get() != &region) return;
+  KV_ASSERT(device_count_ > 0);
   --device_count_;
   forget(region);
 }
 
 void LentMemory::forget(const Region& region) {
+  KV_ASSERT(region.call_count == 0 && bytes_ >= region.bytes().size());  // 5
   bytes_ -= region.bytes().size();
-  // The addresses may come back as other memory, which nobody writes.
+  // The addresses may come back as other memory, to which no node writes.
   for (auto& [id, ranges] : quarantines_) {
     std::erase_if(ranges, [&](std::span<const std::byte> range) { return overlap(range, region.bytes()); });
   }
@@ -115,7 +119,8 @@ std::shared_ptr<LentMemory::Region> LentMemory::find(std::span<const std::byte> 
   return region;
 }
 
-/// Whether `is` is true of a region that overlaps `memory`. They are in order, so from the last that may, backwards.
+/// Whether `is` is true of a region that overlaps `memory`. Regions are in order and do not overlap: from the last one
+/// that begins before the end of `memory` backwards, the first that lies wholly before it ends the search.
 template <class Is>
 bool LentMemory::any_of(std::span<const std::byte> memory, Is is) const {
   if (memory.empty()) return false;
@@ -132,6 +137,7 @@ bool LentMemory::is_device(std::span<const std::byte> memory) const {
 }
 
 LentMemory::QuarantineId LentMemory::quarantine(std::vector<std::span<const std::byte>> ranges) {
+  KV_ASSERT(!ranges.empty());
   const QuarantineId id{next_id_++};
   quarantines_.emplace(id, std::move(ranges));
   return id;

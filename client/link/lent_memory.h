@@ -1,5 +1,4 @@
-// client/link/lent_memory.h: memory that can be lent, of Client::allocate() or a device's, and which parts of it a node
-// may still write.
+// client/link/lent_memory.h: memory that can be lent, and which parts of it a node may still write.
 #pragma once
 
 #include <cstddef>
@@ -15,26 +14,28 @@
 
 namespace kv {
 
-/// Regions that a client can lend. A range is quarantined when a get with this destination ended before the node said
-/// its last word: a copy of that get may still land there.
+/// Regions that a client can lend: memory of Client::allocate(), or a device's. A range is quarantined when a get with
+/// this destination ends before the node's last word: a copy of that get may still land there.
 ///   1. bytes() <= bytes_max.
 ///   2. A quarantined range is in no call's destination until its quarantine ends.
 ///   3. Regions do not overlap.
-///   4. Addresses of a device's region are compared and told, never read or written.
-/// Freeing quarantined memory of ours is safe: the node writes to the pages of the memfd, not to our addresses. A
-/// device's is the caller's own, so it leaves in steps: no call may name it while it is leaving, it is gone when no
-/// RDMA device can reach it any more, and it is forgotten when its owner was told so. Thread safety: none.
+///   4. The addresses of a device's region are compared and told to others, never read or written.
+///   5. A region that a call in progress uses is not freed, and does not begin to leave.
+/// Our own memory can be freed while it is quarantined: the node writes to the pages of the memfd, not to our
+/// addresses. A device's memory is the caller's, and so leaves in steps. While it is leaving no call may name it. Once
+/// no RDMA device can reach it any more it is gone. Once its owner was told so it is forgotten. Thread safety: none.
+/// Cost: O(log regions) to find one; is_quarantined() is O(quarantines), which are rare.
 class LentMemory {
  public:
   struct Region {
     std::uint64_t id = 0;
-    std::unique_ptr<SharedMemory> memory;  ///< Null: a device's.
-    std::span<std::byte> addresses;        ///< Of a device's; then also:
-    Descriptor dmabuf;                     ///< Perhaps.
-    std::uint64_t dmabuf_offset = 0;       ///< Of `addresses` in it.
-    bool is_leaving = false, is_gone = false;
+    std::unique_ptr<SharedMemory> memory;      ///< Null: a device's region. Only such a one has what follows.
+    std::span<std::byte> addresses;            ///< The caller's.
+    Descriptor dmabuf;                         ///< If the device exports its memory.
+    std::uint64_t dmabuf_offset = 0;           ///< Of `addresses` in the dma-buf.
+    bool is_leaving = false, is_gone = false;  ///< In this order.
 
-    std::size_t call_count = 0;  ///< Calls in progress that a node carries out on it.
+    std::size_t call_count = 0;  ///< Calls in progress that a node carries out on this region.
     bool is_device() const { return memory == nullptr; }
     std::span<std::byte> bytes() const { return memory ? memory->bytes() : addresses; }
   };
@@ -44,21 +45,22 @@ class LentMemory {
 
   /// Errors: as reserve() and SharedMemory::create(), which it calls.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
-  /// Counts `bytes` that are about to be made, perhaps on another thread; adopt() follows. Errors: kBusy over
+  /// Counts `bytes` that are about to be made, perhaps on another thread. adopt() must follow. Errors: kBusy over
   /// bytes_max, kBadRequest for zero bytes.
   Result<void> reserve(std::size_t bytes);
-  /// What was made of `bytes` reserved ones, or why they were not.
+  /// Takes the memory that was made of `bytes` reserved ones, or the error that it was not; then they are free again.
   Result<std::span<std::byte>> adopt(std::size_t bytes, Result<std::unique_ptr<SharedMemory>> memory);
-  /// Forgets the region that is exactly `memory`; it is unmapped with its last reference. Errors: kBadRequest if there
-  /// is none, or it is a device's; kBusy while a call uses it.
+  /// Forgets the region that is exactly `memory`. The memory is unmapped with the last reference to what is returned.
+  /// Errors: kBadRequest if there is no such region, or it is a device's; kBusy while a call uses it.
   Result<std::shared_ptr<Region>> free(std::span<std::byte> memory);
-  /// Errors: kBusy over bytes_max, kBadRequest for no bytes and for some of another region.
+  /// Errors: kBusy over bytes_max; kBadRequest for no bytes, and for bytes of another region.
   Result<void> add_device(std::span<std::byte> addresses, Descriptor dmabuf, std::uint64_t dmabuf_offset);
-  /// The device's region that is exactly `memory`, leaving from now on: set_gone() follows once no RDMA device can
-  /// reach it, and end_removal() once its owner is told. Errors: as free(). None for one that is leaving already.
+  /// The device's region that is exactly `memory`, leaving from now on. set_gone() follows once no RDMA device can
+  /// reach it, then end_removal() when its owner is told. A region that is leaving already is no error. Errors: as
+  /// free().
   Result<std::shared_ptr<Region>> begin_removal(std::span<std::byte> memory);
   static void set_gone(Region& region);
-  void end_removal(const Region& region);  ///< Requires that it is gone. Nothing the second time.
+  void end_removal(const Region& region);  ///< Requires that it is gone. Does nothing the second time.
   /// The region that holds all of `memory`, or nullptr.
   std::shared_ptr<Region> find(std::span<const std::byte> memory) const;
   /// Whether our processor must leave a part of `memory` alone.

@@ -27,10 +27,11 @@ struct LinkLanes::MessageLoop {
   std::shared_ptr<VerbsLender::Open> open;
   verbs::CompletionLoop loop;
 
-  /// Until it is stopped. Errors: the device's, which tells nothing any more.
+  /// Until the loop is stopped. An error: the device reports no completions any more.
   static Async<void> run(std::shared_ptr<MessageLoop> self) { co_return co_await self->loop.run(); }
 };
 
+/// One queue pair with what belongs to it. The other thread has it to itself while it makes or connects the pair.
 struct LinkLanes::Lane {
   ~Lane() {
     messages.reset();
@@ -39,7 +40,7 @@ struct LinkLanes::Lane {
 
   std::shared_ptr<VerbsLender::Open> open;
   std::uint32_t number = 0, message_count = 0;
-  /// Nothing comes to a lane's for blocks: the node posts, this side is written to. That of messages goes to `loop`.
+  /// For blocks it stays empty: the node posts, and this side is only written to. For messages `loop` takes it.
   std::unique_ptr<verbs::CompletionQueue> queue;
   std::shared_ptr<MessageLoop> loop;
   std::unique_ptr<verbs::QueuePair> blocks;        ///< Either this
@@ -52,7 +53,7 @@ struct LinkLanes::Lane {
   TimePoint since{};    ///< When it came up.
   std::string why;
 
-  /// That of messages is on the device of lane 0: so are the keys of lent memory that the node has for it.
+  /// The lane for messages is on the device of lane 0, whose keys the node uses for the blocks right before a message.
   const verbs::OpenDevice& device() const { return open->devices[open->device_of(message_count > 0 ? 0 : number)]; }
   verbs::QueuePair* pair() const { return messages ? &messages->queue_pair() : blocks.get(); }
   void drop_pair() {
@@ -70,9 +71,11 @@ class LinkLanes::ConnectCall final : public Call {
   error_code send(CallSession& session) override {
     auto& builder = session.shared().new_request();
     std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
-    for (const auto& lane : lanes_.attempt_)
+    for (const auto& lane : lanes_.attempt_) {
+      KV_ASSERT(lane->pair() != nullptr);  // the node must not be told of a queue pair that is not there
       offers.push_back(
           wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own), lane->message_count));
+    }
     builder.Finish(wire::CreateVerbsConnectRequestDirect(builder, &offers));
     session.send_frame(type, request_id(), builder);
     return {};
@@ -148,7 +151,7 @@ void LinkLanes::cut(std::uint32_t lanes) {
   bool any = false;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
-    // To connect proves little: only a lane that lasted begins anew with short pauses.
+    // That a lane was connected proves little. Only after one that lasted do pauses begin anew with the shortest.
     if (shared_.clock.now() - lanes_[i]->since >= 2 * shared_.config.backoff_max) back_off_.succeeded();
     lanes_[i].reset();  // destroys the queue pair
     any = true;
@@ -158,14 +161,14 @@ void LinkLanes::cut(std::uint32_t lanes) {
   back_off_.failed(shared_.clock.now(), shared_.random);
 }
 
-/// Whether there were any. The other thread has them yet, so they go a little later.
+/// Whether any were being connected. The other thread still has them: they are failed here, and destroyed later.
 bool LinkLanes::cut_attempt(std::uint32_t lanes) {
   bool any = false;
-  if (attempt_state_ != Attempt::kAnswered) return any;  // to nobody: nothing comes through a queue pair in INIT
+  if (attempt_state_ != Attempt::kAnswered) return any;  // through a queue pair in INIT nothing comes
   for (const auto& lane : attempt_) {
     const bool is_meant = lane->message_count > 0 ? lanes == kAll : (lanes >> lane->number & 1u) != 0;
     if (!is_meant) continue;
-    [[maybe_unused]] const auto failed = lane->pair()->fail();  // a device that cannot do that is gone
+    [[maybe_unused]] const auto failed = lane->pair()->fail();  // an error: the device is gone, and writes nothing
     lane->is_cut = any = true;
   }
   return any;
@@ -215,11 +218,12 @@ void LinkLanes::connect_missing() {
   lender.slow_calls().run(make_all, shared_.executor, lifeline_.guard([this] { send_offers(); }));
 }
 
-/// Without one, lane.why says why.
+/// On the other thread. If there is no queue pair afterwards, lane.why says why.
 void LinkLanes::make_pair(Lane& lane) {
   const verbs::OpenDevice& device = lane.device();
   auto attached = device.attach(&lane.why);
   if (!attached) return;
+  // For messages a completion for each SEND and each receive; for blocks none, but a queue must have some room.
   auto queue = device.device->create_completion_queue(lane.message_count > 0 ? 2 * lane.message_count : 4);
   if (!queue) {
     lane.why = queue.error().message();

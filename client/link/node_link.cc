@@ -10,7 +10,9 @@ namespace kv {
 namespace {
 
 constexpr Duration kMessagesBackoffMin = 1s, kMessagesBackoffMax = 60s;
-constexpr std::size_t kRetiredMax = 16;  // Sessions kept only for their unfinished business; then no new ones are made.
+// Sessions kept only for their unfinished business. With more, no new ones are made: a node that leaves one after the
+// other half open must not take all memory.
+constexpr std::size_t kRetiredMax = 16;
 
 }  // namespace
 
@@ -35,6 +37,7 @@ void NodeLink::start(Call& call, TimePoint deadline) {
   if (closed_ || !breaker_.admits(call, shared_->clock.now())) return call.end(Errc::kUnavailable);
   shared_->deadlines.add(call, deadline);
   LinkSession* session = nullptr;
+  // Most calls find everything made: those are never queued. Nobody overtakes a call that waits.
   if (waiting_.empty() && !pumping_ && prepare(call, session) == Prepared::kReady) {
     session->send_call(call);
   } else {
@@ -45,7 +48,7 @@ void NodeLink::start(Call& call, TimePoint deadline) {
 
 void NodeLink::pump() {
   if (waiting_.empty()) return;
-  if (pumping_) {
+  if (pumping_) {  // preparing and ending calls may come here again
     pump_again_ = true;
     return;
   }
@@ -56,7 +59,7 @@ void NodeLink::pump() {
       Call& call = *waiting_[i];
       LinkSession* session = nullptr;
       const Prepared prepared = prepare(call, session);
-      if (prepared == Prepared::kNoRoom) break;
+      if (prepared == Prepared::kNoRoom) break;  // in order of start: those behind wait too
       if (prepared == Prepared::kWait) {
         ++i;
         continue;
@@ -78,6 +81,7 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   if (up_count_ < slots_.size()) connect_missing();
   session = pick(call);
   if (session == nullptr) {
+    // The lease is known to that session only: no other will do while it lasts.
     const LinkSession* const wanted = find(call.session_wanted.get());
     if (wanted != nullptr && wanted->is_up()) return Prepared::kWait;
     return up_count_ + connecting_count_ > 0 ? Prepared::kNoRoom : Prepared::kFailed;
@@ -99,9 +103,10 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   return Prepared::kReady;
 }
 
-/// The session with the least data under way: a lookup does not wait behind a transfer. First of all one that has the
-/// namespace open, so that the round trip of opening is waited for only where no session has; the others open it
-/// meanwhile. For a device's memory one that has it, since the others are no way at all.
+/// The session with the least data under way: a lookup does not wait behind a transfer. But a session that has the
+/// namespace open comes first, so that the round trip of opening is waited for only if no session has it; the others
+/// open it meanwhile. And for a device's memory one that has lent it comes before all, since the bytes can go no other
+/// way.
 LinkSession* NodeLink::pick(const Call& call) {
   if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_up()) {
     if (!wanted->can_take_call()) return nullptr;
@@ -195,11 +200,12 @@ void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string
   if (!why || is_opened_somewhere(space)) return pump();
   // A missed deadline is in the books already.
   if (why != asio::error::timed_out) note_error(why, text.empty() ? why.message() : text);
+  // No session has it, and none is asking: those who wait for it have nothing to wait for.
   std::vector<Call*> failed;
   std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(failed),
                [&](const Call* call) { return call->space == space; });
   for (Call* const call : failed) {
-    // The end of one may be the end of another, which may be gone by now.
+    // The end of one call may be the end of another, which may be gone by now.
     if (std::find(waiting_.begin(), waiting_.end(), call) == waiting_.end()) continue;
     unqueue(*call);
     call->end(why, text);
@@ -247,7 +253,7 @@ void NodeLink::failed_to_connect(Slot& slot, error_code why, std::string text) {
   note_error(why, std::move(text));
   connect_back_off_.failed(shared_->clock.now(), shared_->random);
   if (up_count_ == 0) failure();
-  pump();  // what waits has nothing to wait for, perhaps
+  pump();  // calls that wait have nothing to wait for, perhaps, and end
 }
 
 void NodeLink::session_up(LinkSession& session) {
@@ -271,7 +277,7 @@ void NodeLink::session_up(LinkSession& session) {
 
 void NodeLink::session_ended(LinkSession& session, error_code why, std::string text) {
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
-  if (!session.has_ended()) retired_.push_back(session.shared_from_this());  // it waits for the node to close
+  if (!session.has_ended()) retired_.push_back(session.shared_from_this());  // it waits for the node to close: 5
   for (Slot& slot : slots_) {
     if (slot.session.get() != &session) continue;
     if (slot.attempt) return failed_to_connect(slot, why, std::move(text));
@@ -280,7 +286,7 @@ void NodeLink::session_ended(LinkSession& session, error_code why, std::string t
     --up_count_;
     note_error(why, std::move(text));
     connect_back_off_.failed(shared_->clock.now(), shared_->random);
-    if (!session.lost_messages()) failure();  // the node is well, as far as this goes
+    if (!session.lost_messages()) failure();  // a lost lane for messages says nothing against the node
     break;
   }
   pump();
@@ -308,6 +314,7 @@ void NodeLink::note_error(error_code why, std::string text) {
   last_error_text_ = std::move(text);
 }
 
+/// A sign that the node does not serve. An error that the node itself answers is none: it is there.
 void NodeLink::failure() {
   ++failures_;
   breaker_.failed(shared_->clock.now());
@@ -321,6 +328,7 @@ void NodeLink::close() {
     if (closed.session) closed.session->close();
   }
   for (const auto& session : std::exchange(retired_, {})) session->close();
+  // One by one: the end of a call may be the end of others that wait.
   while (!waiting_.empty()) {
     Call* const call = waiting_.back();
     waiting_.pop_back();

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-constexpr Duration kOpenPause = 5s;
+constexpr Duration kOpenPause = 5s;  // Opening asks the kernel for each device: not for every call that lends.
 
 }  // namespace
 
@@ -86,7 +86,7 @@ VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMe
 
 const verbs::RegisteredMemory& VerbsLender::registered(const LentMemory::Region& region) const {
   const auto found = entries_.find(&region);
-  KV_ASSERT(found != entries_.end() && found->second->memory);
+  KV_ASSERT(found != entries_.end() && found->second->state == Registration::kReady && found->second->memory);
   return *found->second->memory;
 }
 
@@ -96,7 +96,7 @@ void VerbsLender::forget(const LentMemory::Region& region, std::function<void()>
   auto entry = std::make_shared<std::shared_ptr<Entry>>(std::move(found->second));
   entries_.erase(found);
   const auto let_go = [entry] {
-    // By itself: what has just registered it may hold the entry a little longer.
+    // First of all: the callback of a registration that has just ended may hold the entry a little longer.
     (*entry)->memory.reset();
     entry->reset();
   };
