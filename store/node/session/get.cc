@@ -1,3 +1,6 @@
+// store/node/session/get.cc: a block enters as a hash. It is pinned in the arena (pin_window) or read from disk
+// (read_from_disk), sent, copied or moved to the client (deliver_some), told of with its checksums (tell_of), and
+// unpinned when its last byte is on its way.
 #include "store/node/session/get.h"
 
 #include <algorithm>

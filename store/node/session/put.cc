@@ -1,3 +1,5 @@
+// store/node/session/put.cc: a block enters as a hash that the client offers. A slot is staged (offer), filled and
+// verified (receive, copy_in, fetch), and the block is visible to all when it leaves (commit).
 #include "store/node/session/put.h"
 
 #include <algorithm>

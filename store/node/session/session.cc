@@ -1,3 +1,5 @@
+// store/node/session/session.cc: a block enters as a frame that asks for it (get) or offers it (put), and leaves in a
+// Get or Put that carries the request out. In between every length, handle and offset was checked.
 #include "store/node/session/session.h"
 
 #include <spdlog/spdlog.h>
