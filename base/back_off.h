@@ -53,6 +53,11 @@ class BackOff {
 
   /// The next failure is a first one. A pause that has begun is kept.
   void succeeded() { pause_ = {}; }
+  /// As if nothing had ever failed: also a pause that has begun is over.
+  void forget() {
+    pause_ = {};
+    next_ = {};
+  }
 
  private:
   void grow(TimePoint now) {

@@ -40,8 +40,13 @@ Result<std::span<std::byte>> LentMemory::adopt(std::size_t bytes, Result<std::un
   region->memory = std::move(*memory);
   const std::span<std::byte> span = region->bytes();
   KV_ASSERT(span.size() == bytes);
-  const bool is_new = regions_.emplace(span.data(), std::move(region)).second;
-  KV_ASSERT(is_new && bytes_ <= bytes_max_);  // 1, 3
+  // A device's memory that was unmapped before it was removed here: the kernel may give out its addresses again.
+  if (any_of(span, [](const Region&) { return true; })) {
+    bytes_ -= bytes;
+    return error_code(Errc::kBadRequest);
+  }
+  regions_.emplace(span.data(), std::move(region));
+  KV_ASSERT(bytes_ <= bytes_max_);  // 1
   return span;
 }
 

@@ -151,8 +151,9 @@ void LinkLanes::cut(std::uint32_t lanes) {
   bool any = false;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
-    // That a lane was connected proves little. Only after one that lasted do pauses begin anew with the shortest.
-    if (shared_.clock.now() - lanes_[i]->since >= 2 * shared_.config.backoff_max) back_off_.succeeded();
+    // That a lane was connected proves little. Only after one that lasted do pauses begin anew with the shortest, and
+    // what another lane has to wait for does not hold this one up.
+    if (shared_.clock.now() - lanes_[i]->since >= 2 * shared_.config.backoff_max) back_off_.forget();
     lanes_[i].reset();  // destroys the queue pair
     any = true;
   }

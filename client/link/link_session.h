@@ -84,6 +84,7 @@ class LinkSession final : public CallSession,
   void retire();
 
   bool is_up() const { return state_ == State::kUp; }
+  bool is_serving() const { return is_up() && !is_retired_; }  ///< Takes calls, if there is room.
   /// And the node can write nothing any more.
   bool has_ended() const { return state_ == State::kEnded; }
   /// Perhaps the session ended for its lane for messages.

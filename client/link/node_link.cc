@@ -83,7 +83,7 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   if (session == nullptr) {
     // The lease is known to that session only: no other will do while it lasts.
     const LinkSession* const wanted = find(call.session_wanted.get());
-    if (wanted != nullptr && wanted->is_up()) return Prepared::kWait;
+    if (wanted != nullptr && wanted->is_serving()) return Prepared::kWait;
     return up_count_ + connecting_count_ > 0 ? Prepared::kNoRoom : Prepared::kFailed;
   }
   if (call.space != Call::kNoSpace && session->spaces().state(call.space) != LinkSpaces::State::kYes) {
@@ -108,7 +108,7 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
 /// open it meanwhile. And for a device's memory one that has lent it comes before all, since the bytes can go no other
 /// way.
 LinkSession* NodeLink::pick(const Call& call) {
-  if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_up()) {
+  if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_serving()) {
     if (!wanted->can_take_call()) return nullptr;
     if (call.space != Call::kNoSpace) wanted->spaces().open(call.space, /*must=*/true);
     return wanted;
@@ -307,6 +307,7 @@ void NodeLink::retire(LinkSession& session) {
 void NodeLink::retired_ended(LinkSession& session) {
   KV_ASSERT(session.has_ended());
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
+  pump();  // there may have been too many retired ones for a new connection
 }
 
 void NodeLink::note_error(error_code why, std::string text) {

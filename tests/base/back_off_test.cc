@@ -45,6 +45,16 @@ TEST_F(BackOffTest, ASuccessMakesTheNextFailureAFirstOneAndKeepsAPauseThatHasBeg
   EXPECT_EQ(back_off.pause(), 1s);
 }
 
+TEST_F(BackOffTest, WhatIsForgottenIsDueAtOnceAndFailsAsForTheFirstTime) {
+  BackOff back_off({.min = 1s, .max = 5s});
+  back_off.failed(now);
+  back_off.failed(now += 1s);
+  back_off.forget();
+  EXPECT_TRUE(back_off.is_due(now));
+  back_off.failed(now);
+  EXPECT_EQ(back_off.next(), now + 1s);
+}
+
 TEST_F(BackOffTest, AFailureLongAfterTheLastIsAFirstOne) {
   BackOff back_off({.min = 1s, .max = 5s, .forget_after = 10s});
   back_off.failed(now);

@@ -403,8 +403,9 @@ class NodeTest : public testing::Test {
   std::uint32_t space = 0;
   std::size_t session_count = 0;
 
- private:
   std::vector<std::weak_ptr<Session>> sessions_;
+
+ private:
   std::uint64_t session_last_ = 0;
   int life_count_ = 0;
 };

@@ -275,6 +275,25 @@ TEST_F(SlowReaderTest, AFlushThatMakesRoomDoesNotEndTheAnswer) {
   }
 }
 
+TEST_F(SlowReaderTest, AFrameThatIsReadWhileTheSessionEndsEndsNothingASecondTime) {
+  const auto others = chain(2, 2);
+  const std::vector<Bytes> last_frames = {
+      frame_bytes(FrameType::kCancel, 11, [](FlatBufferBuilder& b) { return wire::CreateCancelRequest(b, 10); }),
+      frame_bytes(FrameType::kPutData, 10, put_data(1, {}))};  // malformed
+  for (const Bytes& last_frame : last_frames) {
+    const std::size_t count = session_count;
+    open_raw();
+    ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));  // keeps the stream open
+    ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kPut, 10, put_request(others))));
+    world.run_for(1s);
+    ASSERT_TRUE(mute->send_bytes(last_frame));
+    world.clock.advance(1ms);  // the frame arrives, and the session ends before the reader is resumed
+    asio::post(world.io, [session = sessions_.back().lock()] { session->terminate(SessionEnd::kBroken); });
+    world.run_for(1s);
+    EXPECT_EQ(session_count, count) << "it has ended";
+  }
+}
+
 TEST_F(SlowReaderTest, BlocksDroppedMeanwhileEndTheAnswer) {
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));

@@ -29,6 +29,7 @@ class BlockPath {
 
   bool has_region() const { return region_ != nullptr; }
   bool uses(const Region& region) const { return region_.get() == &region; }
+  const std::shared_ptr<Region>& region() const { return region_; }
   bool is_shared_memory() const { return region_ && region_->is_mapped(); }
 
   /// The way of a block at this moment. RDMA reaches only what lies in the arena, and only while a lane is up; all else

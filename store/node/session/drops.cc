@@ -28,12 +28,13 @@ void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const Blo
   }
   if (!has_rest) return keep(id, *count, dropped);
   ++freeing_count_;
-  asio::co_spawn(session_.executor, free_rest(session_.shared_from_this(), id, *count, dropped), asio::detached);
+  asio::co_spawn(session_.executor,
+                 free_rest(session_.shared_from_this(), id, *count, dropped, SessionJob(session_.shared_from_this())),
+                 asio::detached);
 }
 
 asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id,
-                                       std::size_t count, DiskDrop drop) {
-  SessionJob job(session);
+                                       std::size_t count, DiskDrop drop, [[maybe_unused]] SessionJob job) {
   for (bool has_rest = true; has_rest && !session->is_ending;) {
     co_await asio::post(session->executor, asio::use_awaitable);  // others have their turn
     session->node.store.with([&](Store& store) {

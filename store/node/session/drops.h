@@ -34,7 +34,7 @@ class Drops {
     std::unique_ptr<Alarm> alarm;
   };
   asio::awaitable<void> free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id, std::size_t count,
-                                  DiskDrop drop);
+                                  DiskDrop drop, SessionJob job);
   void keep(std::uint64_t request_id, std::size_t count, const DiskDrop& drop);
   void end(std::uint64_t number, bool is_kept);
 

@@ -105,16 +105,15 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
 void Put::begin() {
   KV_ASSERT(staged_ && is_waiting_ && !is_over_);
   if (plan_.refused_count > 0 && (plan_.again || deadline_ > began_) && plan_.put != PutId{}) {
-    asio::co_spawn(session_->executor, wait_for_memory(shared_from_this()), asio::detached);
+    asio::co_spawn(session_->executor, wait_for_memory(shared_from_this(), SessionJob(session_)), asio::detached);
     return;
   }
   send_want();
 }
 
-asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self) {
+asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_unused]] SessionJob job) {
   constexpr Duration kRetry = 1ms;
   const std::shared_ptr<SessionCore> session = self->session_;
-  SessionJob job(session);
   NodeContext& node = session->node;
   Store::OfferPlan& plan = self->plan_;
   Event retry(session->executor);
@@ -209,7 +208,7 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
     co_return true;
   }
   self->draining_.begin(count * self->block_bytes_);  // before the next data is read
-  asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed)), asio::detached);
+  asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed), SessionJob(session)), asio::detached);
   // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
   // deadline, and what it brought is verified in bounded time.
   DrainBound& draining = self->draining_;
@@ -275,14 +274,15 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
 }
 
 /// By RDMA, while the session goes on. What several calls have fetched is committed in their order.
-asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed) {
+asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed,
+                                 [[maybe_unused]] SessionJob job) {
   const std::shared_ptr<SessionCore> session = self->session_;
-  SessionJob job(session);
   const std::uint64_t bytes = count * self->block_bytes_;
-  BlockPath path = self->path_;  // holds the region: the put may end before the move
+  std::shared_ptr<Region> region = self->path_.region();  // held: the put may end before the move
   std::vector<Placement> placements;
-  for (const Store::StagedBlock& block : self->staged(first, count))
-    placements.push_back(path.placement(block.index, 0, block.bytes));
+  for (const Store::StagedBlock& block : self->staged(first, count)) {
+    if (!self->is_over_) placements.push_back(self->path_.placement(block.index, 0, block.bytes));
+  }
   const auto own_end = std::make_shared<Event>(session->executor);
   const std::shared_ptr<Event> before = std::exchange(self->last_fetch_, own_end);
   struct Move {
@@ -290,10 +290,15 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
     MoveOutcome outcome;
   };
   const auto move = std::make_shared<Move>(Move{Event(session->executor), {}});
-  path.move(verbs::Direction::kFromPeer, placements, self->staged_, [move](const MoveOutcome& outcome) {
-    move->outcome = outcome;
+  if (self->is_over_ || self->path_.way() != Path::kVerbs) {  // since the data was announced
+    move->outcome.error = Errc::kUnavailable;
     move->ended.set();
-  });
+  } else {
+    self->path_.move(verbs::Direction::kFromPeer, placements, self->staged_, [move](const MoveOutcome& outcome) {
+      move->outcome = outcome;
+      move->ended.set();
+    });
+  }
   while (!move->ended.is_set()) co_await move->ended.wait();
 
   const std::size_t turn = std::max<std::size_t>(1, kTurnBytes / self->block_bytes_);
@@ -316,7 +321,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   }
   own_end->set();
   self->draining_.end(bytes);
-  path = {};  // first: whoever removes the region may be waiting for that
+  region.reset();  // first: whoever removes the region may be waiting for that
   session->writer.flush();
 }
 
@@ -397,7 +402,7 @@ void Put::finish() {
 }
 
 void Put::fail(Errc code, const std::string& message, std::uint32_t broken) {
-  KV_ASSERT(!is_over_);
+  if (is_over_) return;
   if (sink_ != nullptr) sink_->cancel();  // its slots are freed below
   session_->replies.refuse(FrameType::kPut, request_id_, code, message, broken | path_.broken());
   // A copy from the region into the slots may be waiting for its turn: it sees is_over_ before it touches them again.

@@ -72,6 +72,7 @@ class Put : public std::enable_shared_from_this<Put> {
   static asio::awaitable<bool> take_data(std::shared_ptr<Put> self, const SessionCore::Frame& frame,
                                          FrameReader& reader);
 
+  /// Nothing if the put is over.
   void fail(Errc code, const std::string& message, std::uint32_t broken = 0);
   void stop();    ///< The session ends: fills nothing more, and answers nothing.
   void finish();  ///< Answers if all is committed; frees what is staged.
@@ -85,14 +86,15 @@ class Put : public std::enable_shared_from_this<Put> {
   using Frame = SessionCore::Frame;
   using Claimed = std::vector<std::uint64_t>;  ///< Checksums, as the client says.
 
-  static asio::awaitable<void> wait_for_memory(std::shared_ptr<Put> self);
+  static asio::awaitable<void> wait_for_memory(std::shared_ptr<Put> self, SessionJob job);
   void send_want();
   void use_seeds_v1();
   std::string check_data(const Frame& frame, const wire::PutData* data) const;
   static asio::awaitable<bool> receive(std::shared_ptr<Put> self, std::size_t count, Claimed claimed,
                                        FrameReader& reader);
   static asio::awaitable<void> copy_in(std::shared_ptr<Put> self, std::size_t count, Claimed claimed);
-  static asio::awaitable<void> fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed);
+  static asio::awaitable<void> fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed,
+                                     SessionJob job);
   asio::awaitable<std::size_t> verify(std::size_t first, std::size_t count,
                                       std::span<const std::uint64_t> claimed) const;
   void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);

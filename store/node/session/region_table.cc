@@ -79,7 +79,7 @@ void RegionTable::on_add(const Frame& frame) {
   ++coming_count_;
   const auto job = std::make_shared<SessionJob>(session_.shared_from_this());
   session_.node.lent->prepare(region->loan(), abandoned_, session_.executor,
-                              [this, id, region, job](std::optional<std::uint64_t> hole) mutable {
+                              [this, id, job, region](std::optional<std::uint64_t> hole) mutable {
                                 is_ready(id, std::move(region), hole);
                                 session_.writer.flush();
                                 job->end();

@@ -60,7 +60,7 @@ asio::awaitable<void> Session::run() {
   node.metrics.session_opened();
   read_progress_.since = write_progress_.since = last_request_ = node.clock.now();
   watch();
-  asio::co_spawn(executor, write(keep), asio::detached);
+  asio::co_spawn(executor, write(keep, SessionJob(keep)), asio::detached);
   co_await read();
 
   is_ending = true;
@@ -74,7 +74,8 @@ asio::awaitable<void> Session::run() {
   }
   KV_ASSERT(gets_.empty() && prefetches_.empty());
   for (const auto& [request_id, put] : std::exchange(puts_, {})) put->finish();
-  rdma_.end();
+  rdma_.end();  // first: what devices hold of puts goes, and a put may be ended in the store as long as its session is
+                // there
   node.store.with([&](Store& store) { store.end_session(id); });
   regions_.clear();
   alarm_->disarm();
@@ -83,8 +84,7 @@ asio::awaitable<void> Session::run() {
   if (seat_) table_->leave(seat_);
 }
 
-asio::awaitable<void> Session::write(std::shared_ptr<Session> self) {
-  SessionJob job(self);
+asio::awaitable<void> Session::write(std::shared_ptr<Session> self, [[maybe_unused]] SessionJob job) {
   co_await self->writer.run();
   // The writer ends first when the stream breaks while sending: then the reader must not wait for a silent peer.
   if (!self->is_ending) self->terminate(SessionEnd::kBroken);
@@ -102,6 +102,7 @@ asio::awaitable<void> Session::read() {
       if (is_ending) break;
     }
     auto frame = co_await reader_.next();
+    if (frame && is_ending) break;  // the session ended meanwhile: its transfers are over, and none begins
     if (!frame) {
       const error_code error = frame.error();
       if (error.category() == errc_category()) {  // the peer's bytes, not the connection
@@ -438,11 +439,11 @@ void Session::on_get(const Frame& frame) {
   if (get->send_at_once()) return;
   inline_count_ += get->is_inline();
   gets_.emplace(get->request_id(), get);
-  asio::co_spawn(executor, carry_out(self(), get), asio::detached);
+  asio::co_spawn(executor, carry_out(self(), get, SessionJob(self())), asio::detached);
 }
 
-asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::shared_ptr<Get> get) {
-  SessionJob job(self);
+asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::shared_ptr<Get> get,
+                                         [[maybe_unused]] SessionJob job) {
   co_await get->deliver();
   self->gets_.erase(get->request_id());
   self->inline_count_ -= get->is_inline();
@@ -492,11 +493,11 @@ void Session::on_match(const Frame& frame) {
   const auto prefetch = std::make_shared<Prefetch>(shared_from_this(), *wanted->space, wanted->hashes);
   if (prefetch->pin() || !prefetch->has_work()) return;
   prefetches_.push_back(prefetch);
-  asio::co_spawn(executor, carry_out_ahead(self(), prefetch), asio::detached);
+  asio::co_spawn(executor, carry_out_ahead(self(), prefetch, SessionJob(self())), asio::detached);
 }
 
-asio::awaitable<void> Session::carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch) {
-  SessionJob job(self);
+asio::awaitable<void> Session::carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch,
+                                               [[maybe_unused]] SessionJob job) {
   co_await prefetch->run();
   std::erase(self->prefetches_, prefetch);
 }

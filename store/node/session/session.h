@@ -74,18 +74,19 @@ class Session final : public SessionCore, private Put::Listener {
  private:
   using Frame = FrameReader::Frame;
 
-  static asio::awaitable<void> write(std::shared_ptr<Session> self);
+  static asio::awaitable<void> write(std::shared_ptr<Session> self, SessionJob job);
   asio::awaitable<void> read();
   asio::awaitable<bool> handle(const Frame& frame);  ///< False: the session is over.
   void serve(const Frame& frame);                    ///< What needs no bytes besides the frame's.
   void on_message(std::span<const std::byte> message);
   bool on_hello(const Frame& frame);
   void on_get(const Frame& frame);
-  static asio::awaitable<void> carry_out(std::shared_ptr<Session> self, std::shared_ptr<Get> get);
+  static asio::awaitable<void> carry_out(std::shared_ptr<Session> self, std::shared_ptr<Get> get, SessionJob job);
   void on_put(const Frame& frame);
   asio::awaitable<bool> on_put_data(const Frame& frame);
   void on_match(const Frame& frame);
-  static asio::awaitable<void> carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch);
+  static asio::awaitable<void> carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch,
+                                               SessionJob job);
   void on_prefix(const Frame& frame);  ///< touch, pin, unpin, drop
   void on_cancel(const Frame& frame);
   void on_region_remove(const Frame& frame);

@@ -72,8 +72,8 @@ class SessionJob {
   void end() {  ///< Before its time, where the object may be destroyed by another thread.
     if (const auto session = std::exchange(session_, nullptr)) session->job_ended();
   }
-  SessionJob(const SessionJob&) = delete;
-  SessionJob& operator=(const SessionJob&) = delete;
+  SessionJob(SessionJob&&) noexcept = default;  ///< A coroutine is given its job: it counts from before it begins.
+  SessionJob& operator=(SessionJob&&) = delete;
 
  private:
   std::shared_ptr<SessionCore> session_;

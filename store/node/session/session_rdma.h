@@ -73,7 +73,10 @@ class SessionRdma final : public MessageChannel {
   static constexpr std::size_t kCargoBlocksMax = SessionLanes::kCargoStretchesMax;
 
   void fail_all();  ///< All moves end: those to a client that died would go on until their devices notice.
-  void end() { lanes_.reset(); }
+  void end() {
+    fail_all();  // while lanes_ is there: a lane that broke is told of
+    lanes_.reset();
+  }
 
  private:
   void on_broken(std::uint32_t lane, error_code why);
