@@ -100,6 +100,23 @@ TEST(LentMemoryTest, RegionsOfDevicesDoNotOverlapAndCount) {
   EXPECT_EQ(memory.bytes(), 8 * kPage);
 }
 
+TEST(LentMemoryTest, MemoryWhereADevicesIsKnownToBeIsRefusedAndGivenBack) {
+  LentMemory memory(16 * kPage);
+  for (const std::size_t first : {std::size_t{0}, kPage}) {  // the same address, and within
+    ASSERT_TRUE(memory.reserve(2 * kPage));
+    auto made = SharedMemory::create(2 * kPage).value();
+    const auto stale = made->bytes().subspan(first, kPage);  // unmapped by its owner, and not removed here
+    ASSERT_TRUE(memory.add_device(stale, Descriptor(), 0));
+    EXPECT_EQ(memory.adopt(2 * kPage, std::move(made)).error(), Errc::kBadRequest);
+    EXPECT_TRUE(memory.find(stale)->is_device());
+    EXPECT_EQ(memory.bytes(), kPage) << "the device's only";
+    const auto region = memory.begin_removal(stale).value();
+    LentMemory::set_gone(*region);
+    memory.end_removal(*region);
+    EXPECT_EQ(memory.bytes(), 0u);
+  }
+}
+
 TEST(LentMemoryTest, ADevicesRegionIsRefusedWhileItLeavesAndIsThereUntilItIsGone) {
   LentMemory memory(16 * kPage);
   const auto device = addresses(0x7000'0000, 4 * kPage);

@@ -90,6 +90,13 @@ struct StripedDisk::News {
   }
 };
 
+/// A call to one disk that was begun, and the news that it begins with.
+struct StripedDisk::Telling {
+  Member* member;
+  News news;
+  std::shared_ptr<CallLane::Begun<error_code>> begun;
+};
+
 StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config)
     : clock_(clock), config_(config) {
   KV_ASSERT(!parts.empty());
@@ -177,11 +184,6 @@ void StripedDisk::settled(Member& member, const News& news) const {
 /// Tells all disks that are in use what they missed. An error only when none of them works: a disk that cannot be told
 /// now is told later.
 error_code StripedDisk::settle_all() {
-  struct Telling {
-    Member* member;
-    News news;
-    std::shared_ptr<CallLane::Begun<error_code>> begun;
-  };
   std::vector<Telling> tellings;
   bool has_any = false;
   error_code error;
@@ -216,12 +218,7 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
     KV_ASSERT(member != nullptr);
     shares[member].push_back(block);
   }
-  struct Writing {
-    Member* member;
-    News news;
-    std::shared_ptr<CallLane::Begun<error_code>> begun;
-  };
-  std::vector<Writing> writing;
+  std::vector<Telling> writing;
   error_code first;
   for (const auto& [member, share] : shares) {
     if (is_hanging(*member)) {
@@ -237,7 +234,7 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
     writing.push_back({member, std::move(news), std::move(begun)});
   }
   // As in settle_all(): the batch takes as long as the slowest disk.
-  for (const Writing& each : writing) {
+  for (const Telling& each : writing) {
     const auto own = each.member->writing.wait(each.begun);
     if (own && !*own) {
       settled(*each.member, each.news);
@@ -380,12 +377,7 @@ std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->e
 
 /// An error when a disk fails, or when none answers. A disk that hangs is no error: it is told again what to forget.
 error_code StripedDisk::flush() {
-  struct Flushing {
-    Member* member;
-    News news;
-    std::shared_ptr<CallLane::Begun<error_code>> begun;
-  };
-  std::vector<Flushing> flushing;
+  std::vector<Telling> flushing;
   for (Member* const member : in_use()) {
     if (is_hanging(*member)) continue;
     News news = news_for(*member);
@@ -397,7 +389,7 @@ error_code StripedDisk::flush() {
   }
   error_code first;
   bool has_any = false;
-  for (const Flushing& each : flushing) {
+  for (const Telling& each : flushing) {
     const auto own = each.member->writing.wait(each.begun);
     if (!own) {
       hangs(*each.member);

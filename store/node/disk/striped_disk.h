@@ -58,6 +58,7 @@ class StripedDisk final : public Disk {
  private:
   struct Member;
   struct News;
+  struct Telling;
   Member* find(DiskKey key) const;
   bool is_left_out(const Member& member) const;
   bool is_hanging(Member& member) const;

@@ -50,8 +50,8 @@ class Region {
 };
 
 /// By number, as the client speaks of them.
-///   1. At most region_count_max regions, with region_bytes_max in all, those being prepared and those being removed
-///      included: their memory is mapped.
+///   1. At most region_count_max regions, counted with those being prepared; at most region_bytes_max in all, counted
+///      with those being removed: their memory is still mapped.
 ///   2. A number is never used again within the session.
 ///   3. A region that was removed is found by no request; moves that had begun end first.
 /// Thread safety: none; on the session's executor. Lives as long as the session.
