@@ -16,16 +16,11 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/busy_poll.h"
 #include "transport/forked.h"
 
 namespace kv {
 namespace {
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 /// A call that waits on another thread.
 class Waiting {
@@ -49,7 +44,8 @@ class Handover final : public Waiting {
   std::optional<T> take(std::chrono::microseconds spin) {
     if (spin.count() > 0) {
       const auto until = std::chrono::steady_clock::now() + spin;
-      while (!ready_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) relax();
+      while (!ready_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until)
+        std::this_thread::yield();  // the I/O thread may have been given the same core
     }
     done_.acquire();  // after a successful spin too: give() must be through with this object, which is about to go
     return std::move(value_);
@@ -92,17 +88,8 @@ struct BlockingClient::Impl {
         io->run();
         return;
       }
-      auto idle_since = std::chrono::steady_clock::now();
-      while (!io->stopped()) {
-        if (io->poll() > 0) {
-          idle_since = std::chrono::steady_clock::now();
-        } else if (std::chrono::steady_clock::now() - idle_since < options.busy_poll) {
-          relax();
-        } else {
-          io->run_one();
-          idle_since = std::chrono::steady_clock::now();
-        }
-      }
+      const BusyPoll busy_poll(options.busy_poll);
+      while (!io->stopped()) busy_poll.run_some(*io);
       return;
     } catch (const std::exception& e) {
       std::fprintf(stderr, "kvstore: client disabled: %s\n", e.what());

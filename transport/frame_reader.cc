@@ -6,6 +6,7 @@
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -58,11 +59,18 @@ void FrameReader::shrink() {
 
 Async<void> FrameReader::fill(std::size_t want) {
   while (end_ - begin_ < want) {
+    // A read that came back with less than there was room for has emptied the stream. Another one now would be a system
+    // call for nothing, once for each batch of requests.
+    if (std::exchange(is_drained_, false)) {
+      const auto ready = co_await stream_.wait_readable();
+      if (!ready) co_return ready.error();
+    }
     reserve(want);  // each time: an idle reader may have been shrunk while it waited
     const asio::mutable_buffer room(buffer_.get() + end_, capacity_ - end_);
     const auto count = stream_.try_read(std::span(&room, 1));
     if (count) {
       KV_ASSERT(*count > 0 && *count <= room.size());
+      is_drained_ = *count < room.size();
       end_ += *count;
       bytes_read_ += *count;
     } else if (count.error() == asio::error::would_block) {
@@ -176,8 +184,10 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
     }
     // The payload's end and the next header often come together: read ahead in the same call, behind the table, which
     // the caller may still be reading.
+    std::size_t room_ahead = 0;
     if (room == payload_left_ && capacity_ > end_) {
-      buffers[count++] = asio::mutable_buffer(buffer_.get() + end_, capacity_ - end_);
+      room_ahead = capacity_ - end_;
+      buffers[count++] = asio::mutable_buffer(buffer_.get() + end_, room_ahead);
     }
     const auto got = stream_.try_read(std::span(buffers).first(count));
     if (!got) {
@@ -191,6 +201,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
       co_return got.error() == asio::error::eof ? error_code(Errc::kBadFrame) : got.error();
     }
     bytes_read_ += *got;
+    is_drained_ = *got < room + room_ahead;
     const std::size_t mine = std::min(*got, room);
     KV_ASSERT(*got - mine <= capacity_ - end_);
     end_ += *got - mine;

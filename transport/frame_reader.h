@@ -71,6 +71,7 @@ class FrameReader {
   std::uint64_t payload_left_ = 0;
   std::uint64_t bytes_read_ = 0;
   bool in_table_ = false;
+  bool is_drained_ = false;  ///< The last read took all that had come.
   std::string why_;
 };
 

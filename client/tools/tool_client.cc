@@ -138,17 +138,7 @@ void ToolClient::run_all(std::vector<asio::awaitable<void>> tasks) {
 }
 
 void ToolClient::run_until_zero(const std::size_t& running) {
-  TimePoint busy_since = std::chrono::steady_clock::now();
-  while (running > 0) {
-    if (busy_poll_ > Duration(0)) {
-      const std::size_t handled = context_.poll();
-      const TimePoint now = std::chrono::steady_clock::now();
-      if (handled > 0) busy_since = now;
-      if (handled > 0 || now - busy_since < busy_poll_) continue;
-    }
-    context_.run_one();
-    busy_since = std::chrono::steady_clock::now();
-  }
+  while (running > 0) busy_poll_.run_some(context_);
 }
 
 }  // namespace kv

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/busy_poll.h"
 #include "client/client.h"
 
 namespace kv {
@@ -65,7 +66,7 @@ class ToolClient {
 
   asio::io_context context_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
-  Duration busy_poll_;
+  BusyPoll busy_poll_;
   std::unique_ptr<Client> client_;
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/busy_poll.h"
 #include "transport/wire_generated.h"
 
 namespace kv {
@@ -127,15 +128,8 @@ void Server::run_thread(Thread& thread) {
     context.run();
     return;
   }
-  auto last = std::chrono::steady_clock::now();
-  while (!context.stopped()) {
-    if (context.poll() > 0) {
-      last = std::chrono::steady_clock::now();
-    } else if (std::chrono::steady_clock::now() - last >= config_.busy_poll) {
-      context.run_one();
-      last = std::chrono::steady_clock::now();
-    }
-  }
+  const BusyPoll busy_poll(config_.busy_poll);
+  while (!context.stopped()) busy_poll.run_some(context);
 }
 
 /// Asks each thread again and again: a session may have begun after the thread was asked.
