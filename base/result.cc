@@ -1,6 +1,7 @@
 #include "base/result.h"
 
 #include <cerrno>
+#include <ostream>
 #include <string>
 
 namespace kv {
@@ -46,6 +47,14 @@ class Category final : public boost::system::error_category {
 const boost::system::error_category& errc_category() noexcept {
   static const Category category;
   return category;
+}
+
+std::ostream& operator<<(std::ostream& out, const Failure& failure) {
+  return out << failure.code << " (" << failure.text << ")";
+}
+
+void throw_exception_from_error(const Failure& failure, const boost::source_location& where) {
+  boost::throw_with_location(boost::system::system_error(failure.code, failure.text), where);
 }
 
 error_code last_errno() noexcept { return {errno, boost::system::system_category()}; }

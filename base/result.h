@@ -2,7 +2,7 @@
 //
 // Knows no block, no store, no wire and no device. Stays tiny: what only two folders share lives in the lower of the
 // two. Files, in reading order:
-//   result.h     the one error type, and the one way to return an error (this file)
+//   result.h     errors, bare or with words, and the one way to return them (this file)
 //   assert.h     KV_ASSERT: stops a bug where it is first seen, in release builds too
 //   clock.h      time that is handed in: the machine's, or a simulation's
 //   event.h      one coroutine wakes another on the same executor
@@ -14,7 +14,10 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/system/error_code.hpp>
 #include <boost/system/result.hpp>
+#include <iosfwd>
+#include <string>
 #include <type_traits>
+#include <utility>
 
 namespace kv {
 
@@ -50,10 +53,28 @@ inline constexpr int kErrcLocal = 1000;  ///< A peer that sends this code or a h
 const boost::system::error_category& errc_category() noexcept;
 inline error_code make_error_code(Errc e) noexcept { return {static_cast<int>(e), errc_category()}; }
 
-/// A value or the error that kept us from finding it out. A miss is a value.
-template <class T>
-struct [[nodiscard]] Result : boost::system::result<T> {
-  using boost::system::result<T>::result;
+/// An error with the words that go with it: which field or device, what was found there, what is allowed. For calls
+/// that are made now and then and fail for a reason that a person mends: configuration, opening, connecting, what a
+/// peer sent. What is called for each block, piece or message returns the bare code, which allocates nothing.
+struct Failure {
+  Failure() = default;  ///< No error. Boost's result makes one where it holds a value.
+  Failure(error_code error) : code(error), text(error.message()) {}
+  Failure(Errc error) : Failure(make_error_code(error)) {}
+  Failure(error_code error, std::string words) : code(error), text(std::move(words)) {}
+
+  friend bool operator==(const Failure& failure, const error_code& other) { return failure.code == other; }
+  friend std::ostream& operator<<(std::ostream& out, const Failure& failure);
+
+  error_code code;   ///< To act on. To pass on only this is said in so many words: `.error().code`.
+  std::string text;  ///< To show. Of an error, never empty.
+};
+/// What value() throws.
+[[noreturn]] void throw_exception_from_error(const Failure& failure, const boost::source_location& where);
+
+/// A value or the error that kept us from finding it out. A miss is a value. `E` is the bare code, or a Failure.
+template <class T, class E = error_code>
+struct [[nodiscard]] Result : boost::system::result<T, E> {
+  using boost::system::result<T, E>::result;
 };
 template <class T>
 using Async = asio::awaitable<Result<T>>;

@@ -15,8 +15,8 @@ void check(bool ok, const std::string& what) {
 ClientConfig checked(ClientConfig config) {
   check(!config.nodes.empty(), "nodes: at least one is needed");
   for (NodeConfig& node : config.nodes) {
-    std::string why;
-    check(parse_endpoint(node.endpoint, &why).has_value(), "nodes: endpoint '" + node.endpoint + "': " + why);
+    const auto endpoint = parse_endpoint(node.endpoint);
+    check(endpoint.has_value(), "nodes: " + endpoint.error().text);
     if (node.name.empty()) node.name = node.endpoint;
   }
   check(config.identity.size() <= 128, "identity: at most 128 bytes");
@@ -28,8 +28,8 @@ ClientConfig checked(ClientConfig config) {
   check(config.breaker_open >= Duration::zero(), "breaker_open: must not be negative");
   check(config.calls_max >= 1, "calls_max: must be at least 1");
   for (const std::string& name : config.rdma_devices) {
-    std::string why;
-    check(verbs::parse_device_wish(name, &why).has_value(), "rdma_devices: " + why);
+    const auto wish = verbs::parse_device_wish(name);
+    check(wish.has_value(), "rdma_devices: " + wish.error().text);
   }
   check(config.rdma_lanes <= 32, "rdma_lanes: must be at most 32");
   check(config.rdma_messages <= kMessageCountMax, "rdma_messages: must be at most 64");
@@ -71,8 +71,7 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
       map(make_map(shared->config)),
       idle_gets(make_idle_gets()) {
   for (const NodeConfig& node : shared->config.nodes) {
-    std::string why;
-    links.push_back(std::make_unique<NodeLink>(shared, node, parse_endpoint(node.endpoint, &why).value()));
+    links.push_back(std::make_unique<NodeLink>(shared, node, parse_endpoint(node.endpoint).value()));
   }
 }
 

@@ -37,10 +37,7 @@ std::string quoted(std::string_view value) {
   return text;
 }
 
-error_code refuse(std::string* why, std::string message) {
-  if (why) *why = "namespace record: " + std::move(message);
-  return Errc::kBadRequest;
-}
+Failure refuse(const std::string& message) { return {Errc::kBadRequest, "namespace record: " + message}; }
 
 bool is_key_char(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.'; }
 
@@ -91,53 +88,53 @@ std::size_t parse_count(const Fields& fields, const std::string& key, std::size_
 
 }  // namespace
 
-Result<NamespaceRecord> NamespaceRecord::parse(std::string_view text, std::string* why) {
+Result<NamespaceRecord, Failure> NamespaceRecord::parse(std::string_view text) {
   if (text.size() > kTextBytesMax) {
-    return refuse(why, "the text has " + std::to_string(text.size()) + " bytes; allowed: at most 16384");
+    return refuse("the text has " + std::to_string(text.size()) + " bytes; allowed: at most 16384");
   }
   Fields fields;
   // Only sorted lines are accepted: a text that is not canonical would have another digest than the same fields sorted.
   std::string_view previous;
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = rest.find('\n');
-    if (end == rest.npos) return refuse(why, "the last line " + quoted(rest) + " does not end with a newline");
+    if (end == rest.npos) return refuse("the last line " + quoted(rest) + " does not end with a newline");
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end + 1);
 
     const std::size_t equals = line.find('=');
-    if (equals == line.npos) return refuse(why, "line " + quoted(line) + " is not of the form key=value");
+    if (equals == line.npos) return refuse("line " + quoted(line) + " is not of the form key=value");
     const std::string_view key = line.substr(0, equals), value = line.substr(equals + 1);
-    if (value.empty()) return refuse(why, "field " + quoted(key) + " has an empty value; leave the line out");
-    if (!fields.empty() && key == previous) return refuse(why, "field " + quoted(key) + " is given twice");
+    if (value.empty()) return refuse("field " + quoted(key) + " has an empty value; leave the line out");
+    if (!fields.empty() && key == previous) return refuse("field " + quoted(key) + " is given twice");
     if (key < previous) {
-      return refuse(why, "field " + quoted(key) + " comes after " + quoted(previous) + "; lines are sorted by key");
+      return refuse("field " + quoted(key) + " comes after " + quoted(previous) + "; lines are sorted by key");
     }
     previous = key;
     fields.emplace(key, value);
   }
-  return from_fields(std::move(fields), why);
+  return from_fields(std::move(fields));
 }
 
-Result<NamespaceRecord> NamespaceRecord::from_fields(Fields fields, std::string* why) {
+Result<NamespaceRecord, Failure> NamespaceRecord::from_fields(Fields fields) {
   for (const auto& [key, value] : fields) {
-    if (auto problem = field_problem(key, value); !problem.empty()) return refuse(why, std::move(problem));
+    if (auto problem = field_problem(key, value); !problem.empty()) return refuse(problem);
   }
   std::erase_if(fields, [](const auto& field) { return field.second.empty(); });
   if (fields.size() > kFieldCountMax) {
-    return refuse(why, "there are " + std::to_string(fields.size()) + " fields; allowed: at most 64");
+    return refuse("there are " + std::to_string(fields.size()) + " fields; allowed: at most 64");
   }
   if (!fields.contains("model")) {
-    return refuse(why, "field \"model\" is missing; allowed: 1 to 1024 bytes of printable ASCII");
+    return refuse("field \"model\" is missing; allowed: 1 to 1024 bytes of printable ASCII");
   }
   NamespaceRecord record;
   std::string problem;
   record.block_size_ = parse_count(fields, "block_size", kBlockSizeMax, problem);
   if (problem.empty()) record.block_bytes_ = parse_count(fields, "block_bytes", kBlockBytesMax, problem);
-  if (!problem.empty()) return refuse(why, std::move(problem));
+  if (!problem.empty()) return refuse(problem);
 
   for (const auto& [key, value] : fields) record.text_.append(key).append("=").append(value).append("\n");
   if (record.text_.size() > kTextBytesMax) {
-    return refuse(why, "the text has " + std::to_string(record.text_.size()) + " bytes; allowed: at most 16384");
+    return refuse("the text has " + std::to_string(record.text_.size()) + " bytes; allowed: at most 16384");
   }
   record.fields_ = std::move(fields);
   KV_ASSERT(record.block_bytes_ > 0 && record.block_size_ > 0);

@@ -19,11 +19,11 @@ namespace kv {
 /// keys are refused, but for those that begin with `x.`: these are for callers' own distinctions.
 class NamespaceRecord {
  public:
-  /// Parses and checks a canonical text. Errors: kBadRequest; `*why` (if given) then names the field, its value and
-  /// what is allowed.
-  static Result<NamespaceRecord> parse(std::string_view text, std::string* why);
+  /// Parses and checks a canonical text. Errors: kBadRequest; the text names the field, its value and what is
+  /// allowed.
+  static Result<NamespaceRecord, Failure> parse(std::string_view text);
   /// From fields in any order. Same checks.
-  static Result<NamespaceRecord> from_fields(std::map<std::string, std::string> fields, std::string* why);
+  static Result<NamespaceRecord, Failure> from_fields(std::map<std::string, std::string> fields);
 
   const std::string& text() const { return text_; }    ///< Canonical; parse(text()) gives this record again.
   const BlockHash& digest() const { return digest_; }  ///< SHA-256 of text(): the chain's h[-1].

@@ -128,7 +128,7 @@ Result<DiskBlock> read_verified(const Disk& disk, DiskKey key, std::uint64_t see
 bool is_lost(error_code error);
 
 /// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,
-/// before what is slow. After an error `*why` is for the operator.
-using OpenDisk = std::function<Result<std::unique_ptr<Disk>>(const std::function<void()>& accepted, std::string* why)>;
+/// before what is slow. An error's text is for the operator.
+using OpenDisk = std::function<Result<std::unique_ptr<Disk>, Failure>(const std::function<void()>& accepted)>;
 
 }  // namespace kv

@@ -22,11 +22,10 @@ bool Endpoint::is_loopback() const {
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
-Result<Endpoint> parse_endpoint(std::string_view text, std::string* why) {
+Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   const auto fail = [&](const std::string& what) {
-    *why = "endpoint '" + std::string(text.substr(0, 256)) + "': " + what +
-           " (allowed: tcp://HOST:PORT, tcp://[IPV6]:PORT, unix:///PATH, sim://NAME)";
-    return Result<Endpoint>(error_code(Errc::kBadRequest));
+    return Failure(Errc::kBadRequest, "endpoint '" + std::string(text.substr(0, 256)) + "': " + what +
+                                          " (allowed: tcp://HOST:PORT, tcp://[IPV6]:PORT, unix:///PATH, sim://NAME)");
   };
   Endpoint endpoint;
   if (text.starts_with("unix://")) {

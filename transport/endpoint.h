@@ -20,7 +20,7 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
-/// Errors: kBadRequest; `*why` says what is wrong with `text` and what is allowed.
-Result<Endpoint> parse_endpoint(std::string_view text, std::string* why);
+/// Errors: kBadRequest; the words say what is wrong with `text` and what is allowed.
+Result<Endpoint, Failure> parse_endpoint(std::string_view text);
 
 }  // namespace kv

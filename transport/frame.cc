@@ -63,12 +63,9 @@ const char* frame_type_name(FrameType type) {
   return "unknown";
 }
 
-Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes, const FrameLimits& limits,
-                                        std::string* why) {
-  const auto fail = [&](Errc code, std::string what) {
-    *why = std::move(what);
-    return Result<FrameHeader>(error_code(code));
-  };
+Result<FrameHeader, Failure> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                                                 const FrameLimits& limits) {
+  const auto fail = [](Errc code, std::string what) { return Failure(code, std::move(what)); };
   // Lengths are checked against the limits here, before the caller allocates or waits for a single byte of them. The
   // checksum comes later, when the table is there.
   if (load<std::uint32_t>(bytes, 0) != kFrameMagic) {

@@ -74,9 +74,9 @@ struct FrameLimits {
 };
 
 /// Decodes and checks a header. Errors: kBadFrame (magic, unknown flag), kUnsupported (version, type), kTooLarge;
-/// `*why` names the field, its value and the limit.
-Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes, const FrameLimits& limits,
-                                        std::string* why);
+/// the text names the field, its value and the limit.
+Result<FrameHeader, Failure> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                                                 const FrameLimits& limits);
 /// Encodes `header` (table_bytes is taken from `table`) with the checksum: the low 32 bits of XXH3-64 of the table,
 /// seeded with the XXH3-64 of the header whose checksum field is 0.
 void encode_frame_header(const FrameHeader& header, std::span<const std::byte> table,

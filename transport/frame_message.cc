@@ -15,32 +15,26 @@ void append_frame(std::vector<std::byte>& message, const FrameHeader& header, st
   std::ranges::copy(table, message.begin() + static_cast<std::ptrdiff_t>(begin + kFrameHeaderBytes));
 }
 
-Result<FrameReader::Frame> take_frame(std::span<const std::byte>& message, std::string* why) {
-  if (message.size() < kFrameHeaderBytes) {
-    *why = "a message ends within a frame header";
-    return Errc::kBadFrame;
-  }
+Result<FrameReader::Frame, Failure> take_frame(std::span<const std::byte>& message) {
+  if (message.size() < kFrameHeaderBytes) return Failure(Errc::kBadFrame, "a message ends within a frame header");
   const std::span<const std::byte, kFrameHeaderBytes> head(message.data(), kFrameHeaderBytes);
-  const auto header = decode_frame_header(head, {.table_bytes_max = kMessageBytesMax, .payload_bytes_max = 0}, why);
+  const auto header = decode_frame_header(head, {.table_bytes_max = kMessageBytesMax, .payload_bytes_max = 0});
   if (!header) return header.error();
   // Small enough not to overflow: decode_frame_header() has held table_bytes to kMessageBytesMax.
   const std::size_t bytes = message_frame_bytes(header->table_bytes);
   if (bytes > message.size()) {
-    *why = "table_bytes: " + std::to_string(header->table_bytes) + ", the message has " +
-           std::to_string(message.size() - kFrameHeaderBytes);
-    return Errc::kBadFrame;
+    return Failure(Errc::kBadFrame, "table_bytes: " + std::to_string(header->table_bytes) + ", the message has " +
+                                        std::to_string(message.size() - kFrameHeaderBytes));
   }
   KV_ASSERT(reinterpret_cast<std::uintptr_t>(message.data()) % 8 == 0);  // FlatBuffers reads in place
   const auto table = message.subspan(kFrameHeaderBytes, header->table_bytes);
   const auto padding = message.subspan(kFrameHeaderBytes + table.size(), bytes - kFrameHeaderBytes - table.size());
   if (!frame_checksum_ok(head, table)) {
-    *why = "checksum: header and table do not match it";
-    return Errc::kBadFrame;
+    return Failure(Errc::kBadFrame, "checksum: header and table do not match it");
   }
   // The checksum does not cover the padding. What is refused today can be given a meaning tomorrow.
   if (std::ranges::any_of(padding, [](std::byte each) { return each != std::byte{0}; })) {
-    *why = "padding: not 0";
-    return Errc::kBadFrame;
+    return Failure(Errc::kBadFrame, "padding: not 0");
   }
   message = message.subspan(bytes);
   return FrameReader::Frame{*header, table};

@@ -28,6 +28,6 @@ constexpr std::size_t message_frame_bytes(std::size_t table_bytes) {
 void append_frame(std::vector<std::byte>& message, const FrameHeader& header, std::span<const std::byte> table);
 /// Takes the first frame off `message`, which begins at a multiple of 8; its table lies in the message. Errors: as
 /// decode_frame_header; kBadFrame for a checksum, for a frame that is cut off, and for padding that is not 0.
-Result<FrameReader::Frame> take_frame(std::span<const std::byte>& message, std::string* why);
+Result<FrameReader::Frame, Failure> take_frame(std::span<const std::byte>& message);
 
 }  // namespace kv

@@ -116,8 +116,11 @@ Async<FrameReader::Frame> FrameReader::next() {
   const auto type = static_cast<std::uint8_t>(head[5]);
   header_.type = type >= 1 && type <= kFrameTypeMax ? static_cast<FrameType>(type) : FrameType::kHello;
   std::memcpy(&header_.request_id, head.data() + 8, sizeof header_.request_id);
-  const auto header = decode_frame_header(head, limits_, &why_);
-  if (!header) co_return header.error();
+  const auto header = decode_frame_header(head, limits_);
+  if (!header) {
+    why_ = header.error().text;
+    co_return header.error().code;
+  }
   header_ = *header;
   const std::size_t frame_bytes = kFrameHeaderBytes + header->table_bytes;
   if (end_ - begin_ < frame_bytes) {

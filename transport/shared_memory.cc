@@ -43,11 +43,8 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::create(std::size_t bytes) {
 
 SharedMemory::~SharedMemory() { KV_ASSERT(::munmap(bytes_.data(), bytes_.size()) == 0); }
 
-Result<std::unique_ptr<MappedRegion>> MappedRegion::map(const Descriptor& fd, std::uint64_t bytes, std::string* why) {
-  const auto fail = [&](std::string what) {
-    *why = "region: " + std::move(what);
-    return Result<std::unique_ptr<MappedRegion>>(error_code(Errc::kNoRegion));
-  };
+Result<std::unique_ptr<MappedRegion>, Failure> MappedRegion::map(const Descriptor& fd, std::uint64_t bytes) {
+  const auto fail = [](const std::string& what) { return Failure(Errc::kNoRegion, "region: " + what); };
   if (!fd) return fail("no descriptor came with the request");
   struct statfs filesystem;
   if (::fstatfs(fd.get(), &filesystem) != 0) return fail("the descriptor is not a memfd");

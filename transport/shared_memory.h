@@ -40,10 +40,10 @@ class SharedMemory {
 class MappedRegion {
  public:
   /// Errors: kNoRegion if it is no memfd on tmpfs, is not sealed against shrinking (F_SEAL_SHRINK), is smaller than
-  /// `bytes`, has fewer bytes of memory than that, or cannot be mapped writable; `*why` says which. Huge-page memfds
+  /// `bytes`, has fewer bytes of memory than that, or cannot be mapped writable; the text says which. Huge-page memfds
   /// are refused: a missing huge page would be a SIGBUS here. Touches no page, and takes microseconds whatever the
   /// size.
-  static Result<std::unique_ptr<MappedRegion>> map(const Descriptor& fd, std::uint64_t bytes, std::string* why);
+  static Result<std::unique_ptr<MappedRegion>, Failure> map(const Descriptor& fd, std::uint64_t bytes);
   ~MappedRegion();
   MappedRegion(const MappedRegion&) = delete;
   MappedRegion& operator=(const MappedRegion&) = delete;

@@ -222,9 +222,8 @@ int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token
     if (record_text == nullptr || count == nullptr || (tokens == nullptr && token_count > 0)) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
-    std::string why;
-    const auto record = parse_record(record_text, &why);
-    if (!record) return fail(KVS_BAD_REQUEST, why.c_str());
+    const auto record = parse_record(record_text);
+    if (!record) return fail(KVS_BAD_REQUEST, record.error().text.c_str());
     *count = token_count / record->block_size();
     if (*count > capacity || (hashes == nullptr && *count > 0)) return fail(KVS_TOO_LARGE, "capacity is too small");
     const auto chain = hash_chain(record->digest(), {tokens, token_count}, record->block_size());
@@ -240,9 +239,8 @@ int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token
 int kvs_open(kvs_client* client, const char* record_text, uint64_t deadline_us, kvs_space* space) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     if (record_text == nullptr || space == nullptr) return fail(KVS_BAD_REQUEST, "record or space is NULL");
-    std::string why;
-    auto record = parse_record(record_text, &why);
-    if (!record) return fail(KVS_BAD_REQUEST, why.c_str());
+    auto record = parse_record(record_text);
+    if (!record) return fail(KVS_BAD_REQUEST, record.error().text.c_str());
     const auto opened = blocking.open(std::move(*record), microseconds(deadline_us));
     if (!opened) return fail(opened.error());
     *space = static_cast<kvs_space>(*opened);

@@ -35,9 +35,9 @@ int write_text(const std::string& text, char* to, std::size_t capacity, std::siz
   return KVS_OK;
 }
 
-Result<NamespaceRecord> parse_record(const char* text, std::string* why) {
+Result<NamespaceRecord, Failure> parse_record(const char* text) {
   const std::string_view all(text);
-  auto record = NamespaceRecord::parse(all, why);
+  auto record = NamespaceRecord::parse(all);
   if (record) return record;
   std::map<std::string, std::string> fields;
   for (std::size_t at = 0; at < all.size();) {
@@ -47,10 +47,10 @@ Result<NamespaceRecord> parse_record(const char* text, std::string* why) {
     if (line.empty()) continue;
     const std::size_t equals = line.find('=');
     if (equals == std::string_view::npos || !fields.emplace(line.substr(0, equals), line.substr(equals + 1)).second) {
-      return error_code(Errc::kBadRequest);  // `why` is of parse()
+      return record;  // neither: what parse() says is clearer
     }
   }
-  return NamespaceRecord::from_fields(std::move(fields), why);
+  return NamespaceRecord::from_fields(std::move(fields));
 }
 
 }  // namespace kv::c_api

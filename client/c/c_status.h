@@ -54,7 +54,7 @@ int write_struct(T value, T* to) {
 int write_text(const std::string& text, char* to, std::size_t capacity, std::size_t* length);
 
 /// A record from its canonical text, or from its lines in any order.
-Result<NamespaceRecord> parse_record(const char* text, std::string* why);
+Result<NamespaceRecord, Failure> parse_record(const char* text);
 
 /// Runs `body`, which returns a status; turns what it throws into one.
 template <class Body>

@@ -15,15 +15,8 @@ static_assert(KVS_GPTJ == static_cast<int>(RopeStyle::kGptj));
 static_assert(KVS_ROWS_BLOCKS64 == static_cast<int>(Rows::Kind::kBlocks64));
 
 /// The CUDA module, looked for once and never unloaded: CUDA may be gone before the process's last destructors run.
-struct FoundModule {
-  std::string why;
-  std::shared_ptr<const CudaModule> module;
-  FoundModule() {
-    if (auto loaded = CudaModule::load(&why)) module = *std::move(loaded);
-  }
-};
-const FoundModule& found_module() {
-  static const FoundModule* const found = new FoundModule;
+const Result<std::shared_ptr<const CudaModule>, Failure>& found_module() {
+  static const auto* const found = new Result<std::shared_ptr<const CudaModule>, Failure>(CudaModule::load());
   return *found;
 }
 
@@ -121,8 +114,8 @@ int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cac
   if (from.device == KVS_HOST) return fail_value("run: device_number", from.device_number, "0, as KVS_HOST needs");
   if (from.device != KVS_CUDA) return fail_value("run: device", from.device, "KVS_HOST or KVS_CUDA");
   if (from.block_count_max < 0) return fail_value("run: block_count_max", from.block_count_max, "0 or more");
-  if (!found_module().module) return fail(KVS_UNAVAILABLE, "CUDA: " + found_module().why);
-  run->cuda = found_module().module;
+  if (!found_module()) return fail(KVS_UNAVAILABLE, "CUDA: " + found_module().error().text);
+  run->cuda = *found_module();
   run->stream = from.stream;
   if (from.block_count_max != 0) run->block_count_max = std::min(from.block_count_max, run->block_count_max);
   return from.device_number == 0 ? KVS_OK : use_device(from.device_number, run, caches);

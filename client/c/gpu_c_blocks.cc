@@ -59,9 +59,8 @@ using namespace kv;
 int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t* seed) {
   return gpu_call([&]() -> int {
     if (record == nullptr || hash == nullptr || seed == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-    std::string why;
-    const auto parsed = parse_record(record, &why);
-    if (!parsed) return fail(KVS_BAD_REQUEST, why);
+    const auto parsed = parse_record(record);
+    if (!parsed) return fail(KVS_BAD_REQUEST, parsed.error().text);
     BlockHash block;
     std::memcpy(block.bytes.data(), hash->bytes, sizeof block.bytes);
     *seed = checksum_seed(parsed->id(), block);

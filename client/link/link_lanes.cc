@@ -93,8 +93,8 @@ class LinkLanes::ConnectCall final : public Call {
         lane.why = answer->why() == nullptr ? "refused" : answer->why()->str();
         continue;
       }
-      const auto peer = verbs::decode(answer->end(), &lane.why);
-      if (!peer) return "verbs_connect: " + lane.why;
+      const auto peer = verbs::decode(answer->end());
+      if (!peer) return "verbs_connect: " + peer.error().text;
       lane.peer = *peer;
       if ((answer->messages() > 0) != (lane.message_count > 0) || answer->messages() > lane.message_count)
         return "verbs_connect: messages " + std::to_string(answer->messages());
@@ -222,8 +222,11 @@ void LinkLanes::connect_missing() {
 /// On the other thread. If there is no queue pair afterwards, lane.why says why.
 void LinkLanes::make_pair(Lane& lane) {
   const verbs::OpenDevice& device = lane.device();
-  auto attached = device.attach(&lane.why);
-  if (!attached) return;
+  auto attached = device.attach();
+  if (!attached) {
+    lane.why = attached.error().text;
+    return;
+  }
   // For messages a completion for each SEND and each receive; for blocks none, but a queue must have some room.
   auto queue = device.device->create_completion_queue(lane.message_count > 0 ? 2 * lane.message_count : 4);
   if (!queue) {
@@ -236,21 +239,22 @@ void LinkLanes::make_pair(Lane& lane) {
                                                  {.count = lane.message_count,
                                                   .bytes_max = kMessageBytesMax,
                                                   .port = attached->port,
-                                                  .remote = {.remote_write = true}},
-                                                 &lane.why);
-    if (!messages && lane.why.empty()) lane.why = messages.error().message();
-    if (!messages) return;
+                                                  .remote = {.remote_write = true}});
+    if (!messages) {
+      lane.why = messages.error().text;
+      return;
+    }
     lane.messages = std::move(*messages);
   } else {
-    auto pair = device.domain->create_queue_pair(*lane.queue,
-                                                 {.request_count_max = 1,
-                                                  .receive_count_max = 0,
-                                                  .piece_count_max = 1,
-                                                  .port = attached->port,
-                                                  .remote = {.remote_write = true, .remote_read = true}},
-                                                 &lane.why);
-    if (!pair && lane.why.empty()) lane.why = pair.error().message();
-    if (!pair) return;
+    auto pair = device.domain->create_queue_pair(*lane.queue, {.request_count_max = 1,
+                                                               .receive_count_max = 0,
+                                                               .piece_count_max = 1,
+                                                               .port = attached->port,
+                                                               .remote = {.remote_write = true, .remote_read = true}});
+    if (!pair) {
+      lane.why = pair.error().text;
+      return;
+    }
     lane.blocks = std::move(*pair);
   }
   lane.path.first_psn = verbs::random_psn();
@@ -279,7 +283,9 @@ void LinkLanes::connect_to_answers() {
   const auto connect_all = [lanes = attempt_] {
     for (const auto& lane : lanes) {
       const auto path = path_to(*lane->attachment, lane->path.first_psn, lane->peer);
-      lane->is_connected = lane->pair()->connect(lane->peer, path, &lane->why).has_value();
+      const auto connected = lane->pair()->connect(lane->peer, path);
+      lane->is_connected = connected.has_value();
+      if (!connected) lane->why = connected.error().text;
     }
   };
   shared_.verbs.slow_calls().run(connect_all, shared_.executor, lifeline_.guard([this] { attempt_ended(); }));

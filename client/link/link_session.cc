@@ -223,9 +223,8 @@ void LinkSession::message_came(std::span<const std::byte> message) {
   message_bytes_ += message.size();
   if (message.empty()) return end(Errc::kBadFrame, "by SEND: nothing", Node::kMayWrite);
   while (!message.empty() && !has_stopped()) {
-    std::string why;
-    const auto frame = take_frame(message, &why);
-    if (!frame) return end(Errc::kBadFrame, "by SEND: " + why, Node::kMayWrite);
+    const auto frame = take_frame(message);
+    if (!frame) return end(Errc::kBadFrame, "by SEND: " + frame.error().text, Node::kMayWrite);
     if (!dispatch_message(*frame)) return end(Errc::kBadFrame, violation_, Node::kMayWrite);
   }
 }

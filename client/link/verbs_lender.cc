@@ -35,15 +35,19 @@ void VerbsLender::open() {
   const auto attempt = std::make_shared<Attempt>();
   const auto open_all = [attempt, given = provider_, config = config_] {
     if (given == nullptr) {
-      auto loaded = verbs::load_verbs(&attempt->why);
-      if (!loaded) return;
+      auto loaded = verbs::load_verbs();
+      if (!loaded) {
+        attempt->why = loaded.error().text;
+        return;
+      }
       attempt->open->provider = std::move(*loaded);
     }
     verbs::Provider& provider = given != nullptr ? *given : *attempt->open->provider;
-    auto devices = verbs::open_devices(provider, config, &attempt->why);
-    attempt->may_come = !devices && devices.error() == Errc::kUnavailable;
-    if (!devices) return;
-    attempt->open->devices = std::move(*devices);
+    auto opened = verbs::open_devices(provider, config);
+    attempt->why = opened ? std::move(opened->left_out) : opened.error().text;
+    attempt->may_come = !opened && opened.error() == Errc::kUnavailable;
+    if (!opened) return;
+    attempt->open->devices = std::move(opened->devices);
     attempt->is_open = true;
   };
   const auto opened = [this, attempt] {
@@ -69,9 +73,10 @@ VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMe
     const verbs::Access access{.local_write = true, .remote_write = true, .remote_read = true};
     auto made = lent.is_device()
                     ? verbs::RegisteredMemory::make_of_device(entry->open->devices, lent.bytes(), lent.dmabuf.get(),
-                                                              lent.dmabuf_offset, access, &entry->why)
+                                                              lent.dmabuf_offset, access)
                     : verbs::RegisteredMemory::make(entry->open->devices, lent.bytes(), access,
-                                                    /*slice_bytes_max=*/0, &entry->why);
+                                                    /*slice_bytes_max=*/0);
+    entry->why = made ? (*made)->left_out() : made.error().text;
     entry->is_registered = made.has_value();
     if (made) entry->memory = std::move(*made);
   };

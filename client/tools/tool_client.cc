@@ -68,8 +68,8 @@ Transport complete(ConnectionOptions& options) {
     options.endpoints.push_back(want_unix ? kDefaultUnix : kDefaultTcp);
   }
   for (const std::string& endpoint : options.endpoints) {
-    std::string why;
-    if (!parse_endpoint(endpoint, &why)) throw CLI::ValidationError("--endpoint", why);
+    const auto parsed = parse_endpoint(endpoint);
+    if (!parsed) throw CLI::ValidationError("--endpoint", parsed.error().text);
     if (!options.transport.empty() && is_unix(endpoint) != needs_unix(options.transport)) {
       throw CLI::ValidationError("--transport", options.transport + " does not go with the endpoint " + endpoint +
                                                     "; tcp and verbs need tcp://, unix and shm need unix://");

@@ -39,11 +39,8 @@ bool find(void* library, const char* name, Function*& function) {
 CudaModule::CudaModule(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
 CudaModule::~CudaModule() = default;
 
-Result<std::shared_ptr<const CudaModule>> CudaModule::load(std::string* why) {
-  const auto refuse = [&](std::string reason) -> Result<std::shared_ptr<const CudaModule>> {
-    if (why) *why = std::move(reason);
-    return Errc::kUnavailable;
-  };
+Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
+  const auto refuse = [](std::string reason) { return Failure(Errc::kUnavailable, std::move(reason)); };
   const char* named = std::getenv("KV_CUDA_MODULE");
   if (named && *named == '\0') named = nullptr;  // dlopen("") is the program itself, and would pass for a module
   const std::string path = named ? named : "libkvstore_cuda.so";

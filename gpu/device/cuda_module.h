@@ -20,8 +20,8 @@ struct VerifiedBlocks;
 class CudaModule {
  public:
   /// Loads the file that the environment names in KV_CUDA_MODULE, else libkvstore_cuda.so as the loader finds it.
-  /// Errors: kUnavailable: no such module, another version's, or no device; `why`, if given, is told which.
-  static Result<std::shared_ptr<const CudaModule>> load(std::string* why = nullptr);
+  /// Errors: kUnavailable: no such module, another version's, or no device; the text says which.
+  static Result<std::shared_ptr<const CudaModule>, Failure> load();
   ~CudaModule();
   int device_count() const;  ///< At least 1.
   /// Loads all kernels on the thread's device now: else each one's first call takes milliseconds longer.

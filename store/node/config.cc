@@ -238,9 +238,8 @@ std::string set_node_id(Given& given) {
 
 std::string set_listen(Given& given) {
   for (const std::string& text : given.listen) {
-    std::string why;
-    const auto endpoint = parse_endpoint(text, &why);
-    if (!endpoint) return "listen: " + why;
+    const auto endpoint = parse_endpoint(text);
+    if (!endpoint) return "listen: " + endpoint.error().text;
     if (endpoint->scheme == Endpoint::Scheme::kSim) return "listen: " + text + ": allowed are tcp:// and unix://";
     if (!endpoint->is_loopback()) {
       return "listen: " + text +
@@ -259,9 +258,8 @@ std::string set_admin(Given& given) {
     options.admin_host.clear();
     return "";
   }
-  std::string why;
-  const auto endpoint = parse_endpoint("tcp://" + given.admin, &why);
-  if (!endpoint) return "admin: " + why;
+  const auto endpoint = parse_endpoint("tcp://" + given.admin);
+  if (!endpoint) return "admin: " + endpoint.error().text;
   if (!endpoint->is_loopback()) {
     return "admin: " + given.admin + ": refused, allowed until TLS exists: loopback addresses such as 127.0.0.1:7401";
   }
@@ -322,8 +320,7 @@ std::string set_rdma(Given& given) {
                  : given.rdma == "auto" ? NodeOptions::Rdma::kAuto
                                         : NodeOptions::Rdma::kOff;
   for (const std::string& name : options.verbs.devices.names) {
-    std::string why;
-    if (!verbs::parse_device_wish(name, &why)) return "rdma-" + why;
+    if (const auto wish = verbs::parse_device_wish(name); !wish) return "rdma-" + wish.error().text;
   }
   // One reads about as fast as two devices of 100 Gbit/s write.
   options.verbs.verify_thread_count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);

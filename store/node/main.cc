@@ -31,14 +31,13 @@ namespace {
 
 void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
   for (std::size_t i = 0; i < opened.device_count(); ++i) {
-    std::string why;
-    const auto device = opened.device(i, &why);
-    const auto at = device ? device->open.attach(&why) : Result<verbs::Attachment>(Errc::kUnavailable);
+    const auto device = opened.device(i);
+    const auto at = device ? (*device)->open.attach() : Result<verbs::Attachment, Failure>(device.error());
     if (at) {
       spdlog::info("rdma: device={} port={} gid={} index={} mtu_bytes={}", at->device, at->port,
                    verbs::text_of(at->gid.gid), at->gid.index, at->mtu_bytes);
     } else {
-      spdlog::warn("rdma: waiting for device={}: {}", opened.wish(i).device, why);
+      spdlog::warn("rdma: waiting for device={}: {}", opened.wish(i).device, at.error().text);
     }
   }
   if (!opened.unused().empty()) spdlog::info("rdma: not used: {}", opened.unused());
@@ -50,14 +49,14 @@ void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
 bool open_verbs(const NodeOptions& options, VerbsOpener& opener, NodeContext& node, Server& server) {
   constexpr Duration kPause = 5s;
   if (options.rdma == NodeOptions::Rdma::kOff) return true;
-  std::string why;
-  if (VerbsNode* const opened = opener.open(&why)) {
-    begin_verbs(*opened, node, server);
+  const auto made = opener.open();
+  if (made) {
+    begin_verbs(**made, node, server);
   } else if (options.rdma == NodeOptions::Rdma::kOn) {
-    std::cerr << "kvstore-node: rdma: on, but " << why << "\n";
+    std::cerr << "kvstore-node: rdma: on, but " << made.error().text << "\n";
     return false;
   } else {
-    spdlog::info("rdma: not available, blocks move by TCP and shared memory: {}", why);
+    spdlog::info("rdma: not available, blocks move by TCP and shared memory: {}", made.error().text);
   }
   opener.keep_trying(kPause, [&node, &server](VerbsNode& opened) { begin_verbs(opened, node, server); });
   return true;

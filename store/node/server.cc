@@ -69,11 +69,10 @@ asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
       continue;
     }
     const std::string peer = (*stream)->peer_group();
-    SessionTable::Refusal refusal{};
-    if (auto seat = table_.admit(peer, node_.clock.now(), &refusal)) {
-      begin_session(thread, std::move(*stream), std::move(seat));
+    if (auto seat = table_.admit(peer, node_.clock.now())) {
+      begin_session(thread, std::move(*stream), std::move(*seat));
     } else {
-      refuse(**stream, thread, peer, refusal);
+      refuse(**stream, thread, peer, seat.error());
     }
   }
 }

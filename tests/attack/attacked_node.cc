@@ -181,9 +181,8 @@ void AttackTest::expect_nothing_left() {
   const auto stats = cleaner->stats(e2e::kDeadline);
   ASSERT_TRUE(stats && stats->size() == 1 && !stats->at(0).error);
   for (const NodeStats::Namespace& each : stats->at(0).namespaces) {
-    std::string why;
-    const auto record = NamespaceRecord::parse(each.record, &why);
-    ASSERT_TRUE(record) << why;
+    const auto record = NamespaceRecord::parse(each.record);
+    ASSERT_TRUE(record) << record.error();
     const auto space = cleaner->open(*record, e2e::kDeadline);
     ASSERT_TRUE(space) << space.error().message();
     EXPECT_TRUE(cleaner->drop(*space, {}, e2e::kDeadline));

@@ -218,11 +218,10 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
     case FrameType::kUnpin:
     case FrameType::kDrop: return one(table_of([](FlatBufferBuilder& b) { return wire::CreateCountResponse(b, 1); }));
     case FrameType::kRegionAdd: {
-      std::string why;
       const auto handle = static_cast<std::uint32_t>(connection.regions.size() + 1);
       auto mapped = MappedRegion::map(std::exchange(connection.descriptor, Descriptor()),
-                                      frame.as<wire::RegionAddRequest>().bytes(), &why);
-      if (!mapped) throw std::runtime_error(why);
+                                      frame.as<wire::RegionAddRequest>().bytes());
+      if (!mapped) throw std::runtime_error(mapped.error().text);
       connection.regions[handle] = std::move(*mapped);
       return one(table_of([&](FlatBufferBuilder& b) { return wire::CreateRegionResponse(b, handle); }));
     }
@@ -424,9 +423,8 @@ bool HostileNode::write_bytes(Connection& connection, std::span<const std::byte>
 bool HostileNode::read_frame(Connection& connection, Frame& frame) {
   std::array<std::byte, kFrameHeaderBytes> bytes;
   if (!read_exactly(connection, bytes.data(), bytes.size())) return false;
-  std::string why;
-  const auto header = decode_frame_header(bytes, {.table_bytes_max = 64u << 20, .payload_bytes_max = 1u << 30}, &why);
-  if (!header) throw std::runtime_error("the client's frame is none: " + why);
+  const auto header = decode_frame_header(bytes, {.table_bytes_max = 64u << 20, .payload_bytes_max = 1u << 30});
+  if (!header) throw std::runtime_error("the client's frame is none: " + header.error().text);
   frame.header = *header;
   frame.table.resize(header->table_bytes);
   frame.payload.resize(header->payload_bytes);

@@ -40,8 +40,7 @@ TEST_F(TinyBlockTest, SizesAtTheEdgesAreRefusedOrServed) {
       const std::string text = text_of(bytes, size, "edge");
       const auto opened = attacker.ask(
           FrameType::kOpen, 2, [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, text.c_str()); });
-      std::string why;
-      const auto record = NamespaceRecord::parse(text, &why);
+      const auto record = NamespaceRecord::parse(text);
       if (opened.is_error()) continue;
       ASSERT_TRUE(record) << text;
       const OpenedSpace space{read_table<wire::OpenResponse>(opened.table)->space(), namespace_check(record->id())};
@@ -59,13 +58,12 @@ TEST_F(TinyBlockTest, TokenIdsByTheMillionAreBounded) {
   start({"--index-bytes-max", "32MiB"});
   bounds.rss_growth_bytes = 112 << 20;
   Attacker attacker = Attacker::greeted(node->unix_socket());
-  std::string why;
   const std::uint64_t rounds = is_sanitized() ? 20 : 100;
   std::uint64_t put_ids = 0;
   for (const std::size_t block_bytes : {64, 65536}) {
     for (std::size_t block_size = 1 << 20; block_size >= 16; block_size /= 16) {
       const auto record =
-          NamespaceRecord::parse(text_of(std::to_string(block_bytes), std::to_string(block_size), "ids"), &why);
+          NamespaceRecord::parse(text_of(std::to_string(block_bytes), std::to_string(block_size), "ids"));
       if (!record) continue;
       const auto opened = attacker.ask(FrameType::kOpen, 2, open_request(*record));
       if (opened.is_error()) continue;

@@ -34,8 +34,11 @@ class Device {
 #ifdef KV_CUDA_MODULE
     setenv("KV_CUDA_MODULE", KV_CUDA_MODULE, /*overwrite=*/0);
 #endif
-    auto loaded = CudaModule::load(&why_);
-    if (!loaded) return;
+    auto loaded = CudaModule::load();
+    if (!loaded) {
+      why_ = loaded.error().text;
+      return;
+    }
     module_ = *loaded;
     for (std::byte*& side : sides_) side = allocate<std::byte>(kSideBytes + 4096);
   }

@@ -185,7 +185,7 @@ void run_round(const fs::path& directory, const Source& source, std::size_t bloc
   config.memtable_count = static_cast<int>(number_from("KV_MEMTABLES", config.memtable_count));
   DiskOpening opening;
   auto opened = RocksDisk::open(config, &opening);
-  if (!opened) std::printf("%s\n", opening.text.c_str());
+  if (!opened) std::printf("%s\n", opened.error().text.c_str());
   KV_ASSERT(opened);
   RocksDisk& disk = **opened;
   const Speed disk_write = measure(bytes, [&] {

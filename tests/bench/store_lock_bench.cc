@@ -46,9 +46,8 @@ std::vector<BlockHash> chain(std::uint64_t name) {
 }
 
 NamespaceRecord record_of(std::size_t block_bytes) {
-  std::string why;
   return NamespaceRecord::from_fields(
-             {{"model", "m"}, {"block_bytes", std::to_string(block_bytes)}, {"block_size", "16"}}, &why)
+             {{"model", "m"}, {"block_bytes", std::to_string(block_bytes)}, {"block_size", "16"}})
       .value();
 }
 

@@ -28,7 +28,7 @@ constexpr std::size_t kBlockBytes = 2 << 20, kBlocks = 16;
 struct Side {
   Side(Provider& provider, const std::string& name, Access access)
       : device(provider.open(name).value()),
-        attachment(attach(device->query().value(), std::nullopt, nullptr).value()),
+        attachment(attach(device->query().value(), std::nullopt).value()),
         domain(device->create_domain().value()),
         memory(kBlocks * kBlockBytes, std::byte{1}),
         region(domain->register_memory(memory, access).value()) {}
@@ -46,9 +46,8 @@ void run(benchmark::State& state, Direction direction, std::size_t block_bytes, 
   const std::string devices = named ? named : "";
   const std::size_t comma = devices.find(',');
   if (comma == std::string::npos) return state.SkipWithError("KV_VERBS_TEST_DEVICES=NODE,CLIENT is not set");
-  std::string why;
-  const auto provider = load_verbs(&why);
-  if (!provider) return state.SkipWithError(why.c_str());
+  const auto provider = load_verbs();
+  if (!provider) return state.SkipWithError(provider.error().text.c_str());
 
   asio::io_context io{1};
   SteadyClock clock;

@@ -279,20 +279,19 @@ class OpenDomain final : public verbs::ProtectionDomain {
  public:
   OpenDomain(std::unique_ptr<verbs::ProtectionDomain> inner, std::vector<std::span<std::byte>>& memory)
       : inner_(std::move(inner)), memory_(memory) {}
-  Result<std::unique_ptr<verbs::MemoryRegion>> register_memory(std::span<std::byte> memory, verbs::Access access,
-                                                               std::string* why) override {
+  Result<std::unique_ptr<verbs::MemoryRegion>, Failure> register_memory(std::span<std::byte> memory,
+                                                                        verbs::Access access) override {
     memory_.push_back(memory);
-    return inner_->register_memory(memory, access, why);
+    return inner_->register_memory(memory, access);
   }
-  Result<std::unique_ptr<verbs::MemoryRegion>> register_dmabuf(int fd, std::uint64_t offset, std::uint64_t bytes,
-                                                               std::uint64_t address, verbs::Access access,
-                                                               std::string* why) override {
-    return inner_->register_dmabuf(fd, offset, bytes, address, access, why);
+  Result<std::unique_ptr<verbs::MemoryRegion>, Failure> register_dmabuf(int fd, std::uint64_t offset,
+                                                                        std::uint64_t bytes, std::uint64_t address,
+                                                                        verbs::Access access) override {
+    return inner_->register_dmabuf(fd, offset, bytes, address, access);
   }
-  Result<std::unique_ptr<verbs::QueuePair>> create_queue_pair(verbs::CompletionQueue& queue,
-                                                              const verbs::QueuePairOptions& options,
-                                                              std::string* why) override {
-    return inner_->create_queue_pair(queue, options, why);
+  Result<std::unique_ptr<verbs::QueuePair>, Failure> create_queue_pair(
+      verbs::CompletionQueue& queue, const verbs::QueuePairOptions& options) override {
+    return inner_->create_queue_pair(queue, options);
   }
 
  private:
@@ -325,7 +324,7 @@ Loopback spoiled(Loopback::Step step, std::size_t at) {
   options.packet_bytes_max = 4096;
   verbs::FakeVerbs verbs(world.clock, world.io.get_executor(), options);
   OpenDevice device(verbs.open("fake0").value());
-  const verbs::Attachment attachment = verbs::attach(device.query().value(), std::nullopt, nullptr).value();
+  const verbs::Attachment attachment = verbs::attach(device.query().value(), std::nullopt).value();
   std::optional<Loopback> result;
   asio::co_spawn(world.io, run_loopback(device, attachment, 1 << 20, world.clock, 10s),
                  [&](const std::exception_ptr&, Loopback ended) { result = ended; });

@@ -141,9 +141,8 @@ class FakeNode {
                                                  1ull << 30, 0, version < 2 ? nullptr : &instance);
         });
       case FrameType::kOpen: {
-        std::string why;
         const auto* request = read_table<wire::OpenRequest>(frame.table);
-        const auto record = NamespaceRecord::parse(request->record()->string_view(), &why);
+        const auto record = NamespaceRecord::parse(request->record()->string_view());
         return session.reply(frame.header, kFrameResponse, [&](auto& builder) {
           session.handles.insert(++handle_last_);
           const NamespaceId id = record->id();

@@ -26,9 +26,8 @@
 namespace kv {
 
 inline NamespaceRecord test_record(std::size_t block_bytes, const std::string& model = "m") {
-  std::string why;
   return NamespaceRecord::from_fields(
-             {{"model", model}, {"block_size", "4"}, {"block_bytes", std::to_string(block_bytes)}}, &why)
+             {{"model", model}, {"block_size", "4"}, {"block_bytes", std::to_string(block_bytes)}})
       .value();
 }
 

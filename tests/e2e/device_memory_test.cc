@@ -142,9 +142,8 @@ TEST_F(DeviceMemoryE2eTest, BlocksGoFromAGpusPagesToTheNodeAndBackWithoutTheHost
 #ifdef KV_CUDA_MODULE
   setenv("KV_CUDA_MODULE", KV_CUDA_MODULE, /*overwrite=*/0);  // the one that was just built
 #endif
-  std::string why;
-  const auto module = CudaModule::load(&why);
-  if (!module) GTEST_SKIP() << "needs a GPU: " << why;
+  const auto module = CudaModule::load();
+  if (!module) GTEST_SKIP() << "needs a GPU: " << module.error().text;
   const CudaModule& cuda = **module;
 
   constexpr std::int64_t kTokens = 16;

@@ -49,14 +49,12 @@ CacheShape latent_shape(std::int64_t block_tokens) {
 
 /// The namespace of blocks that hold what `blocks` describes; of some heads only if `heads` says which.
 NamespaceRecord record_of(const Layout& blocks, const std::string& model, const std::string& heads = "") {
-  std::string why;
   auto record = NamespaceRecord::from_fields({{"model", model},
                                               {"block_size", std::to_string(blocks.block_tokens)},
                                               {"block_bytes", std::to_string(layouts::store_block_bytes(blocks))},
                                               {"layout", "head_group,layer,component,token,head,feature"},
-                                              {"head_range", heads}},
-                                             &why);
-  if (!record) throw std::runtime_error(why);
+                                              {"head_range", heads}});
+  if (!record) throw std::runtime_error(record.error().text);
   return *std::move(record);
 }
 

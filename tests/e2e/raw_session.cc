@@ -17,9 +17,8 @@
 namespace kv::e2e {
 
 RawSession::RawSession(const std::string& text) {
-  std::string why;
-  const auto endpoint = parse_endpoint(text, &why);
-  if (!endpoint) throw std::runtime_error(why);
+  const auto endpoint = parse_endpoint(text);
+  if (!endpoint) throw std::runtime_error(endpoint.error().text);
   int connected = -1;
   if (endpoint->scheme == Endpoint::Scheme::kUnix) {
     fd_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -98,10 +97,9 @@ bool RawSession::send_hello(std::uint8_t version_max) {
 std::optional<RawSession::Answer> RawSession::read_answer() {
   std::array<std::byte, kFrameHeaderBytes> bytes;
   if (!read_exactly(bytes.data(), bytes.size())) return std::nullopt;
-  std::string why;
   const auto header =
-      decode_frame_header(bytes, {.table_bytes_max = 64u << 20, .payload_bytes_max = std::uint64_t{1} << 40}, &why);
-  if (!header) throw std::runtime_error("the node's frame is none: " + why);
+      decode_frame_header(bytes, {.table_bytes_max = 64u << 20, .payload_bytes_max = std::uint64_t{1} << 40});
+  if (!header) throw std::runtime_error("the node's frame is none: " + header.error().text);
   Answer answer;
   answer.header = *header;
   answer.table.resize(header->table_bytes);

@@ -60,10 +60,9 @@ std::string endpoint_of(const NodeProcess& node, Transport transport) {
 }
 
 NamespaceRecord make_record(std::size_t block_bytes, const std::string& salt) {
-  std::string why;
   auto record = NamespaceRecord::from_fields(
-      {{"model", "e2e"}, {"block_size", "16"}, {"block_bytes", std::to_string(block_bytes)}, {"salt", salt}}, &why);
-  if (!record) throw std::runtime_error(why);
+      {{"model", "e2e"}, {"block_size", "16"}, {"block_bytes", std::to_string(block_bytes)}, {"salt", salt}});
+  if (!record) throw std::runtime_error(record.error().text);
   return *std::move(record);
 }
 

@@ -57,7 +57,7 @@ class PutSink final : public PayloadSink {
 /// What the node has for RDMA: a queue pair for each lane, one of them for messages. Nothing is moved.
 struct NodeLanes {
   NodeLanes(SimWorld& w, verbs::FakeVerbs& verbs)
-      : world(w), devices(verbs::open_devices(verbs, {.names = {"fake0"}}, &why).value()) {
+      : world(w), devices(verbs::open_devices(verbs, {.names = {"fake0"}}).value().devices) {
     auto queue = devices[0].device->create_completion_queue(256).value();
     loop = std::make_unique<verbs::CompletionLoop>(world.io.get_executor(), std::move(queue));
     asio::co_spawn(world.io, loop->run(), asio::detached);
@@ -70,11 +70,10 @@ struct NodeLanes {
   }
   verbs::QueuePairAddress connect(verbs::QueuePair& pair, const verbs::QueuePairAddress& peer) {
     constexpr std::uint32_t kPsn = 9;
-    KV_ASSERT(pair.connect(peer, path_to(devices[0].attach(nullptr).value(), kPsn, peer), &why));
-    return address_of(devices[0].attach(nullptr).value(), pair.number(), kPsn);
+    KV_ASSERT(pair.connect(peer, path_to(devices[0].attach().value(), kPsn, peer)));
+    return address_of(devices[0].attach().value(), pair.number(), kPsn);
   }
   SimWorld& world;
-  std::string why;
   std::vector<verbs::OpenDevice> devices;
   std::unique_ptr<verbs::CompletionLoop> loop;
   std::vector<std::unique_ptr<verbs::QueuePair>> blocks;
@@ -91,9 +90,8 @@ struct Scene {
   std::uint8_t version = kWireVersion;
   std::vector<std::unique_ptr<NodeLanes>> lanes;  ///< Of all connections: they go when nothing runs any more.
   NamespaceRecord record = [] {
-    std::string why;
     return NamespaceRecord::from_fields(
-               {{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(kBlockBytes)}}, &why)
+               {{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(kBlockBytes)}})
         .value();
   }();
   std::vector<BlockHash> hashes = std::vector<BlockHash>(kCount);
@@ -294,11 +292,11 @@ struct Connection : std::enable_shared_from_this<Connection> {
     answer(FrameType::kVerbsConnect, frame.header.request_id, 0, [&](FlatBufferBuilder& b) {
       std::vector<flatbuffers::Offset<wire::LaneAnswer>> answers;
       for (const wire::LaneOffer* offer : *request->lanes()) {
-        const auto peer = verbs::decode(offer->end(), &lanes->why).value();
+        const auto peer = verbs::decode(offer->end()).value();
         verbs::QueuePairAddress end;
         if (offer->messages() > 0) {
           auto& made = lanes->messages.emplace_back(
-              verbs::VerbsMessages::create(domain, lanes->loop->queue(), {.count = 16}, &lanes->why).value());
+              verbs::VerbsMessages::create(domain, lanes->loop->queue(), {.count = 16}).value());
           made->attach(
               *lanes->loop, scene.world.clock,
               [weak = weak_from_this()](std::span<const std::byte> bytes) {
@@ -318,8 +316,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
   }
   /// Answers by message, by the stream, or both.
   void respond_to_message(std::span<const std::byte> bytes) {
-    std::string why;
-    const auto frame = take_frame(bytes, &why);
+    const auto frame = take_frame(bytes);
     KV_ASSERT(frame && bytes.empty());
     if (scene.input.below(8) != 0) message.emplace();
     respond(*frame);

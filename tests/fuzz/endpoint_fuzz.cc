@@ -6,14 +6,14 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kv;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  std::string why;
-  const auto endpoint = parse_endpoint(text, &why);
+  const auto endpoint = parse_endpoint(text);
   if (!endpoint) {
-    KV_ASSERT(endpoint.error() == Errc::kBadRequest && !why.empty() && why.size() < 1000);
+    KV_ASSERT(endpoint.error() == Errc::kBadRequest && !endpoint.error().text.empty() &&
+              endpoint.error().text.size() < 1000);
     return 0;
   }
   KV_ASSERT(endpoint->to_string() == text);
-  const auto again = parse_endpoint(endpoint->to_string(), &why);
+  const auto again = parse_endpoint(endpoint->to_string());
   KV_ASSERT(again && *again == *endpoint);
   (void)endpoint->is_loopback();
   return 0;

@@ -78,14 +78,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::array<std::byte, kFrameHeaderBytes> head{};
   const auto given = input.bytes(head.size());
   std::copy(given.begin(), given.end(), head.begin());
-  std::string why;
-  const auto header = decode_frame_header(head, limits, &why);
+  const auto header = decode_frame_header(head, limits);
   if (header) {
     KV_ASSERT(header->table_bytes <= limits.table_bytes_max && header->payload_bytes <= limits.payload_bytes_max);
     KV_ASSERT(header->version == kFrameVersion);
     KV_ASSERT((header->flags & ~kFrameFlagsAll) == 0);
   } else {
-    KV_ASSERT(!why.empty());
+    KV_ASSERT(!header.error().text.empty());
   }
   const auto rest = input.bytes(4096);
   alignas(8) static std::byte table[4096];
@@ -97,7 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::array<std::byte, kFrameHeaderBytes> again{};
     encode_frame_header(*header, aligned, again);
     KV_ASSERT(frame_checksum_ok(again, aligned));
-    const auto second = decode_frame_header(again, {.table_bytes_max = 4096, .payload_bytes_max = UINT64_MAX}, &why);
+    const auto second = decode_frame_header(again, {.table_bytes_max = 4096, .payload_bytes_max = UINT64_MAX});
     KV_ASSERT(second && second->type == header->type && second->request_id == header->request_id);
   }
   return 0;

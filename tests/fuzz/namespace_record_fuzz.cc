@@ -6,16 +6,16 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kv;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  std::string why;
-  const auto record = NamespaceRecord::parse(text, &why);
+  const auto record = NamespaceRecord::parse(text);
   if (!record) {
+    const std::string why = record.error().text;
     KV_ASSERT(record.error() == Errc::kBadRequest && !why.empty() && why.size() < 10'000);
     for (const char c : why) KV_ASSERT(c == '\n' || (c >= ' ' && c <= '~'));  // it goes to a terminal or a log
     return 0;
   }
   KV_ASSERT(record->text() == text);  // one namespace has one text
   KV_ASSERT(record->block_bytes() >= 1 && record->block_bytes() <= 1u << 30 && record->block_size() >= 1);
-  const auto again = NamespaceRecord::parse(record->text(), &why);
+  const auto again = NamespaceRecord::parse(record->text());
   KV_ASSERT(again && again->id() == record->id());
   return 0;
 }

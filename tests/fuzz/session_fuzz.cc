@@ -35,8 +35,7 @@ struct Lasting {
   NodeMetrics metrics{"fuzz"};
   std::unique_ptr<SharedMemory> memory = SharedMemory::create(16 * kBlockBytes).value();
   NamespaceRecord record = [] {
-    std::string why;
-    return NamespaceRecord::from_fields({{"model", "m"}, {"block_size", "2"}, {"block_bytes", "4096"}}, &why).value();
+    return NamespaceRecord::from_fields({{"model", "m"}, {"block_size", "2"}, {"block_bytes", "4096"}}).value();
   }();
 };
 Lasting& lasting() {
@@ -49,11 +48,11 @@ Lasting& lasting() {
 class MessageEnd {
  public:
   MessageEnd(SimWorld& world, verbs::FakeVerbs& verbs)
-      : world_(world), devices_(verbs::open_devices(verbs, {.names = {"fake1"}}, &why_).value()) {
+      : world_(world), devices_(verbs::open_devices(verbs, {.names = {"fake1"}}).value().devices) {
     auto queue = devices_[0].device->create_completion_queue(256).value();
     loop_ = std::make_unique<verbs::CompletionLoop>(world.io.get_executor(), std::move(queue));
     messages_ = verbs::VerbsMessages::create(*devices_[0].domain, loop_->queue(),
-                                             {.count = 16, .remote = {.remote_write = true}}, &why_)
+                                             {.count = 16, .remote = {.remote_write = true}})
                     .value();
     messages_->attach(
         *loop_, world_.clock, [](std::span<const std::byte>) {}, [](error_code) {});
@@ -65,18 +64,17 @@ class MessageEnd {
     world_.run_for(1ms);
   }
   verbs::QueuePairAddress address() const {
-    return address_of(devices_[0].attach(nullptr).value(), messages_->queue_pair().number(), kPsn);
+    return address_of(devices_[0].attach().value(), messages_->queue_pair().number(), kPsn);
   }
   void connect(const verbs::QueuePairAddress& node) {
-    const auto path = path_to(devices_[0].attach(nullptr).value(), kPsn, node);
-    KV_ASSERT(messages_->queue_pair().connect(node, path, &why_));
+    const auto path = path_to(devices_[0].attach().value(), kPsn, node);
+    KV_ASSERT(messages_->queue_pair().connect(node, path));
   }
   void send(std::span<const std::byte> message) { (void)messages_->send(message); }
 
  private:
   static constexpr std::uint32_t kPsn = 5;
   SimWorld& world_;
-  std::string why_;
   std::vector<verbs::OpenDevice> devices_;
   std::unique_ptr<verbs::CompletionLoop> loop_;
   std::unique_ptr<verbs::VerbsMessages> messages_;
@@ -210,9 +208,8 @@ class HostileClient {
       const auto answer = world_.await(reader.next()).value();
       KV_ASSERT(answer);
       if (answer->header.type != FrameType::kVerbsConnect) continue;
-      std::string why;
       const auto* const lane = (*read_table<wire::VerbsConnectResponse>(answer->table)->lanes())[0];
-      made->connect(verbs::decode(lane->end(), &why).value());
+      made->connect(verbs::decode(lane->end()).value());
       messages_ = std::move(made);
       return;
     }
@@ -444,9 +441,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   node.limits.inline_window_bytes = 2 * kBlockBytes;
   node.limits.region_count_max = 3;
   verbs::FakeVerbs verbs(world.clock, world.io.get_executor(), {});
-  std::string why;
   const auto rdma = VerbsNode::open(verbs, {.lane_count_max = 2, .queue_pair_count_max = 3, .in_place = true},
-                                    store.with([](Store& each) { return each.memory(); }), world.clock, &why)
+                                    store.with([](Store& each) { return each.memory(); }), world.clock)
                         .value();
   node.verbs = rdma.get();
   const auto rdma_thread = std::make_shared<VerbsThread>(*rdma, world.io.get_executor());

@@ -38,9 +38,8 @@ class Operations {
     config.namespace_count_max = 3;
     store_ = Store::create(config).value();
     for (const std::size_t bytes : kSizes) {
-      std::string why;
-      const auto record = NamespaceRecord::from_fields(
-          {{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(bytes)}}, &why);
+      const auto record =
+          NamespaceRecord::from_fields({{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(bytes)}});
       const auto space = store_->open(*record);
       if (space) spaces_.push_back({*space, record->id(), bytes, *record});
     }
@@ -175,10 +174,9 @@ class Operations {
   }
   /// Takes the place of one that is idle.
   void another_namespace() {
-    std::string why;
     const std::string bytes = std::to_string(64 + 64 * input_.below(40));
-    const auto opened = store_->open(
-        *NamespaceRecord::from_fields({{"model", "other"}, {"block_size", "2"}, {"block_bytes", bytes}}, &why));
+    const auto opened =
+        store_->open(*NamespaceRecord::from_fields({{"model", "other"}, {"block_size", "2"}, {"block_bytes", bytes}}));
     KV_ASSERT(opened || opened.error() == Errc::kBusy);
   }
 

@@ -320,7 +320,11 @@ class CudaBackend final : public Backend {
 #ifdef KV_CUDA_MODULE
     setenv("KV_CUDA_MODULE", KV_CUDA_MODULE, /*overwrite=*/0);  // the one that was just built
 #endif
-    if (auto module = CudaModule::load(&absence_)) module_ = *module;
+    if (auto module = CudaModule::load()) {
+      module_ = *module;
+    } else {
+      absence_ = module.error().text;
+    }
   }
   std::string name() const override { return "Cuda"; }
   std::string absence() const override { return absence_; }

@@ -24,9 +24,8 @@ class CudaStagingTest : public testing::Test {
 #ifdef KV_CUDA_MODULE
     setenv("KV_CUDA_MODULE", KV_CUDA_MODULE, /*overwrite=*/0);  // the one that was just built
 #endif
-    std::string why;
-    auto module = CudaModule::load(&why);
-    if (!module) GTEST_SKIP() << why;
+    auto module = CudaModule::load();
+    if (!module) GTEST_SKIP() << module.error().text;
     module_ = *module;
     device_ = CudaStagingDevice::create(module_).value();
     random_.seed(seed_);

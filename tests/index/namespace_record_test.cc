@@ -24,9 +24,8 @@ TEST(NamespaceRecordTest, GoldenRecordsHold) {
 #include "golden/namespace_records.inc"
   };
   for (const Golden& golden : table) {
-    std::string why;
-    const auto record = NamespaceRecord::parse(golden.text, &why);
-    ASSERT_TRUE(record) << why;
+    const auto record = NamespaceRecord::parse(golden.text);
+    ASSERT_TRUE(record) << record.error();
     EXPECT_EQ(record->text(), golden.text);
     EXPECT_EQ(to_hex(record->digest().bytes), golden.digest);
     EXPECT_EQ(to_hex(record->id().bytes), std::string(golden.digest).substr(0, 32));
@@ -34,7 +33,7 @@ TEST(NamespaceRecordTest, GoldenRecordsHold) {
 }
 
 TEST(NamespaceRecordTest, FieldsInAnyOrderGiveTheSortedText) {
-  const auto record = NamespaceRecord::from_fields(kSmall, nullptr);
+  const auto record = NamespaceRecord::from_fields(kSmall);
   ASSERT_TRUE(record);
   EXPECT_EQ(record->text(), "block_bytes=4096\nblock_size=16\nmodel=m\n");
   EXPECT_EQ(record->block_bytes(), 4096u);
@@ -46,16 +45,16 @@ TEST(NamespaceRecordTest, FieldsInAnyOrderGiveTheSortedText) {
 TEST(NamespaceRecordTest, EmptyValueIsNoField) {
   auto fields = kSmall;
   fields["tenant"] = "";
-  EXPECT_EQ(NamespaceRecord::from_fields(fields, nullptr)->id(), NamespaceRecord::from_fields(kSmall, nullptr)->id());
+  EXPECT_EQ(NamespaceRecord::from_fields(fields)->id(), NamespaceRecord::from_fields(kSmall)->id());
 }
 
 TEST(NamespaceRecordTest, EveryFieldMakesAnotherNamespace) {
-  const auto id = NamespaceRecord::from_fields(kSmall, nullptr)->id();
+  const auto id = NamespaceRecord::from_fields(kSmall)->id();
   for (const char* key : {"tenant", "model", "revision", "weights_epoch", "dtype", "quantization", "layout",
                           "head_range", "layer_range", "rope", "lora", "cache_group", "salt", "x.anything"}) {
     auto fields = kSmall;
     fields[key] = "other";
-    const auto record = NamespaceRecord::from_fields(fields, nullptr);
+    const auto record = NamespaceRecord::from_fields(fields);
     ASSERT_TRUE(record) << key;
     EXPECT_NE(record->id(), id) << key;
   }
@@ -93,11 +92,10 @@ TEST(NamespaceRecordTest, RefusalNamesTheFieldItsValueAndWhatIsAllowed) {
   for (const BadFields& bad : table) {
     auto fields = kSmall;
     fields[bad.key] = bad.value;
-    std::string why;
-    const auto record = NamespaceRecord::from_fields(fields, &why);
+    const auto record = NamespaceRecord::from_fields(fields);
     ASSERT_FALSE(record) << bad.key << "=" << bad.value;
     EXPECT_EQ(record.error(), Errc::kBadRequest);
-    for (const std::string& part : bad.message) EXPECT_THAT(why, HasSubstr(part));
+    for (const std::string& part : bad.message) EXPECT_THAT(record.error().text, HasSubstr(part));
   }
 }
 
@@ -107,23 +105,19 @@ TEST(NamespaceRecordTest, LimitsAreMetExactly) {
   fields["block_bytes"] = "1073741824";
   fields["salt"] = std::string(1024, '~');
   fields["x." + std::string(62, 'z')] = " ";
-  EXPECT_TRUE(NamespaceRecord::from_fields(fields, nullptr));
+  EXPECT_TRUE(NamespaceRecord::from_fields(fields));
   for (int i = 0; fields.size() < 64; ++i) fields["x.f" + std::to_string(i)] = "1";
-  EXPECT_TRUE(NamespaceRecord::from_fields(fields, nullptr));
+  EXPECT_TRUE(NamespaceRecord::from_fields(fields));
   fields["x.one.more"] = "1";
-  std::string why;
-  EXPECT_FALSE(NamespaceRecord::from_fields(fields, &why));
-  EXPECT_THAT(why, AllOf(HasSubstr("65 fields"), HasSubstr("at most 64")));
+  EXPECT_THAT(NamespaceRecord::from_fields(fields).error().text,
+              AllOf(HasSubstr("65 fields"), HasSubstr("at most 64")));
 }
 
 TEST(NamespaceRecordTest, TextOverSixteenKibibytesIsRefused) {
   auto fields = kSmall;
   for (int i = 0; i < 17; ++i) fields["x.f" + std::to_string(i)] = std::string(1024, 'v');
-  std::string why;
-  EXPECT_FALSE(NamespaceRecord::from_fields(fields, &why));
-  EXPECT_THAT(why, HasSubstr("at most 16384"));
-  EXPECT_FALSE(NamespaceRecord::parse(std::string(16385, '\n'), &why));
-  EXPECT_THAT(why, HasSubstr("at most 16384"));
+  EXPECT_THAT(NamespaceRecord::from_fields(fields).error().text, HasSubstr("at most 16384"));
+  EXPECT_THAT(NamespaceRecord::parse(std::string(16385, '\n')).error().text, HasSubstr("at most 16384"));
 }
 
 TEST(NamespaceRecordTest, TextThatIsNotCanonicalIsRefused) {
@@ -140,9 +134,7 @@ TEST(NamespaceRecordTest, TextThatIsNotCanonicalIsRefused) {
       {std::string("model=m\0\n", 9), "printable ASCII"},
   };
   for (const auto& [text, message] : table) {
-    std::string why;
-    ASSERT_FALSE(NamespaceRecord::parse(text, &why)) << text;
-    EXPECT_THAT(why, HasSubstr(message)) << text;
+    EXPECT_THAT(NamespaceRecord::parse(text).error().text, HasSubstr(message)) << text;
   }
 }
 

@@ -70,7 +70,7 @@ class DiskTest : public testing::Test {
   }
   std::unique_ptr<RocksDisk> open() {
     auto disk = RocksDisk::open(config(), &opening);
-    EXPECT_TRUE(disk) << opening.text;
+    EXPECT_TRUE(disk) << disk.error();
     return disk ? std::move(*disk) : nullptr;
   }
   static DiskKey key(const Disk& disk, std::uint64_t sequence) {

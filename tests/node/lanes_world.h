@@ -23,23 +23,22 @@ inline constexpr Access kAll{.local_write = true, .remote_write = true, .remote_
 /// What a client has for RDMA: memory, and a queue pair for each lane. On the last device.
 struct RawSide {
   explicit RawSide(FakeVerbs& verbs, std::size_t bytes)
-      : devices(verbs::open_devices(verbs, {.names = {"fake2"}}, &why).value()), memory(bytes) {
-    registered = verbs::RegisteredMemory::make(devices, memory, kAll, 0, &why).value();
+      : devices(verbs::open_devices(verbs, {.names = {"fake2"}}).value().devices), memory(bytes) {
+    registered = verbs::RegisteredMemory::make(devices, memory, kAll, 0).value();
   }
   verbs::QueuePairAddress make_pair() {
     const verbs::OpenDevice& device = devices[0];
     queues.push_back(device.device->create_completion_queue(256).value());
-    pairs.push_back(device.domain->create_queue_pair(*queues.back(), {.remote = kAll}, &why).value());
+    pairs.push_back(device.domain->create_queue_pair(*queues.back(), {.remote = kAll}).value());
     psns.push_back(verbs::random_psn());
-    return address_of(device.attach(nullptr).value(), pairs.back()->number(), psns.back());
+    return address_of(device.attach().value(), pairs.back()->number(), psns.back());
   }
   void connect(std::size_t lane, const verbs::QueuePairAddress& node) {
-    ASSERT_TRUE(pairs[lane]->connect(node, path_to(devices[0].attach(nullptr).value(), psns[lane], node), &why)) << why;
+    ASSERT_TRUE(pairs[lane]->connect(node, path_to(devices[0].attach().value(), psns[lane], node)));
   }
   std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
   std::uint32_t rkey() const { return registered->rkey(0, 0); }
 
-  std::string why;
   std::vector<verbs::OpenDevice> devices;
   Bytes memory;
   std::unique_ptr<verbs::RegisteredMemory> registered;
@@ -61,8 +60,7 @@ class SessionLanesTest : public NodeTest {
     config.devices.names = {"fake0", "fake1"};
     config.in_place = true;
     config.slice_bytes_max = 100'000;  // blocks span registrations
-    rdma = VerbsNode::open(fake, config, store->with([](Store& each) { return each.memory(); }), world.clock, &why)
-               .value();
+    rdma = VerbsNode::open(fake, config, store->with([](Store& each) { return each.memory(); }), world.clock).value();
     node->verbs = rdma.get();
     verbs_thread = std::make_shared<VerbsThread>(*rdma, world.io.get_executor());
   }
@@ -106,7 +104,7 @@ class SessionLanesTest : public NodeTest {
     const auto& ends = *answer.as<wire::VerbsConnectResponse>().lanes();
     for (std::uint32_t lane = 0; lane < count; ++lane) {
       ASSERT_NE(ends[lane]->end(), nullptr) << ends[lane]->why()->str();
-      side.connect(lane, verbs::decode(ends[lane]->end(), &why).value());
+      side.connect(lane, verbs::decode(ends[lane]->end()).value());
     }
   }
   /// Its one lane, after that broke.
@@ -171,7 +169,6 @@ class SessionLanesTest : public NodeTest {
     return -1;
   }
 
-  std::string why;
   FakeVerbs fake;
   std::unique_ptr<VerbsNode> rdma;
   const std::vector<BlockHash> names = chain(1, kBlocks);

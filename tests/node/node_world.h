@@ -240,11 +240,9 @@ class NodeTest : public testing::Test {
     return answer.as<wire::OpenResponse>().space();
   }
   static NamespaceRecord make_record(const std::string& model, std::size_t block_bytes) {
-    std::string why;
     return NamespaceRecord::from_fields({{"model", model},
                                          {"block_size", std::to_string(kBlockSize)},
-                                         {"block_bytes", std::to_string(block_bytes)}},
-                                        &why)
+                                         {"block_bytes", std::to_string(block_bytes)}})
         .value();
   }
 

@@ -99,7 +99,7 @@ class RocksDamageTest : public DiskTest {
   Found open_and_read(bool writes_after = true) {
     Found found;
     const auto disk = RocksDisk::open(small(), &opening);
-    EXPECT_TRUE(disk) << opening.text;
+    EXPECT_TRUE(disk) << disk.error();
     if (!disk) return found;
     found.recovery = opening.recovery;
     for (const DiskRecord& record : named(**disk)) {
@@ -155,7 +155,7 @@ TEST_P(RocksDamagedByteTest, NeverGivesAWrongByteOrAFailedStart) {
     lost += kBlocks - std::min(kBlocks, found.right);
     if (sample % 20 == 0) {  // and the next start finds nothing to mend
       const auto again = RocksDisk::open(small(), &opening);
-      ASSERT_TRUE(again) << opening.text;
+      ASSERT_TRUE(again) << again.error();
       EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
     }
   }
@@ -204,7 +204,7 @@ TEST_F(RocksDamageTest, ATableWithADamagedFooterIsTakenOutAndCostsWhatItHeld) {
       write_directory(path, damaged);
       const auto looked_at = RocksDisk::open({.path = path, .read_only = true}, &opening);
       EXPECT_EQ(looked_at.error(), Errc::kDiskFailed);
-      EXPECT_THAT(opening.text, HasSubstr("damaged footer"));
+      EXPECT_THAT(looked_at.error().text, HasSubstr("damaged footer"));
       const Found found = open_and_read(/*writes_after=*/at == 0);
       EXPECT_NE(found.recovery, DiskRecovery::kNone);
       EXPECT_NE(found.recovery, DiskRecovery::kStartedEmpty);
@@ -244,7 +244,7 @@ TEST_F(RocksDamageTest, WhatCannotBeRepairedIsMovedAsideOnce) {
     fs::remove_all(path / "db");
     fs::create_directories(path / "db" / "CURRENT" / "not even a file");
     const auto disk = RocksDisk::open(small(), &opening);
-    ASSERT_TRUE(disk) << opening.text;
+    ASSERT_TRUE(disk) << disk.error();
     EXPECT_EQ(opening.recovery, DiskRecovery::kStartedEmpty);
     EXPECT_FALSE(opening.text.empty());
     EXPECT_TRUE(named(**disk).empty());
@@ -348,7 +348,7 @@ TEST_F(RocksDamageTest, AWriteWaitsForADiskThatTakesNothingOnlySoLong) {
   RocksDiskConfig impatient = small();
   impatient.write_patience = std::chrono::milliseconds(20);
   const auto disk = RocksDisk::open(impatient, &opening);
-  ASSERT_TRUE(disk) << opening.text;
+  ASSERT_TRUE(disk) << disk.error();
   std::set<std::uint32_t> written;
   std::uint64_t number = 0;
   for (int outage = 0; outage < 3; ++outage) {
@@ -386,7 +386,7 @@ TEST_F(RocksDamageTest, ADiskWithoutSpaceIsSaidAndHealsWithoutLosingABlock) {
     ~Unmount() { ::umount2(path.c_str(), MNT_DETACH); }
   } unmount{path};
   const auto disk = RocksDisk::open(small(), &opening);
-  ASSERT_TRUE(disk) << opening.text;
+  ASSERT_TRUE(disk) << disk.error();
   error_code error;
   std::uint64_t number = 0;
   for (; number < 1000 && !error; number += 4) error = write(**disk, number, 4, kBlockBytes);

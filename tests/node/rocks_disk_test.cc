@@ -292,7 +292,7 @@ TEST_F(RocksDiskTest, ASecondNodeOnTheDirectoryIsRefusedAndToldWhoHasIt) {
   const auto second = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error(), Errc::kBusy);
-  EXPECT_THAT(opening.text, HasSubstr("in use by process " + std::to_string(::getpid())));
+  EXPECT_THAT(second.error().text, HasSubstr("in use by process " + std::to_string(::getpid())));
   ASSERT_FALSE(write(*disk, 1, 1, 100));  // and the first goes on
 }
 
@@ -314,7 +314,7 @@ TEST_F(RocksDiskTest, ANewerFormatIsRefusedAndLeftUntouched) {
   const auto disk = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(disk);
   EXPECT_EQ(disk.error(), Errc::kUnsupported);
-  EXPECT_THAT(opening.text, HasSubstr("spill format 3"));
+  EXPECT_THAT(disk.error().text, HasSubstr("spill format 3"));
   EXPECT_EQ(snapshot(path), before);
 }
 
@@ -325,7 +325,7 @@ TEST_F(RocksDiskTest, AForeignDirectoryIsRefusedAndLeftUntouched) {
   const auto disk = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(disk);
   EXPECT_EQ(disk.error(), Errc::kMismatch);
-  EXPECT_THAT(opening.text, HasSubstr("thesis.tex"));
+  EXPECT_THAT(disk.error().text, HasSubstr("thesis.tex"));
   EXPECT_EQ(snapshot(path), before);
 }
 
@@ -347,7 +347,7 @@ TEST_F(RocksDiskTest, APathThatIsAFileIsRefusedWithAdvice) {
   std::ofstream(path.string()) << "not a directory";
   const auto disk = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(disk);
-  EXPECT_THAT(opening.text, HasSubstr("--spill-path"));
+  EXPECT_THAT(disk.error().text, HasSubstr("--spill-path"));
 }
 
 TEST_F(RocksDiskTest, AToolThatOnlyReadsChangesNothing) {
@@ -361,7 +361,7 @@ TEST_F(RocksDiskTest, AToolThatOnlyReadsChangesNothing) {
   reading.read_only = true;
   {
     const auto disk = RocksDisk::open(reading, &opening);
-    ASSERT_TRUE(disk) << opening.text;
+    ASSERT_TRUE(disk) << disk.error();
     EXPECT_EQ((*disk)->epoch(), 1u);
     EXPECT_EQ(numbers(**disk), down_from(20, 20));
     for (const DiskRecord& record : named(**disk)) EXPECT_TRUE(is_right(**disk, record));

@@ -87,7 +87,7 @@ TEST_P(RocksGoldenFormatTest, AToolReadsItAsItIs) {
   RocksDiskConfig reading = config();
   reading.read_only = true;
   const auto disk = RocksDisk::open(reading, &opening);
-  ASSERT_TRUE(disk) << opening.text;
+  ASSERT_TRUE(disk) << disk.error();
   EXPECT_EQ(named(**disk).size(), 8u);
   for (const DiskRecord& record : named(**disk)) EXPECT_TRUE(is_right(**disk, record)) << record.position;
   EXPECT_TRUE(read_small_file(path / "FORMAT").starts_with("kvstore-spill " + std::to_string(GetParam()) + "\n"));

@@ -52,9 +52,8 @@ class BlockingClient {
     boost::system::error_code error;
     asio::read(socket_, asio::buffer(head), error);
     if (error) return error;
-    std::string why;
     header = decode_frame_header(std::span<const std::byte, kFrameHeaderBytes>(head.data(), kFrameHeaderBytes),
-                                 {1 << 20, 1 << 30}, &why)
+                                 {1 << 20, 1 << 30})
                  .value();
     table.resize(header.table_bytes);
     asio::read(socket_, asio::buffer(table), error);

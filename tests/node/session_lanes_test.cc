@@ -51,7 +51,7 @@ TEST_F(SessionLanesTest, APutIsFetchedFromLentMemoryAndVerified) {
   RawSide side(fake, kBytes);
   const std::uint32_t region = set_up(*client, side);
   side.memory = expected_memory();
-  side.registered = verbs::RegisteredMemory::make(side.devices, side.memory, kAll, 0, &why).value();
+  side.registered = verbs::RegisteredMemory::make(side.devices, side.memory, kAll, 0).value();
   const std::uint32_t fresh =
       client
           ->ask(FrameType::kRegionAdd, 52, lend_slices(kBytes, {{side.address(), kBytes, {side.rkey(), side.rkey()}}}))
@@ -368,21 +368,20 @@ TEST_F(LeftOutDeviceTest, TheOtherIsUsedAndItIsTriedAgain) {
   fake.set_registered_bytes_max("fake0", 1000);
   open_verbs({});
   EXPECT_EQ(stat("rdma_devices"), 1);
-  EXPECT_EQ(rdma->device(0, &why), nullptr);
-  EXPECT_THAT(why, HasSubstr("memlock limit"));
-  EXPECT_NE(rdma->device(1, &why), nullptr);
+  EXPECT_THAT(rdma->device(0).error().text, HasSubstr("memlock limit"));
+  EXPECT_TRUE(rdma->device(1));
 
   fake.set_registered_bytes_max("fake0", 1 << 30);
   world.run_for(6s);
   rdma->check_devices();
-  EXPECT_NE(rdma->device(0, &why), nullptr) << why;
+  EXPECT_TRUE(rdma->device(0)) << rdma->device(0).error();
 
   verbs_thread.reset();
   rdma.reset();
   for (const char* const device : {"fake0", "fake1"}) fake.set_registered_bytes_max(device, 1000);
   const auto refused = VerbsNode::open(fake, {.devices = {.names = {"fake0", "fake1"}}, .in_place = true},
-                                       store->with([](Store& each) { return each.memory(); }), world.clock, &why);
-  EXPECT_EQ(refused.error().value(), ENOMEM);
+                                       store->with([](Store& each) { return each.memory(); }), world.clock);
+  EXPECT_EQ(refused.error().code.value(), ENOMEM);
   for (const char* const device : {"fake0", "fake1"}) fake.set_registered_bytes_max(device, 1 << 30);
   open_verbs({});  // for TearDown
 }
@@ -392,7 +391,7 @@ TEST_F(SessionLanesTest, AQueuePairIsConnectedToOnce) {
   RawSide side(fake, kBytes);
   set_up(*client, side, 1);
   const verbs::QueuePairAddress taken =
-      address_of(side.devices[0].attach(nullptr).value(), side.pairs[0]->number(), /*first_psn=*/1);
+      address_of(side.devices[0].attach().value(), side.pairs[0]->number(), /*first_psn=*/1);
   verbs::QueuePairAddress renamed = taken;  // by what does not matter on Ethernet
   renamed.lid = 7;
   renamed.mtu_bytes = 1024;
@@ -468,7 +467,7 @@ TEST_F(SessionLanesTest, GuessedKeysAndAddressesReachNobodyElse) {
   std::size_t refused = 0;
   for (int i = 0; i < 2000; ++i) {
     // Often the true key and address of somebody else: another client's, or the arena's own.
-    const std::uint32_t keys[] = {lent.rkey(), rdma->device(0, &why)->arena->rkey(0, 0),
+    const std::uint32_t keys[] = {lent.rkey(), rdma->device(0).value()->arena->rkey(0, 0),
                                   static_cast<std::uint32_t>(random())};
     const std::uint64_t addresses[] = {lent.address(), reinterpret_cast<std::uintptr_t>(arena.data()), random() >> 16};
     const Answer added = attacker->ask(FrameType::kRegionAdd, 52,

@@ -35,14 +35,14 @@ class SessionMessageTest : public SessionLanesTest {
         : side(given),
           world(sim),
           loop(world.io.get_executor(), side.devices[0].device->create_completion_queue(256).value()) {
-      messages = VerbsMessages::create(*side.devices[0].domain, loop.queue(), options, &side.why).value();
+      messages = VerbsMessages::create(*side.devices[0].domain, loop.queue(), options).value();
       messages->attach(
           loop, world.clock,
           [this](std::span<const std::byte> message) { came.emplace_back(message.begin(), message.end()); },
           [this](error_code) { is_broken = true; });
       asio::co_spawn(world.io, loop.run(), asio::detached);
       psn = verbs::random_psn();
-      end = address_of(side.devices[0].attach(nullptr).value(), messages->queue_pair().number(), psn);
+      end = address_of(side.devices[0].attach().value(), messages->queue_pair().number(), psn);
     }
     ~RawMessages() {
       messages.reset();
@@ -64,9 +64,8 @@ class SessionMessageTest : public SessionLanesTest {
     const Answer answer = client.ask(FrameType::kVerbsConnect, 90, offer({{kMessageLane, made->end, count}}));
     const auto* const lane = (*answer.as<wire::VerbsConnectResponse>().lanes())[0];
     EXPECT_EQ(lane->messages(), std::min(count, 16u));
-    const auto peer = verbs::decode(lane->end(), &why).value();
-    EXPECT_TRUE(made->messages->queue_pair().connect(
-        peer, path_to(side.devices[0].attach(nullptr).value(), made->psn, peer), &why));
+    const auto peer = verbs::decode(lane->end()).value();
+    EXPECT_TRUE(made->messages->queue_pair().connect(peer, path_to(side.devices[0].attach().value(), made->psn, peer)));
     return made;
   }
 
@@ -84,8 +83,8 @@ class SessionMessageTest : public SessionLanesTest {
     to.came.erase(to.came.begin());
     std::vector<Answer> all;
     for (std::span<const std::byte> rest = first; !rest.empty();) {
-      const auto frame = take_frame(rest, &why);
-      if (!frame) throw std::runtime_error(why);
+      const auto frame = take_frame(rest);
+      if (!frame) throw std::runtime_error(frame.error().text);
       all.push_back({frame->header, Bytes(frame->table.begin(), frame->table.end()), {}});
     }
     return all;

@@ -14,12 +14,14 @@ class SessionTableTest : public testing::Test {
  protected:
   using Seat = std::shared_ptr<SessionTable::Seat>;
   Seat take(SessionTable& table, const std::string& peer) {
-    const Seat seat = table.admit(peer, now, &why);
-    if (seat) {
-      seat->set_greeted();
-      table.set_end(seat, [this, peer] { ended.push_back(peer); });
+    const auto seat = table.admit(peer, now);
+    if (!seat) {
+      why = seat.error();
+      return nullptr;
     }
-    return seat;
+    (*seat)->set_greeted();
+    table.set_end(*seat, [this, peer] { ended.push_back(peer); });
+    return *seat;
   }
   TimePoint now{1000s};
   SessionTable::Refusal why{};
@@ -106,7 +108,7 @@ TEST_F(SessionTableTest, OneThatWentToWorkAgainStays) {
 
 TEST_F(SessionTableTest, ASilentConnectionMakesRoomSoonerThanOneThatSaidHello) {
   SessionTable table({.count_max = 1, .peer_share_max = 1, .idle_min = 60s, .hello_min = 1s});
-  const Seat silent = table.admit("a", now, &why);
+  const Seat silent = *table.admit("a", now);
   table.set_end(silent, [this] { ended.push_back("a"); });
   now += 1s;
   EXPECT_TRUE(take(table, "b"));

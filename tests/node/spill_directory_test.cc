@@ -34,15 +34,16 @@ class SpillDirectoryTest : public DiskTest {
 
   /// Opens `at`, which must be refused with EPERM or another error, say why, and stay as it was.
   void expect_refused(const fs::path& at, int error, const std::string& said) {
-    const auto opened = SpillDirectory::open(at, /*read_only=*/false, &why);
+    const auto opened = SpillDirectory::open(at, /*read_only=*/false);
     ASSERT_FALSE(opened) << at;
-    EXPECT_EQ(opened.error().value(), error) << why;
-    EXPECT_THAT(why, HasSubstr(said));
+    EXPECT_EQ(opened.error().code.value(), error) << opened.error();
+    EXPECT_THAT(opened.error().text, HasSubstr(said));
+    why = opened.error().text;
     EXPECT_FALSE(fs::exists(at / "FORMAT"));
     EXPECT_FALSE(fs::exists(at / "LOCK"));
   }
 
-  std::string why;
+  std::string why;  ///< What the last refusal said.
 
  private:
   mode_t umask_;
@@ -77,7 +78,7 @@ TEST_F(SpillDirectoryTest, ALinkIsRefused) {
   expect_refused(link, ELOOP, link.string() + ": is a symbolic link");
   expect_refused(link.string() + "/", ELOOP, "is a symbolic link");
   EXPECT_TRUE(fs::is_empty(real));
-  EXPECT_TRUE(SpillDirectory::open(real, false, &why)) << why;
+  EXPECT_TRUE(SpillDirectory::open(real, false));
 }
 
 TEST_F(SpillDirectoryTest, LinksInsideAreNotFollowed) {
@@ -87,7 +88,7 @@ TEST_F(SpillDirectoryTest, LinksInsideAreNotFollowed) {
   fs::permissions(path, fs::perms::owner_all);
   for (const char* const name : {"LOCK", "FORMAT.new", ".probe", "db"}) {
     fs::create_symlink(elsewhere, path / name);
-    EXPECT_FALSE(SpillDirectory::open(path, false, &why)) << name;
+    EXPECT_FALSE(SpillDirectory::open(path, false)) << name;
     fs::remove_all(path / name);
   }
   std::ifstream in(elsewhere);
@@ -107,14 +108,13 @@ TEST_F(SpillDirectoryTest, ADirectoryThatOthersMayWriteIsRefused) {
     EXPECT_EQ(mode_of(path), mode) << "left as it was";
   }
   fs::permissions(path, fs::perms(0755));
-  EXPECT_TRUE(SpillDirectory::open(path, false, &why)) << why;
+  EXPECT_TRUE(SpillDirectory::open(path, false));
 }
 
 TEST_F(SpillDirectoryTest, ADatabaseThatOthersMayWriteIsRefused) {
   { open(); }
   fs::permissions(path / "db", fs::perms(0777));
-  EXPECT_FALSE(SpillDirectory::open(path, false, &why));
-  EXPECT_THAT(why, HasSubstr((path / "db").string() + ": belongs to user"));
+  EXPECT_THAT(SpillDirectory::open(path, false).error().text, HasSubstr((path / "db").string() + ": belongs to user"));
 }
 
 TEST_F(SpillDirectoryTest, ADirectoryOfAnotherUserIsRefusedByRootToo) {
@@ -126,8 +126,7 @@ TEST_F(SpillDirectoryTest, ADirectoryOfAnotherUserIsRefusedByRootToo) {
     ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
     { open(); }
     ASSERT_EQ(::chown((path / "db").c_str(), kOther, kOther), 0);
-    EXPECT_FALSE(SpillDirectory::open(path, false, &why));
-    EXPECT_THAT(why, HasSubstr("belongs to user " + std::to_string(kOther)));
+    EXPECT_THAT(SpillDirectory::open(path, false).error().text, HasSubstr("belongs to user " + std::to_string(kOther)));
   } else {
     expect_refused("/usr", EPERM, "belongs to user 0");
   }
@@ -141,9 +140,9 @@ TEST_F(SpillDirectoryTest, AToolThatOnlyReadsMayLookAtAnotherUsersDirectory) {
   } else {
     fs::permissions(path, fs::perms(0777));
   }
-  EXPECT_TRUE(SpillDirectory::open(path, /*read_only=*/true, &why)) << why;
+  EXPECT_TRUE(SpillDirectory::open(path, /*read_only=*/true));
   fs::create_directory_symlink(path, root / "link");
-  EXPECT_FALSE(SpillDirectory::open(root / "link", /*read_only=*/true, &why));
+  EXPECT_FALSE(SpillDirectory::open(root / "link", /*read_only=*/true));
 }
 
 }  // namespace

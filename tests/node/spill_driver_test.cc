@@ -132,19 +132,16 @@ class SpillDriverTest : public testing::Test {
     driver_config.stuck_after = 10ms;
     driver_config.give_up_after = give_up_after;
     driver_config.scrub_bytes_per_second = scrub_rate;
-    const OpenDisk open = [this](const std::function<void()>& accepted, std::string* why) {
-      return open_disk(accepted, why);
-    };
+    const OpenDisk open = [this](const std::function<void()>& accepted) { return open_disk(accepted); };
     driver = std::make_unique<SpillDriver>(*store, open, clock, driver_config);
     refusal = driver->start(/*patience=*/60s);
     if (open_error == Errc{}) {
       EXPECT_TRUE(eventually([this] { return driver->can_read(); }));
     }
   }
-  Result<std::unique_ptr<Disk>> open_disk(const std::function<void()>& accepted, std::string* why) {
-    *why = "told so";
+  Result<std::unique_ptr<Disk>, Failure> open_disk(const std::function<void()>& accepted) {
     ++openings;
-    if (open_error != Errc{}) return make_error_code(open_error);
+    if (open_error != Errc{}) return Failure(open_error.load(), "told so");
     auto own = std::make_unique<HeldDisk>(disk);
     held = own.get();
     accepted();

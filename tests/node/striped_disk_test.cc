@@ -301,11 +301,11 @@ TEST_F(StripedDiskTest, BehavesAsASetOfKeys) {
 class DiskOpenerTest : public DiskTest {
  protected:
   std::string at(const std::string& name) const { return (root / name).string(); }
-  Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& names) {
+  Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& names) {
     std::vector<std::string> paths;
     for (const std::string& name : names) paths.push_back(at(name));
     accepted = 0;
-    return disk_opener(paths, clock)([this] { ++accepted; }, &why);
+    return disk_opener(paths, clock)([this] { ++accepted; });
   }
   /// Writes blocks first..first + 7, as the tier does: by hash, to all places.
   static void fill(Disk& disk, std::uint64_t first) {
@@ -323,20 +323,19 @@ class DiskOpenerTest : public DiskTest {
   }
 
   SteadyClock clock;
-  std::string why;
   int accepted = 0;
 };
 
 TEST_F(DiskOpenerTest, DirectoriesKeepTheirPlacesWhateverTheirOrder) {
   {
     const auto disk = open_all({"a", "b", "c"});
-    ASSERT_TRUE(disk) << why;
+    ASSERT_TRUE(disk) << disk.error();
     EXPECT_EQ(accepted, 1);
     EXPECT_EQ((*disk)->places().size(), 3u);
     fill(**disk, 1);
   }
   const auto disk = open_all({"c", "a", "d", "b"});
-  ASSERT_TRUE(disk) << why;
+  ASSERT_TRUE(disk) << disk.error();
   EXPECT_THAT((*disk)->places(), UnorderedElementsAre(0, 1, 2, 3)) << "d is new";
   EXPECT_EQ((*disk)->epoch(), 2u) << "one for all";
   EXPECT_EQ(numbers(**disk), (std::vector<std::uint32_t>{8, 7, 6, 5, 4, 3, 2, 1}));
@@ -348,18 +347,18 @@ TEST_F(DiskOpenerTest, DirectoriesKeepTheirPlacesWhateverTheirOrder) {
 TEST_F(DiskOpenerTest, ADirectoryUsedAloneCanBecomeOneOfSeveralAndOneOfSeveralCanBeUsedAlone) {
   {
     const auto alone = open_all({"a"});
-    ASSERT_TRUE(alone) << why;
+    ASSERT_TRUE(alone) << alone.error();
     fill(**alone, 1);
   }
   {
     const auto both = open_all({"b", "a"});
-    ASSERT_TRUE(both) << why;
+    ASSERT_TRUE(both) << both.error();
     EXPECT_EQ(named(**both).size(), 8u);
     for (const DiskRecord& record : named(**both)) EXPECT_TRUE(is_right(**both, record));
     fill(**both, 9);
   }
   const auto b = open_all({"b"});
-  ASSERT_TRUE(b) << why;
+  ASSERT_TRUE(b) << b.error();
   EXPECT_EQ((*b)->places(), std::vector<DiskPlace>{1});
   EXPECT_EQ(named(**b).size(), 4u) << "what lies in the other directory is not named";
   for (const DiskRecord& record : named(**b)) EXPECT_TRUE(is_right(**b, record));
@@ -368,14 +367,14 @@ TEST_F(DiskOpenerTest, ADirectoryUsedAloneCanBecomeOneOfSeveralAndOneOfSeveralCa
 TEST_F(DiskOpenerTest, DirectoriesOfTwoNodesAreRefused) {
   for (const char* const name : {"a", "b"}) {
     const auto alone = open_all({name});
-    ASSERT_TRUE(alone) << why;
+    ASSERT_TRUE(alone) << alone.error();
     fill(**alone, 1);
   }
   const auto both = open_all({"a", "b"});
   ASSERT_FALSE(both);
   EXPECT_EQ(both.error(), Errc::kMismatch);
-  EXPECT_THAT(why, HasSubstr(at("b")));
-  EXPECT_THAT(why, HasSubstr("two nodes"));
+  EXPECT_THAT(both.error().text, HasSubstr(at("b")));
+  EXPECT_THAT(both.error().text, HasSubstr("two nodes"));
   const auto same = open_all({"a", "a"});
   ASSERT_FALSE(same);
   EXPECT_EQ(same.error(), Errc::kBusy) << "the same directory twice";

@@ -22,7 +22,7 @@ class VerbsNodeTest : public SessionLanesTest {
   VerbsNodeTest() : SessionLanesTest({.device_count = 3}, few_at_once()) {}
 
   std::weak_ptr<DeviceLoop> loop_of(std::size_t device) {
-    return verbs_thread->loop(device, rdma->device(device, &why), &why);
+    return verbs_thread->loop(device, rdma->device(device).value()).value();
   }
 };
 
@@ -43,12 +43,12 @@ TEST_F(VerbsNodeTest, ACompletionQueueIsKeptForAClientThatConnectsAgainAndAgain)
 
 TEST_F(VerbsNodeTest, NothingIsKeptOfADeviceThatIsLeftOut) {
   const std::weak_ptr<DeviceLoop> first = loop_of(0);
-  const std::shared_ptr<NodeDevice> device = rdma->device(0, &why);
+  const std::shared_ptr<NodeDevice> device = rdma->device(0).value();
   rdma->leave_out(0, *device, "for a test");
   world.run_for(1ms);
   EXPECT_TRUE(first.expired());
   // Somebody asked before it was left out, and gets here late.
-  const std::weak_ptr<DeviceLoop> late = verbs_thread->loop(0, device, &why);
+  const std::weak_ptr<DeviceLoop> late = verbs_thread->loop(0, device).value();
   EXPECT_TRUE(late.expired()) << "it would never be closed";
 
   world.run_for(6s);
@@ -61,7 +61,7 @@ TEST_F(VerbsNodeTest, NothingIsKeptOfADeviceThatIsLeftOut) {
 TEST_F(VerbsNodeTest, LanesBeyondThoseThatMayConnectAtOnceAreRefusedAndToldWhy) {
   const auto client = greet();
   RawSide side(fake, kBytes);
-  std::optional<VerbsNode::ConnectTurn> first = rdma->take_connect_turn(&why);
+  std::optional<VerbsNode::ConnectTurn> first = rdma->take_connect_turn().value();
   ASSERT_TRUE(first);
   const Answer answer =
       client->ask(FrameType::kVerbsConnect, 50, offer({{0, side.make_pair()}, {1, side.make_pair()}}));
@@ -76,9 +76,9 @@ TEST_F(VerbsNodeTest, LanesBeyondThoseThatMayConnectAtOnceAreRefusedAndToldWhy) 
   const auto next = greet();
   RawSide other(fake, kBytes);
   connect_lanes(*next, other, 2);
-  std::vector<std::optional<VerbsNode::ConnectTurn>> all;
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(all.emplace_back(rdma->take_connect_turn(&why)));
-  EXPECT_FALSE(rdma->take_connect_turn(&why));
+  std::vector<Result<VerbsNode::ConnectTurn, Failure>> all;
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(all.emplace_back(rdma->take_connect_turn()));
+  EXPECT_FALSE(rdma->take_connect_turn());
 }
 
 }  // namespace

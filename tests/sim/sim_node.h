@@ -68,9 +68,8 @@ class SimNode {
   }
   /// Those that it had, if it began with any.
   bool has_all_devices() const {
-    std::string why;
     for (std::size_t i = 0; life_ && life_->rdma && i < life_->rdma->device_count(); ++i) {
-      if (!life_->rdma->device(i, &why)) return false;
+      if (!life_->rdma->device(i)) return false;
     }
     return true;
   }
@@ -103,9 +102,8 @@ class SimNode {
         context.limits.inline_window_bytes = 64 << 10;
       }
       if (node.verbs_ != nullptr) {
-        std::string why;
         auto opened = VerbsNode::open(*node.verbs_, {.devices = {.names = node.devices_}, .in_place = true},
-                                      store.with([](Store& each) { return each.memory(); }), node.clock_, &why);
+                                      store.with([](Store& each) { return each.memory(); }), node.clock_);
         if (opened) rdma = std::move(*opened);  // else its link is down: without RDMA, as a node does
       }
       if (rdma) {

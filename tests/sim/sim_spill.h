@@ -144,8 +144,7 @@ class SimSpill final : public Spill {
     std::vector<DiskRecord> records;
     KV_ASSERT(!disk_.load(
         [&](const NamespaceId&, const std::string& text) {
-          std::string why;
-          store_.with([&](Store& store) { store.load_namespace(NamespaceRecord::parse(text, &why).value()); });
+          store_.with([&](Store& store) { store.load_namespace(NamespaceRecord::parse(text).value()); });
         },
         [&](const DiskRecord& record) { return records.push_back(record), true; }));
     store_.with([&](Store& store) {

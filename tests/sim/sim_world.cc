@@ -60,7 +60,6 @@ class World {
 
     constexpr std::size_t kBlockBytes[] = {64, 4096, 5000, 65536, 100'000, 200'000};
     for (std::size_t i = 0, count = pick(1, 4); i < count; ++i) {
-      std::string why;
       // Of one size, a mix-up of two namespaces is seen by nothing but their blocks.
       const std::size_t block_bytes =
           i > 0 && chance(0.6) ? records_[0].block_bytes() : kBlockBytes[pick(0, std::size(kBlockBytes) - 1)];
@@ -72,8 +71,7 @@ class World {
       auto record = NamespaceRecord::from_fields({{"model", "sim"},
                                                   {"block_size", "4"},
                                                   {"block_bytes", std::to_string(block_bytes)},
-                                                  {"salt", std::to_string(i)}},
-                                                 &why);
+                                                  {"salt", std::to_string(i)}});
       records_.push_back(record.value());
     }
     StoreConfig config;

@@ -25,12 +25,10 @@ class NamespaceTest : public StoreFixture {
   }
   SpaceId open(std::uint64_t epoch, SessionId session = {}) { return store->open(record(epoch), session).value(); }
   static NamespaceRecord record(std::uint64_t epoch, std::size_t block_bytes = kBytes) {
-    std::string why;
     return NamespaceRecord::from_fields({{"model", "m"},
                                          {"block_bytes", std::to_string(block_bytes)},
                                          {"block_size", "4"},
-                                         {"weights_epoch", std::to_string(epoch)}},
-                                        &why)
+                                         {"weights_epoch", std::to_string(epoch)}})
         .value();
   }
   bool is_known(SpaceId space) const { return store->find_namespace(space) != nullptr; }
@@ -45,12 +43,10 @@ class NamespaceTest : public StoreFixture {
   std::vector<DiskRecord> begin_load() {
     std::vector<DiskRecord> records;
     store->begin_load(now, disk.epoch());
-    EXPECT_FALSE(disk.load(
-        [&](const NamespaceId&, const std::string& text) {
-          std::string why;
-          store->load_namespace(NamespaceRecord::parse(text, &why).value());
-        },
-        [&](const DiskRecord& found) { return records.push_back(found), true; }));
+    EXPECT_FALSE(
+        disk.load([&](const NamespaceId&,
+                      const std::string& text) { store->load_namespace(NamespaceRecord::parse(text).value()); },
+                  [&](const DiskRecord& found) { return records.push_back(found), true; }));
     return records;
   }
   void load(std::span<const DiskRecord> records) {

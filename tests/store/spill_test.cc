@@ -36,12 +36,10 @@ class SpillTest : public StoreFixture {
   /// Those of the disk. Returns its records.
   std::vector<DiskRecord> open_spaces() {
     std::vector<DiskRecord> records;
-    std::string why;
-    EXPECT_FALSE(disk.load(
-        [&](const NamespaceId&, const std::string& record) {
-          store->load_namespace(NamespaceRecord::parse(record, &why).value());
-        },
-        [&](const DiskRecord& record) { return records.push_back(record), true; }));
+    EXPECT_FALSE(
+        disk.load([&](const NamespaceId&,
+                      const std::string& record) { store->load_namespace(NamespaceRecord::parse(record).value()); },
+                  [&](const DiskRecord& record) { return records.push_back(record), true; }));
     return records;
   }
   /// Whether there was room.

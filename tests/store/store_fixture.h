@@ -65,11 +65,9 @@ inline std::uint64_t test_seed() {
 }
 
 inline NamespaceRecord make_record(const std::string& model, std::size_t block_bytes, std::size_t block_size = 4) {
-  std::string why;
   const auto record = NamespaceRecord::from_fields(
-      {{"model", model}, {"block_bytes", std::to_string(block_bytes)}, {"block_size", std::to_string(block_size)}},
-      &why);
-  EXPECT_TRUE(record) << why;
+      {{"model", model}, {"block_bytes", std::to_string(block_bytes)}, {"block_size", std::to_string(block_size)}});
+  EXPECT_TRUE(record) << record.error();
   return *record;
 }
 

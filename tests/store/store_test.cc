@@ -79,11 +79,10 @@ TEST_F(StoreTest, APartialMatchNeedsTheSameExtra) {
 }
 
 TEST_F(StoreTest, WhereHashesAreAnEnginesOwnAPartialMatchNeedsExtras) {
-  std::string why;
   const SpaceId own =
       store
           ->open(*NamespaceRecord::from_fields(
-              {{"model", "m"}, {"block_bytes", std::to_string(kBytes)}, {"block_size", "4"}, {"hash", "vllm"}}, &why))
+              {{"model", "m"}, {"block_bytes", std::to_string(kBytes)}, {"block_size", "4"}, {"hash", "vllm"}}))
           .value();
   const std::vector<std::uint32_t> ids = {1, 2, 3, 4};
   const std::vector<ExtraDigest> none(1);

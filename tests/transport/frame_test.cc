@@ -53,9 +53,8 @@ void put(Head& bytes, std::size_t offset, T value) {
 
 TEST(FrameTest, WhatIsEncodedIsDecoded) {
   const auto table = some_table();
-  std::string why;
-  const auto decoded = decode_frame_header(encoded(some_header(), table), kWide, &why);
-  ASSERT_TRUE(decoded) << why;
+  const auto decoded = decode_frame_header(encoded(some_header(), table), kWide);
+  ASSERT_TRUE(decoded) << decoded.error();
   EXPECT_EQ(decoded->type, FrameType::kPutData);
   EXPECT_EQ(decoded->version, kFrameVersion);
   EXPECT_EQ(decoded->flags, kFrameResponse | kFrameMore);
@@ -115,11 +114,10 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
   for (const Case& each : cases) {
     Head bytes = encoded(header, some_table());
     each.spoil(bytes);
-    std::string why;
-    const auto decoded = decode_frame_header(bytes, limits, &why);
+    const auto decoded = decode_frame_header(bytes, limits);
     ASSERT_FALSE(decoded) << each.name;
     EXPECT_EQ(decoded.error(), each.code) << each.name;
-    for (const auto& word : each.words) EXPECT_THAT(why, HasSubstr(word)) << each.name;
+    for (const auto& word : each.words) EXPECT_THAT(decoded.error().text, HasSubstr(word)) << each.name;
   }
 }
 
@@ -127,8 +125,7 @@ TEST(FrameTest, LimitsAreInclusive) {
   Head bytes = encoded(some_header(), some_table());
   put<std::uint32_t>(bytes, 16, 4096);
   put<std::uint64_t>(bytes, 24, 100);
-  std::string why;
-  EXPECT_TRUE(decode_frame_header(bytes, {.table_bytes_max = 4096, .payload_bytes_max = 100}, &why)) << why;
+  EXPECT_TRUE(decode_frame_header(bytes, {.table_bytes_max = 4096, .payload_bytes_max = 100}));
 }
 
 TEST(FrameTest, EveryFlippedBitOfHeaderOrTableIsSeen) {
@@ -718,9 +715,8 @@ TEST(GoldenFrameTest, WhatOlderPeersSendIsStillUnderstood) {
     const auto bytes = from_text(text.str());
     ASSERT_GE(bytes.size(), kFrameHeaderBytes);
     const std::span<const std::byte, kFrameHeaderBytes> head(bytes.data(), kFrameHeaderBytes);
-    std::string why;
-    const auto header = decode_frame_header(head, kWide, &why);
-    ASSERT_TRUE(header) << why;
+    const auto header = decode_frame_header(head, kWide);
+    ASSERT_TRUE(header) << header.error();
     EXPECT_EQ(header->type, frame.type);
     EXPECT_EQ(header->flags, frame.flags);
     EXPECT_EQ(header->request_id, frame.request_id);

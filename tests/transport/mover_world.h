@@ -42,16 +42,15 @@ struct MoverWorld {
   void connect(std::uint8_t timeout_exponent = 16) {
     mover.reset();
     client_pair.reset();
-    std::string why;
-    mover = VerbsMover::create(loop, world->clock(), *node.domain, options, &why).value();
-    client_pair = client->domain->create_queue_pair(*client->queue, kOpen, &why).value();
+    mover = VerbsMover::create(loop, world->clock(), *node.domain, options).value();
+    client_pair = client->domain->create_queue_pair(*client->queue, kOpen).value();
     const std::uint32_t node_psn = random_psn(), client_psn = random_psn();
     const auto node_address = address_of(node.attachment, mover->queue_pair().number(), node_psn);
     const auto client_address = address_of(client->attachment, client_pair->number(), client_psn);
     Path path = path_to(node.attachment, node_psn, client_address);
     path.timeout_exponent = timeout_exponent;
-    ASSERT_TRUE(mover->queue_pair().connect(client_address, path, &why)) << why;
-    ASSERT_TRUE(client_pair->connect(node_address, path_to(client->attachment, client_psn, node_address), &why)) << why;
+    ASSERT_TRUE(mover->queue_pair().connect(client_address, path));
+    ASSERT_TRUE(client_pair->connect(node_address, path_to(client->attachment, client_psn, node_address)));
   }
 
   Stretch stretch(std::size_t local, std::size_t remote, std::size_t bytes) {

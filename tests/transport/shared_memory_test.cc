@@ -37,19 +37,17 @@ Descriptor make_memfd(std::size_t bytes, int seals, unsigned flags = MFD_ALLOW_S
 }
 
 void expect_refused(const Descriptor& fd, std::uint64_t bytes, const std::string& reason) {
-  std::string why;
-  const auto region = MappedRegion::map(fd, bytes, &why);
+  const auto region = MappedRegion::map(fd, bytes);
   ASSERT_FALSE(region) << reason;
   EXPECT_EQ(region.error(), Errc::kNoRegion);
-  EXPECT_THAT(why, HasSubstr(reason));
+  EXPECT_THAT(region.error().text, HasSubstr(reason));
 }
 
 TEST(SharedMemoryTest, WhatOneSideWritesTheOtherReads) {
   const auto memory = SharedMemory::create(3 * 4096 + 5).value();
   Descriptor passed(::dup(memory->fd()));
-  std::string why;
-  const auto region = MappedRegion::map(passed, memory->bytes().size(), &why);
-  ASSERT_TRUE(region) << why;
+  const auto region = MappedRegion::map(passed, memory->bytes().size());
+  ASSERT_TRUE(region) << region.error();
   ASSERT_EQ((*region)->bytes().size(), memory->bytes().size());
   std::memset(memory->bytes().data(), 0x5A, memory->bytes().size());
   EXPECT_EQ(std::memcmp((*region)->bytes().data(), memory->bytes().data(), memory->bytes().size()), 0);
@@ -69,17 +67,15 @@ TEST(SharedMemoryTest, BothSidesGiveTheirDescriptorsAndMappingsBack) {
   const std::size_t before = descriptor_count();
   for (int i = 0; i < 10; ++i) {
     const auto memory = SharedMemory::create(1 << 20).value();
-    std::string why;
-    const auto region = MappedRegion::map(Descriptor(::dup(memory->fd())), 1 << 20, &why);
+    const auto region = MappedRegion::map(Descriptor(::dup(memory->fd())), 1 << 20);
     EXPECT_TRUE(region);
   }
   EXPECT_EQ(descriptor_count(), before);
 }
 
 TEST(MappedRegionTest, ShrinkSealAloneIsEnough) {
-  std::string why;
-  EXPECT_TRUE(MappedRegion::map(make_memfd(4096, F_SEAL_SHRINK), 4096, &why)) << why;
-  EXPECT_TRUE(MappedRegion::map(make_memfd(8192, F_SEAL_SHRINK), 4096, &why)) << "a part may be lent: " << why;
+  EXPECT_TRUE(MappedRegion::map(make_memfd(4096, F_SEAL_SHRINK), 4096));
+  EXPECT_TRUE(MappedRegion::map(make_memfd(8192, F_SEAL_SHRINK), 4096)) << "a part may be lent";
 }
 
 TEST(MappedRegionTest, MemoryThatCouldShrinkIsRefused) {
@@ -128,20 +124,18 @@ TEST(MappedRegionTest, AMemfdWithLessMemoryThanPromisedIsRefused) {
 TEST(MappedRegionTest, AHoleIsFoundBehindMemoryOutsideTheRegion) {
   const Descriptor fd = make_memfd(8 * 4096, F_SEAL_SHRINK);
   punch(fd, 2 * 4096, 4096);
-  std::string why;
-  const auto region = MappedRegion::map(fd, 4 * 4096, &why);
-  ASSERT_TRUE(region) << why;
+  const auto region = MappedRegion::map(fd, 4 * 4096);
+  ASSERT_TRUE(region) << region.error();
   EXPECT_EQ((*region)->find_hole(), 2 * 4096u);
-  const auto before = MappedRegion::map(fd, 2 * 4096, &why);
-  ASSERT_TRUE(before) << why;
+  const auto before = MappedRegion::map(fd, 2 * 4096);
+  ASSERT_TRUE(before) << before.error();
   EXPECT_EQ((*before)->find_hole(), std::nullopt) << "the hole begins at its end";
 }
 
 TEST(MappedRegionTest, AHolePunchedLaterIsNoticedAndNeverFilled) {
   const Descriptor fd = make_memfd(8 * 4096, F_SEAL_SHRINK);
-  std::string why;
-  const auto region = MappedRegion::map(fd, 8 * 4096, &why);
-  ASSERT_TRUE(region) << why;
+  const auto region = MappedRegion::map(fd, 8 * 4096);
+  ASSERT_TRUE(region) << region.error();
   EXPECT_FALSE((*region)->has_lost_memory());
   punch(fd, 7 * 4096, 4096);
   EXPECT_TRUE((*region)->has_lost_memory());
@@ -157,17 +151,15 @@ TEST(MappedRegionTest, MappingEntersNoPage) {
     return usage.ru_minflt;
   };
   const long before = faults();
-  std::string why;
-  const auto region = MappedRegion::map(Descriptor(::dup(memory->fd())), kBytes, &why);
-  ASSERT_TRUE(region) << why;
+  const auto region = MappedRegion::map(Descriptor(::dup(memory->fd())), kBytes);
+  ASSERT_TRUE(region) << region.error();
   EXPECT_LT(faults() - before, 1000) << "of 16,384 pages";
 }
 
 TEST(MappedRegionTest, IsUnmappedInPieces) {
   const Descriptor fd = make_memfd(10 * 4096 + 5, F_SEAL_SHRINK);
-  std::string why;
-  const auto region = MappedRegion::map(fd, 10 * 4096 + 5, &why);
-  ASSERT_TRUE(region) << why;
+  const auto region = MappedRegion::map(fd, 10 * 4096 + 5);
+  ASSERT_TRUE(region) << region.error();
   EXPECT_EQ((*region)->lent_bytes(), 10 * 4096 + 5u);
   std::size_t pieces = 1;
   for (; (*region)->unmap_some(3 * 4096); ++pieces) (*region)->bytes().back() = std::byte{1};
@@ -197,8 +189,7 @@ TEST(MappedRegionTest, HugePagesAreRefusedSinceAMissingOneWouldKillTheNode) {
 TEST(MappedRegionTest, MemoryMapOutlivesItsDescriptor) {
   auto memory = SharedMemory::create(4096).value();
   memory->bytes()[17] = std::byte{42};
-  std::string why;
-  const auto region = MappedRegion::map(Descriptor(::dup(memory->fd())), 4096, &why);
+  const auto region = MappedRegion::map(Descriptor(::dup(memory->fd())), 4096);
   ASSERT_TRUE(region);
   memory.reset();
   EXPECT_EQ((*region)->bytes()[17], std::byte{42});

@@ -379,9 +379,8 @@ TEST_P(UnixNetworkTest, ADescriptorArrivesWithItsFrame) {
   FrameReader reader(*pair.server);
   const auto next = [](FrameReader& from) -> asio::awaitable<bool> { co_return bool(co_await from.next()); };
   EXPECT_TRUE(await(next(reader)).value());
-  std::string why;
-  const auto region = MappedRegion::map(pair.server->take_descriptor(), 4096, &why);
-  ASSERT_TRUE(region) << why;
+  const auto region = MappedRegion::map(pair.server->take_descriptor(), 4096);
+  ASSERT_TRUE(region) << region.error();
   EXPECT_EQ((*region)->bytes()[5], std::byte{55});
   EXPECT_FALSE(pair.server->take_descriptor());
 }

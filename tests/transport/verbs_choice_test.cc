@@ -21,23 +21,21 @@ DeviceInfo roce(const std::string& name, int numa_node = -1) {
 
 TEST(VerbsChoiceTest, PrefersTheIpv4GidOfRoceV2ThenARoutableOne) {
   DeviceInfo device = roce("mlx5_0");
-  std::string why;
-  EXPECT_EQ(attach(device, std::nullopt, &why)->gid.index, 5u);
+  EXPECT_EQ(attach(device, std::nullopt)->gid.index, 5u);
   auto& gids = device.ports[0].gids;
   gids.erase(gids.begin() + 4, gids.end());
-  EXPECT_EQ(attach(device, std::nullopt, &why)->gid.index, 2u);
+  EXPECT_EQ(attach(device, std::nullopt)->gid.index, 2u);
   gids.erase(gids.begin() + 2);
-  EXPECT_EQ(attach(device, std::nullopt, &why)->gid.index, 1u);
+  EXPECT_EQ(attach(device, std::nullopt)->gid.index, 1u);
   gids.erase(gids.begin() + 1);
-  EXPECT_EQ(attach(device, std::nullopt, &why).error(), Errc::kUnavailable);
-  EXPECT_EQ(why, "mlx5_0 port 1: no RoCEv2 GID; its network interface needs an address");
+  const Failure failure = attach(device, std::nullopt).error();
+  EXPECT_EQ(failure, Errc::kUnavailable);
+  EXPECT_EQ(failure.text, "mlx5_0 port 1: no RoCEv2 GID; its network interface needs an address");
 }
 
 TEST(VerbsChoiceTest, TakesTheGidThatIsAskedForOrNone) {
-  std::string why;
-  EXPECT_EQ(attach(roce("mlx5_0"), gid("::ffff:10.9.9.9"), &why)->gid.index, 6u);
-  EXPECT_FALSE(attach(roce("mlx5_0"), gid("::ffff:10.9.9.8"), &why));
-  EXPECT_THAT(why, HasSubstr("gid: ::ffff:10.9.9.8"));
+  EXPECT_EQ(attach(roce("mlx5_0"), gid("::ffff:10.9.9.9"))->gid.index, 6u);
+  EXPECT_THAT(attach(roce("mlx5_0"), gid("::ffff:10.9.9.8")).error().text, HasSubstr("gid: ::ffff:10.9.9.8"));
 }
 
 TEST(VerbsChoiceTest, SaysOfEveryGidWhyAnotherIsTaken) {
@@ -59,9 +57,8 @@ TEST(VerbsChoiceTest, InfinibandUsesTheFirstGidAndTheLid) {
   PortInfo port{.number = 2, .is_active = true, .lid = 17, .mtu_bytes = 2048};
   port.gids = {{0, gid("fe80::2:c903:1"), GidType::kInfiniband}, {1, gid("fe80::5"), GidType::kInfiniband}};
   const DeviceInfo device{.name = "ib0", .limits = {.read_count_max = 4}, .ports = {PortInfo{}, port}};
-  std::string why;
-  const auto attached = attach(device, std::nullopt, &why);
-  ASSERT_TRUE(attached) << why;
+  const auto attached = attach(device, std::nullopt);
+  ASSERT_TRUE(attached) << attached.error();
   EXPECT_EQ(attached->port, 2);
   EXPECT_EQ(attached->gid.index, 0u);
   const QueuePairAddress peer = address_of(*attached, 5, 6);
@@ -75,7 +72,9 @@ TEST(VerbsChoiceTest, TakesDevicesByDistanceLeavingOutThoseThatAreDown) {
   std::string why;
   const auto names = [&](int numa_node, const std::vector<std::string>& configured) {
     std::string all;
-    for (const DeviceChoice& each : choose_devices(devices, numa_node, configured, &why)) {
+    const DeviceChoices choices = choose_devices(devices, numa_node, configured);
+    why = choices.left_out;
+    for (const DeviceChoice& each : choices.chosen) {
       all += each.wish.device;
       if (!each.attachment) all += '?';
     }
@@ -93,15 +92,16 @@ TEST(VerbsChoiceTest, TakesDevicesByDistanceLeavingOutThoseThatAreDown) {
   EXPECT_EQ(why, "device: x, no such device; d port 1: the link is down");
   EXPECT_EQ(names(0, {"a", "b", "a@10.0.0.1"}), "ab");
   EXPECT_EQ(why, "device: a@10.0.0.1, a is named twice");
-  EXPECT_TRUE(choose_devices({}, 0, {}, &why).empty());
-  EXPECT_EQ(why, "no RDMA device");
+  EXPECT_TRUE(choose_devices({}, 0, {}).chosen.empty());
+  EXPECT_EQ(choose_devices({}, 0, {}).left_out, "no RDMA device");
 }
 
 TEST(VerbsChoiceTest, ADeviceCanBeNamedWithItsAddress) {
   const std::vector<DeviceInfo> devices = {roce("a"), roce("b")};
   std::string why;
   const auto taken = [&](const std::string& text) {
-    const auto chosen = choose_devices(devices, 0, std::vector{text}, &why);
+    const auto [chosen, left_out] = choose_devices(devices, 0, std::vector{text});
+    why = left_out;
     return chosen.empty() || !chosen[0].attachment ? -1 : static_cast<int>(chosen[0].attachment->gid.index);
   };
   EXPECT_EQ(taken("b"), 5);
@@ -111,15 +111,15 @@ TEST(VerbsChoiceTest, ADeviceCanBeNamedWithItsAddress) {
   EXPECT_EQ(taken("b@10.9.9.8"), -1);
   EXPECT_THAT(why, HasSubstr("b port 1: gid: ::ffff:10.9.9.8"));
   for (const char* wrong : {"", "@10.9.9.9", "b@", "b@10.9.9", "b@b"}) {
-    EXPECT_EQ(parse_device_wish(wrong, &why).error(), Errc::kBadRequest);
-    EXPECT_THAT(why, HasSubstr("'" + std::string(wrong) + "'"));
+    const Failure failure = parse_device_wish(wrong).error();
+    EXPECT_EQ(failure, Errc::kBadRequest);
+    EXPECT_THAT(failure.text, HasSubstr("'" + std::string(wrong) + "'"));
     EXPECT_EQ(taken(wrong), -1);
   }
 }
 
 TEST(VerbsChoiceTest, AgreesOnTheSmallerOfBoth) {
-  std::string why;
-  Attachment ours = attach(roce("a"), std::nullopt, &why).value();
+  Attachment ours = attach(roce("a"), std::nullopt).value();
   ours.traffic_class = 104;
   QueuePairAddress peer = address_of(ours, 1, 2);
   peer.mtu_bytes = 1024;
@@ -130,7 +130,7 @@ TEST(VerbsChoiceTest, AgreesOnTheSmallerOfBoth) {
   EXPECT_EQ(path.first_psn, 77u);
   EXPECT_EQ(path.traffic_class, 104);
   EXPECT_TRUE(path.is_global);
-  EXPECT_TRUE(check_path(peer, path, {.read_count_max = 16}, &why));
+  EXPECT_TRUE(check_path(peer, path, {.read_count_max = 16}));
 }
 
 }  // namespace

@@ -380,31 +380,37 @@ TEST_P(VerbsConformanceTest, PostRefusesWhatIsOverALimit) {
 }
 
 TEST_P(VerbsConformanceTest, RefusalsNameFieldAndValue) {
-  std::string why;
-  EXPECT_EQ(node.domain->register_memory({}, {}, &why).error(), Errc::kBadRequest);
-  EXPECT_THAT(why, HasSubstr("bytes: 0"));
-  EXPECT_EQ(node.domain->register_memory(node.memory, {.remote_write = true}, &why).error(), Errc::kBadRequest);
-  EXPECT_THAT(why, HasSubstr("remote_write"));
+  Failure failure;
+  failure = node.domain->register_memory({}, {}).error();
+  EXPECT_EQ(failure, Errc::kBadRequest);
+  EXPECT_THAT(failure.text, HasSubstr("bytes: 0"));
+  failure = node.domain->register_memory(node.memory, {.remote_write = true}).error();
+  EXPECT_EQ(failure, Errc::kBadRequest);
+  EXPECT_THAT(failure.text, HasSubstr("remote_write"));
   QueuePairOptions options;
   options.piece_count_max = 100000;
-  EXPECT_EQ(node.domain->create_queue_pair(*node.queue, options, &why).error(), Errc::kTooLarge);
-  EXPECT_THAT(why, HasSubstr("piece_count_max: 100000"));
+  failure = node.domain->create_queue_pair(*node.queue, options).error();
+  EXPECT_EQ(failure, Errc::kTooLarge);
+  EXPECT_THAT(failure.text, HasSubstr("piece_count_max: 100000"));
   options = {};
   options.port = 9;
-  EXPECT_EQ(node.domain->create_queue_pair(*node.queue, options, &why).error(), Errc::kBadRequest);
-  EXPECT_THAT(why, HasSubstr("port: 9"));
-  const auto pair = node.domain->create_queue_pair(*node.queue, {}, &why).value();
+  failure = node.domain->create_queue_pair(*node.queue, options).error();
+  EXPECT_EQ(failure, Errc::kBadRequest);
+  EXPECT_THAT(failure.text, HasSubstr("port: 9"));
+  const auto pair = node.domain->create_queue_pair(*node.queue, {}).value();
   for (const std::uint8_t retries : {std::uint8_t{0}, std::uint8_t{7}}) {
     Path path = path_to(node.attachment, 1, address_of(client.attachment, 1, 1));
     path.retry_count = retries;
-    EXPECT_EQ(pair->connect(address_of(client.attachment, 1, 1), path, &why).error(), Errc::kBadRequest);
-    EXPECT_THAT(why, HasSubstr("retry_count: " + std::to_string(retries)));
+    failure = pair->connect(address_of(client.attachment, 1, 1), path).error();
+    EXPECT_EQ(failure, Errc::kBadRequest);
+    EXPECT_THAT(failure.text, HasSubstr("retry_count: " + std::to_string(retries)));
   }
   const auto small = node.device->create_completion_queue(1).value();
   options = {};
   options.request_count_max = 4000;
-  EXPECT_EQ(node.domain->create_queue_pair(*small, options, &why).error(), Errc::kTooLarge);
-  EXPECT_THAT(why, HasSubstr("no room"));
+  failure = node.domain->create_queue_pair(*small, options).error();
+  EXPECT_EQ(failure, Errc::kTooLarge);
+  EXPECT_THAT(failure.text, HasSubstr("no room"));
 }
 
 TEST_P(VerbsConformanceTest, TheDescriptorTellsOfTheNextCompletion) {
@@ -441,11 +447,10 @@ TEST_P(VerbsConformanceTest, APeerThatIsGoneExceedsTheRetries) {
 TEST_P(VerbsConformanceTest, ADmabufIsRegisteredOrRefusedAsUnsupported) {
   const Descriptor memory(::memfd_create("kvstore-dmabuf", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(memory.get(), 8192), 0);
-  std::string why;
-  const auto region = client.domain->register_dmabuf(memory.get(), 4096, 4096, 0x10000, Side::kAll, &why);
+  const auto region = client.domain->register_dmabuf(memory.get(), 4096, 4096, 0x10000, Side::kAll);
   if (!region) {
-    EXPECT_EQ(region.error(), Errc::kUnsupported) << region.error().message();
-    EXPECT_FALSE(why.empty());
+    EXPECT_EQ(region.error(), Errc::kUnsupported);
+    EXPECT_FALSE(region.error().text.empty());
     return;
   }
   const Piece piece = node.piece(0, 100);

@@ -166,18 +166,17 @@ TEST_F(FakeVerbsTest, RegisteredBytesAreLimitedAsByMemlock) {
   const auto tight = VerbsWorld::make("fake", {.registered_bytes_max = 8192});
   Side side(*tight, "fake0", 4096);
   std::vector<std::byte> more(4097);
-  std::string why;
-  EXPECT_EQ(side.domain->register_memory(more, Side::kAll, &why).error().value(), ENOMEM);
-  EXPECT_EQ(why, "bytes: 4097, the memlock limit leaves 4096");
-  EXPECT_TRUE(side.domain->register_memory(std::span(more).first(4096), Side::kAll, &why));
+  const Failure failure = side.domain->register_memory(more, Side::kAll).error();
+  EXPECT_EQ(failure.code.value(), ENOMEM);
+  EXPECT_EQ(failure.text, "bytes: 4097, the memlock limit leaves 4096");
+  EXPECT_TRUE(side.domain->register_memory(std::span(more).first(4096), Side::kAll));
 }
 
 TEST_F(FakeVerbsTest, AllThatAreNamedAreOpenedAndOfOthersTheFirstFour) {
   const auto many = VerbsWorld::make("fake", {.device_count = 6});
-  std::string why;
-  EXPECT_EQ(open_devices(*many->fake(), {}, &why)->size(), 4u);
+  EXPECT_EQ(open_devices(*many->fake(), {})->devices.size(), 4u);
   const std::vector<std::string> names = {"fake5", "fake4", "fake3", "fake2", "fake1"};
-  const auto named = open_devices(*many->fake(), {.names = names}, &why).value();
+  const auto named = open_devices(*many->fake(), {.names = names}).value().devices;
   ASSERT_EQ(named.size(), 5u);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(named[i].wish.device, names[i]);
 }

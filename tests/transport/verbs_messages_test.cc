@@ -19,9 +19,8 @@ using Message = std::vector<std::byte>;
 struct End {
   End(VerbsWorld& verbs_world, const std::string& device, const MessagesOptions& options)
       : side(verbs_world, device), loop(verbs_world.io().get_executor(), std::move(side.queue)) {
-    std::string why;
-    auto made = VerbsMessages::create(*side.domain, loop.queue(), options, &why);
-    if (!made) throw std::runtime_error(why);
+    auto made = VerbsMessages::create(*side.domain, loop.queue(), options);
+    if (!made) throw std::runtime_error(made.error().text);
     messages = std::move(*made);
     messages->attach(
         loop, verbs_world.clock(),
@@ -35,8 +34,7 @@ struct End {
     address = address_of(side.attachment, messages->queue_pair().number(), psn);
   }
   void connect(const End& peer) {
-    std::string why;
-    ASSERT_TRUE(messages->queue_pair().connect(peer.address, path_to(side.attachment, psn, peer.address), &why)) << why;
+    ASSERT_TRUE(messages->queue_pair().connect(peer.address, path_to(side.attachment, psn, peer.address)));
   }
 
   Side side;
@@ -175,10 +173,9 @@ TEST(FrameMessageTest, FramesComeOutAsTheyWentIn) {
     append_frame(message, {.type = FrameType::kMatch, .flags = kFrameResponse, .request_id = i}, tables.back());
   }
   std::span<const std::byte> rest = message;
-  std::string why;
   for (std::size_t i = 0; i < tables.size(); ++i) {
-    const auto frame = take_frame(rest, &why);
-    ASSERT_TRUE(frame) << why;
+    const auto frame = take_frame(rest);
+    ASSERT_TRUE(frame) << frame.error();
     EXPECT_EQ(frame->header.request_id, i);
     EXPECT_TRUE(std::ranges::equal(frame->table, tables[i]));
   }
@@ -189,17 +186,16 @@ TEST(FrameMessageTest, ACutOrChangedMessageIsRefused) {
   const Message table(13, std::byte{5});
   Message whole;
   append_frame(whole, {.type = FrameType::kGet, .request_id = 7}, table);
-  std::string why;
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
     std::span<const std::byte> cut = std::span(whole).first(bytes);
-    EXPECT_FALSE(take_frame(cut, &why)) << bytes;
+    EXPECT_FALSE(take_frame(cut)) << bytes;
   }
   for (std::size_t i = 0; i < whole.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       Message changed = whole;
       changed[i] ^= static_cast<std::byte>(1 << bit);
       std::span<const std::byte> rest = changed;
-      EXPECT_FALSE(take_frame(rest, &why)) << i << " " << bit;
+      EXPECT_FALSE(take_frame(rest)) << i << " " << bit;
     }
   }
 }

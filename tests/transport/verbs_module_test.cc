@@ -26,25 +26,27 @@ class VerbsModuleTest : public testing::Test {
 
 TEST_F(VerbsModuleTest, AMissingModuleIsASentenceAndNoHarm) {
   ::setenv("KV_VERBS_MODULE", "/nonexistent/libkvstore_verbs.so", 1);
-  std::string why;
-  EXPECT_EQ(load_verbs(&why).error(), Errc::kUnavailable);
-  EXPECT_THAT(why, HasSubstr("RDMA is unavailable: /nonexistent/libkvstore_verbs.so: cannot open shared object file"));
+  Failure failure;
+  failure = load_verbs().error();
+  EXPECT_EQ(failure, Errc::kUnavailable);
+  EXPECT_THAT(failure.text,
+              HasSubstr("RDMA is unavailable: /nonexistent/libkvstore_verbs.so: cannot open shared object file"));
   EXPECT_FALSE(load_verbs());
 }
 
 TEST_F(VerbsModuleTest, ALibraryThatIsNoModuleIsRefused) {
   ::setenv("KV_VERBS_MODULE", "libc.so.6", 1);
-  std::string why;
-  EXPECT_EQ(load_verbs(&why).error(), Errc::kUnavailable);
-  EXPECT_THAT(why, HasSubstr("libc.so.6 is another version's"));
+  Failure failure;
+  failure = load_verbs().error();
+  EXPECT_EQ(failure, Errc::kUnavailable);
+  EXPECT_THAT(failure.text, HasSubstr("libc.so.6 is another version's"));
 }
 
 TEST_F(VerbsModuleTest, TheModuleLoadsWithoutADeviceAndItsErrorsAreOurs) {
 #ifdef KV_VERBS_MODULE_FILE
   ::setenv("KV_VERBS_MODULE", KV_VERBS_MODULE_FILE, 1);
-  std::string why;
-  const auto provider = load_verbs(&why);
-  ASSERT_TRUE(provider) << why;
+  const auto provider = load_verbs();
+  ASSERT_TRUE(provider) << provider.error();
   EXPECT_EQ((*provider)->open("no-such-device").error(),
             Errc::kBadRequest);  // the module has its own copy of Errc's category
 #else

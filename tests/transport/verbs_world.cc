@@ -46,9 +46,8 @@ std::pair<std::string, std::string> real_devices() {
 class DeviceWorld final : public VerbsWorld {
  public:
   DeviceWorld() {
-    std::string why;
-    auto loaded = load_verbs(&why);
-    if (!loaded) throw std::runtime_error(why);
+    auto loaded = load_verbs();
+    if (!loaded) throw std::runtime_error(loaded.error().text);
     verbs_ = std::move(*loaded);
   }
   Provider& provider() override { return *verbs_; }
@@ -98,11 +97,10 @@ std::vector<Completion> VerbsWorld::collect(CompletionQueue& queue, std::size_t 
 
 Side::Side(VerbsWorld& world, const std::string& device_name, std::size_t bytes, Access access)
     : device(world.provider().open(device_name).value()), memory(bytes) {
-  std::string why;
-  attachment = attach(device->query().value(), std::nullopt, &why).value();
+  attachment = attach(device->query().value(), std::nullopt).value();
   domain = device->create_domain().value();
   queue = device->create_completion_queue(4096).value();
-  region = domain->register_memory(memory, access, &why).value();
+  region = domain->register_memory(memory, access).value();
 }
 
 Piece Side::piece(std::size_t offset, std::size_t bytes) {
@@ -119,9 +117,8 @@ Link::Link(Side& side_a, Side& side_b, const QueuePairOptions& options_a, const 
   Path from_a = path_to(side_a.attachment, psn_a, address_b);
   Path from_b = path_to(side_b.attachment, psn_b, address_a);
   from_a.timeout_exponent = from_b.timeout_exponent = timeout_exponent;
-  std::string why;
-  EXPECT_TRUE(a->connect(address_b, from_a, &why)) << why;
-  EXPECT_TRUE(b->connect(address_a, from_b, &why)) << why;
+  EXPECT_TRUE(a->connect(address_b, from_a));
+  EXPECT_TRUE(b->connect(address_a, from_b));
 }
 
 }  // namespace kv::verbs

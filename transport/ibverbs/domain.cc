@@ -29,50 +29,45 @@ class IbProtectionDomain final : public ProtectionDomain {
  public:
   IbProtectionDomain(IbDomain domain, DeviceInfo info) : domain_(std::move(domain)), info_(std::move(info)) {}
 
-  Result<std::unique_ptr<MemoryRegion>> register_memory(std::span<std::byte> memory, Access access,
-                                                        std::string* why) override {
-    const auto checked = check_access(memory.size(), info_.limits.region_bytes_max, access, why);
+  Result<std::unique_ptr<MemoryRegion>, Failure> register_memory(std::span<std::byte> memory, Access access) override {
+    const auto checked = check_access(memory.size(), info_.limits.region_bytes_max, access);
     if (!checked) return checked.error();
     // The function, not the macro of that name: flags are never constant here.
     IbRegion region((ibv_reg_mr)(domain_.get(), memory.data(), memory.size(), access_flags(access)));
     if (region) return wrap(std::move(region));
     const int error = errno;  // what follows may change it
-    if (why) {
-      *why = "bytes: " + std::to_string(memory.size()) + ", " + info_.name +
-             " cannot register so much: " + std::strerror(error);
-      if (error == ENOMEM || error == EAGAIN) {
-        *why += "; the limit on locked memory is " + memlock_text() +
-                " (set LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for a container, or give "
-                "CAP_IPC_LOCK)";
-      }
+    std::string text = "bytes: " + std::to_string(memory.size()) + ", " + info_.name +
+                       " cannot register so much: " + std::strerror(error);
+    if (error == ENOMEM || error == EAGAIN) {
+      text += "; the limit on locked memory is " + memlock_text() +
+              " (set LimitMEMLOCK=infinity in the systemd unit, --ulimit memlock=-1 for a container, or give "
+              "CAP_IPC_LOCK)";
     }
-    return system_error(error);
+    return Failure(system_error(error), std::move(text));
   }
 
-  Result<std::unique_ptr<MemoryRegion>> register_dmabuf(int fd, std::uint64_t offset, std::uint64_t bytes,
-                                                        std::uint64_t address, Access access,
-                                                        std::string* why) override {
-    const auto checked = check_access(bytes, info_.limits.region_bytes_max, access, why);
+  Result<std::unique_ptr<MemoryRegion>, Failure> register_dmabuf(int fd, std::uint64_t offset, std::uint64_t bytes,
+                                                                 std::uint64_t address, Access access) override {
+    const auto checked = check_access(bytes, info_.limits.region_bytes_max, access);
     if (!checked) return checked.error();
     IbRegion region(ibv_reg_dmabuf_mr(domain_.get(), offset, bytes, address, fd, access_flags(access)));
     if (region) return wrap(std::move(region));
     const int error = errno;
-    if (why) *why = info_.name + " cannot register a dma-buf: " + std::strerror(error);
     // Kernels and drivers say "cannot" in different ways; the caller then tries by address.
-    if (error == EOPNOTSUPP || error == ENOSYS || error == EPROTONOSUPPORT) return Errc::kUnsupported;
-    return system_error(error);
+    const bool is_unsupported = error == EOPNOTSUPP || error == ENOSYS || error == EPROTONOSUPPORT;
+    return Failure(is_unsupported ? make_error_code(Errc::kUnsupported) : system_error(error),
+                   info_.name + " cannot register a dma-buf: " + std::strerror(error));
   }
 
-  Result<std::unique_ptr<QueuePair>> create_queue_pair(CompletionQueue& queue, const QueuePairOptions& options,
-                                                       std::string* why) override {
-    const auto checked = check_options(options, info_, why);
+  Result<std::unique_ptr<QueuePair>, Failure> create_queue_pair(CompletionQueue& queue,
+                                                                const QueuePairOptions& options) override {
+    const auto checked = check_options(options, info_);
     if (!checked) return checked.error();
     auto& ib_queue = static_cast<IbCompletionQueue&>(queue);
     if (ib_queue.room() < options.request_count_max + options.receive_count_max) {
-      if (why) *why = "queue: no room for all completions that may be outstanding";
-      return Errc::kTooLarge;
+      return Failure(Errc::kTooLarge, "queue: no room for all completions that may be outstanding");
     }
-    return IbQueuePair::create(*domain_, ib_queue, options, info_.limits, why);
+    return IbQueuePair::create(*domain_, ib_queue, options, info_.limits);
   }
 
  private:

@@ -75,15 +75,15 @@ class IbCompletionQueue final : public CompletionQueue {
 
 class IbQueuePair final : public QueuePair {
  public:
-  static Result<std::unique_ptr<QueuePair>> create(ibv_pd& domain, IbCompletionQueue& queue,
-                                                   const QueuePairOptions& options, const DeviceLimits& limits,
-                                                   std::string* why);
+  static Result<std::unique_ptr<QueuePair>, Failure> create(ibv_pd& domain, IbCompletionQueue& queue,
+                                                            const QueuePairOptions& options,
+                                                            const DeviceLimits& limits);
   ~IbQueuePair() override;
 
   std::uint32_t number() const override { return pair_->qp_num; }
   State state() const override;
   std::uint32_t inline_bytes_max() const override { return options_.inline_bytes_max; }
-  Result<void> connect(const QueuePairAddress& peer, const Path& path, std::string* why) override;
+  Result<void, Failure> connect(const QueuePairAddress& peer, const Path& path) override;
   Result<void> fail() override;
   Result<void> post(std::span<const Request> batch, std::uint64_t id) override;
   Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) override;

@@ -35,16 +35,13 @@ void append(std::vector<ibv_sge>& to, std::span<const Piece> pieces) {
   }
 }
 
-error_code refuse(int error, std::string* why, const std::string& what) {
-  if (why) *why = what + ": " + std::strerror(error);
-  return system_error(error);
-}
+Failure refuse(int error, const std::string& what) { return {system_error(error), what + ": " + std::strerror(error)}; }
 
 }  // namespace
 
-Result<std::unique_ptr<QueuePair>> IbQueuePair::create(ibv_pd& domain, IbCompletionQueue& queue,
-                                                       const QueuePairOptions& given, const DeviceLimits& limits,
-                                                       std::string* why) {
+Result<std::unique_ptr<QueuePair>, Failure> IbQueuePair::create(ibv_pd& domain, IbCompletionQueue& queue,
+                                                                const QueuePairOptions& given,
+                                                                const DeviceLimits& limits) {
   QueuePairOptions options = given;
   ibv_qp_init_attr attributes{};
   attributes.send_cq = attributes.recv_cq = &queue.handle();
@@ -60,7 +57,7 @@ Result<std::unique_ptr<QueuePair>> IbQueuePair::create(ibv_pd& domain, IbComplet
     attributes.cap.max_inline_data = 0;
     pair.reset(ibv_create_qp(&domain, &attributes));
   }
-  if (!pair) return refuse(errno, why, "creating a queue pair");
+  if (!pair) return refuse(errno, "creating a queue pair");
   options.inline_bytes_max = std::min(options.inline_bytes_max, attributes.cap.max_inline_data);
 
   ibv_qp_attr attribute{};
@@ -71,7 +68,7 @@ Result<std::unique_ptr<QueuePair>> IbQueuePair::create(ibv_pd& domain, IbComplet
   if (const int error =
           ibv_modify_qp(pair.get(), &attribute, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
       error != 0) {
-    return refuse(error, why, "queue pair to INIT");
+    return refuse(error, "queue pair to INIT");
   }
   std::unique_ptr<IbQueuePair> made(new IbQueuePair(std::move(pair), queue, options, limits));
   // Room for every completion that may be outstanding, both ways: the queue cannot overflow.
@@ -95,13 +92,10 @@ QueuePair::State IbQueuePair::state() const {
   }
 }
 
-Result<void> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path, std::string* why) {
-  const auto checked = check_path(peer, path, limits_, why);
+Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path) {
+  const auto checked = check_path(peer, path, limits_);
   if (!checked) return checked;
-  if (is_connected_) {
-    if (why) *why = "the queue pair was connected before; make a new one";
-    return Errc::kBadRequest;
-  }
+  if (is_connected_) return Failure(Errc::kBadRequest, "the queue pair was connected before; make a new one");
   // Ready to receive: everything about the peer. Ready to send: everything about our own requests.
   ibv_qp_attr attribute{};
   attribute.qp_state = IBV_QPS_RTR;
@@ -123,7 +117,7 @@ Result<void> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path
                                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
       error != 0) {
-    return refuse(error, why, "queue pair to RTR (is the peer's address reachable?)");
+    return refuse(error, "queue pair to RTR (is the peer's address reachable?)");
   }
   attribute = {};
   attribute.qp_state = IBV_QPS_RTS;
@@ -136,7 +130,7 @@ Result<void> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path
                                       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                           IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
       error != 0) {
-    return refuse(error, why, "queue pair to RTS");
+    return refuse(error, "queue pair to RTS");
   }
   is_connected_ = true;  // even if fail() came in between: posting then works, and is flushed
   return {};

@@ -23,11 +23,6 @@ class StatusCategory final : public boost::system::error_category {
 };
 #pragma GCC diagnostic pop
 
-error_code refuse(Errc error, std::string* why, std::string what) {
-  if (why) *why = std::move(what);
-  return error;
-}
-
 std::string count_text(const char* field, std::uint64_t value, std::uint64_t minimum, std::uint64_t maximum) {
   return std::string(field) + ": " + std::to_string(value) + ", allowed are " + std::to_string(minimum) + " to " +
          std::to_string(maximum);
@@ -75,20 +70,20 @@ void Outstanding::end_first() {
   batches_.pop_front();
 }
 
-Result<void> check_access(std::uint64_t bytes, std::uint64_t bytes_max, Access access, std::string* why) {
-  if (bytes == 0) return refuse(Errc::kBadRequest, why, "bytes: 0, memory to register must not be empty");
-  if (bytes > bytes_max) return refuse(Errc::kTooLarge, why, count_text("bytes", bytes, 1, bytes_max));
+Result<void, Failure> check_access(std::uint64_t bytes, std::uint64_t bytes_max, Access access) {
+  if (bytes == 0) return Failure(Errc::kBadRequest, "bytes: 0, memory to register must not be empty");
+  if (bytes > bytes_max) return Failure(Errc::kTooLarge, count_text("bytes", bytes, 1, bytes_max));
   if (access.remote_write && !access.local_write) {
-    return refuse(Errc::kBadRequest, why, "access: remote_write without local_write");
+    return Failure(Errc::kBadRequest, "access: remote_write without local_write");
   }
   return {};
 }
 
-Result<void> check_options(const QueuePairOptions& options, const DeviceInfo& device, std::string* why) {
+Result<void, Failure> check_options(const QueuePairOptions& options, const DeviceInfo& device) {
   const auto check = [&](const char* field, std::uint64_t value, std::uint64_t minimum,
-                         std::uint64_t maximum) -> Result<void> {
-    if (value < minimum) return refuse(Errc::kBadRequest, why, count_text(field, value, minimum, maximum));
-    if (value > maximum) return refuse(Errc::kTooLarge, why, count_text(field, value, minimum, maximum));
+                         std::uint64_t maximum) -> Result<void, Failure> {
+    if (value < minimum) return Failure(Errc::kBadRequest, count_text(field, value, minimum, maximum));
+    if (value > maximum) return Failure(Errc::kTooLarge, count_text(field, value, minimum, maximum));
     return {};
   };
   const DeviceLimits& limits = device.limits;
@@ -101,16 +96,15 @@ Result<void> check_options(const QueuePairOptions& options, const DeviceInfo& de
   for (const PortInfo& port : device.ports) {
     if (port.number == options.port) return {};
   }
-  return refuse(Errc::kBadRequest, why,
-                "port: " + std::to_string(options.port) + ", " + device.name + " has no such port");
+  return Failure(Errc::kBadRequest, "port: " + std::to_string(options.port) + ", " + device.name + " has no such port");
 }
 
-Result<void> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits, std::string* why) {
+Result<void, Failure> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits) {
   constexpr std::uint64_t kMax24 = (1 << 24) - 1;  // queue pair and packet sequence numbers have 24 bits on the wire
   const auto check = [&](const char* field, std::uint64_t value, std::uint64_t minimum,
-                         std::uint64_t maximum) -> Result<void> {
+                         std::uint64_t maximum) -> Result<void, Failure> {
     if (value >= minimum && value <= maximum) return {};
-    return refuse(Errc::kBadRequest, why, count_text(field, value, minimum, maximum));
+    return Failure(Errc::kBadRequest, count_text(field, value, minimum, maximum));
   };
   for (const auto& checked : {
            check("peer.number", peer.number, 0, kMax24),
@@ -131,8 +125,8 @@ Result<void> check_path(const QueuePairAddress& peer, const Path& path, const De
     case 4096: return {};  // clang-format off
     default: break;  // clang-format on
   }
-  return refuse(Errc::kBadRequest, why,
-                "mtu_bytes: " + std::to_string(path.mtu_bytes) + ", allowed are 256, 512, 1024, 2048 and 4096");
+  return Failure(Errc::kBadRequest,
+                 "mtu_bytes: " + std::to_string(path.mtu_bytes) + ", allowed are 256, 512, 1024, 2048 and 4096");
 }
 
 Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,

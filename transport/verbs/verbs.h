@@ -212,7 +212,7 @@ class QueuePair {
   virtual std::uint32_t inline_bytes_max() const = 0;
 
   /// INIT to ready to receive and to send. May take long on Ethernet (the neighbour is resolved): not on an event loop.
-  virtual Result<void> connect(const QueuePairAddress& peer, const Path& path, std::string* why = nullptr) = 0;
+  virtual Result<void, Failure> connect(const QueuePairAddress& peer, const Path& path) = 0;
   /// To ERROR. Idempotent. May be called while another thread is in connect(): once both have returned, the queue pair
   /// is in ERROR. What is outstanding completes with kFlushed; after the last of these completions, this side's memory
   /// is not touched any more. The peer's memory may still be, by packets on their way, until the peer ends its own
@@ -235,18 +235,18 @@ class ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
   /// Requires: `memory` stays mapped as long as the region. Errors: kBadRequest (empty, or remote_write without
-  /// local_write), kTooLarge (over region_bytes_max); ENOMEM over the memlock limit, where `why` says what to set.
-  virtual Result<std::unique_ptr<MemoryRegion>> register_memory(std::span<std::byte> memory, Access access,
-                                                                std::string* why = nullptr) = 0;
+  /// local_write), kTooLarge (over region_bytes_max); ENOMEM over the memlock limit, where the text says what to set.
+  virtual Result<std::unique_ptr<MemoryRegion>, Failure> register_memory(std::span<std::byte> memory,
+                                                                         Access access) = 0;
   /// Device memory behind a dma-buf, addressed by the peer from `address` on. `fd` is borrowed for the call. Errors:
   /// kUnsupported where the device or the kernel cannot.
-  virtual Result<std::unique_ptr<MemoryRegion>> register_dmabuf(int fd, std::uint64_t offset, std::uint64_t bytes,
-                                                                std::uint64_t address, Access access,
-                                                                std::string* why = nullptr) = 0;
+  virtual Result<std::unique_ptr<MemoryRegion>, Failure> register_dmabuf(int fd, std::uint64_t offset,
+                                                                         std::uint64_t bytes, std::uint64_t address,
+                                                                         Access access) = 0;
   /// `queue` takes the completions of both directions. Errors: kBadRequest, kTooLarge (also if `queue` has no room for
   /// all that may be outstanding on it).
-  virtual Result<std::unique_ptr<QueuePair>> create_queue_pair(CompletionQueue& queue, const QueuePairOptions& options,
-                                                               std::string* why = nullptr) = 0;
+  virtual Result<std::unique_ptr<QueuePair>, Failure> create_queue_pair(CompletionQueue& queue,
+                                                                        const QueuePairOptions& options) = 0;
 };
 
 /// An open device. Thread safety: calls may come from any thread, but for a fake device (verbs_fake.h).
@@ -285,9 +285,9 @@ class Outstanding {
 };
 
 // What both providers check before they ask anything of a device.
-Result<void> check_access(std::uint64_t bytes, std::uint64_t bytes_max, Access access, std::string* why);
-Result<void> check_options(const QueuePairOptions& options, const DeviceInfo& device, std::string* why);
-Result<void> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits, std::string* why);
+Result<void, Failure> check_access(std::uint64_t bytes, std::uint64_t bytes_max, Access access);
+Result<void, Failure> check_options(const QueuePairOptions& options, const DeviceInfo& device);
+Result<void, Failure> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits);
 Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,
                          std::uint32_t inline_bytes_max);
 

@@ -31,7 +31,7 @@ std::optional<int> rank(const PortInfo& port, const GidEntry& entry) {
 
 }  // namespace
 
-Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wanted, std::string* why) {
+Result<Attachment, Failure> attach(const DeviceInfo& device, const std::optional<Gid>& wanted) {
   std::string reasons;
   for (const PortInfo& port : device.ports) {
     const auto refuse = [&](const std::string& reason) {
@@ -61,8 +61,7 @@ Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wa
            : port.is_ethernet ? "no RoCEv2 GID; its network interface needs an address"
                               : "no GID");
   }
-  if (why) *why = reasons.empty() ? device.name + " has no port" : reasons;
-  return Errc::kUnavailable;
+  return Failure(Errc::kUnavailable, reasons.empty() ? device.name + " has no port" : reasons);
 }
 
 bool is_usable(const PortInfo& port, const GidEntry& entry) { return rank(port, entry).has_value(); }
@@ -75,18 +74,17 @@ std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidE
   return is_link_local(entry.gid) ? "link-local comes last" : "IPv4 goes before IPv6";
 }
 
-Result<DeviceWish> parse_device_wish(const std::string& text, std::string* why) {
+Result<DeviceWish, Failure> parse_device_wish(const std::string& text) {
   // No device name has an '@'; an address may have ':' and '.', so neither could part the two.
   const std::size_t at = text.find('@');
   DeviceWish wish{.device = text.substr(0, at), .gid = std::nullopt};
   if (at != std::string::npos) wish.gid = parse_gid(text.substr(at + 1));
   if (!wish.device.empty() && (wish.gid || at == std::string::npos)) return wish;
-  if (why) *why = "device: '" + text + "', must be NAME or NAME@ADDRESS, such as mlx5_0@10.0.0.1";
-  return Errc::kBadRequest;
+  return Failure(Errc::kBadRequest, "device: '" + text + "', must be NAME or NAME@ADDRESS, such as mlx5_0@10.0.0.1");
 }
 
-std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
-                                         std::span<const std::string> configured, std::string* why) {
+DeviceChoices choose_devices(std::span<const DeviceInfo> devices, int numa_node,
+                             std::span<const std::string> configured) {
   std::vector<DeviceChoice> chosen;
   std::string reasons, missing;
   const auto append = [](std::string& all, const std::string& reason) {
@@ -94,9 +92,8 @@ std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, in
   };
   const auto add_reason = [&](const std::string& reason) { append(reasons, reason); };
   const auto add = [&](const DeviceInfo& device, DeviceWish wish) {
-    std::string reason;
-    auto attached = attach(device, wish.gid, &reason);
-    if (!attached) append(configured.empty() ? reasons : missing, reason);
+    auto attached = attach(device, wish.gid);
+    if (!attached) append(configured.empty() ? reasons : missing, attached.error().text);
     chosen.push_back({std::move(wish), attached ? std::optional(std::move(*attached)) : std::nullopt});
   };
   const auto has_come = [](const DeviceChoice& each) { return each.attachment.has_value(); };
@@ -115,10 +112,9 @@ std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, in
     std::erase_if(chosen, std::not_fn(has_come));
   }
   for (const std::string& text : configured) {
-    std::string reason;
-    auto wish = parse_device_wish(text, &reason);
+    auto wish = parse_device_wish(text);
     if (!wish) {
-      add_reason(reason);
+      add_reason(wish.error().text);
       continue;
     }
     const auto found =
@@ -133,8 +129,7 @@ std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, in
     }
   }
   if (std::ranges::none_of(chosen, has_come)) add_reason(missing);
-  if (why) *why = reasons;
-  return chosen;
+  return {std::move(chosen), std::move(reasons)};
 }
 
 std::uint32_t random_psn() {

@@ -25,9 +25,9 @@ struct Attachment {
 };
 
 /// The first active port that has a usable GID: on Ethernet a RoCEv2 one, IPv4-mapped before routable IPv6 before
-/// link-local; on InfiniBand the first. `wanted`, if given, must be among them. Errors: kUnavailable; `why` says what
-/// each port lacks.
-Result<Attachment> attach(const DeviceInfo& device, const std::optional<Gid>& wanted, std::string* why);
+/// link-local; on InfiniBand the first. `wanted`, if given, must be among them. Errors: kUnavailable; the text says
+/// what each port lacks.
+Result<Attachment, Failure> attach(const DeviceInfo& device, const std::optional<Gid>& wanted);
 
 /// Whether attach() would take an address of this kind.
 bool is_usable(const PortInfo& port, const GidEntry& entry);
@@ -39,20 +39,23 @@ struct DeviceWish {
   std::string device;
   std::optional<Gid> gid;  ///< The address to be reached at; none: attach() chooses.
 };
-/// "mlx5_0", "mlx5_0@10.0.0.1", "mlx5_0@2001:db8::7". Errors: kBadRequest; `why` names the part.
-Result<DeviceWish> parse_device_wish(const std::string& text, std::string* why);
+/// "mlx5_0", "mlx5_0@10.0.0.1", "mlx5_0@2001:db8::7". Errors: kBadRequest; the text names the part.
+Result<DeviceWish, Failure> parse_device_wish(const std::string& text);
 
 /// A device that is to be used, now or once it can be attached.
 struct DeviceChoice {
   DeviceWish wish;
   std::optional<Attachment> attachment;  ///< None: it cannot be attached now.
 };
+struct DeviceChoices {
+  std::vector<DeviceChoice> chosen;
+  std::string left_out;  ///< What each device lacks that is left out; if none can be attached, what each one lacks.
+};
 /// The devices that `configured` names (as parse_device_wish() reads them) and that are there, in that order; also
 /// those that cannot be attached now, since they may come. If `configured` is empty: all that can be attached, best
-/// first: those on `numa_node`, then those of unknown place, then the others; equal ones by name. `why` says what each
-/// device lacks that is left out; if none can be attached, what each one lacks.
-std::vector<DeviceChoice> choose_devices(std::span<const DeviceInfo> devices, int numa_node,
-                                         std::span<const std::string> configured, std::string* why);
+/// first: those on `numa_node`, then those of unknown place, then the others; equal ones by name.
+DeviceChoices choose_devices(std::span<const DeviceInfo> devices, int numa_node,
+                             std::span<const std::string> configured);
 
 /// 24 random bits from the system, for a queue pair's first packet.
 std::uint32_t random_psn();

@@ -19,28 +19,25 @@ int own_numa_node() {
   return ::getcpu(&processor, &node) == 0 ? static_cast<int>(node) : -1;
 }
 
-/// A device that was opened and asked what it is. `why` names it.
+/// A device that was opened and asked what it is.
 struct Found {
   std::unique_ptr<Device> device;
   DeviceInfo info;
 };
-Result<Found> find(Provider& provider, const std::string& name, std::string* why) {
+Result<Found, Failure> find(Provider& provider, const std::string& name) {
   auto device = provider.open(name);
   if (!device) {
-    *why = name + ": " + (device.error() == Errc::kBadRequest ? "no such device" : device.error().message());
-    return device.error();
+    const bool is_unknown = device.error() == Errc::kBadRequest;
+    return Failure(device.error(), name + ": " + (is_unknown ? "no such device" : device.error().message()));
   }
   auto info = (*device)->query();
-  if (!info) {
-    *why = name + ": " + info.error().message();
-    return info.error();
-  }
+  if (!info) return Failure(info.error(), name + ": " + info.error().message());
   return Found{std::move(*device), std::move(*info)};
 }
 
 }  // namespace
 
-Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why) {
+Result<OpenDevices, Failure> open_devices(Provider& provider, const DevicesConfig& config) {
   std::string reasons;
   const auto add_reason = [&](const std::string& reason) {
     if (!reason.empty()) reasons += (reasons.empty() ? "" : "; ") + reason;
@@ -49,19 +46,18 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
   std::vector<DeviceInfo> infos;
   std::vector<std::unique_ptr<Device>> handles;
   for (const std::string& name : provider.device_names()) {
-    std::string reason;
-    auto found = find(provider, name, &reason);
+    auto found = find(provider, name);
     if (!found) {
-      add_reason(reason);
+      add_reason(found.error().text);
       continue;
     }
     infos.push_back(std::move(found->info));
     handles.push_back(std::move(found->device));
   }
-  std::string lacks;
+  DeviceChoices choices = choose_devices(infos, own_numa_node(), config.names);
   std::vector<OpenDevice> open;
   bool is_attached = false;
-  for (DeviceChoice& choice : choose_devices(infos, own_numa_node(), config.names, &lacks)) {
+  for (DeviceChoice& choice : choices.chosen) {
     if (config.names.empty() && open.size() == config.count_max) break;
     const std::string& name = choice.wish.device;
     const auto info = std::ranges::find(infos, name, &DeviceInfo::name);
@@ -75,21 +71,16 @@ Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesCo
     is_attached = is_attached || choice.attachment;
     open.push_back({std::move(choice.wish), config.traffic_class, info->limits, std::move(handle), std::move(*domain)});
   }
-  add_reason(lacks);
-  if (why) *why = reasons;
-  if (!is_attached) return Errc::kUnavailable;
-  return open;
+  add_reason(choices.left_out);
+  if (!is_attached) return Failure(Errc::kUnavailable, std::move(reasons));
+  return OpenDevices{std::move(open), std::move(reasons)};
 }
 
-Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class,
-                               std::string* why) {
-  auto found = find(provider, wish.device, why);
+Result<OpenDevice, Failure> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class) {
+  auto found = find(provider, wish.device);
   if (!found) return found.error();
   auto domain = found->device->create_domain();
-  if (!domain) {
-    *why = wish.device + ": " + domain.error().message();
-    return domain.error();
-  }
+  if (!domain) return Failure(domain.error(), wish.device + ": " + domain.error().message());
   return OpenDevice{wish, traffic_class, found->info.limits, std::move(found->device), std::move(*domain)};
 }
 
@@ -98,13 +89,10 @@ bool is_gone(error_code error) {
   return error.category() == boost::system::system_category() && (error.value() == EIO || error.value() == ENODEV);
 }
 
-Result<Attachment> OpenDevice::attach(std::string* why) const {
+Result<Attachment, Failure> OpenDevice::attach() const {
   const auto info = device->query();
-  if (!info) {
-    if (why) *why = wish.device + ": " + info.error().message();
-    return info.error();
-  }
-  auto attached = verbs::attach(*info, wish.gid, why);
+  if (!info) return Failure(info.error(), wish.device + ": " + info.error().message());
+  auto attached = verbs::attach(*info, wish.gid);
   if (attached) attached->traffic_class = traffic_class;
   return attached;
 }
@@ -112,45 +100,41 @@ Result<Attachment> OpenDevice::attach(std::string* why) const {
 RegisteredMemory::RegisteredMemory(std::span<std::byte> memory, std::uint64_t slice_bytes)
     : memory_(memory), slice_bytes_(slice_bytes), slice_count_((memory.size() + slice_bytes - 1) / slice_bytes) {}
 
-Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make(std::span<const OpenDevice> devices,
-                                                                 std::span<std::byte> memory, Access access,
-                                                                 std::uint64_t slice_bytes_max, std::string* why) {
-  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin, std::uint64_t bytes,
-                                  std::string* reason) {
-    return domain.register_memory(memory.subspan(begin, bytes), access, reason);
+Result<std::unique_ptr<RegisteredMemory>, Failure> RegisteredMemory::make(std::span<const OpenDevice> devices,
+                                                                          std::span<std::byte> memory, Access access,
+                                                                          std::uint64_t slice_bytes_max) {
+  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin, std::uint64_t bytes) {
+    return domain.register_memory(memory.subspan(begin, bytes), access);
   };
-  return make_slices(devices, memory, slice_bytes_max, register_slice, why);
+  return make_slices(devices, memory, slice_bytes_max, register_slice);
 }
 
-Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_of_device(std::span<const OpenDevice> devices,
-                                                                           std::span<std::byte> addresses,
-                                                                           int dmabuf_fd, std::uint64_t dmabuf_offset,
-                                                                           Access access, std::string* why) {
-  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin, std::uint64_t bytes,
-                                  std::string* reason) -> Result<std::unique_ptr<MemoryRegion>> {
-    std::string by_dmabuf = "there is none", by_address;
+Result<std::unique_ptr<RegisteredMemory>, Failure> RegisteredMemory::make_of_device(std::span<const OpenDevice> devices,
+                                                                                    std::span<std::byte> addresses,
+                                                                                    int dmabuf_fd,
+                                                                                    std::uint64_t dmabuf_offset,
+                                                                                    Access access) {
+  const auto register_slice = [&](ProtectionDomain& domain, std::uint64_t begin,
+                                  std::uint64_t bytes) -> Result<std::unique_ptr<MemoryRegion>, Failure> {
+    std::string by_dmabuf = "there is none";
     if (dmabuf_fd >= 0) {
-      by_dmabuf.clear();
       const auto address = reinterpret_cast<std::uintptr_t>(addresses.data()) + begin;
-      auto region = domain.register_dmabuf(dmabuf_fd, dmabuf_offset + begin, bytes, address, access, &by_dmabuf);
+      auto region = domain.register_dmabuf(dmabuf_fd, dmabuf_offset + begin, bytes, address, access);
       if (region) return region;
-      if (by_dmabuf.empty()) by_dmabuf = region.error().message();
+      by_dmabuf = region.error().text;
     }
-    auto region = domain.register_memory(addresses.subspan(begin, bytes), access, &by_address);
-    if (!region) {
-      *reason = "by dma-buf: " + by_dmabuf + "; by address, which needs nvidia-peermem: " +
-                (by_address.empty() ? region.error().message() : by_address);
-    }
-    return region;
+    auto region = domain.register_memory(addresses.subspan(begin, bytes), access);
+    if (region) return region;
+    return Failure(region.error().code,
+                   "by dma-buf: " + by_dmabuf + "; by address, which needs nvidia-peermem: " + region.error().text);
   };
-  return make_slices(devices, addresses, /*slice_bytes_max=*/0, register_slice, why);
+  return make_slices(devices, addresses, /*slice_bytes_max=*/0, register_slice);
 }
 
-Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::span<const OpenDevice> devices,
-                                                                        std::span<std::byte> memory,
-                                                                        std::uint64_t slice_bytes_max,
-                                                                        const RegisterSlice& register_slice,
-                                                                        std::string* why) {
+Result<std::unique_ptr<RegisteredMemory>, Failure> RegisteredMemory::make_slices(std::span<const OpenDevice> devices,
+                                                                                 std::span<std::byte> memory,
+                                                                                 std::uint64_t slice_bytes_max,
+                                                                                 const RegisterSlice& register_slice) {
   constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages: one that two slices share is mapped twice
   KV_ASSERT(!devices.empty() && !memory.empty());
   std::uint64_t slice_bytes = memory.size();
@@ -159,20 +143,16 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::spa
   for (const OpenDevice& each : devices) slice_bytes = std::min(slice_bytes, each.limits.region_bytes_max);
   if (slice_bytes < memory.size() && slice_bytes > kSliceAlign) slice_bytes -= slice_bytes % kSliceAlign;
   std::unique_ptr<RegisteredMemory> made(new RegisteredMemory(memory, slice_bytes));
-  std::string reasons;
   error_code refused;
   bool any = false;
   for (const OpenDevice& each : devices) {
     std::vector<std::unique_ptr<MemoryRegion>> slices;
     while (slices.size() < made->slice_count_) {
       const std::uint64_t begin = slices.size() * slice_bytes;
-      std::string reason;
-      auto region =
-          register_slice(*each.domain, begin, std::min<std::uint64_t>(slice_bytes, memory.size() - begin), &reason);
+      auto region = register_slice(*each.domain, begin, std::min<std::uint64_t>(slice_bytes, memory.size() - begin));
       if (!region) {
-        refused = region.error();
-        reasons +=
-            (reasons.empty() ? "" : "; ") + each.wish.device + ": " + (reason.empty() ? refused.message() : reason);
+        refused = region.error().code;
+        made->left_out_ += (made->left_out_.empty() ? "" : "; ") + each.wish.device + ": " + region.error().text;
         break;
       }
       slices.push_back(std::move(*region));
@@ -183,8 +163,7 @@ Result<std::unique_ptr<RegisteredMemory>> RegisteredMemory::make_slices(std::spa
     slices.resize(made->slice_count_);
     std::ranges::move(slices, std::back_inserter(made->regions_));
   }
-  if (why) *why = reasons;
-  if (!any) return refused;
+  if (!any) return Failure(refused, std::move(made->left_out_));
   return made;
 }
 

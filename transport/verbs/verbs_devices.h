@@ -21,9 +21,9 @@ namespace kv::verbs {
 /// A device, and the one domain that this process's memory and queue pairs on it share.
 struct OpenDevice {
   /// Where the device is reached now: since it was opened, its link may have gone or come, and its addresses may have
-  /// changed. Errors: kUnavailable, or the device's; `why` says what is missing. May take long. Thread safety: any
+  /// changed. Errors: kUnavailable, or the device's; the text says what is missing. May take long. Thread safety: any
   /// thread, if the provider allows that.
-  Result<Attachment> attach(std::string* why) const;
+  Result<Attachment, Failure> attach() const;
 
   DeviceWish wish;
   std::uint8_t traffic_class = 0;
@@ -42,33 +42,37 @@ struct DevicesConfig {
   std::uint8_t traffic_class = 0;  ///< Of what goes to peers: Path::traffic_class.
 };
 
+struct OpenDevices {
+  std::vector<OpenDevice> devices;
+  std::string left_out;  ///< What each device lacks that is left out. Empty: none is.
+};
 /// Opens the devices, in the order of choose_devices(). Those that cannot be used are left out. A device that is named
-/// and lacks only a link or an address is kept: OpenDevice::attach() tells when it has them. `why` says what each
-/// device lacks that is left out, also on success. Errors: kUnavailable: none can be attached now. May take long.
-Result<std::vector<OpenDevice>> open_devices(Provider& provider, const DevicesConfig& config, std::string* why);
+/// and lacks only a link or an address is kept: OpenDevice::attach() tells when it has them. Errors:
+/// kUnavailable: none can be attached now; the text says what each one lacks. May take long.
+Result<OpenDevices, Failure> open_devices(Provider& provider, const DevicesConfig& config);
 
-/// Opens one device, whether it can be attached now or not. Errors: the device's; `why` says which. May take long.
-Result<OpenDevice> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class,
-                               std::string* why);
+/// Opens one device, whether it can be attached now or not. Errors: the device's; the text names it. May take long.
+Result<OpenDevice, Failure> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class);
 
 /// One range of memory, registered with each of several devices that can, in slices of one size (the last may be
 /// shorter). A slice is one registration, with keys of its own: a device takes only so much at once.
 class RegisteredMemory {
  public:
   /// `slice_bytes_max` 0: as much as every device takes at once. May take long: 0.2 s a GiB. `memory` and `devices`
-  /// outlive the result. A device that refuses is left out; `why` names it, also on success. Errors: those of
-  /// register_memory, if all refuse.
-  static Result<std::unique_ptr<RegisteredMemory>> make(std::span<const OpenDevice> devices,
-                                                        std::span<std::byte> memory, Access access,
-                                                        std::uint64_t slice_bytes_max, std::string* why);
+  /// outlive the result. A device that refuses is left out. Errors: those of register_memory, if all refuse;
+  /// the text has what each one said.
+  static Result<std::unique_ptr<RegisteredMemory>, Failure> make(std::span<const OpenDevice> devices,
+                                                                 std::span<std::byte> memory, Access access,
+                                                                 std::uint64_t slice_bytes_max);
   /// The same for memory that is not the processor's, a GPU's for instance: the peer names it by `addresses`, and
   /// nothing here touches them. Tried first through the dma-buf that begins `dmabuf_offset` bytes earlier (`dmabuf_fd`
   /// < 0: there is none). Where a device or the kernel cannot do that, by the addresses themselves, which takes a
-  /// driver that knows them (nvidia-peermem). As make(); `why` names both ways.
-  static Result<std::unique_ptr<RegisteredMemory>> make_of_device(std::span<const OpenDevice> devices,
-                                                                  std::span<std::byte> addresses, int dmabuf_fd,
-                                                                  std::uint64_t dmabuf_offset, Access access,
-                                                                  std::string* why);
+  /// driver that knows them (nvidia-peermem). As make(); a refusal names both ways.
+  static Result<std::unique_ptr<RegisteredMemory>, Failure> make_of_device(std::span<const OpenDevice> devices,
+                                                                           std::span<std::byte> addresses,
+                                                                           int dmabuf_fd, std::uint64_t dmabuf_offset,
+                                                                           Access access);
+  const std::string& left_out() const { return left_out_; }  ///< The devices that refused, and why. Empty: none did.
 
   std::span<std::byte> memory() const { return memory_; }
   std::uint64_t slice_bytes() const { return slice_bytes_; }
@@ -81,14 +85,14 @@ class RegisteredMemory {
   std::uint32_t rkey(std::size_t device, std::size_t slice) const { return region(device, slice).rkey(); }
 
  private:
-  using RegisterSlice = std::function<Result<std::unique_ptr<MemoryRegion>>(ProtectionDomain&, std::uint64_t begin,
-                                                                            std::uint64_t bytes, std::string* why)>;
+  using RegisterSlice = std::function<Result<std::unique_ptr<MemoryRegion>, Failure>(
+      ProtectionDomain&, std::uint64_t begin, std::uint64_t bytes)>;
 
   RegisteredMemory(std::span<std::byte> memory, std::uint64_t slice_bytes);
-  static Result<std::unique_ptr<RegisteredMemory>> make_slices(std::span<const OpenDevice> devices,
-                                                               std::span<std::byte> memory,
-                                                               std::uint64_t slice_bytes_max,
-                                                               const RegisterSlice& register_slice, std::string* why);
+  static Result<std::unique_ptr<RegisteredMemory>, Failure> make_slices(std::span<const OpenDevice> devices,
+                                                                        std::span<std::byte> memory,
+                                                                        std::uint64_t slice_bytes_max,
+                                                                        const RegisterSlice& register_slice);
   std::size_t slice_of(const std::byte* at) const {
     KV_ASSERT(at >= memory_.data() && at < memory_.data() + memory_.size());
     return static_cast<std::uint64_t>(at - memory_.data()) / slice_bytes_;
@@ -103,6 +107,7 @@ class RegisteredMemory {
   std::span<std::byte> memory_;
   std::uint64_t slice_bytes_;
   std::size_t slice_count_;
+  std::string left_out_;
   std::vector<std::unique_ptr<MemoryRegion>> regions_;  ///< Slice by slice, device after device; null: left out.
 };
 

@@ -131,13 +131,12 @@ class FakeQueuePair final : public QueuePair {
   State state() const override { return pair().state; }
   std::uint32_t inline_bytes_max() const override { return pair().options.inline_bytes_max; }
 
-  Result<void> connect(const QueuePairAddress& peer, const Path& path, std::string* why) override {
-    const auto checked = check_path(peer, path, fabric_.options.limits, why);
+  Result<void, Failure> connect(const QueuePairAddress& peer, const Path& path) override {
+    const auto checked = check_path(peer, path, fabric_.options.limits);
     if (!checked) return checked;
     if (fabric_.nodes[pair().node].is_gone) return no_device();
     if (pair().state != State::kInit || path.port != 1 || path.gid_index != 0) {
-      if (why) *why = "port, gid_index: no such entry, or the queue pair is not in INIT";
-      return Errc::kBadRequest;
+      return Failure(Errc::kBadRequest, "port, gid_index: no such entry, or the queue pair is not in INIT");
     }
     pair().peer = peer;
     pair().path = path;
@@ -203,67 +202,58 @@ class FakeDomain final : public ProtectionDomain {
   FakeDomain(Fabric& fabric, std::size_t node) : fabric_(fabric), node_(node), domain_(++fabric.domain_last) {}
   ~FakeDomain() override { KV_ASSERT(users_ == 0); }  // a region or a queue pair outlived its domain
 
-  Result<std::unique_ptr<MemoryRegion>> register_memory(std::span<std::byte> memory, Access access,
-                                                        std::string* why) override {
+  Result<std::unique_ptr<MemoryRegion>, Failure> register_memory(std::span<std::byte> memory, Access access) override {
     return add({.domain = domain_,
                 .address = reinterpret_cast<std::uintptr_t>(memory.data()),
                 .bytes = memory.size(),
                 .memory = memory.data(),
                 .access = access},
-               {}, why);
+               {});
   }
-  Result<std::unique_ptr<MemoryRegion>> register_dmabuf(int fd, std::uint64_t offset, std::uint64_t bytes,
-                                                        std::uint64_t address, Access access,
-                                                        std::string* why) override {
-    const auto checked = check_access(bytes, fabric_.options.limits.region_bytes_max, access, why);
+  Result<std::unique_ptr<MemoryRegion>, Failure> register_dmabuf(int fd, std::uint64_t offset, std::uint64_t bytes,
+                                                                 std::uint64_t address, Access access) override {
+    const auto checked = check_access(bytes, fabric_.options.limits.region_bytes_max, access);
     if (!checked) return checked.error();
-    if (!fabric_.options.takes_dmabuf) {
-      if (why) *why = "not with this device";
-      return Errc::kUnsupported;
-    }
+    if (!fabric_.options.takes_dmabuf) return Failure(Errc::kUnsupported, "not with this device");
     // From the beginning of the file: an offset within a page could not be mapped.
     void* const mapped = ::mmap(nullptr, offset + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped == MAP_FAILED) return last_errno();
     auto* const first = static_cast<std::byte*>(mapped);
-    auto region = add({domain_, address, bytes, first + offset, access}, std::span(first, offset + bytes), why);
+    auto region = add({domain_, address, bytes, first + offset, access}, std::span(first, offset + bytes));
     if (!region) ::munmap(mapped, offset + bytes);
     return region;
   }
 
-  Result<std::unique_ptr<QueuePair>> create_queue_pair(CompletionQueue& queue, const QueuePairOptions& options,
-                                                       std::string* why) override {
+  Result<std::unique_ptr<QueuePair>, Failure> create_queue_pair(CompletionQueue& queue,
+                                                                const QueuePairOptions& options) override {
     const Fabric::Node& node = fabric_.nodes[node_];
     const DeviceInfo info{.name = node.name, .limits = fabric_.options.limits, .ports = {PortInfo{}}};
-    const auto checked = check_options(options, info, why);
+    const auto checked = check_options(options, info);
     if (!checked) return checked.error();
     if (node.is_gone) return no_device();
     auto& fake_queue = static_cast<FakeQueue&>(queue);
     if (fake_queue.state.room < options.request_count_max + options.receive_count_max) {
-      if (why) *why = "queue: no room for all completions that may be outstanding";
-      return Errc::kTooLarge;
+      return Failure(Errc::kTooLarge, "queue: no room for all completions that may be outstanding");
     }
     if (node.queue_pair_count == fabric_.options.limits.queue_pair_count_max) {
-      if (why) *why = "queue pairs: the device has " + std::to_string(node.queue_pair_count) + ", no more are allowed";
-      return Errc::kTooLarge;
+      return Failure(Errc::kTooLarge,
+                     "queue pairs: the device has " + std::to_string(node.queue_pair_count) + ", no more are allowed");
     }
     return std::unique_ptr<QueuePair>(
         std::make_unique<FakeQueuePair>(fabric_, node_, domain_, users_, fake_queue, options));
   }
 
  private:
-  Result<std::unique_ptr<MemoryRegion>> add(const Fabric::Registration& registration, std::span<std::byte> mapping,
-                                            std::string* why) {
-    const auto checked =
-        check_access(registration.bytes, fabric_.options.limits.region_bytes_max, registration.access, why);
+  Result<std::unique_ptr<MemoryRegion>, Failure> add(const Fabric::Registration& registration,
+                                                     std::span<std::byte> mapping) {
+    const auto checked = check_access(registration.bytes, fabric_.options.limits.region_bytes_max, registration.access);
     if (!checked) return checked.error();
     Fabric::Node& node = fabric_.nodes[node_];
     if (node.is_gone) return no_device();
     if (registration.bytes > node.registered_bytes_max - node.registered_bytes) {
-      if (why) {
-        *why = "bytes: " + std::to_string(registration.bytes) + ", the memlock limit leaves " +
-               std::to_string(node.registered_bytes_max - node.registered_bytes);
-      }
-      return error_code(ENOMEM, boost::system::system_category());
+      return Failure(error_code(ENOMEM, boost::system::system_category()),
+                     "bytes: " + std::to_string(registration.bytes) + ", the memlock limit leaves " +
+                         std::to_string(node.registered_bytes_max - node.registered_bytes));
     }
     return std::unique_ptr<MemoryRegion>(std::make_unique<FakeMemory>(fabric_, node, users_, registration, mapping));
   }

@@ -7,22 +7,20 @@
 
 namespace kv::verbs {
 
-Result<std::unique_ptr<VerbsMessages>> VerbsMessages::create(ProtectionDomain& domain, CompletionQueue& queue,
-                                                             const MessagesOptions& options, std::string* why) {
+Result<std::unique_ptr<VerbsMessages>, Failure> VerbsMessages::create(ProtectionDomain& domain, CompletionQueue& queue,
+                                                                      const MessagesOptions& options) {
   KV_ASSERT(options.count > 0 && options.bytes_max > 0);
   std::unique_ptr<VerbsMessages> messages(new VerbsMessages(options));
   const std::span<std::byte> memory(messages->memory_.get(), 2ull * options.count * options.bytes_max);
-  auto region = domain.register_memory(memory, {.local_write = true}, why);
+  auto region = domain.register_memory(memory, {.local_write = true});
   if (!region) return region.error();
   messages->region_ = std::move(*region);
-  auto pair = domain.create_queue_pair(queue,
-                                       {.request_count_max = options.count * (1 + options.write_count_max),
-                                        .receive_count_max = options.count,
-                                        .piece_count_max = 1,
-                                        .inline_bytes_max = 220,  // what common devices take
-                                        .port = options.port,
-                                        .remote = options.remote},
-                                       why);
+  auto pair = domain.create_queue_pair(queue, {.request_count_max = options.count * (1 + options.write_count_max),
+                                               .receive_count_max = options.count,
+                                               .piece_count_max = 1,
+                                               .inline_bytes_max = 220,  // what common devices take
+                                               .port = options.port,
+                                               .remote = options.remote});
   if (!pair) return pair.error();
   messages->pair_ = std::move(*pair);
   // Before the peer can know the queue pair's number: its first message finds a RECV.

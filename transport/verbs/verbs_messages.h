@@ -40,8 +40,8 @@ class VerbsMessages {
  public:
   /// Registers the memory and posts the RECVs. `queue` outlives it, with room for count (2 + write_count_max). Errors:
   /// those of register_memory and create_queue_pair.
-  static Result<std::unique_ptr<VerbsMessages>> create(ProtectionDomain& domain, CompletionQueue& queue,
-                                                       const MessagesOptions& options, std::string* why = nullptr);
+  static Result<std::unique_ptr<VerbsMessages>, Failure> create(ProtectionDomain& domain, CompletionQueue& queue,
+                                                                const MessagesOptions& options);
   ~VerbsMessages();
 
   QueuePair& queue_pair() { return *pair_; }  ///< To be connected, before the first message.

@@ -10,10 +10,9 @@
 
 namespace kv::verbs {
 
-Result<std::unique_ptr<Provider>> load_verbs(std::string* why) {
-  const auto refuse = [&](const std::string& reason) -> Result<std::unique_ptr<Provider>> {
-    if (why) *why = "RDMA is unavailable: " + reason;
-    return Errc::kUnavailable;
+Result<std::unique_ptr<Provider>, Failure> load_verbs() {
+  const auto refuse = [](const std::string& reason) {
+    return Failure(Errc::kUnavailable, "RDMA is unavailable: " + reason);
   };
   const char* const named = std::getenv("KV_VERBS_MODULE");
   const std::string file = named ? named : "libkvstore_verbs.so";

@@ -11,8 +11,8 @@ namespace kv::verbs {
 
 /// Loads the file that the environment names in KV_VERBS_MODULE, else libkvstore_verbs.so as the loader finds it. The
 /// module stays loaded. Whether there is any device is another question: device_names() may be empty.
-/// Errors: kUnavailable: no such module, no libibverbs, or another version's module; `why` is told which and, behind a
+/// Errors: kUnavailable: no such module, no libibverbs, or another version's module; the text says which and, behind a
 /// semicolon, what to install. Thread safety: any thread.
-Result<std::unique_ptr<Provider>> load_verbs(std::string* why = nullptr);
+Result<std::unique_ptr<Provider>, Failure> load_verbs();
 
 }  // namespace kv::verbs

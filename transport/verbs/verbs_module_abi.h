@@ -7,6 +7,6 @@
 
 namespace kv::verbs {
 
-inline constexpr int kModuleAbiVersion = 2;  ///< Changes with transport/verbs/verbs.h.
+inline constexpr int kModuleAbiVersion = 3;  ///< Changes with transport/verbs/verbs.h.
 
 }  // namespace kv::verbs

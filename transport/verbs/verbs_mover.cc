@@ -27,17 +27,15 @@ struct VerbsMover::Job {
   error_code result;
 };
 
-Result<std::unique_ptr<VerbsMover>> VerbsMover::create(CompletionLoop& loop, Clock& clock, ProtectionDomain& domain,
-                                                       const MoverOptions& options, std::string* why) {
+Result<std::unique_ptr<VerbsMover>, Failure> VerbsMover::create(CompletionLoop& loop, Clock& clock,
+                                                                ProtectionDomain& domain, const MoverOptions& options) {
   KV_ASSERT(options.chunk_bytes > 0 && options.piece_count_max > 0);
   // A batch is posted whole or not at all: one that is larger than the queue would wait for ever.
   KV_ASSERT(options.batch_request_count > 0 && options.batch_request_count <= options.request_count_max);
-  auto pair = domain.create_queue_pair(loop.queue(),
-                                       {.request_count_max = options.request_count_max,
-                                        .receive_count_max = 0,
-                                        .piece_count_max = options.piece_count_max,
-                                        .port = options.port},
-                                       why);
+  auto pair = domain.create_queue_pair(loop.queue(), {.request_count_max = options.request_count_max,
+                                                      .receive_count_max = 0,
+                                                      .piece_count_max = options.piece_count_max,
+                                                      .port = options.port});
   if (!pair) return pair.error();
   std::unique_ptr<VerbsMover> mover(new VerbsMover(loop, clock, options));
   mover->pair_ = std::move(*pair);

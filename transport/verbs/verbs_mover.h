@@ -50,8 +50,8 @@ struct MoverOptions {
 class VerbsMover {
  public:
   /// Errors: those of create_queue_pair.
-  static Result<std::unique_ptr<VerbsMover>> create(CompletionLoop& loop, Clock& clock, ProtectionDomain& domain,
-                                                    const MoverOptions& options, std::string* why = nullptr);
+  static Result<std::unique_ptr<VerbsMover>, Failure> create(CompletionLoop& loop, Clock& clock,
+                                                             ProtectionDomain& domain, const MoverOptions& options);
   ~VerbsMover();  ///< Moves in progress end with operation_aborted.
 
   QueuePair& queue_pair() { return *pair_; }  ///< To be connected, before the first move.

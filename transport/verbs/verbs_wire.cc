@@ -1,6 +1,7 @@
 #include "transport/verbs/verbs_wire.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kv::verbs {
 
@@ -11,13 +12,10 @@ flatbuffers::Offset<wire::QueuePairEnd> encode(flatbuffers::FlatBufferBuilder& b
                                   address.read_count_max);
 }
 
-Result<QueuePairAddress> decode(const wire::QueuePairEnd* end, std::string* why) {
+Result<QueuePairAddress, Failure> decode(const wire::QueuePairEnd* end) {
   // A peer wrote this. What passes here goes to the driver, so every field is held to what the standard allows.
   constexpr std::uint32_t kMax24 = (1 << 24) - 1, kReadCountMax = 255;
-  const auto refuse = [&](const std::string& text) {
-    if (why) *why = text;
-    return make_error_code(Errc::kBadRequest);
-  };
+  const auto refuse = [](std::string text) { return Failure(Errc::kBadRequest, std::move(text)); };
   if (end == nullptr) return refuse("end: missing");
   const auto is_outside = [](std::uint32_t value, std::uint32_t least, std::uint32_t most) {
     return value < least || value > most;

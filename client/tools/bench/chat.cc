@@ -28,13 +28,11 @@ struct ChatOptions {
 
 /// With a salt of its own in each run, unless one is given: then no run finds what an earlier one stored.
 NamespaceRecord chat_record(const ChatOptions& options) {
-  std::string why;
   auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-chat"},
                                               {"block_size", std::to_string(options.block_size)},
                                               {"block_bytes", std::to_string(options.block_bytes)},
-                                              {"salt", options.salt}},
-                                             &why);
-  if (!record) throw CLI::ValidationError("chat", why);
+                                              {"salt", options.salt}});
+  if (!record) throw CLI::ValidationError("chat", record.error().text);
   return *std::move(record);
 }
 

@@ -43,13 +43,11 @@ std::vector<BlockHash> chain_of(const TraceRequest& request, const BlockHash& ro
 }
 
 NamespaceRecord replay_record(const ReplayOptions& options) {
-  std::string why;
   auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-replay"},
                                               {"block_size", std::to_string(options.block_size)},
                                               {"block_bytes", std::to_string(options.block_bytes)},
-                                              {"salt", options.salt}},
-                                             &why);
-  if (!record) throw CLI::ValidationError("replay", why);
+                                              {"salt", options.salt}});
+  if (!record) throw CLI::ValidationError("replay", record.error().text);
   return *std::move(record);
 }
 

@@ -15,13 +15,11 @@ namespace kv {
 namespace {
 
 NamespaceRecord run_record(const RunOptions& options) {
-  std::string why;
   auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-run"},
                                               {"block_size", "16"},
                                               {"block_bytes", std::to_string(options.block_bytes)},
-                                              {"salt", options.salt}},
-                                             &why);
-  if (!record) throw CLI::ValidationError("run", why);
+                                              {"salt", options.salt}});
+  if (!record) throw CLI::ValidationError("run", record.error().text);
   return *std::move(record);
 }
 

@@ -26,9 +26,8 @@ std::string read_text(const std::string& path) {
 }
 
 NamespaceRecord parse_record(const std::string& text, const std::string& origin) {
-  std::string why;
-  auto record = NamespaceRecord::parse(text, &why);
-  if (!record) throw ToolFailed(origin + ": " + why);
+  auto record = NamespaceRecord::parse(text);
+  if (!record) throw ToolFailed(origin + ": " + record.error().text);
   return *std::move(record);
 }
 

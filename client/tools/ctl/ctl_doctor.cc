@@ -218,8 +218,8 @@ Findings check_all(DoctorOptions& options) {
 
 void run_doctor(DoctorOptions options) {
   for (const std::string& name : options.rdma_devices) {
-    std::string why;
-    if (!verbs::parse_device_wish(name, &why)) throw CLI::ValidationError("--rdma-device", why);
+    const auto wish = verbs::parse_device_wish(name);
+    if (!wish) throw CLI::ValidationError("--rdma-device", wish.error().text);
   }
   const Findings findings =
       options.rdma_only ? check_rdma_here(/*is_asked_for=*/true, options.rdma_devices) : check_all(options);

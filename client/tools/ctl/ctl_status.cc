@@ -180,8 +180,8 @@ void run_namespaces(CtlOptions options) {
   TextTable table({"node", "id", "model", "block tokens", "block size", "blocks", "bytes", "other fields"});
   for (const NodeStats& node : stats) {
     for (const NodeStats::Namespace& space : node.namespaces) {
-      std::string why, other;
-      const auto record = NamespaceRecord::parse(space.record, &why);
+      std::string other;
+      const auto record = NamespaceRecord::parse(space.record);
       const std::string id = record ? to_hex(record->id().bytes) : "?";
       // A record is lines, each with its end; those with a column of their own are left out of the last one.
       for (std::size_t begin = 0, end; (end = space.record.find('\n', begin)) != std::string::npos; begin = end + 1) {

@@ -101,7 +101,7 @@ void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, co
   const std::string name = device.name + " port " + std::to_string(port.number) + " GID";
   // The address that this port would have if no other port of the device came first.
   const verbs::DeviceInfo alone{.name = device.name, .limits = device.limits, .ports = {port}};
-  const auto own = verbs::attach(alone, wanted, nullptr);
+  const auto own = verbs::attach(alone, wanted);
   for (const verbs::GidEntry& entry : port.gids) {
     Finding finding{name + " " + std::to_string(entry.index), Verdict::kOk,
                     verbs::text_of(entry.gid) + ", " + type_name(entry.type) + ", ", ""};
@@ -120,7 +120,7 @@ void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, co
     }
     findings.push_back(finding);
   }
-  if (own || !port.is_active || verbs::attach(alone, std::nullopt, nullptr)) return;
+  if (own || !port.is_active || verbs::attach(alone, std::nullopt)) return;
   findings.push_back({name, Verdict::kWarning, "none that kvstore can use", gidless_advice(port, kernel)});
 }
 
@@ -245,7 +245,7 @@ Findings judge_device(const verbs::DeviceInfo& device, const RdmaMachine& machin
                         (device.numa_node < 0 ? "NUMA node unknown" : "NUMA node " + std::to_string(device.numa_node)) +
                             ", " + std::to_string(device.limits.read_count_max) + " READs in flight",
                         ""}};
-  const auto chosen = verbs::attach(device, wanted, nullptr);
+  const auto chosen = verbs::attach(device, wanted);
   for (const verbs::PortInfo& port : device.ports) {
     const RdmaPort* const kernel = machine.find(device.name, port.number);
     findings.push_back(judge_port(device, port, kernel));
@@ -302,7 +302,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   Findings findings;
   std::map<std::string, std::optional<verbs::Gid>> wanted;  // by device
   for (const std::string& text : names) {
-    if (const auto wish = verbs::parse_device_wish(text, nullptr)) wanted.emplace(wish->device, wish->gid);
+    if (const auto wish = verbs::parse_device_wish(text)) wanted.emplace(wish->device, wish->gid);
   }
   std::vector<verbs::DeviceInfo> infos;
   std::vector<std::pair<std::string, std::unique_ptr<verbs::Device>>> open;
@@ -329,26 +329,25 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   findings.push_back(judge_memlock(machine));
   findings.push_back(judge_gpu(machine, dmabuf));
 
-  std::string why;
-  const std::vector<verbs::DeviceChoice> chosen = verbs::choose_devices(infos, -1, names, &why);
+  const auto [chosen, left_out] = verbs::choose_devices(infos, -1, names);
   const bool can_any =
       std::any_of(chosen.begin(), chosen.end(), [](const auto& each) { return each.attachment.has_value(); });
   if (present.empty()) {
     findings.push_back(no_device(!machine.devices.empty()));
   } else if (!can_any) {
     findings.push_back({"RDMA devices", Verdict::kFailed,
-                        infos.empty() ? "none can be opened" : "none can be used: " + why, "see the warnings above"});
-  } else if (!names.empty() && !why.empty()) {
-    findings.push_back({"RDMA devices", Verdict::kFailed, why, "kvstorectl doctor --rdma lists what is here"});
+                        infos.empty() ? "none can be opened" : "none can be used: " + left_out,
+                        "see the warnings above"});
+  } else if (!names.empty() && !left_out.empty()) {
+    findings.push_back({"RDMA devices", Verdict::kFailed, left_out, "kvstorectl doctor --rdma lists what is here"});
   }
   // An ordinary login may lock 8 MiB: a transfer of 1 MiB, with both of its ends, fits into that.
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
   for (const verbs::DeviceChoice& choice : chosen) {
     if (!choice.attachment) {
-      std::string reason;
       const auto info =
           std::find_if(infos.begin(), infos.end(), [&](const auto& each) { return each.name == choice.wish.device; });
-      (void)verbs::attach(*info, choice.wish.gid, &reason);
+      const std::string reason = verbs::attach(*info, choice.wish.gid).error().text;
       findings.push_back({choice.wish.device + " transfer", Verdict::kFailed, "not possible: " + reason,
                           "it was asked for by name: see the findings on it above"});
       continue;
@@ -365,14 +364,13 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
 
 Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& names) {
   const RdmaMachine machine = read_rdma_machine();
-  std::string why;
-  const auto provider = verbs::load_verbs(&why);
+  const auto provider = verbs::load_verbs();
   if (!is_asked_for && machine.devices.empty()) {
     return {{"RDMA", Verdict::kNote, "not there; TCP and shared memory are used", ""}};
   }
   Findings findings;
   if (!provider) {
-    findings.push_back(judge_module(why));
+    findings.push_back(judge_module(provider.error().text));
     if (machine.devices.empty()) findings.push_back(no_device(false));
     findings.push_back(judge_memlock(machine));
   } else {

@@ -41,6 +41,12 @@ bool take(Result<T> made, T& to, Loopback& result) {
   if (!made) result.error = made.error();
   return made.has_value();
 }
+template <class T>
+bool take(Result<T, Failure> made, T& to, Loopback& result) {
+  if (made) to = std::move(*made);
+  if (!made) result.error = made.error().code, result.why = made.error().text;
+  return made.has_value();
+}
 
 /// Everything of one transfer but the loop of completions, which has to run meanwhile. Members are declared parents
 /// first, so that no queue pair outlives its queue or domain.
@@ -64,23 +70,23 @@ class Transfer {
     for (Peer* const peer : {&node_, &client_}) {
       const verbs::Access access = peer == &client_ ? lent : verbs::Access{.local_write = true};
       peer->memory.resize(result_.bytes);
-      if (!take(peer->domain->register_memory(peer->memory, access, &result_.why), peer->region, result_)) return false;
+      if (!take(peer->domain->register_memory(peer->memory, access), peer->region, result_)) return false;
     }
     result_.step = Step::kConnect;
     verbs::MoverOptions options;
     options.port = attachment_.port;
-    if (!take(verbs::VerbsMover::create(loop, clock_, *node_.domain, options, &result_.why), mover_, result_))
-      return false;
+    if (!take(verbs::VerbsMover::create(loop, clock_, *node_.domain, options), mover_, result_)) return false;
     const verbs::QueuePairOptions open{.port = attachment_.port, .remote = lent};
-    if (!take(client_.domain->create_queue_pair(*client_queue_, open, &result_.why), client_pair_, result_))
-      return false;
+    if (!take(client_.domain->create_queue_pair(*client_queue_, open), client_pair_, result_)) return false;
     const std::uint32_t node_psn = verbs::random_psn(), client_psn = verbs::random_psn();
     const auto node = address_of(attachment_, mover_->queue_pair().number(), node_psn);
     const auto client = address_of(attachment_, client_pair_->number(), client_psn);
-    const auto there = mover_->queue_pair().connect(client, path_to(attachment_, node_psn, client), &result_.why);
-    const auto back = there ? client_pair_->connect(node, path_to(attachment_, client_psn, node), &result_.why) : there;
-    if (!back) result_.error = back.error();
-    return back.has_value();
+    const auto there = mover_->queue_pair().connect(client, path_to(attachment_, node_psn, client));
+    const auto back = there ? client_pair_->connect(node, path_to(attachment_, client_psn, node)) : there;
+    if (back) return true;
+    result_.error = back.error().code;
+    result_.why = back.error().text;
+    return false;
   }
 
   asio::awaitable<bool> move(Direction direction, Duration deadline, Duration* took) {

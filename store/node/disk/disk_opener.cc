@@ -14,36 +14,28 @@
 namespace kv {
 namespace {
 
-struct Opened {
-  std::unique_ptr<RocksDisk> disk;
-  error_code error;
-  std::string text;
-};
-
-Opened open_one(const std::string& path, const std::function<void()>& accepted) {
+Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::function<void()>& accepted) {
   const auto began = std::chrono::steady_clock::now();
   DiskOpening opening;
-  auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>> {
+  auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>, Failure> {
     try {
       return RocksDisk::open({.path = path}, &opening, accepted);
     } catch (const std::exception& error) {
       // Thrown by a library below. The directory cannot be used, but the node can serve without it.
-      opening.text = path + ": cannot be opened: " + error.what();
-      return make_error_code(Errc::kDiskFailed);
+      return Failure(Errc::kDiskFailed, path + ": cannot be opened: " + error.what());
     }
   }();
   KV_ASSERT(!disk || *disk != nullptr);
-  if (!disk) return {.error = disk.error(), .text = opening.text};
+  if (!disk) return disk;
   spdlog::info("spill: {} is open after {} ms, epoch={}{}", path,
                std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count(),
                (*disk)->epoch(), opening.text.empty() ? "" : ", " + opening.text);
-  return {.disk = std::move(*disk)};
+  return disk;
 }
 
 /// Gives each disk a place of its own, and all of them the same epoch: keys grow over all of them together.
-Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> disks,
-                                     const std::vector<std::string>& paths, Clock& clock, Duration patience,
-                                     std::string* why) {
+Result<std::unique_ptr<Disk>, Failure> stripe(std::vector<std::unique_ptr<RocksDisk>> disks,
+                                              const std::vector<std::string>& paths, Clock& clock, Duration patience) {
   std::uint32_t epoch = 0;
   std::vector<std::optional<DiskPlace>> places;
   for (const auto& disk : disks) {
@@ -55,10 +47,10 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
     // Two with one place would answer for each other's keys.
     const auto same = std::find(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(i), places[i]);
     if (!places[i] || same == places.begin() + static_cast<std::ptrdiff_t>(i)) continue;
-    *why = paths[i] + ": is directory " + std::to_string(*places[i]) + " of several, and so is " +
-           paths[static_cast<std::size_t>(same - places.begin())] +
-           ": they were used by two nodes, or each alone. Leave one out, or empty it";
-    return make_error_code(Errc::kMismatch);
+    return Failure(Errc::kMismatch, paths[i] + ": is directory " + std::to_string(*places[i]) +
+                                        " of several, and so is " +
+                                        paths[static_cast<std::size_t>(same - places.begin())] +
+                                        ": they were used by two nodes, or each alone. Leave one out, or empty it");
   }
   std::vector<StripedDisk::Part> parts;
   for (std::size_t i = 0; i < disks.size(); ++i) {
@@ -66,8 +58,7 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
       if (std::ranges::find(places, std::optional(free)) == places.end()) places[i] = free;
     }
     if (const error_code error = disks[i]->join(*places[i], epoch)) {
-      *why = paths[i] + ": its place among the directories cannot be written: " + error.message();
-      return error;
+      return Failure(error, paths[i] + ": its place among the directories cannot be written: " + error.message());
     }
     KV_ASSERT(disks[i]->epoch() == epoch);
     parts.push_back({*places[i], paths[i], std::move(disks[i])});
@@ -76,31 +67,28 @@ Result<std::unique_ptr<Disk>> stripe(std::vector<std::unique_ptr<RocksDisk>> dis
       std::make_unique<StripedDisk>(std::move(parts), clock, StripedDiskConfig{.patience = patience}));
 }
 
-Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
-                                       const std::function<void()>& accepted, std::string* why) {
-  KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount && why != nullptr);
+Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
+                                                const std::function<void()>& accepted) {
+  KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount);
   // Several directories are accepted together, once it is clear that they belong together.
   const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
   // One flush thread for each database, so that each writes out at its own pace. The pool belongs to the process, and
   // has one thread by default.
   rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
   // At the same time: a repair of one reads every file of it, and the others need not wait to begin.
-  std::vector<std::future<Opened>> opening;
+  std::vector<std::future<Result<std::unique_ptr<RocksDisk>, Failure>>> opening;
   for (const std::string& path : paths)
     opening.push_back(std::async(std::launch::async, [&accept_one, &path] { return open_one(path, accept_one); }));
   std::vector<std::unique_ptr<RocksDisk>> disks;
-  error_code first;
+  std::optional<Failure> first;
   for (auto& each : opening) {
-    Opened opened = each.get();
-    if (opened.error && !first) {
-      first = opened.error;
-      *why = opened.text;
-    }
-    disks.push_back(std::move(opened.disk));
+    auto opened = each.get();
+    if (!opened && !first) first = opened.error();
+    if (opened) disks.push_back(std::move(*opened));
   }
-  if (first) return first;
+  if (first) return *std::move(first);
   if (disks.size() == 1) return std::unique_ptr<Disk>(std::move(disks.front()));
-  auto striped = stripe(std::move(disks), paths, clock, patience, why);
+  auto striped = stripe(std::move(disks), paths, clock, patience);
   if (striped) accepted();
   return striped;
 }
@@ -108,8 +96,8 @@ Result<std::unique_ptr<Disk>> open_all(const std::vector<std::string>& paths, Cl
 }  // namespace
 
 OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience) {
-  return [paths = std::move(paths), &clock, patience](const std::function<void()>& accepted, std::string* why) {
-    return open_all(paths, clock, patience, accepted, why);
+  return [paths = std::move(paths), &clock, patience](const std::function<void()>& accepted) {
+    return open_all(paths, clock, patience, accepted);
   };
 }
 

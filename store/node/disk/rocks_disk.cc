@@ -44,22 +44,20 @@ std::uint64_t device_bytes(const rocksdb::Statistics& statistics) {
 
 }  // namespace
 
-Result<std::unique_ptr<RocksDisk>> RocksDisk::open(const RocksDiskConfig& config, DiskOpening* opening,
-                                                   const std::function<void()>& accepted) {
+Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfig& config, DiskOpening* opening,
+                                                            const std::function<void()>& accepted) {
   KV_ASSERT(config.memtable_count >= 2 && config.memtable_bytes > 0);
   DiskOpening ignored;
   DiskOpening& told = opening != nullptr ? *opening : ignored;
   told = {};
-  auto directory = SpillDirectory::open(config.path, config.read_only, &told.text);
+  auto directory = SpillDirectory::open(config.path, config.read_only);
   if (!directory) return directory.error();
   if (accepted) accepted();
   auto rocks = open_rocks(*directory, config, &told);
   if (!rocks) return rocks.error();
   std::unique_ptr<RocksDisk> disk(new RocksDisk(config, std::move(*directory), std::move(*rocks)));
-  if (const error_code error = disk->start_epoch(config.read_only)) {
-    told.text = config.path.string() + ": the epoch of this start cannot be written: " + error.message();
-    return error;
-  }
+  if (const error_code error = disk->start_epoch(config.read_only))
+    return Failure(error, config.path.string() + ": the epoch of this start cannot be written: " + error.message());
   return disk;
 }
 
@@ -160,7 +158,7 @@ error_code RocksDisk::heal() {
   rocks_.close();
   DiskOpening opening;
   auto again = open_rocks(directory_, config_, &opening, Remedies::kNone);
-  if (!again) return again.error();
+  if (!again) return again.error().code;
   rocks_ = std::move(*again);
   KV_ASSERT(rocks_.db != nullptr && rocks_.blocks != nullptr);
   // What was in memtables is gone with its records, and the store does not repeat namespaces and erasures.

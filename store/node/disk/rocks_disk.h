@@ -36,10 +36,10 @@ class RocksDisk final : public Disk {
  public:
   /// Succeeds on every directory that is ours, or can become ours, whatever damage it has; `opening` (may be null) says
   /// what had to be given up. `accepted` (may be empty) is called once the directory is ours, before anything slow.
-  /// Errors: those of SpillDirectory::open, and a disk that cannot be used at all; then `opening->text` says what is
-  /// wrong and what to do.
-  static Result<std::unique_ptr<RocksDisk>> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr,
-                                                 const std::function<void()>& accepted = {});
+  /// Errors: those of SpillDirectory::open, and a disk that cannot be used at all; the text says what is wrong and what
+  /// to do.
+  static Result<std::unique_ptr<RocksDisk>, Failure> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr,
+                                                          const std::function<void()>& accepted = {});
   ~RocksDisk() override;  ///< Without flush() before, what is in memtables is lost, as after kill -9.
 
   /// Which of several directories this is. Nothing: it has always been alone, and can take any place.

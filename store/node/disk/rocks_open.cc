@@ -185,16 +185,15 @@ void set_lost_files_aside(const SpillDirectory& directory, const RocksDiskConfig
 }
 
 /// kOn or kOff.
-Result<DirectIo> choose_direct_io(const SpillDirectory& directory, const RocksDiskConfig& config,
-                                  DiskOpening* opening) {
+Result<DirectIo, Failure> choose_direct_io(const SpillDirectory& directory, const RocksDiskConfig& config) {
   if (config.direct_io == DirectIo::kOff) return DirectIo::kOff;
   if (config.read_only)
     return config.direct_io == DirectIo::kOn ? DirectIo::kOn : DirectIo::kOff;  // to try it out would write
   if (directory.allows_direct_io()) return DirectIo::kOn;
   if (config.direct_io == DirectIo::kOn) {
-    opening->text = config.path.string() +
-                    ": the file system refuses direct I/O. Use another one (ext4, xfs), or allow the page cache";
-    return make_error_code(Errc::kDiskFailed);
+    return Failure(Errc::kDiskFailed,
+                   config.path.string() +
+                       ": the file system refuses direct I/O. Use another one (ext4, xfs), or allow the page cache");
   }
   spdlog::warn("spill: {}: the file system refuses direct I/O; blocks go through the page cache", config.path.string());
   return DirectIo::kOff;
@@ -239,10 +238,10 @@ Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds
   }
 }
 
-Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config, DiskOpening* opening,
-                                Remedies remedies) {
+Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config,
+                                         DiskOpening* opening, Remedies remedies) {
   KV_ASSERT(opening != nullptr);
-  const auto chosen = choose_direct_io(directory, config, opening);
+  const auto chosen = choose_direct_io(directory, config);
   if (!chosen) return chosen.error();
   const bool direct_io = *chosen == DirectIo::kOn;
   const std::string path = config.path.string();
@@ -253,9 +252,8 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
     const bool may_take_out = !config.read_only && remedies == Remedies::kAllowed;
     const error_code error = may_take_out ? take_out(damaged, directory, &trouble) : Errc::kDiskFailed;
     if (error) {
-      opening->text = path + ": " + damaged.front().filename().string() + " has a damaged footer; " +
-                      (may_take_out ? "it cannot be taken out: " + error.message() : "a start takes it out");
-      return error;
+      return Failure(error, path + ": " + damaged.front().filename().string() + " has a damaged footer; " +
+                                (may_take_out ? "it cannot be taken out: " + error.message() : "a start takes it out"));
     }
     first_step = DiskRecovery::kSalvaged;
   }
@@ -273,10 +271,8 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
       status = repair(directory, config, direct_io);
     } else if (step == DiskRecovery::kStartedEmpty) {
       spdlog::error("spill: {}: {}; cannot be repaired: moved to {}/damaged-*, starting empty", path, trouble, path);
-      if (const error_code error = directory.set_aside(directory.database())) {
-        opening->text = path + ": is damaged and cannot be moved aside: " + error.message();
-        return error;
-      }
+      if (const error_code error = directory.set_aside(directory.database()))
+        return Failure(error, path + ": is damaged and cannot be moved aside: " + error.message());
     }
     RocksHandles rocks;
     std::string mended;
@@ -294,10 +290,10 @@ Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDisk
     // Giving data up does not help against a full or read-only disk, and is no business of a tool that only looks.
     if (is_of_the_place(status) || config.read_only || remedies == Remedies::kNone) break;
   }
-  opening->text = path + ": cannot be opened: " + trouble +
-                  (config.read_only ? "A node that starts on it will repair it"
-                                    : "Check free space, owner and mode of the files, the mount and the device");
-  return make_error_code(Errc::kDiskFailed);
+  return Failure(Errc::kDiskFailed,
+                 path + ": cannot be opened: " + trouble +
+                     (config.read_only ? "A node that starts on it will repair it"
+                                       : "Check free space, owner and mode of the files, the mount and the device"));
 }
 
 }  // namespace kv

@@ -28,7 +28,7 @@ enum class DiskRecovery { kNone, kSalvaged, kRepaired, kStartedEmpty };
 
 struct DiskOpening {
   DiskRecovery recovery = DiskRecovery::kNone;
-  std::string text;  ///< For the operator: what was damaged and given up, or why it cannot be opened. Empty: nothing.
+  std::string text;  ///< For the operator: what was damaged and given up. Empty: nothing.
 };
 
 /// An open database. The handles are destroyed before it.
@@ -60,7 +60,7 @@ std::vector<BlockFile> block_files(const RocksHandles& rocks);  ///< Smallest ke
 enum class Remedies { kAllowed, kNone };
 /// `Remedies::kNone`: as it is or not at all. For a database that was open a moment ago: what is wrong with it is the
 /// disk, and nothing must be given up for that.
-Result<RocksHandles> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config, DiskOpening* opening,
-                                Remedies remedies = Remedies::kAllowed);
+Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config,
+                                         DiskOpening* opening, Remedies remedies = Remedies::kAllowed);
 
 }  // namespace kv

@@ -80,19 +80,17 @@ error_code make_directories(const fs::path& path) {
 }
 
 /// Whether nobody but this user (and root) can put a file into the directory or take one away.
-error_code check_owner(int directory, const fs::path& path, std::string* why) {
+Result<void, Failure> check_owner(int directory, const fs::path& path) {
   struct stat status {};
-  if (::fstat(directory, &status) != 0) {
-    *why = path.string() + ": " + last_errno().message();
-    return last_errno();
-  }
+  if (::fstat(directory, &status) != 0) return Failure(last_errno(), path.string() + ": " + last_errno().message());
   const bool is_ours = status.st_uid == ::geteuid();
   if (is_ours && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
-  *why = path.string() + ": belongs to user " + std::to_string(status.st_uid) + " and has mode " +
-         octal(status.st_mode) + "; it must belong to this node's user " + std::to_string(::geteuid()) +
-         " and be writable by no other, mode 0700 or at most 0755: " +
-         (is_ours ? "chmod go-w it" : "chown it, or start the node as its owner") + ". Nothing was changed";
-  return system_error(EPERM);
+  return Failure(system_error(EPERM), path.string() + ": belongs to user " + std::to_string(status.st_uid) +
+                                          " and has mode " + octal(status.st_mode) +
+                                          "; it must belong to this node's user " + std::to_string(::geteuid()) +
+                                          " and be writable by no other, mode 0700 or at most 0755: " +
+                                          (is_ours ? "chmod go-w it" : "chown it, or start the node as its owner") +
+                                          ". Nothing was changed");
 }
 
 }  // namespace
@@ -123,8 +121,7 @@ std::string read_small_file(const fs::path& file) {
   return text;
 }
 
-Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_only, std::string* why) {
-  KV_ASSERT(why != nullptr);
+Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool read_only) {
   // Without the slash at the end: "link/" would follow the link.
   const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
   error_code error = read_only ? error_code() : make_directories(path);
@@ -138,43 +135,43 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_onl
     struct stat status {};
     const bool is_link = ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
     if (is_link) error = system_error(ELOOP);
-    *why = path.string() +
-           (is_link                                ? ": is a symbolic link. Name the directory itself"
-            : read_only && error.value() == ENOENT ? ": no such directory"
-                                                   : ": cannot be used as a directory: " + error.message()) +
-           ". Give --spill-path a directory that this user may write";
-    return error;
+    return Failure(
+        error, path.string() +
+                   (is_link                                ? ": is a symbolic link. Name the directory itself"
+                    : read_only && error.value() == ENOENT ? ": no such directory"
+                                                           : ": cannot be used as a directory: " + error.message()) +
+                   ". Give --spill-path a directory that this user may write");
   }
-  if (!read_only) error = check_owner(opened, path, why);
-  if (error) return error;
+  if (const auto owned = read_only ? Result<void, Failure>() : check_owner(opened, path); !owned) return owned.error();
   // Look before touching anything: what is not ours is left exactly as it is.
   const std::optional<std::uint32_t> format = parse_format_text(read_small_file(path / kFormatFile));
   directory.format_ = format.value_or(kSpillFormat);
   if (directory.format_ > kSpillFormat || directory.format_ < kSpillFormatMin) {
-    *why = path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows formats " +
-           std::to_string(kSpillFormatMin) + " to " + std::to_string(kSpillFormat) +
-           ". Nothing was changed. Start the version that wrote it, or give --spill-path another directory";
-    return make_error_code(Errc::kUnsupported);
+    return Failure(
+        Errc::kUnsupported,
+        path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows formats " +
+            std::to_string(kSpillFormatMin) + " to " + std::to_string(kSpillFormat) +
+            ". Nothing was changed. Start the version that wrote it, or give --spill-path another directory");
   }
   const std::string foreign = format ? "" : foreign_name(path);
   const File database(::openat(opened, kDatabase, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   const bool has_database = database.is_open() || errno != ENOENT;
   if (!foreign.empty() || (read_only && !format && !has_database)) {
-    *why = path.string() + ": is not a spill directory" +
-           (foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT") +
-           ". Nothing was changed. Give --spill-path a directory of its own, empty or not there yet";
-    return make_error_code(Errc::kMismatch);
+    return Failure(Errc::kMismatch,
+                   path.string() + ": is not a spill directory" +
+                       (foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT") +
+                       ". Nothing was changed. Give --spill-path a directory of its own, empty or not there yet");
   }
   if (has_database && !read_only) {
     if (!database.is_open()) {
-      *why = directory.database().string() + ": is not a directory, or a symbolic link. Nothing was changed";
-      return system_error(ENOTDIR);
+      return Failure(system_error(ENOTDIR),
+                     directory.database().string() + ": is not a directory, or a symbolic link. Nothing was changed");
     }
-    if ((error = check_owner(database.number(), directory.database(), why))) return error;
+    if (const auto owned = check_owner(database.number(), directory.database()); !owned) return owned.error();
   }
 
   // Here at the latest: all that follows writes, and another process may be at work.
-  if ((error = directory.take_lock(read_only, why))) return error;
+  if (const auto locked = directory.take_lock(read_only); !locked) return locked.error();
   if (read_only) return directory;
   // Earlier versions left the mode of db/ to the umask.
   if (database.is_open() && ::fchmod(database.number(), kDirectoryMode) != 0) error = last_errno();
@@ -185,26 +182,25 @@ Result<SpillDirectory> SpillDirectory::open(const fs::path& given, bool read_onl
   }
   if (!error && !has_database && ::mkdir(directory.database().c_str(), kDirectoryMode) != 0) error = last_errno();
   if (error) {
-    *why = path.string() + ": cannot be written: " + error.message() + ". Check free space, the mount and the device";
-    return error;
+    return Failure(error, path.string() + ": cannot be written: " + error.message() +
+                              ". Check free space, the mount and the device");
   }
   return directory;
 }
 
 /// Whoever only reads goes on without a lock that cannot be opened: a tool may have no right to write.
-error_code SpillDirectory::take_lock(bool read_only, std::string* why) {
+Result<void, Failure> SpillDirectory::take_lock(bool read_only) {
   const int flags = (read_only ? 0 : O_CREAT) | O_RDWR | O_CLOEXEC | O_NOFOLLOW;
   lock_ = File(::openat(directory_.number(), kLockFile, flags, kFileMode));
   if (!lock_.is_open() && !read_only) {
     const error_code error = last_errno();
-    *why = path_.string() + ": cannot be written: " + error.message() + ". Check its owner, its mode and the mount";
-    return error;
+    return Failure(error, path_.string() + ": cannot be written: " + error.message() +
+                              ". Check its owner, its mode and the mount");
   }
   if (lock_.is_open() && ::flock(lock_.number(), LOCK_EX | LOCK_NB) != 0) {
-    *why = path_.string() + ": is in use by process " +
-           std::to_string(std::atol(read_small_file(path_ / kLockFile).c_str())) +
-           ". Each node needs a spill directory of its own";
-    return make_error_code(Errc::kBusy);
+    return Failure(Errc::kBusy, path_.string() + ": is in use by process " +
+                                    std::to_string(std::atol(read_small_file(path_ / kLockFile).c_str())) +
+                                    ". Each node needs a spill directory of its own");
   }
   if (read_only) return {};
   const std::string owner = std::to_string(::getpid()) + "\n";

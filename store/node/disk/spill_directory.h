@@ -26,13 +26,13 @@ namespace kv {
 class SpillDirectory {
  public:
   /// Takes the directory, and makes it if it is not there. `read_only` changes nothing, and requires that it is there.
-  /// Errors, each with `*why` for the operator and the directory left as it was:
+  /// Errors, each with words for the operator and the directory left as it was:
   ///   kUnsupported     a newer format
   ///   kMismatch        not a spill directory
   ///   kBusy            another process has it
   ///   EPERM, ELOOP     another user's, or writable by others, or a symbolic link (`read_only` ignores owner and mode)
   ///   kDiskFailed, or what the system said: it cannot be used
-  static Result<SpillDirectory> open(const std::filesystem::path& path, bool read_only, std::string* why);
+  static Result<SpillDirectory, Failure> open(const std::filesystem::path& path, bool read_only);
 
   std::filesystem::path database() const { return path_ / "db"; }
   std::uint32_t format() const { return format_; }
@@ -49,7 +49,7 @@ class SpillDirectory {
  private:
   SpillDirectory(std::filesystem::path path, File directory)
       : path_(std::move(path)), directory_(std::move(directory)) {}
-  error_code take_lock(bool read_only, std::string* why);
+  Result<void, Failure> take_lock(bool read_only);
 
   std::filesystem::path path_;
   std::uint32_t format_ = 0;

@@ -64,18 +64,18 @@ struct SessionLanes::Attempt {
   void attach(VerbsNode& node, std::size_t after) {
     if (!turn) return;  // the answer says why
     const std::size_t index = (device_index + after) % node.device_count();
-    std::string why;
-    auto open = node.device(index, &why);
-    auto attached = open ? open->open.attach(&why) : Result<verbs::Attachment>(Errc::kUnavailable);
+    auto open = node.device(index);
+    auto attached = open ? (*open)->open.attach() : Result<verbs::Attachment, Failure>(open.error());
     if (attached) {
       device_index = index;
-      device = std::move(open);
+      device = std::move(*open);
       attachment = std::move(*attached);
       is_substitute = after > 0;
-    } else if (verbs::is_gone(attached.error())) {
-      node.leave_out(index, *open, attached.error().message());
+      return;
     }
-    if (after == 0) answer.why = std::move(why);
+    const Failure failure = attached.error();
+    if (open && verbs::is_gone(failure.code)) node.leave_out(index, **open, failure.code.message());
+    if (after == 0) answer.why = failure.text;
   }
 
   bool is_messages() const { return answer.message_count > 0; }
@@ -111,7 +111,11 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     }
     Attempt& attempt = attempts->emplace_back();
     attempt.answer.lane = offer.lane;
-    attempt.turn = node.take_connect_turn(&attempt.answer.why);
+    if (auto turn = node.take_connect_turn()) {
+      attempt.turn = std::move(*turn);
+    } else {
+      attempt.answer.why = turn.error().text;
+    }
     attempt.answer.message_count = std::min(offer.message_count, node.config().message_count_max);
     attempt.device_index = node.device_of(offer.message_count > 0 ? 0 : offer.lane);
     attempt.peer = offer.peer;
@@ -143,10 +147,10 @@ void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
   const auto connect_all = [attempts] {
     for (Attempt& each : *attempts) {
       if (each.pair() == nullptr) continue;
-      const auto connected = each.pair()->connect(each.peer, each.path, &each.answer.why);
+      const auto connected = each.pair()->connect(each.peer, each.path);
       if (connected) continue;
       each.answer.end.reset();
-      if (each.answer.why.empty()) each.answer.why = connected.error().message();
+      each.answer.why = connected.error().text;
     }
   };
   node.slow_calls().run(connect_all, executor_, [this, alive = alive_, attempts, done = std::move(done), &node] {
@@ -182,8 +186,12 @@ void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
 void SessionLanes::make(Attempt& attempt) {
   VerbsNode& node = thread_->node();
   Answer& answer = attempt.answer;
-  attempt.loop = thread_->loop(attempt.device_index, attempt.device, &answer.why);
-  if (!attempt.loop) return;
+  auto loop_of_device = thread_->loop(attempt.device_index, attempt.device);
+  if (!loop_of_device) {
+    answer.why = loop_of_device.error().text;
+    return;
+  }
+  attempt.loop = std::move(*loop_of_device);
   verbs::ProtectionDomain& domain = *attempt.device->open.domain;
   verbs::CompletionLoop& loop = attempt.loop->loop();
   if (!node.take_queue_pair()) {
@@ -203,15 +211,14 @@ void SessionLanes::make(Attempt& attempt) {
     node.give_queue_pair();
     node.give_peer(peer);
   };
-  error_code error;
+  std::optional<Failure> failure;
   if (attempt.is_messages()) {
     auto made = verbs::VerbsMessages::create(domain, loop.queue(),
                                              {.count = answer.message_count,
                                               .bytes_max = kMessageBytesMax,
                                               .write_count_max = kCargoStretchesMax,
                                               .timeout = node.config().move_timeout,
-                                              .port = attempt.attachment->port},
-                                             &answer.why);
+                                              .port = attempt.attachment->port});
     if (made) {
       attempt.messages = std::shared_ptr<verbs::VerbsMessages>(made->release(), end);
       attempt.messages->attach(loop, node.clock(), listener_.on_message, [this, alive = alive_](error_code why) {
@@ -220,22 +227,22 @@ void SessionLanes::make(Attempt& attempt) {
         listener_.on_broken(message_lane(), why);
       });
     } else {
-      error = made.error();
+      failure = made.error();
     }
   } else {
     verbs::MoverOptions options = node.config().mover;
     options.port = attempt.attachment->port;
-    auto made = VerbsMover::create(loop, node.clock(), domain, options, &answer.why);
+    auto made = VerbsMover::create(loop, node.clock(), domain, options);
     if (made) {
       attempt.mover = std::shared_ptr<VerbsMover>(made->release(), end);
     } else {
-      error = made.error();
+      failure = made.error();
     }
   }
-  if (error) {
+  if (failure) {
     node.give_queue_pair();
     node.give_peer(peer);
-    if (answer.why.empty()) answer.why = error.message();
+    answer.why = failure->text;
     return;
   }
   const std::uint32_t first_psn = verbs::random_psn();

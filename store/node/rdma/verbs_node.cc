@@ -29,39 +29,38 @@ VerbsNode::VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<st
   KV_ASSERT(config_.lane_count_max >= 1 && config_.lane_count_max <= 32);  // lanes are bits of 32
 }
 
-Result<std::unique_ptr<VerbsNode>> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
-                                                   std::span<std::byte> arena, Clock& clock, std::string* why) {
-  KV_ASSERT(why != nullptr);
+Result<std::unique_ptr<VerbsNode>, Failure> VerbsNode::open(verbs::Provider& provider, VerbsConfig config,
+                                                            std::span<std::byte> arena, Clock& clock) {
   std::unique_ptr<VerbsNode> node(new VerbsNode(provider, std::move(config), arena, clock));
-  auto devices = verbs::open_devices(provider, node->config_.devices, why);
+  auto devices = verbs::open_devices(provider, node->config_.devices);
   if (!devices) return devices.error();
-  node->unused_ = *why;
+  node->unused_ = std::move(devices->left_out);
   error_code refused = Errc::kUnavailable;
-  const auto fill = [&](Slot& slot, Result<std::shared_ptr<NodeDevice>> device) {
+  const auto fill = [&](Slot& slot, Result<std::shared_ptr<NodeDevice>, Failure> device) {
     if (device) {
       slot.device = std::move(*device);
     } else {
       // A device that refuses the arena says more than one that is missing.
-      if (refused == Errc::kUnavailable) refused = device.error();
-      node->put_off(slot, *why);
+      if (refused == Errc::kUnavailable) refused = device.error().code;
+      node->put_off(slot, device.error().text);
     }
   };
-  for (verbs::OpenDevice& each : *devices) {
+  for (verbs::OpenDevice& each : devices->devices) {
     Slot& slot = node->add_slot(each.wish);
-    fill(slot, node->equip(std::move(each), why));
+    fill(slot, node->equip(std::move(each)));
   }
   // Named devices that are missing come last. They have slots, so that lane numbers stay when they come.
   for (const std::string& name : node->config_.devices.names) {
-    const auto wish = verbs::parse_device_wish(name, nullptr);
+    const auto wish = verbs::parse_device_wish(name);
     const auto is_same = [&](const Slot& each) { return each.wish.device == wish->device; };
     if (!wish || std::ranges::any_of(node->slots_, is_same)) continue;
     Slot& slot = node->add_slot(*wish);
-    fill(slot, node->open_one(*wish, why));
+    fill(slot, node->open_one(*wish));
   }
   if (std::ranges::any_of(node->slots_, [](const Slot& each) { return each.device != nullptr; })) return node;
-  why->clear();
-  for (const Slot& each : node->slots_) *why += (why->empty() ? "" : "; ") + each.why;
-  return refused;
+  std::string reasons;
+  for (const Slot& each : node->slots_) reasons += (reasons.empty() ? "" : "; ") + each.why;
+  return Failure(refused, std::move(reasons));
 }
 
 VerbsNode::Slot& VerbsNode::add_slot(verbs::DeviceWish wish) {
@@ -69,20 +68,20 @@ VerbsNode::Slot& VerbsNode::add_slot(verbs::DeviceWish wish) {
 }
 
 /// Registers the arena with the device.
-Result<std::shared_ptr<NodeDevice>> VerbsNode::equip(verbs::OpenDevice device, std::string* why) const {
+Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::equip(verbs::OpenDevice device) const {
   auto equipped = std::make_shared<NodeDevice>(NodeDevice{std::move(device), nullptr});
   auto arena = verbs::RegisteredMemory::make(std::span(&equipped->open, 1), arena_, {.local_write = true},
-                                             config_.slice_bytes_max, why);
+                                             config_.slice_bytes_max);
   if (!arena) return arena.error();
   equipped->arena = std::move(*arena);
   KV_ASSERT(equipped->arena->has(0) && equipped->arena->memory().data() == arena_.data());
   return equipped;
 }
 
-Result<std::shared_ptr<NodeDevice>> VerbsNode::open_one(const verbs::DeviceWish& wish, std::string* why) const {
-  auto device = verbs::open_device(provider_, wish, config_.devices.traffic_class, why);
+Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::open_one(const verbs::DeviceWish& wish) const {
+  auto device = verbs::open_device(provider_, wish, config_.devices.traffic_class);
   if (!device) return device.error();
-  return equip(std::move(*device), why);
+  return equip(std::move(*device));
 }
 
 void VerbsNode::put_off(Slot& slot, std::string why) const {
@@ -96,11 +95,11 @@ const verbs::DeviceWish& VerbsNode::wish(std::size_t device) const {
   return slots_[device].wish;
 }
 
-std::shared_ptr<NodeDevice> VerbsNode::device(std::size_t index, std::string* why) const {
+Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::device(std::size_t index) const {
   KV_ASSERT(index < slots_.size());
   const std::scoped_lock lock(devices_mutex_);
   const Slot& slot = slots_[index];
-  if (!slot.device) *why = "left out: " + slot.why;
+  if (!slot.device) return Failure(Errc::kUnavailable, "left out: " + slot.why);
   return slot.device;
 }
 
@@ -152,11 +151,10 @@ void VerbsNode::check_devices(const std::function<bool()>& is_stopped) {
 /// A device without lanes has nobody who notices that it is gone.
 void VerbsNode::leave_out_gone(const std::function<bool()>& is_stopped) {
   for (std::size_t i = 0; i < slots_.size() && !is_stopped(); ++i) {
-    std::string ignored;
-    const auto open = device(i, &ignored);
+    const auto open = device(i);
     if (!open) continue;
-    const auto info = open->open.device->query();
-    if (!info && verbs::is_gone(info.error())) leave_out(i, *open, info.error().message());
+    const auto info = (*open)->open.device->query();
+    if (!info && verbs::is_gone(info.error())) leave_out(i, **open, info.error().message());
   }
 }
 
@@ -166,8 +164,7 @@ void VerbsNode::open_due(Slot& slot) {
     if (slot.device || !slot.tries.is_due(clock_.now())) return;
   }
   // Without the lock, since opening takes long. Nobody else fills a slot: this runs on one thread.
-  std::string why;
-  auto device = open_one(slot.wish, &why);
+  auto device = open_one(slot.wish);
   const std::scoped_lock lock(devices_mutex_);
   KV_ASSERT(!slot.device);
   if (device) {
@@ -175,6 +172,7 @@ void VerbsNode::open_due(Slot& slot) {
     slot.opened = clock_.now();
     spdlog::info("rdma: {} is in use", slot.wish.device);
   } else {
+    std::string why = device.error().text;
     if (why != slot.why) spdlog::warn("rdma: {} is still left out: {}", slot.wish.device, why);
     put_off(slot, std::move(why));
   }
@@ -196,12 +194,11 @@ void VerbsNode::finish_calls() {
   verifiers_.finish();
 }
 
-std::optional<VerbsNode::ConnectTurn> VerbsNode::take_connect_turn(std::string* why) {
+Result<VerbsNode::ConnectTurn, Failure> VerbsNode::take_connect_turn() {
   ConnectTurn turn(connect_count_);  // gives back what is taken here, also at the limit
   if (connect_count_->fetch_add(1) < config_.connect_count_max) return turn;
-  *why = "connecting: the node's limit of " + std::to_string(config_.connect_count_max) +
-         " queue pairs at once is reached; offer the lane again later";
-  return std::nullopt;
+  return Failure(Errc::kBusy, "connecting: the node's limit of " + std::to_string(config_.connect_count_max) +
+                                  " queue pairs at once is reached; offer the lane again later");
 }
 
 /// Counted before it is compared, so that two who ask at the same time cannot both get the last one.

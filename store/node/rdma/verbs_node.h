@@ -63,18 +63,18 @@ struct NodeDevice {
 class VerbsNode {
  public:
   /// Opens the devices and registers `arena` with each. A device that cannot be used is left out, as long as there is
-  /// another. Errors: kUnavailable (no device can be used), those of registering; `why` says what to do. May take long.
-  /// `provider`, `arena` and `clock` outlive it.
-  static Result<std::unique_ptr<VerbsNode>> open(verbs::Provider& provider, VerbsConfig config,
-                                                 std::span<std::byte> arena, Clock& clock, std::string* why);
+  /// another. Errors: kUnavailable (no device can be used), those of registering; the text says what to do. May take
+  /// long. `provider`, `arena` and `clock` outlive it.
+  static Result<std::unique_ptr<VerbsNode>, Failure> open(verbs::Provider& provider, VerbsConfig config,
+                                                          std::span<std::byte> arena, Clock& clock);
 
   const VerbsConfig& config() const { return config_; }
   /// Devices in use, and devices that are left out for now. Never changes.
   std::size_t device_count() const { return slots_.size(); }
   std::size_t device_of(std::size_t lane) const { return lane % slots_.size(); }
   const verbs::DeviceWish& wish(std::size_t device) const;
-  /// nullptr: it is left out, and `why` says why.
-  std::shared_ptr<NodeDevice> device(std::size_t index, std::string* why) const;
+  /// Errors: kUnavailable: it is left out; the text says why. Never nullptr.
+  Result<std::shared_ptr<NodeDevice>, Failure> device(std::size_t index) const;
   /// `device` is gone. Does nothing if that is known. Lanes through it stay until they break.
   void leave_out(std::size_t index, const NodeDevice& device, const std::string& why);
   /// Leaves out what is gone, opens what is left out and due, closes what was left out and is held by nobody. May take
@@ -123,8 +123,8 @@ class VerbsNode {
     explicit ConnectTurn(std::shared_ptr<std::atomic<std::uint32_t>> count) : count_(std::move(count)) {}
     std::shared_ptr<std::atomic<std::uint32_t>> count_;  ///< Shared: a turn may end after the node.
   };
-  /// Nothing at the limit; then `why` is what the client is told.
-  std::optional<ConnectTurn> take_connect_turn(std::string* why);
+  /// Errors: kBusy at the limit; the client is told the text.
+  Result<ConnectTurn, Failure> take_connect_turn();
 
   /// Queue pairs are counted, so that clients cannot use up the devices. False at the limit.
   bool take_queue_pair();
@@ -155,8 +155,8 @@ class VerbsNode {
   };
 
   VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<std::byte> arena, Clock& clock);
-  Result<std::shared_ptr<NodeDevice>> equip(verbs::OpenDevice device, std::string* why) const;
-  Result<std::shared_ptr<NodeDevice>> open_one(const verbs::DeviceWish& wish, std::string* why) const;
+  Result<std::shared_ptr<NodeDevice>, Failure> equip(verbs::OpenDevice device) const;
+  Result<std::shared_ptr<NodeDevice>, Failure> open_one(const verbs::DeviceWish& wish) const;
   Slot& add_slot(verbs::DeviceWish wish);
   void put_off(Slot& slot, std::string why) const;
   void tell_watches(std::size_t index);

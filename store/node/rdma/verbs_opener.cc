@@ -14,16 +14,16 @@ VerbsOpener::VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& 
 
 VerbsOpener::~VerbsOpener() { stop(); }
 
-VerbsNode* VerbsOpener::open(std::string* why) {
-  KV_ASSERT(!node_ && why != nullptr);
+Result<VerbsNode*, Failure> VerbsOpener::open() {
+  KV_ASSERT(!node_);
   if (!provider_) {
-    auto loaded = verbs::load_verbs(why);
-    if (!loaded) return nullptr;
+    auto loaded = verbs::load_verbs();
+    if (!loaded) return loaded.error();
     provider_ = std::move(*loaded);
   }
-  auto made = VerbsNode::open(*provider_, config_, arena_, clock_, why);
+  auto made = VerbsNode::open(*provider_, config_, arena_, clock_);
   may_come_ = !made && made.error() == Errc::kUnavailable;
-  if (!made) return nullptr;
+  if (!made) return made.error();
   node_ = std::move(*made);
   return node_.get();
 }
@@ -34,13 +34,12 @@ void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> op
   thread_ = std::thread([this, pause, opened = std::move(opened)] {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, pause, [this] { return is_stopped_.load(); })) {
-      std::string why;
       if (node_) {
         node_->check_devices([this] { return is_stopped_.load(); });
-      } else if (VerbsNode* const node = open(&why)) {
-        opened(*node);
+      } else if (const auto node = open()) {
+        opened(**node);
       } else if (!may_come_) {
-        spdlog::warn("rdma: a device is there now, but {}; restart the node to try it again", why);
+        spdlog::warn("rdma: a device is there now, but {}; restart the node to try it again", node.error().text);
         return;
       }
     }

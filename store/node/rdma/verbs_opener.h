@@ -23,8 +23,8 @@ class VerbsOpener {
   VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& clock);
   ~VerbsOpener();  ///< stop(), then closes the devices.
 
-  /// nullptr: nothing could be opened, and `why` says why not. May take long.
-  VerbsNode* open(std::string* why);
+  /// Errors: nothing could be opened; the text says why not. May take long.
+  Result<VerbsNode*, Failure> open();
   /// Looks every `pause`, on a thread of its own, for devices that are left out. If nothing was opened yet, it looks
   /// for the first device that can be, and calls `opened` on that thread, once. It does not look if that cannot change
   /// by itself: without libibverbs, or with a limit that forbids to register memory, only a new start helps.

@@ -56,18 +56,17 @@ VerbsThread::VerbsThread(VerbsNode& node, asio::any_io_executor executor)
       }) {}
 
 bool VerbsThread::is_in_use(std::size_t index, const NodeDevice& device) const {
-  std::string ignored;
-  return node_.device(index, &ignored).get() == &device;
+  const auto in_use = node_.device(index);
+  return in_use && in_use->get() == &device;
 }
 
-std::shared_ptr<DeviceLoop> VerbsThread::loop(std::size_t index, const std::shared_ptr<NodeDevice>& device,
-                                              std::string* why) {
+Result<std::shared_ptr<DeviceLoop>, Failure> VerbsThread::loop(std::size_t index,
+                                                               const std::shared_ptr<NodeDevice>& device) {
   KV_ASSERT(index < loops_.size() && device != nullptr);
   if (const auto& kept = loops_[index]; kept && kept->device() == device) return kept;
   auto started = DeviceLoop::start(node_, index, device, executor_);
   if (!started) {
-    *why = device->open.wish.device + ": no completion queue: " + started.error().message();
-    return nullptr;
+    return Failure(started.error(), device->open.wish.device + ": no completion queue: " + started.error().message());
   }
   // Asked for after leave_out() it would be kept for good. Asked for before, the watch is told after this.
   if (is_in_use(index, *device)) loops_[index] = *started;

@@ -43,8 +43,8 @@ class VerbsThread {
 
   VerbsNode& node() { return node_; }
   /// Made for the first to ask. Whoever has lanes on the device holds it too: they may outlast the device's use.
-  /// nullptr: the device gives no completion queue, and `why` says so.
-  std::shared_ptr<DeviceLoop> loop(std::size_t index, const std::shared_ptr<NodeDevice>& device, std::string* why);
+  /// Errors: the device gives no completion queue. Never nullptr.
+  Result<std::shared_ptr<DeviceLoop>, Failure> loop(std::size_t index, const std::shared_ptr<NodeDevice>& device);
   void stop();  ///< The loops end; completions that come later are taken by nobody.
 
  private:

@@ -42,7 +42,7 @@ LentRegions::Loan::~Loan() {
   lent_.end_loan(file, bytes);
 }
 
-Result<std::shared_ptr<LentRegions::Loan>> LentRegions::admit(std::unique_ptr<MappedRegion> region, std::string* why) {
+Result<std::shared_ptr<LentRegions::Loan>, Failure> LentRegions::admit(std::unique_ptr<MappedRegion> region) {
   const std::uint64_t bytes = region->lent_bytes();
   const std::lock_guard lock(mutex_);
   const auto known = files_.find(region->file());
@@ -50,14 +50,14 @@ Result<std::shared_ptr<LentRegions::Loan>> LentRegions::admit(std::unique_ptr<Ma
   const std::uint64_t added = bytes > before ? bytes - before : 0;
   if (added > config_.bytes_max - std::min(bytes_, config_.bytes_max)) {
     ++refused_;
-    *why = "region bytes: " + std::to_string(bytes) + ", all sessions lend " + std::to_string(bytes_) +
-           " already, at most " + std::to_string(config_.bytes_max) + " (region-bytes-max-node)";
-    return error_code(Errc::kBusy);
+    return Failure(Errc::kBusy, "region bytes: " + std::to_string(bytes) + ", all sessions lend " +
+                                    std::to_string(bytes_) + " already, at most " + std::to_string(config_.bytes_max) +
+                                    " (region-bytes-max-node)");
   }
   if (count_ >= config_.count_max) {
     ++refused_;
-    *why = "regions: all sessions lend " + std::to_string(count_) + ", the most that this node takes";
-    return error_code(Errc::kBusy);
+    return Failure(Errc::kBusy,
+                   "regions: all sessions lend " + std::to_string(count_) + ", the most that this node takes");
   }
   ++files_[region->file()][bytes];
   bytes_ += added;

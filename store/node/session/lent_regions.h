@@ -57,8 +57,8 @@ class LentRegions {
     std::unique_ptr<MappedRegion> region_;
   };
 
-  /// Errors: kBusy at a bound; `*why` names it.
-  Result<std::shared_ptr<Loan>> admit(std::unique_ptr<MappedRegion> region, std::string* why);
+  /// Errors: kBusy at a bound; the text names it.
+  Result<std::shared_ptr<Loan>, Failure> admit(std::unique_ptr<MappedRegion> region);
   /// Looks for holes and enters the pages; then calls `then` on `executor` with the first hole's offset, if there is
   /// one. Ends early, with nothing said of holes, once `*abandoned` is true.
   void prepare(std::shared_ptr<Loan> loan, std::shared_ptr<const std::atomic<bool>> abandoned,

@@ -61,8 +61,7 @@ void MessageAnswers::stream(Answer& answer) {
   answer.goes_by_stream = true;
   const std::vector<std::byte> frames = std::exchange(answer.frames, {});
   for (std::span<const std::byte> kept = frames; !kept.empty();) {
-    std::string why;
-    const auto frame = take_frame(kept, &why);
+    const auto frame = take_frame(kept);
     KV_ASSERT(frame);  // append_frame() wrote it
     writer_.send(frame->header, frame->table);
   }

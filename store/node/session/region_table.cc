@@ -69,11 +69,10 @@ void RegionTable::on_add(const Frame& frame) {
     ++coming_count_;
     return is_ready(id, region, std::nullopt);
   }
-  std::string why;
-  auto mapped = MappedRegion::map(fd, request->bytes(), &why);
-  if (!mapped) return session_.refuse(frame, mapped.error(), why);
-  auto loan = session_.node.lent->admit(std::move(*mapped), &why);
-  if (!loan) return session_.refuse(frame, loan.error(), why);
+  auto mapped = MappedRegion::map(fd, request->bytes());
+  if (!mapped) return session_.refuse(frame, mapped.error());
+  auto loan = session_.node.lent->admit(std::move(*mapped));
+  if (!loan) return session_.refuse(frame, loan.error());
   const auto region = std::make_shared<Region>(*this, request->bytes());
   region->map(std::move(*loan));
   ++coming_count_;

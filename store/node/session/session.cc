@@ -333,9 +333,8 @@ void Session::on_message(std::span<const std::byte> message) {
     writer.flush();
     terminate(SessionEnd::kBadFrame);
   };
-  std::string why;
-  const auto frame = take_frame(message, &why);
-  if (!frame) return bad(FrameType::kHello, 0, why);
+  const auto frame = take_frame(message);
+  if (!frame) return bad(FrameType::kHello, 0, frame.error().text);
   const FrameType type = frame->header.type;
   const std::uint64_t request_id = frame->header.request_id;
   if (frame->header.flags != 0)

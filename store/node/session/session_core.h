@@ -48,6 +48,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
     });
   }
   /// An error as the last answer to `frame`.
+  void refuse(const Frame& frame, const Failure& failure) { refuse(frame, failure.code, failure.text); }
   void refuse(const Frame& frame, error_code code, const std::string& message) {
     replies.refuse(frame.header.type, frame.header.request_id, code, message);
   }

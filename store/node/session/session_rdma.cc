@@ -61,9 +61,8 @@ void SessionRdma::on_connect(const Frame& frame) {
       if (other.lane == each->lane())
         return fail(Errc::kBadRequest, field + "lane: " + std::to_string(each->lane()) + ", twice");
     }
-    std::string why;
-    const auto end = verbs::decode(each->end(), &why);
-    if (!end) return fail(Errc::kBadRequest, field + why);
+    const auto end = verbs::decode(each->end());
+    if (!end) return fail(Errc::kBadRequest, field + end.error().text);
     offers.push_back({each->lane(), *end, each->messages()});
   }
   const auto job = std::make_shared<SessionJob>(session_.shared_from_this());

@@ -13,20 +13,15 @@ std::size_t SessionTable::allowed(std::size_t free) const {
   return static_cast<std::size_t>(ratio * static_cast<double>(free) + 1e-9);
 }
 
-std::shared_ptr<SessionTable::Seat> SessionTable::admit(const std::string& peer, TimePoint now, Refusal* why) {
+Result<std::shared_ptr<SessionTable::Seat>, SessionTable::Refusal> SessionTable::admit(const std::string& peer,
+                                                                                       TimePoint now) {
   const std::lock_guard lock(mutex_);
   const auto own = [&] {
     const auto found = peers_.find(peer);
     return found == peers_.end() ? 0 : found->second;
   };
-  if (size_ >= config_.count_max && !end_one_idle(nullptr, now)) {
-    *why = Refusal::kFull;
-    return nullptr;
-  }
-  if (own() > 0 && own() >= allowed(config_.count_max - size_) && !end_one_idle(&peer, now)) {
-    *why = Refusal::kPeer;
-    return nullptr;
-  }
+  if (size_ >= config_.count_max && !end_one_idle(nullptr, now)) return Refusal::kFull;
+  if (own() > 0 && own() >= allowed(config_.count_max - size_) && !end_one_idle(&peer, now)) return Refusal::kPeer;
   const auto seat = std::make_shared<Seat>();
   seat->peer_ = peer;
   seat->idle_since_ = now.time_since_epoch().count();

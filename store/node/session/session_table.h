@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/result.h"
 
 namespace kv {
 
@@ -59,7 +60,7 @@ class SessionTable {
   enum class Refusal : std::uint8_t { kFull, kPeer };
   /// A seat, or why there is none. `end`: called when the session is chosen to make room, perhaps within another
   /// admit().
-  std::shared_ptr<Seat> admit(const std::string& peer, TimePoint now, Refusal* why);
+  Result<std::shared_ptr<Seat>, Refusal> admit(const std::string& peer, TimePoint now);
   void set_end(const std::shared_ptr<Seat>& seat, std::function<void()> end);
   void stay(const std::shared_ptr<Seat>& seat);  ///< It was chosen, and is not idle any more.
   void leave(const std::shared_ptr<Seat>& seat);

@@ -8,9 +8,8 @@ void SpaceDoor::on_open(const Frame& frame) {
   const auto* request = read_table<wire::OpenRequest>(frame.table);
   if (request == nullptr || request->record() == nullptr)
     return session_.refuse(frame, Errc::kBadRequest, "open: the table fails verification or lacks `record`");
-  std::string why;
-  const auto record = NamespaceRecord::parse(request->record()->string_view(), &why);
-  if (!record) return session_.refuse(frame, record.error(), why);
+  const auto record = NamespaceRecord::parse(request->record()->string_view());
+  if (!record) return session_.refuse(frame, record.error());
   NodeContext& node = session_.node;
   std::size_t count = 0;
   const auto space = node.store.with([&](Store& store) {

@@ -360,8 +360,7 @@ void SpillDriver::open_disk() {
   };
   bool is_said = false;
   while (!stopping_) {
-    std::string why;
-    auto opened = open_([&] { accept(""); }, &why);
+    auto opened = open_([&] { accept(""); });
     if (opened) {
       disk_ = std::move(*opened);
       KV_ASSERT(disk_ != nullptr && open_disk_ == nullptr);
@@ -373,12 +372,13 @@ void SpillDriver::open_disk() {
       open_disk_ = disk_.get();
       break;
     }
-    set_trouble("open: " + why);
+    const Failure failure = opened.error();
+    set_trouble("open: " + failure.text);
     if (!std::exchange(is_said, true)) {
-      spdlog::error("spill: off: {}; the disk is tried again every {} s", why,
+      spdlog::error("spill: off: {}; the disk is tried again every {} s", failure.text,
                     std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
     }
-    accept(is_refusal(opened.error()) ? why : "");
+    accept(is_refusal(failure.code) ? failure.text : "");
     wait(config_.retry_after);
   }
   accept("");
@@ -422,9 +422,9 @@ error_code SpillDriver::load_once() {
   };
   const error_code error = disk_->load(
       [&](const NamespaceId&, const std::string& text) {
-        std::string why;
-        const auto record = NamespaceRecord::parse(text, &why);
-        if (!record) return spdlog::warn("spill: the record of a namespace on disk cannot be used: {}", why);
+        const auto record = NamespaceRecord::parse(text);
+        if (!record)
+          return spdlog::warn("spill: the record of a namespace on disk cannot be used: {}", record.error().text);
         store_.with([&](Store& store) { store.load_namespace(*record); });
       },
       [&](const DiskRecord& record) {

@@ -14,8 +14,7 @@ using nlohmann::json;
 
 /// The field of a record by which people know a namespace.
 std::string model_of(const std::string& record) {
-  std::string ignored;
-  const auto parsed = NamespaceRecord::parse(record, &ignored);
+  const auto parsed = NamespaceRecord::parse(record);
   return record.empty() ? "(record lost)" : parsed ? std::string(parsed->field("model")) : "(record unreadable)";
 }
 

@@ -34,7 +34,7 @@ std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only
   DiskOpening opening;
   auto disk = RocksDisk::open({.path = options.path, .read_only = read_only}, &opening);
   if (!disk) {
-    err << "kvstore-node spill: " << opening.text << "\n";
+    err << "kvstore-node spill: " << disk.error().text << "\n";
     return nullptr;
   }
   if (!opening.text.empty()) err << "kvstore-node spill: " << opening.text << "\n";
