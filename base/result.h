@@ -6,6 +6,7 @@
 //   assert.h     KV_ASSERT: stops a bug where it is first seen, in release builds too
 //   clock.h      time that is handed in: the machine's, or a simulation's
 //   event.h      one coroutine wakes another on the same executor
+//   owner.h      keeps memory that somebody else works with
 //   back_off.h   when to try again what has failed
 //   checksum.h   the checksum that travels with every block
 //   printable.h  foreign text, made safe for a log or a terminal

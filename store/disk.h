@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/owner.h"
 #include "base/result.h"
 #include "index/block_hash.h"
 
@@ -57,7 +58,7 @@ struct DiskWrite {
 /// A block that was read. Owns its memory. Nothing in it is verified: the reader compares bytes with checksums, and
 /// those are bound to the block's name.
 struct DiskBlock {
-  std::shared_ptr<const void> owner;  ///< Of what the spans show.
+  Owner owner;  ///< Of what the spans show.
   std::span<const std::byte> bytes;
   std::span<const std::uint64_t> checksums;
 };

@@ -21,7 +21,7 @@ constexpr std::uint64_t kTurnBytes = 4 << 20;
 
 void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
                        std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done, int fd,
-                       const void* owner) {
+                       OwnerId owner) {
   if (closed_) {
     if (done) done(false);
     return;
@@ -29,12 +29,12 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   header.payload_bytes = 0;
   for (const auto& part : payload) header.payload_bytes += part.size();
   const bool copies = header.payload_bytes <= kCopyBytes;
-  const bool may_be_taken_back = owner != nullptr && !copies;
+  const bool may_be_taken_back = owner && !copies;
 
   // A small frame joins the last piece, so that many leave in one call. Not if that piece borrows, carries a
   // descriptor, may be taken back, is being written (its vector must not move) or is large already.
   const bool joins = fd < 0 && !may_be_taken_back && !pieces_.empty() && pieces_.back().borrowed.empty() &&
-                     !pieces_.back().fd && pieces_.back().owner == nullptr && !pieces_.back().done &&
+                     !pieces_.back().fd && !pieces_.back().owner && !pieces_.back().done &&
                      (pieces_.size() > 1 || offset_ == 0) && pieces_.back().owned.size() < 4 * kCopyBytes;
   if (!joins) pieces_.emplace_back();
   std::vector<std::byte>& bytes = pieces_.back().owned;
@@ -69,7 +69,7 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
 
 /// How many pieces at the front belong to a frame of `owner` of which some bytes have left. Once its first piece has
 /// left whole, the frame shows by pieces at the front that begin none.
-std::size_t FrameWriter::begun_count(const void* owner) const {
+std::size_t FrameWriter::begun_count(OwnerId owner) const {
   std::size_t count = 0;
   for (; count < pieces_.size() && pieces_[count].owner == owner; ++count) {
     if (pieces_[count].begins_frame && (count > 0 || offset_ == 0)) break;
@@ -79,8 +79,8 @@ std::size_t FrameWriter::begun_count(const void* owner) const {
 
 /// Drops the frames of `owner` of which no byte has left. Returns their pending calls, not made yet: those may well
 /// come back here.
-std::vector<std::function<void(bool)>> FrameWriter::drop_unbegun(const void* owner) {
-  KV_ASSERT(owner != nullptr);  // the owner of frames that borrow nothing
+std::vector<std::function<void(bool)>> FrameWriter::drop_unbegun(OwnerId owner) {
+  KV_ASSERT(owner);  // nobody is the owner of frames that borrow nothing
   std::vector<std::function<void(bool)>> pending;
   const auto is_lent = [&](const Piece& piece) { return piece.owner == owner; };
   const auto first = pieces_.begin() + static_cast<std::ptrdiff_t>(begun_count(owner));
@@ -95,12 +95,12 @@ std::vector<std::function<void(bool)>> FrameWriter::drop_unbegun(const void* own
   return pending;
 }
 
-void FrameWriter::withdraw(const void* owner) {
+void FrameWriter::withdraw(OwnerId owner) {
   const auto pending = drop_unbegun(owner);
   for (const auto& done : pending) done(false);
 }
 
-bool FrameWriter::take_back(const void* owner, std::size_t bytes_max) {
+bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
   static_cast<void>(drop_unbegun(owner));
   const std::size_t begun = begun_count(owner);
   std::size_t rest_bytes = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/event.h"
+#include "base/owner.h"
 #include "transport/frame.h"
 #include "transport/stream.h"
 
@@ -29,11 +30,11 @@ class FrameWriter {
   /// call flush() after a batch.
   void send(FrameHeader header, std::span<const std::byte> table,
             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool sent)> done = nullptr,
-            int fd = -1, const void* owner = nullptr);
+            int fd = -1, OwnerId owner = {});
 
   /// Drops those frames of `owner` that borrow and of which no byte has left, and calls their done(false). A frame that
   /// has begun goes on: without its rest, the peer would take the next frame for that rest.
-  void withdraw(const void* owner);
+  void withdraw(OwnerId owner);
 
   /// Writes what the stream takes now; the rest is left to run().
   void flush();
@@ -49,7 +50,7 @@ class FrameWriter {
   /// Gives `owner` its payloads back at once. Frames that have not begun are dropped; of the one that has, the rest is
   /// copied. `done` is not called. Returns false, and goes on borrowing for that frame, if the rest is more than
   /// `bytes_max`: then the stream has to be ended.
-  bool take_back(const void* owner, std::size_t bytes_max);
+  bool take_back(OwnerId owner, std::size_t bytes_max);
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();
 
@@ -65,13 +66,13 @@ class FrameWriter {
     std::span<const std::byte> borrowed;  ///< a part of a large payload.
     std::function<void(bool)> done;       ///< On the last piece of a frame that borrows.
     Descriptor fd;
-    const void* owner = nullptr;  ///< Of a frame that may be taken back or withdrawn.
-    bool begins_frame = false;    ///< Such a frame's header and table are a piece of their own: this one.
+    OwnerId owner;              ///< Of a frame that may be taken back or withdrawn.
+    bool begins_frame = false;  ///< Such a frame's header and table are a piece of their own: this one.
     std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
   };
   bool write_some();  ///< False if nothing is queued, or the stream would block or broke.
-  std::size_t begun_count(const void* owner) const;
-  std::vector<std::function<void(bool)>> drop_unbegun(const void* owner);
+  std::size_t begun_count(OwnerId owner) const;
+  std::vector<std::function<void(bool)>> drop_unbegun(OwnerId owner);
 
   Stream& stream_;
   Event wake_, room_;

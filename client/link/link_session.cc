@@ -291,10 +291,13 @@ void LinkSession::send_descriptor(FrameType type, std::uint64_t request_id,
 
 void LinkSession::send_lent(FrameType type, const Call& lender, const flatbuffers::FlatBufferBuilder& builder,
                             std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done) {
-  writer_.send(header_of(type, lender.request_id()), table_of(builder), payload, std::move(done), /*fd=*/-1, &lender);
+  writer_.send(header_of(type, lender.request_id()), table_of(builder), payload, std::move(done), /*fd=*/-1,
+               OwnerId(&lender));
 }
 
-bool LinkSession::take_back(const Call& lender, std::size_t bytes_max) { return writer_.take_back(&lender, bytes_max); }
+bool LinkSession::take_back(const Call& lender, std::size_t bytes_max) {
+  return writer_.take_back(OwnerId(&lender), bytes_max);
+}
 
 void LinkSession::send_small(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                              std::size_t answer_bytes) {

@@ -105,8 +105,7 @@ class SimSpill final : public Spill {
     writing_->arm(clock_.now() + delay, [this] { write(); });
   }
 
-  void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void>,
-            ReadDone done) override {
+  void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter, ReadDone done) override {
     if (is_dead_) return done(Errc::kDiskFailed);
     reads_.push_back(clock_.make_alarm(executor_));
     const auto at = std::prev(reads_.end());

@@ -29,7 +29,7 @@ class FrameWriterTest : public testing::Test {
   static constexpr std::size_t kLarge = FrameWriter::kCopyBytes + 1;
 
   void send(std::uint64_t id, std::span<const std::byte> table = {}, std::span<const std::byte> payload = {},
-            std::function<void(bool)> done = nullptr, int fd = -1, const void* owner = nullptr) {
+            std::function<void(bool)> done = nullptr, int fd = -1, OwnerId owner = {}) {
     FrameHeader header;
     header.type = FrameType::kGet;
     header.request_id = id;
@@ -261,17 +261,17 @@ TEST_F(FrameWriterTest, WhatIsTakenBackIsCompletedIfItHasBegunAndElseNotSentAtAl
     int done = 0;
     send(1, pattern(10, 1), memory[0],
          taken >= kFrameHeaderBytes + 10 + kLarge ? [&](bool) { ++done; } : std::function<void(bool)>(never), -1,
-         &mine);
-    send(2, pattern(11, 2), memory[1], never, -1, &mine);
+         OwnerId(&mine));
+    send(2, pattern(11, 2), memory[1], never, -1, OwnerId(&mine));
     send(
-        3, pattern(12, 3), memory[2], [&](bool whole) { done += whole; }, -1, &others);
+        3, pattern(12, 3), memory[2], [&](bool whole) { done += whole; }, -1, OwnerId(&others));
     send(4, pattern(13, 4));
     std::size_t left = taken;
     stream.write_bytes_max = [&] { return std::exchange(left, 0); };
     writer.flush();
-    EXPECT_TRUE(writer.take_back(&mine, kLarge));
+    EXPECT_TRUE(writer.take_back(OwnerId(&mine), kLarge));
     for (std::size_t i = 0; i < 2; ++i) std::fill(memory[i].begin(), memory[i].end(), std::byte{0xA5});
-    EXPECT_TRUE(writer.take_back(&mine, 0)) << "there is nothing left to take back";
+    EXPECT_TRUE(writer.take_back(OwnerId(&mine), 0)) << "there is nothing left to take back";
     stream.write_bytes_max = [] { return SIZE_MAX; };
     writer.flush();
     EXPECT_EQ(writer.queued_bytes(), 0u);
@@ -292,11 +292,11 @@ TEST_F(FrameWriterTest, ARestThatIsTooLargeToBeCopiedIsLeftToTheEndOfTheStream) 
   const auto payload = pattern(kLarge, 1);
   int ended = 0;
   send(
-      1, {}, payload, [&](bool whole) { ended += !whole; }, -1, &mine);
+      1, {}, payload, [&](bool whole) { ended += !whole; }, -1, OwnerId(&mine));
   std::size_t left = kFrameHeaderBytes + 100;
   stream.write_bytes_max = [&] { return std::exchange(left, 0); };
   writer.flush();
-  EXPECT_FALSE(writer.take_back(&mine, kLarge - 101));
+  EXPECT_FALSE(writer.take_back(OwnerId(&mine), kLarge - 101));
   EXPECT_EQ(ended, 0);
   writer.close();
   EXPECT_EQ(ended, 1);
@@ -339,14 +339,14 @@ TEST_F(FrameWriterTest, FramesThatWereNotBegunCanBeWithdrawn) {
   const auto payload = pattern(kLarge, 1);
   const std::span<const std::byte> parts[] = {payload};
   std::vector<int> kept, dropped;
-  const auto queue = [&](std::uint64_t id, const void* owner) {
+  const auto queue = [&](std::uint64_t id, const int* owner) {
     FrameHeader header;
     header.type = FrameType::kGet;
     header.request_id = id;
     const auto number = static_cast<int>(id);
     writer.send(
         header, pattern(24, id), parts, [&, number](bool sent) { (sent ? kept : dropped).push_back(number); }, -1,
-        owner);
+        OwnerId(owner));
   };
   queue(1, &one);
   queue(2, &two);
@@ -355,18 +355,18 @@ TEST_F(FrameWriterTest, FramesThatWereNotBegunCanBeWithdrawn) {
   queue(5, &one);
   send(6, pattern(16, 6));
   const std::size_t queued = writer.queued_bytes();
-  writer.withdraw(&two);
+  writer.withdraw(OwnerId(&two));
   EXPECT_EQ(dropped, (std::vector<int>{2}));
   EXPECT_EQ(queued - writer.queued_bytes(), kFrameHeaderBytes + 24 + kLarge);
   stream.write_bytes_max = [&]() -> std::size_t { return stream.output.empty() ? 10 : 0; };
   writer.flush();  // the first is begun
-  writer.withdraw(&one);
+  writer.withdraw(OwnerId(&one));
   EXPECT_EQ(dropped, (std::vector<int>{2, 3, 5}));
   stream.write_bytes_max = [] { return SIZE_MAX; };
   writer.flush();
   EXPECT_EQ(kept, (std::vector<int>{1}));
   EXPECT_EQ(writer.queued_bytes(), 0u);
-  writer.withdraw(&one);
+  writer.withdraw(OwnerId(&one));
   const auto messages = written();
   ASSERT_EQ(messages.size(), 3u);
   EXPECT_EQ(messages[0].id, 1u);

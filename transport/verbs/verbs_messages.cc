@@ -66,14 +66,13 @@ Result<void> VerbsMessages::post_receive(std::uint64_t index) {
   return pair_->post_receive(std::span(&piece, 1), index);
 }
 
-Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<const Stretch> before,
-                                 std::shared_ptr<const void> owner) {
+Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<const Stretch> before, Owner owner) {
   KV_ASSERT(loop_ != nullptr && !message.empty() && before.size() <= options_.write_count_max);
   if (message.size() > options_.bytes_max) return Errc::kTooLarge;
   if (is_broken_) return Errc::kUnavailable;
   if (free_.empty()) return Errc::kBusy;
   const std::uint64_t index = free_.back();
-  KV_ASSERT(index >= options_.count && owners_[index] == nullptr);
+  KV_ASSERT(index >= options_.count && !owners_[index]);
   std::memcpy(buffer(index).data(), message.data(), message.size());
   // All pieces first: requests hold spans into the vector.
   pieces_.clear();
@@ -103,7 +102,7 @@ Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<c
 }
 
 void VerbsMessages::on_completion(const Completion& completion) {
-  std::shared_ptr<const void> owner;  // let go last: it may take this object along
+  Owner owner;  // let go last: it may take this object along
   if (!completion.is_receive && completion.is_last) {
     // One of ours, and outstanding: each SEND buffer is either free or posted.
     KV_ASSERT(completion.id >= options_.count && completion.id < 2ull * options_.count);

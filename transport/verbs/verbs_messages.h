@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/owner.h"
 #include "transport/verbs/completion_loop.h"
 #include "transport/verbs/verbs.h"
 #include "transport/verbs/verbs_mover.h"
@@ -56,8 +57,7 @@ class VerbsMessages {
 
   /// Writes `before`, at most write_count_max, and then sends; the message's bytes are copied. Requires attach().
   /// Errors: kTooLarge; kBusy: `count` have not arrived yet; kUnavailable: it is broken; the device's.
-  Result<void> send(std::span<const std::byte> message, std::span<const Stretch> before = {},
-                    std::shared_ptr<const void> owner = nullptr);
+  Result<void> send(std::span<const std::byte> message, std::span<const Stretch> before = {}, Owner owner = {});
   bool has_room() const { return !is_broken_ && !free_.empty(); }  ///< send() is neither busy nor unavailable.
   void fail();                                                     ///< Ends it. Idempotent.
   bool is_broken() const { return is_broken_; }
@@ -76,8 +76,8 @@ class VerbsMessages {
   void watch();
 
   MessagesOptions options_;
-  std::unique_ptr<std::byte[]> memory_;              ///< `count` buffers for RECVs, then `count` for SENDs.
-  std::vector<std::shared_ptr<const void>> owners_;  ///< By buffer, of those that are not free.
+  std::unique_ptr<std::byte[]> memory_;  ///< `count` buffers for RECVs, then `count` for SENDs.
+  std::vector<Owner> owners_;            ///< By buffer, of those that are not free.
   std::unique_ptr<MemoryRegion> region_;
   std::unique_ptr<QueuePair> pair_;  ///< Goes before the memory that it touches.
   CompletionLoop* loop_ = nullptr;

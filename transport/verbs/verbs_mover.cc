@@ -15,7 +15,7 @@ struct VerbsMover::Job {
   Direction direction{};
   std::vector<Stretch> stretches;
   std::vector<std::size_t> segment_ends;
-  std::shared_ptr<const void> owner;
+  Owner owner;
   OnSegment on_segment;
   std::unique_ptr<Alarm> alarm;
   std::size_t stretch = 0, offset = 0;  ///< What is posted next.
@@ -62,7 +62,7 @@ VerbsMover::~VerbsMover() {
 }
 
 Async<void> VerbsMover::move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
-                             std::shared_ptr<const void> owner, TimePoint deadline, OnSegment on_segment) {
+                             Owner owner, TimePoint deadline, OnSegment on_segment) {
   KV_ASSERT(std::is_sorted(segment_ends.begin(), segment_ends.end()));
   KV_ASSERT((segment_ends.empty() ? 0 : segment_ends.back()) == stretches.size());
   for (const Stretch& each : stretches) KV_ASSERT(!each.local.empty() && each.local.size() < 1ull << 32);
@@ -240,10 +240,10 @@ void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
   end(*job, job->landed == job->segment_ends.size() ? error_code() : broken_);
 }
 
-void VerbsMover::stop(const void* owner) {
+void VerbsMover::stop(OwnerId owner) {
   std::vector<std::shared_ptr<Job>> stopped;
   std::erase_if(waiting_, [&](const auto& job) {
-    if (job->owner.get() != owner) return false;
+    if (job->owner.id() != owner) return false;
     stopped.push_back(job);
     return true;
   });

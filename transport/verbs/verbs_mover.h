@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/event.h"
+#include "base/owner.h"
 #include "transport/verbs/completion_loop.h"
 #include "transport/verbs/verbs.h"
 
@@ -63,11 +64,11 @@ class VerbsMover {
   /// mover was broken before; operation_aborted on cancellation, which breaks the mover, and when the mover is
   /// destroyed.
   Async<void> move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
-                   std::shared_ptr<const void> owner, TimePoint deadline, OnSegment on_segment);
+                   Owner owner, TimePoint deadline, OnSegment on_segment);
 
   /// Posts nothing more of the moves with this owner. They end with kCancelled once what was posted has landed, or
   /// successfully if that was everything. Other moves go on.
-  void stop(const void* owner);
+  void stop(OwnerId owner);
   /// Puts the queue pair into ERROR: all moves end with `why` as soon as they are flushed.
   void fail(error_code why);
   bool is_broken() const { return static_cast<bool>(broken_); }

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/owner.h"
 #include "base/result.h"
 #include "transport/verbs/verbs_mover.h"
 
@@ -40,7 +41,7 @@ struct MoveOutcome {
 /// Slots on their way to the client right before a message, and what keeps them; see VerbsMessages.
 struct MessageCargo {
   std::vector<verbs::Stretch> stretches;
-  std::shared_ptr<const void> owner;
+  Owner owner;
 };
 
 }  // namespace kv

@@ -28,7 +28,7 @@ struct SessionLanes::Moving {
 
   SessionLanes& lanes;
   std::shared_ptr<bool> alive;  ///< Whether `lanes` is.
-  std::shared_ptr<const void> owner;
+  Owner owner;
   std::function<void(const Outcome&)> ended;
   Outcome outcome;
   std::size_t left = 0;
@@ -301,8 +301,7 @@ std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::sp
 }
 
 void SessionLanes::move(Direction direction, std::span<const Placement> placements, std::span<const RemoteSlice> region,
-                        std::uint32_t lanes, std::shared_ptr<const void> owner,
-                        std::function<void(const Outcome&)> ended) {
+                        std::uint32_t lanes, Owner owner, std::function<void(const Outcome&)> ended) {
   std::vector<std::uint32_t> usable;
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (((lanes & up()) >> lane & 1u) != 0) usable.push_back(lane);
@@ -332,7 +331,7 @@ asio::awaitable<void> SessionLanes::move_on(std::shared_ptr<VerbsMover> mover, D
                                             std::vector<Stretch> stretches, TimePoint deadline,
                                             std::shared_ptr<Moving> moving, std::uint32_t lane) {
   std::vector<std::size_t> one_segment{stretches.size()};
-  std::shared_ptr<const void> owner = moving->owner;
+  Owner owner = moving->owner;
   const auto moved = co_await mover->move(direction, std::move(stretches), std::move(one_segment), std::move(owner),
                                           deadline, nullptr);
   moving->lane_ended(lane, moved ? error_code() : moved.error());
@@ -355,7 +354,7 @@ bool SessionLanes::send_message(std::span<const std::byte> message, Cargo cargo)
   return sent.has_value();
 }
 
-void SessionLanes::stop(const void* owner) {
+void SessionLanes::stop(OwnerId owner) {
   for (const Lane& lane : lanes_) {
     if (lane.mover) lane.mover->stop(owner);
   }

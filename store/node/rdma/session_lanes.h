@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/owner.h"
 #include "store/node/rdma/remote_memory.h"
 #include "store/node/rdma/verbs_thread.h"
 #include "transport/verbs/verbs_messages.h"
@@ -70,9 +71,9 @@ class SessionLanes {
   /// executor, perhaps before move() returns. `owner` is held as long as a device may touch the slots, which after a
   /// failure is longer; it also names the moves for stop(). Slots lie in the arena.
   void move(verbs::Direction direction, std::span<const Placement> placements, std::span<const RemoteSlice> region,
-            std::uint32_t lanes, std::shared_ptr<const void> owner, std::function<void(const Outcome&)> ended);
+            std::uint32_t lanes, Owner owner, std::function<void(const Outcome&)> ended);
   /// Nothing more of these moves is begun; they end with kCancelled unless all had been.
-  void stop(const void* owner);
+  void stop(OwnerId owner);
   void fail_all();  ///< Ends all lanes and their moves.
 
  private:

@@ -40,8 +40,8 @@ Placement BlockPath::placement(std::size_t index, std::uint64_t begin, std::span
   return {slot, offset(index, begin, slot.size())};
 }
 
-void BlockPath::move(verbs::Direction direction, std::span<const Placement> placements,
-                     std::shared_ptr<const void> owner, std::function<void(const MoveOutcome&)> ended) const {
+void BlockPath::move(verbs::Direction direction, std::span<const Placement> placements, Owner owner,
+                     std::function<void(const MoveOutcome&)> ended) const {
   KV_ASSERT(way() == Path::kVerbs && !placements.empty());
   rdma_->move(direction, placements, region_->remote(), reach_, std::move(owner), std::move(ended));
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/owner.h"
 #include "store/node/metrics.h"
 #include "store/node/session/region_table.h"
 #include "store/node/session/session_rdma.h"
@@ -46,9 +47,9 @@ class BlockPath {
   // RDMA. Requires a region that is reached so.
   Placement placement(std::size_t index, std::uint64_t begin, std::span<std::byte> slot) const;
   /// As SessionRdma::move. Requires way() == Path::kVerbs.
-  void move(verbs::Direction direction, std::span<const Placement> placements, std::shared_ptr<const void> owner,
+  void move(verbs::Direction direction, std::span<const Placement> placements, Owner owner,
             std::function<void(const MoveOutcome&)> ended) const;
-  void stop(const void* owner) const {
+  void stop(OwnerId owner) const {
     if (rdma_ != nullptr) rdma_->stop(owner);
   }
   std::optional<std::vector<verbs::Stretch>> cargo(std::span<const Placement> placements) const;

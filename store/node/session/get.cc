@@ -159,17 +159,17 @@ bool Get::send_with_answer(MessageAnswers& messages) {
   if (!stretches) return false;
 
   // Held until the device has sent the bytes: then the slots may be used again, and the region given back.
-  struct Owner {
+  struct CargoOwner {
     std::shared_ptr<SessionCore> session;
     BlockPath path;
     std::shared_ptr<Window> window;
-    ~Owner() {
+    ~CargoOwner() {
       window.reset();
       path = {};
       session->writer.flush();  // the client may be waiting for its region
     }
   };
-  const auto owner = std::make_shared<Owner>();
+  const auto owner = std::make_shared<CargoOwner>();
   owner->session = session_;
   owner->path = path_;
   owner->window = window_;
@@ -396,7 +396,7 @@ void Get::stop_moves() {
     const auto window = part.move != 0 ? part.window.lock() : nullptr;
     if (window && (windows.empty() || windows.back() != window)) windows.push_back(window);
   }
-  for (const auto& window : windows) path_.stop(window.get());
+  for (const auto& window : windows) path_.stop(OwnerId(window.get()));
 }
 
 // -- what the client is told
@@ -416,7 +416,7 @@ void Get::tell_of(const Part& part) {
   std::vector<std::span<const std::byte>> payload;
   std::function<void(bool)> done;
   if (part.way == Path::kInline) {
-    std::vector<std::shared_ptr<const void>> owners;
+    std::vector<Owner> owners;
     for (std::size_t i = part.first; i < part.first + part.count; ++i) {
       payload.push_back(blocks_[i].bytes.subspan(begin, length));
       if (blocks_[i].owner) owners.push_back(blocks_[i].owner);
@@ -437,7 +437,7 @@ void Get::tell_of(const Part& part) {
                                    static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(part.count),
                                    checksums);
       },
-      payload, std::move(done), in_flight_.get());
+      payload, std::move(done), OwnerId(in_flight_.get()));
   node_.metrics.add_bytes_out(part.way, part.count * length);
   if (order_.segment_ends.size() > 1) return;
   // With one segment a block is not needed again: what was read from disk may go as soon as it has left.
@@ -475,7 +475,7 @@ void Get::write_sums(const Part& part, std::uint64_t* sums) const {
 void Get::cancel() {
   is_cancelled_ = true;
   stop_moves();
-  if (in_flight_) session_->writer.withdraw(in_flight_.get());
+  if (in_flight_) session_->writer.withdraw(OwnerId(in_flight_.get()));
   if (wake_ != nullptr) wake_->set();
 }
 

@@ -77,7 +77,7 @@ class Get : public std::enable_shared_from_this<Get> {
   struct ReadyBlock {
     std::span<const std::byte> bytes;
     std::span<const std::uint64_t> checksums;
-    std::shared_ptr<const void> owner;  ///< Of what was read from disk. nullptr: the arena.
+    Owner owner;  ///< Of what was read from disk. nullptr: the arena.
   };
   /// Some blocks of one segment, all going the same way.
   struct Part {

@@ -383,7 +383,7 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
 
 void Put::finish() {
   const std::shared_ptr<Put> keep = shared_from_this();
-  path_.stop(staged_.get());
+  path_.stop(OwnerId(staged_.get()));
   staged_.reset();
   // A put that failed was answered, also if it still waited for memory, with nothing staged that could be missing.
   const bool is_whole = !std::exchange(is_over_, true) && committed_ == plan_.staged.size();

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/owner.h"
 #include "store/node/metrics.h"
 #include "store/node/session/message_answers.h"
 #include "store/node/session/session_wire.h"
@@ -33,7 +34,7 @@ class Replies {
   template <class Build>
   void reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
              std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr,
-             const void* owner = nullptr) {
+             OwnerId owner = {}) {
     flatbuffers::FlatBufferBuilder& builder = cleared_builder();
     builder.Finish(build(builder));
     FrameHeader header;

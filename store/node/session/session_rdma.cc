@@ -133,9 +133,8 @@ std::optional<RemoteMemory> SessionRdma::read_memory(const Frame& frame, const w
 // -- moves
 
 void SessionRdma::move(verbs::Direction direction, std::span<const Placement> placements, const RemoteMemory& memory,
-                       std::uint32_t reach, std::shared_ptr<const void> owner,
-                       std::function<void(const MoveOutcome&)> ended) {
-  KV_ASSERT(up(reach) != 0 && owner != nullptr && (reach & ~memory.reach) == 0);
+                       std::uint32_t reach, Owner owner, std::function<void(const MoveOutcome&)> ended) {
+  KV_ASSERT(up(reach) != 0 && owner && (reach & ~memory.reach) == 0);
   const RemoteSlice& last = memory.slices.back();
   for (const Placement& each : placements) {
     // The device is given addresses: what lies past the region is somebody else's memory.

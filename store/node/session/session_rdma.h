@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/owner.h"
 #include "store/node/rdma/session_lanes.h"
 #include "store/node/session/message_answers.h"
 #include "store/node/session/session_core.h"
@@ -54,8 +55,8 @@ class SessionRdma final : public MessageChannel {
 
   /// As SessionLanes::move. Requires up(reach) != 0.
   void move(verbs::Direction direction, std::span<const Placement> placements, const RemoteMemory& memory,
-            std::uint32_t reach, std::shared_ptr<const void> owner, std::function<void(const MoveOutcome&)> ended);
-  void stop(const void* owner) {
+            std::uint32_t reach, Owner owner, std::function<void(const MoveOutcome&)> ended);
+  void stop(OwnerId owner) {
     if (lanes_) lanes_->stop(owner);
   }
   /// Runs `call`, which may take long, on another thread, then `then` here. Requires is_offered().

@@ -23,6 +23,17 @@
 
 namespace kv {
 
+/// Somebody who waits for an answer and may be gone before it comes. Does not keep whoever that is.
+class Waiter {
+ public:
+  template <class T>
+  Waiter(const std::shared_ptr<T>& object) : object_(object) {}
+  bool is_gone() const { return object_.expired(); }
+
+ private:
+  std::weak_ptr<const void> object_;
+};
+
 /// Reads blocks for sessions, and writes when memory is short. The daemon's has threads (spill_driver.h), the
 /// simulation's has none. Thread safety: all calls from any thread.
 class Spill {
@@ -35,8 +46,7 @@ class Spill {
   /// whoever waits for the block: once that is destroyed, a read that has not begun may be left out. Errors: those of
   /// read_verified(); kBusy when too much is being read, or nobody waits any more.
   using ReadDone = std::function<void(Result<DiskBlock>)>;
-  virtual void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
-                    ReadDone done) = 0;
+  virtual void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter, ReadDone done) = 0;
   /// How long reading `bytes` takes, estimated from recent reads.
   virtual std::chrono::microseconds estimate_read(std::uint64_t bytes) const = 0;
 

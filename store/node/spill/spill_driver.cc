@@ -342,8 +342,7 @@ std::string SpillDriver::trouble() const {
   return trouble_;
 }
 
-void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
-                       ReadDone done) {
+void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter, ReadDone done) {
   KV_ASSERT(block_bytes > 0);
   const Disk* const disk = open_disk_;
   if (disk == nullptr) return done(Errc::kBusy);

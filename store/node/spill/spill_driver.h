@@ -63,8 +63,7 @@ class SpillDriver final : public Spill {
   }
   void fell_behind(Duration pause) override { behind_until_ = (clock_.now() + pause).time_since_epoch().count(); }
   bool can_read() const override { return open_disk_ != nullptr && !stopping_ && !is_stuck(); }
-  void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, std::weak_ptr<const void> waiter,
-            ReadDone done) override;
+  void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter, ReadDone done) override;
   std::chrono::microseconds estimate_read(std::uint64_t bytes) const override { return reader_.estimate(bytes); }
   void keep_drop(const DiskDrop& drop, std::function<void(bool)> done) override;
   std::vector<NodeMetrics::Value> stats() const override;

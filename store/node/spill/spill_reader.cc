@@ -13,7 +13,7 @@ namespace {
 /// What a delivered block owns: its bytes, and after them its share of the bound.
 struct HeldBlock {
   HeldBytes held;
-  std::shared_ptr<const void> memory;
+  Owner memory;
 };
 
 }  // namespace
@@ -24,8 +24,8 @@ HeldBytes::~HeldBytes() {
   KV_ASSERT(before >= bytes_);
 }
 
-void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
-                       std::weak_ptr<const void> waiter, Spill::ReadDone done) {
+void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter,
+                       Spill::ReadDone done) {
   if (is_refusing_ || *held_bytes_ > held_bytes_max_) {
     ++refusals_;
     return done(Errc::kBusy);
@@ -38,7 +38,7 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
                         done = std::move(done)]() mutable {
     const TimePoint began = clock_.now();
     // Looked at now and not when it was asked for: under load a read waits here longer than many clients do.
-    const bool is_unwanted = is_refusing_ || waiter.expired();
+    const bool is_unwanted = is_refusing_ || waiter.is_gone();
     auto block = is_unwanted ? Result<DiskBlock>(Errc::kBusy) : read_verified(disk, key, seed, block_bytes);
     if (block) {
       read_bytes_ += block_bytes;

@@ -51,8 +51,8 @@ class SpillReader {
   ~SpillReader() { threads_.join(); }  ///< Waits for the disk.
 
   /// As Spill::read. `disk` outlives this.
-  void read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes,
-            std::weak_ptr<const void> waiter, Spill::ReadDone done);
+  void read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter,
+            Spill::ReadDone done);
   void refuse() { is_refusing_ = true; }                          ///< From now on everything, reads that wait too.
   std::chrono::microseconds estimate(std::uint64_t bytes) const;  ///< As Spill::estimate_read.
 
