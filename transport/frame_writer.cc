@@ -141,12 +141,15 @@ bool FrameWriter::write_some() {
   bytes_written_ += *written;
   queued_bytes_ -= *written;
   offset_ += *written;
+  // All that has left goes before the first call is made: a call may send, withdraw or close, and must find nothing in
+  // the queue of which all bytes have left. A frame that went in the same write would be taken for one not begun.
+  std::vector<std::function<void(bool)>> done;
   while (!pieces_.empty() && offset_ >= pieces_.front().bytes().size()) {
     offset_ -= pieces_.front().bytes().size();
-    const auto done = std::move(pieces_.front().done);  // called when the piece is gone: it may send or withdraw
+    if (pieces_.front().done) done.push_back(std::move(pieces_.front().done));
     pieces_.pop_front();
-    if (done) done(true);
   }
+  for (const auto& call : done) call(true);
   return true;
 }
 

@@ -334,6 +334,32 @@ TEST_F(FrameWriterTest, RandomFramesThroughARandomStreamComeOutWholeAndInOrder) 
   }
 }
 
+/// A get that is given up within the call for its first part, while later parts left in the same write.
+TEST_F(FrameWriterTest, ACallMayWithdrawWithoutHarmToWhatLeftInTheSameWrite) {
+  const int owner = 0;
+  const auto payload = pattern(kLarge, 1);
+  std::vector<bool> ends;
+  send(
+      1, pattern(24, 1), payload,
+      [&](bool sent) {
+        ends.push_back(sent);
+        writer.withdraw(OwnerId(&owner));
+      },
+      -1, OwnerId(&owner));
+  for (const std::uint64_t id : {2, 3}) {
+    send(
+        id, pattern(24, id), payload, [&](bool sent) { ends.push_back(sent); }, -1, OwnerId(&owner));
+  }
+  send(4, pattern(16, 4));
+  writer.flush();
+  EXPECT_EQ(ends, std::vector<bool>(3, true));
+  EXPECT_EQ(writer.queued_bytes(), 0u);
+  const auto messages = written();
+  ASSERT_EQ(messages.size(), 4u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(messages[i].payload == payload);
+  EXPECT_EQ(messages[3].table, pattern(16, 4));
+}
+
 TEST_F(FrameWriterTest, FramesThatWereNotBegunCanBeWithdrawn) {
   const int one = 0, two = 0;
   const auto payload = pattern(kLarge, 1);
