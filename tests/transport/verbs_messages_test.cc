@@ -125,6 +125,15 @@ TEST_P(VerbsMessagesTest, APeerThatSendsMoreThanFitsBreaksItOnce) {
   stop({&rude, &victim});
 }
 
+/// As of a device that has lost track of what was posted.
+TEST_P(VerbsMessagesTest, ACompletionOfWhatWasNeverPostedBreaksIt) {
+  const Piece piece = client.side.piece(0, 8);
+  const Request unknown{.opcode = Opcode::kSend, .pieces = std::span(&piece, 1)};
+  ASSERT_TRUE(client.messages->queue_pair().post(std::span(&unknown, 1), /*id=*/0));
+  ASSERT_TRUE(run_until([&] { return !client.broken.empty(); }));
+  EXPECT_EQ(client.broken, std::vector<error_code>{make_error_code(Status::kGeneral)});
+}
+
 TEST_P(VerbsMessagesTest, AnEndThatGoesIsNoticedByTheOtherWhenItSends) {
   node.messages.reset();
   ASSERT_TRUE(client.messages->send(text(100, 1)));

@@ -61,6 +61,20 @@ TEST_F(VerbsMoverFaultTest, ACancelledMoveBreaksTheMoverAndIsDrained) {
   EXPECT_TRUE(moved->marks.empty());
 }
 
+/// As of a device that has lost track of what was posted.
+TEST_F(VerbsMoverFaultTest, ACompletionOfWhatWasNeverPostedBreaksTheMover) {
+  const Piece piece = world.node.piece(0, 8);
+  const Request unknown{.opcode = Opcode::kWrite,
+                        .pieces = std::span(&piece, 1),
+                        .remote_address = world.client->address(0),
+                        .rkey = world.client->region->rkey()};
+  ASSERT_TRUE(world.mover->queue_pair().post(std::span(&unknown, 1), 1u << 20));
+  const auto moved = world.start(Direction::kToPeer, {world.stretch(0, 0, 1 << 20)}, {1});
+  EXPECT_EQ(world.finish(moved), make_error_code(Status::kGeneral));
+  EXPECT_TRUE(world.run_until([&] { return moved->owner.expired(); })) << "what was posted is flushed, then let go";
+  EXPECT_TRUE(world.mover->is_drained());
+}
+
 TEST_F(VerbsMoverFaultTest, ADeviceThatIsGoneOrAPeerThatIsKilledEndsTheMove) {
   const auto gone = world.start(Direction::kToPeer, {world.stretch(0, 0, 1 << 20)}, {1});
   for (int i = 0; i < 20; ++i) world.world->wait_some();

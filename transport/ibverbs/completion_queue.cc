@@ -33,7 +33,11 @@ std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
   while (filled < to.size()) {
     const int wanted = static_cast<int>(std::min(some.size(), to.size() - filled));
     const int count = ibv_poll_cq(queue_.get(), wanted, some.data());
-    KV_ASSERT(count >= 0 && count <= wanted);
+    if (count < 0) {  // the device is gone, or its driver has lost track: every queue pair here ends, the node does not
+      is_lost_ = true;
+      break;
+    }
+    KV_ASSERT(count <= wanted);  // else the driver has written past `some`
     for (int i = 0; i < count; ++i) {
       const ibv_wc& each = some[static_cast<std::size_t>(i)];
       const auto owner = pairs_.find(each.qp_num);
@@ -58,6 +62,7 @@ std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
 }
 
 Result<void> IbCompletionQueue::arm() {
+  if (is_lost_) return system_error(EIO);
   if (const int error = ibv_req_notify_cq(queue_.get(), 0); error != 0) return system_error(error);
   return {};
 }

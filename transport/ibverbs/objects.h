@@ -70,6 +70,7 @@ class IbCompletionQueue final : public CompletionQueue {
   IbChannel channel_;
   IbQueue queue_;
   std::uint32_t room_;
+  bool is_lost_ = false;  ///< It could not be polled: whoever waits for completions learns it from arm().
   std::map<std::uint32_t, IbQueuePair*> pairs_;
 };
 

@@ -277,6 +277,7 @@ class Outstanding {
     batches_.push_back(static_cast<std::uint32_t>(count));
     count_ += static_cast<std::uint32_t>(count);
   }
+  bool is_empty() const { return batches_.empty(); }
   void end_first();  ///< Requires that there is one.
 
  private:

@@ -104,9 +104,10 @@ Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<c
 void VerbsMessages::on_completion(const Completion& completion) {
   Owner owner;  // let go last: it may take this object along
   if (!completion.is_receive && completion.is_last) {
-    // One of ours, and outstanding: each SEND buffer is either free or posted.
-    KV_ASSERT(completion.id >= options_.count && completion.id < 2ull * options_.count);
-    KV_ASSERT(free_.size() < options_.count);
+    // One of ours, and outstanding: each SEND buffer is either free or posted. No peer can break this. A device that is
+    // failing can, and costs this queue pair, never the node.
+    if (completion.id < options_.count || completion.id >= 2ull * options_.count || free_.size() >= options_.count)
+      return broke(make_error_code(Status::kGeneral));
     free_.push_back(completion.id);
     owner = std::move(owners_[completion.id]);
     progress_ = clock_->now();
@@ -114,7 +115,7 @@ void VerbsMessages::on_completion(const Completion& completion) {
   if (is_broken_) return;
   if (completion.status != Status::kSuccess) return broke(make_error_code(completion.status));
   if (!completion.is_receive) return;
-  KV_ASSERT(completion.id < options_.count);
+  if (completion.id >= options_.count) return broke(make_error_code(Status::kGeneral));  // as above
   if (completion.bytes > options_.bytes_max) return broke(make_error_code(Status::kLocalLength));
   const std::span<const std::byte> came = buffer(completion.id).first(completion.bytes);
   // Copied, so that the RECV is posted again before the answer leaves: with the answer in hand, the peer may ask anew.

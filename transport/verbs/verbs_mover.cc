@@ -192,11 +192,18 @@ void VerbsMover::post_all() {
 }
 
 void VerbsMover::on_completion(const Completion& completion) {
-  KV_ASSERT(!completion.is_receive);  // none is posted
+  // What was never posted cannot complete. No peer can cause that; a device that is failing can, and its word on the
+  // other batches is worth no more. Such a device costs this queue pair, and never the node: owners are kept until the
+  // queue pair is gone.
+  const bool is_known =
+      batches_.contains(completion.id) || (completion.status == Status::kFatal && !completion.is_last);
+  if (completion.is_receive || !is_known) {
+    if (!broken_) ++counters_.failures;
+    return fail(make_error_code(Status::kGeneral));
+  }
   const bool is_good = completion.status == Status::kSuccess;
   if (!is_good) {
     // The first to fail tells why; the others are flushed. (kFatal without a batch comes from the loop itself.)
-    KV_ASSERT(completion.status == Status::kFatal || batches_.contains(completion.id));
     if (!broken_) ++counters_.failures;
     fail(make_error_code(completion.status));
     // The device may never tell what became of the rest. Calls end now. Their memory stays owned: the device may still
