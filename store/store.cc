@@ -133,10 +133,10 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
   impl_->use(*found, now);
-  Match match{.block_count = prefix.block_count, .disk_block_count = found->disk_block_count()};
-  impl_->counters.match_hit_blocks += match.block_count;
+  Match match{.memory_block_count = prefix.block_count, .disk_block_count = found->disk_block_count()};
+  impl_->counters.match_hit_blocks += match.memory_block_count;
   impl_->counters.match_disk_blocks += match.disk_block_count;
-  impl_->counters.match_miss_blocks += hashes.size() - match.block_count - match.disk_block_count;
+  impl_->counters.match_miss_blocks += hashes.size() - match.memory_block_count - match.disk_block_count;
 
   if (options.lease && prefix.block_count > 0) {
     const auto lease = impl_->grant(options.session, prefix.last, now);

@@ -148,9 +148,9 @@ class Store {
     std::uint32_t first_position = 0;  ///< Reserved for callers that match a part of a chain.
   };
   struct Match {
-    std::size_t block_count = 0;       ///< In memory; a lease is for these.
-    std::size_t disk_block_count = 0;  ///< That follow, on disk.
-    LeaseId lease{};                   ///< 0 if none was asked for, none could be granted, or nothing was found.
+    std::size_t memory_block_count = 0;  ///< Leading blocks in memory; a lease is for these.
+    std::size_t disk_block_count = 0;    ///< That follow, on disk.
+    LeaseId lease{};                     ///< 0 if none was asked for, none could be granted, or nothing was found.
     /// Why no lease, if one was asked for and blocks were found: kBusy, at a limit of leases or leased_fraction_max.
     Errc lease_error{};
     std::size_t partial_token_count = 0;  ///< Leading token ids shared with a stored block that follows the prefix.

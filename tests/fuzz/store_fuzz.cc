@@ -119,7 +119,7 @@ class Operations {
         for (auto& extra : extras) extra.bytes[0] = static_cast<std::byte>(input_.below(2));
         options.extras = extras;
         const auto match = store_->match(space, hashes, options, now_);
-        KV_ASSERT(match && match->block_count <= hashes.size());
+        KV_ASSERT(match && match->memory_block_count <= hashes.size());
         if (match->lease != LeaseId{}) leases_.emplace_back(options.session, match->lease);
         return;
       }

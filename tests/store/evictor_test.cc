@@ -481,7 +481,7 @@ TEST_F(MixedSizesTest, RandomUseOfMixedSizesKeepsEveryPromise) {
       case 4: {
         const auto found = store->match(space, hashes, {.session = kAlice, .lease = true}, now).value();
         if (found.lease != LeaseId{})
-          promises.push_back({space, found.lease, {hashes.begin(), hashes.begin() + found.block_count}});
+          promises.push_back({space, found.lease, {hashes.begin(), hashes.begin() + found.memory_block_count}});
         if (promises.size() > 6) {
           const auto it = promises.begin() + random() % promises.size();
           ASSERT_TRUE(store->release(kAlice, it->lease));

@@ -159,7 +159,7 @@ TEST_F(SpillTest, APrefixIsWrittenInItsOrderAndEvictedFromItsEnd) {
   run(work);
   EXPECT_EQ(spill(), 0u);
   const auto found = store->match(space, chain(1, 18), {}, now).value();
-  EXPECT_EQ(found.block_count, 16u);
+  EXPECT_EQ(found.memory_block_count, 16u);
   EXPECT_EQ(found.disk_block_count, 2u);
   EXPECT_EQ(store->stats().disk_only_bytes, 2 * kBytes);
 }
@@ -322,7 +322,7 @@ TEST_F(SpillTest, WhatIsDroppedWhileItIsBeingWrittenDoesNotComeBack) {
   EXPECT_EQ(store->drop(space, chain(1, 3)).value(), 6u);
   run(work);
   const auto found = store->match(space, chain(1, 8), {}, now).value();
-  EXPECT_EQ(found.block_count + found.disk_block_count, 2u);
+  EXPECT_EQ(found.memory_block_count + found.disk_block_count, 2u);
   work = store->spill_work(1 << 20, now);
   EXPECT_EQ(work.erased.size(), 6u);
   run(work);
@@ -654,7 +654,7 @@ TEST_F(SpillTest, WhatADropWasAnsweredForNeverComesBack) {
       for (std::uint64_t name = 0; name < 12; ++name) {
         const auto each = chain_of(name);
         const auto match = store->match(space, each, {.session = kAlice}, now).value();
-        const std::size_t count = match.block_count + match.disk_block_count;
+        const std::size_t count = match.memory_block_count + match.disk_block_count;
         found += count;
         for (std::size_t i = 0; i < count; ++i) EXPECT_FALSE(dropped.contains(each[i])) << "turn " << turn;
         checked += dropped.size();

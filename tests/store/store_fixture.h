@@ -118,7 +118,7 @@ class StoreFixture : public testing::Test {
 
   std::size_t match(SpaceId space, std::span<const BlockHash> hashes) {
     now += Duration(1000);
-    return store->match(space, hashes, {}, now)->block_count;
+    return store->match(space, hashes, {}, now)->memory_block_count;
   }
   LeaseId lease(SpaceId space, std::span<const BlockHash> hashes, SessionId session = kAlice) {
     now += Duration(1000);

@@ -177,7 +177,7 @@ class StoreModelTest : public StoreFixture {
         const bool lease = below(2) == 0;
         expire();
         const auto match = store->match(space, hashes, {.session = session, .lease = lease}, now).value();
-        ASSERT_EQ(match.block_count, walk(root, hashes).size());
+        ASSERT_EQ(match.memory_block_count, walk(root, hashes).size());
         use(last);
         const auto mine = std::count_if(model_leases.begin(), model_leases.end(),
                                         [&](const auto& other) { return other.session == session; });

@@ -157,7 +157,7 @@ TEST_F(StoreTest, FindsAPartialBlockByItsTokenIds) {
   };
   const std::vector<BlockHash> other{hashes[0], hash_of(77)};
   auto found = partial(other, {1, 2, 3, 4, 5, 6, 9, 9});
-  EXPECT_EQ(found.block_count, 1u);
+  EXPECT_EQ(found.memory_block_count, 1u);
   EXPECT_EQ(found.partial_token_count, 2u);
   EXPECT_EQ(found.partial_block, hashes[1]);
   found = partial({}, {1, 2, 3, 9});
@@ -302,7 +302,7 @@ TEST_F(StoreTest, NoLeaseIsGrantedForNothingOrOverALimit) {
   put(space, chain(1, 2));
   for (int i = 0; i < 3; ++i) EXPECT_NE(lease(space, chain(1, 2)), LeaseId{});
   const auto over = store->match(space, chain(1, 2), {.session = kAlice, .lease = true}, now).value();
-  EXPECT_EQ(over.block_count, 2u);
+  EXPECT_EQ(over.memory_block_count, 2u);
   EXPECT_EQ(over.lease, LeaseId{});
   EXPECT_EQ(over.lease_error, Errc::kBusy);
   EXPECT_EQ(store->stats().leases_refused, 1u);
@@ -373,7 +373,7 @@ TEST_F(LeasedShareTest, ALeaseBelowAndAtTheShareIsGrantedAndOneBeyondIsNot) {
   EXPECT_NE(lease(space, chain(1, 4)), LeaseId{});
   EXPECT_EQ(leased_blocks(), 4u);
   const Store::Match over = leased_match(chain(1, 5));
-  EXPECT_EQ(over.block_count, 5u) << "the match answers all the same";
+  EXPECT_EQ(over.memory_block_count, 5u) << "the match answers all the same";
   EXPECT_EQ(over.lease, LeaseId{});
   EXPECT_EQ(over.lease_error, Errc::kBusy);
   EXPECT_EQ(leased_blocks(), 4u);

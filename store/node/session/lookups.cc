@@ -56,7 +56,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   }
   if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
   if (node.spill == nullptr || !node.spill->can_read()) match->disk_block_count = 0;
-  const std::size_t hit_count = match->block_count + match->disk_block_count;
+  const std::size_t hit_count = match->memory_block_count + match->disk_block_count;
   node.metrics.add_tokens(hit_count * space->block_size, (hashes.size() - hit_count) * space->block_size);
   const auto disk_time = match->disk_block_count > 0
                              ? node.spill->estimate_read(match->disk_block_count * space->block_bytes)
@@ -66,8 +66,9 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
     std::memcpy(&partial, match->partial_block.bytes.data(), sizeof partial);
     const auto lease_us = std::chrono::duration_cast<std::chrono::microseconds>(node.lease_duration).count();
     return wire::CreateMatchResponse(
-        builder, static_cast<std::uint32_t>(match->block_count), static_cast<std::uint32_t>(match->disk_block_count),
-        static_cast<std::uint64_t>(match->lease), match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
+        builder, static_cast<std::uint32_t>(match->memory_block_count),
+        static_cast<std::uint32_t>(match->disk_block_count), static_cast<std::uint64_t>(match->lease),
+        match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
         static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
         match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()));
   });
