@@ -201,13 +201,13 @@ Result<std::size_t> BlockingClient::touch(Space space, std::span<const BlockHash
                                           std::chrono::microseconds deadline) {
   return impl_->call<std::size_t>([&](Client& client) { return client.touch(space, hashes, deadline); });
 }
-Result<std::size_t> BlockingClient::pin(Space space, std::span<const BlockHash> hashes,
-                                        std::chrono::microseconds deadline) {
-  return impl_->call<std::size_t>([&](Client& client) { return client.pin(space, hashes, deadline); });
+Result<std::size_t> BlockingClient::retain(Space space, std::span<const BlockHash> hashes,
+                                           std::chrono::microseconds deadline) {
+  return impl_->call<std::size_t>([&](Client& client) { return client.retain(space, hashes, deadline); });
 }
-Result<std::size_t> BlockingClient::unpin(Space space, std::span<const BlockHash> hashes,
-                                          std::chrono::microseconds deadline) {
-  return impl_->call<std::size_t>([&](Client& client) { return client.unpin(space, hashes, deadline); });
+Result<std::size_t> BlockingClient::unretain(Space space, std::span<const BlockHash> hashes,
+                                             std::chrono::microseconds deadline) {
+  return impl_->call<std::size_t>([&](Client& client) { return client.unretain(space, hashes, deadline); });
 }
 Result<DropResult> BlockingClient::drop(Space space, std::span<const BlockHash> hashes,
                                         std::chrono::microseconds deadline) {

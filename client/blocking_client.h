@@ -39,8 +39,8 @@ class BlockingClient {
   Result<PutResult> put(Space space, std::span<const BlockHash> hashes,
                         std::span<const std::span<const std::byte>> blocks, PutOptions options);
   Result<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Result<std::size_t> pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Result<std::size_t> unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);

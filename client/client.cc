@@ -48,7 +48,7 @@ class PingCall final : public Call {
   TimePoint sent_{};
 };
 
-/// touch, pin, unpin, drop.
+/// touch, retain, unretain, drop.
 class CountCall final : public Call {
  public:
   std::span<const BlockHash> hashes;
@@ -169,7 +169,7 @@ std::size_t Client::block_bytes(Space space) const {
   return info == nullptr ? 0 : info->record.block_bytes();
 }
 
-// -- touch, pin, unpin, drop: one request to each owner, one number back
+// -- touch, retain, unretain, drop: one request to each owner, one number back
 
 /// Asks the owner of each chain, and sums up what they say. Errors: of the first that failed, after all were asked.
 Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until) {
@@ -207,12 +207,13 @@ Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes,
   return impl_->count_prefix(FrameType::kTouch, space, hashes, deadline);
 }
 
-Async<std::size_t> Client::pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  return impl_->count_prefix(FrameType::kPin, space, hashes, deadline);
+Async<std::size_t> Client::retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+  return impl_->count_prefix(FrameType::kRetain, space, hashes, deadline);
 }
 
-Async<std::size_t> Client::unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  return impl_->count_prefix(FrameType::kUnpin, space, hashes, deadline);
+Async<std::size_t> Client::unretain(Space space, std::span<const BlockHash> hashes,
+                                    std::chrono::microseconds deadline) {
+  return impl_->count_prefix(FrameType::kUnretain, space, hashes, deadline);
 }
 
 Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {

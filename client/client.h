@@ -231,14 +231,14 @@ class Client {
   Async<PutResult> put(Space space, std::span<const BlockHash> hashes,
                        std::span<const std::span<const std::byte>> blocks, PutOptions options);
 
-  /// Marks the prefix as used; pins and unpins it against eviction; drops the last block of the chain with all below it
-  /// (no hashes: the namespace). Return blocks touched, pinned, unpinned, dropped, summed over the nodes. Errors: of
-  /// the first node that failed, after all were asked. With several nodes drop asks the owner of that last block only:
-  /// what lies below it on others can no longer be reached, and ages out. From a drop's answer on nobody finds the
-  /// blocks; with a disk tier the answer waits up to two seconds until it is durable there, or says that it is not.
+  /// Marks the prefix as used; keeps it from eviction until unretain or drop; drops the last block of the chain with
+  /// all below it (no hashes: the namespace). Return how many blocks that were, summed over the nodes. Errors: of the
+  /// first node that failed, after all were asked. With several nodes drop asks the owner of that last block only: what
+  /// lies below it on others can no longer be reached, and ages out. From a drop's answer on nobody finds the blocks;
+  /// with a disk tier the answer waits up to two seconds until it is durable there, or says that it is not.
   Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Async<std::size_t> pin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Async<std::size_t> unpin(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Async<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Async<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Async<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
 
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);

@@ -244,7 +244,7 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
   std::erase_if(fresh, [&](BlockId block) { return pool.is_retained(block); });
   const std::size_t bytes = pool.retained_bytes() + fresh.size() * found->space->record->block_bytes();
   if (!fresh.empty() && static_cast<double>(bytes) >
-                            impl_->config.pinned_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
+                            impl_->config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
     return Errc::kBusy;
   for (const BlockId block : fresh) pool.retain(block);
   return found->prefix.block_count;

@@ -49,7 +49,7 @@ struct StoreConfig {
   std::size_t lease_count_max = 65536;  ///< In the node.
   std::size_t lease_count_per_session_max = 1024;
   std::size_t namespace_count_max = 1024;  ///< With blocks, or idle and remembered.
-  double pinned_fraction_max = 0.5;        ///< Of the arena, by pin().
+  double retained_fraction_max = 0.5;      ///< Of the arena, by retain().
   double leased_fraction_max = 0.5;        ///< Of the arena: what leases keep, shared blocks counted once.
   std::size_t chain_blocks_max = 65536;    ///< In one request.
   /// Memory for what is kept of blocks besides their bytes (StoreStats::index_used_bytes). Beyond this bound, blocks
@@ -246,7 +246,7 @@ class Store {
   /// Marks the longest prefix as used. Returns its block count.
   Result<std::size_t> touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
   /// Keeps the longest prefix until unretain or drop. Returns its block count. Idempotent. Errors: kBusy if more than
-  /// pinned_fraction_max would be kept; then nothing changed.
+  /// retained_fraction_max would be kept; then nothing changed.
   Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes);
   /// Takes retention off the blocks of the longest prefix. Returns how many had it.
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);

@@ -51,8 +51,8 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kCancel: return "cancel";
     case FrameType::kRelease: return "release";
     case FrameType::kTouch: return "touch";
-    case FrameType::kPin: return "pin";
-    case FrameType::kUnpin: return "unpin";
+    case FrameType::kRetain: return "pin";
+    case FrameType::kUnretain: return "unpin";
     case FrameType::kDrop: return "drop";
     case FrameType::kRegionAdd: return "region_add";
     case FrameType::kRegionRemove: return "region_remove";

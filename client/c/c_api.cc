@@ -369,11 +369,11 @@ int kvs_touch(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
 }
 int kvs_pin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
             uint64_t* blocks) {
-  return count_blocks(client, &BlockingClient::pin, space, hashes, count, deadline_us, blocks);
+  return count_blocks(client, &BlockingClient::retain, space, hashes, count, deadline_us, blocks);
 }
 int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
               uint64_t* blocks) {
-  return count_blocks(client, &BlockingClient::unpin, space, hashes, count, deadline_us, blocks);
+  return count_blocks(client, &BlockingClient::unretain, space, hashes, count, deadline_us, blocks);
 }
 int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
              uint64_t* blocks, int* until_restart) {

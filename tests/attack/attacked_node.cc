@@ -51,7 +51,7 @@ Bystander::Bystander(const std::string& endpoint, Transport transport, std::uint
       number_(number),
       kept_(e2e::make_chain(1000 * number + 1, kBlockCount)) {
   expect(client_.put(kept_, kRoundDeadline).stored == kBlockCount, "the first put was not taken");
-  const auto pinned = client_->pin(client_.space(), kept_, kRoundDeadline);
+  const auto pinned = client_->retain(client_.space(), kept_, kRoundDeadline);
   expect(pinned && *pinned == kBlockCount, "the first chain was not pinned");
   thread_ = std::thread([this] { run(); });
 }

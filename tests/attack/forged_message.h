@@ -66,8 +66,8 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
     case FrameType::kCancel: return frame_bytes(verb, id, cancel_request(scene.id_in_flight));
     case FrameType::kRelease: return frame_bytes(verb, id, release_request(scene.lease));
     case FrameType::kTouch:
-    case FrameType::kPin:
-    case FrameType::kUnpin:
+    case FrameType::kRetain:
+    case FrameType::kUnretain:
     case FrameType::kDrop: return frame_bytes(verb, id, prefix_request(scene.space, scene.chain));
     case FrameType::kRegionAdd: return frame_bytes(verb, id, region_add(4096));
     case FrameType::kRegionRemove: return frame_bytes(verb, id, region_remove(scene.region));

@@ -214,8 +214,8 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
       return replies;
     }
     case FrameType::kTouch:
-    case FrameType::kPin:
-    case FrameType::kUnpin:
+    case FrameType::kRetain:
+    case FrameType::kUnretain:
     case FrameType::kDrop: return one(table_of([](FlatBufferBuilder& b) { return wire::CreateCountResponse(b, 1); }));
     case FrameType::kRegionAdd: {
       const auto handle = static_cast<std::uint32_t>(connection.regions.size() + 1);

@@ -115,8 +115,8 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
   EXPECT_EQ(client->get(space, chain, memory.to, {.deadline = 5s})->block_count, 4u);
   client->release(client->match(space, chain, {.deadline = 5s, .lease = true, .prefetch = true})->lease);
   EXPECT_EQ(client->touch(space, chain, 5s).value(), 4u);
-  EXPECT_EQ(client->pin(space, chain, 5s).value(), 4u);
-  EXPECT_EQ(client->unpin(space, chain, 5s).value(), 4u);
+  EXPECT_EQ(client->retain(space, chain, 5s).value(), 4u);
+  EXPECT_EQ(client->unretain(space, chain, 5s).value(), 4u);
   EXPECT_TRUE(client->wait_open(space, 5s));
   EXPECT_TRUE(client->stats(5s));
   EXPECT_TRUE(client->ping(5s));

@@ -192,8 +192,8 @@ TEST_P(ClientTest, RetentionVerbsCountBlocksOverAllNodes) {
   memory.fill(chain);
   EXPECT_EQ(loop.run(client->put(space, chain, memory.from, {.deadline = 5s}))->stored, 10u);
   EXPECT_EQ(loop.run(client->touch(space, chain, 5s)).value(), 10u);
-  EXPECT_EQ(loop.run(client->pin(space, chain, 5s)).value(), 10u);
-  EXPECT_EQ(loop.run(client->unpin(space, chain, 5s)).value(), 10u);
+  EXPECT_EQ(loop.run(client->retain(space, chain, 5s)).value(), 10u);
+  EXPECT_EQ(loop.run(client->unretain(space, chain, 5s)).value(), 10u);
   EXPECT_GE(loop.run(client->drop(space, std::span(chain).first(5), 5s)).value().block_count, 1u);
   EXPECT_EQ(loop.run(client->match(space, chain, {.deadline = 5s}))->block_count, 4u);
   EXPECT_GE(loop.run(client->drop(space, {}, 5s)).value().block_count, 4u);

@@ -257,8 +257,8 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
       case FrameType::kRegionAdd:
         return reply(to, kFrameResponse, [&](Builder& builder) { return wire::CreateRegionResponse(builder, 1); });
       case FrameType::kTouch:
-      case FrameType::kPin:
-      case FrameType::kUnpin:
+      case FrameType::kRetain:
+      case FrameType::kUnretain:
       case FrameType::kDrop:
         return reply(to, kFrameResponse, [&](Builder& builder) { return wire::CreateCountResponse(builder, 2); });
       case FrameType::kStats:

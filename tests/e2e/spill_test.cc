@@ -151,7 +151,7 @@ TEST_P(E2eSpillNodeTest, ACleanStopKeepsThousandsOfSmallBlocksAndThosePinned) {
     TestClient client(node->unix_socket(), Transport::kUnix, 4096, kBlocks);
     for (std::uint64_t name = 1; name <= kChains; ++name)
       EXPECT_EQ(client.put(make_chain(name, kBlocks)).stored, kBlocks);
-    EXPECT_TRUE(client->pin(client.space(), make_chain(1, kBlocks), kDeadline));
+    EXPECT_TRUE(client->retain(client.space(), make_chain(1, kBlocks), kDeadline));
   }
   node->signal(SIGTERM);
   EXPECT_EQ(node->wait(), 0);

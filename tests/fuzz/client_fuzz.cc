@@ -266,8 +266,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
         }
         return answer(FrameType::kPut, id, 0, [&](FlatBufferBuilder& b) { return wire::CreatePutResponse(b, kCount); });
       case FrameType::kTouch:
-      case FrameType::kPin:
-      case FrameType::kUnpin:
+      case FrameType::kRetain:
+      case FrameType::kUnretain:
       case FrameType::kDrop:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateCountResponse(b, 2); });
       case FrameType::kRegionAdd:

@@ -302,7 +302,7 @@ class HostileClient {
             FrameType::kRelease, [&](FlatBufferBuilder& b) { return wire::CreateReleaseRequest(b, lease); }, id());
       }
       case 14: {
-        constexpr FrameType kTypes[] = {FrameType::kTouch, FrameType::kPin, FrameType::kUnpin, FrameType::kDrop};
+        constexpr FrameType kTypes[] = {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop};
         const auto hashes = to_wire(chain());
         return frame(
             kTypes[input_.below(4)],

@@ -139,7 +139,7 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_EQ(options.sessions.count_max, 77u);
   EXPECT_EQ(options.store.chain_blocks_max, 100u);
   EXPECT_EQ(options.store.lease_duration, 2500ms);
-  EXPECT_EQ(options.store.pinned_fraction_max, 0.25);
+  EXPECT_EQ(options.store.retained_fraction_max, 0.25);
   EXPECT_EQ(options.store.leased_fraction_max, 0.75);
   EXPECT_EQ(options.session.requests_max, 9u);
   EXPECT_EQ(options.session.region_bytes_max, 1u << 30);

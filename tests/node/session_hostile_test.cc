@@ -254,7 +254,7 @@ TEST_F(SessionHostileTest, EveryMangledTableIsAnsweredOrIgnoredAndHarmsNobody) {
       frame_bytes(FrameType::kCancel, 7, cancel(7)),
       frame_bytes(FrameType::kRelease, 7, [](FlatBufferBuilder& b) { return wire::CreateReleaseRequest(b, 1); }),
       frame_bytes(FrameType::kTouch, 7, prefix_request(hashes)),
-      frame_bytes(FrameType::kPin, 7, prefix_request(hashes)),
+      frame_bytes(FrameType::kRetain, 7, prefix_request(hashes)),
       frame_bytes(FrameType::kDrop, 7, prefix_request(hashes)),
       frame_bytes(FrameType::kRegionAdd, 7, region_add(4096)),
       frame_bytes(FrameType::kRegionRemove, 7, region_remove(55)),
@@ -317,7 +317,7 @@ TEST_F(SessionHostileTest, ChainsBeyondTheLimitAreRefused) {
                  {"hashes: 1001", "1000"});
   expect_refused(*client, client->ask(FrameType::kGet, 7, get_request(many)), Errc::kTooLarge, {"hashes: 1001"});
   expect_refused(*client, client->ask(FrameType::kPut, 7, put_request(many)), Errc::kTooLarge, {"hashes: 1001"});
-  for (const auto type : {FrameType::kTouch, FrameType::kPin, FrameType::kUnpin, FrameType::kDrop}) {
+  for (const auto type : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop}) {
     expect_refused(*client, client->ask(type, 7, prefix_request(many)), Errc::kTooLarge, {"hashes: 1001"});
   }
 }

@@ -29,8 +29,8 @@ class SessionSpacesTest : public NodeTest {
             {"get", frame_bytes(FrameType::kGet, 7, get_request(about))},
             {"put", frame_bytes(FrameType::kPut, 7, put_request(about))},
             {"touch", frame_bytes(FrameType::kTouch, 7, prefix_request(about))},
-            {"pin", frame_bytes(FrameType::kPin, 7, prefix_request(about))},
-            {"unpin", frame_bytes(FrameType::kUnpin, 7, prefix_request(about))},
+            {"pin", frame_bytes(FrameType::kRetain, 7, prefix_request(about))},
+            {"unpin", frame_bytes(FrameType::kUnretain, 7, prefix_request(about))},
             {"drop", frame_bytes(FrameType::kDrop, 7, prefix_request(about))}};
   }
   void expect_all_refused(RawClient& client, std::span<const BlockHash> about, Errc code, const std::string& field) {

@@ -422,9 +422,9 @@ TEST_F(SessionTest, TouchPinUnpinAndDropCountTheirBlocks) {
     return answer.as<wire::CountResponse>().count();
   };
   EXPECT_EQ(count(FrameType::kTouch, chain(1, 6)), 4u);
-  EXPECT_EQ(count(FrameType::kPin, hashes), 4u);
+  EXPECT_EQ(count(FrameType::kRetain, hashes), 4u);
   EXPECT_EQ(stats().pinned_count, 4u);
-  EXPECT_EQ(count(FrameType::kUnpin, hashes), 4u);
+  EXPECT_EQ(count(FrameType::kUnretain, hashes), 4u);
   EXPECT_EQ(stats().pinned_count, 0u);
   EXPECT_EQ(count(FrameType::kDrop, std::span(hashes).first(3)), 2u) << "the third and the one below it";
   EXPECT_EQ(matched(*client, hashes), 2u);
@@ -436,7 +436,7 @@ TEST_F(SessionTest, PinBeyondTheLimitIsRefused) {
   const auto client = greet();
   const auto hashes = chain(1, 20);
   put(*client, hashes);
-  const auto answer = client->ask(FrameType::kPin, 5, prefix_request(hashes));
+  const auto answer = client->ask(FrameType::kRetain, 5, prefix_request(hashes));
   EXPECT_EQ(answer.error(), Errc::kBusy);
   EXPECT_EQ(stats().pinned_count, 0u);
 }

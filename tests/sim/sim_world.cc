@@ -387,9 +387,9 @@ class World {
               ++outcome_.kept_drops;
             }
           } else if (pins) {
-            count = co_await client->pin(space, chain, deadline);
+            count = co_await client->retain(space, chain, deadline);
           } else {
-            count = co_await client->unpin(space, chain, deadline);
+            count = co_await client->unretain(space, chain, deadline);
           }
           check_deadline("pin, unpin or drop", began, deadline);
           (void)count;

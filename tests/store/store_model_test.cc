@@ -425,7 +425,7 @@ class StoreModelTest : public StoreFixture {
     config.lease_duration = 1s;
     config.lease_count_max = 12;
     config.lease_count_per_session_max = 5;
-    config.pinned_fraction_max = 0.25;
+    config.retained_fraction_max = 0.25;
     config.leased_fraction_max = static_cast<double>(below(kSlots + 1)) / kSlots;
     config.namespace_count_max = 3;
     create(kSlots * kBytes);

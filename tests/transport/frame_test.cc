@@ -483,7 +483,7 @@ std::map<std::string, GoldenFrame> golden_frames() {
       [=](auto& b) { b.Finish(wire::CreatePrefixRequestDirect(b, 1, &hashes, kCheck)); },
       checker<wire::PrefixRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
   std::uint64_t id = 8;
-  for (const auto type : {FrameType::kTouch, FrameType::kPin, FrameType::kUnpin, FrameType::kDrop}) {
+  for (const auto type : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop}) {
     const std::string name = frame_type_name(type);
     frames[name + ".request"] = {
         type,

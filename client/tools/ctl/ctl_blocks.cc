@@ -113,8 +113,8 @@ void run_command(const std::string& name, BlockOptions options) {
           "again once `kvstorectl status` says that the disk works";
   } else {
     const auto deadline = options.node.deadline;
-    const auto count =
-        client.run(name == "pin" ? client->pin(*space, hashes, deadline) : client->unpin(*space, hashes, deadline));
+    const auto count = client.run(name == "pin" ? client->retain(*space, hashes, deadline)
+                                                : client->unretain(*space, hashes, deadline));
     if (!count) throw ToolFailed(name + ": " + describe(count.error()));
     document["blocks"] = *count;
     sentence = format_count(*count) + " blocks " + name + "ned";

@@ -93,7 +93,7 @@ void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<co
   const auto count = session_.node.store.with([&](Store& store) {
     switch (type) {
       case FrameType::kTouch: return store.touch(space.id, hashes, session_.node.clock.now());
-      case FrameType::kPin: return store.retain(space.id, hashes);
+      case FrameType::kRetain: return store.retain(space.id, hashes);
       default: return store.unretain(space.id, hashes);
     }
   });

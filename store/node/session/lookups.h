@@ -22,7 +22,8 @@ class Lookups {
   };
   std::optional<Wanted> on_match(const Frame& frame);
   void on_release(const Frame& frame);
-  void on_prefix(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes);  ///< touch, pin, unpin
+  void on_prefix(const Frame& frame, const OpenSpace& space,
+                 std::span<const BlockHash> hashes);  ///< touch, retain, unretain
   void on_stats(const Frame& frame);
 
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.

@@ -310,8 +310,8 @@ void Session::serve(const Frame& frame) {
     case FrameType::kCancel: on_cancel(frame); break;
     case FrameType::kRelease: lookups_.on_release(frame); break;
     case FrameType::kTouch:
-    case FrameType::kPin:
-    case FrameType::kUnpin:
+    case FrameType::kRetain:
+    case FrameType::kUnretain:
     case FrameType::kDrop: on_prefix(frame); break;
     case FrameType::kRegionAdd: regions_.on_add(frame); break;
     case FrameType::kRegionRemove: on_region_remove(frame); break;

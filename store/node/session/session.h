@@ -87,7 +87,7 @@ class Session final : public SessionCore, private Put::Listener {
   void on_match(const Frame& frame);
   static asio::awaitable<void> carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch,
                                                SessionJob job);
-  void on_prefix(const Frame& frame);  ///< touch, pin, unpin, drop
+  void on_prefix(const Frame& frame);  ///< touch, retain, unretain, drop
   void on_cancel(const Frame& frame);
   void on_region_remove(const Frame& frame);
 
