@@ -71,7 +71,7 @@ class CallSession {
   virtual void give_up(std::string why) = 0;  ///< Ends the session at once, as if it had broken.
 
   // From Call itself.
-  virtual void abandon(Call& call) = 0;  ///< Its deadline has come: ends it, now, and keeps the request's slot.
+  virtual void abandon(Call& call) = 0;  ///< Its deadline has come: ends it, now, and keeps the request's entry.
   virtual void forget(Call& call) = 0;   ///< It is being destroyed.
 
  protected:
@@ -138,7 +138,7 @@ class Call : public DeadlineEntry {
   std::string part_came(const FrameReader::Frame& frame);
   void payload_came(const BlockSink& sink);
   std::string last_came(const FrameReader::Frame& frame);
-  /// Out of the session's slots, or of the owner's queue. `is_answered`: by a last frame of its own.
+  /// Out of the session's table, or of the owner's queue. `is_answered`: by a last frame of its own.
   void end(error_code why, std::string text = {}, bool is_answered = false);
   std::vector<std::span<const std::byte>> destinations_left() const { return unfinished_destinations(); }
 

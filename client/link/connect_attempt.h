@@ -33,7 +33,7 @@ class ConnectAttempt final : public DeadlineEntry, public std::enable_shared_fro
   ConnectAttempt(std::shared_ptr<ClientShared> shared, Listener& listener);
 
   void begin(const Endpoint& endpoint);  ///< Once. May tell the listener before it returns.
-  void end();                            ///< By the listener's wish: hello has come, or the link is closed.
+  void end();                            ///< Called by the listener: hello has come, or the link is closed.
 
  private:
   static asio::awaitable<void> run(std::shared_ptr<ConnectAttempt> self, Endpoint endpoint);

@@ -154,17 +154,17 @@ bool LinkSession::dispatch(const FrameReader::Frame& frame) {
   const bool is_error = (header.flags & kFrameError) != 0, more = (header.flags & kFrameMore) != 0;
   if (is_error && more) return violation("an error that is not the last frame");
   if (!more && header.payload_bytes > 0) return violation("a last frame with a payload");
-  const LinkRequests::Slot* const slot = requests_.find(header.request_id);
-  if (is_error) return on_error_frame(frame, slot);
+  const LinkRequests::Entry* const entry = requests_.find(header.request_id);
+  if (is_error) return on_error_frame(frame, entry);
   if (state_ == State::kHello) return on_hello(frame);
-  if (slot == nullptr) return violation("unknown request id " + std::to_string(header.request_id));
-  if (header.type != slot->type) return violation(std::string("an answer of type ") + frame_type_name(header.type));
-  if (more) return slot->call == nullptr || on_part(frame, *slot->call);  // or its payload is swallowed
-  if (slot->call != nullptr) {
-    std::string what = slot->call->last_came(frame);
+  if (entry == nullptr) return violation("unknown request id " + std::to_string(header.request_id));
+  if (header.type != entry->type) return violation(std::string("an answer of type ") + frame_type_name(header.type));
+  if (more) return entry->call == nullptr || on_part(frame, *entry->call);  // or its payload is swallowed
+  if (entry->call != nullptr) {
+    std::string what = entry->call->last_came(frame);
     if (!what.empty()) return violation(std::move(what));
   }
-  answered(*slot, {}, {});
+  answered(*entry, {}, {});
   return true;
 }
 
@@ -175,27 +175,27 @@ bool LinkSession::on_part(const FrameReader::Frame& frame, Call& call) {
 }
 
 /// The last frame of a request came, and is good.
-void LinkSession::answered(const LinkRequests::Slot& slot, error_code why, std::string text) {
-  Call* const call = slot.call;
-  requests_.free(slot);  // before the call's end, which may start the next call
+void LinkSession::answered(const LinkRequests::Entry& entry, error_code why, std::string text) {
+  Call* const call = entry.call;
+  requests_.free(entry);  // before the call's end, which may start the next call
   if (call != nullptr) call->end(why, std::move(text), /*is_answered=*/true);
   if (listener_ != nullptr) listener_->pump();
   close_if_retired();
 }
 
-bool LinkSession::on_error_frame(const FrameReader::Frame& frame, const LinkRequests::Slot* slot) {
+bool LinkSession::on_error_frame(const FrameReader::Frame& frame, const LinkRequests::Entry* entry) {
   const auto* error = read_table<wire::Error>(frame.table);
   if (error == nullptr || error->code() == 0) return violation("an error frame without an error");
   if (error->code() >= kErrcLocal) return violation("error " + std::to_string(error->code()) + " is no node's");
   const error_code why = make_error_code(static_cast<Errc>(error->code()));
   std::string text = error->message() == nullptr ? why.message() : error->message()->str().substr(0, kErrorTextMax);
-  if (slot == nullptr) {  // About the session as a whole; the node closes it now.
+  if (entry == nullptr) {  // About the session as a whole; the node closes it now.
     end(is_up() ? make_error_code(Errc::kUnavailable) : why, std::move(text), Node::kMayWrite);
     return true;
   }
-  if (frame.header.type != slot->type) return violation("an error of another type");
+  if (frame.header.type != entry->type) return violation("an error of another type");
   cut_lanes(error->broken_lanes());  // before its memory is free
-  answered(*slot, why, std::move(text));
+  answered(*entry, why, std::move(text));
   return true;
 }
 
@@ -231,19 +231,19 @@ void LinkSession::message_came(std::span<const std::byte> message) {
 
 bool LinkSession::dispatch_message(const FrameReader::Frame& frame) {
   const FrameHeader& header = frame.header;
-  const LinkRequests::Slot* const slot = requests_.find(header.request_id);
-  if (slot == nullptr || !slot->is_message) {
+  const LinkRequests::Entry* const entry = requests_.find(header.request_id);
+  if (entry == nullptr || !entry->is_message) {
     return violation("by SEND: an answer to request " + std::to_string(header.request_id) + ", which did not go so");
   }
-  if (slot->call != nullptr && payload_.is_of(*slot->call)) {
+  if (entry->call != nullptr && payload_.is_of(*entry->call)) {
     return violation("by SEND: a frame of an answer whose payload is arriving by the stream");
   }
   if ((header.flags & kFrameMore) == 0 || (header.flags & kFrameError) != 0) return dispatch(frame);
-  if ((header.flags & kFrameResponse) == 0 || header.type != slot->type) {
+  if ((header.flags & kFrameResponse) == 0 || header.type != entry->type) {
     return violation("by SEND: a part of another answer");
   }
-  if (slot->call == nullptr) return true;
-  std::string what = slot->call->part_came(frame);  // its bytes are in lent memory
+  if (entry->call == nullptr) return true;
+  std::string what = entry->call->part_came(frame);  // its bytes are in lent memory
   return what.empty() || violation(std::move(what));
 }
 
@@ -256,7 +256,7 @@ void LinkSession::messages_broke(error_code why) {
 
 void LinkSession::send_call(Call& call) {
   KV_ASSERT(can_take_call());
-  const std::uint64_t id = take_slot(call.type, &call, call.data_bytes + kCallLoadBytes);
+  const std::uint64_t id = take_entry(call.type, &call, call.data_bytes + kCallLoadBytes);
   const error_code error = call.send_on(*this, id, call.space == Call::kNoSpace ? 0 : spaces_.handle(call.space));
   if (error) {
     requests_.free(*requests_.find(id));
@@ -275,7 +275,7 @@ void LinkSession::start_own(Call& call, Duration limit) {
 
 void LinkSession::send_and_forget(FrameType type, const flatbuffers::FlatBufferBuilder& builder) {
   if (!can_take_call()) return;
-  send_frame(type, take_slot(type, nullptr, kCallLoadBytes), builder);
+  send_frame(type, take_entry(type, nullptr, kCallLoadBytes), builder);
   flush_soon();
 }
 
@@ -331,7 +331,7 @@ void LinkSession::flush_soon() {
   }
 }
 
-std::uint64_t LinkSession::take_slot(FrameType type, Call* call, std::size_t load_bytes) {
+std::uint64_t LinkSession::take_entry(FrameType type, Call* call, std::size_t load_bytes) {
   if (requests_.in_flight() == 0) silence_.begin(shared_->clock.now(), bytes_received());
   return requests_.take(type, call, load_bytes);
 }
@@ -340,10 +340,10 @@ std::uint64_t LinkSession::take_slot(FrameType type, Call* call, std::size_t loa
 
 void LinkSession::abandon(Call& call) {
   const std::uint64_t id = call.request_id();
-  const LinkRequests::Slot* const slot = requests_.find(id);
-  KV_ASSERT(slot != nullptr && slot->call == &call);
+  const LinkRequests::Entry* const entry = requests_.find(id);
+  KV_ASSERT(entry != nullptr && entry->call == &call);
   if (payload_.is_of(call)) payload_.stop();
-  requests_.abandon(*slot, call.destinations_left());
+  requests_.abandon(*entry, call.destinations_left());
   send_cancel(id);
 
   const bool nothing_came = silence_.look(shared_->clock.now(), bytes_received(), shared_->config.connect_timeout);
@@ -357,9 +357,9 @@ void LinkSession::abandon(Call& call) {
 
 void LinkSession::forget(Call& call) {
   payload_.forget(call);
-  const LinkRequests::Slot* const slot = requests_.find(call.request_id());
+  const LinkRequests::Entry* const entry = requests_.find(call.request_id());
   // Within a destructor nothing may throw, and an end that an exception cut short may have abandoned the call already.
-  if (slot != nullptr && slot->call == &call) requests_.let_go(*slot);
+  if (entry != nullptr && entry->call == &call) requests_.let_go(*entry);
 }
 
 // -- the end
@@ -386,11 +386,11 @@ void LinkSession::end(error_code why, std::string text, Node node) {
   }
   payload_.stop();
   std::vector<Call*> calls;
-  requests_.for_each([&](const LinkRequests::Slot& slot) {
-    if (slot.call == nullptr) return;
-    calls.push_back(slot.call);
+  requests_.for_each([&](const LinkRequests::Entry& entry) {
+    if (entry.call == nullptr) return;
+    calls.push_back(entry.call);
     requests_.abandon(
-        slot, node == Node::kHasClosed ? std::vector<std::span<const std::byte>>() : slot.call->destinations_left());
+        entry, node == Node::kHasClosed ? std::vector<std::span<const std::byte>>() : entry.call->destinations_left());
   });
   if (node == Node::kHasClosed) requests_.free_all();
   if (requests_.quarantine_count() == 0) {

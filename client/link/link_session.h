@@ -29,7 +29,7 @@ namespace kv {
 /// session, and its calls fail with kBadFrame.
 ///   1. Each request ends with exactly one frame without kFrameMore, or with the session. A call that has left the
 ///      session, to end or to be sent on another, has left nothing of its caller's memory with it.
-///   2. A call that passed its deadline is completed at once; its slot is kept, its bytes are swallowed, and its
+///   2. A call that passed its deadline is completed at once; its entry is kept, its bytes are swallowed, and its
 ///      unfinished destinations in lent memory are quarantined until its last frame or until the node has closed the
 ///      connection. With RDMA the session can end the quarantine by itself, and does when it ends: it cuts its lanes.
 ///   3. The listener is told of the end once, by session_ended() or retired_ended(), and nothing after that. It is told
@@ -64,7 +64,7 @@ class LinkSession final : public CallSession,
   ~LinkSession();
 
   void start();  ///< Sends hello; Listener::session_up() follows, or session_ended().
-  void close();  ///< By the listener's own wish: it is told nothing.
+  void close();  ///< Called by the listener: it is told nothing.
 
   /// Gives `call` a request id and lets it queue its frames. Requires can_take_call(). Ends it if it cannot be sent.
   void send_call(Call& call);
@@ -145,10 +145,10 @@ class LinkSession final : public CallSession,
   bool dispatch_message(const FrameReader::Frame& frame);
   bool on_hello(const FrameReader::Frame& frame);
   bool on_part(const FrameReader::Frame& frame, Call& call);
-  bool on_error_frame(const FrameReader::Frame& frame, const LinkRequests::Slot* slot);
-  void answered(const LinkRequests::Slot& slot, error_code why, std::string text);
+  bool on_error_frame(const FrameReader::Frame& frame, const LinkRequests::Entry* entry);
+  void answered(const LinkRequests::Entry& entry, error_code why, std::string text);
   bool violation(std::string what);
-  std::uint64_t take_slot(FrameType type, Call* call, std::size_t load_bytes);
+  std::uint64_t take_entry(FrameType type, Call* call, std::size_t load_bytes);
   void end(error_code why, std::string text, Node node);
   bool has_stopped() const { return state_ == State::kDraining || state_ == State::kEnded; }
   void close_if_retired();

@@ -20,7 +20,7 @@ NodeLink::NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endp
     : shared_(std::move(shared)),
       config_(std::move(config)),
       endpoint_(std::move(endpoint)),
-      slots_(shared_->config.connections_per_node),
+      connections_(shared_->config.connections_per_node),
       connect_back_off_({.min = shared_->config.backoff_min, .max = shared_->config.backoff_max, .jitter = 1}),
       // A lane that lasted longer than two of the longest pauses has proved that the fabric carries messages.
       messages_back_off_(
@@ -78,7 +78,7 @@ void NodeLink::pump() {
 }
 
 NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
-  if (up_count_ < slots_.size()) connect_missing();
+  if (up_count_ < connections_.size()) connect_missing();
   session = pick(call);
   if (session == nullptr) {
     // The lease is known to that session only: no other will do while it lasts.
@@ -117,9 +117,9 @@ LinkSession* NodeLink::pick(const Call& call) {
   const bool needs_region = call.region && call.region->is_device();
   LinkSession* best = nullptr;
   int best_rank = 0;
-  for (const Slot& slot : slots_) {
-    if (!slot.is_up() || !slot.session->can_take_call()) continue;
-    LinkSession& session = *slot.session;
+  for (const Connection& connection : connections_) {
+    if (!connection.is_up() || !connection.session->can_take_call()) continue;
+    LinkSession& session = *connection.session;
     int rank = 0;
     if (call.space != Call::kNoSpace) {
       session.spaces().open(call.space, must_open);
@@ -138,8 +138,8 @@ LinkSession* NodeLink::pick(const Call& call) {
 
 LinkSession* NodeLink::find(const CallSession* session) const {
   if (session == nullptr) return nullptr;
-  for (const Slot& slot : slots_) {
-    if (slot.session.get() == session) return slot.session.get();
+  for (const Connection& connection : connections_) {
+    if (connection.session.get() == session) return connection.session.get();
   }
   for (const auto& retired : retired_) {
     if (retired.get() == session) return retired.get();
@@ -155,8 +155,8 @@ bool NodeLink::try_again(Call& call, error_code why, CallSession& left) {
   if (was_open && why == Errc::kNoNamespace) {
     // The node has forgotten the namespace, and so most likely what it told the other sessions: the next try must not
     // meet the same there.
-    for (const Slot& slot : slots_) {
-      if (slot.session && slot.session.get() != session) slot.session->spaces().forget(call.space);
+    for (const Connection& connection : connections_) {
+      if (connection.session && connection.session.get() != session) connection.session->spaces().forget(call.space);
     }
   }
   // A mismatch is a mistake on one of the two sides: the caller is told, and the next call opens anew. And a node that
@@ -191,8 +191,8 @@ void NodeLink::unqueue(const Call& call) {
 // -- namespaces
 
 bool NodeLink::is_opened_somewhere(std::uint32_t space) const {
-  return std::ranges::any_of(slots_, [&](const Slot& slot) {
-    return slot.is_up() && slot.session->spaces().state(space) != LinkSpaces::State::kNo;
+  return std::ranges::any_of(connections_, [&](const Connection& connection) {
+    return connection.is_up() && connection.session->spaces().state(space) != LinkSpaces::State::kNo;
   });
 }
 
@@ -215,40 +215,42 @@ void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string
 // -- connections
 
 void NodeLink::connect_missing() {
-  if (closed_ || up_count_ + connecting_count_ == slots_.size()) return;
+  if (closed_ || up_count_ + connecting_count_ == connections_.size()) return;
   std::erase_if(retired_, [](const auto& session) { return session->has_ended(); });
   if (!connect_back_off_.is_due(shared_->clock.now()) || retired_.size() >= kRetiredMax) return;
-  for (Slot& slot : slots_) {
-    if (!slot.is_empty()) continue;
-    slot.attempt = std::make_shared<ConnectAttempt>(shared_, static_cast<ConnectAttempt::Listener&>(*this));
+  for (Connection& connection : connections_) {
+    if (!connection.is_empty()) continue;
+    connection.attempt = std::make_shared<ConnectAttempt>(shared_, static_cast<ConnectAttempt::Listener&>(*this));
     ++connecting_count_;
-    slot.attempt->begin(endpoint_);
+    connection.attempt->begin(endpoint_);
   }
 }
 
-NodeLink::Slot* NodeLink::find_slot(const ConnectAttempt& attempt) {
-  const auto found = std::ranges::find_if(slots_, [&](const Slot& slot) { return slot.attempt.get() == &attempt; });
-  return found == slots_.end() ? nullptr : &*found;
+NodeLink::Connection* NodeLink::find_connection(const ConnectAttempt& attempt) {
+  const auto found = std::ranges::find_if(
+      connections_, [&](const Connection& connection) { return connection.attempt.get() == &attempt; });
+  return found == connections_.end() ? nullptr : &*found;
 }
 
 void NodeLink::connected(ConnectAttempt& attempt, std::unique_ptr<Stream> stream) {
-  Slot* const slot = find_slot(attempt);
-  KV_ASSERT(slot != nullptr && !slot->session && !closed_);
-  slot->session = std::make_shared<LinkSession>(shared_, static_cast<LinkSession::Listener&>(*this), std::move(stream));
-  slot->session->start();
+  Connection* const connection = find_connection(attempt);
+  KV_ASSERT(connection != nullptr && !connection->session && !closed_);
+  connection->session =
+      std::make_shared<LinkSession>(shared_, static_cast<LinkSession::Listener&>(*this), std::move(stream));
+  connection->session->start();
 }
 
 void NodeLink::connect_failed(ConnectAttempt& attempt, error_code why, std::string text) {
-  Slot* const slot = find_slot(attempt);
-  KV_ASSERT(slot != nullptr);
-  if (slot->session) slot->session->close();  // hello did not come
-  failed_to_connect(*slot, why, std::move(text));
+  Connection* const connection = find_connection(attempt);
+  KV_ASSERT(connection != nullptr);
+  if (connection->session) connection->session->close();  // hello did not come
+  failed_to_connect(*connection, why, std::move(text));
 }
 
-void NodeLink::failed_to_connect(Slot& slot, error_code why, std::string text) {
-  KV_ASSERT(slot.attempt && connecting_count_ > 0);
-  slot.attempt->end();
-  slot = {};
+void NodeLink::failed_to_connect(Connection& connection, error_code why, std::string text) {
+  KV_ASSERT(connection.attempt && connecting_count_ > 0);
+  connection.attempt->end();
+  connection = {};
   --connecting_count_;
   note_error(why, std::move(text));
   connect_back_off_.failed(shared_->clock.now(), shared_->random);
@@ -257,20 +259,20 @@ void NodeLink::failed_to_connect(Slot& slot, error_code why, std::string text) {
 }
 
 void NodeLink::session_up(LinkSession& session) {
-  for (Slot& slot : slots_) {
-    if (slot.session.get() != &session) continue;
-    KV_ASSERT(slot.attempt && connecting_count_ > 0);
-    slot.attempt->end();
-    slot.attempt.reset();
+  for (Connection& connection : connections_) {
+    if (connection.session.get() != &session) continue;
+    KV_ASSERT(connection.attempt && connecting_count_ > 0);
+    connection.attempt->end();
+    connection.attempt.reset();
     --connecting_count_;
     ++up_count_;
   }
   ++connects_;
   node_id_ = session.terms().node_id;
   // What is left of another life: a process that ends while its successor listens already.
-  for (const Slot& slot : slots_) {
-    const auto other = slot.session;
-    if (slot.is_up() && !other->terms().is_same_life(session.terms())) retire(*other);
+  for (const Connection& connection : connections_) {
+    const auto other = connection.session;
+    if (connection.is_up() && !other->terms().is_same_life(session.terms())) retire(*other);
   }
   pump();
 }
@@ -278,11 +280,11 @@ void NodeLink::session_up(LinkSession& session) {
 void NodeLink::session_ended(LinkSession& session, error_code why, std::string text) {
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
   if (!session.has_ended()) retired_.push_back(session.shared_from_this());  // it waits for the node to close: 5
-  for (Slot& slot : slots_) {
-    if (slot.session.get() != &session) continue;
-    if (slot.attempt) return failed_to_connect(slot, why, std::move(text));
+  for (Connection& connection : connections_) {
+    if (connection.session.get() != &session) continue;
+    if (connection.attempt) return failed_to_connect(connection, why, std::move(text));
     KV_ASSERT(up_count_ > 0);
-    slot = {};
+    connection = {};
     --up_count_;
     note_error(why, std::move(text));
     connect_back_off_.failed(shared_->clock.now(), shared_->random);
@@ -293,11 +295,11 @@ void NodeLink::session_ended(LinkSession& session, error_code why, std::string t
 }
 
 void NodeLink::retire(LinkSession& session) {
-  for (Slot& slot : slots_) {
-    if (slot.session.get() != &session || !slot.is_up()) continue;
+  for (Connection& connection : connections_) {
+    if (connection.session.get() != &session || !connection.is_up()) continue;
     KV_ASSERT(up_count_ > 0);
-    retired_.push_back(std::move(slot.session));
-    slot = {};
+    retired_.push_back(std::move(connection.session));
+    connection = {};
     --up_count_;
     session.retire();  // may end it, and take it out of the list
     return;
@@ -323,8 +325,8 @@ void NodeLink::failure() {
 
 void NodeLink::close() {
   closed_ = true;
-  for (Slot& slot : slots_) {
-    Slot closed = std::exchange(slot, {});
+  for (Connection& connection : connections_) {
+    Connection closed = std::exchange(connection, {});
     if (closed.attempt) closed.attempt->end();
     if (closed.session) closed.session->close();
   }
@@ -338,19 +340,19 @@ void NodeLink::close() {
 }
 
 void NodeLink::take_back(const LentMemory::Region& region) {
-  for (const Slot& slot : slots_) {
-    if (slot.is_up()) slot.session->take_back(region);
+  for (const Connection& connection : connections_) {
+    if (connection.is_up()) connection.session->take_back(region);
   }
   for (const auto& session : retired_) session->take_back(region);
 }
 
 NodeLink::LendState NodeLink::lend(const std::shared_ptr<LentMemory::Region>& region) {
-  if (up_count_ < slots_.size()) connect_missing();
+  if (up_count_ < connections_.size()) connect_missing();
   LendState state;
   state.pending = connecting_count_;
-  for (const Slot& slot : slots_) {
-    if (!slot.is_up()) continue;
-    const LinkRegions::State lent = slot.session->lend(region);
+  for (const Connection& connection : connections_) {
+    if (!connection.is_up()) continue;
+    const LinkRegions::State lent = connection.session->lend(region);
     state.lent += lent == LinkRegions::State::kYes;
     state.pending += lent == LinkRegions::State::kPending || lent == LinkRegions::State::kNotNow;
   }
@@ -371,18 +373,18 @@ NodeStatus NodeLink::status() const {
   }
   status.rdma_text = shared_->verbs.why();
   bool has_lent = false;
-  for (const Slot& slot : slots_) {
-    if (!slot.is_up()) continue;
-    has_lent = has_lent || slot.session->shares_memory();
-    status.rdma_lanes += std::popcount(slot.session->lanes_up());
-    if (const std::string why = slot.session->lanes_why(); !why.empty()) status.rdma_text = why;
+  for (const Connection& connection : connections_) {
+    if (!connection.is_up()) continue;
+    has_lent = has_lent || connection.session->shares_memory();
+    status.rdma_lanes += std::popcount(connection.session->lanes_up());
+    if (const std::string why = connection.session->lanes_why(); !why.empty()) status.rdma_text = why;
   }
   if (has_lent) status.peer_transport += "+memfd";
   if (status.rdma_lanes > 0) status.peer_transport += "+verbs";
   status.calls = calls_;
   status.failures = failures_;
   status.timeouts = timeouts_;
-  status.reconnects = connects_ > slots_.size() ? connects_ - slots_.size() : 0;
+  status.reconnects = connects_ > connections_.size() ? connects_ - connections_.size() : 0;
   status.last_error = last_error_;
   status.last_error_text = last_error_text_;
   return status;

@@ -26,7 +26,7 @@ namespace kv {
 ///   4. All that was agreed with a node - handles of namespaces and regions, leases, lanes - belongs to the session
 ///      where it was agreed, and ends with it. A session of another life of the node, which may have the same id, is
 ///      retired as soon as a newer one is met.
-///   5. A session that has not ended is in a slot or among the retired ones.
+///   5. A session that has not ended is a connection's, or among the retired ones.
 /// Thread safety: none; on the client's executor. close() comes before the destructor.
 class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Listener {
  public:
@@ -48,7 +48,7 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
 
  private:
   /// One of the connections: nothing, being made, or up.
-  struct Slot {
+  struct Connection {
     std::shared_ptr<ConnectAttempt> attempt;  ///< Null: not being made.
     std::shared_ptr<LinkSession> session;     ///< Beside an attempt: waiting for hello.
     bool is_empty() const { return !attempt && !session; }
@@ -79,12 +79,12 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   LinkSession* pick(const Call& call);
   /// nullptr: it has ended.
   LinkSession* find(const CallSession* session) const;
-  Slot* find_slot(const ConnectAttempt& attempt);
+  Connection* find_connection(const ConnectAttempt& attempt);
   /// Whether a session that is up has the namespace open, or is opening it.
   bool is_opened_somewhere(std::uint32_t space) const;
   void unqueue(const Call& call);
   void connect_missing();
-  void failed_to_connect(Slot& slot, error_code why, std::string text);
+  void failed_to_connect(Connection& connection, error_code why, std::string text);
   void retire(LinkSession& session);
   void note_error(error_code why, std::string text);
   void failure();
@@ -92,13 +92,13 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   std::shared_ptr<ClientShared> shared_;
   const NodeConfig config_;
   const Endpoint endpoint_;
-  std::vector<Slot> slots_;                            ///< connections_per_node; never moved.
+  std::vector<Connection> connections_;                ///< connections_per_node; never moved.
   std::vector<std::shared_ptr<LinkSession>> retired_;  ///< Out of use, with unfinished business.
   std::vector<Call*> waiting_;                         ///< In order of start.
   bool pumping_ = false, pump_again_ = false, closed_ = false;
 
   std::string node_id_;
-  std::size_t up_count_ = 0, connecting_count_ = 0;  ///< Slots.
+  std::size_t up_count_ = 0, connecting_count_ = 0;  ///< Connections.
   BackOff connect_back_off_, messages_back_off_;
   Breaker breaker_;
 

@@ -14,16 +14,16 @@ namespace kv {
 
 class Call;
 
-/// One slot per request, from its sending to its last frame, whether anybody still waits for it or not.
-///   1. A request id names one request of the session's life: a slot that is taken again has another generation.
-///   2. in_flight() counts the slots in use, call_count() those whose call waits, message_count() those whose request
+/// One entry per request, from its sending to its last frame, whether anybody still waits for it or not.
+///   1. A request id names one request of the session's life: an entry that is taken again has another generation.
+///   2. in_flight() counts the entries in use, call_count() those whose call waits, message_count() those whose request
 ///      went by SEND, load_bytes() what all of them move.
-///   3. A quarantine belongs to a slot that no call waits for, and ends with it. What is left when the table is
+///   3. A quarantine belongs to an entry that no call waits for, and ends with it. What is left when the table is
 ///      destroyed stays quarantined until the memory is freed: nobody heard that the node is through with it.
-/// Slots keep their places and their memory: no allocation per request. Thread safety: none.
+/// Entries keep their places and their memory: no allocation per request. Thread safety: none.
 class LinkRequests {
  public:
-  struct Slot {
+  struct Entry {
     bool in_use = false;
     bool is_message = false;  ///< The request went by SEND.
     FrameType type{};
@@ -39,14 +39,14 @@ class LinkRequests {
   /// Returns the request's id. `call`: nullptr if nobody waits for the answer.
   std::uint64_t take(FrameType type, Call* call, std::size_t load_bytes);
   /// nullptr: no such request, or its last frame has come. Valid until the next take().
-  const Slot* find(std::uint64_t request_id) const;
-  void free(const Slot& slot);  ///< Its last frame has come, or the node can write nothing any more.
+  const Entry* find(std::uint64_t request_id) const;
+  void free(const Entry& entry);  ///< Its last frame has come, or the node can write nothing any more.
   void free_all();
 
-  void went_by_send(const Slot& slot);
-  void let_go(const Slot& slot);  ///< Its call waits no longer.
+  void went_by_send(const Entry& entry);
+  void let_go(const Entry& entry);  ///< Its call waits no longer.
   /// The same, and the node may still write to `ranges`, perhaps none.
-  void abandon(const Slot& slot, std::vector<std::span<const std::byte>> ranges);
+  void abandon(const Entry& entry, std::vector<std::span<const std::byte>> ranges);
 
   /// An answer came by SEND.
   void message_came() { messages_are_late_ = false; }
@@ -56,8 +56,8 @@ class LinkRequests {
   /// Those in use. They may be let go meanwhile, but none taken.
   template <class F>
   void for_each(F f) const {
-    for (const Slot& slot : slots_) {
-      if (slot.in_use) f(slot);
+    for (const Entry& entry : entries_) {
+      if (entry.in_use) f(entry);
     }
   }
 
@@ -68,10 +68,10 @@ class LinkRequests {
   std::size_t load_bytes() const { return load_bytes_; }
 
  private:
-  Slot& at(const Slot& slot);
+  Entry& at(const Entry& entry);
 
   LentMemory& memory_;
-  std::vector<Slot> slots_;
+  std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_;
   std::size_t in_flight_ = 0, call_count_ = 0, message_count_ = 0, quarantine_count_ = 0, load_bytes_ = 0;
   bool messages_are_late_ = false;

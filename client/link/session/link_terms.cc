@@ -7,7 +7,7 @@ namespace kv {
 namespace {
 
 constexpr std::uint32_t kLanesMax = 32;         // Bits of the wire's lane sets.
-constexpr std::uint32_t kRequestsMax = 0xFFFF;  // More than a client ever has; keeps the table of slots small.
+constexpr std::uint32_t kRequestsMax = 0xFFFF;  // More than a client ever has; keeps the table of entries small.
 constexpr std::size_t kNodeIdBytesMax = 256;
 constexpr std::uint32_t kTableBytesLeast = 4096;  // A request of one block fits, and a record of common length.
 

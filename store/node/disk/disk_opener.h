@@ -14,7 +14,7 @@
 //   rocks_scan.h        a walk over small entries that steps over damage
 //   drop_log.h          what was dropped, durably
 //   striped_disk.h      several directories as one disk, of which some may fail or hang
-//   call_lane.h         calls that may hang, on threads of their own
+//   call_threads.h      calls that may hang, on threads of their own
 //   call_watch.h        notices that a disk does not answer
 //   record_stream.h     a load to be pulled instead of pushed
 #pragma once

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/assert.h"
-#include "store/node/disk/call_lane.h"
+#include "store/node/disk/call_threads.h"
 #include "store/node/disk/record_stream.h"
 
 namespace kv {
@@ -54,7 +54,7 @@ struct StripedDisk::Member {
   }
 
   Part part;
-  mutable CallLane writing, dropping, reading;
+  mutable CallThreads writing, dropping, reading;
   std::atomic<Duration::rep> left_out_until{0};  // atomic, since stats() reads it
   std::atomic<bool> has_hung{false};             // and has not answered since
   std::mutex stats_mutex;
@@ -94,7 +94,7 @@ struct StripedDisk::News {
 struct StripedDisk::Telling {
   Member* member;
   News news;
-  std::shared_ptr<CallLane::Begun<error_code>> begun;
+  std::shared_ptr<CallThreads::Begun<error_code>> begun;
 };
 
 StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config)
@@ -276,7 +276,7 @@ error_code StripedDisk::drop_before(DiskKey end) {
 /// One disk that has them is enough, because at a start all disks are asked. The others have them too if they answer in
 /// time.
 error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
-  std::vector<std::pair<Member*, std::shared_ptr<CallLane::Begun<error_code>>>> adding;
+  std::vector<std::pair<Member*, std::shared_ptr<CallThreads::Begun<error_code>>>> adding;
   const std::vector<DiskDrop> own(drops.begin(), drops.end());
   for (const auto& member : members_) {
     // On threads of their own, beside writes: an answer waits for this.

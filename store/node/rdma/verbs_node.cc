@@ -36,35 +36,35 @@ Result<std::unique_ptr<VerbsNode>, Failure> VerbsNode::open(verbs::Provider& pro
   if (!devices) return devices.error();
   node->unused_ = std::move(devices->left_out);
   error_code refused = Errc::kUnavailable;
-  const auto fill = [&](Slot& slot, Result<std::shared_ptr<NodeDevice>, Failure> device) {
+  const auto fill = [&](Entry& entry, Result<std::shared_ptr<NodeDevice>, Failure> device) {
     if (device) {
-      slot.device = std::move(*device);
+      entry.device = std::move(*device);
     } else {
       // A device that refuses the arena says more than one that is missing.
       if (refused == Errc::kUnavailable) refused = device.error().code;
-      node->put_off(slot, device.error().text);
+      node->put_off(entry, device.error().text);
     }
   };
   for (verbs::OpenDevice& each : devices->devices) {
-    Slot& slot = node->add_slot(each.wish);
-    fill(slot, node->equip(std::move(each)));
+    Entry& entry = node->add_entry(each.wish);
+    fill(entry, node->equip(std::move(each)));
   }
-  // Named devices that are missing come last. They have slots, so that lane numbers stay when they come.
+  // Named devices that are missing come last. They have entries, so that lane numbers stay when they come.
   for (const std::string& name : node->config_.devices.names) {
     const auto wish = verbs::parse_device_wish(name);
-    const auto is_same = [&](const Slot& each) { return each.wish.device == wish->device; };
-    if (!wish || std::ranges::any_of(node->slots_, is_same)) continue;
-    Slot& slot = node->add_slot(*wish);
-    fill(slot, node->open_one(*wish));
+    const auto is_same = [&](const Entry& each) { return each.wish.device == wish->device; };
+    if (!wish || std::ranges::any_of(node->entries_, is_same)) continue;
+    Entry& entry = node->add_entry(*wish);
+    fill(entry, node->open_one(*wish));
   }
-  if (std::ranges::any_of(node->slots_, [](const Slot& each) { return each.device != nullptr; })) return node;
+  if (std::ranges::any_of(node->entries_, [](const Entry& each) { return each.device != nullptr; })) return node;
   std::string reasons;
-  for (const Slot& each : node->slots_) reasons += (reasons.empty() ? "" : "; ") + each.why;
+  for (const Entry& each : node->entries_) reasons += (reasons.empty() ? "" : "; ") + each.why;
   return Failure(refused, std::move(reasons));
 }
 
-VerbsNode::Slot& VerbsNode::add_slot(verbs::DeviceWish wish) {
-  return slots_.emplace_back(Slot{.wish = std::move(wish), .tries = BackOff(kTries)});
+VerbsNode::Entry& VerbsNode::add_entry(verbs::DeviceWish wish) {
+  return entries_.emplace_back(Entry{.wish = std::move(wish), .tries = BackOff(kTries)});
 }
 
 /// Registers the arena with the device.
@@ -84,36 +84,36 @@ Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::open_one(const verbs::De
   return equip(std::move(*device));
 }
 
-void VerbsNode::put_off(Slot& slot, std::string why) const {
-  KV_ASSERT(!slot.device);
-  slot.why = std::move(why);
-  slot.tries.failed(clock_.now());
+void VerbsNode::put_off(Entry& entry, std::string why) const {
+  KV_ASSERT(!entry.device);
+  entry.why = std::move(why);
+  entry.tries.failed(clock_.now());
 }
 
 const verbs::DeviceWish& VerbsNode::wish(std::size_t device) const {
-  KV_ASSERT(device < slots_.size());
-  return slots_[device].wish;
+  KV_ASSERT(device < entries_.size());
+  return entries_[device].wish;
 }
 
 Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::device(std::size_t index) const {
-  KV_ASSERT(index < slots_.size());
+  KV_ASSERT(index < entries_.size());
   const std::scoped_lock lock(devices_mutex_);
-  const Slot& slot = slots_[index];
-  if (!slot.device) return Failure(Errc::kUnavailable, "left out: " + slot.why);
-  return slot.device;
+  const Entry& entry = entries_[index];
+  if (!entry.device) return Failure(Errc::kUnavailable, "left out: " + entry.why);
+  return entry.device;
 }
 
 void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std::string& why) {
-  KV_ASSERT(index < slots_.size());
+  KV_ASSERT(index < entries_.size());
   {
     const std::scoped_lock lock(devices_mutex_);
-    Slot& slot = slots_[index];
-    if (slot.device.get() != &device) return;
-    spdlog::error("rdma: {} is left out: {}; it is opened again as soon as possible", slot.wish.device, why);
-    left_out_.push_back(std::move(slot.device));
+    Entry& entry = entries_[index];
+    if (entry.device.get() != &device) return;
+    spdlog::error("rdma: {} is left out: {}; it is opened again as soon as possible", entry.wish.device, why);
+    left_out_.push_back(std::move(entry.device));
     // Only use for long says that it works: a device that flaps can be opened each time, at the price of the arena.
-    if (clock_.now() - slot.opened >= kTries.max) slot.tries.succeeded();
-    put_off(slot, slot.wish.device + ": " + why);
+    if (clock_.now() - entry.opened >= kTries.max) entry.tries.succeeded();
+    put_off(entry, entry.wish.device + ": " + why);
   }
   tell_watches(index);
 }
@@ -142,15 +142,15 @@ void VerbsNode::tell_watches(std::size_t index) {
 void VerbsNode::check_devices(const std::function<bool()>& is_stopped) {
   leave_out_gone(is_stopped);
   close_unheld();
-  for (Slot& slot : slots_) {
+  for (Entry& entry : entries_) {
     if (is_stopped()) return;
-    open_due(slot);
+    open_due(entry);
   }
 }
 
 /// A device without lanes has nobody who notices that it is gone.
 void VerbsNode::leave_out_gone(const std::function<bool()>& is_stopped) {
-  for (std::size_t i = 0; i < slots_.size() && !is_stopped(); ++i) {
+  for (std::size_t i = 0; i < entries_.size() && !is_stopped(); ++i) {
     const auto open = device(i);
     if (!open) continue;
     const auto info = (*open)->open.device->query();
@@ -158,23 +158,23 @@ void VerbsNode::leave_out_gone(const std::function<bool()>& is_stopped) {
   }
 }
 
-void VerbsNode::open_due(Slot& slot) {
+void VerbsNode::open_due(Entry& entry) {
   {
     const std::scoped_lock lock(devices_mutex_);
-    if (slot.device || !slot.tries.is_due(clock_.now())) return;
+    if (entry.device || !entry.tries.is_due(clock_.now())) return;
   }
-  // Without the lock, since opening takes long. Nobody else fills a slot: this runs on one thread.
-  auto device = open_one(slot.wish);
+  // Without the lock, since opening takes long. Nobody else fills an entry: this runs on one thread.
+  auto device = open_one(entry.wish);
   const std::scoped_lock lock(devices_mutex_);
-  KV_ASSERT(!slot.device);
+  KV_ASSERT(!entry.device);
   if (device) {
-    slot.device = std::move(*device);
-    slot.opened = clock_.now();
-    spdlog::info("rdma: {} is in use", slot.wish.device);
+    entry.device = std::move(*device);
+    entry.opened = clock_.now();
+    spdlog::info("rdma: {} is in use", entry.wish.device);
   } else {
     std::string why = device.error().text;
-    if (why != slot.why) spdlog::warn("rdma: {} is still left out: {}", slot.wish.device, why);
-    put_off(slot, std::move(why));
+    if (why != entry.why) spdlog::warn("rdma: {} is still left out: {}", entry.wish.device, why);
+    put_off(entry, std::move(why));
   }
 }
 
@@ -234,11 +234,11 @@ std::vector<NodeMetrics::Value> VerbsNode::stats() const {
   std::uint64_t in_use = 0;
   {
     const std::scoped_lock lock(devices_mutex_);
-    for (const Slot& each : slots_) in_use += each.device != nullptr;
+    for (const Entry& each : entries_) in_use += each.device != nullptr;
   }
   return {
       {"rdma_devices", number(in_use), false, "RDMA devices in use"},
-      {"rdma_devices_left_out", number(slots_.size() - in_use), false,
+      {"rdma_devices_left_out", number(entries_.size() - in_use), false,
        "RDMA devices that are gone or cannot be used, and are tried again"},
       {"rdma_registered_bytes", number(arena_.size()), false, "Bytes of the arena registered with each"},
       {"rdma_lanes", number(counters_.lanes), false, "Queue pairs connected to clients, for blocks"},

@@ -70,8 +70,8 @@ class VerbsNode {
 
   const VerbsConfig& config() const { return config_; }
   /// Devices in use, and devices that are left out for now. Never changes.
-  std::size_t device_count() const { return slots_.size(); }
-  std::size_t device_of(std::size_t lane) const { return lane % slots_.size(); }
+  std::size_t device_count() const { return entries_.size(); }
+  std::size_t device_of(std::size_t lane) const { return lane % entries_.size(); }
   const verbs::DeviceWish& wish(std::size_t device) const;
   /// Errors: kUnavailable: it is left out; the text says why. Never nullptr.
   Result<std::shared_ptr<NodeDevice>, Failure> device(std::size_t index) const;
@@ -146,7 +146,7 @@ class VerbsNode {
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
-  struct Slot {
+  struct Entry {
     verbs::DeviceWish wish;              ///< Never changes.
     std::shared_ptr<NodeDevice> device;  ///< nullptr: left out.
     std::string why;                     ///< Of a device that is left out.
@@ -157,11 +157,11 @@ class VerbsNode {
   VerbsNode(verbs::Provider& provider, VerbsConfig config, std::span<std::byte> arena, Clock& clock);
   Result<std::shared_ptr<NodeDevice>, Failure> equip(verbs::OpenDevice device) const;
   Result<std::shared_ptr<NodeDevice>, Failure> open_one(const verbs::DeviceWish& wish) const;
-  Slot& add_slot(verbs::DeviceWish wish);
-  void put_off(Slot& slot, std::string why) const;
+  Entry& add_entry(verbs::DeviceWish wish);
+  void put_off(Entry& entry, std::string why) const;
   void tell_watches(std::size_t index);
   void leave_out_gone(const std::function<bool()>& is_stopped);
-  void open_due(Slot& slot);
+  void open_due(Entry& entry);
   void close_unheld();
 
   verbs::Provider& provider_;
@@ -169,8 +169,8 @@ class VerbsNode {
   const std::span<std::byte> arena_;
   Clock& clock_;
   std::string unused_;
-  mutable std::mutex devices_mutex_;  ///< Of the slots' contents, but not their number, and of the list below.
-  std::vector<Slot> slots_;
+  mutable std::mutex devices_mutex_;  ///< Of the entries' contents, but not their number, and of the list below.
+  std::vector<Entry> entries_;
   /// Left out, and perhaps still held. Closed by check_devices(): to unregister an arena takes long.
   std::vector<std::shared_ptr<NodeDevice>> left_out_;
   std::mutex watches_mutex_;  ///< Held while a watch is told: its executor is there as long as the watch is.

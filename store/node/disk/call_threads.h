@@ -1,4 +1,4 @@
-// store/node/disk/call_lane.h: calls into a disk that may hang, made on threads of their own.
+// store/node/disk/call_threads.h: calls into a disk that may hang, made on threads of their own.
 #pragma once
 
 #include <atomic>
@@ -23,13 +23,13 @@ namespace kv {
 ///   1. At most `thread_count` calls run; the others wait in order. With one thread they run one after the other.
 ///   2. A disk that hangs holds one call of each thread that asks, as long as they ask only while is_stuck() is false.
 /// Thread safety: all from any thread but the constructor. The destructor waits for calls, however long they take.
-class CallLane {
+class CallThreads {
  public:
-  CallLane(const Clock& clock, std::size_t thread_count, Duration patience)
+  CallThreads(const Clock& clock, std::size_t thread_count, Duration patience)
       : clock_(clock), patience_(patience), watch_(clock), threads_(thread_count) {
     KV_ASSERT(thread_count > 0 && patience > Duration::zero());
   }
-  ~CallLane() { threads_.join(); }
+  ~CallThreads() { threads_.join(); }
 
   /// A call that was begun; wait() for it once.
   template <class T>
@@ -48,7 +48,7 @@ class CallLane {
     watch_.begin();
     asio::post(threads_, [this, begun, call = std::move(call)]() mutable {
       T result = call();
-      watch_.end();  // before the result is seen: whoever gets it may ask whether the lane is idle
+      watch_.end();  // before the result is seen: whoever gets it may ask whether all threads are idle
       const std::lock_guard lock(begun->mutex);
       KV_ASSERT(!begun->result);
       begun->result = std::move(result);
