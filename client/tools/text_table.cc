@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/printable.h"
 
 namespace kv {
@@ -18,7 +19,7 @@ bool looks_like_number(const std::string& cell) {
          (cell[0] == '-' && cell.size() > 1 && std::isdigit(static_cast<unsigned char>(cell[1])));
 }
 
-/// Splits "1.5GiB" into 1.5 and "gib".
+/// Splits "1.5GiB" into 1.5 and "gib". from_chars() also reads "inf" and "nan", which are no sizes.
 bool split_number(std::string_view text, double* number, std::string* unit) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
   if (error != std::errc() || !std::isfinite(*number) || *number < 0) return false;
@@ -38,6 +39,8 @@ const double* find_unit(const std::array<std::pair<std::string_view, double>, n>
 }  // namespace
 
 void TextTable::add(std::vector<std::string> row) {
+  KV_ASSERT(row.size() <=
+            rows_.front().size());  // a row may be shorter than the headings, as that of a node that is down
   for (std::string& cell : row) cell = printable(cell);
   rows_.push_back(std::move(row));
 }
@@ -76,6 +79,8 @@ std::string format_count(std::uint64_t value) {
   return text;
 }
 
+/// Three digits at most, so that a column of sizes can be compared at a glance; whole numbers without a point, as
+/// people write them in options.
 std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);
@@ -115,7 +120,7 @@ bool parse_bytes(std::string_view text, std::uint64_t* bytes) {
   std::string unit;
   if (!split_number(text, &number, &unit)) return false;
   const double* factor = find_unit(kUnits, unit);
-  if (!factor || number * *factor >= 0x1p63) return false;
+  if (!factor || number * *factor >= 0x1p63) return false;  // beyond it llround() is undefined
   *bytes = static_cast<std::uint64_t>(std::llround(number * *factor));
   return true;
 }

@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <cstdlib>
 
+#include "base/assert.h"
 #include "client/tools/options.h"
 
 namespace kv {
@@ -62,6 +63,9 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
   }
 }
 
+/// Whoever names nothing means the node of this machine: its socket if there is one, since shared memory is the faster
+/// way, else its TCP port. A transport that does not fit an endpoint is refused here; the client would only show it by
+/// being slow.
 Transport complete(ConnectionOptions& options) {
   if (options.endpoints.empty()) {
     const bool want_unix = options.transport.empty() ? default_socket_exists() : needs_unix(options.transport);
@@ -108,6 +112,8 @@ std::string describe(const error_code& error) {
 ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
     : busy_poll_(busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {}
 
+/// Two steps: open() without waiting only makes the client know the record, and wait_open() tells whether a node took
+/// it. open() alone succeeds while all nodes are away, which is right for a worker and wrong for a person.
 Result<Space> ToolClient::open(const NamespaceRecord& record, std::chrono::microseconds deadline) {
   const auto space = run(client_->open(record, 0us));
   if (!space) return space;
@@ -117,6 +123,7 @@ Result<Space> ToolClient::open(const NamespaceRecord& record, std::chrono::micro
 }
 
 ToolClient::~ToolClient() {
+  KV_ASSERT(std::this_thread::get_id() == thread_);
   // The client must be destroyed on its executor. The coroutines of its sessions end after that, while what they post
   // to still exists; the bound keeps one that never ends from hanging the tool.
   asio::post(context_, [this] { client_.reset(); });
@@ -137,7 +144,10 @@ void ToolClient::run_all(std::vector<asio::awaitable<void>> tasks) {
   if (failure) std::rethrow_exception(failure);
 }
 
+/// run() would go on after the last call, since a client's timers are always pending: one event at a time instead,
+/// until the caller's own count is down.
 void ToolClient::run_until_zero(const std::size_t& running) {
+  KV_ASSERT(std::this_thread::get_id() == thread_);
   while (running > 0) busy_poll_.run_some(context_);
 }
 

@@ -1,4 +1,15 @@
-// client/tools/tool_client.h: a Client that runs on the calling thread. Every tool uses it.
+// client/tools/tool_client.h: a Client that runs on the calling thread. Every tool uses it. The folder holds the two
+// programs for people, and knows the client's public interface only. What both programs share, in reading order:
+//
+//   options.h             sizes and durations as people write them
+//   text_table.h          tables for people; numbers, sizes and times as text
+//   json_text.h           documents for scripts
+//   latency_histogram.h   how long calls took
+//   tool_client.h         a client on the calling thread, and the options that name nodes
+//
+// The rooms:
+//   ctl/     ctl.h      kvstorectl: looks at nodes and changes what they keep
+//   bench/   bench.cc   kvstore-bench: how fast a node is, and whether every byte is right
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -64,6 +76,7 @@ class ToolClient {
  private:
   void run_until_zero(const std::size_t& running);
 
+  const std::thread::id thread_ = std::this_thread::get_id();
   asio::io_context context_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
   BusyPoll busy_poll_;

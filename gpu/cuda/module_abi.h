@@ -1,6 +1,12 @@
-// gpu/cuda/module_abi.h: what libkvstore_cuda.so exports. Only it links the CUDA runtime; everybody else loads it on
-// demand (gpu/device/cuda_module.h), so that no program needs CUDA to start. Errors are cudaError_t values, 0 is
-// success.
+// gpu/cuda/module_abi.h: what libkvstore_cuda.so exports. Only this module links the CUDA runtime; all others load it
+// on demand (gpu/device/cuda_module.h), so that no program needs CUDA to start. Errors are cudaError_t values, 0 is
+// success. The room's files, in reading order:
+//
+//   module_abi.h   the exported functions
+//   on_device.h    makes the device of a call current, and the thread's own device current again
+//   own_status.h   which call an error belongs to
+//   permute.cu     the kernels of permute() and of checksums
+//   transfer.cu    memory, streams, events and copies
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,14 @@
 // gpu/device/cuda_module.h: permute() on an NVIDIA device, from a module that is loaded when first asked for. A process
-// without CUDA, or without a device, gets an error here and goes on with the host's version.
+// without CUDA, or without a device, gets an error here and goes on with the host's version. The room's files, in
+// reading order; the first four are compiled by nvcc for kernels and by the host's compiler for tests:
+//
+//   device_plan.h       a PermutePlan as a kernel takes it
+//   device_values.h     numbers of a row, as one thread loads, converts and stores them
+//   device_body.h       what one thread of a kernel does
+//   device_checksum.h   checksums of blocks, as the threads of one stripe share the work
+//   cuda_functions.h    the module's functions, found by name
+//   cuda_module.h       the module and its devices
+//   cuda_staging.h      staging's lanes and marks as streams and events
 #pragma once
 
 #include <cstddef>

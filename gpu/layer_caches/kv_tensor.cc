@@ -60,6 +60,8 @@ void KvTensor::set_value(std::int64_t sequence, std::int64_t head, std::int64_t 
   write(bound_, kValueComponent, sequence * token_count() + token, head, feature, number);
 }
 
+/// permute() knows slots, not sequences: token t of sequence s is slot s * token_count + t. So the tokens of each
+/// sequence are one call, and from one to the next all slots move on by the tensor's number of tokens.
 void move_tokens(KvTensor& to, std::span<const std::int64_t> to_tokens, const KvTensor& from,
                  std::span<const std::int64_t> from_tokens, const Operation& operation) {
   KV_ASSERT(&to != &from && to.shape() == from.shape() && to_tokens.size() == from_tokens.size());
@@ -78,6 +80,7 @@ void move_tokens(KvTensor& to, std::span<const std::int64_t> to_tokens, const Kv
 
 void copy_tokens(KvTensor& to, std::int64_t to_begin, const KvTensor& from, std::int64_t from_begin,
                  std::int64_t count) {
+  KV_ASSERT(count >= 0);  // a negative one would ask for all memory there is
   std::vector<std::int64_t> to_tokens(static_cast<std::size_t>(count)), from_tokens(to_tokens.size());
   std::iota(to_tokens.begin(), to_tokens.end(), to_begin);
   std::iota(from_tokens.begin(), from_tokens.end(), from_begin);
@@ -88,6 +91,7 @@ KvTensor select_sequences(const KvTensor& from, std::span<const std::int64_t> se
   TokenShape shape = from.shape();
   shape.batch_count = static_cast<std::int64_t>(sequences.size());
   KvTensor selected(shape, from.token_count());
+  for (const std::int64_t sequence : sequences) KV_ASSERT(sequence >= 0 && sequence < from.shape().batch_count);
   std::vector<std::int64_t> to_blocks(sequences.size());
   std::iota(to_blocks.begin(), to_blocks.end(), 0);
   const auto moved = relayout(selected.layout(), to_blocks, from.layout(), sequences);

@@ -1,5 +1,5 @@
-// gpu/layer_caches/kv_tensor.h: keys and values of a batch as tensor libraries hold them, in host memory: what layer
-// caches keep (gpu/layer_caches/layer_cache.h) and what goes in and out of them.
+// gpu/layer_caches/kv_tensor.h: keys and values of a batch as tensor libraries hold them, in host memory. Layer caches
+// (gpu/layer_caches/layer_cache.h) take tensors, keep them and return views of them.
 #pragma once
 
 #include <cstdint>

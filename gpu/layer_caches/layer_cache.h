@@ -9,6 +9,7 @@
 //   sink_cache.h       SinkCache: keeps those, with keys turned to their places
 //   group_quantise.h   2 and 4 bits with a scale for every group
 //   quantised_cache.h  QuantisedCache: old tokens in few bits, recent ones whole
+//   reference_attention.h   what attention means, and what the plans of gpu/paging must give
 //
 // A model with layers of several kinds has one object of the right kind for each layer.
 #pragma once
@@ -35,16 +36,16 @@ class LayerCache {
  public:
   virtual ~LayerCache() = default;
 
-  /// Adds the next tokens of every sequence, and returns what attention of these tokens reads: the last ones of the
-  /// view are they themselves. Errors: kTooLarge if a fixed size does not hold them; then nothing was added. Requires:
+  /// Adds the next tokens of every sequence, and returns what attention of these tokens reads. The view ends with the
+  /// added tokens themselves. Errors: kTooLarge if a fixed size does not hold them; then nothing was added. Requires:
   /// the shape of earlier calls, and another tensor than the view's.
   virtual Result<KvView> update(const KvTensor& added) = 0;
 
-  /// Tokens added so far (less those cropped), also those that were let go since.
+  /// Tokens added so far less those cropped. Tokens that a window has let go still count.
   virtual std::int64_t token_count() const = 0;
 
   /// Only the first `token_count` tokens stay; a negative number takes that many away. Errors: kBadRequest if there are
-  /// not as many; kUnsupported if tokens that then would be read are gone.
+  /// not as many; kUnsupported if the next token would have to read tokens that are gone.
   virtual Result<void> crop(std::int64_t token_count) = 0;
 
   /// The batch becomes these of its sequences, in this order (beams, forks). Requires: indices below the batch's size.

@@ -12,6 +12,8 @@ QuantisedCache::QuantisedCache(const TokenShape& shape, const Config& config) : 
   KV_ASSERT(group_size % 8 == 0 && shape.value_size % group_size == 0);
 }
 
+/// The view is put together before anything is rounded (3), and blocks are then cut from the view: what this update
+/// returns still has the added tokens as they came, while the next one reads them from their codes.
 Result<KvView> QuantisedCache::update(const KvTensor& added) {
   KV_ASSERT(added.shape() == shape_);
   view_.emplace(shape_, token_count() + added.token_count());
@@ -26,6 +28,7 @@ Result<KvView> QuantisedCache::update(const KvTensor& added) {
     blocks_.push_back(quantise(*view_, quantised_count()));
   }
   whole_count_ = view_->token_count() - quantised_count();
+  KV_ASSERT(whole_count_ >= 0 && whole_count_ < config_.residual_tokens + config_.group_size);  // 1
   whole_.reset();
   if (whole_count_ > 0) {
     whole_.emplace(shape_, whole_count_);
@@ -34,12 +37,15 @@ Result<KvView> QuantisedCache::update(const KvTensor& added) {
   return KvView{&*view_, 0, view_->token_count()};
 }
 
+/// Whole blocks can go, since each has scales of its own. A part of one cannot: what stays of it would be rounded again
+/// when the block is full once more (2).
 Result<void> QuantisedCache::crop(std::int64_t token_count) {
   if (token_count < 0) token_count += this->token_count();
   if (token_count < 0 || token_count > this->token_count()) return Errc::kBadRequest;
   if (token_count < quantised_count() && token_count % config_.group_size != 0) return Errc::kUnsupported;
   blocks_.resize(std::min(blocks_.size(), static_cast<std::size_t>(token_count / config_.group_size)));
   whole_count_ = token_count - quantised_count();
+  KV_ASSERT(whole_count_ >= 0);
   return {};
 }
 
@@ -71,7 +77,10 @@ GroupFormat QuantisedCache::value_format() const {
           .group_size = static_cast<std::size_t>(std::min(config_.group_size, shape_.value_size))};
 }
 
+/// The two loops differ on purpose: a key's group is one feature over all tokens of the block, a value's group is some
+/// features of one token.
 QuantisedCache::Block QuantisedCache::quantise(const KvTensor& tokens, std::int64_t begin) const {
+  KV_ASSERT(begin >= 0 && begin + config_.group_size <= tokens.token_count());
   Block block;
   for (std::int64_t sequence = 0; sequence < shape_.batch_count; ++sequence) {
     std::vector<float> keys, values;
@@ -94,6 +103,7 @@ void QuantisedCache::dequantise(const Block& block, KvTensor& tokens, std::int64
   std::vector<float> keys(static_cast<std::size_t>(per_feature * shape_.key_size));
   std::vector<float> values(static_cast<std::size_t>(per_feature * shape_.value_size));
   for (std::int64_t sequence = 0; sequence < shape_.batch_count; ++sequence) {
+    KV_ASSERT(static_cast<std::size_t>(sequence) < block.size());  // select() keeps one for each sequence
     const SequenceBlock& stored = block[static_cast<std::size_t>(sequence)];
     dequantise_groups(stored.keys, key_format(), keys);
     dequantise_groups(stored.values, value_format(), values);

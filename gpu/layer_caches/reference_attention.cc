@@ -14,6 +14,7 @@ struct Tokens {
 
   void add_page(const PagedHead& head, std::size_t page, std::size_t token_count) {
     const std::size_t begin = page * head.block_size * head.head_size, size = token_count * head.head_size;
+    KV_ASSERT(token_count <= head.block_size && begin + size <= std::min(head.keys.size(), head.values.size()));
     const auto page_keys = head.keys.subspan(begin, size), page_values = head.values.subspan(begin, size);
     keys.insert(keys.end(), page_keys.begin(), page_keys.end());
     values.insert(values.end(), page_values.begin(), page_values.end());
@@ -41,16 +42,19 @@ AttentionState normalised(const PartialAttention& partial) {
 
 }  // namespace
 
+/// The sums are kept relative to the greatest score so far. e^score itself would overflow for long prompts, and a
+/// kernel does the same for the same reason.
 PartialAttention attend_partially(std::span<const float> query, std::span<const float> keys,
                                   std::span<const float> values, double scale) {
+  KV_ASSERT(!query.empty() && keys.size() == values.size() && keys.size() % query.size() == 0);
   const std::size_t head_size = query.size();
   PartialAttention partial{.weighted_sum = std::vector<double>(head_size)};
   for (std::size_t begin = 0; begin < keys.size(); begin += head_size) {
     double score = 0;
     for (std::size_t f = 0; f < head_size; ++f) score += double{query[f]} * double{keys[begin + f]};
     score *= scale;
-    if (score >
-        partial.score_max) {  // what was summed so far was scaled to a smaller maximum; to none at first: times 0
+    if (score > partial.score_max) {
+      // What was summed so far is relative to a smaller maximum. At first there is none, and nothing was summed.
       const double factor = partial.weight_sum == 0 ? 0 : std::exp(partial.score_max - score);
       for (double& element : partial.weighted_sum) element *= factor;
       partial.weight_sum *= factor;

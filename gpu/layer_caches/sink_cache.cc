@@ -1,5 +1,7 @@
 #include "gpu/layer_caches/sink_cache.h"
 
+#include "base/assert.h"
+
 namespace kv {
 
 SinkCache::SinkCache(const TokenShape& shape, std::int64_t sink_count, std::int64_t window_tokens,
@@ -11,9 +13,12 @@ std::int64_t SinkCache::next_position(std::int64_t added_count) const {
   return next.add(added_count).first_position;
 }
 
+/// The view is built from the stored keys before the added ones are stored: a new token may take the place of one that
+/// this very update still reads (a long prompt).
 Result<KvView> SinkCache::update(const KvTensor& added) {
   const SinkWindow::Step step = window_.add(added.token_count());
   const auto read_count = static_cast<std::int64_t>(step.read.size());
+  KV_ASSERT(step.first_position == read_count && step.added.size() == step.places.size());
   std::vector<std::int64_t> to, from, deltas;
   for (const SinkWindow::Row& row : step.read) {
     to.push_back(row.position);

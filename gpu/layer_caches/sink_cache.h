@@ -1,5 +1,4 @@
-// gpu/layer_caches/sink_cache.h: a cache of bounded size that keeps attention sinks and recent tokens (StreamingLLM,
-// SinkCache).
+// gpu/layer_caches/sink_cache.h: a cache of bounded size that keeps attention sinks and recent tokens (StreamingLLM).
 #pragma once
 
 #include <optional>

@@ -24,7 +24,7 @@ Result<KvView> StaticCache::update(const KvTensor& added) {
 }
 
 Result<KvView> StaticCache::update_at(const KvTensor& added, std::span<const std::int64_t> places) {
-  KV_ASSERT(static_cast<std::int64_t>(places.size()) == added.token_count());
+  KV_ASSERT(!places.empty() && static_cast<std::int64_t>(places.size()) == added.token_count());
   const auto [least, greatest] = std::minmax_element(places.begin(), places.end());
   if (*least < 0 || *greatest >= tokens_.token_count()) return Errc::kTooLarge;
   std::vector<std::int64_t> all(places.size());
@@ -51,11 +51,13 @@ Result<KvView> SlidingCache::update(const KvTensor& added) {
     token_count_ += added_count;
     return view();
   }
-  // The first added token reads window_tokens - 1 tokens before it; what of all these stays is their end.
+  // Kept and added tokens are put into one row, as the first added token sees them: it reads window_tokens - 1 tokens
+  // before itself. The window then keeps the end of that row.
   const std::int64_t read_count = std::min(kept, window_tokens() - 1);
   KvTensor read(added.shape(), read_count + added_count);
   copy_tokens(read, 0, tokens_, kept - read_count, read_count);
   copy_tokens(read, read_count, added, 0, added_count);
+  KV_ASSERT(read.token_count() >= window_tokens());  // what did not fit fills the window
   copy_tokens(tokens_, 0, read, read.token_count() - window_tokens(), window_tokens());
   token_count_ += added_count;
   if (read.token_count() == window_tokens()) return view();

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -21,7 +23,11 @@ std::vector<PageId> find_run(const PagePool& pool, std::span<const BlockName> na
 }
 
 /// From the last block back, until `needed` in a row are there; or as many as the sequence's beginning has.
+/// Longest first: the first window found from the end is the longest prefix. Blocks behind it are cut off, though some
+/// may be cached: between them and the window one is missing. Blocks before it stay null pages, since nothing reads
+/// them.
 std::vector<PageId> find_window(const PagePool& pool, std::span<const BlockName> names, std::size_t needed) {
+  KV_ASSERT(needed > 0);  // or no run would ever be long enough
   std::vector<PageId> pages(names.size(), kNullPage);
   std::size_t run = 0;
   for (std::size_t i = names.size(); i-- > 0;) {
@@ -52,6 +58,8 @@ CachedPrefix find_up_to(const PagePool& pool, const GroupConfig& group, std::spa
   return prefix;
 }
 
+/// The names that a prefix may end in. The last token must be computed for its logits, so the block that holds it is
+/// never a hit, even if it is full and cached.
 std::span<const BlockName> usable(const GroupConfig& group, std::span<const BlockName> names, std::size_t token_count) {
   const std::size_t count_max = token_count == 0 ? 0 : (token_count - 1) / group.block_size;
   return names.first(std::min(names.size(), count_max));
@@ -78,8 +86,9 @@ std::vector<CachedPrefix> find_cached_prefix(const PagePool& pool, std::span<con
     step = std::lcm(step, groups[g].block_size);
     tokens_max = std::min(tokens_max, usable(groups[g], names[g], token_count).size() * groups[g].block_size);
   }
-  // Any group may shorten what the others found, and a window that ends earlier needs other blocks: again, until all
-  // agree. A draft head drops the block beyond the agreed end, not one more in every round.
+  // Any group may shorten what the others found, and a window that ends earlier needs other blocks: so all groups are
+  // asked again until they agree. Each round but the last shortens the prefix by a step, so the rounds end. A draft
+  // head is offered one block beyond the agreed end and drops that one; otherwise it would drop one more in each round.
   std::vector<CachedPrefix> prefixes(groups.size());
   std::size_t agreed = tokens_max / step * step;
   for (bool is_agreed = false; !is_agreed;) {
@@ -94,6 +103,7 @@ std::vector<CachedPrefix> find_cached_prefix(const PagePool& pool, std::span<con
       }
     }
   }
+  for (const CachedPrefix& prefix : prefixes) KV_ASSERT(prefix.token_count == agreed);
   return prefixes;
 }
 

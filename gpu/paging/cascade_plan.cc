@@ -15,7 +15,8 @@ class CascadeBuilder {
     }
   }
 
-  /// One level of runs; entries without pages for the sequences in between.
+  /// One level of runs; entries without pages for the sequences in between. A level must cover every query of the
+  /// batch, because the kernel takes the queries as one array cut by query_indptr and knows no gaps in it.
   CascadeLevel level_of_runs(std::size_t level) const {
     CascadeLevel result;
     std::size_t covered = 0;
@@ -40,6 +41,7 @@ class CascadeBuilder {
 
  private:
   std::span<const PlannedBlock> blocks_of(std::size_t sequence, std::size_t begin, std::size_t end) const {
+    KV_ASSERT(begin <= end && end <= tree_.sequences[sequence].blocks.size());
     return tree_.sequences[sequence].blocks.subspan(begin, end - begin);
   }
 
@@ -56,6 +58,9 @@ class CascadeBuilder {
 
 }  // namespace
 
+/// Runs on levels that are cut off go back to their sequences: each tail then begins where the first such run begins.
+/// A tail reads its pages as one entry, of which only the last page may be partial. So a run that ends in a partial
+/// page cannot be folded into a tail, and the plan is refused rather than built wrong.
 Result<CascadePlan> plan_cascade(const SharedPrefixTree& tree, std::size_t level_count_max) {
   KV_ASSERT(level_count_max >= 1);
   std::size_t run_level_count = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -16,8 +18,11 @@ std::int32_t add_chunk(ChunkPlan& plan, const PlannedBlock& block) {
 Result<ChunkPlan> plan_chunks(const SharedPrefixTree& tree, std::size_t sharing_threshold) {
   ChunkPlan plan;
   std::vector<std::vector<std::int32_t>> chunks_of(tree.sequences.size());
-  for (const SharedRun& run : tree.runs) {  // outer runs come first, so each sequence gets its chunks in token order
+  // Outer runs come first, so each sequence gets its chunks in token order. Inner runs never have more sequences than
+  // outer ones: the runs that the threshold leaves out are the last ones of a sequence, and no hole arises in its row.
+  for (const SharedRun& run : tree.runs) {
     if (run.sequence_end - run.sequence_begin <= sharing_threshold) continue;
+    KV_ASSERT(chunks_of[run.sequence_begin].size() == run.block_begin);
     for (std::size_t i = run.block_begin; i < run.block_end; ++i) {
       const std::int32_t chunk = add_chunk(plan, tree.sequences[run.sequence_begin].blocks[i]);
       plan.begins.push_back(static_cast<std::int32_t>(run.sequence_begin));
@@ -38,6 +43,7 @@ Result<ChunkPlan> plan_chunks(const SharedPrefixTree& tree, std::size_t sharing_
     plan.sequence_tokens.push_back(token_count);
     plan.chunk_count_max = std::max(plan.chunk_count_max, blocks.size());
   }
+  // The kernel takes a rectangle: rows of equal width, padded with a number that is no chunk.
   for (auto& chunks : chunks_of) {
     chunks.resize(plan.chunk_count_max, -1);
     plan.sequence_chunks.insert(plan.sequence_chunks.end(), chunks.begin(), chunks.end());

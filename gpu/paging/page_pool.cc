@@ -2,12 +2,14 @@
 
 #include <limits>
 
+#include "base/assert.h"
+
 namespace kv {
 
 PagePool::PagePool(std::size_t page_count, std::function<void(const BlockName&)> on_removed)
     : pages_(page_count), free_(page_count), on_removed_(std::move(on_removed)) {
   KV_ASSERT(page_count >= 1 && page_count < std::numeric_limits<std::int32_t>::max());
-  names_.reserve(page_count);
+  names_.reserve(page_count);  // every page has a name at most: no rehash while an engine waits for its step
   for (std::size_t i = 1; i < page_count; ++i) free_.push_back(page_at(i));
 }
 
@@ -17,6 +19,7 @@ Result<std::vector<PageId>> PagePool::take(std::size_t count) {
   taken.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const PageId page = free_.pop_front();
+    KV_ASSERT(page != kNullPage && at(page).user_count == 0);  // 1
     if (at(page).named) forget_name(page);
     at(page).user_count = 1;
     taken.push_back(page);
@@ -37,6 +40,7 @@ void PagePool::touch(std::span<const PageId> pages) {
   }
 }
 
+/// Backwards, so that a sequence's last page is queued first and evicted first (2): the beginning is what others share.
 void PagePool::release(std::span<const PageId> pages) {
   for (std::size_t i = pages.size(); i-- > 0;) {
     if (pages[i] == kNullPage) continue;
@@ -62,6 +66,7 @@ void PagePool::forget_name(PageId page) {
   KV_ASSERT(entry.named);
   Holders& holders = entry.named->second;
   if (holders.first == page && holders.last == page) {
+    // The copy outlives the entry. The callback comes last, when nothing finds the name any more.
     const BlockName name = entry.named->first;
     names_.erase(name);
     if (on_removed_) on_removed_(name);
@@ -73,6 +78,7 @@ void PagePool::forget_name(PageId page) {
   entry.before = entry.after = kNullPage;
 }
 
+/// While a page is used, its sequence would go on with keys of the old weights, so all or nothing is forgotten.
 bool PagePool::forget_all_names() {
   if (free_.count() != pages_.size() - 1) return false;
   for (std::size_t i = 1; i < pages_.size(); ++i) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace kv {
 
 PagedCache::PagedCache(PagePool& pool, const GroupConfig& group) : pool_(pool), group_(group) {
@@ -16,7 +18,10 @@ CachedPrefix PagedCache::find(std::span<const BlockName> names, std::size_t toke
   return find_cached_prefix(pool_, group_, names, token_count);
 }
 
+/// A hit page that nobody uses lies in the free queue. Taking it out leaves one page less for the rest, so it counts as
+/// needed though it costs no computation.
 std::size_t PagedCache::pages_needed(const CachedPrefix& prefix, std::size_t token_count) const {
+  KV_ASSERT(prefix.pages.size() <= block_count(token_count));
   const auto revived = std::count_if(prefix.pages.begin(), prefix.pages.end(),
                                      [&](PageId page) { return page != kNullPage && pool_.user_count(page) == 0; });
   return block_count(token_count) - prefix.pages.size() + static_cast<std::size_t>(revived);
@@ -42,6 +47,9 @@ Result<SequenceId> PagedCache::open(const CachedPrefix& prefix, std::size_t toke
   return id;
 }
 
+/// The order of steps matters. Pages behind the window are let go first, so that a windowed sequence goes on in a full
+/// pool. Fresh pages are taken before anything else changes: if there are none, the sequence's tokens are as before
+/// (4). Only then is the shared last page given up; its other users keep it alive until the caller has copied it.
 Result<std::vector<PageCopy>> PagedCache::append(SequenceId id, std::size_t token_count) {
   Sequence& sequence = at(id);
   if (token_count == 0) return std::vector<PageCopy>{};
@@ -62,6 +70,7 @@ Result<std::vector<PageCopy>> PagedCache::append(SequenceId id, std::size_t toke
   }
   sequence.pages.insert(sequence.pages.end(), fresh->begin() + copies, fresh->end());
   sequence.token_count += token_count;
+  KV_ASSERT(sequence.pages.size() == page_count);  // 1
   return page_copies;
 }
 
@@ -73,6 +82,7 @@ SequenceId PagedCache::fork(SequenceId id) {
   return forked;
 }
 
+/// A crop may not undo what the window let go: the next token's window would begin in pages that are no longer there.
 Result<void> PagedCache::crop(SequenceId id, std::size_t token_count) {
   Sequence& sequence = at(id);
   if (token_count > sequence.token_count) return Errc::kBadRequest;
@@ -92,6 +102,8 @@ void PagedCache::close(SequenceId id) {
   sequences_.erase(id);
 }
 
+/// named_count only moves forward, so a decode step that completes no block costs nothing here. A page that has a name
+/// already is left alone: it was a hit, or a sequence that shares the page has named it.
 void PagedCache::name_blocks(SequenceId id, std::span<const BlockName> names) {
   Sequence& sequence = at(id);
   const std::size_t end = std::min(names.size(), sequence.token_count / group_.block_size);

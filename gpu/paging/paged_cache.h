@@ -1,10 +1,18 @@
-// gpu/paging/paged_cache.h: the host side of a paged KV cache. Start here; no CUDA, no bytes: it decides, kernels move.
+// gpu/paging/paged_cache.h: the host side of a paged KV cache. Start here. The folder decides which pages a sequence
+// has and what a batch shares; it knows no CUDA and touches no bytes, which gpu/permute.h moves. In reading order:
 //
-//   page.h            what a page and a block's name are
-//   free_pages.h      pages nobody uses, in the order of reuse
-//   page_pool.h       users and names of pages: the prefix cache
-//   cached_prefix.h   how much of a sequence is cached
-//   paged_cache.h     sequences: page tables, slots, copy on write, fork, crop, windows
+//   page.h                 what a page and a block's name are
+//   free_pages.h           pages that nobody uses, in the order of reuse
+//   page_pool.h            users and names of pages: the prefix cache
+//   cached_prefix.h        how much of a sequence is cached
+//   paged_cache.h          sequences: page tables, slots, copy on write, fork, crop, windows
+//   shared_prefix_plan.h   a batch of page tables -> one order, and the tree of what its sequences share
+//   cascade_plan.h         the tree as page tables level by level (FlashInfer's cascade attention)
+//   chunk_plan.h           the tree chunk first, sequence second (ChunkAttention)
+//   packed_mask.h          attention masks of a batch, as bits
+//   cache_size.h           how large a model's cache is, and when fetching beats computing
+//
+// What attention over a plan must give is in gpu/layer_caches/reference_attention.h.
 //
 //   PagePool pool(page_count);
 //   PagedCache cache(pool, {.block_size = 16});

@@ -48,6 +48,8 @@ class Planner {
     return static_cast<std::size_t>(block.token_count) < config_.block_size;
   }
 
+  /// What plans rely on. A partial page among the queries is refused: on the last level, the causal one, queries and
+  /// keys are matched by counting tokens from the end, and a hole in between would shift the mask.
   bool is_valid(const PlannedSequence& sequence) const {
     std::int64_t token_count = 0;
     for (const PlannedBlock& block : sequence.blocks) {
@@ -64,7 +66,8 @@ class Planner {
     return true;
   }
 
-  /// Leading blocks that have names and no queries.
+  /// Leading blocks that have names and no queries. A block without a name ends the prefix: what comes behind it is
+  /// nobody else's, even if it has a name.
   static std::size_t sharable_count(const PlannedSequence& sequence) {
     std::int64_t left = -sequence.query_count;
     for (const PlannedBlock& block : sequence.blocks) left += block.token_count;
@@ -78,6 +81,7 @@ class Planner {
   }
 
   const PlannedBlock& block(std::size_t sequence, std::size_t depth) const {
+    KV_ASSERT(depth < batch_[tree_.order[sequence]].blocks.size());
     return batch_[tree_.order[sequence]].blocks[depth];
   }
   bool is_sharable(std::size_t sequence, std::size_t depth) const {
@@ -136,6 +140,7 @@ class Planner {
       tree_.runs.push_back({level++, branch.begin, branch.end, begin, i + 1});
       begin = i + 1;
     }
+    KV_ASSERT(begin < block_count);  // 2: the block with the last query is in no run
     tree_.tail_begin[branch.begin] = begin;
   }
 

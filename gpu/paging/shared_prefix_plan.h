@@ -1,10 +1,5 @@
-// gpu/paging/shared_prefix_plan.h: which sequences of a batch begin alike, so that what they share is read once. Start
-// here:
-//
-//   shared_prefix_plan.h    a batch of page tables -> one order and the tree of shared runs of blocks
-//   cascade_plan.h          the tree as page tables level by level (FlashInfer's cascade attention)
-//   chunk_plan.h            the tree chunk first, sequence second (ChunkAttention)
-//   reference_attention.h   what attention over a plan must give, on the host, and that it does
+// gpu/paging/shared_prefix_plan.h: which sequences of a batch begin alike, so that what they share is read once.
+// (gpu/paging/paged_cache.h has the folder's map.)
 //
 // Attention over a long prompt reads its keys and values once for each sequence of the batch. Sequences with a common
 // beginning can read it together: the partial results of the common part and of the rest are merged exactly.
@@ -48,12 +43,11 @@ struct SharedRun {
 };
 
 /// What a batch shares.
-///   1. `order` is a permutation of the batch: a depth first walk, so that sequences that share anything are
-///   neighbours,
-///      and those that share more are closer. All other indices of sequences count in this order.
-///   2. The runs of a sequence follow each other from block 0, on levels 0, 1, 2, ...; then comes its tail, never
-///   empty.
-///   3. `runs` has a run before those below it, and neighbours in order of their sequences.
+///   1. `order` is a permutation of the batch, a depth-first walk: sequences that share anything are neighbours, and
+///      those that share more are closer. All other indices of sequences count in this order.
+///   2. The runs of a sequence follow each other from block 0, on levels 0, 1, 2, ...; then comes its tail, which is
+///      never empty.
+///   3. In `runs` a run comes before those below it, and neighbours come in the order of their sequences.
 ///   4. A run has several sequences, or ends in a partial page, which no level can have in the middle.
 /// Borrows the blocks of the batch.
 struct SharedPrefixTree {

@@ -1,11 +1,15 @@
 // kvstorectl and kvstore-bench against a running node, as people and scripts call them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <future>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "index/block_hash.h"
@@ -107,6 +111,36 @@ TEST(E2eToolsTest, PingWaitsForANodeThatStartsLater) {
   const Finished waited = ping.get();
   EXPECT_EQ(waited.status, 0) << waited.out << waited.err;
   EXPECT_EQ(parsed(waited)["nodes"][0]["answers"], 1);
+}
+
+TEST(E2eToolsTest, DoctorForgivesANodeThatWasAwayWhenItLookedAtAnother) {
+  const TempDir directory;
+  // A "node" that takes connections and never answers: doctor waits for it, and its first try at the other one is over.
+  const std::string silent_path = directory.path() + "/silent", late_path = directory.path() + "/late";
+  const int silent = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(silent_path.size(), sizeof address.sun_path);
+  silent_path.copy(address.sun_path, silent_path.size());
+  ASSERT_EQ(::bind(silent, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(silent, 8), 0);
+  auto doctor = std::async(std::launch::async, [&] {
+    return ctl({"doctor", "--json", "--admin", "none", "--deadline", "60s", "--endpoint", "unix://" + silent_path,
+                "--endpoint", "unix://" + late_path});
+  });
+  const int asked = ::accept4(silent, nullptr, nullptr, SOCK_CLOEXEC);
+  EXPECT_GE(asked, 0);
+  const NodeProcess late({"--capacity", "64MiB"}, late_path);
+  ::close(silent);  // from here on it refuses, so doctor goes on
+  ::close(asked);
+
+  const Finished finished = doctor.get();
+  EXPECT_EQ(finished.status, 1) << "the silent one is out of reach";
+  std::map<std::string, std::string> verdicts;
+  const json document = parsed(finished);
+  for (const json& finding : document["findings"]) verdicts[finding["check"]] = finding["verdict"];
+  EXPECT_EQ(verdicts["reach unix://" + silent_path], "FAILED") << finished.out;
+  EXPECT_EQ(verdicts["reach unix://" + late_path], "ok") << finished.out;
 }
 
 TEST(E2eToolsTest, DoctorForRdmaAsksNoNodeAndFailsWithoutAModule) {

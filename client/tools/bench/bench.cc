@@ -1,12 +1,14 @@
 // kvstore-bench: how fast a node is, next to what the machine allows, and whether every byte is right.
 //
 // Files, in reading order:
-//   limit.h        what this machine allows
-//   run.h          one call in one shape
-//   replay.h       recorded requests
-//   chat.h         conversations that grow
-//   prompt.h       what a worker does for one prompt; replay and chat use it
-//   tool_client.h  a client on the calling thread; every tool uses it
+//   touched_memory.h   memory without page faults, and cheap random numbers
+//   work_memory.h      block buffers, lent to the node where the transport wants that
+//   block_pattern.h    what a block must hold, from its name alone
+//   run.h              one call in one shape; run_thread.h is one thread of it
+//   prompt.h           what a worker does for one prompt; replay and chat use it
+//   replay.h           recorded requests, which trace_reader.h reads
+//   chat.h             conversations that grow
+//   limit.h            what this machine allows: memcpy, and bare sockets against raw_server.h
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

@@ -7,6 +7,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "base/assert.h"
 #include "client/tools/bench/prompt.h"
 #include "client/tools/bench/work_memory.h"
 #include "client/tools/json_text.h"
@@ -107,9 +108,12 @@ void run_chat(ChatOptions options) {
   conversations.resize(options.session_count, conversations[0]);
   std::vector<PromptTotals> turns(options.turn_count);
   for (PromptTotals& turn : turns) {
-    for (auto& tokens : conversations) {  // they take turns, as users of one model do
+    // Conversations take turns, as users of one model do. Between two turns of one, all others touch the cache: that is
+    // what a node has to survive.
+    for (auto& tokens : conversations) {
       append_tokens(tokens, options.turn_block_count * options.block_size, random);
       const std::vector<BlockHash> chain = hash_chain(record.digest(), tokens, options.block_size);
+      KV_ASSERT(chain.size() <= longest);  // or the prompt would not fit the memory that was lent
       memory.renew_if_quarantined();
       const auto done = client.run(run_prompt(context, chain, memory.bytes(), turn));
       if (!done) throw std::runtime_error(describe(done.error()));

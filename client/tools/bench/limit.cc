@@ -101,7 +101,8 @@ void run_limit(const LimitOptions& options) {
 
   std::vector<CaseResult> results(cases.size());
   const bool progress = ::isatty(STDERR_FILENO) != 0;
-  // Each round measures all cases, so that a slow minute of the machine touches them alike.
+  // Each round measures all cases, so that a slow minute of the machine touches them alike. Medians over rounds then
+  // compare cases fairly; a case measured in one piece would be compared with another minute.
   for (std::size_t round = 0; round < options.round_count; ++round) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (progress) {

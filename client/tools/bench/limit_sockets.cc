@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/assert.h"
 #include "client/tools/bench/limit.h"
 #include "client/tools/bench/raw_server.h"
 #include "client/tools/bench/touched_memory.h"
@@ -36,6 +37,7 @@ LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connecti
   const LimitShape& shape = bench.shape;
   // Each thread has places of its own. Two that received into one place would race, and share its cache lines.
   const std::size_t place_count_all = bench.memory_bytes / shape.block_bytes;
+  KV_ASSERT(place_count_all > 0 && connection_count > 0);
   const std::size_t place_count = std::max<std::size_t>(1, place_count_all / connection_count);
   struct Result {
     std::size_t batches = 0;
@@ -54,6 +56,7 @@ LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connecti
       result.ok = send_all(fds[thread], &request, sizeof request, false);
       for (std::size_t i = 0; i < shape.batch && result.ok; ++i) {
         const std::size_t place = (thread * place_count + random.below(place_count)) % place_count_all;
+        KV_ASSERT((place + 1) * shape.block_bytes <= bench.memory.bytes().size());
         std::byte* to = bench.memory.bytes().data() + place * shape.block_bytes;
         result.ok = receive_all(fds[thread], to, shape.block_bytes, false);
       }
@@ -80,10 +83,12 @@ LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connecti
   return sample;
 }
 
-/// One request at a time: `request_bytes` there, `answer_bytes` back.
+/// One request at a time: `request_bytes` there, `answer_bytes` back. Nothing else runs on either side, so this is the
+/// least that any protocol over these sockets can take for a round trip.
 LimitSample measure_ping(const Bench& bench, bool is_tcp, bool spin, std::size_t request_bytes,
                          std::size_t answer_bytes) {
   const int fd = bench.connect(is_tcp);
+  KV_ASSERT(request_bytes >= sizeof(RawRequest) && request_bytes <= kRawRequestBytesMax);
   std::vector<std::byte> request(request_bytes), answer(answer_bytes);
   const RawRequest head{request_bytes, answer_bytes, 1, spin, {}};
   std::memcpy(request.data(), &head, sizeof head);
@@ -110,6 +115,7 @@ LimitSample measure_ping(const Bench& bench, bool is_tcp, bool spin, std::size_t
 LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t connection_count, std::size_t depth,
                               std::size_t answer_bytes) {
   const RawRequest request{sizeof(RawRequest), answer_bytes, 1, 0, {}};
+  KV_ASSERT(answer_bytes > 0 && depth > 0);
   const std::vector<RawRequest> requests(depth, request);
   std::vector<std::byte> sink(depth * answer_bytes);
   std::vector<std::size_t> received(connection_count, 0);  // bytes of answers not counted yet
@@ -135,6 +141,7 @@ LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t conne
       received[connection] += static_cast<std::size_t>(got);
       const std::size_t complete = received[connection] / answer_bytes;  // an answer may come in pieces
       received[connection] %= answer_bytes;
+      KV_ASSERT(complete <= depth);  // as many as were asked for, and `requests` has no more to send again
       answered += complete;
       if (complete > 0 && !send_all(fds[connection], requests.data(), complete * sizeof request, false)) fail();
     }

@@ -25,7 +25,7 @@ void count_reason(PromptTotals& totals, const Client& client, const char* verb, 
 
 Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
                        PromptTotals& totals) {
-  KV_ASSERT(memory.size() >= chain.size() * context.block_bytes);
+  KV_ASSERT(memory.size() >= chain.size() * context.block_bytes);  // a node writes there, up to its end
   const auto now = [] { return std::chrono::steady_clock::now(); };
   ++totals.prompts;
   totals.references += chain.size();

@@ -46,6 +46,7 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
       end -= begin;
       begin = 0;
     }
+    KV_ASSERT(begin <= end && begin + want <= buffer.size());  // recv() writes behind `end`
     while (end - begin < want) {
       const ssize_t got = ::recv(fd, buffer.data() + end, buffer.size() - end, spin ? MSG_DONTWAIT : 0);
       if (got > 0) {
@@ -78,6 +79,8 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   ::close(fd);
 }
 
+/// The forked process, from its first to its last instruction. It returns nowhere: the stack above belongs to the
+/// parent's program, whose destructors must not run twice.
 [[noreturn]] void run_server(int tcp, int unix_fd, std::size_t memory_bytes) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // or this process would outlive a parent that is killed
   const TouchedMemory memory(memory_bytes);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/assert.h"
 #include "client/tools/bench/run_thread.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
@@ -128,6 +129,9 @@ void show_progress(const RunOptions& options, const RunWindow& window, TimePoint
             << std::flush;
 }
 
+/// The order: threads fill their working sets, all of them reach the latch, then the window is set and they go
+/// together. Filling is slower than getting, so a thread that began on its own would be measured while others still
+/// fill. Processor time is read by a client of its own, outside the threads that are measured.
 RunReport measure(const RunOptions& options) {
   RunWindow window(options.thread_count);
   std::vector<RunResult> results(options.thread_count);
@@ -169,7 +173,9 @@ RunReport measure(const RunOptions& options) {
     report.client_cores = (after.client - before.client) / passed;
     if (before.node && after.node) report.node_cores = (*after.node - *before.node) / passed;
   }
-  threads.clear();  // joins: from here on the results are ours to read
+  // Joins: from here on the results are ours to read. The processor time was read before, since a thread's last call
+  // may end long after the window.
+  threads.clear();
   if (progress) std::cerr << "\r\033[K";
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
@@ -191,6 +197,7 @@ RunReport measure(const RunOptions& options) {
 /// takes seconds. Rounded up to whole chains for every thread, at least four of them if nobody asked for a number.
 std::size_t working_set(const RunOptions& options) {
   const std::size_t chain_step = options.batch * options.thread_count;
+  KV_ASSERT(chain_step > 0 && options.block_bytes > 0);
   const std::size_t wanted =
       options.block_count > 0 ? options.block_count : std::min<std::size_t>((512u << 20) / options.block_bytes, 32'768);
   return std::max<std::size_t>((wanted + chain_step - 1) / chain_step, options.block_count > 0 ? 1 : 4) * chain_step;

@@ -32,6 +32,7 @@ std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
 }
 
 std::vector<std::span<std::byte>> cut(std::span<std::byte> memory, std::size_t block_bytes, std::size_t count) {
+  KV_ASSERT(count * block_bytes <= memory.size());
   std::vector<std::span<std::byte>> blocks;
   for (std::size_t i = 0; i < count; ++i) blocks.push_back(memory.subspan(i * block_bytes, block_bytes));
   return blocks;
@@ -49,6 +50,7 @@ class RunThread {
         place_bytes_(options.batch * options.block_bytes),
         place_count_(std::max(options.memory_bytes / place_bytes_, options.concurrency)),
         memory_(client_, options.transport, place_count_ * place_bytes_) {
+    KV_ASSERT(place_bytes_ > 0 && place_count_ >= options.concurrency && memory_.bytes().size() >= place_bytes_);
     const std::size_t chain_count =
         options.call == RunCall::kPut ? 0 : options.block_count / options.batch / options.thread_count;
     for (std::size_t c = 0; c < chain_count; ++c) {
@@ -115,6 +117,9 @@ class RunThread {
     }
   }
 
+  /// One call after the other until the window ends. Each task has places of its own, chosen at random among them: two
+  /// calls into one place would race, and one place used again and again would stay in the processor's cache, which no
+  /// engine's pages do.
   asio::awaitable<void> call_repeatedly(std::size_t task) {
     const std::size_t own_count = place_count_ / options_.concurrency;  // this task's places
     KV_ASSERT(own_count > 0 && (options_.call == RunCall::kPut || !chains_.empty()));
@@ -126,6 +131,8 @@ class RunThread {
     asio::steady_timer pace(co_await asio::this_coro::executor, now());
     TimePoint start = now();
     do {
+      // Paced: turns that a slow call has missed are not made up for, since a burst afterwards would measure its own
+      // queue.
       if (options_.calls_per_second > 0) {
         pace.expires_at(std::max(pace.expiry(), start) +
                         std::chrono::duration_cast<Duration>(1s) / static_cast<long>(options_.calls_per_second));
@@ -165,7 +172,7 @@ class RunThread {
         }
       }
       const TimePoint end = now();
-      // A bug in this program: all further calls would be as fast, and as empty.
+      // A bug in this program: all further calls would be as fast, and as empty, and would look like a good result.
       if (outcome.why == Errc::kBadRequest) throw std::runtime_error(describe(outcome.why));
       count(outcome, start, end);
       if (options_.check && options_.call == RunCall::kGet) check(chain.first(outcome.block_count), targets);
@@ -174,6 +181,7 @@ class RunThread {
   }
 
   void count(const Outcome& outcome, TimePoint start, TimePoint end) {
+    KV_ASSERT(outcome.block_count <= options_.batch && start <= end);
     window_.done_blocks.fetch_add(outcome.block_count, std::memory_order_relaxed);
     if (end < window_.begin || end >= window_.end) {
       ++result_.unmeasured_calls;

@@ -26,7 +26,7 @@ bool read_line(gzFile_s* file, std::string* line, const std::string& path) {
   while (gzgets(file, part.data(), static_cast<int>(part.size())) != nullptr) {
     line->append(part.data());
     if (line->size() > kLineBytesMax) throw std::runtime_error(path + ": a line is longer than 64 MiB");
-    if (line->back() == '\n') {
+    if (line->ends_with('\n')) {  // a NUL byte ends a part early and may leave the line empty
       line->pop_back();
       return true;
     }

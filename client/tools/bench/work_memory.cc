@@ -22,6 +22,8 @@ WorkMemory::~WorkMemory() {
   if (!ordinary_) (void)client_->free_memory(bytes_);
 }
 
+/// Quarantined memory cannot be used until its node has closed the session, which may take as long as the node hangs.
+/// A tool goes on with other memory: only the contents are lost, and every user fills or gets them anew.
 bool WorkMemory::renew_if_quarantined() {
   if (ordinary_ || !client_->is_quarantined(bytes_)) return false;
   (void)client_->free_memory(bytes_);  // the client frees it once no node can touch it any more
@@ -43,6 +45,7 @@ void WorkMemory::wait_for_rdma() {
   throw std::runtime_error("no RDMA: " + why);
 }
 
+/// Takes the size of bytes_ and sets its address: the same size again, since users have cut it into places.
 void WorkMemory::lend() {
   const auto memory = client_->allocate(bytes_.size());
   if (!memory) {

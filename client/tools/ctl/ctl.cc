@@ -1,13 +1,6 @@
 // kvstorectl: look at nodes and change what they keep, from a shell.
 //
-// Exit status: 0: done; 1: it failed, or something is wrong; 2: the command line is wrong. Files, in reading order:
-//   ctl.h           what the commands share
-//   ctl_status.cc   status, namespaces, top
-//   ctl_blocks.cc   match, pin, unpin, drop
-//   ctl_ping.cc     ping
-//   ctl_doctor.cc   doctor; its files are listed in doctor.h
-//   ctl_size.cc     size
-//   ctl_spill.cc    spill
+// Exit status: 0: done; 1: it failed, or something is wrong; 2: the command line is wrong. ctl.h has the folder's map.
 #include "client/tools/ctl/ctl.h"
 
 #include <cstdio>

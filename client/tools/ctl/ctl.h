@@ -1,4 +1,13 @@
-// client/tools/ctl/ctl.h: what the commands of kvstorectl share.
+// client/tools/ctl/ctl.h: what the commands of kvstorectl share. Start here. Each command is a file: it asks nodes
+// through client/tools/tool_client.h, and prints a table for people or a JSON document for scripts.
+//
+//   ctl.cc            main(), and how a command's end becomes an exit status
+//   ctl_status.cc     status, namespaces, top
+//   ctl_blocks.cc     match, pin, unpin, drop
+//   ctl_ping.cc       ping
+//   ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
+//   ctl_size.cc       size; model_config.h reads a model's shape
+//   ctl_spill.cc      spill: hands over to kvstore-node
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/doctor_rdma.h"
 #include "client/tools/json_text.h"
@@ -53,6 +54,8 @@ std::uint64_t meminfo_value(const std::string& name) {
 
 // -- the nodes
 
+/// The error that a client sees is about a socket. The advice is about what a person can look at, most likely cause
+/// first.
 std::string reach_advice(const NodeStatus& node) {
   if (node.last_error == Errc::kUnsupported) {
     return "this kvstorectl and the node speak different wire versions: install the same release, or one apart";
@@ -69,16 +72,21 @@ std::string reach_advice(const NodeStatus& node) {
   return "is the node running (systemctl status kvstore-node), and does its `listen` name this address?";
 }
 
+/// Whether one node answers, and how fast. Its own round trip alone decides: NodeStatus::last_error stays after the
+/// trouble is over, so a node that was away while another one was looked at would be reported as out of reach.
 void check_node(ToolClient& client, const DoctorOptions& options, std::size_t index, Findings& findings) {
   const NodeStatus before = client->nodes()[index];
   LatencyHistogram latency;
-  // Enough for a steady median, and over in some milliseconds. The p99 of so few is the slowest one.
+  // Fifty are enough for a steady median, and over in some milliseconds. The p99 of so few is the slowest one.
   for (int i = 0; i < 50; ++i) {
     const auto round_trips = client.run(client->ping(options.node.deadline));
     const NodeStatus node = client->nodes()[index];
-    if (!round_trips || !node.connected || node.last_error) {
+    KV_ASSERT(!round_trips || index < round_trips->size());
+    if (!round_trips || (*round_trips)[index].count() < 0) {
       findings.push_back({"reach " + before.name, Verdict::kFailed,
-                          node.last_error_text.empty() ? describe(node.last_error) : node.last_error_text,
+                          !round_trips                   ? describe(round_trips.error())
+                          : node.last_error_text.empty() ? describe(node.last_error)
+                                                         : node.last_error_text,
                           reach_advice(node)});
       return;
     }
@@ -167,6 +175,8 @@ void check_admin(const DoctorOptions& options, Findings& findings) {
 
 // -- this machine: what slows a node down without anybody noticing
 
+/// All of it is advice, never a failure: the node runs on a machine with any of these settings. Limits are those of
+/// this process, and the node's unit may have others; the advice says where they are set.
 void check_machine(Findings& findings) {
   const std::uint64_t huge_total = meminfo_value("HugePages_Total"), huge_free = meminfo_value("HugePages_Free");
   const std::uint64_t huge_bytes = meminfo_value("Hugepagesize") * 1024;

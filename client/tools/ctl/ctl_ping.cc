@@ -2,6 +2,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
@@ -26,6 +27,7 @@ struct NodePing {
 bool ping_once(ToolClient& client, std::chrono::microseconds deadline, std::vector<NodePing>& pings) {
   const auto round_trips = client.run(client->ping(deadline));
   const std::vector<NodeStatus> nodes = client->nodes();
+  KV_ASSERT(!round_trips || round_trips->size() == nodes.size());
   pings.resize(nodes.size());
   bool is_complete = true;
   for (std::size_t i = 0; i < nodes.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/model_config.h"
 #include "client/tools/json_text.h"
@@ -90,7 +91,8 @@ void run_size(const SizeOptions& options, const CLI::App& command) {
   const ModelShape shape = shape_of(options, command);
   const double parameters = parameter_count(options, shape), bandwidth = static_cast<double>(options.bandwidth);
   const auto tokens = static_cast<double>(options.token_count);
-  // A multiplication and an addition for each weight and token. Attention grows with the square of the tokens.
+  // A multiplication and an addition for each weight and token. Attention grows with the square of the tokens, so long
+  // prompts gain more from a cache than the break-even of their first tokens says.
   const double flops = parameters > 0 ? 2 * parameters * tokens + attention_flops(shape, tokens) : 0;
 
   nlohmann::json document = {{"layers", shape.layer_count},    {"kv_heads", shape.kv_head_count},
@@ -104,6 +106,7 @@ void run_size(const SizeOptions& options, const CLI::App& command) {
                    "break-even"});
   for (const CacheFormat format : formats_of(options, shape)) {
     const std::uint64_t bytes = *cache_bytes_per_token(shape, format);
+    KV_ASSERT(bytes > 0);  // formats_of() leaves out what does not fit
     const double total_bytes = static_cast<double>(bytes) * tokens, fetch_seconds = total_bytes / bandwidth;
     nlohmann::json entry = {{"format", cache_format_name(format)},
                             {"bytes_per_token", bytes},

@@ -41,7 +41,7 @@ bool has_stat(const NodeStats& stats, std::string_view name) {
 
 namespace {
 
-/// A count as words, or "-" if the node does not tell it.
+/// A count as text, or "-" if the node does not tell it.
 std::string count_cell(const NodeStats& stats, std::string_view name) {
   return has_stat(stats, name) ? format_count(static_cast<std::uint64_t>(stat(stats, name))) : "-";
 }
@@ -91,6 +91,8 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   return document;
 }
 
+/// "opening" and "loading" are states of their own: an operator who sees "off" after a restart would look for a fault,
+/// while a disk of some TB takes minutes to read its records.
 std::string disk_state(const NodeStats& node) {
   const bool is_on = stat(node, "disk_is_on") != 0;
   if (stat(node, "disk_is_loading") == 0) {
@@ -302,6 +304,8 @@ void print_top(const TopSample& before, const TopSample& now, std::ostream& out)
   table.print(out);
 }
 
+/// Rates need two samples: the first is taken before anything is shown. --once waits one interval and ends; otherwise
+/// each sample is the base of the next line, so no time between two looks is counted twice or left out.
 void run_top(TopOptions options) {
   ToolClient client(ctl_config(options.node));
   const auto sample = [&] { return TopSample{fetch_stats(client, options.node), std::chrono::steady_clock::now()}; };

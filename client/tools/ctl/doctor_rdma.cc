@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "base/assert.h"
 #include "client/tools/text_table.h"
 #include "client/tools/tool_client.h"
 #include "transport/verbs/verbs_module.h"
@@ -58,6 +59,8 @@ std::string inactive_advice(const verbs::PortInfo& port, const RdmaPort* kernel)
   return "cable, and the port at the other end (ibstat, iblinkinfo)";
 }
 
+/// A port that is down is a warning and not a failure: another port may carry everything, and check_rdma() fails only
+/// if none does.
 Finding judge_port(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const RdmaPort* kernel) {
   Finding finding{device.name + " port " + std::to_string(port.number), Verdict::kOk, "", ""};
   const std::string kind = join(" on ", {port.is_ethernet ? "RoCE" : "InfiniBand", kernel ? kernel->interface : ""});
@@ -129,7 +132,9 @@ bool is_memlock_refusal(const Loopback& loopback) {
          (loopback.error == errc::not_enough_memory || loopback.error == errc::resource_unavailable_try_again);
 }
 
-/// What to do about the step that `loopback` ended with.
+/// What to do about the step that `loopback` ended with. The order is from the certain to the likely: wrong bytes mean
+/// a broken machine whatever the error, and an error that several causes share comes last, with the question that tells
+/// the causes apart.
 std::string transfer_advice(const verbs::Attachment& attachment, const Loopback& loopback, const RdmaPort* kernel) {
   using Step = Loopback::Step;
   const error_code error = loopback.error;
@@ -347,6 +352,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
     if (!choice.attachment) {
       const auto info =
           std::find_if(infos.begin(), infos.end(), [&](const auto& each) { return each.name == choice.wish.device; });
+      KV_ASSERT(info != infos.end());  // choices are made among these
       const std::string reason = verbs::attach(*info, choice.wish.gid).error().text;
       findings.push_back({choice.wish.device + " transfer", Verdict::kFailed, "not possible: " + reason,
                           "it was asked for by name: see the findings on it above"});
@@ -355,6 +361,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
     const verbs::Attachment& attachment = *choice.attachment;
     const auto device =
         std::find_if(open.begin(), open.end(), [&](const auto& each) { return each.first == attachment.device; });
+    KV_ASSERT(device != open.end());
     const Loopback loopback =
         co_await run_loopback(*device->second, attachment, has_room ? 8u << 20 : 1u << 20, clock, kTransferDeadline);
     findings.push_back(judge_transfer(attachment, loopback, machine));

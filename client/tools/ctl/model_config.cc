@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -87,6 +89,8 @@ std::uint64_t dbrx(const json& config, std::uint64_t) { return needed(object(con
 using FfnSize = std::uint64_t (*)(const json& config, std::uint64_t hidden_size);
 
 std::uint64_t dense(const json& config, std::uint64_t) { return number(config, "intermediate_size", 0); }
+/// A token visits some experts of the many, and the shared ones always. Sizes of all experts together would say how
+/// large the model is, which is no measure of what one token costs.
 std::uint64_t experts(const json& config, std::uint64_t) {
   const std::uint64_t one = number(config, "intermediate_size", 0);
   const std::uint64_t visited =
@@ -241,6 +245,7 @@ void refuse_odd_layers(const json& config) {
 ModelShape read_model_config(std::istream& text) {
   json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw std::runtime_error("no JSON object");
+  // A multimodal model keeps the numbers of its language part one level down. The cache is the language part's alone.
   for (const char* const inner_name : {"text_config", "llm_config", "language_config"}) {
     if (const json* const inner_config = find(config, inner_name); inner_config && inner_config->is_object()) {
       config = json(*inner_config);
@@ -254,6 +259,7 @@ ModelShape read_model_config(std::istream& text) {
   shape.hidden_size = needed(config, family.names.hidden);
   shape.query_head_count = needed(config, family.names.heads);
   shape.kv_head_count = family.kv_heads(config, shape.query_head_count);
+  KV_ASSERT(shape.query_head_count > 0);  // needed()
   const std::uint64_t head_size = family.head_size != 0 ? family.head_size : shape.hidden_size / shape.query_head_count;
   shape.head_size = number(config, family.names.head_size, head_size);
   shape.latent_size = number(config, "kv_lora_rank", 0);

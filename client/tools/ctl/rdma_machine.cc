@@ -45,6 +45,8 @@ std::string behind_colon(const std::string& line) {
   return begin == std::string::npos ? line : line.substr(begin + 2);
 }
 
+/// The kernel lists the network interface of each GID, one file a GID, and reading the file of an unused entry fails.
+/// All used ones name the same interface or a VLAN of it, so the first that can be read will do.
 RdmaPort read_port(const std::filesystem::path& sys, const std::filesystem::path& port, const std::string& number) {
   RdmaPort read{.number = static_cast<std::uint8_t>(std::atoi(number.c_str())),
                 .state = behind_colon(read_line(port / "state")),
