@@ -22,7 +22,7 @@ using asio::ip::tcp;
 namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kTimeout(5);  ///< Of each request and each answer.
-constexpr int kConnectionsMax = 64;          ///< Descriptors are what sessions live on.
+constexpr int kConnectionsMax = 64;          ///< Each takes a descriptor, and so does each session.
 }  // namespace
 
 struct AdminServer::Impl {
@@ -57,7 +57,8 @@ struct AdminServer::Impl {
     return response;
   }
 
-  /// Requests without a body: one that comes with a body ends the connection.
+  /// Requests without a body: one that comes with a body ends the connection. Limits on the header and the time keep a
+  /// client that sends slowly, or without end, from holding one of the few connections.
   asio::awaitable<void> serve(beast::tcp_stream stream) {
     beast::flat_buffer buffer(8 * 1024);
     while (true) {
@@ -101,6 +102,8 @@ struct AdminServer::Impl {
 
 AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+/// A thread of its own: metrics must come while I/O threads are busy, and a scrape that serialises thousands of values
+/// must not hold up a get.
 Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages) {
   KV_ASSERT(pages.metrics && pages.is_ready);
   auto impl = std::make_unique<Impl>(std::move(pages));

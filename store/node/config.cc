@@ -28,10 +28,11 @@ Each option can stand in the TOML file under its long name (capacity = "64GiB") 
 as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
 Signals: SIGTERM and SIGINT drain and exit 0.)";
 
-/// All memory, and all disk, that is ever offered.
+/// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
 
-/// What the rows fill: the options themselves, and values that become options when all of them are known.
+/// What the rows fill: the options themselves, and values that become options once all of them are known. Sizes in
+/// blocks, for example, depend on an option that may come later on the command line.
 struct Given {
   Given() { options.store.arena.capacity_bytes = 4ull << 30; }
   NodeOptions options;
@@ -76,7 +77,7 @@ std::vector<OptionRow> disk_rows(Given& given) {
       {"spill-reserve", &o.store.spill.reserve, RealLimits{0.001, 0.5},
        "Share of memory kept free by writing ahead of puts", kDisk},
       {"spill-put-wait-seconds", &o.session.spill_wait, RealLimits{0, 5},
-       "A put waits so long for the disk before blocks that are not on it are evicted; 0: never", kDisk},
+       "A put waits this long for the disk before blocks that are not on it are evicted; 0: never", kDisk},
       {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
        "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk},
       {"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
@@ -87,13 +88,14 @@ std::vector<OptionRow> disk_rows(Given& given) {
        "A block goes back to memory with its n-th read from disk", kDisk},
       {"spill-read-threads", &o.spill.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads", kDisk},
       {"spill-retry-seconds", &o.spill.retry_after, RealLimits{0.01, 3600},
-       "A disk that failed is left alone so long, then tried again", kDisk},
+       "A disk that failed is left alone this long, then tried again", kDisk},
       {"spill-hang-seconds", &o.spill_hang, RealLimits{0.1, 3600},
-       "Of several directories, one that does not answer for so long is left out until it does"},
+       "Of several directories, one that does not answer for this long is left out until it does"},
       {"spill-drop-wait-seconds", &o.session.drop_wait, RealLimits{0, 3600},
-       "A drop's answer waits so long to be durable on disk; then it says that it holds until the next start"},
+       "A drop's answer waits this long for the disk to keep the drop; then it says that the drop holds until the next "
+       "start"},
       {"spill-stop-seconds", &o.spill.give_up_after, RealLimits{0.01, 3600},
-       "A stop ends without a disk that finishes nothing for so long", kDisk},
+       "A stop no longer waits for a disk that finishes nothing for this long", kDisk},
       {"spill-save", &o.spill_save, kAny, "At a clean stop, write what is in memory, for the next start", kDisk},
   };
 }
@@ -135,7 +137,7 @@ std::vector<OptionRow> session_rows(Given& given) {
        "Share of them that one peer (a Unix user, a TCP address) may hold while alone; some stay free for others; 1: "
        "all"},
       {"session-idle-seconds", &o.sessions.idle_min, RealLimits{1, 1e9},
-       "A session that did nothing for so long, lends no memory and holds no lease may be closed to make room"},
+       "A session that did nothing for this long, lends no memory and holds no lease may be closed to make room"},
       {"index-bytes-max", &o.store.index_bytes_max, kAnySize,
        "Memory for what is kept of blocks besides their bytes, token ids too; 0: 256MiB and a 16th of the capacity"},
       {"namespace-count-max", &o.store.namespace_count_max, IntegerLimits{1, 1000000},
@@ -161,7 +163,7 @@ std::vector<OptionRow> session_rows(Given& given) {
        "For a started request to arrive, and for each further 64 KiB of payload"},
       {"write-seconds", &o.session.write_timeout, RealLimits{0.1, 3600}, "For a client to take a byte of its answers"},
       {"read-rate-min", &o.session.read_rate_min, kSizeOrZero,
-       "Bytes a second that a client takes of what is queued for it, such as 1MiB, over write-seconds; 0: any"},
+       "Bytes a second, such as 1MiB, that a client must take of what is queued for it, over write-seconds; 0: any"},
       {"get-seconds", &o.session.get_timeout, RealLimits{0.1, 86400}, "From request to last byte of a get"},
       {"put-seconds", &o.session.put_timeout, RealLimits{0.1, 3600}, "From offer to last byte of a put"},
       {"drain-seconds", &o.drain_timeout, RealLimits{0, 3600}, "For running transfers to end after SIGTERM"},
@@ -205,7 +207,7 @@ std::optional<NodeOptions> refuse(const std::string& message, int* exit_code) {
   return std::nullopt;
 }
 
-/// False: the process should end.
+/// False: the process should end, with *exit_code: 0 after --help, 2 after a mistake.
 bool read_given(int argc, const char* const* argv, Given& given, int* exit_code) {
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
@@ -333,7 +335,8 @@ std::string set_machine(Given& given) {
   NodeOptions& options = given.options;
   if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
   if (options.region_bytes_max_node > 0) return "";
-  // Clients have touched what they lend, so all of it fits into the machine. What does not fit is not what it claims.
+  // Clients have touched what they lend, so all of it fits into the machine's memory besides the arena. A client that
+  // offers more than that has not touched it, and a copy into it would take memory from everyone.
   const auto machine_bytes =
       static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t capacity_bytes = options.store.arena.capacity_bytes;

@@ -29,6 +29,8 @@
 namespace kv {
 namespace {
 
+/// From the main thread at the start, or later from the opener's. Sessions learn of RDMA through the server, which
+/// posts to their threads; node.verbs is atomic for the metrics.
 void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
   for (std::size_t i = 0; i < opened.device_count(); ++i) {
     const auto device = opened.device(i);
@@ -108,7 +110,7 @@ int run(const NodeOptions& options) {
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
   const std::size_t capacity = store_config.arena.capacity_bytes;
-  // Unknown to clients, who choose the hashes: else they could make all of them fall into one bucket.
+  // Clients choose the hashes. If they knew this seed, they could make all of them fall into one bucket.
   store_config.hash_seed = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
   store_config.disk.hash_seed = store_config.hash_seed;
   store_config.arena.progress = [capacity, next = std::size_t{0}](std::size_t touched) mutable {

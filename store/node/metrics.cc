@@ -58,7 +58,8 @@ void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheu
   to.metric.push_back(std::move(metric));
 }
 
-/// Made anew for each scrape: the Store counts for itself, in plain numbers under its lock.
+/// Made anew for each scrape: the Store counts for itself, in plain numbers under its lock. Registered metrics would
+/// have to be updated in step with it on every put and get.
 std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families;

@@ -27,6 +27,7 @@ CLI::Option* add_converted(CLI::App& app, const std::string& flag, const char* h
       ->default_str(text_of(before));
 }
 
+/// CLI11 shows a default as it prints the value. Types that it prints or reads wrongly go through one that it knows.
 CLI::Option* add_target(CLI::App& app, const std::string& flag, const OptionTarget& target, const char* help) {
   return std::visit(
       [&](auto* to) -> CLI::Option* {
@@ -69,6 +70,7 @@ std::string environment_name(std::string_view option) {
   return name;
 }
 
+/// `excludes` names an option of an earlier row: CLI11 knows only those that were added before.
 void add_options(CLI::App& app, const std::vector<OptionRow>& rows) {
   for (const OptionRow& row : rows) {
     CLI::Option* const option = add_target(app, std::string("--") + row.name, row.to, row.help);

@@ -30,6 +30,8 @@ Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(co
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
 }
 
+/// Each thread makes its own part, because completion queues belong to threads. Sessions that began before go on
+/// without RDMA: a session takes its thread's part when it is made.
 void Server::begin_verbs(VerbsNode& verbs) {
   for (const auto& each : threads_) {
     asio::post(each->context, [&thread = *each, &verbs] {
@@ -143,6 +145,9 @@ void Server::end_sessions(std::chrono::steady_clock::time_point until, void (*en
   }
 }
 
+/// The order of the end: no new sessions; running transfers get `timeout`; then sessions are cut. Calls on other
+/// threads are waited for while the I/O threads still take their results. Only then do the threads stop. Last come the
+/// loops of devices, which are coroutines of contexts that no thread runs any more, so they are run here.
 void Server::stop(Duration timeout) {
   if (stopping_.exchange(true)) return;
   node_.draining = true;

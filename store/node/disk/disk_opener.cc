@@ -14,6 +14,8 @@
 namespace kv {
 namespace {
 
+/// Opens one directory, on a thread of its own. An exception must not leave the thread: it would end a node that could
+/// serve from memory.
 Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::function<void()>& accepted) {
   const auto began = std::chrono::steady_clock::now();
   DiskOpening opening;
@@ -36,6 +38,8 @@ Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, co
 /// Gives each disk a place of its own, and all of them the same epoch: keys grow over all of them together.
 Result<std::unique_ptr<Disk>, Failure> stripe(std::vector<std::unique_ptr<RocksDisk>> disks,
                                               const std::vector<std::string>& paths, Clock& clock, Duration patience) {
+  // The highest epoch of all: one directory may have been left out of earlier starts, and keys of this start must be
+  // above those of every directory.
   std::uint32_t epoch = 0;
   std::vector<std::optional<DiskPlace>> places;
   for (const auto& disk : disks) {
@@ -52,6 +56,8 @@ Result<std::unique_ptr<Disk>, Failure> stripe(std::vector<std::unique_ptr<RocksD
                                         paths[static_cast<std::size_t>(same - places.begin())] +
                                         ": they were used by two nodes, or each alone. Leave one out, or empty it");
   }
+  // Recorded places are known by now, so new directories get those that are free. A place is written down before the
+  // first block: the place is a part of every key.
   std::vector<StripedDisk::Part> parts;
   for (std::size_t i = 0; i < disks.size(); ++i) {
     for (DiskPlace free = 0; !places[i]; ++free) {
@@ -69,7 +75,7 @@ Result<std::unique_ptr<Disk>, Failure> stripe(std::vector<std::unique_ptr<RocksD
 
 Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
                                                 const std::function<void()>& accepted) {
-  KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount);
+  KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount && accepted);
   // Several directories are accepted together, once it is clear that they belong together.
   const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
   // One flush thread for each database, so that each writes out at its own pace. The pool belongs to the process, and

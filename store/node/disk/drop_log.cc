@@ -65,8 +65,8 @@ error_code DropLog::add(std::span<const DiskDrop> drops) {
   drops_.insert(drops_.end(), drops.begin(), drops.end());
   if (drops_.size() > kDropLogCountMax) {
     const std::size_t surplus = drops_.size() - kDropLogCountMax / 2;
-    // Half goes at once: else every drop from now on would write 16 MiB.
-    spdlog::warn("spill: {}: full; its {} oldest drops are forgotten, what they dropped may come back with a restart",
+    // Half goes at once. One at a time, every drop from now on would write the whole log anew, 16 MiB.
+    spdlog::warn("spill: {}: full; its {} oldest drops are forgotten, and a restart may bring back what they dropped",
                  file_.string(), surplus);
     drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
     is_whole_ = false;
@@ -85,6 +85,8 @@ error_code DropLog::append(std::span<const DiskDrop> drops) {
   return error;
 }
 
+/// The file is replaced as a whole, so a crash leaves the old log or the new one. is_whole_ is false in between: if
+/// this fails, the next call must not append to a file that lacks a drop.
 error_code DropLog::rewrite() {
   is_whole_ = false;
   append_to_.close();  // it would go on with the file that is replaced

@@ -96,6 +96,8 @@ error_code RocksDisk::start_epoch(bool read_only) {
   return error ? error : directory_.upgrade();
 }
 
+/// Makes `epoch` durable before any key of it is given out. Otherwise a crash after the first blocks would let the next
+/// start give out the same keys again.
 error_code RocksDisk::begin(std::uint32_t epoch) {
   KV_ASSERT(epoch >= epoch_ && epoch <= kEpochMax);
   KV_ASSERT(!place_ || *place_ < kPlaceCount);
@@ -151,7 +153,8 @@ error_code RocksDisk::heal() {
   const Status resumed = rocks_.db ? rocks_.db->Resume() : Status::Aborted("closed");
   if (resumed.ok() || resumed.IsBusy()) return {};
   if (resumed.IsNoSpace()) return to_error(resumed);
-  // A closed database cannot even be read, so close it only when it is likely to open again.
+  // A closed database cannot even be read, so it is closed only when it is likely to open again. Readers hold the lock
+  // shared for as long as they use the handles: none of them is left when the database goes.
   if (const error_code error = directory_.try_writing()) return error;
   const std::unique_lock lock(reopening_);
   if (rocks_.db) earlier_device_bytes_ += device_bytes(*rocks_.statistics);
@@ -277,6 +280,8 @@ error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& re
   return report(status, "add_namespace");
 }
 
+/// Records can be ahead of files: a salvage drops an unreadable file of blocks and keeps the records. Such a record
+/// would be a hit that no read can fill.
 bool RocksDisk::is_in_a_file(DiskKey key) const {
   if (epoch_of(key) == epoch_) return true;  // written since this start: in a memtable or in a newer file
   const auto after = std::ranges::upper_bound(files_at_open_, key, {}, &BlockFile::first);
@@ -308,6 +313,8 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
   return to_error(scan.status);
 }
 
+/// Writes out all families at once (1). What was erased up to here stays erased after a crash, so there is nothing left
+/// to repeat after a reopening.
 error_code RocksDisk::flush() {
   if (const error_code error = ready()) return error;
   const Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all());
@@ -335,6 +342,7 @@ std::vector<BlockFile> RocksDisk::block_files() const {
 }
 
 error_code RocksDisk::drop_files(DiskKey first, DiskKey last) {
+  KV_ASSERT(first <= last);
   if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
   const DiskKeyText from = encode_key(first), to = encode_key(last);
   const Slice begin = slice(from), end = slice(to);

@@ -29,6 +29,8 @@ bool is_of_the_place(const Status& status) {
                              [&](int number) { return text.ends_with(std::strerror(number)); });
 }
 
+/// Whether RocksDB may begin a database here. The names are those of files that hold data or lead to it; LOCK and
+/// the like, which an interrupted first start has left behind, are nothing.
 bool holds_nothing(const fs::path& database) {
   std::error_code error;
   for (const std::string& name : names_in(database, &error)) {
@@ -62,6 +64,7 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
                                          : rocksdb::DB::Open(options, path, families, &handles, &db);
   if (!status.ok()) return status;
   KV_ASSERT(db != nullptr && handles.size() == families.size());
+  // In the order of column_families().
   rocks.db.reset(db);
   rocks.fallback.reset(handles[0]);
   rocks.state.reset(handles[1]);
@@ -149,6 +152,8 @@ Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
   return {};
 }
 
+/// Opens past the damage, throws out what cannot be read, and writes down what is left. The database is closed again at
+/// the end: serving from a lenient one would hide the next error.
 Status salvage(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io, std::string* text) {
   mend_current(directory.database(), text);
   RocksHandles rocks;
@@ -159,6 +164,8 @@ Status salvage(const SpillDirectory& directory, const RocksDiskConfig& config, b
   return status;
 }
 
+/// RocksDB's own last resort: it builds a new MANIFEST from the tables that lie there, including any that was dropped
+/// and not deleted yet. So old blocks may come back; a read still checks each against its name.
 Status repair(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io) {
   return rocksdb::RepairDB(directory.database().string(), database_options(direct_io), column_families(config));
 }
@@ -221,6 +228,8 @@ void RocksHandles::close() {
   db.reset();
 }
 
+/// Waits here and not in RocksDB: a write that RocksDB holds up cannot be given up, and the writer's thread would hang
+/// with the disk.
 Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const {
   rocksdb::WriteOptions options;
   KV_ASSERT(db != nullptr);

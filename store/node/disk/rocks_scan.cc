@@ -57,6 +57,8 @@ bool seek_below_damage(rocksdb::Iterator& it, std::uint64_t damaged) {
 
 ScanResult scan_backwards(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
                           const std::function<bool(std::string_view key, std::string_view value)>& visit) {
+  // An iterator that meets damage becomes invalid and cannot step over it. So the walk seeks anew below the damage,
+  // and loses the data block that is damaged, not all that lies before it.
   rocksdb::ReadOptions options;
   options.fill_cache = false;
   const std::unique_ptr<rocksdb::Iterator> it(db.NewIterator(options, family));

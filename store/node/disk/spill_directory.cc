@@ -53,7 +53,7 @@ std::string foreign_name(const fs::path& path) {
   return "";
 }
 
-/// Writes all of it, durably.
+/// Writes all of it, durably. O_NOFOLLOW: the directory is ours alone, but a link in it may be older than that.
 error_code write_file(const fs::path& path, std::string_view bytes) {
   const File file(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, kFileMode));
   if (!file.is_open()) return last_errno();
@@ -143,7 +143,7 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
                    ". Give --spill-path a directory that this user may write");
   }
   if (const auto owned = read_only ? Result<void, Failure>() : check_owner(opened, path); !owned) return owned.error();
-  // Look before touching anything: what is not ours is left exactly as it is.
+  // All checks come before the first change: a directory that is not ours is left exactly as it is.
   const std::optional<std::uint32_t> format = parse_format_text(read_small_file(path / kFormatFile));
   directory.format_ = format.value_or(kSpillFormat);
   if (directory.format_ > kSpillFormat || directory.format_ < kSpillFormatMin) {
@@ -212,6 +212,8 @@ Result<void, Failure> SpillDirectory::take_lock(bool read_only) {
   return {};
 }
 
+/// From here on a build that only knows the old format refuses the directory. So this is the last step of a start,
+/// after everything that could still fail.
 error_code SpillDirectory::upgrade() {
   KV_ASSERT(format_ >= kSpillFormatMin && format_ <= kSpillFormat);
   if (format_ == kSpillFormat) return {};
@@ -240,6 +242,8 @@ error_code SpillDirectory::try_writing() const {
   return error;
 }
 
+/// Kept, since it may be worth a look or a repair by hand; but one such copy is kept and not more, since it counts
+/// against no capacity and a disk that is damaged again and again would fill with them.
 error_code SpillDirectory::set_aside(const fs::path& what) const {
   std::error_code error;
   for (const std::string& name : names_in(path_)) {

@@ -44,6 +44,8 @@ std::string checksum_line(std::string_view line) {
 
 }  // namespace
 
+/// Big endian, unlike all other numbers here: RocksDB orders keys byte by byte, and that order must be the order of the
+/// numbers.
 DiskKeyText encode_key(DiskKey key) {
   DiskKeyText text;
   for (std::size_t i = 0; i < text.size(); ++i)
@@ -72,6 +74,8 @@ std::string encode_record(const DiskRecord& record) {
   return value;
 }
 
+/// An unknown version is kUnsupported and not damage: a later build wrote the record, and is_lost() must not take it
+/// for a lost block.
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   if (value.empty()) return make_error_code(Errc::kCorruptBlock);
   const bool is_old = value[0] == kRecordVersionOld;
@@ -94,6 +98,8 @@ Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   return record;
 }
 
+/// The size of the block whose value is so long. A value holds the checksums, then the bytes, and no length: the length
+/// of the value determines both.
 std::optional<std::size_t> block_bytes_of_value(std::size_t value_bytes) {
   // A stripe and its checksum are kStripeBytes + 8 bytes; the last stripe may be shorter, but not empty.
   const std::size_t sums = (value_bytes + kStripeBytes + 7) / (kStripeBytes + 8);

@@ -146,6 +146,8 @@ std::vector<DiskPlace> StripedDisk::places() const {
   return places;
 }
 
+/// The call has returned an error: the disk is left out for a fixed time. Calls that do not return are the business of
+/// hangs(), where no time would do: nobody knows when a hanging disk answers.
 error_code StripedDisk::failed(Member& member, error_code error) const {
   // Once for a series of errors, which may come with every call.
   if (!is_left_out(member)) {
@@ -211,6 +213,9 @@ error_code StripedDisk::settle_all() {
   return has_any ? error_code() : error;
 }
 
+/// Each block goes to the disk that its key names; the Store has chosen among places() when it made the key. The bytes
+/// are copied first: the caller's slots are free again when this returns, while a call that was given up may still read
+/// what it was given.
 error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
   std::map<Member*, std::vector<DiskWrite>> shares;
   for (const DiskWrite& block : blocks) {
@@ -250,7 +255,7 @@ Result<DiskBlock> StripedDisk::read(DiskKey key) const {
   Member* const member = find(key);
   if (member == nullptr) return make_error_code(Errc::kNotFound);  // its directory is not used any more
   if (is_hanging(*member)) return make_error_code(Errc::kDiskFailed);
-  // A disk that was left out after a failure is asked all the same: a full disk gives what it has.
+  // A disk that is left out after a failure is asked all the same: a full disk cannot be written, but can be read.
   auto block = member->reading.run([key, disk = member->part.disk.get()] { return disk->read(key); });
   if (!block) return hangs(*member);
   return std::move(*block);
@@ -273,8 +278,8 @@ error_code StripedDisk::drop_before(DiskKey end) {
   return settle_all();
 }
 
-/// One disk that has them is enough, because at a start all disks are asked. The others have them too if they answer in
-/// time.
+/// One disk that has the drops is enough, because at a start all disks are asked for theirs. The others keep them too
+/// if they answer in time.
 error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
   std::vector<std::pair<Member*, std::shared_ptr<CallThreads::Begun<error_code>>>> adding;
   const std::vector<DiskDrop> own(drops.begin(), drops.end());
@@ -375,7 +380,8 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
 
 std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->epoch(); }
 
-/// An error when a disk fails, or when none answers. A disk that hangs is no error: it is told again what to forget.
+/// An error when a disk fails, or when none answers. A disk that hangs is no error: it is told again what to forget
+/// before its next call.
 error_code StripedDisk::flush() {
   std::vector<Telling> flushing;
   for (Member* const member : in_use()) {
@@ -406,6 +412,7 @@ error_code StripedDisk::flush() {
 }
 
 /// A disk that is busy with a call that was given up counts with its last stats.
+/// Stats are read on the writing lane: a disk that hangs holds up that lane, and the caller only for its patience.
 DiskStats StripedDisk::stats() const {
   DiskStats sum;
   for (const auto& member : members_) {

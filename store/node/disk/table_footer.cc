@@ -124,6 +124,7 @@ TableEnd look_at_new_footer(std::string_view footer, std::uint64_t footer_offset
   return is_whole ? TableEnd::kDamaged : TableEnd::kForeign;  // only its version was changed, or of a later RocksDB
 }
 
+/// A file that cannot be read is kForeign, not damaged: taking a table out is for good, and a read error may pass.
 TableEnd look_at_file(const std::filesystem::path& path) {
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
@@ -136,6 +137,9 @@ TableEnd look_at_file(const std::filesystem::path& path) {
 
 }  // namespace
 
+/// Every byte that RocksDB would believe without a check is compared with something that has a checksum: the metaindex
+/// must end where the footer begins, and the index where the blocks begin that the metaindex names. In doubt the answer
+/// is kForeign, and RocksDB decides.
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (tail.size() < kTableFooterBytes || tail.size() > file_bytes) return TableEnd::kForeign;
   const std::string_view footer = tail.substr(tail.size() - kTableFooterBytes);

@@ -28,6 +28,9 @@ Buffer allocate(std::size_t alignment, std::size_t bytes) {
   return {static_cast<char*>(std::aligned_alloc(alignment, bytes)), &std::free};
 }
 
+/// One buffer is filled by RocksDB's thread while the other is written by a thread of the file's own. At most one write
+/// is under way, so the file grows in order, and an error stops it at a place without gaps before it. The thread is
+/// made with the first full buffer: small files never have one.
 class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   WriteBehindFile(std::unique_ptr<FSWritableFile> below, Buffer filling, Buffer other, std::size_t buffer_bytes)
@@ -95,6 +98,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     const std::lock_guard lock(mutex_);
     return error_;
   }
+  /// The first error is kept for good, and every later call returns it: RocksDB gives the file up then.
   IOStatus keep(IOStatus status) {
     const std::lock_guard lock(mutex_);
     if (error_.ok()) error_ = status;
@@ -166,6 +170,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     return {};
   }
 
+  /// Before the file is closed or destroyed: a write may still be under way, and it uses both.
   void end_thread() {
     if (!thread_.joinable()) return;
     {

@@ -95,7 +95,12 @@ SessionLanes::~SessionLanes() {
   *alive_ = false;
 }
 
+/// Three steps, on two threads. Attaching asks the kernel and connecting waits for the network, so both run on the
+/// node's slow threads; queue pairs are made in between on the session's own thread, whose completion queue they use.
+/// The session may end during any step: `alive_` says so when the result comes back, and the attempts then give back
+/// what they hold as they are destroyed.
 void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::vector<Answer>)> done) {
+  KV_ASSERT(!is_connecting_);  // one connect at a time: an attempt must not replace a lane of another one
   VerbsNode& node = thread_->node();
   auto attempts = std::make_shared<std::vector<Attempt>>();
   for (const Offer& offer : offers) {
@@ -121,6 +126,8 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     attempt.peer = offer.peer;
   }
   is_connecting_ = true;
+  // A substitute is another device than the lane's own. It is tried only if the client would have no lane at all: two
+  // lanes on one device share its link and gain nothing.
   const auto attach_all = [attempts, &node, may_substitute = may_substitute_ && up() == 0] {
     const auto has_lane = [&] {
       return std::ranges::any_of(*attempts, [](const Attempt& each) { return each.attachment && !each.is_messages(); });
@@ -200,6 +207,8 @@ void SessionLanes::make(Attempt& attempt) {
     return;
   }
   const VerbsNode::Peer peer = VerbsNode::peer_of(*attempt.attachment, attempt.peer);
+  // A second lane to the same queue pair of a client would send into the first one's sequence of packets, and break it.
+  // A hostile client could name another client's.
   if (!node.take_peer(peer)) {
     node.give_queue_pair();
     answer.why = "end: queue pair " + std::to_string(attempt.peer.number) + ", a lane is connected to it";
@@ -250,6 +259,8 @@ void SessionLanes::make(Attempt& attempt) {
   answer.end = address_of(*attempt.attachment, attempt.pair()->number(), first_psn);
 }
 
+/// Notices lanes that have broken. A mover breaks by itself, so this is called wherever it may have: after each move,
+/// and before lanes are counted or replaced. Each break is counted and told once.
 void SessionLanes::sweep() {
   auto& counters = thread_->node().counters();
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
@@ -280,16 +291,20 @@ std::uint32_t SessionLanes::up() const {
   return up;
 }
 
-/// Cut where a slice of the arena or of the region ends.
+/// One placement as stretches, cut where a slice of the arena or of the region ends: each slice has keys of its own,
+/// and a work request has one key on either side. The region's slices are in order and without gaps, and the request
+/// was checked against the region's size.
 std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::span<const RemoteSlice> region,
                                              std::size_t lane, const verbs::RegisteredMemory& arena) {
   std::vector<Stretch> all;
   const auto after = std::ranges::upper_bound(region, placement.region_offset, {}, &RemoteSlice::offset);
+  KV_ASSERT(after != region.begin());  // the first slice begins at 0
   auto slice = static_cast<std::size_t>(after - region.begin()) - 1;
   std::uint64_t in_slice = placement.region_offset - region[slice].offset;
   for (std::size_t at = 0; at < placement.slot.size();) {
     KV_ASSERT(slice < region.size());
     const RemoteSlice& to = region[slice];
+    KV_ASSERT(lane < to.rkeys.size() && in_slice < to.bytes);  // before a work request is made of it
     const std::uint64_t left = std::min<std::uint64_t>(placement.slot.size() - at, to.bytes - in_slice);
     const auto local = arena.within_slice(placement.slot.data() + at, std::min<std::uint64_t>(left, 1u << 31));
     all.push_back({local, arena.lkey(/*device=*/0, local.data()), to.address + in_slice, to.rkeys[lane]});
@@ -307,6 +322,8 @@ void SessionLanes::move(Direction direction, std::span<const Placement> placemen
     if (((lanes & up()) >> lane & 1u) != 0) usable.push_back(lane);
   }
   KV_ASSERT(!usable.empty() && !placements.empty());
+  // Whole blocks are dealt out in turn, and the turn goes on from call to call: so calls of one block use all lanes
+  // too.
   std::vector<std::vector<Stretch>> by_lane(usable.size());
   for (const Placement& placement : placements) {
     const std::size_t which = turn_++ % usable.size();
@@ -347,6 +364,8 @@ std::vector<Stretch> SessionLanes::stretches_before_message(std::span<const Plac
   return all;
 }
 
+/// The cargo is written before the message is sent, on the same queue pair: the client sees the message only after the
+/// bytes.
 bool SessionLanes::send_message(std::span<const std::byte> message, Cargo cargo) {
   if (!message_lane_) return false;
   const auto sent = message_lane_->send(message, cargo.stretches, std::move(cargo.owner));

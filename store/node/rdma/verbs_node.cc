@@ -103,6 +103,8 @@ Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::device(std::size_t index
   return entry.device;
 }
 
+/// Several threads may notice at once that a device is gone. The first takes it out of its slot; the others, and anyone
+/// who still speaks of an earlier opening of it, change nothing. It is closed later, when nobody holds it any more.
 void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std::string& why) {
   KV_ASSERT(index < entries_.size());
   {
@@ -130,6 +132,8 @@ VerbsNode::Watch::~Watch() {
   KV_ASSERT(erased == 1);
 }
 
+/// Posted, never called here: a watch belongs to its session thread. The weak pointer is for a watch that ends before
+/// the post runs.
 void VerbsNode::tell_watches(std::size_t index) {
   const std::scoped_lock lock(watches_mutex_);
   for (const Watch* const each : watches_) {
@@ -178,6 +182,8 @@ void VerbsNode::open_due(Entry& entry) {
   }
 }
 
+/// Closing a device that is gone may take seconds in the driver, so the devices leave the list under the lock and are
+/// destroyed after it.
 void VerbsNode::close_unheld() {
   std::vector<std::shared_ptr<NodeDevice>> unheld;
   {
@@ -189,6 +195,7 @@ void VerbsNode::close_unheld() {
   }
 }
 
+/// Called after the sessions have ended. Both pools post results to the I/O threads, so these must still be there.
 void VerbsNode::finish_calls() {
   slow_calls_.finish();
   verifiers_.finish();

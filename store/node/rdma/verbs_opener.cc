@@ -14,6 +14,8 @@ VerbsOpener::VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& 
 
 VerbsOpener::~VerbsOpener() { stop(); }
 
+/// The library stays loaded after a failure, for the next try. may_come_ tells a device that is not there yet from one
+/// that refuses the arena, where trying again would not help.
 Result<VerbsNode*, Failure> VerbsOpener::open() {
   KV_ASSERT(!node_);
   if (!provider_) {
@@ -28,6 +30,8 @@ Result<VerbsNode*, Failure> VerbsOpener::open() {
   return node_.get();
 }
 
+/// Devices come late (a driver loads, a cable is plugged in) and go away. One thread looks after both, so that opening,
+/// which registers the whole arena, never happens twice at the same time.
 void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> opened) {
   KV_ASSERT(!thread_.joinable() && pause > Duration::zero());
   if (!node_ && !may_come_) return;

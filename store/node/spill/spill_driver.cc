@@ -55,6 +55,8 @@ SpillDriver::~SpillDriver() {
   if (writer_.joinable()) writer_.join();  // the writer has joined the other two
 }
 
+/// The opener is a thread of its own, since opening may repair for minutes while the node serves from memory. start()
+/// waits only for a directory to be refused, which is a mistake in the configuration and must stop the start.
 std::string SpillDriver::start(Duration patience) {
   KV_ASSERT(!writer_.joinable());
   loading_ = true;
@@ -124,7 +126,8 @@ bool SpillDriver::flush() {
   return !error;
 }
 
-/// Writes what is in memory, as long as the disk works.
+/// Writes what is in memory, as long as the disk works. Sessions are over by now: nothing is stored meanwhile, so the
+/// loop ends when memory is empty or no further block can be written.
 void SpillDriver::save() {
   const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
   spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
@@ -142,7 +145,8 @@ void SpillDriver::save() {
   }
 }
 
-/// Called for every put: all but the first cost a look under a lock that is nearly always free.
+/// Called for every put. Once the writer is notified, further calls only look at a flag, under a lock that is nearly
+/// always free.
 void SpillDriver::notify() {
   {
     const std::lock_guard lock(mutex_);
@@ -299,6 +303,7 @@ void SpillDriver::forget_drops() {
   if (error) failed("forget drops", error);
 }
 
+/// An outage is logged once, however many calls fail in it. Any thread of the driver may be first: exchange() decides.
 void SpillDriver::failed(const char* what, error_code error) {
   const std::string trouble = std::string(what) + ": " + error.message();
   set_trouble(trouble);
@@ -315,6 +320,7 @@ void SpillDriver::recovered() {
   spdlog::info("spill: the disk works again");
 }
 
+/// A disk that hangs makes no call fail, so nothing sets is_on_: only the time that a call has taken so far shows it.
 bool SpillDriver::is_stuck() const {
   const bool is_stuck =
       std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &dropping_, &reader_.watch()},
@@ -383,6 +389,8 @@ void SpillDriver::open_disk() {
   accept("");
 }
 
+/// Rebuilds the index from the records, newest first. Until end_load() the Store keeps every old block on disk alive,
+/// known or not; after a load that failed, blocks that were not told stay unknown until the next start.
 void SpillDriver::load() {
   const TimePoint began = clock_.now();
   KV_ASSERT(disk_ != nullptr && open_disk_ != nullptr);
@@ -439,6 +447,7 @@ error_code SpillDriver::load_once() {
   return error;
 }
 
+/// In small steps: a stop must not wait out a pause of minutes.
 void SpillDriver::wait(Duration duration) {
   for (const TimePoint until = clock_.now() + duration; clock_.now() < until && !stopping_;)
     std::this_thread::sleep_for(kPollInterval);

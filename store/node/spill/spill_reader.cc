@@ -63,6 +63,8 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
   });
 }
 
+/// What is queued shares the threads, so a new read waits for its part of the queue. A mean of recent reads is enough:
+/// the answer only decides whether a worker waits or recomputes.
 std::chrono::microseconds SpillReader::estimate(std::uint64_t bytes) const {
   const double seconds =
       seconds_per_byte_ * static_cast<double>(bytes + queued_bytes_) / static_cast<double>(thread_count_);

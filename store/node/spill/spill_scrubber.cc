@@ -16,6 +16,8 @@ constexpr Duration kRoundPause = 1s;          ///< At least, so that a small tie
 
 }  // namespace
 
+/// One block at a time, so that a get that comes meanwhile waits for one read at most. The Store is asked for a batch
+/// of names under its lock; blocks of the batch may be gone when their turn comes, which verify() finds out.
 TimePoint SpillScrubber::step(const Disk& disk) {
   if (bytes_per_second_ == 0) return TimePoint::max();
   if (clock_.now() < next_) return next_;
@@ -45,7 +47,8 @@ void SpillScrubber::verify(const Store::ScrubBlock& block, const Disk& disk) {
   ++blocks_;
   if (read || !is_lost(read.error())) return;
   const Store::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });
-  if (!failed.is_forgotten) return;  // the block was evicted or moved while it was read
+  // The Store compares the key: the block may have been evicted, or written under another key, while it was read here.
+  if (!failed.is_forgotten) return;
   ++damaged_;
   spdlog::warn("spill: block {} of namespace {} is damaged or gone; it is forgotten", to_hex(block.hash.bytes),
                to_hex(block.space.bytes));

@@ -41,7 +41,8 @@ std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only
   return std::move(*disk);
 }
 
-/// Whether some key of `sorted` (ascending) lies in the file.
+/// Whether some key of `sorted` (ascending) lies in the file. A record is what makes a block findable: a file without
+/// any is dead, whatever bytes it holds.
 bool is_alive(const BlockFile& file, const std::vector<DiskKey>& sorted) {
   const auto at_or_after = std::ranges::lower_bound(sorted, file.first);
   return at_or_after != sorted.end() && *at_or_after <= file.last;
@@ -143,6 +144,8 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   return result.damages.empty() ? 0 : 1;
 }
 
+/// The only verb that writes. It opens the directory as a start would, so it takes the lock, repairs what is damaged,
+/// and cannot run beside a node.
 int compact(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   const auto disk = open_disk(options, /*read_only=*/false, err);
   Contents contents;
