@@ -15,6 +15,7 @@ std::atomic<AssertPolicy> current_policy{AssertPolicy::kAbort};
 void set_assert_policy(AssertPolicy policy) noexcept { current_policy = policy; }
 AssertPolicy assert_policy() noexcept { return current_policy; }
 
+/// Printed under either policy: where the exception is caught and the client disabled, stderr still has the place.
 void assertion_failed(const char* condition, const char* file, int line) {
   // Not through the log: the log may be the broken part, may not exist yet, and may allocate.
   std::fprintf(stderr, "kvstore: assertion failed: %s at %s:%d\n", condition, file, line);

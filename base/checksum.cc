@@ -39,6 +39,7 @@ void block_checksums(std::uint64_t seed, std::span<const std::byte> block, std::
   });
 }
 
+/// Compared stripe by stripe: a block that is damaged at its front costs one stripe.
 bool verify_block(std::uint64_t seed, std::span<const std::byte> block, std::span<const std::uint64_t> sums) {
   if (sums.size() != stripe_count(block.size())) return false;  // not an assert: the sums came from a peer
   bool is_equal = true;  // once false, the stripes that follow are not read: one bad stripe condemns the block

@@ -104,6 +104,8 @@ TimePoint VirtualClock::next_alarm() const {
   return alarms_.begin()->first.first;
 }
 
+/// Alarms ring in the order of their times, and those of one time in the order of arming: a simulation must not depend
+/// on where objects lie in memory. Time stands at each alarm's own moment while that one is posted.
 void VirtualClock::advance_to(TimePoint when) {
   while (has_alarm() && next_alarm() <= when) {
     VirtualAlarm* const alarm = alarms_.begin()->second;

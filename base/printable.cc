@@ -46,6 +46,8 @@ void append_escaped(std::string_view bytes, std::string& to) {
 
 }  // namespace
 
+/// A backslash is escaped too, so that the result can be read back:
+/// "\n" in a log is a line end, "\\n" is what somebody wrote.
 std::string printable(std::string_view text) {
   std::string printed;
   printed.reserve(text.size());

@@ -57,6 +57,7 @@ void throw_exception_from_error(const Failure& failure, const boost::source_loca
   boost::throw_with_location(boost::system::system_error(failure.code, failure.text), where);
 }
 
+/// To be called at once after the system call: nearly everything in between may change errno.
 error_code last_errno() noexcept { return {errno, boost::system::system_category()}; }
 
 }  // namespace kv

@@ -82,6 +82,8 @@ struct BlockingClient::Impl {
     }
   }
 
+  /// The I/O thread, from its first to its last moment. A plain run() sleeps in the kernel; with busy polling the
+  /// thread spins for as long as the option says after the last event, and then sleeps as well.
   void run() {
     try {
       if (options.busy_poll.count() == 0) {
@@ -222,6 +224,8 @@ Result<std::vector<std::chrono::nanoseconds>> BlockingClient::ping(std::chrono::
 std::vector<NodeStatus> BlockingClient::nodes() const {
   return impl_->run_there<std::vector<NodeStatus>>({}, [](Client& client) { return client.nodes(); });
 }
+/// In three steps: the budget is reserved on the I/O thread, the memory is made and touched here, and then handed over.
+/// adopt_memory() gives the budget back if there was no memory.
 Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
   const auto reserved =
       impl_->run_there<Result<void>>(impl_->why_not(), [&](Client& client) { return client.reserve_memory(bytes); });

@@ -125,6 +125,8 @@ Client::~Client() = default;
 
 // -- namespaces
 
+/// Equal records are one space, found by their text. Spaces are never given up, because a Space is an index that
+/// callers keep; kSpacesMax bounds what a caller with a new record for each request can take.
 Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds deadline) {
   auto& spaces = impl_->shared->spaces;
   std::size_t index = 0;
@@ -144,6 +146,7 @@ Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds dead
   co_return space;
 }
 
+/// A ping that names the namespace: it is sent only where the namespace is open, so its answer proves both.
 Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, deadline)) co_return refused;
@@ -186,6 +189,7 @@ Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<O
   co_await wait_all(group);
   DropResult sum;
   for (const CountCall& call : calls) {
+    // Part of a sum would pass for the whole. What the other owners did is done all the same.
     if (call.error()) co_return call.error();
     sum.block_count += call.count;
     sum.until_restart = sum.until_restart || call.until_restart;
@@ -237,6 +241,8 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
 
 // -- about the nodes
 
+/// An answer for each node, in node order: a node that failed has an error instead of values. The call itself succeeds,
+/// since a tool wants to see the nodes that answer.
 Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(deadline)) co_return refused;
@@ -265,6 +271,7 @@ Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseco
   co_await wait_all(group);
   std::vector<std::chrono::nanoseconds> round_trips;
   for (const PingCall& call : calls) {
+    KV_ASSERT(call.error() || call.round_trip.count() >= 0);  // negative means that there was no answer
     round_trips.push_back(call.error() ? std::chrono::nanoseconds(-1) : call.round_trip);
   }
   co_return round_trips;

@@ -44,6 +44,8 @@ ClusterMap make_map(const ClientConfig& config) {
 
 }  // namespace
 
+/// With one node the whole chain is borrowed, and nothing is copied or allocated for it: that is the common case, and
+/// it is on the path of every call.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain) {
   std::vector<OwnedChain> owned;
   if (map.node_count() == 1) {
@@ -75,6 +77,8 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
   }
 }
 
+/// Calls end while the network and the clock are still there. Coroutines of sessions may run on after this: what they
+/// need they hold by `shared`.
 Client::Impl::~Impl() {
   for (const auto& link : links) link->close();
   shared->deadlines.close();  // from here on nothing touches the network or the clock, which may go
@@ -95,6 +99,8 @@ error_code Client::Impl::refuses(std::chrono::microseconds deadline) const {
   return {};
 }
 
+/// The event is reset before each wait and the count is looked at after it: a call that ends in between sets the event
+/// again, so no end is missed.
 asio::awaitable<void> wait_all(CallGroup& group) {
   while (group.running > 0) {
     group.event.reset();

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "base/assert.h"
+
 namespace kv {
 
 ClusterMap::ClusterMap(std::span<const Node> nodes) {
@@ -31,7 +33,11 @@ ClusterMap::ClusterMap(std::span<const Node> nodes) {
   }
 }
 
+/// Weighted rendezvous hashing: each node draws a number from the block's hash and its own name, and the highest wins.
+/// So a node that leaves or joins moves only its own share, and all clients agree without talking. Ties are broken by
+/// the rank of the names, since the order of the configuration may differ between clients.
 std::size_t ClusterMap::owner(const BlockHash& block) const {
+  KV_ASSERT(!seeds_.empty() && weights_.size() == seeds_.size() && ranks_.size() == seeds_.size());
   if (seeds_.size() == 1) return 0;
   std::size_t best = 0;
   double best_score = -1;

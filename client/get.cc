@@ -1,10 +1,10 @@
 // client/get.cc: the whole read. A block enters as a hash and leaves as verified bytes in the caller's memory.
 //
-// get() asks each owner for its part of the chain, all at once. Answers come in parts, each some blocks of one segment.
-// Their bytes follow in the same frame and are verified while they land (inline); or they lie in the lent region
-// already and are verified there (memfd, RDMA). The result is cut at the first block of the whole chain that did not
-// make it. What lands in a device's memory is for the caller to verify, on that device: the part's checksums are handed
-// on.
+// get() asks each owner for its part of the chain, all at once. Answers come in parts, each some
+// blocks of one segment. Their bytes follow in the same frame and are verified while they land
+// (inline); or they lie in the lent region already and are verified there (memfd, RDMA). The
+// result is cut at the first block of the whole chain that did not make it. What lands in a
+// device's memory is for the caller to verify, on that device: the part's checksums are handed on.
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <utility>
@@ -102,6 +102,7 @@ class GetCall final : public Call {
   boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of the segments that are done.
 };
 
+/// Without checksums (verification is off) everything passes.
 bool passes(const BlockTarget& target) {
   for (std::size_t s = 0; s < target.checksums.size(); ++s) {
     const std::size_t at = s * kStripeBytes;
@@ -345,7 +346,8 @@ class GetCalls {
   boost::container::small_vector<std::unique_ptr<GetCall>, 2> calls_;
 };
 
-/// The first gap over the whole chain, with what each part has for the segments up to `segment`.
+/// The first gap over the whole chain, with what each part has for the segments up to `segment`. A hit is a prefix of
+/// the whole chain: what one node delivers behind another's gap is thrown away.
 GetResult cut_at_gap(const GetCalls& calls, std::size_t segment, std::size_t block_count) {
   GetResult result;
   result.block_count = block_count;
@@ -355,6 +357,7 @@ GetResult cut_at_gap(const GetCalls& calls, std::size_t segment, std::size_t blo
     const std::size_t good = call.good_until(segment);
     if (good >= call.chain->hashes.size()) continue;
     const std::size_t gap = call.chain->position(good);
+    KV_ASSERT(gap < block_count);
     if (gap < result.block_count) {
       result.block_count = gap;
       result.why = call.reason();
@@ -372,7 +375,9 @@ class SegmentReport {
   void run(const GetCalls& calls) {
     if (options_.on_segment.call == nullptr) return;
     for (; next_ < std::max<std::size_t>(1, options_.segment_ends.size()); ++next_) {
+      // The caller's segment is there once the wire's segment that holds its end is there.
       while (next_ < options_.segment_ends.size() && plan_.ends[wire_segment_] < options_.segment_ends[next_]) {
+        KV_ASSERT(wire_segment_ + 1 < plan_.ends.size());  // the last one ends with the block
         ++wire_segment_;
       }
       for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -473,8 +478,8 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
     impl.links[chain.node]->start(call, plan.until);
   }
 
-  // Blocks land and are verified meanwhile, by the calls. The caller is told of each segment that has landed
-  // everywhere.
+  // Blocks land and are verified meanwhile, by the calls. The
+  // caller is told of each segment that has landed everywhere.
   SegmentReport report(plan, options, hashes.size());
   while (group.running > 0) {
     group.event.reset();

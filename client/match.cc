@@ -86,6 +86,8 @@ class MatchCall final : public Call {
 
 }  // namespace
 
+/// Bounded in number and in time: a scheduler that never releases its leases must not grow this table for ever. Of
+/// too many the oldest is forgotten here, and still ends at its nodes by time.
 Lease Client::Impl::keep_lease(LeaseEntry entry) {
   KV_ASSERT(!entry.parts.empty());
   // Leases of one client end in about the order in which they were granted: the first ones are looked at, and no more.
@@ -162,6 +164,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
     const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
     if (on_disk > 0) result.disk_time = std::max(result.disk_time, time);
   }
+  KV_ASSERT(result.disk_block_count <= result.block_count && result.block_count <= hashes.size());
   if (calls.size() == 1) {
     result.partial_token_count = calls[0].partial_tokens;
     result.partial_block = calls[0].partial_block;
@@ -170,6 +173,8 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   co_return result;
 }
 
+/// Nobody waits for the answer. If the request is lost with its session, the lease has ended with the session; if the
+/// session is full, the lease ends by its time.
 void Client::release(Lease lease) {
   for (const Impl::LeasePart& part : impl_->take_lease(lease)) {
     const auto session = part.session.lock();

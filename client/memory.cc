@@ -90,6 +90,9 @@ Result<void> Client::add_device_memory(DeviceMemory memory) {
   return impl_->shared->memory.add_device(memory.bytes, std::move(dmabuf), memory.dmabuf_offset);
 }
 
+/// The order is what makes the memory safe to free: no new call may use it (begin_removal), no node may ask for it
+/// (take_back), and then the devices let go of their registrations. Only after that is the caller told. A timeout
+/// leaves the removal under way, and the next call goes on waiting for it.
 Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;

@@ -50,7 +50,10 @@ class PutCall final : public Call {
 
   std::size_t stored() const { return stored_; }
   std::size_t already_stored() const { return already_stored_; }
-  std::size_t refused() const { return chain->hashes.size() - stored_ - already_stored_; }
+  std::size_t refused() const {
+    KV_ASSERT(stored_ + already_stored_ <= chain->hashes.size());  // on_last() has held the node to its sum
+    return chain->hashes.size() - stored_ - already_stored_;
+  }
   error_code reason() const {
     if (error()) return error();
     return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);
@@ -164,6 +167,8 @@ void PutCall::compute_sums(std::size_t first, std::size_t count) {
   }
 }
 
+/// Checksums first, then the bytes, in one frame: the node verifies while it reads. (Of lent memory only the
+/// checksums.) A batch is small enough to be in the cache for both passes.
 std::size_t PutCall::send_batch() {
   KV_ASSERT(has_batch() && has_want_ && wanted_end_ <= asked_);  // 1
   const std::size_t first = sent_;
@@ -194,6 +199,7 @@ std::size_t PutCall::send_batch() {
   return bytes;
 }
 
+/// The counts must add up to what was offered: a caller decides by them what to compute again.
 std::string PutCall::on_last(const FrameReader::Frame& frame) {
   const auto* response = read_table<wire::PutResponse>(frame.table);
   if (response == nullptr) return "put: malformed";
@@ -210,8 +216,8 @@ std::string PutCall::on_last(const FrameReader::Frame& frame) {
   return {};
 }
 
-/// The caller gets its memory back now, but a frame that has begun must be completed: the writer copies what is left of
-/// it.
+/// The caller gets its memory back now, but a frame that has
+/// begun must be completed: the writer copies what is left of it.
 void PutCall::on_leave(CallSession& session) {
   wanted_end_ = sent_;
   if (std::exchange(unsent_bytes_, 0) == 0) return;

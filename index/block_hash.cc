@@ -17,9 +17,9 @@ static_assert(std::endian::native == std::endian::little, "token ids and seeds a
 
 constexpr std::size_t kHashBytes = sizeof(BlockHash);
 
-/// SHA-256 over many messages of one length. The message lies in a buffer that is padded already (FIPS 180-4, 5.1.1),
-/// so one Update compresses it without OpenSSL's own buffering and no Final is needed: 10 % faster than Update and
-/// Final.
+/// SHA-256 over many messages of one length. The message lies in a buffer that is
+/// padded already (FIPS 180-4, 5.1.1), so one Update compresses it without OpenSSL's
+/// own buffering and no Final is needed: 10 % faster than Update and Final.
 class PaddedMessage {
  public:
   explicit PaddedMessage(std::size_t message_bytes)
@@ -77,6 +77,7 @@ ExtraDigest extra_digest(std::span<const std::byte> extra) {
   return digest;
 }
 
+/// All of the block hash goes into the seed: an engine may bring hashes whose first or last bytes are always equal.
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block) {
   std::uint64_t from_space;
   std::memcpy(&from_space, space.bytes.data(), sizeof from_space);
@@ -112,6 +113,8 @@ Result<BlockHash> block_hash_from_hex(std::string_view hex) {
   return hash;
 }
 
+/// 32 bytes are taken as they are, so that a hash in an engine's log can be looked up here. Any other length is hashed
+/// to 32 bytes: what was equal stays equal, what was different stays different.
 Result<BlockHash> block_hash_from_engine(std::span<const std::byte> hash) {
   if (hash.empty()) return Errc::kBadRequest;
   if (hash.size() != kHashBytes) return sha256(hash);

@@ -115,6 +115,8 @@ Result<NamespaceRecord, Failure> NamespaceRecord::parse(std::string_view text) {
   return from_fields(std::move(fields));
 }
 
+/// An empty value means an absent field. Otherwise a caller that passes all keys, and one that leaves out what it does
+/// not use, would name two namespaces.
 Result<NamespaceRecord, Failure> NamespaceRecord::from_fields(Fields fields) {
   for (const auto& [key, value] : fields) {
     if (auto problem = field_problem(key, value); !problem.empty()) return refuse(problem);

@@ -6,6 +6,7 @@
 
 namespace kv {
 
+/// At most kReadBytes at once: the bytes are then still in the cache when filled() computes their checksums.
 std::size_t BlockSink::next(std::span<asio::mutable_buffer> buffers) {
   if (cancelled_) {  // the payload has to leave the stream all the same, or the next frame could not be read
     discarded_.resize(16 * 1024);

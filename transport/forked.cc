@@ -42,7 +42,10 @@ Registry& registry() {
 
 std::uint32_t fork_generation() { return registry().generation.load(std::memory_order_relaxed); }
 
+/// Without this, a child that an engine forks would keep a copy of each connection open: the node would see no end of
+/// the stream when the parent closes it, and what the child wrote would land in the middle of the parent's frames.
 ClosedInChild::ClosedInChild(int fd) : fd_(fd) {
+  KV_ASSERT(fd >= 0);
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   all.fds.push_back(fd);

@@ -101,6 +101,8 @@ Result<FrameHeader, Failure> decode_frame_header(std::span<const std::byte, kFra
   return header;
 }
 
+/// Byte 20 to 23, the checksum, is written last. It does not cover itself: checksum() takes those four bytes as zeros,
+/// on this side and on the other.
 void encode_frame_header(const FrameHeader& header, std::span<const std::byte> table,
                          std::span<std::byte, kFrameHeaderBytes> bytes) {
   KV_ASSERT(table.size() <= 0xFFFFFFFF);  // flags are as the caller has them: tests write those that are refused

@@ -6,6 +6,8 @@
 
 namespace kv {
 
+/// Padded to 8 bytes, so that the next frame's table is aligned where it lies: FlatBuffers reads in place, and a
+/// message is not copied once more.
 void append_frame(std::vector<std::byte>& message, const FrameHeader& header, std::span<const std::byte> table) {
   KV_ASSERT(header.payload_bytes == 0 && message.size() % 8 == 0);
   const std::size_t begin = message.size();
@@ -15,6 +17,8 @@ void append_frame(std::vector<std::byte>& message, const FrameHeader& header, st
   std::ranges::copy(table, message.begin() + static_cast<std::ptrdiff_t>(begin + kFrameHeaderBytes));
 }
 
+/// Checks in the order in which fields are relied on: the header's length, then the lengths it names, then the
+/// checksum. A peer wrote all of it, so nothing here is an assert but what our own buffers owe.
 Result<FrameReader::Frame, Failure> take_frame(std::span<const std::byte>& message) {
   if (message.size() < kFrameHeaderBytes) return Failure(Errc::kBadFrame, "a message ends within a frame header");
   const std::span<const std::byte, kFrameHeaderBytes> head(message.data(), kFrameHeaderBytes);

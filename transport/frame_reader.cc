@@ -51,12 +51,16 @@ void FrameReader::reserve(std::size_t want) {
   begin_ = 0;
 }
 
+/// An idle session keeps 4 KiB at most. A node has thousands of sessions; after one large table each, their
+/// buffers would add up to GiB.
 void FrameReader::shrink() {
   if (begin_ != end_ || capacity_ <= kIdleBytes) return;
   buffer_.reset();
   capacity_ = begin_ = end_ = 0;
 }
 
+/// Reads until `want` bytes are buffered, taking whatever else has come along. No pointer into the buffer survives
+/// this.
 Async<void> FrameReader::fill(std::size_t want) {
   while (end_ - begin_ < want) {
     // A read that came back with less than there was room for has emptied the stream. Another one now would be a system
@@ -148,6 +152,8 @@ Async<FrameReader::Frame> FrameReader::next() {
   co_return Frame{*header, table};
 }
 
+/// Payload bytes go straight from the socket into the sink's memory. What must never happen is that bytes of the next
+/// frame land there too: buffers are cut to payload_left_, and only the read-ahead behind them takes more.
 Async<void> FrameReader::read_payload(PayloadSink& sink) {
   // 16 for the sink and one behind them for the read-ahead.
   std::array<asio::mutable_buffer, 17> buffers;

@@ -19,6 +19,8 @@ constexpr std::uint64_t kTurnBytes = 4 << 20;
 
 }  // namespace
 
+/// Nothing is written here: frames queue up, and flush() hands many of them to the kernel in one call. Small payloads
+/// are copied, since a copy costs less than a piece of its own; larger ones are borrowed until `done`.
 void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
                        std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done, int fd,
                        OwnerId owner) {
@@ -100,6 +102,8 @@ void FrameWriter::withdraw(OwnerId owner) {
   for (const auto& done : pending) done(false);
 }
 
+/// Gives the owner its memory back at once. A frame that has begun must be completed, or the peer would take the next
+/// frame for its payload; so the rest of such a frame is copied, if that is at most `bytes_max`.
 bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
   static_cast<void>(drop_unbegun(owner));
   const std::size_t begun = begun_count(owner);
@@ -119,6 +123,7 @@ bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
   return true;
 }
 
+/// One system call. The kernel may take any part of what is offered, so the first piece remembers how far it has gone.
 bool FrameWriter::write_some() {
   if (closed_ || pieces_.empty()) return false;
   std::array<asio::const_buffer, 32> buffers;

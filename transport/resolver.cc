@@ -82,6 +82,7 @@ bool Resolver::State::next(Name& name) {
   return false;
 }
 
+/// A thread holds the state, not the resolver: getaddrinfo() may hang for a minute, and the resolver may go meanwhile.
 void Resolver::State::run(std::shared_ptr<State> self) {
   std::unique_lock lock(self->mutex);
   for (Name name; self->next(name);) {
@@ -134,6 +135,8 @@ std::size_t Resolver::thread_count() const {
   return state->thread_count;
 }
 
+/// Many who ask for one name share one look-up, and at most thread_count_max threads wait for the system: a name server
+/// that is away must not cost a thread for each reconnect.
 Async<Resolver::Address> Resolver::resolve(std::string host, std::string port, asio::any_io_executor executor) {
   const std::shared_ptr<State> shared = state();
   Waiter waiter(executor);

@@ -43,6 +43,9 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::create(std::size_t bytes) {
 
 SharedMemory::~SharedMemory() { KV_ASSERT(::munmap(bytes_.data(), bytes_.size()) == 0); }
 
+/// Each check is against something that a client could do to a node that copies in its memory: shrink the file
+/// (SIGBUS), offer a file system that blocks (FUSE) or huge pages (other rules for holes), or lend untouched memory,
+/// which the node's copies would then allocate.
 Result<std::unique_ptr<MappedRegion>, Failure> MappedRegion::map(const Descriptor& fd, std::uint64_t bytes) {
   const auto fail = [](const std::string& what) { return Failure(Errc::kNoRegion, "region: " + what); };
   if (!fd) return fail("no descriptor came with the request");
@@ -86,6 +89,8 @@ std::optional<std::uint64_t> MappedRegion::find_hole() const {
   return static_cast<std::uint64_t>(hole);
 }
 
+/// A client may punch holes after the node has looked: no seal that permits writing forbids that. Blocks alone are
+/// compared, since counting them costs one call.
 bool MappedRegion::has_lost_memory() const {
   struct stat status;
   return ::fstat(fd_.get(), &status) != 0 || memory_of(status) < memory_bytes_;

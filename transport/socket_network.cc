@@ -176,6 +176,7 @@ void notice_a_silent_peer(Socket& socket) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentPeerSeconds * 1000);
 }
 
+/// Without asking the system, which may block: an error means that the host is a name.
 Result<asio::generic::stream_protocol::endpoint> resolve_numeric(const Endpoint& endpoint) {
   using Generic = asio::generic::stream_protocol::endpoint;
   if (endpoint.scheme == Endpoint::Scheme::kUnix) return Generic(asio::local::stream_protocol::endpoint(endpoint.host));

@@ -69,6 +69,9 @@ void Call::on_deadline() {
   }
 }
 
+/// The order matters. The call leaves its session first, so that memory is given back before anyone hears of the end.
+/// The owner may then send it again, and nothing has ended. Otherwise books are closed, the group is told, and on_end()
+/// comes last: it may start the next call, or destroy this one.
 void Call::end(error_code why, std::string text, bool is_answered) {
   KV_ASSERT(state_ != State::kEnded && (session_ != nullptr) == (state_ == State::kSent));  // 3
   CallSession* const session = std::exchange(session_, nullptr);

@@ -12,6 +12,8 @@ namespace kv {
 ConnectAttempt::ConnectAttempt(std::shared_ptr<ClientShared> shared, Listener& listener)
     : shared_(std::move(shared)), listener_(&listener) {}
 
+/// connect_timeout covers the connection and the hello that follows:
+/// a node that accepts and then says nothing is as good as none.
 void ConnectAttempt::begin(const Endpoint& endpoint) {
   KV_ASSERT(listener_ != nullptr && !is_connected_ && !is_linked());
   shared_->deadlines.add(*this, shared_->clock.now() + shared_->config.connect_timeout);

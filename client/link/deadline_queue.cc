@@ -4,6 +4,8 @@
 
 namespace kv {
 
+/// One alarm for all entries. It is armed anew only for an earlier deadline: most calls end long before theirs, and
+/// arming a timer for each would cost a system call.
 void DeadlineQueue::add(DeadlineEntry& entry, TimePoint when) {
   entry.set_deadline(when);
   entries_.insert(entry);
@@ -20,6 +22,7 @@ void DeadlineQueue::arm(TimePoint when) {
   alarm_->arm(when, [this] { ring(); });
 }
 
+/// Entries end one by one, each unlinked before it is told: its end may add entries, remove others, or close the queue.
 void DeadlineQueue::ring() {
   armed_ = TimePoint::max();
   const TimePoint now = clock_.now();

@@ -50,6 +50,7 @@ Result<std::span<std::byte>> LentMemory::adopt(std::size_t bytes, Result<std::un
   return span;
 }
 
+/// The region leaves the table now; its memory goes with the last holder, such as a device that has it registered.
 Result<std::shared_ptr<LentMemory::Region>> LentMemory::free(std::span<std::byte> memory) {
   const auto found = regions_.find(memory.data());
   if (found == regions_.end()) return error_code(Errc::kBadRequest);
@@ -114,6 +115,7 @@ void LentMemory::forget(const Region& region) {
   regions_.erase(region.bytes().data());
 }
 
+/// The one region that holds all of `memory`; null if part of it lies outside.
 std::shared_ptr<LentMemory::Region> LentMemory::find(std::span<const std::byte> memory) const {
   auto after = regions_.upper_bound(memory.data());
   if (after == regions_.begin()) return nullptr;

@@ -147,6 +147,8 @@ std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memor
   return keys;
 }
 
+/// Destroying a queue pair is how memory is taken back from a device: afterwards the node's WRITEs are refused,
+/// whatever the node believes.
 void LinkLanes::cut(std::uint32_t lanes) {
   bool any = false;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -190,6 +192,9 @@ bool LinkLanes::send_message(std::span<const std::byte> message) {
   return message_lane_ && message_lane_->messages->send(message).has_value();
 }
 
+/// One attempt at a time, in four steps: queue pairs are made on the slow thread, offered to the node, connected to its
+/// answers on the slow thread again, and taken into use here. `attempt_` holds the lanes meanwhile; the lifeline keeps
+/// a step from coming back to a session that is gone.
 void LinkLanes::connect_missing() {
   VerbsLender& lender = shared_.verbs;
   lender.open();
@@ -262,6 +267,8 @@ void LinkLanes::make_pair(Lane& lane) {
   lane.attachment = std::move(*attached);
 }
 
+/// The node hears of queue pairs that are in INIT, and connects its own side first. No request names a lane before both
+/// sides are connected, so nothing can arrive in between.
 void LinkLanes::send_offers() {
   drop_without_pair();
   if (attempt_.empty() || !session_.can_take_call()) return attempt_ended();
@@ -291,6 +298,7 @@ void LinkLanes::connect_to_answers() {
   shared_.verbs.slow_calls().run(connect_all, shared_.executor, lifeline_.guard([this] { attempt_ended(); }));
 }
 
+/// Lanes that were cut while the other thread connected them are destroyed here, where nobody else has them any more.
 void LinkLanes::attempt_ended() {
   KV_ASSERT(attempt_state_ != Attempt::kNone);
   attempt_state_ = Attempt::kNone;

@@ -51,8 +51,8 @@ void LinkSession::start() {
       wire::CreateHelloRequest(builder, kWireVersionMin, kWireVersion, builder.CreateString(shared_->config.identity)));
   send_frame(FrameType::kHello, 1, builder);
   writer_.flush();
-  // An exception here is a bug (an assertion that throws, see AssertPolicy) or no memory: this session ends, others go
-  // on.
+  // An exception here is a bug (an assertion that throws, see
+  // AssertPolicy) or no memory: this session ends, others go on.
   const auto failed = [self = shared_from_this()](std::exception_ptr exception) {
     if (!exception) return;
     try {
@@ -76,6 +76,8 @@ asio::awaitable<void> LinkSession::read_loop(std::shared_ptr<LinkSession> self) 
   if (self->state_ == State::kDraining) co_await self->drain_stream();
 }
 
+/// Every co_await may come back to a session that has ended meanwhile, by a deadline, a lane or its link: each is
+/// followed by has_stopped(). Frames are handled here, one at a time, so their handlers need no lock.
 asio::awaitable<void> LinkSession::read_frames() {
   while (!has_stopped()) {
     auto frame = co_await reader_.next();
@@ -117,6 +119,7 @@ asio::awaitable<void> LinkSession::read_frames() {
   }
 }
 
+/// Tells a node that died within a frame from one that sent a bad frame: behind the first the stream is over.
 bool LinkSession::stream_has_ended() {
   std::byte byte;
   const asio::mutable_buffer buffer(&byte, 1);
@@ -148,6 +151,8 @@ bool LinkSession::violation(std::string what) {
   return false;
 }
 
+/// False: the node has broken the protocol, and violation_ says how. The session then ends; a peer that is wrong once
+/// cannot be trusted with memory that it may write.
 bool LinkSession::dispatch(const FrameReader::Frame& frame) {
   const FrameHeader& header = frame.header;
   if ((header.flags & kFrameResponse) == 0) return violation("a frame that is no response");
@@ -254,6 +259,7 @@ void LinkSession::messages_broke(error_code why) {
 
 // -- requests out
 
+/// A call that cannot be sent ends at once: its slot is given back before, because the end may start the next call.
 void LinkSession::send_call(Call& call) {
   KV_ASSERT(can_take_call());
   const std::uint64_t id = take_entry(call.type, &call, call.data_bytes + kCallLoadBytes);
@@ -299,6 +305,8 @@ bool LinkSession::take_back(const Call& lender, std::size_t bytes_max) {
   return writer_.take_back(OwnerId(&lender), bytes_max);
 }
 
+/// By SEND if the lane for messages has a free place and the answer will fit a message; else through the socket. While
+/// an earlier message is late the socket is used: the lane may be dead, and only its timeout will tell.
 void LinkSession::send_small(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                              std::size_t answer_bytes) {
   if (lanes_ && !requests_.messages_are_late() && requests_.message_count() < lanes_->message_count() &&
@@ -338,6 +346,8 @@ std::uint64_t LinkSession::take_entry(FrameType type, Call* call, std::size_t lo
 
 // -- calls that leave early
 
+/// A call's deadline has come while the node has its request. The caller gets its answer now. The request lives on
+/// without a call: until the node answers, the memory that it may still write is quarantined.
 void LinkSession::abandon(Call& call) {
   const std::uint64_t id = call.request_id();
   const LinkRequests::Entry* const entry = requests_.find(id);
@@ -371,6 +381,9 @@ void LinkSession::close() {
   stream_->close();
 }
 
+/// The order: nothing more is sent; lanes are cut, so that no device writes any more; then calls leave, with what the
+/// node may still write quarantined; then the link hears of the end; last of all the calls end, because each may start
+/// a new one, which must not find this session.
 void LinkSession::end(error_code why, std::string text, Node node) {
   if (has_stopped()) return;
   const auto self = shared_from_this();
@@ -404,6 +417,8 @@ void LinkSession::end(error_code why, std::string text, Node node) {
   for (Call* const call : calls) call->end(why);
 }
 
+/// The node has restarted and this session is of its former life: it takes no more calls, and closes when those it has
+/// are over.
 void LinkSession::retire() {
   is_retired_ = true;
   close_if_retired();

@@ -46,6 +46,8 @@ void NodeLink::start(Call& call, TimePoint deadline) {
   }
 }
 
+/// Gives waiting calls to sessions, in order. Preparing a call opens namespaces and lends memory, which may end other
+/// calls and come back here: the inner call only leaves a note, and the outer loop goes round once more.
 void NodeLink::pump() {
   if (waiting_.empty()) return;
   if (pumping_) {  // preparing and ending calls may come here again
@@ -77,6 +79,8 @@ void NodeLink::pump() {
   pumping_ = false;
 }
 
+/// What the call still lacks: a session, its namespace open there, its memory lent there. Each is started here if need
+/// be; whatever is under way pumps again when it ends.
 NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   if (up_count_ < connections_.size()) connect_missing();
   session = pick(call);
@@ -103,10 +107,10 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   return Prepared::kReady;
 }
 
-/// The session with the least data under way: a lookup does not wait behind a transfer. But a session that has the
-/// namespace open comes first, so that the round trip of opening is waited for only if no session has it; the others
-/// open it meanwhile. And for a device's memory one that has lent it comes before all, since the bytes can go no other
-/// way.
+/// The session with the least data under way: a lookup does not wait behind a transfer. But
+/// a session that has the namespace open comes first, so that the round trip of opening is
+/// waited for only if no session has it; the others open it meanwhile. And for a device's
+/// memory one that has lent it comes before all, since the bytes can go no other way.
 LinkSession* NodeLink::pick(const Call& call) {
   if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_serving()) {
     if (!wanted->can_take_call()) return nullptr;
@@ -147,6 +151,9 @@ LinkSession* NodeLink::find(const CallSession* session) const {
   return nullptr;  // 5
 }
 
+/// A call is sent a second time only for a namespace that the node has forgotten,
+/// and only once: after a restart that is what every session hears first. Nothing
+/// else is repeated here, since the caller knows better what its deadline is worth.
 bool NodeLink::try_again(Call& call, error_code why, CallSession& left) {
   if (call.space == Call::kNoSpace || closed_) return false;
   if (why != Errc::kNoNamespace && why != Errc::kMismatch) return false;
@@ -196,6 +203,8 @@ bool NodeLink::is_opened_somewhere(std::uint32_t space) const {
   });
 }
 
+/// One session's failure is no news while another has the namespace or is still asking. After the last one, calls that
+/// wait for it would wait for their deadlines, so they end here with the node's reason.
 void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string& text) {
   if (!why || is_opened_somewhere(space)) return pump();
   // A missed deadline is in the books already.
@@ -214,6 +223,8 @@ void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string
 
 // -- connections
 
+/// All missing connections at once, and none while the back-off lasts: a node that restarts is asked by each of its
+/// clients at a moment of its own.
 void NodeLink::connect_missing() {
   if (closed_ || up_count_ + connecting_count_ == connections_.size()) return;
   std::erase_if(retired_, [](const auto& session) { return session->has_ended(); });
@@ -277,6 +288,8 @@ void NodeLink::session_up(LinkSession& session) {
   pump();
 }
 
+/// A session that still quarantines memory is kept among the retired ones until the node closes its side: it alone
+/// knows which memory that is.
 void NodeLink::session_ended(LinkSession& session, error_code why, std::string text) {
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
   if (!session.has_ended()) retired_.push_back(session.shared_from_this());  // it waits for the node to close: 5
@@ -312,6 +325,7 @@ void NodeLink::retired_ended(LinkSession& session) {
   pump();  // there may have been too many retired ones for a new connection
 }
 
+/// Kept until the next one, also when the link works again: it says what was last wrong, not what is wrong now.
 void NodeLink::note_error(error_code why, std::string text) {
   last_error_ = why;
   last_error_text_ = std::move(text);
@@ -323,6 +337,7 @@ void NodeLink::failure() {
   breaker_.failed(shared_->clock.now());
 }
 
+/// Sessions first: their ends put calls back into the queue no more, since closed_ is set. Then the calls that wait.
 void NodeLink::close() {
   closed_ = true;
   for (Connection& connection : connections_) {

@@ -61,6 +61,8 @@ void VerbsLender::open() {
   slow_calls_.run(open_all, executor_, lifeline_.guard(opened));
 }
 
+/// Registering takes 0.2 s a GiB, so it runs on the slow thread; the entry is in the table meanwhile, and calls go
+/// through the socket until it is ready. The entry holds the region: memory that is freed meanwhile stays mapped.
 VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMemory::Region>& region) {
   KV_ASSERT(state_ == State::kReady);
   if (const auto found = entries_.find(region.get()); found != entries_.end()) return found->second->state;
@@ -95,6 +97,8 @@ const verbs::RegisteredMemory& VerbsLender::registered(const LentMemory::Region&
   return *found->second->memory;
 }
 
+/// Behind the registration, if that is still under way: slow calls run in order. `then` is called once no device can
+/// touch the memory any more.
 void VerbsLender::forget(const LentMemory::Region& region, std::function<void()> then) {
   const auto found = entries_.find(&region);
   if (found == entries_.end()) return then();

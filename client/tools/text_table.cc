@@ -45,6 +45,8 @@ void TextTable::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
+/// Two passes: widths depend on all rows. The last column is not
+/// padded at its end, or a wide terminal would wrap lines of blanks.
 void TextTable::print(std::ostream& out) const {
   std::size_t column_count = 0;
   for (const auto& row : rows_) column_count = std::max(column_count, row.size());
@@ -90,6 +92,8 @@ std::string format_bytes(std::uint64_t bytes) {
   return format_number(value, is_whole ? 0 : value < 10 ? 2 : 1) + " " + kUnits[unit];
 }
 
+/// In the unit in which people think of such a time, with as many digits as they would say. Days and hours for uptimes,
+/// microseconds for round trips.
 std::string format_seconds(double seconds) {
   if (seconds < 1e-3) return format_number(seconds * 1e6, seconds < 1e-4 ? 1 : 0) + " us";
   if (seconds < 1) return format_number(seconds * 1e3, seconds < 1e-1 ? 1 : 0) + " ms";
@@ -100,6 +104,7 @@ std::string format_seconds(double seconds) {
   return std::to_string(minutes / (24 * 60)) + " d " + std::to_string(minutes / 60 % 24) + " h";
 }
 
+/// A bare k, M, G or T is a power of 1024, as memory is counted; whoever means 1000 writes kB, MB, GB or TB.
 bool parse_bytes(std::string_view text, std::uint64_t* bytes) {
   static constexpr std::array<std::pair<std::string_view, double>, 15> kUnits = {{{"", 1},
                                                                                   {"b", 1},

@@ -63,9 +63,9 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
   }
 }
 
-/// Whoever names nothing means the node of this machine: its socket if there is one, since shared memory is the faster
-/// way, else its TCP port. A transport that does not fit an endpoint is refused here; the client would only show it by
-/// being slow.
+/// Whoever names nothing means the node of this machine: its socket if there is one,
+/// since shared memory is the faster way, else its TCP port. A transport that does
+/// not fit an endpoint is refused here; the client would only show it by being slow.
 Transport complete(ConnectionOptions& options) {
   if (options.endpoints.empty()) {
     const bool want_unix = options.transport.empty() ? default_socket_exists() : needs_unix(options.transport);

@@ -1,5 +1,5 @@
 // client/tools/tool_client.h: a Client that runs on the calling thread. Every tool uses it. The folder holds the two
-// programs for people, and knows the client's public interface only. What both programs share, in reading order:
+// programs for people, which use the client library as a worker does. What both programs share, in reading order:
 //
 //   options.h             sizes and durations as people write them
 //   text_table.h          tables for people; numbers, sizes and times as text
@@ -63,8 +63,8 @@ class ToolClient {
   Client* operator->() { return client_.get(); }
   Client& operator*() { return *client_; }
 
-  /// Returns once at least one node has opened the namespace. A worker would go on without nodes; a tool says that they
-  /// are away.
+  /// Returns once at least one node has opened the namespace. A worker
+  /// would go on without nodes; a tool says that they are away.
   Result<Space> open(const NamespaceRecord& record, std::chrono::microseconds deadline);
 
   /// Runs one call to its end.

@@ -22,9 +22,9 @@ struct TokenShape {
   friend bool operator==(const TokenShape&, const TokenShape&) = default;
 };
 
-/// One layer's K and V of `token_count` tokens of every sequence, [batch, heads, tokens, head size] each, zero at
-/// first. Moving it does not move its elements. Requires measures that layouts::batched() takes, and at least one
-/// token.
+/// One layer's K and V of `token_count` tokens of every sequence, [batch, heads,
+/// tokens, head size] each, zero at first. Moving it does not move its elements.
+/// Requires measures that layouts::batched() takes, and at least one token.
 class KvTensor {
  public:
   KvTensor(const TokenShape& shape, std::int64_t token_count);

@@ -1,5 +1,5 @@
-// gpu/layer_caches/layer_cache.h: caches that a model on the host calls layer by layer, as it would a tensor library's.
-// Start here:
+// gpu/layer_caches/layer_cache.h: caches that a model on the host
+// calls layer by layer, as it would a tensor library's. Start here:
 //
 //   kv_tensor.h        what goes in and comes out
 //   layer_cache.h      the interface, and how each kind behaves

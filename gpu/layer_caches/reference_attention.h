@@ -45,9 +45,9 @@ struct PagedHead {
   double scale;
 };
 
-/// The three ways to the same result: every query of the batch, sequences in the tree's order, queries [count,
-/// head_size] in the order of their sequences. A query sees the tokens up to its own: the last query of a sequence sees
-/// them all.
+/// The three ways to the same result: every query of the batch, sequences in the
+/// tree's order, queries [count, head_size] in the order of their sequences. A
+/// query sees the tokens up to its own: the last query of a sequence sees them all.
 std::vector<AttentionState> attend_by_sequence(const SharedPrefixTree& tree, std::span<const float> queries,
                                                const PagedHead& head);
 std::vector<AttentionState> attend_by_cascade(const CascadePlan& plan, std::span<const float> queries,

@@ -14,8 +14,8 @@ class StaticCache final : public LayerCache {
   StaticCache(const TokenShape& shape, std::int64_t token_count_max) : tokens_(shape, token_count_max) {}
 
   Result<KvView> update(const KvTensor& added) override;
-  /// The same to places of the caller's choice; others stay. token_count() then ends behind the last place ever
-  /// written.
+  /// The same to places of the caller's choice; others stay.
+  /// token_count() then ends behind the last place ever written.
   Result<KvView> update_at(const KvTensor& added, std::span<const std::int64_t> places);
   std::int64_t token_count() const override { return token_count_; }
   Result<void> crop(std::int64_t token_count) override;

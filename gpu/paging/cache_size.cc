@@ -82,8 +82,8 @@ double layer_parameter_count(const ModelShape& shape) {
   return layers * hidden * (query_size + 2 * kv_size + query_size + ffn);  // Q, K and V, output, FFN
 }
 
-/// Each of the tokens reads the whole context, and of its own kind those before it and itself: a triangle, not a
-/// square.
+/// Each of the tokens reads the whole context, and of its own
+/// kind those before it and itself: a triangle, not a square.
 double attention_flops(const ModelShape& shape, double token_count, double context_count) {
   const double query_size = static_cast<double>(shape.query_head_count) * static_cast<double>(shape.head_size);
   const double scores = token_count * context_count + token_count * (token_count + 1) / 2;  // (token, token it reads)

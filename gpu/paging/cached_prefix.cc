@@ -22,10 +22,10 @@ std::vector<PageId> find_run(const PagePool& pool, std::span<const BlockName> na
   return pages;
 }
 
-/// From the last block back, until `needed` in a row are there; or as many as the sequence's beginning has.
-/// Longest first: the first window found from the end is the longest prefix. Blocks behind it are cut off, though some
-/// may be cached: between them and the window one is missing. Blocks before it stay null pages, since nothing reads
-/// them.
+/// From the last block back, until `needed` in a row are there; or as many as the sequence's
+/// beginning has. Longest first: the first window found from the end is the longest prefix.
+/// Blocks behind it are cut off, though some may be cached: between them and the window one
+/// is missing. Blocks before it stay null pages, since nothing reads them.
 std::vector<PageId> find_window(const PagePool& pool, std::span<const BlockName> names, std::size_t needed) {
   KV_ASSERT(needed > 0);  // or no run would ever be long enough
   std::vector<PageId> pages(names.size(), kNullPage);

@@ -1,6 +1,6 @@
-// gpu/paging/chunk_plan.h: a shared-prefix tree as ChunkAttention takes it: first every shared chunk of keys and values
-// against the queries of all sequences that contain it, then every sequence against its own chunks, and the merge of
-// both.
+// gpu/paging/chunk_plan.h: a shared-prefix tree as ChunkAttention takes it: first
+// every shared chunk of keys and values against the queries of all sequences that
+// contain it, then every sequence against its own chunks, and the merge of both.
 #pragma once
 
 #include <cstdint>

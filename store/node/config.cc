@@ -209,6 +209,7 @@ std::optional<NodeOptions> refuse(const std::string& message, int* exit_code) {
 
 /// False: the process should end, with *exit_code: 0 after --help, 2 after a mistake.
 bool read_given(int argc, const char* const* argv, Given& given, int* exit_code) {
+  KV_ASSERT(argc > 0 && exit_code != nullptr);
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
   app.set_config("--config", "", "TOML file with any of these options");
@@ -239,6 +240,8 @@ std::string set_node_id(Given& given) {
   return id.size() > 128 ? "node-id: longer than 128 bytes" : "";
 }
 
+/// A node that listened to a network without TLS would give every machine in reach the right to read all blocks. So
+/// that is refused, with what is allowed instead.
 std::string set_listen(Given& given) {
   for (const std::string& text : given.listen) {
     const auto endpoint = parse_endpoint(text);
@@ -291,6 +294,8 @@ std::string set_capacity(Given& given) {
   return "";
 }
 
+/// A path without a size, or a size without a path, is a mistake and no default: a disk tier of unexpected size fills a
+/// file system that others use.
 std::string set_disk(Given& given) {
   NodeOptions& options = given.options;
   KV_ASSERT(options.store.arena.capacity_bytes > 0);  // set_capacity() comes before

@@ -73,6 +73,7 @@ void raise_descriptor_limit() {
   }
 }
 
+/// Flushed with each line from info on: the last lines before a crash are the ones that are wanted.
 void set_up_log(const NodeOptions& options) {
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   spdlog::set_formatter(std::make_unique<LogFormatter>(options.log_json));
@@ -134,8 +135,8 @@ int run(const NodeOptions& options) {
   node.node_id = options.node_id;
   node.instance = draw_instance_id();
   node.started = clock.now();
-  // Each region that a client lends is a descriptor too: a quarter of them all, the rest for sessions and the disk
-  // tier.
+  // Each region that a client lends is a descriptor too: a
+  // quarter of them all, the rest for sessions and the disk tier.
   rlimit descriptors{};
   ::getrlimit(RLIMIT_NOFILE, &descriptors);
   node.lent = std::make_unique<LentRegions>(

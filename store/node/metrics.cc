@@ -246,6 +246,8 @@ void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats 
 
 void NodeMetrics::watch(std::function<std::vector<Value>()> values) { impl_->values.push_back(std::move(values)); }
 
+/// On the admin thread. Each source is asked anew and locks for itself; no lock is held while the text is made, which
+/// takes a millisecond.
 std::string NodeMetrics::text() const {
   auto families = impl_->registry.Collect();
   for (const auto& values : impl_->values) {

@@ -27,6 +27,8 @@ IbCompletionQueue::~IbCompletionQueue() {
   ::close(channel_.release()->fd);
 }
 
+/// Completions of queue pairs that are destroyed may still lie in the queue: they belong to nobody and are dropped
+/// here.
 std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
   std::size_t filled = 0;
   std::array<ibv_wc, 16> some;

@@ -22,6 +22,8 @@ GidType gid_type_of(std::uint32_t type) {
 
 }  // namespace
 
+/// Asked for anew each time, never remembered: a link comes up, an address is added, a GID moves to another index, all
+/// while the device is open.
 Result<DeviceInfo> query_device(ibv_context& context) {
   ibv_device_attr attributes{};
   if (const int error = ibv_query_device(&context, &attributes); error != 0) return system_error(error);

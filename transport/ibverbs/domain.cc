@@ -81,6 +81,7 @@ class IbProtectionDomain final : public ProtectionDomain {
 
 }  // namespace
 
+/// Exactly what was asked for. A flag too many would let a peer write where it may only read.
 int access_flags(Access access) {
   return (access.local_write ? IBV_ACCESS_LOCAL_WRITE : 0) | (access.remote_write ? IBV_ACCESS_REMOTE_WRITE : 0) |
          (access.remote_read ? IBV_ACCESS_REMOTE_READ : 0);

@@ -39,6 +39,7 @@ Failure refuse(int error, const std::string& what) { return {system_error(error)
 
 }  // namespace
 
+/// Ends in INIT: receives can be posted, so that the first message of a peer finds one, and nothing can arrive yet.
 Result<std::unique_ptr<QueuePair>, Failure> IbQueuePair::create(ibv_pd& domain, IbCompletionQueue& queue,
                                                                 const QueuePairOptions& given,
                                                                 const DeviceLimits& limits) {
@@ -136,6 +137,8 @@ Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const P
   return {};
 }
 
+/// To ERROR: everything outstanding is flushed, and the device touches no memory of it once the flush is reported. The
+/// only way to stop a transfer early.
 Result<void> IbQueuePair::fail() {
   ibv_qp_attr attribute{};
   attribute.qp_state = IBV_QPS_ERR;
@@ -186,6 +189,7 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
   return {};
 }
 
+/// Allowed before connect(), unlike post(): the first message of a peer must find a receive.
 Result<void> IbQueuePair::post_receive(std::span<const Piece> pieces, std::uint64_t id) {
   if (pieces.size() > options_.piece_count_max || id >> 62 != 0) return Errc::kBadRequest;
   if (receive_count_ == options_.receive_count_max) return Errc::kBusy;

@@ -24,6 +24,8 @@ void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
 
 void CompletionLoop::remove(std::uint32_t queue_pair) { handlers_.erase(queue_pair); }
 
+/// When the device reports nothing any more, every handler is told so: each has transfers that would otherwise wait for
+/// their deadlines.
 Async<void> CompletionLoop::run() {
   const auto ended = co_await take_all();
   if (ended) co_return ended;
@@ -41,6 +43,8 @@ void CompletionLoop::hand(const Completion& completion) {
   (*handler)(completion);
 }
 
+/// The order of poll, arm, poll again, wait is what the verbs demand: an event comes only for a completion that arrives
+/// after arming, so one that came between the first poll and the arming would be waited for for ever.
 Async<void> CompletionLoop::take_all() {
   std::array<Completion, kTurnCount> some;
   bool is_armed = false;

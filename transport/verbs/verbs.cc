@@ -129,6 +129,8 @@ Result<void, Failure> check_path(const QueuePairAddress& peer, const Path& path,
                  "mtu_bytes: " + std::to_string(path.mtu_bytes) + ", allowed are 256, 512, 1024, 2048 and 4096");
 }
 
+/// The same checks for every provider, so that the fake refuses what a device would. Two bits of the id are the
+/// provider's own (pack_id), which leaves 62.
 Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,
                          std::uint32_t inline_bytes_max) {
   if (batch.empty() || id >> 62 != 0) return Errc::kBadRequest;

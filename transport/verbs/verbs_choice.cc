@@ -31,6 +31,8 @@ std::optional<int> rank(const PortInfo& port, const GidEntry& entry) {
 
 }  // namespace
 
+/// The first port that works, in the device's order, and its best address. Deterministic: two processes on one machine
+/// choose alike, and so does one process after a restart.
 Result<Attachment, Failure> attach(const DeviceInfo& device, const std::optional<Gid>& wanted) {
   std::string reasons;
   for (const PortInfo& port : device.ports) {
@@ -148,6 +150,8 @@ QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::u
           .read_count_max = ours.read_count_max};
 }
 
+/// Of MTU and READs in flight the smaller of both sides: a device that gets more than it can take breaks the queue
+/// pair.
 Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer) {
   return {.port = ours.port,
           .gid_index = ours.gid.index,

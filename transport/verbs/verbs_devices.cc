@@ -167,6 +167,7 @@ Result<std::unique_ptr<RegisteredMemory>, Failure> RegisteredMemory::make_slices
   return made;
 }
 
+/// A work request names one key, and each slice has its own: nothing may be posted that crosses from one to the next.
 std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::uint64_t bytes_max) const {
   const auto begin = static_cast<std::uint64_t>(from - memory_.data());
   KV_ASSERT(from >= memory_.data() && begin < memory_.size() && bytes_max > 0);
@@ -174,7 +175,10 @@ std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::
   return memory_.subspan(begin, std::min(bytes_max, end - begin));
 }
 
+/// In place, calls run at once on the caller's thread: a simulation has one thread, and its time does not pass
+/// meanwhile.
 SlowCalls::SlowCalls(bool in_place, std::size_t thread_count) {
+  KV_ASSERT(in_place || thread_count > 0);  // or calls would wait for ever
   if (!in_place) threads_ = std::make_unique<asio::thread_pool>(thread_count);
 }
 

@@ -84,6 +84,7 @@ std::size_t FakeVerbs::Fabric::add_node(std::string name, const Gid& gid) {
   return nodes.size() - 1;
 }
 
+/// As when a card is pulled out: its queue pairs stop without a completion, and only the queues' descriptors tell.
 void FakeVerbs::Fabric::remove_node(std::size_t index) {
   nodes[index].is_gone = true;
   nodes[index].is_up = false;
@@ -284,6 +285,8 @@ void FakeVerbs::Fabric::land_late(const Packet& packet, const std::vector<std::b
   copy_pieces<false>(pair->flushing->pieces, packet.offset, const_cast<std::byte*>(answer.data()), packet.bytes);
 }
 
+/// No answer came in time. A real device cannot tell a lost packet from a lost answer, so the request is sent again,
+/// and carry_out() knows what it has done already.
 void FakeVerbs::Fabric::retry(const Packet& packet) {
   Pair::Sent* const request = current(packet.source, packet.serial);
   if (!request || request->done != packet.offset) return;

@@ -101,6 +101,8 @@ Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<c
   return Result<void>();
 }
 
+/// A SEND's completion frees its buffer; a RECV's brings a message. The buffer of a RECV is posted again before the
+/// message is handed on, or a peer that answers quickly would find none.
 void VerbsMessages::on_completion(const Completion& completion) {
   Owner owner;  // let go last: it may take this object along
   if (!completion.is_receive && completion.is_last) {

@@ -61,6 +61,9 @@ VerbsMover::~VerbsMover() {
   }
 }
 
+/// A deadline or a cancellation ends the caller's wait and breaks the queue pair: there is no other way to make a
+/// device stop, and the call must not return while it goes on. The owner keeps the memory until the flush is reported
+/// (1).
 Async<void> VerbsMover::move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
                              Owner owner, TimePoint deadline, OnSegment on_segment) {
   KV_ASSERT(std::is_sorted(segment_ends.begin(), segment_ends.end()));

@@ -5,6 +5,7 @@
 
 namespace kv::verbs {
 
+/// Field by field, not as bytes: the two sides may be of different versions.
 flatbuffers::Offset<wire::QueuePairEnd> encode(flatbuffers::FlatBufferBuilder& builder,
                                                const QueuePairAddress& address) {
   const auto gid = builder.CreateVector(address.gid.data(), address.gid.size());

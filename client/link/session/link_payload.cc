@@ -19,7 +19,10 @@ std::vector<BlockTarget>& LinkPayload::land() {
   return targets_;
 }
 
+/// The call has said where the bytes belong; the header has said how many come. They must agree before the first byte
+/// is read, because from then on the stream writes into the caller's memory.
 std::string LinkPayload::begin_payload(Call& call, std::uint64_t payload_bytes) {
+  KV_ASSERT(call_ == nullptr);  // one payload at a time
   if (is_swallowed_) return {};
   std::uint64_t wanted_bytes = 0;
   for (const BlockTarget& target : targets_) wanted_bytes += target.bytes.size();
@@ -42,6 +45,8 @@ void LinkPayload::arrived() {
   if (Call* const call = std::exchange(call_, nullptr)) call->payload_came(*sink_);
 }
 
+/// The call ends in the middle of its payload. What has landed so
+/// far counts; the rest is read from the stream and thrown away.
 void LinkPayload::stop() {
   if (call_ == nullptr) return;
   sink_->cancel();

@@ -21,7 +21,7 @@ class LinkRegions::AddCall final : public Call {
   std::uint32_t handle() const { return handle_; }
   std::uint64_t bytes() const { return bytes_; }
   bool is_of(const LentMemory::Region& other) const { return lent_.get() == &other; }
-  /// Refused for good, or for a time that is over, or given back: it can be asked for anew.
+  /// Refused for a time that is over, or given back: the region can be offered anew.
   bool is_spent(const LentMemory::Region& wanted, const Clock& clock) const {
     return lent_state_ == State::kRefused && has_ended() && (!lent_ || (is_of(wanted) && clock.now() >= retry_at_));
   }
@@ -101,6 +101,8 @@ LinkRegions::State LinkRegions::lend(const std::shared_ptr<LentMemory::Region>& 
   return add(region);
 }
 
+/// By RDMA, lending waits for three things that take their time: devices, a registration, a lane. Until all are there
+/// the answer is kNotNow and not kPending: host memory goes through the socket meanwhile, and no call waits.
 LinkRegions::State LinkRegions::lend_by_verbs(const std::shared_ptr<LentMemory::Region>& region) {
   if (lanes_ == nullptr) return State::kRefused;
   lanes_->connect_missing();
@@ -116,6 +118,7 @@ LinkRegions::State LinkRegions::lend_by_verbs(const std::shared_ptr<LentMemory::
   return state == State::kPending ? State::kNotNow : state;
 }
 
+/// Bytes count from the moment of the request (1): two requests in flight must not pass the node's limit together.
 LinkRegions::State LinkRegions::add(const std::shared_ptr<LentMemory::Region>& region) {
   KV_ASSERT(find(*region) == nullptr);
   if (!session_.can_take_call()) return State::kPending;
@@ -140,6 +143,8 @@ std::uint32_t LinkRegions::lanes_for(const LentMemory::Region& region) const {
   return lanes_ == nullptr ? 0 : lanes_->reaching(session_.shared().verbs.registered(region));
 }
 
+/// While the node has not answered, there is no handle to take back: the entry only lets the region go, and on_end()
+/// takes it back once the handle is known (3).
 void LinkRegions::take_back(const LentMemory::Region& region) {
   const auto found = std::ranges::find_if(lent_, [&](const auto& lent) { return lent->is_of(region); });
   if (found == lent_.end()) return;

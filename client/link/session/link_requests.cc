@@ -6,6 +6,8 @@
 
 namespace kv {
 
+/// A request id is an entry's index and its generation. A late answer to a request that has ended finds an entry of
+/// another generation, and cannot be taken for the answer to the request that has the entry now.
 std::uint64_t LinkRequests::take(FrameType type, Call* call, std::size_t load_bytes) {
   if (free_.empty()) {
     free_.push_back(static_cast<std::uint32_t>(entries_.size()));
@@ -40,6 +42,8 @@ LinkRequests::Entry& LinkRequests::at(const Entry& entry) {
   return entries_[index];
 }
 
+/// The node has answered, or the stream is over: only now may the request's memory be used again,
+/// so its quarantine ends here.
 void LinkRequests::free(const Entry& freed) {
   Entry& entry = at(freed);
   if (entry.call != nullptr) let_go(entry);
@@ -73,6 +77,8 @@ void LinkRequests::let_go(const Entry& entry) {
   --call_count_;
 }
 
+/// The call goes and the entry stays, until the node has answered: only then is it certain that the node no longer
+/// writes to `ranges`. A cancel is no such certainty.
 void LinkRequests::abandon(const Entry& entry, std::vector<std::span<const std::byte>> ranges) {
   let_go(entry);
   messages_are_late_ = messages_are_late_ || entry.is_message;

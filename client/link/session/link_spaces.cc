@@ -91,6 +91,8 @@ bool LinkSpaces::can_open(std::uint32_t space) const {
   return record_bytes + kOpenOverheadBytes <= session_.terms().table_bytes_max;
 }
 
+/// `must`: no session has the namespace, so a failure a moment ago is no reason to wait. Otherwise a session that was
+/// refused asks again only after a pause, since calls can go to the others.
 void LinkSpaces::open(std::uint32_t space, bool must) {
   const ClientShared& shared = session_.shared();
   KV_ASSERT(space < shared.spaces.size());

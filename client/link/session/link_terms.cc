@@ -13,6 +13,8 @@ constexpr std::uint32_t kTableBytesLeast = 4096;  // A request of one block fits
 
 }  // namespace
 
+/// A node's limits are taken down to what this client can live with, and refused below what it needs: no later code
+/// asks whether a request of one block fits.
 std::string read_hello(std::span<const std::byte> table, LinkTerms* terms) {
   const auto* hello = read_table<wire::HelloResponse>(table);
   if (hello == nullptr) return "hello: malformed";

@@ -14,8 +14,8 @@ namespace kv {
 /// that a mix-up of namespaces shows.
 std::uint64_t pattern_seed(const NamespaceId& space, const BlockHash& block);
 
-/// The pattern is splitmix64(seed + i) for the i-th 8 bytes, little endian. Filling and counting both go at about 8
-/// GB/s.
+/// The pattern is splitmix64(seed + i) for the i-th 8 bytes,
+/// little endian. Filling and counting both go at about 8 GB/s.
 void fill_pattern(std::uint64_t seed, std::span<std::byte> block);
 std::size_t count_wrong_bytes(std::uint64_t seed, std::span<const std::byte> block);
 

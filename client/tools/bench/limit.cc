@@ -59,6 +59,7 @@ void print_json(const LimitOptions& options, const std::vector<LimitCase>& cases
   std::cout << json_text(document) << '\n';
 }
 
+/// Medians with their range: where the range is wide, the machine was not quiet, and ratios to it mean nothing.
 void print_table(const LimitOptions& options, const std::vector<LimitCase>& cases,
                  const std::vector<CaseResult>& results) {
   std::cout << "\nWhat this machine allows: blocks of " << format_bytes(options.shape.block_bytes) << ", batches of "

@@ -1,9 +1,9 @@
-// client/tools/bench/limit.h: `kvstore-bench limit`: what this machine allows, in the shapes that `kvstore-bench run`
-// uses.
+// client/tools/bench/limit.h: `kvstore-bench limit`: what this
+// machine allows, in the shapes that `kvstore-bench run` uses.
 //
-// A speed means little by itself: machines differ, and so do two minutes on one machine. Each of our figures therefore
-// stands next to what plain memcpy, or a bare socket with nothing behind it, does at the same time. Files, in reading
-// order:
+// A speed means little by itself: machines differ, and so do two minutes on one
+// machine. Each of our figures therefore stands next to what plain memcpy, or a bare
+// socket with nothing behind it, does at the same time. Files, in reading order:
 //   limit.h           the cases, measured in rounds, and how they are shown
 //   limit_memory.cc   memcpy, memcpy with checksums
 //   raw_server.h      a bare blocking socket server

@@ -15,6 +15,8 @@ struct MemoryPair {
   TouchedMemory from, to;
 };
 
+/// Blocks in random order on both sides, as in a node: an arena's slots and an engine's pages have no order that a
+/// prefetcher could use beyond one block.
 template <class Copy>
 LimitSample measure_copies(const LimitShape& shape, MemoryPair& memory, Copy copy) {
   const std::size_t block_count = memory.from.bytes().size() / shape.block_bytes;

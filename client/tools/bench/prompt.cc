@@ -10,8 +10,8 @@
 namespace kv {
 namespace {
 
-/// Counts a call that did less than it could. The node's own words go along: they name the limit, the field or the
-/// connection.
+/// Counts a call that did less than it could. The node's own words
+/// go along: they name the limit, the field or the connection.
 void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
   if (!why) return;
   std::string reason = std::string(verb) + ": " + describe(why);
@@ -23,6 +23,8 @@ void count_reason(PromptTotals& totals, const Client& client, const char* verb, 
 
 }  // namespace
 
+/// As a connector does it: match first, under a lease, because a scheduler must know how much is there before it plans;
+/// then get what was promised; then put the whole chain once the rest is computed.
 Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
                        PromptTotals& totals) {
   KV_ASSERT(memory.size() >= chain.size() * context.block_bytes);  // a node writes there, up to its end

@@ -20,9 +20,9 @@ struct RawRequest {
 static_assert(sizeof(RawRequest) == 64);
 inline constexpr std::size_t kRawRequestBytesMax = 64 * 1024;
 
-/// A forked process with a blocking thread per connection, over TCP on a loopback port and over a Unix socket. It sends
-/// the bytes that it is asked for and does nothing else: no index, no checksum, no lock. A process of its own, as a
-/// node is.
+/// A forked process with a blocking thread per connection, over TCP on a loopback
+/// port and over a Unix socket. It sends the bytes that it is asked for and does
+/// nothing else: no index, no checksum, no lock. A process of its own, as a node is.
 class RawServer {
  public:
   /// Requires a process with one thread. Throws std::system_error.

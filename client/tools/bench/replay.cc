@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/assert.h"
 #include "client/tools/bench/prompt.h"
 #include "client/tools/bench/trace_reader.h"
 #include "client/tools/bench/work_memory.h"
@@ -51,6 +52,7 @@ NamespaceRecord replay_record(const ReplayOptions& options) {
   return *std::move(record);
 }
 
+/// Bytes a second over the time spent in calls, not over the run: pauses between requests are the trace's.
 double rate(std::uint64_t blocks, std::size_t block_bytes, Duration time) {
   const double seconds = std::chrono::duration<double>(time).count();
   return seconds > 0 ? static_cast<double>(blocks * block_bytes) / seconds : 0;
@@ -128,6 +130,7 @@ void run_replay(ReplayOptions options) {
   for (const TraceRequest& request : trace) {
     memory.renew_if_quarantined();
     const std::vector<BlockHash> chain = chain_of(request, record.digest());
+    KV_ASSERT(chain.size() <= longest);
     const auto done = client.run(run_prompt(context, chain, memory.bytes(), totals));
     if (!done) throw std::runtime_error("request " + std::to_string(totals.prompts) + ": " + describe(done.error()));
     const TimePoint now = std::chrono::steady_clock::now();

@@ -26,6 +26,8 @@ struct CpuTimes {
   std::optional<double> node;
 };
 
+/// The client's time is this whole process's, the observer included, which costs next to nothing. An older node does
+/// not tell its own; then the column shows "-" and not 0.
 CpuTimes cpu_times(ToolClient& client, std::chrono::microseconds deadline) {
   CpuTimes times;
   rusage usage{};
@@ -163,6 +165,7 @@ RunReport measure(const RunOptions& options) {
   window.begin = start + options.warm_up;
   window.end = window.begin + options.duration;
   window.go.count_down();
+  // This thread only watches. It wakes five times a second, which a measurement does not notice.
   for (TimePoint now = start; now < window.end && !window.is_cancelled; now = std::chrono::steady_clock::now()) {
     if (progress && now > start) show_progress(options, window, now, start);
     std::this_thread::sleep_until(std::min(now + 200ms, window.end));

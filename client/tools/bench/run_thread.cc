@@ -23,8 +23,8 @@ NamespaceRecord run_record(const RunOptions& options) {
   return *std::move(record);
 }
 
-/// Names for the blocks of one chain. Any 32 bytes do, as long as no two are alike; hashing tokens would be measured
-/// too.
+/// Names for the blocks of one chain. Any 32 bytes do, as long
+/// as no two are alike; hashing tokens would be measured too.
 std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
   std::vector<BlockHash> chain(block_count);
   fill_pattern(seed, std::as_writable_bytes(std::span(chain)));
@@ -99,6 +99,7 @@ class RunThread {
     return memory_.bytes().subspan(index * place_bytes_, place_bytes_);
   }
 
+  /// Every step-th chain, through one place: a put has been answered before its place is filled for the next.
   asio::awaitable<void> fill_chains(std::size_t first, std::size_t step) {
     const std::span<std::byte> memory = place(first);
     const auto blocks = cut(memory, options_.block_bytes, options_.batch);
@@ -131,8 +132,8 @@ class RunThread {
     asio::steady_timer pace(co_await asio::this_coro::executor, now());
     TimePoint start = now();
     do {
-      // Paced: turns that a slow call has missed are not made up for, since a burst afterwards would measure its own
-      // queue.
+      // Paced: turns that a slow call has missed are not made up
+      // for, since a burst afterwards would measure its own queue.
       if (options_.calls_per_second > 0) {
         pace.expires_at(std::max(pace.expiry(), start) +
                         std::chrono::duration_cast<Duration>(1s) / static_cast<long>(options_.calls_per_second));
@@ -214,6 +215,8 @@ class RunThread {
 
 }  // namespace
 
+/// The latch is counted down whichever way filling ends: the main thread waits for all, and one that failed in silence
+/// would leave it waiting for ever.
 RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window) {
   std::unique_ptr<RunThread> work;
   try {

@@ -56,8 +56,8 @@ struct RunWindow {
   std::atomic<std::uint64_t> filled_blocks = 0, done_blocks = 0;  ///< For the progress line.
 };
 
-/// Fills the working set, waits for `go`, then makes calls until the window ends: at least one. Throws what stands in
-/// the way.
+/// Fills the working set, waits for `go`, then makes calls until
+/// the window ends: at least one. Throws what stands in the way.
 RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window);
 
 }  // namespace kv

@@ -5,6 +5,7 @@
 #include <map>
 #include <sstream>
 
+#include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
@@ -93,6 +94,7 @@ void run_command(const std::string& name, BlockOptions options) {
     const MatchOptions match_options{.deadline = options.node.deadline};
     const auto match = client.run(client->match(*space, hashes, match_options));
     if (!match) throw ToolFailed(describe(match.error()));
+    KV_ASSERT(match->block_count <= hashes.size() && match->disk_block_count <= match->block_count);
     why = match->why;
     document["blocks"] = match->block_count;
     document["disk_blocks"] = match->disk_block_count;

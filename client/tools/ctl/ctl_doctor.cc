@@ -54,8 +54,8 @@ std::uint64_t meminfo_value(const std::string& name) {
 
 // -- the nodes
 
-/// The error that a client sees is about a socket. The advice is about what a person can look at, most likely cause
-/// first.
+/// The error that a client sees is about a socket. The advice
+/// is about what a person can look at, most likely cause first.
 std::string reach_advice(const NodeStatus& node) {
   if (node.last_error == Errc::kUnsupported) {
     return "this kvstorectl and the node speak different wire versions: install the same release, or one apart";
@@ -104,6 +104,8 @@ void check_node(ToolClient& client, const DoctorOptions& options, std::size_t in
                        "prefer a Unix socket; --busy-poll-us on both sides saves wake-ups"});
 }
 
+/// From counters alone, which count since the node's start: a burst of refusals long ago is still reported, and the
+/// finding says so.
 void check_contents(const NodeStats& node, Findings& findings) {
   if (node.error) return;  // check_node has said so
   const double capacity = stat(node, "capacity_bytes"), used = stat(node, "allocated_bytes");
@@ -159,6 +161,7 @@ std::string http_status(const std::string& host, const std::string& port, const 
   return line.substr(std::min<std::size_t>(line.size(), 9));
 }
 
+/// A warning at most: a node serves without its admin server, and nobody but its operator knows where that listens.
 void check_admin(const DoctorOptions& options, Findings& findings) {
   const std::size_t colon = options.admin.rfind(':');
   if (colon == std::string::npos) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not HOST:PORT");
@@ -212,6 +215,7 @@ void check_machine(Findings& findings) {
   }
 }
 
+/// Nodes first, then the machine: what fails is at the top of the table, what could be faster at its end.
 Findings check_all(DoctorOptions& options) {
   Findings findings;
   ToolClient client(ctl_config(options.node));

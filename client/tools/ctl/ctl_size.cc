@@ -1,7 +1,7 @@
 // kvstorectl size: how large a model's cache is, and from which bandwidth on fetching it beats computing it.
 //
-// It is arithmetic on the model's shape (gpu/paging/cache_size.h) and asks no node: people size a store before there
-// is one.
+// It is arithmetic on the model's shape (gpu/paging/cache_size.h)
+// and asks no node: people size a store before there is one.
 #include <fstream>
 #include <iostream>
 
@@ -65,6 +65,7 @@ double parameter_count(const SizeOptions& options, const ModelShape& shape) {
   return is_known ? layer_parameter_count(shape) : 0;
 }
 
+/// Without --format every format that fits the model: people compare before they choose.
 std::vector<CacheFormat> formats_of(const SizeOptions& options, const ModelShape& shape) {
   std::vector<CacheFormat> formats;
   for (const CacheFormat format : kCacheFormats) {

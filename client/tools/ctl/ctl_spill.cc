@@ -1,5 +1,5 @@
-// kvstorectl spill: hands over to `kvstore-node spill`. Only the node knows the format on disk, and so only the node
-// links RocksDB.
+// kvstorectl spill: hands over to `kvstore-node spill`. Only the
+// node knows the format on disk, and so only the node links RocksDB.
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +24,7 @@ std::string node_program() {
   return "kvstore-node";
 }
 
+/// Replaces this process. A child would need its output, its signals and its exit status passed on.
 [[noreturn]] void run_spill(const std::vector<std::string>& rest) {
   const std::string program = node_program();
   std::vector<std::string> arguments = {program, "spill"};

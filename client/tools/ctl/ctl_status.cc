@@ -18,6 +18,8 @@
 
 namespace kv {
 
+/// One connection, since requests come one by one; a breaker that never opens, since a person who asks again wants to
+/// know how it is now.
 ClientConfig ctl_config(ConnectionOptions& node) {
   complete(node);
   ClientConfig config = client_config(node, "kvstorectl");
@@ -141,6 +143,8 @@ void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
   table.print(out);
 }
 
+/// A node that is down has a row too, with the reason in place of its numbers: a table without it would look like a
+/// smaller cluster.
 void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeStatus>& nodes) {
   TextTable table(
       {"node", "state", "over", "up", "blocks", "used", "of", "full", "hit rate", "evicted", "leases", "sessions"});
@@ -175,6 +179,8 @@ void run_status(CtlOptions options) {
   fail_if_silent(stats);
 }
 
+/// Each node tells its own: a namespace appears once for each node that holds blocks of it, since sums over nodes would
+/// hide an uneven spread.
 void run_namespaces(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
   const std::vector<NodeStats> stats = fetch_stats(client, options.node);

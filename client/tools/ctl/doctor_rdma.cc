@@ -59,8 +59,8 @@ std::string inactive_advice(const verbs::PortInfo& port, const RdmaPort* kernel)
   return "cable, and the port at the other end (ibstat, iblinkinfo)";
 }
 
-/// A port that is down is a warning and not a failure: another port may carry everything, and check_rdma() fails only
-/// if none does.
+/// A port that is down is a warning and not a failure: another port
+/// may carry everything, and check_rdma() fails only if none does.
 Finding judge_port(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const RdmaPort* kernel) {
   Finding finding{device.name + " port " + std::to_string(port.number), Verdict::kOk, "", ""};
   const std::string kind = join(" on ", {port.is_ethernet ? "RoCE" : "InfiniBand", kernel ? kernel->interface : ""});
@@ -200,9 +200,12 @@ Finding no_device(bool is_known_to_kernel) {
 Finding judge_module(const std::string& why) {
   // load_verbs() says "RDMA is unavailable: REASON; REMEDY". A reason may hold semicolons, a remedy none.
   const std::size_t found = why.find(": ") + 2, advice = why.rfind("; ");
+  KV_ASSERT(advice != std::string::npos && found <= advice);
   return {"RDMA module", Verdict::kFailed, why.substr(found, advice - found), why.substr(advice + 2)};
 }
 
+/// The limit is compared with the machine's memory, since nobody here knows how much a node is going to register: less
+/// than the whole machine may still be enough, so it is a warning.
 Finding judge_memlock(const RdmaMachine& machine) {
   Finding finding{"RDMA memlock limit", Verdict::kOk, "", ""};
   if (machine.memlock_bytes == RdmaMachine::kUnlimited) {
@@ -220,6 +223,8 @@ Finding judge_memlock(const RdmaMachine& machine) {
   return finding;
 }
 
+/// Causes in the order in which they hide each other: no file, no file here, no right to it, a driver that refuses, no
+/// driver in user space.
 Finding judge_closed_device(const RdmaDevice& device, error_code error) {
   Finding finding{"RDMA device " + device.name, Verdict::kWarning, "", ""};
   if (device.file.empty()) {
@@ -302,6 +307,8 @@ Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::s
   return finding;
 }
 
+/// All facts first, then transfers: a transfer takes up to its deadline on a network that drops packets, and what
+/// explains it should be known by then.
 asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine,
                                      const std::vector<std::string>& names, Clock& clock) {
   Findings findings;

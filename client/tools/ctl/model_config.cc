@@ -141,9 +141,9 @@ struct Family {
   std::uint64_t head_size = 0;  ///< Where the file names none; 0: the hidden size over the heads.
 };
 
-/// The families whose layers all keep keys and values of one size for each token, or a latent row. Names and defaults
-/// are those of the configuration classes of transformers 4.57; for older families, of the file that came with the
-/// model.
+/// The families whose layers all keep keys and values of one size for each token,
+/// or a latent row. Names and defaults are those of the configuration classes of
+/// transformers 4.57; for older families, of the file that came with the model.
 constexpr Family kFamilies[] = {
     {"arcee", kUsual, grouped, dense, false},
     {"baichuan", kUsual, one_each},

@@ -139,6 +139,8 @@ std::string_view name_of(Loopback::Step step) {
   return "done";
 }
 
+/// The order of the end matters: queue pairs before the loop that hands out their completions, the loop before its
+/// queue. The loop is a coroutine, so it is stopped and then waited for.
 asio::awaitable<Loopback> run_loopback(verbs::Device& device, const verbs::Attachment& attachment, std::size_t bytes,
                                        Clock& clock, Duration deadline) {
   Loopback result;

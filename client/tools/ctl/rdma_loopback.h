@@ -1,6 +1,6 @@
-// client/tools/ctl/rdma_loopback.h: a real transfer of a device to itself, as a node would do it. One queue pair plays
-// the node, whose memory nobody may touch; the other plays a client that has lent memory. A WRITE and a READ, and every
-// byte compared.
+// client/tools/ctl/rdma_loopback.h: a real transfer of a device to itself, as a node
+// would do it. One queue pair plays the node, whose memory nobody may touch; the other
+// plays a client that has lent memory. A WRITE and a READ, and every byte compared.
 //
 // The transfer shows that driver, device, GID and memory work together. It says nothing of the network between two
 // machines: most devices turn such packets round before the wire.

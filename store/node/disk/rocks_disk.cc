@@ -146,9 +146,9 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
 
 error_code RocksDisk::ready() { return rocks_.db && !has_failed_ ? error_code() : heal(); }
 
-/// After an error RocksDB is told to go on. It recovers from a full disk by itself: it looks for room every few
-/// seconds, and says "busy" until then, so the next write is how to find out. After other errors it is closed and
-/// opened again.
+/// After an error RocksDB is told to go on. It recovers from a full disk by itself:
+/// it looks for room every few seconds, and says "busy" until then, so the next
+/// write is how to find out. After other errors it is closed and opened again.
 error_code RocksDisk::heal() {
   const Status resumed = rocks_.db ? rocks_.db->Resume() : Status::Aborted("closed");
   if (resumed.ok() || resumed.IsBusy()) return {};
@@ -308,8 +308,8 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
     return record ? block(*record) : true;
   });
   if (scan.damaged_places > 0)
-    spdlog::warn("spill: {} damaged places among the records were stepped over: {}", scan.damaged_places,
-                 scan.damage.ToString());
+    spdlog::warn("spill: {}: {} damaged places among the records were stepped over: {}", config_.path.string(),
+                 scan.damaged_places, scan.damage.ToString());
   return to_error(scan.status);
 }
 
@@ -362,7 +362,7 @@ error_code RocksDisk::report(const Status& status, const char* doing) {
     has_failed_ = false;
     return {};
   }
-  if (!has_failed_) spdlog::error("spill: {}: {}", doing, status.ToString());
+  if (!has_failed_) spdlog::error("spill: {}: {} failed: {}", config_.path.string(), doing, status.ToString());
   has_failed_ = true;
   return to_error(status);
 }

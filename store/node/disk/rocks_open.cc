@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using rocksdb::Status;
 
-/// Errors of the place and not of the data: giving data up would not help. RocksDB keeps the errno only as the end of a
-/// message.
+/// Errors of the place and not of the data: giving data up would
+/// not help. RocksDB keeps the errno only as the end of a message.
 bool is_of_the_place(const Status& status) {
   if (status.IsNoSpace() || status.IsMemoryLimit()) return true;
   if (!status.IsIOError()) return false;
@@ -133,16 +133,16 @@ void mend_current(const fs::path& database, std::string* text) {
   *text += "CURRENT was damaged or missing and names " + newest + " again. ";
 }
 
-/// Drops files of blocks that are missing, or whose index cannot be read: RocksDB would refuse to open with them at
-/// every start.
+/// Drops files of blocks that are missing, or whose index cannot
+/// be read: RocksDB would refuse to open with them at every start.
 Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
   for (const BlockFile& file : block_files(rocks)) {
     const DiskKeyText first = encode_key(file.first), last = encode_key(file.last);
     const rocksdb::Slice begin(first.data(), first.size()), end(last.data(), last.size());
     const rocksdb::Range range(begin, end);
     rocksdb::TablePropertiesCollection properties;
-    // Properties lie beside the index, and reading them opens the file: what fails here would fail for every block in
-    // it.
+    // Properties lie beside the index, and reading them opens the
+    // file: what fails here would fail for every block in it.
     const Status read = rocks.db->GetPropertiesOfTablesInRange(rocks.blocks.get(), &range, 1, &properties);
     if (read.ok()) continue;
     const Status status = rocksdb::DeleteFilesInRange(rocks.db.get(), rocks.blocks.get(), &begin, &end);
@@ -188,7 +188,7 @@ void set_lost_files_aside(const SpillDirectory& directory, const RocksDiskConfig
   std::error_code ignored;
   if (config.read_only || !fs::exists(lost_files(directory), ignored)) return;
   if (const error_code error = directory.set_aside(lost_files(directory)))
-    spdlog::warn("spill: {}: {}", lost_files(directory).string(), error.message());
+    spdlog::warn("spill: {}: cannot be set aside: {}", lost_files(directory).string(), error.message());
 }
 
 /// kOn or kOff.
@@ -228,8 +228,8 @@ void RocksHandles::close() {
   db.reset();
 }
 
-/// Waits here and not in RocksDB: a write that RocksDB holds up cannot be given up, and the writer's thread would hang
-/// with the disk.
+/// Waits here and not in RocksDB: a write that RocksDB holds up cannot
+/// be given up, and the writer's thread would hang with the disk.
 Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const {
   rocksdb::WriteOptions options;
   KV_ASSERT(db != nullptr);
@@ -241,8 +241,8 @@ Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds
     if (!status.IsIncomplete()) return status;
     if (std::chrono::steady_clock::now() >= give_up)
       return Status::TimedOut("no room in memory, since the disk takes nothing", status.ToString());
-    // Never reached while the disk keeps up. Otherwise it costs no throughput: memtables are being written out
-    // meanwhile.
+    // Never reached while the disk keeps up. Otherwise it costs no
+    // throughput: memtables are being written out meanwhile.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -110,9 +110,9 @@ rocksdb::DBOptions database_options(bool direct_io) {
   options.writable_file_max_buffer_size = 64 << 10;  // larger writes go to the file without another copy
   options.max_open_files = open_files_max();
   options.skip_stats_update_on_db_open = true;
-  // One at a time, or two of them can wait for each other for ever. If the first of two atomic flushes meets a full
-  // disk, RocksDB 7.8 has the second wait until the first is repeated, and the repetition wait until the second is
-  // over.
+  // One at a time, or two of them can wait for each other for ever. If the first
+  // of two atomic flushes meets a full disk, RocksDB 7.8 has the second wait until
+  // the first is repeated, and the repetition wait until the second is over.
   options.max_background_flushes = 1;
   options.max_background_compactions = 1;
   // Nobody waits for flushes, so serving goes first. The pools are the process's, but nothing else in it uses them.

@@ -44,8 +44,8 @@ std::string checksum_line(std::string_view line) {
 
 }  // namespace
 
-/// Big endian, unlike all other numbers here: RocksDB orders keys byte by byte, and that order must be the order of the
-/// numbers.
+/// Big endian, unlike all other numbers here: RocksDB orders keys
+/// byte by byte, and that order must be the order of the numbers.
 DiskKeyText encode_key(DiskKey key) {
   DiskKeyText text;
   for (std::size_t i = 0; i < text.size(); ++i)

@@ -322,8 +322,8 @@ void SessionLanes::move(Direction direction, std::span<const Placement> placemen
     if (((lanes & up()) >> lane & 1u) != 0) usable.push_back(lane);
   }
   KV_ASSERT(!usable.empty() && !placements.empty());
-  // Whole blocks are dealt out in turn, and the turn goes on from call to call: so calls of one block use all lanes
-  // too.
+  // Whole blocks are dealt out in turn, and the turn goes on
+  // from call to call: so calls of one block use all lanes too.
   std::vector<std::vector<Stretch>> by_lane(usable.size());
   for (const Placement& placement : placements) {
     const std::size_t which = turn_++ % usable.size();
@@ -364,8 +364,8 @@ std::vector<Stretch> SessionLanes::stretches_before_message(std::span<const Plac
   return all;
 }
 
-/// The cargo is written before the message is sent, on the same queue pair: the client sees the message only after the
-/// bytes.
+/// The cargo is written before the message is sent, on the same
+/// queue pair: the client sees the message only after the bytes.
 bool SessionLanes::send_message(std::span<const std::byte> message, Cargo cargo) {
   if (!message_lane_) return false;
   const auto sent = message_lane_->send(message, cargo.stretches, std::move(cargo.owner));

@@ -132,8 +132,8 @@ VerbsNode::Watch::~Watch() {
   KV_ASSERT(erased == 1);
 }
 
-/// Posted, never called here: a watch belongs to its session thread. The weak pointer is for a watch that ends before
-/// the post runs.
+/// Posted, never called here: a watch belongs to its session thread.
+/// The weak pointer is for a watch that ends before the post runs.
 void VerbsNode::tell_watches(std::size_t index) {
   const std::scoped_lock lock(watches_mutex_);
   for (const Watch* const each : watches_) {

@@ -35,8 +35,8 @@ Result<std::shared_ptr<DeviceLoop>> DeviceLoop::start(VerbsNode& node, std::size
   return std::shared_ptr<DeviceLoop>(new DeviceLoop(std::move(running)));
 }
 
-/// Holds the device for as long as the loop runs: completions of it are still being read, whatever has happened to the
-/// lanes.
+/// Holds the device for as long as the loop runs: completions of
+/// it are still being read, whatever has happened to the lanes.
 asio::awaitable<void> DeviceLoop::run(std::shared_ptr<Running> running) {
   const auto ended = co_await running->loop.run();
   // Stopped is no error: whoever stops the loop may have let go of the node already.

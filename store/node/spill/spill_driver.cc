@@ -145,8 +145,8 @@ void SpillDriver::save() {
   }
 }
 
-/// Called for every put. Once the writer is notified, further calls only look at a flag, under a lock that is nearly
-/// always free.
+/// Called for every put. Once the writer is notified, further calls
+/// only look at a flag, under a lock that is nearly always free.
 void SpillDriver::notify() {
   {
     const std::lock_guard lock(mutex_);
@@ -171,8 +171,8 @@ void SpillDriver::write_loop() {
       const std::uint64_t worked = work_once(/*everything=*/false);
       keep_stats();
       if (worked == 0) {
-        // The next call after the pause is a trial. Without a pause if a directory was left out just now: the others
-        // may well work.
+        // The next call after the pause is a trial. Without a pause if
+        // a directory was left out just now: the others may well work.
         if (!is_on_ && disk_->places() == places_) allowed_from = clock_.now() + config_.retry_after;
         break;
       }
@@ -200,8 +200,8 @@ DiskStats SpillDriver::last_stats() const {
   return stats_;
 }
 
-/// Returns the bytes that were written, at least 1 if anything was done; 0 when there is nothing to do, or the disk
-/// fails.
+/// Returns the bytes that were written, at least 1 if anything
+/// was done; 0 when there is nothing to do, or the disk fails.
 std::uint64_t SpillDriver::work_once(bool everything) {
   if (std::vector<DiskPlace> places = disk_->places(); places != places_) {
     places_ = places;
