@@ -309,6 +309,10 @@ TEST(E2eToolsTest, ReplayCountsHitsExactlyFromPlainAndCompressedTraces) {
   EXPECT_EQ(bad.status, 1);
   EXPECT_THAT(bad.err, HasSubstr("line 1"));
   EXPECT_THAT(bad.err, HasSubstr("output_length"));
+  std::ofstream(directory.path() + "/binary") << std::string("\0\n\0", 3);
+  const Finished binary = bench({"replay", "--trace", directory.path() + "/binary", "--endpoint", node.tcp()});
+  EXPECT_EQ(binary.status, 1);
+  EXPECT_THAT(binary.err, HasSubstr("holds a NUL byte"));
 }
 
 struct TraceCase {

@@ -19,14 +19,21 @@ struct CloseGzip {
 };
 using GzipFile = std::unique_ptr<gzFile_s, CloseGzip>;
 
-/// The next line without its end. False at the end of the file.
+/// The next line without its end. False at the end of the file. gzgets() does not tell how much it has read, and a NUL
+/// byte would hide the rest of its line and the line's end: the position in the file shows such bytes.
 bool read_line(gzFile_s* file, std::string* line, const std::string& path) {
   line->clear();
+  z_off_t begin = gztell(file);
   std::array<char, 1 << 16> part;
   while (gzgets(file, part.data(), static_cast<int>(part.size())) != nullptr) {
-    line->append(part.data());
+    const std::size_t bytes = std::strlen(part.data());
+    const z_off_t end = gztell(file);
+    if (static_cast<z_off_t>(bytes) != end - begin)
+      throw std::runtime_error(path + ": holds a NUL byte: it is no text");
+    begin = end;
+    line->append(part.data(), bytes);
     if (line->size() > kLineBytesMax) throw std::runtime_error(path + ": a line is longer than 64 MiB");
-    if (line->ends_with('\n')) {  // a NUL byte ends a part early and may leave the line empty
+    if (line->ends_with('\n')) {
       line->pop_back();
       return true;
     }
