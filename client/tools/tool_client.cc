@@ -42,7 +42,7 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
       ->delimiter(',')
       ->envname("KVSTORE_ENDPOINTS")
       ->type_name("URL");
-  add_duration_option(app, "--deadline", options.deadline, "Of each call");
+  add_duration_option(app, "--deadline", options.deadline, "Deadline of each call");
   if (with_transport) {
     app.add_option(
            "--transport", options.transport,

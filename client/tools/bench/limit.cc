@@ -138,7 +138,7 @@ void add_limit_command(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
   add_bytes_option(*command, "--memory", options->shape.memory_bytes, "Memory touched on each side");
-  add_duration_option(*command, "--duration", options->shape.duration, "Of each case in each round");
+  add_duration_option(*command, "--duration", options->shape.duration, "Measured time of each case in each round");
   command->add_option("--rounds", options->round_count, "How often each case is measured; medians are shown")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

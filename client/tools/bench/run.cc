@@ -219,7 +219,8 @@ void run(RunOptions options) {
 
 void add_run_command(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = app.add_subcommand("run", "One call in one shape against a running node, as fast as it goes");
+  CLI::App* command =
+      app.add_subcommand("run", "One kind of call, of one size, against a running node, as fast as possible");
   command->add_option("--op", options->op, "get, put or match")
       ->check(CLI::IsMember({"get", "put", "match"}))
       ->capture_default_str()
@@ -239,13 +240,13 @@ void add_run_command(CLI::App& app) {
       ->type_name("N");
   command
       ->add_option("--rate", options->calls_per_second,
-                   "Calls a second of each thread and call in flight, evenly spaced; 0: as many as go")
+                   "Calls a second of each thread and call in flight, evenly spaced; 0: as fast as possible")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000000))
       ->type_name("N");
   add_bytes_option(*command, "--memory", options->memory_bytes, "Buffers of each thread, used in random order");
   add_duration_option(*command, "--duration", options->duration, "Measured time");
-  add_duration_option(*command, "--warm-up", options->warm_up, "Time before it that does not count");
+  add_duration_option(*command, "--warm-up", options->warm_up, "Time before the measurement, which does not count");
   command
       ->add_option_function<std::uint32_t>(
           "--busy-poll-us", [options](std::uint32_t us) { options->busy_poll = std::chrono::microseconds(us); },

@@ -264,7 +264,7 @@ void add_doctor_command(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* command =
       add_ctl_command(app, "doctor", "Is everything all right? Checks nodes and machine, and says what to do", options);
-  command->add_option("--admin", options->admin, "Admin address of a node; none: do not look")
+  command->add_option("--admin", options->admin, "Admin address of a node to check; 'none' skips the check")
       ->capture_default_str()
       ->type_name("HOST:PORT");
   CLI::Option* const rdma = command->add_flag(

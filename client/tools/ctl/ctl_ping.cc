@@ -95,7 +95,7 @@ void add_ping_command(CLI::App& app) {
   auto options = std::make_shared<PingOptions>();
   CLI::App* command = add_ctl_command(app, "ping", "Round trips to each node; can wait until a node serves", options);
   command->add_option("--count", options->count, "Round trips")->capture_default_str()->check(CLI::Range(1, 1'000'000));
-  add_duration_option(*command, "--interval", options->interval, "Pause between them");
+  add_duration_option(*command, "--interval", options->interval, "Pause between two round trips");
   add_duration_option(*command, "--wait", options->wait, "Try this long until every node answers");
   command->footer(
       "Exit status 1 if a node does not answer.\n\n"

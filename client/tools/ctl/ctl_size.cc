@@ -150,10 +150,10 @@ void add_size_command(CLI::App& app) {
         ->type_name("N")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 24));
   };
-  command->add_option("--config", options->config_file, "The model's config.json; options below go before it")
+  command->add_option("--config", options->config_file, "The model's config.json; an option given below overrides it")
       ->type_name("FILE");
   count_option("--layers", options->shape.layer_count, "Layers");
-  count_option("--kv-heads", options->shape.kv_head_count, "K and V heads of a layer; else as many as --heads");
+  count_option("--kv-heads", options->shape.kv_head_count, "K and V heads of a layer; default: as many as --heads");
   count_option("--head-size", options->shape.head_size, "Elements of a head; 128 unless given");
   count_option("--latent", options->shape.latent_size, "MLA: elements that stand for keys and values");
   count_option("--rope", options->shape.rope_size, "MLA: rotated elements of the key beside them");
@@ -179,7 +179,7 @@ void add_size_command(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 20));
-  command->add_option("--format", options->format, "Only this one")
+  command->add_option("--format", options->format, "Show only this format")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "fp8", "int8_per_token_head", "nvfp4", "fp8_ds_mla"}));
   command->add_flag("--json", options->json, "One JSON document, for scripts");
   command->footer(

@@ -354,9 +354,9 @@ void add_status_commands(CLI::App& app) {
   command->callback([status] { run_status(*status); });
 
   auto top = std::make_shared<TopOptions>();
-  command = add_ctl_command(app, "top", "What the nodes do, again and again; q quits", top);
-  add_duration_option(*command, "--interval", top->interval, "Between two looks");
-  command->add_flag("--once", top->once, "One look over one interval, then end; for scripts");
+  command = add_ctl_command(app, "top", "What the nodes do, shown anew every interval; q quits", top);
+  add_duration_option(*command, "--interval", top->interval, "Time between two samples");
+  command->add_flag("--once", top->once, "One sample over one interval, then exit; for scripts");
   command->footer("Example:\n  kvstorectl top --once --json --interval 5s\n");
   command->callback([top] { run_top(*top); });
 
