@@ -22,6 +22,8 @@ bool Endpoint::is_loopback() const {
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
+/// Strict: what is refused here is a mistake that is read at the command line, and what passes is looked up much later,
+/// by a thread that can only log.
 Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   const auto fail = [&](const std::string& what) {
     return Failure(Errc::kBadRequest, "endpoint '" + std::string(text.substr(0, 256)) + "': " + what +

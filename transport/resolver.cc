@@ -113,6 +113,8 @@ Resolver::Resolver(Lookup lookup, std::size_t thread_count_max)
   (void)state();
 }
 
+/// The state of this process. fork() copies the parent's without its threads, and perhaps with its lock held, so a
+/// child begins with a fresh one.
 std::shared_ptr<Resolver::State> Resolver::state() {
   // Only the first thread of a child meets an old generation. What is left of the parent's state may be locked for
   // ever, so it is abandoned as it is.

@@ -87,6 +87,7 @@ void copy_tokens(KvTensor& to, std::int64_t to_begin, const KvTensor& from, std:
   move_tokens(to, to_tokens, from, from_tokens);
 }
 
+/// In a batched layout a block is a whole sequence, so a selection is a copy of blocks.
 KvTensor select_sequences(const KvTensor& from, std::span<const std::int64_t> sequences) {
   TokenShape shape = from.shape();
   shape.batch_count = static_cast<std::int64_t>(sequences.size());

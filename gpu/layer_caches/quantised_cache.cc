@@ -49,6 +49,7 @@ Result<void> QuantisedCache::crop(std::int64_t token_count) {
   return {};
 }
 
+/// Codes are copied as they are. To decode and round them again would let a beam search wear its prompt away.
 void QuantisedCache::select(std::span<const std::int64_t> sequences) {
   for (Block& block : blocks_) {
     Block selected;

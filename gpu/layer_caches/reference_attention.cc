@@ -72,6 +72,8 @@ AttentionState attend(std::span<const float> query, std::span<const float> keys,
   return normalised(attend_partially(query, keys, values, scale));
 }
 
+/// Each output is weighted by its share of the total e^score, relative to the greater of both sums: so nothing
+/// overflows, and the order of merging does not matter but for rounding.
 AttentionState merge(const AttentionState& a, const AttentionState& b) {
   const double max = std::max(a.log_sum, b.log_sum);
   if (std::isinf(max) && max < 0) return a;  // both over no token: e^(-inf - -inf) is not a number
@@ -112,6 +114,8 @@ std::vector<AttentionState> attend_by_sequence(const SharedPrefixTree& tree, std
   return states;
 }
 
+/// Level after level, each query's state merged with that of the level. Only the last level masks: queries are never in
+/// shared pages, so on the levels above every query sees every token.
 std::vector<AttentionState> attend_by_cascade(const CascadePlan& plan, std::span<const float> queries,
                                               const PagedHead& head) {
   std::vector<AttentionState> states(queries.size() / head.head_size);

@@ -8,6 +8,8 @@ SinkCache::SinkCache(const TokenShape& shape, std::int64_t sink_count, std::int6
                      const Rotation& rotation)
     : window_(sink_count, window_tokens), rotation_(rotation), stored_(shape, window_tokens) {}
 
+/// Asked of a copy of the plan, which is a few numbers for each place: the model must know the position before it
+/// computes the keys, and the update comes after.
 std::int64_t SinkCache::next_position(std::int64_t added_count) const {
   SinkWindow next = window_;
   return next.add(added_count).first_position;

@@ -23,6 +23,7 @@ Result<KvView> StaticCache::update(const KvTensor& added) {
   return update_at(added, places);
 }
 
+/// Places are checked before anything moves: an update that does not fit adds nothing.
 Result<KvView> StaticCache::update_at(const KvTensor& added, std::span<const std::int64_t> places) {
   KV_ASSERT(!places.empty() && static_cast<std::int64_t>(places.size()) == added.token_count());
   const auto [least, greatest] = std::minmax_element(places.begin(), places.end());

@@ -93,6 +93,8 @@ QueuePair::State IbQueuePair::state() const {
   }
 }
 
+/// Both steps wait for the kernel, which on Ethernet resolves the peer's address: seconds if nobody answers. So callers
+/// do this on a thread for slow calls.
 Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path) {
   const auto checked = check_path(peer, path, limits_);
   if (!checked) return checked;

@@ -85,6 +85,8 @@ Result<DeviceWish, Failure> parse_device_wish(const std::string& text) {
   return Failure(Errc::kBadRequest, "device: '" + text + "', must be NAME or NAME@ADDRESS, such as mlx5_0@10.0.0.1");
 }
 
+/// The nearest first, then by name: memory that crosses to another processor's device costs bandwidth on the way. The
+/// order decides which device a lane is on, so it must not depend on the order in which the kernel found the cards.
 DeviceChoices choose_devices(std::span<const DeviceInfo> devices, int numa_node,
                              std::span<const std::string> configured) {
   std::vector<DeviceChoice> chosen;

@@ -37,6 +37,9 @@ Result<Found, Failure> find(Provider& provider, const std::string& name) {
 
 }  // namespace
 
+/// A device that fails is left out with its reason, and the others are used: one broken card of four must not turn RDMA
+/// off. Reasons are told even on success, since an operator
+/// wants to know which card is missing.
 Result<OpenDevices, Failure> open_devices(Provider& provider, const DevicesConfig& config) {
   std::string reasons;
   const auto add_reason = [&](const std::string& reason) {
@@ -89,6 +92,7 @@ bool is_gone(error_code error) {
   return error.category() == boost::system::system_category() && (error.value() == EIO || error.value() == ENODEV);
 }
 
+/// By the device's state at this moment: an address or a link may have come or gone since the device was opened.
 Result<Attachment, Failure> OpenDevice::attach() const {
   const auto info = device->query();
   if (!info) return Failure(info.error(), wish.device + ": " + info.error().message());
@@ -184,6 +188,8 @@ SlowCalls::SlowCalls(bool in_place, std::size_t thread_count) {
 
 SlowCalls::~SlowCalls() { finish(); }
 
+/// Calls under way are waited for, since they use what the owner destroys next; those in the queue are skipped, since a
+/// stop must not wait for a registration that nobody needs any more.
 void SlowCalls::finish() {
   is_finished_ = true;  // before join(): calls in the queue are then skipped, not made
   if (threads_) threads_->join();

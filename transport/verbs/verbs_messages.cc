@@ -130,6 +130,7 @@ void VerbsMessages::on_completion(const Completion& completion) {
   listener->on_message(*inbox);  // the last act: it may destroy this
 }
 
+/// Told once. The session ends with it: a request or an answer may be lost, and nobody can say which.
 void VerbsMessages::broke(error_code why) {
   if (is_broken_) return;
   fail();

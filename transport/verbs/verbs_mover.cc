@@ -47,6 +47,8 @@ Result<std::unique_ptr<VerbsMover>, Failure> VerbsMover::create(CompletionLoop& 
 VerbsMover::VerbsMover(CompletionLoop& loop, Clock& clock, const MoverOptions& options)
     : loop_(loop), clock_(clock), options_(options) {}
 
+/// The order: no completion comes here any more, the queue pair is destroyed, and only then is any memory let go.
+/// Until the queue pair is gone the device may write.
 VerbsMover::~VerbsMover() {
   if (!pair_) return;
   loop_.remove(pair_->number());
@@ -250,6 +252,8 @@ void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
   end(*job, job->landed == job->segment_ends.size() ? error_code() : broken_);
 }
 
+/// Only what is not posted can be stopped without breaking the queue pair, on which others move as well. What is posted
+/// runs to its end.
 void VerbsMover::stop(OwnerId owner) {
   std::vector<std::shared_ptr<Job>> stopped;
   std::erase_if(waiting_, [&](const auto& job) {
