@@ -38,8 +38,7 @@ Result<Found, Failure> find(Provider& provider, const std::string& name) {
 }  // namespace
 
 /// A device that fails is left out with its reason, and the others are used: one broken card of four must not turn RDMA
-/// off. Reasons are told even on success, since an operator
-/// wants to know which card is missing.
+/// off. Reasons are told even on success, since an operator wants to know which card is missing.
 Result<OpenDevices, Failure> open_devices(Provider& provider, const DevicesConfig& config) {
   std::string reasons;
   const auto add_reason = [&](const std::string& reason) {
