@@ -221,7 +221,7 @@ typedef struct kvs_run {
   size_t struct_size;
   int device;
   void* stream;        /* a cudaStream_t; NULL: the default stream */
-  int block_count_max; /* CUDA blocks for each component and layer; 0: as many as help */
+  int block_count_max; /* CUDA blocks of a launch, all components and layers together; 0: as many as help */
   int device_number;   /* KVS_DEVICE_NUMBER(ordinal): that device; 0: the one that holds the pages, or the thread's */
 } kvs_run;
 #define KVS_RUN_INIT \

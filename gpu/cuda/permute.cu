@@ -1,14 +1,16 @@
-// gpu/cuda/permute.cu: permute() on an NVIDIA device. What enters is a DevicePlan (gpu/device/device_plan.h) whose addresses,
-// ids, frequencies and deltas are device memory; it travels as the kernel's parameter, so that a call allocates
-// nothing.
-//   grid   x = shares of the rows, at most the caller's cap; y = (component, layer); z = the head of a tile, or the
-//          slice of long rows
+// gpu/cuda/permute.cu: permute() on an NVIDIA device. What enters is a DevicePlan (gpu/device/device_plan.h) whose
+// addresses, ids, frequencies and deltas are device memory; it travels as the kernel's parameter, so that a call
+// allocates nothing, and a graph that captures it keeps a copy.
+//   grid   x = shares of the rows; y = shares of the (component, layer) pairs; z = shares of a long row's pieces, or of
+//          a transposition's columns. x * y * z is at most the caller's cap: whatever has no block of its own is taken
+//          in turn
 //   copies are bound by HBM: two bytes of traffic for each byte moved
-// Two kernels: permute_kernel, once for each body that works thread by thread, so that copies pay no registers for
-// casts; transpose_kernel for what goes through a tile. A call launches those that its components need: mostly one.
+// One kernel, once for each body, so that copies pay no registers for casts. A call launches those that its components
+// need: mostly one. A plan of few components and layers is a type of its own, 2 KiB where any plan takes 14.
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/cuda/module_abi.h"
 #include "gpu/cuda/on_device.h"
@@ -20,67 +22,40 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Component and layer of this block, among the components that `body` moves.
-struct Share {
-  int part = 0;
-  std::int64_t layer = 0;
-};
-__device__ Share share_of(const DevicePlan& plan, DeviceBody body) {
-  const int layer_count = static_cast<int>(plan.layer_count);
-  int before = static_cast<int>(blockIdx.y) / layer_count;
-  int part = 0;
-  while (plan.parts[part].body != body || before-- > 0) ++part;
-  return {part, static_cast<int>(blockIdx.y) % layer_count};
-}
+/// The Block of gpu/device/device_body.h.
+struct CudaBlock {
+  std::int64_t index = blockIdx.x, count = gridDim.x;
+  std::int64_t share = blockIdx.y, share_count = gridDim.y;
+  int slice = static_cast<int>(blockIdx.z), slice_count = static_cast<int>(gridDim.z);
 
-__device__ device::Worker this_worker() {
-  return {static_cast<int>(threadIdx.x), kThreads, static_cast<std::int64_t>(blockIdx.x),
-          static_cast<std::int64_t>(gridDim.x), static_cast<int>(blockIdx.z), static_cast<int>(gridDim.z)};
-}
+  __device__ device::Worker worker() const {
+    return {static_cast<int>(threadIdx.x), kThreads, index, count, slice, slice_count};
+  }
+  template <class Step>
+  __device__ void together(Step step) const {
+    step(worker());
+    __syncthreads();
+  }
+  template <class Step>
+  __device__ void alone(Step step) const {
+    step(worker());
+  }
+};
 
 template <DeviceBody body, class Plan>
 __global__ void __launch_bounds__(kThreads) permute_kernel(const __grid_constant__ Plan plan) {
-  const Share share = share_of(plan, body);
-  device::move_rows<body>(plan, plan.parts[share.part], share.layer, this_worker());
+  __shared__ typename device::ScratchOf<body>::Type scratch;
+  device::run_block<body>(plan, scratch, CudaBlock{});
 }
 
-template <class T, bool kIsSimple, class Plan>
-__device__ void transpose_tiles(const Plan& plan, const Part& part, std::int64_t layer, void* memory) {
-  T* elements = static_cast<T*>(memory);
-  device::Tile tile;
-  for (tile.head = blockIdx.z; tile.head < part.heads; tile.head += gridDim.z) {
-    for (tile.row = std::int64_t{blockIdx.x} * device::kTileTokens; tile.row < plan.row_count;
-         tile.row += std::int64_t{gridDim.x} * device::kTileTokens) {
-      for (tile.feature = 0; tile.feature < part.values; tile.feature += device::kTileFeatures) {
-        device::move_tile<T, false, kIsSimple>(plan, part, layer, tile, elements, this_worker());
-        __syncthreads();
-        device::move_tile<T, true, kIsSimple>(plan, part, layer, tile, elements, this_worker());
-        __syncthreads();
-      }
-    }
-  }
-}
-
-template <DeviceBody body, class Plan>
-__global__ void __launch_bounds__(kThreads) transpose_kernel(const __grid_constant__ Plan plan) {
-  __shared__ std::uint32_t tile[device::kTileElements];
-  constexpr bool kIsSimple = body == DeviceBody::kSimpleTranspose;
-  const Share share = share_of(plan, body);
-  const Part& part = plan.parts[share.part].part;
-  switch (element_bytes(part.to.element)) {
-    case 1: return transpose_tiles<std::uint8_t, kIsSimple>(plan, part, share.layer, tile);
-    case 2: return transpose_tiles<std::uint16_t, kIsSimple>(plan, part, share.layer, tile);
-    default: return transpose_tiles<std::uint32_t, kIsSimple>(plan, part, share.layer, tile);
-  }
-}
-
+template <class Plan>
 __global__ void __launch_bounds__(kThreads)
-    keep_kernel(const __grid_constant__ DevicePlan plan, const KeepRow* rows, std::int64_t row_count) {
-  const int layer_count = static_cast<int>(plan.layer_count);
-  const int part = static_cast<int>(blockIdx.y) / layer_count;
-  device::keep_rows(plan, plan.parts[part].part, static_cast<int>(blockIdx.y) % layer_count, rows, row_count,
-                    this_worker());
+    keep_kernel(const __grid_constant__ Plan plan, const KeepRow* rows, std::int64_t row_count) {
+  __shared__ device::KeepScratch scratch;
+  device::run_keep_block(plan, rows, row_count, scratch, CudaBlock{});
 }
+
+__device__ device::Worker this_worker() { return CudaBlock{}.worker(); }
 
 /// A block of threads a stripe. (gpu/device/device_checksum.h draws the steps.)
 __global__ void __launch_bounds__(kThreads)
@@ -121,79 +96,110 @@ extern "C" int kv_cuda_checksum(const kv::DeviceChecksum* job, const void* pages
 namespace kv {
 namespace {
 
-constexpr std::int64_t kGridDepthMax = 65535;  // blocks in z; what is more they take in turn
+/// A grid's blocks, by what they share; each is what there is to share at first, and what the grid has in the end.
+struct Shares {
+  std::int64_t rows = 1;
+  std::int64_t pairs = 1;   // of component and layer
+  std::int64_t pieces = 1;  // of a row
+};
 
-/// What a block's threads take of one row, each one piece at a time.
+/// Blocks that are worth their start: of 148 processors 13 each. More share what one would else do for all of them.
+constexpr std::int64_t kBlocksEnough = 2048;
+
+/// Rows and pairs have blocks of their own as far as the cap allows; pieces, or pairs where a block does something once
+/// for all of them, only where processors would else be idle.
+dim3 grid_of(Shares shares, bool has_common_work, int block_count_max) {
+  constexpr std::int64_t kSideMax = 65535;  // of y and z
+  const auto least = [](std::int64_t a, std::int64_t b) { return a < b ? a : b; };
+  const auto at_least_one = [](std::int64_t value) { return value < 1 ? std::int64_t{1} : value; };
+  const std::int64_t most = block_count_max;
+  if (has_common_work) {
+    shares.rows = least(shares.rows, most);
+    shares.pairs = least(shares.pairs, least(most, kBlocksEnough) / shares.rows);
+    shares.pairs = least(at_least_one(shares.pairs), kSideMax);
+  } else {
+    shares.pairs = least(least(shares.pairs, most), kSideMax);
+    shares.rows = at_least_one(least(shares.rows, most / shares.pairs));
+  }
+  shares.pieces = least(shares.pieces, least(most, kBlocksEnough) / (shares.rows * shares.pairs));
+  shares.pieces = least(at_least_one(shares.pieces), kSideMax);
+  return dim3(static_cast<unsigned>(shares.rows), static_cast<unsigned>(shares.pairs),
+              static_cast<unsigned>(shares.pieces));
+}
+
+constexpr std::int64_t ceiling(std::int64_t count, std::int64_t each) { return (count + each - 1) / each; }
+
+/// Pieces of a row that one thread takes each.
 std::int64_t items_of(const DevicePart& device) {
   const Part& part = device.part;
   switch (device.body) {
-    case DeviceBody::kCast: return part.heads * ((part.values + 7) / 8);
-    case DeviceBody::kQuantise:
-      return part.heads * (part.values / part.values_per_scale) * quantise_lanes(part.values_per_scale);
+    case DeviceBody::kCast: return part.heads * device::cast_pieces(device);
+    case DeviceBody::kQuantise: return part.heads * quantise_pieces(device);
     default: return part.heads * part.to.feature.extent() * element_bytes(part.to.element) / device.vec_bytes;
   }
 }
 
-/// Rows that a block of threads takes: where a row has fewer pieces than the block has threads, several side by side,
-/// and four times that, so that what a thread does once for all rows counts little. A copy has all four under way.
-std::int64_t rows_at_once(const DevicePart& device) {
-  const std::int64_t items = items_of(device);
-  return 4 * (items < kThreads ? kThreads / items : 1);
-}
-
-/// Blocks of threads that share the rows of each (row, component, layer): whole blocks of a cache are few long rows, and
-/// a device needs some blocks for each of its processors. Not more than that, since each costs its start.
-std::int64_t slices_of(std::int64_t pieces, std::int64_t width, std::int64_t height, std::int64_t block_count_max) {
-  constexpr std::int64_t kBlocksEnough = 2048;  // of 148 processors 13 each
-  std::int64_t slices = (pieces + kThreads - 1) / kThreads;
-  if (slices > block_count_max / width) slices = block_count_max / width;
-  if (slices > kBlocksEnough / (width * height)) slices = kBlocksEnough / (width * height);
-  return slices < 1 ? 1 : slices;
-}
-
-/// Calls visit(kernel, body, rows that a block takes, if the body does not say itself).
-template <class Plan, class Visit>
-void for_each_kernel(Visit visit) {
-  visit(permute_kernel<DeviceBody::kWideCopy, Plan>, DeviceBody::kWideCopy, 1);
-  visit(permute_kernel<DeviceBody::kCopy, Plan>, DeviceBody::kCopy, 1);
-  visit(permute_kernel<DeviceBody::kCast, Plan>, DeviceBody::kCast, 1);
-  visit(permute_kernel<DeviceBody::kRotate, Plan>, DeviceBody::kRotate, 1);
-  visit(permute_kernel<DeviceBody::kQuantise, Plan>, DeviceBody::kQuantise, 1);
-  visit(transpose_kernel<DeviceBody::kSimpleTranspose, Plan>, DeviceBody::kSimpleTranspose, device::kTileTokens);
-  visit(transpose_kernel<DeviceBody::kTranspose, Plan>, DeviceBody::kTranspose, device::kTileTokens);
-}
-
-/// One launch for each kind of body that the plan's components need.
-template <class Plan>
-cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
-  cudaError_t status = cudaSuccess;
-  const auto launch = [&](auto kernel, DeviceBody body, std::int64_t rows_each) {
-    const bool is_transpose = body == DeviceBody::kTranspose || body == DeviceBody::kSimpleTranspose;
-    const bool is_copy = body == DeviceBody::kWideCopy || body == DeviceBody::kCopy;
-    int parts = 0;
-    std::int64_t pieces = 1;  // of the longest row
-    std::int64_t heads = 1;   // a transposition has a tile for each; the others take them as they take vectors
-    for (int i = 0; i < plan.part_count; ++i) {
-      if (plan.parts[i].body != body) continue;
-      if (!is_transpose && body != DeviceBody::kRotate) {  // the component with the widest rows decides
-        const std::int64_t rows = rows_at_once(plan.parts[i]);
-        if (is_copy && items_of(plan.parts[i]) > pieces) pieces = items_of(plan.parts[i]);
-        if (parts == 0 || rows < rows_each) rows_each = rows;
-      }
-      ++parts;
-      if (is_transpose && plan.parts[i].part.heads > heads) heads = plan.parts[i].part.heads;
+/// What the blocks of a launch can share, as the component with the longest rows has it.
+template <DeviceBody body, class Plan>
+Shares shares_of(const Plan& plan) {
+  Shares shares;
+  shares.pairs = plan.part_count * plan.layer_count;
+  for (int i = 0; i < plan.part_count; ++i) {
+    const DevicePart& device = plan.parts[i];
+    std::int64_t rows_each = 0, pieces = 1;
+    if constexpr (body == DeviceBody::kTranspose) {
+      rows_each = 64 / element_bytes(device.part.to.element);
+      pieces = ceiling(device.part.heads * device.part.values, device::kTileColumns);
+    } else if constexpr (body == DeviceBody::kRotate) {
+      rows_each = device::turn_rows_at_once(plan.operation.rotation);
+    } else {
+      // Where a row has fewer pieces than the block has threads, several side by side; four times that, so that what a
+      // thread does once for all rows counts little. A copy has all four under way.
+      const std::int64_t items = items_of(device);
+      rows_each = 4 * (items < kThreads ? kThreads / items : 1);
+      if (body == DeviceBody::kWideCopy || body == DeviceBody::kCopy) pieces = ceiling(items, kThreads);
     }
-    if (parts == 0 || status != cudaSuccess) return;
-    const std::int64_t wanted = (plan.row_count + rows_each - 1) / rows_each;
-    const std::int64_t width = wanted < block_count_max ? wanted : block_count_max;
-    const std::int64_t height = parts * plan.layer_count;
-    const std::int64_t depth = is_transpose ? heads : slices_of(pieces, width, height, block_count_max);
-    const dim3 grid(static_cast<unsigned>(width), static_cast<unsigned>(height),
-                    static_cast<unsigned>(depth < kGridDepthMax ? depth : kGridDepthMax));
-    status = launch_kernel(kernel, grid, kThreads, stream, plan);
-  };
-  for_each_kernel<Plan>(launch);
-  return status;
+    const std::int64_t rows = ceiling(plan.row_count, rows_each);
+    if (rows > shares.rows) shares.rows = rows;
+    if (pieces > shares.pieces) shares.pieces = pieces;
+  }
+  return shares;
+}
+
+template <DeviceBody body, class Plan>
+cudaError_t launch_plan(const Plan& plan, void* stream, int block_count_max) {
+  const dim3 grid = grid_of(shares_of<body>(plan), body == DeviceBody::kRotate, block_count_max);
+  return launch_kernel(permute_kernel<body, Plan>, grid, kThreads, stream, plan);
+}
+
+template <DeviceBody body>
+cudaError_t launch_body(const DevicePlan& plan, void* stream, int block_count_max) {
+  bool is_needed = false;
+  for (int i = 0; i < plan.part_count; ++i) is_needed = is_needed || plan.parts[i].body == body;
+  if (!is_needed) return cudaSuccess;
+  if (plan.verdicts) return launch_plan<body>(plan_of_body<VerifiedDevicePlan>(plan, body), stream, block_count_max);
+  if (fits<SmallDevicePlan>(plan, body))
+    return launch_plan<body>(plan_of_body<SmallDevicePlan>(plan, body), stream, block_count_max);
+  return launch_plan<body>(plan_of_body<DevicePlan>(plan, body), stream, block_count_max);
+}
+
+/// Calls visit(std::integral_constant) of each body.
+template <class Visit>
+void for_each_body(Visit visit) {
+  visit(std::integral_constant<DeviceBody, DeviceBody::kWideCopy>());
+  visit(std::integral_constant<DeviceBody, DeviceBody::kCopy>());
+  visit(std::integral_constant<DeviceBody, DeviceBody::kCast>());
+  visit(std::integral_constant<DeviceBody, DeviceBody::kRotate>());
+  visit(std::integral_constant<DeviceBody, DeviceBody::kQuantise>());
+  visit(std::integral_constant<DeviceBody, DeviceBody::kTranspose>());
+}
+
+template <class Plan>
+cudaError_t launch_keep(const Plan& plan, const KeepRow* rows, std::int64_t row_count, void* stream,
+                        int block_count_max) {
+  const Shares shares{ceiling(row_count, device::kKeepRows), plan.part_count * plan.layer_count, 1};
+  return launch_kernel(keep_kernel<Plan>, grid_of(shares, true, block_count_max), kThreads, stream, plan, rows,
+                       row_count);
 }
 
 }  // namespace
@@ -201,13 +207,17 @@ cudaError_t launch_bodies(const Plan& plan, void* stream, int block_count_max) {
 
 extern "C" int kv_cuda_warm_up() {
   cudaError_t status = cudaSuccess;
-  const auto ask = [&](auto kernel, auto...) {
+  const auto ask = [&](auto kernel) {
     cudaFuncAttributes attributes = {};  // asking for them loads the kernel
     if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, kernel);
   };
-  kv::for_each_kernel<kv::DevicePlan>(ask);
-  kv::for_each_kernel<kv::VerifiedDevicePlan>(ask);
-  ask(kv::keep_kernel);
+  kv::for_each_body([&](auto body) {
+    ask(kv::permute_kernel<body.value, kv::SmallDevicePlan>);
+    ask(kv::permute_kernel<body.value, kv::DevicePlan>);
+    ask(kv::permute_kernel<body.value, kv::VerifiedDevicePlan>);
+  });
+  ask(kv::keep_kernel<kv::SmallDevicePlan>);
+  ask(kv::keep_kernel<kv::DevicePlan>);
   ask(kv::checksum_kernel);
   return kv::own_status(status);
 }
@@ -216,8 +226,11 @@ extern "C" int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int blo
   if (plan->row_count == 0) return cudaSuccess;
   const kv::OnDevice on_device(kv::device_of(*plan));
   if (on_device.status != cudaSuccess) return on_device.status;
-  if (plan->verdicts) return kv::launch_bodies(kv::VerifiedDevicePlan{*plan}, stream, block_count_max);
-  return kv::launch_bodies(*plan, stream, block_count_max);
+  cudaError_t status = cudaSuccess;
+  kv::for_each_body([&](auto body) {
+    if (status == cudaSuccess) status = kv::launch_body<body.value>(*plan, stream, block_count_max);
+  });
+  return status;
 }
 
 extern "C" int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count,
@@ -225,7 +238,10 @@ extern "C" int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRo
   if (row_count == 0) return cudaSuccess;
   const kv::OnDevice on_device(kv::device_of(*plan));
   if (on_device.status != cudaSuccess) return on_device.status;
-  const dim3 grid(static_cast<unsigned>(row_count < block_count_max ? row_count : block_count_max),
-                  static_cast<unsigned>(plan->part_count * plan->layer_count));
-  return kv::launch_kernel(kv::keep_kernel, grid, kv::kThreads, stream, *plan, rows, row_count);
+  const auto body = plan->parts[0].body;  // all parts have the same
+  if (kv::fits<kv::SmallDevicePlan>(*plan, body)) {
+    return kv::launch_keep(kv::plan_of_body<kv::SmallDevicePlan>(*plan, body), rows, row_count, stream,
+                           block_count_max);
+  }
+  return kv::launch_keep(*plan, rows, row_count, stream, block_count_max);
 }

@@ -106,7 +106,7 @@ Result<void> CudaModule::scatter_kept(const BoundLayout& cache, std::span<const 
                                       const BoundLayout& source, void* stream, int block_count_max) const {
   const auto plan = make_keep_plan(cache, source);
   if (!plan) return plan.error();
-  for (const DevicePlan& launch : make_device_plans(*plan)) {
+  for (const DevicePlan& launch : make_device_keep_plans(*plan)) {
     const auto launched = check(functions_->scatter_kept(&launch, rows.data(), static_cast<std::int64_t>(rows.size()),
                                                          stream, block_count_max));
     if (!launched) return launched.error();

@@ -36,8 +36,8 @@ class CudaModule {
   /// Loads all kernels on the thread's device now: else each one's first call takes milliseconds longer.
   Result<void> warm_up() const;
 
-  /// permute() enqueued on `stream` (a cudaStream_t), one launch for each kind of body, at most `block_count_max`
-  /// blocks for each component and layer. The memory behind the layouts, the ids of the rows, frequencies and deltas
+  /// permute() enqueued on `stream` (a cudaStream_t), one launch for each kind of body, each of at most
+  /// `block_count_max` blocks, over all components and layers. The memory behind the layouts, the ids of the rows, frequencies and deltas
   /// are the device's or page-locked, and stay until the stream has passed. All is of the pages' device, which need not
   /// be the thread's: the stream too, of which null is that device's default one. Nothing is allocated on the device
   /// and nothing waited for. A slot beyond the cache is skipped: only the device knows it. Errors: kMismatch as

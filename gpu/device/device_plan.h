@@ -11,38 +11,57 @@
 namespace kv {
 
 /// Of DevicePlan and the functions of gpu/cuda/module_abi.h: a module built for another one is refused.
-inline constexpr int kDeviceAbiVersion = 7;
+inline constexpr int kDeviceAbiVersion = 8;
 
 /// How a component is moved (gpu/device/device_body.h has the bodies).
 enum class DeviceBody : std::uint8_t {
-  kWideCopy,         ///< Vectors of 16 bytes, and slots found without a division: what nearly every call is.
-  kCopy,             ///< Vectors of vec_bytes that are contiguous on both sides.
-  kSimpleTranspose,  ///< Tokens are neighbours on one side, features on the other: through a tile in shared memory.
-  kTranspose,        ///< The same where slots need a division.
-  kCast,             ///< Cast or dequantise: a thread takes eight values.
-  kRotate,           ///< A thread takes a pair.
-  kQuantise,         ///< Neighbouring threads take a group that shares a scale, eight values each.
+  kWideCopy,   ///< Vectors of 16 bytes, and slots found without a division: what nearly every call is.
+  kCopy,       ///< Vectors of vec_bytes that are contiguous on both sides.
+  kTranspose,  ///< Tokens are neighbours on one side, features on the other: through a tile in shared memory. Casts
+               ///< too.
+  kCast,       ///< Cast or dequantise: a thread takes up to sixteen values of a head.
+  kRotate,     ///< A thread takes eight pairs; the angles of a row are formed once, for all heads and layers.
+  kQuantise,   ///< Neighbouring threads take a group that shares a scale, up to sixteen values each.
 };
 
-/// Threads that take a group of kQuantise: a power of two, at most a warp, that has eight values for each.
+/// Values that a thread of kCast, kRotate or kQuantise has in registers at once.
+inline constexpr int kHeldValues = 16;
+
+/// Threads that take a group of kQuantise: a power of two, at most a warp. Each has up to kHeldValues in registers; a
+/// group of sixteen values has two threads, so that neighbours still read neighbouring bytes.
 constexpr int quantise_lane_shift(std::int64_t values_per_scale) {
+  const std::int64_t each = values_per_scale <= kHeldValues ? kHeldValues / 2 : kHeldValues;
   int shift = 0;
-  while (shift < 5 && (8 << shift) < values_per_scale) ++shift;
+  while (shift < 5 && (each << shift) < values_per_scale) ++shift;
   return shift;
 }
 constexpr int quantise_lanes(std::int64_t values_per_scale) { return 1 << quantise_lane_shift(values_per_scale); }
 
-inline constexpr int kDeviceBasesMax =
-    1024;  ///< Pointers that travel with a launch: 8 KiB of its 32 KiB of parameters.
+inline constexpr int kDeviceBasesMax = 1024;  ///< Pointers that travel with a launch: 8 KiB of its parameters.
 
 struct DevicePart {
   Part part;
   DeviceBody body = DeviceBody::kCopy;
-  int vec_bytes =
-      1;  ///< kCopy: 16, 8, 4, 2 or 1. kCast, kQuantise: 16 if eight values are one access on both sides, else 1.
+  /// kCopy: 16, 8, 4, 2 or 1. Of the others: what eight values (16) or four (4) are one access for on both sides, or 1.
+  int vec_bytes = 1;
+  /// kCast: accesses of a thread, evenly spread over a head's row. kQuantise: groups, the same way.
+  int access_count = 1;
+  /// How threads of a warp lie in a row of pieces and over rows: 2^span_shift pieces side by side, then the same pieces
+  /// of 2^row_shift rows, so that both sides' 32-byte sectors are whole. 0: pieces first, all of them.
+  int span_shift = 0;
+  int row_shift = 0;
+  bool has_wide_to = false;  ///< kTranspose: 16 bytes side by side on that side are one access.
+  bool has_wide_from = false;
 };
 
-struct DevicePlan {
+/// Pieces of a head's row in kQuantise: a thread of a group each.
+constexpr std::int64_t quantise_pieces(const DevicePart& device) {
+  const std::int64_t groups = device.part.values / device.part.values_per_scale;
+  return groups / device.access_count * quantise_lanes(device.part.values_per_scale);
+}
+
+/// What a launch needs besides its components and their addresses.
+struct DevicePlanHead {
   Rows to_rows;
   Rows from_rows;
   std::int64_t row_count = 0;
@@ -54,21 +73,53 @@ struct DevicePlan {
   std::int64_t from_slot_count = 0;
   int to_shift = -1;  ///< log2 of block_tokens, or -1: a division costs as much as the copy of a vector.
   int from_shift = -1;
+  int to_rows_shift = 0;  ///< log2 of the tokens of a block that an id names; 0 for other ids; -1: a division.
+  int from_rows_shift = 0;
   const std::uint32_t* verdicts = nullptr;  ///< Of each source block: 0, or its rows are skipped. Null: none is.
   int to_width = 0;                         ///< Components a layer in to_bases.
   int from_width = 0;
   int part_count = 0;
-  DevicePart parts[kRoleCount];
-  Operation operation;
-  std::byte* bases[kDeviceBasesMax];  ///< [layer][component] of `to`, then of `from`.
+  Operation operation = Operation();
+};
 
+/// A launch. It travels as the kernel's parameter: nothing is allocated, and a graph that captures it keeps a copy. The
+/// driver copies all of it for each launch, so that the launches of a few layers take a smaller one.
+template <int kParts, int kBases>
+struct DevicePlanOf : DevicePlanHead {
+  static constexpr int kPartsMax = kParts;
+  static constexpr int kBasesMax = kBases;
   static constexpr bool kHasVerdicts = false;  ///< Of the type that a body is compiled for: the test costs registers.
+
+  DevicePart parts[kParts];
+  std::byte* bases[kBases];  ///< [layer][component] of `to`, then of `from`.
 
   constexpr std::byte* to_base(std::int64_t layer, int component) const { return bases[layer * to_width + component]; }
   constexpr std::byte* from_base(std::int64_t layer, int component) const {
     return bases[layer_count * to_width + layer * from_width + component];
   }
 };
+using DevicePlan = DevicePlanOf<kRoleCount, kDeviceBasesMax>;
+using SmallDevicePlan = DevicePlanOf<3, 144>;  ///< K, V and one more, of 36 layers with two components a side.
+
+/// The plan of `body`'s parts alone, for a launch. Requires that they fit.
+template <class Small>
+Small plan_of_body(const DevicePlan& plan, DeviceBody body) {
+  Small small{};
+  static_cast<DevicePlanHead&>(small) = plan;
+  small.part_count = 0;
+  for (int i = 0; i < plan.part_count; ++i) {
+    if (plan.parts[i].body == body) small.parts[small.part_count++] = plan.parts[i];
+  }
+  const std::int64_t base_count = plan.layer_count * (plan.to_width + plan.from_width);
+  for (std::int64_t i = 0; i < base_count; ++i) small.bases[i] = plan.bases[i];
+  return small;
+}
+template <class Small>
+bool fits(const DevicePlan& plan, DeviceBody body) {
+  int part_count = 0;
+  for (int i = 0; i < plan.part_count; ++i) part_count += plan.parts[i].body == body ? 1 : 0;
+  return part_count <= Small::kPartsMax && plan.layer_count * (plan.to_width + plan.from_width) <= Small::kBasesMax;
+}
 
 /// A plan whose verdicts count.
 struct VerifiedDevicePlan : DevicePlan {
@@ -78,5 +129,7 @@ struct VerifiedDevicePlan : DevicePlan {
 /// The launches that carry out `plan`: one, unless its layers need more than kDeviceBasesMax pointers.
 /// `vec_bytes_max` narrows the accesses, for tests: the result must not depend on it.
 std::vector<DevicePlan> make_device_plans(const PermutePlan& plan, int vec_bytes_max = 16);
+/// The same for rows of a compressed cache (make_keep_plan()).
+std::vector<DevicePlan> make_device_keep_plans(const PermutePlan& plan, int vec_bytes_max = 16);
 
 }  // namespace kv

@@ -115,8 +115,15 @@ struct Table {
                  ? 0.0
                  : 100.0 * static_cast<double>(count.bytes) / (32.0 * static_cast<double>(count.sectors));
     };
+    // Each sector once: what is fetched and written if the caches keep it while neighbours ask for the rest of it.
+    const auto of_memory = [](const Count& count, unsigned long long sectors) {
+      return sectors == 0
+                 ? 0.0
+                 : std::min(100.0, 100.0 * static_cast<double>(count.bytes) / (32.0 * static_cast<double>(sectors)));
+    };
     const double moved = static_cast<double>(t.loads.bytes + t.stores.bytes) / 32;
-    std::printf("| %s | %.0f, %.0f %% | %.0f | %.2f | %llu | %llu |\n", name.c_str(), share(t.loads), share(t.stores),
+    std::printf("| %s | %.0f, %.0f %% | %.0f, %.0f %% | %.0f | %.2f | %llu | %llu |\n", name.c_str(), share(t.loads),
+                share(t.stores), of_memory(t.loads, t.loaded_sectors), of_memory(t.stores, t.stored_sectors),
                 32.0 * static_cast<double>(t.warp_instructions) / moved,
                 t.shared.lines == 0 ? 1.0 : static_cast<double>(t.shared.sectors) / static_cast<double>(t.shared.lines),
                 t.local_accesses, t.blocks);

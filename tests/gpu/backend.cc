@@ -102,17 +102,11 @@ class EmulatedBackend final : public Backend {
   Result<void> scatter_kept(TestCache& cache, std::span<const KeepRow> rows, TestCache& source) override {
     const auto plan = make_keep_plan(cache.bound(), source.bound());
     if (!plan) return plan.error();
-    for (const DevicePlan& launch : make_device_plans(*plan, vec_bytes_max_)) {
-      for (int i = 0; i < launch.part_count; ++i) {
-        for (std::int64_t layer = 0; layer < launch.layer_count; ++layer) {
-          for (std::int64_t block = 0; block < blocks_; ++block) {
-            for_each_thread(block, [&](const device::Worker& worker) {
-              device::keep_rows(launch, launch.parts[i].part, layer, rows.data(),
-                                static_cast<std::int64_t>(rows.size()), worker);
-            });
-          }
-        }
-      }
+    for (const DevicePlan& launch : make_device_keep_plans(*plan, vec_bytes_max_)) {
+      const auto scratch = std::make_unique<device::KeepScratch>();
+      for_each_block([&](const EmulatedBlock& block) {
+        device::run_keep_block(launch, rows.data(), static_cast<std::int64_t>(rows.size()), *scratch, block);
+      });
     }
     return {};
   }
@@ -182,73 +176,69 @@ class EmulatedBackend final : public Backend {
     }
   }
 
-  void run(const DevicePlan& launch) {
-    if (launch.verdicts) return run_parts(VerifiedDevicePlan{launch});
-    run_parts(launch);
-  }
-  template <class Plan>
-  void run_parts(const Plan& launch) {
-    for (int i = 0; i < launch.part_count; ++i) {
-      for (std::int64_t layer = 0; layer < launch.layer_count; ++layer) run(launch, launch.parts[i], layer);
+  /// A block of threads that take their turns: each goes through a step whole before the next one begins it.
+  struct EmulatedBlock {
+    int thread_count = 1;
+    std::int64_t index = 0, count = 1;
+    std::int64_t share = 0, share_count = 1;
+    int slice = 0, slice_count = 1;
+
+    template <class Step>
+    void together(Step step) const {
+      for (int thread = 0; thread < thread_count; ++thread)
+        step(device::Worker{thread, thread_count, index, count, slice, slice_count});
+    }
+    template <class Step>
+    void alone(Step step) const {
+      together(step);
+    }
+  };
+  /// A grid has fewer blocks than there are (component, layer) pairs, so that each takes several.
+  template <class Visit>
+  void for_each_block(Visit visit) const {
+    constexpr std::int64_t kShares = 2;
+    for (std::int64_t share = 0; share < kShares; ++share) {
+      for (int slice = 0; slice < slices_; ++slice) {
+        for (std::int64_t block = 0; block < blocks_; ++block)
+          visit(EmulatedBlock{threads_, block, blocks_, share, kShares, slice, slices_});
+      }
     }
   }
-
-  template <class Plan>
-  void run(const Plan& plan, const DevicePart& part, std::int64_t layer) {
-    switch (part.body) {
-      case DeviceBody::kWideCopy: return run_threads<DeviceBody::kWideCopy>(plan, part, layer);
-      case DeviceBody::kCopy: return run_threads<DeviceBody::kCopy>(plan, part, layer);
-      case DeviceBody::kCast: return run_threads<DeviceBody::kCast>(plan, part, layer);
-      case DeviceBody::kRotate: return run_threads<DeviceBody::kRotate>(plan, part, layer);
-      case DeviceBody::kQuantise: return run_threads<DeviceBody::kQuantise>(plan, part, layer);
-      case DeviceBody::kSimpleTranspose: return run_transposition<true>(plan, part.part, layer);
-      case DeviceBody::kTranspose: return run_transposition<false>(plan, part.part, layer);
-    }
-  }
-
-  template <bool kIsSimple, class Plan>
-  void run_transposition(const Plan& plan, const Part& part, std::int64_t layer) {
-    switch (element_bytes(part.to.element)) {
-      case 1: return run_tiles<std::uint8_t, kIsSimple>(plan, part, layer);
-      case 2: return run_tiles<std::uint16_t, kIsSimple>(plan, part, layer);
-      default: return run_tiles<std::uint32_t, kIsSimple>(plan, part, layer);
-    }
-  }
-
   template <class Visit>
   void for_each_thread(std::int64_t block, Visit visit) const {
     for (int thread = 0; thread < threads_; ++thread) visit(device::Worker{thread, threads_, block, blocks_});
   }
 
-  template <DeviceBody body, class Plan>
-  void run_threads(const Plan& plan, const DevicePart& part, std::int64_t layer) {
-    constexpr bool kIsCopy = body == DeviceBody::kWideCopy || body == DeviceBody::kCopy;
-    for (int slice = 0; slice < (kIsCopy ? slices_ : 1); ++slice) {
-      for (std::int64_t block = 0; block < blocks_; ++block) {
-        for_each_thread(block, [&](device::Worker worker) {
-          if (kIsCopy) worker.slice = slice, worker.slice_count = slices_;
-          device::move_rows<body>(plan, part, layer, worker);
-        });
-      }
-    }
+  void run(const DevicePlan& launch) {
+    if (launch.verdicts) return run_bodies<VerifiedDevicePlan>(launch);
+    run_bodies<DevicePlan>(launch);
   }
-
-  template <class T, bool kIsSimple, class Plan>
-  void run_tiles(const Plan& plan, const Part& part, std::int64_t layer) {
-    std::vector<T> elements(device::kTileElements);
-    for (std::int64_t row = 0; row < plan.row_count; row += device::kTileTokens) {
-      for (std::int64_t head = 0; head < part.heads; ++head) {
-        for (std::int64_t feature = 0; feature < part.values; feature += device::kTileFeatures) {
-          const device::Tile tile{row, head, feature};
-          for_each_thread(0, [&](const device::Worker& worker) {
-            device::move_tile<T, false, kIsSimple>(plan, part, layer, tile, elements.data(), worker);
-          });
-          for_each_thread(0, [&](const device::Worker& worker) {
-            device::move_tile<T, true, kIsSimple>(plan, part, layer, tile, elements.data(), worker);
-          });
-        }
-      }
-    }
+  template <class Plan>
+  void run_bodies(const DevicePlan& launch) {
+    run_body<DeviceBody::kWideCopy, Plan>(launch);
+    run_body<DeviceBody::kCopy, Plan>(launch);
+    run_body<DeviceBody::kTranspose, Plan>(launch);
+    run_body<DeviceBody::kCast, Plan>(launch);
+    run_body<DeviceBody::kRotate, Plan>(launch);
+    run_body<DeviceBody::kQuantise, Plan>(launch);
+  }
+  template <DeviceBody body, class Plan>
+  void run_body(const DevicePlan& launch) {
+    const auto run = [&](const auto& plan) {
+      if (plan.part_count == 0) return;
+      const auto scratch = std::make_unique<typename device::ScratchOf<body>::Type>();
+      // Only copies and transpositions have slices; others would do each piece again.
+      constexpr bool kHasSlices =
+          body == DeviceBody::kWideCopy || body == DeviceBody::kCopy || body == DeviceBody::kTranspose;
+      for_each_block([&](EmulatedBlock block) {
+        if (!kHasSlices && block.slice > 0) return;
+        if (!kHasSlices) block.slice_count = 1;
+        device::run_block<body>(plan, *scratch, block);
+      });
+    };
+    if (!Plan::kHasVerdicts && fits<SmallDevicePlan>(launch, body))
+      return run(plan_of_body<SmallDevicePlan>(launch, body));
+    run(plan_of_body<Plan>(launch, body));
   }
 
   std::string name_;

@@ -45,7 +45,7 @@ TEST_F(DevicePlanTest, PackedKeysMoveInVectorsAndTransposedValuesThroughTiles) {
   const TestCache rows(dense_rows(cache.layout(), 32));
   const DevicePlan plan = plans(cache, rows, Rows::slots(slots_.data()), 32).at(0);
   EXPECT_EQ(plan.parts[0].body, DeviceBody::kWideCopy);
-  EXPECT_EQ(plan.parts[1].body, DeviceBody::kSimpleTranspose);
+  EXPECT_EQ(plan.parts[1].body, DeviceBody::kTranspose);
   const TestCache fours(tiled_by_four(shape()).value());
   EXPECT_EQ(plans(fours, rows, Rows::slots(slots_.data()), 32).at(0).parts[0].body, DeviceBody::kTranspose);
   const TestCache odd(layouts::x_packed(shape(17)).value());
@@ -111,7 +111,7 @@ TEST(DeviceValuesTest, FourBitNumbersAreThoseOfTheGeneralForm) {
 
 TEST_F(DevicePlanTest, GroupsOfAScaleAreTakenByNeighboursOfOneWarp) {
   const std::array<std::array<std::int64_t, 2>, 8> lanes = {
-      {{1, 1}, {8, 1}, {9, 2}, {16, 2}, {72, 16}, {128, 16}, {256, 32}, {4096, 32}}};
+      {{1, 1}, {8, 1}, {9, 2}, {16, 2}, {72, 8}, {128, 8}, {256, 16}, {4096, 32}}};
   for (const auto& [values, count] : lanes) EXPECT_EQ(quantise_lanes(values), count) << values;
   const TestCache codes(layouts::nvfp4(shape(), layouts::ScaleOrder::kLinear).value());
   const TestCache rows(dense_rows(layouts::nhd(shape()).value(), 32));
