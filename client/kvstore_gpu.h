@@ -193,7 +193,7 @@ enum { /* how a dynamic scale follows from the largest magnitude */
        KVS_SCALE_NVFP4 = 4,
        KVS_SCALE_TOKEN_HEAD = 5
 };
-enum { KVS_NEOX, KVS_GPTJ }; /* pairs (i, i + R/2), or (2i, 2i + 1) */
+enum { KVS_NEOX = 1, KVS_GPTJ = 2 }; /* pairs (i, i + R/2), or (2i, 2i + 1). No default: 0 is an error */
 
 typedef struct kvs_operation {
   size_t struct_size;
@@ -203,7 +203,7 @@ typedef struct kvs_operation {
   const float* to_scale;
   int scale_rule;     /* KVS_SCALE_* */
   float global_scale; /* NVFP4's, on the dequantising side; 0: 1 */
-  int rope_style;
+  int rope_style;            /* KVS_ROTATE: KVS_NEOX or KVS_GPTJ */
   int64_t rotary_size;       /* R: so many features turn */
   const double* frequencies; /* [R / 2] radians a position */
   size_t frequency_count;

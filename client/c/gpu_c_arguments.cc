@@ -11,7 +11,7 @@ namespace {
 
 static_assert(KVS_ROTATE == static_cast<int>(Operation::Kind::kRotate));
 static_assert(KVS_SCALE_NVFP4 == static_cast<int>(ScaleRule::kNvfp4));
-static_assert(KVS_GPTJ == static_cast<int>(RopeStyle::kGptj));
+static_assert(KVS_NEOX - 1 == static_cast<int>(RopeStyle::kNeox) && KVS_GPTJ - 1 == static_cast<int>(RopeStyle::kGptj));
 static_assert(KVS_ROWS_BLOCKS64 == static_cast<int>(Rows::Kind::kBlocks64));
 
 /// The CUDA module, looked for once and never unloaded: CUDA may be gone before the process's last destructors run.
@@ -87,7 +87,8 @@ int read_rotation(const kvs_operation& from, std::int64_t row_count, Rotation* r
   if (from.deltas != nullptr && from.delta_count < static_cast<std::uint64_t>(row_count)) {
     return fail_value("operation: delta_count", static_cast<std::int64_t>(from.delta_count), "one for each row");
   }
-  *rotation = {static_cast<RopeStyle>(from.rope_style), from.rotary_size, from.frequencies, from.deltas, from.delta};
+  *rotation = {static_cast<RopeStyle>(from.rope_style - 1), from.rotary_size, from.frequencies, from.deltas,
+               from.delta};
   return KVS_OK;
 }
 

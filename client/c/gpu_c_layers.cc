@@ -53,8 +53,8 @@ int make_sink(const kvs_layer_options& from, kvs_layer* layer) {
                       "half of rotary_size");
   }
   layer->frequencies.assign(from.frequencies, from.frequencies + from.frequency_count);
-  const Rotation rotation{static_cast<RopeStyle>(from.rope_style), from.rotary_size, layer->frequencies.data(), nullptr,
-                          0};
+  const Rotation rotation{static_cast<RopeStyle>(from.rope_style - 1), from.rotary_size, layer->frequencies.data(),
+                          nullptr, 0};
   auto sink = std::make_unique<SinkCache>(layer->shape, from.sink_tokens, from.token_capacity, rotation);
   layer->sink = sink.get();
   layer->cache = std::move(sink);

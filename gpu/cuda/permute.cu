@@ -163,6 +163,8 @@ Shares shares_of(const Plan& plan) {
     if (rows > shares.rows) shares.rows = rows;
     if (pieces > shares.pieces) shares.pieces = pieces;
   }
+  // Of large calls a block takes twice as many, since its start costs as much as a row.
+  if (shares.rows * shares.pairs > 4 * kBlocksEnough) shares.rows = ceiling(shares.rows, 2);
   return shares;
 }
 

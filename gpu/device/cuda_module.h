@@ -37,11 +37,11 @@ class CudaModule {
   Result<void> warm_up() const;
 
   /// permute() enqueued on `stream` (a cudaStream_t), one launch for each kind of body, each of at most
-  /// `block_count_max` blocks, over all components and layers. The memory behind the layouts, the ids of the rows, frequencies and deltas
-  /// are the device's or page-locked, and stay until the stream has passed. All is of the pages' device, which need not
-  /// be the thread's: the stream too, of which null is that device's default one. Nothing is allocated on the device
-  /// and nothing waited for. A slot beyond the cache is skipped: only the device knows it. Errors: kMismatch as
-  /// permute() has it; CUDA's own, if the launch failed.
+  /// `block_count_max` blocks, over all components and layers. The memory behind the layouts, the ids of the rows,
+  /// frequencies and deltas are the device's or page-locked, and stay until the stream has passed. All is of the pages'
+  /// device, which need not be the thread's: the stream too, of which null is that device's default one. Nothing is
+  /// allocated on the device and nothing waited for. A slot beyond the cache is skipped: only the device knows it.
+  /// Errors: kMismatch as permute() has it; CUDA's own, if the launch failed.
   Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                        std::int64_t row_count, const Operation& operation, void* stream,
                        int block_count_max = kBlockCountMax) const;

@@ -104,7 +104,11 @@ constexpr void quantise_group(const Plan& plan, const Part& part, const HeadRow&
   const float kept = write_scale(plan, part, rows, group, lane, largest);
   is_plain = is_plain && kept == kept;
   const auto store_some = [&](std::uint32_t i, float* some, bool is_some_plain) {
-    for (int k = 0; k < kWidth; ++k) some[k] = divide_by_scale(some[k], kept);
+    if (kept == 0.0F) {  // as divide_by_scale() has it; all of a group
+      for (int k = 0; k < kWidth; ++k) some[k] = 0.0F;
+    } else {
+      for (int k = 0; k < kWidth; ++k) some[k] /= kept;
+    }
     const std::uint32_t at = part.to.element == Element::kE2M1x2 ? i / 2 : i;
     store_values<kWidth>(part.to.element, rows.to + axis_offset(part.to.feature, at), some, is_some_plain);
   };

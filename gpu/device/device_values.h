@@ -45,11 +45,11 @@ constexpr void store(std::byte* at, T value) {
 
 /// What encode_small() gives for kE2M1Format, of which a device does sixteen for each 8 bytes of a target. The sum of
 /// the magnitude and 2^22, 2^23 or 2^24 is rounded, to even, at the last bit that the code has for such a magnitude.
-constexpr std::uint32_t encode_e2m1(float value) {
+constexpr std::uint32_t encode_e2m1(float value, bool is_plain = false) {
   constexpr std::uint32_t kOne = 0x3F800000, kSix = 0x40C00000, kToRounder = 0x0B000000;
   const auto bits = std::bit_cast<std::uint32_t>(value);
   std::uint32_t magnitude = bits & 0x7FFFFFFF;
-  const std::uint32_t sign = magnitude > 0x7F800000 ? 0 : bits >> 28 & 8;  // NaN is 6, without a sign
+  const std::uint32_t sign = !is_plain && magnitude > 0x7F800000 ? 0 : bits >> 28 & 8;  // NaN is 6, without a sign
   magnitude = magnitude < kSix ? magnitude : kSix;
   std::uint32_t exponent = magnitude & 0x7F800000;  // of a number below 1 the code has the bits that one of 1 has
   exponent = exponent > kOne ? exponent : kOne;
@@ -326,7 +326,11 @@ constexpr void store_values(Element element, std::byte* at, const float* values,
     store(at, vec);
   } else if (element == Element::kE2M1x2) {
     std::uint32_t word = 0;
-    for (int i = 0; i < kCount; ++i) word |= encode_e2m1(values[i]) << (4 * i);
+    if (is_plain) {
+      for (int i = 0; i < kCount; ++i) word |= encode_e2m1(values[i], true) << (4 * i);
+    } else {
+      for (int i = 0; i < kCount; ++i) word |= encode_e2m1(values[i]) << (4 * i);
+    }
     if constexpr (kCount == 8) {
       store(at, word);
     } else {

@@ -266,12 +266,14 @@ static void operations(void) {
   kvs_cache* to = make_rows(turned, KVS_FP32, &key, 2, 4, NULL);
   kvs_operation turn = KVS_OPERATION_INIT;
   turn.kind = KVS_ROTATE;
-  turn.rope_style = KVS_GPTJ;
   turn.rotary_size = 2;
   turn.frequencies = frequencies;
   turn.frequency_count = 1;
   turn.deltas = deltas;
   turn.delta_count = 2;
+  CHECK(kvs_scatter(to, &rows, from, 2, &turn, NULL) == KVS_BAD_REQUEST); /* which pairs turn has no default */
+  CHECK(strstr(kvs_last_error(), "KVS_NEOX or KVS_GPTJ") != NULL);
+  turn.rope_style = KVS_GPTJ;
   CHECK(kvs_scatter(to, &rows, from, 2, &turn, NULL) == KVS_OK);
   CHECK(memcmp(turned[0], keys[0], sizeof keys[0]) == 0);
   CHECK(fabs(turned[1][0] - (cos(0.75) - 2 * sin(0.75))) < 1e-6);
