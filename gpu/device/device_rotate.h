@@ -17,10 +17,15 @@ namespace kv::device {
 inline constexpr int kTurnEntries = 1024;  // two rows of the largest rotation, sixteen of 64 pairs
 static_assert(kTurnEntries * 2 >= kRotarySizeMax);
 
-/// The turns of some rows: [row][pair].
+/// The turns of some rows, entry row * pairs + pair.
 struct TurnScratch {
-  float cosines[kTurnEntries];
-  float sines[kTurnEntries];
+  static constexpr std::uint32_t kPitch = kTurnEntries / 8 + 1;
+
+  float cosines[8 * kPitch];
+  float sines[8 * kPitch];
+
+  /// Where an entry lies: threads side by side take eight entries each, and so each step of all of them is one row.
+  static constexpr std::uint32_t at(std::uint32_t entry) { return (entry & 7) * kPitch + (entry >> 3); }
 };
 
 /// Rows that a block takes at once: those whose turns fit. One difference for all rows is one row of turns; a block
@@ -52,7 +57,7 @@ constexpr void find_turns(const Plan& plan, std::int64_t row, std::int64_t count
   const std::uint32_t entries = rotation.deltas ? static_cast<std::uint32_t>(count) * pairs : pairs;
   for (auto i = static_cast<std::uint32_t>(worker.thread); i < entries; i += worker.thread_count) {
     const std::int64_t delta = rotation.deltas ? rotation.deltas[row + i / pairs] : rotation.delta;
-    find_turn(rotation, delta, i % pairs, &scratch.cosines[i], &scratch.sines[i]);
+    find_turn(rotation, delta, i % pairs, &scratch.cosines[TurnScratch::at(i)], &scratch.sines[TurnScratch::at(i)]);
   }
 }
 
@@ -60,7 +65,7 @@ constexpr void find_turns(const Plan& plan, std::int64_t row, std::int64_t count
 /// part. A thread takes a head, and goes twice through the same arithmetic, so that it needs no room for the values.
 template <class Plan>
 constexpr void requantise_turned_row(const Plan& plan, const Part& part, const HeadRow& rows, std::int64_t delta,
-                                     const float* cosines, const float* sines) {
+                                     const TurnScratch& scratch, std::uint32_t turns) {
   const Operation& operation = plan.operation;
   const Rotation& rotation = operation.rotation;
   if (delta == 0 && part.to.element == part.from.element && part.scales.element == part.from_scales.element) {
@@ -78,8 +83,9 @@ constexpr void requantise_turned_row(const Plan& plan, const Part& part, const H
         take(pair.second, b);
         continue;
       }
-      take(pair.first, a * cosines[i] - b * sines[i]);
-      take(pair.second, b * cosines[i] + a * sines[i]);
+      const std::uint32_t at = TurnScratch::at(turns + static_cast<std::uint32_t>(i));
+      take(pair.first, a * scratch.cosines[at] - b * scratch.sines[at]);
+      take(pair.second, b * scratch.cosines[at] + a * scratch.sines[at]);
     }
     for (std::int64_t i = rotation.rotary_size; i < part.values; ++i) take(i, value(i));
   };
@@ -113,7 +119,7 @@ constexpr void pass_eight(const Part& part, const HeadRow& rows, bool keeps_code
 /// Eight pairs in four accesses: eight values of the first half of what turns, and the eight at the same place of the
 /// second. In NeoX's order they are each other's partners, in GPT-J's neighbours are.
 constexpr void turn_sixteen(const Part& part, const Rotation& rotation, const HeadRow& rows, std::int64_t chunk,
-                            const float* cosines, const float* sines) {
+                            const TurnScratch& scratch, std::uint32_t turns) {
   const auto first = static_cast<std::uint32_t>(chunk * kEight);
   const auto second = first + static_cast<std::uint32_t>(rotation.rotary_size / 2);
   float a[kEight] = {}, b[kEight] = {};
@@ -124,8 +130,9 @@ constexpr void turn_sixteen(const Part& part, const Rotation& rotation, const He
   }
   const auto turn = [&](float& left, float& right, std::uint32_t pair) {
     const float x = left, y = right;
-    left = x * cosines[pair] - y * sines[pair];
-    right = y * cosines[pair] + x * sines[pair];
+    const std::uint32_t at = TurnScratch::at(turns + pair);
+    left = x * scratch.cosines[at] - y * scratch.sines[at];
+    right = y * scratch.cosines[at] + x * scratch.sines[at];
   };
   if (rotation.style == RopeStyle::kNeox) {
     for (int i = 0; i < kEight; ++i) turn(a[i], b[i], first + static_cast<std::uint32_t>(i));
@@ -162,12 +169,11 @@ constexpr void turn_keys(const Plan& plan, const DevicePart& device, std::int64_
     const HeadRow rows = head_row(plan, part, layer, first + index, head);
     if (!rows.to) return;
     const std::int64_t delta = rotation.deltas ? rotation.deltas[first + index] : rotation.delta;
-    const std::int64_t at = rotation.deltas ? index * pairs : 0;
-    const float *cosines = scratch.cosines + at, *sines = scratch.sines + at;
-    if (is_scaled) return requantise_turned_row(plan, part, rows, delta, cosines, sines);
+    const auto turns = static_cast<std::uint32_t>(rotation.deltas ? index * pairs : 0);  // this row's first entry
+    if (is_scaled) return requantise_turned_row(plan, part, rows, delta, scratch, turns);
     if (is_wide) {
       if (piece >= turning) return pass_eight(part, rows, keeps_codes, 2 * pairs + (piece - turning) * kEight);
-      if (delta != 0) return turn_sixteen(part, rotation, rows, piece, cosines, sines);
+      if (delta != 0) return turn_sixteen(part, rotation, rows, piece, scratch, turns);
       pass_eight(part, rows, keeps_codes, piece * kEight);
       return pass_eight(part, rows, keeps_codes, pairs + piece * kEight);
     }
@@ -179,7 +185,9 @@ constexpr void turn_keys(const Plan& plan, const DevicePart& device, std::int64_
     }
     const float a = load_value(part.from, rows.from, pair.first) * part.from_scale;
     const float b = load_value(part.from, rows.from, pair.second) * part.from_scale;
-    const float left = a * cosines[piece] - b * sines[piece], right = b * cosines[piece] + a * sines[piece];
+    const std::uint32_t at = TurnScratch::at(turns + static_cast<std::uint32_t>(piece));
+    const float left = a * scratch.cosines[at] - b * scratch.sines[at];
+    const float right = b * scratch.cosines[at] + a * scratch.sines[at];
     store_code(part.to, rows.to, pair.first, encode_slowly(part.to.element, left / part.to_scale));
     store_code(part.to, rows.to, pair.second, encode_slowly(part.to.element, right / part.to_scale));
   });
