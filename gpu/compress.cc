@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/assert.h"
 #include "gpu/element.h"
 
 namespace kv {
@@ -18,6 +19,7 @@ std::uint32_t load_code(const std::byte* at, Element element) {
 
 /// One row of one component: a token's bytes, the mean of several, or the logarithm of how many they were.
 void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, const KeepRow& row) {
+  KV_ASSERT(row.slot >= 0 && row.slot < plan.to.slot_count && row.token_count >= 1);
   const auto bytes = static_cast<std::size_t>(element_bytes(part.to.element));
   std::byte* target = plan.to.base(layer, part.to.component) + part.to.row_offset(row.slot, plan.to.block_tokens);
   if (part.role == Role::kLogCount) {
@@ -34,6 +36,7 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
     }
     return;
   }
+  // In token order and rounded once at the end: a device sums in the same order, so that both give the same bits.
   for (std::int64_t f = 0; f < part.values; ++f) {
     float sum = 0.0F;
     for (std::int64_t i = 0; i < row.token_count; ++i) {
@@ -44,6 +47,7 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
   }
 }
 
+/// Compared without sums: a row may hold any numbers, and token + token_count could overflow.
 bool is_within(const PermutePlan& plan, const KeepRow& row) {
   if (row.slot < 0 || row.slot >= plan.to.slot_count || row.token < 0 || row.token_count < 1 || row.head < 0)
     return false;
@@ -110,10 +114,12 @@ Result<PermutePlan> make_keep_plan(const BoundLayout& cache, const BoundLayout& 
       const Component* from = source.layout.find(to.role);
       if (!from || to.heads() != 1 || to.features() != from->features() || to.element != from->element)
         return Errc::kMismatch;
+      // The cache has one head a slot; which head of the source it holds, each row says.
       part.heads = from->heads();
       part.from = place_of(source.layout, *from);
       has_data = true;
     }
+    KV_ASSERT(plan.part_count < kRoleCount);
     plan.parts[plan.part_count++] = part;
   }
   if (!has_data || cache.layout.layer_count != source.layout.layer_count) return Errc::kMismatch;

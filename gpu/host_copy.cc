@@ -17,6 +17,10 @@ using Loop = CopyNest::Loop;
 constexpr std::int64_t kLongRunBytes = 128;  // two lines: worth a loop of its own
 constexpr std::int64_t kPrefetchBytes = CopyNest::kPrefetchBytes;
 
+// A copy is a nest of loops around a run of contiguous bytes. Both sides' axes have up to two digits, whose boundaries
+// differ; add_axis() cuts an axis at all of them, so that each loop has one stride on each side. coalesce() then joins
+// what is contiguous on both sides, until nhd to nhd is one run and x-packed to nhd two loops.
+
 /// Address change of one step of `index` on an axis, for a step that is a digit boundary.
 std::int64_t stride_at(const Axis& axis, std::int64_t index) {
   if (axis.high.extent == 1 || index < axis.low.extent) return index * axis.low.stride_bytes;
@@ -32,13 +36,16 @@ void add_axis(CopyNest& nest, const Axis& to, const Axis& from, std::int64_t ext
   const std::int64_t bounds[] = {1, first, second, extent};
   for (int i = 0; i < 3; ++i) {
     const std::int64_t count = bounds[i + 1] / bounds[i];
-    if (count > 1) nest.loops[nest.loop_count++] = {count, stride_at(to, bounds[i]), stride_at(from, bounds[i])};
+    if (count <= 1) continue;
+    KV_ASSERT(nest.loop_count < CopyNest::kLoopsMax);
+    nest.loops[nest.loop_count++] = {count, stride_at(to, bounds[i]), stride_at(from, bounds[i])};
   }
 }
 
 /// Joins loops that continue each other, and those that continue the run into it.
 void coalesce(CopyNest& nest) {
   const auto drop = [&](int i) {
+    KV_ASSERT(i >= 0 && i < nest.loop_count);
     std::copy(nest.loops + i + 1, nest.loops + nest.loop_count, nest.loops + i);
     --nest.loop_count;
   };
@@ -73,6 +80,8 @@ void coalesce(CopyNest& nest) {
 void copy_run(std::byte* to, const std::byte* from, std::int64_t bytes, const std::byte* stream_end) {
 #if defined(__SSE2__)
   if (stream_end && bytes >= kLongRunBytes) {
+    // Streaming stores take whole lines. A line written in part goes to memory by reading it first, which costs more
+    // than it saves, so the start up to a line's boundary and the rest go through the caches.
     const auto head = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & 63);
     std::memcpy(to, from, static_cast<std::size_t>(head));
     to += head, from += head, bytes -= head;
@@ -120,7 +129,7 @@ void copy_units(std::byte* to, const std::byte* from, const Loop& outer, const L
 
 void copy_two_loops(std::byte* to, const std::byte* from, const Loop& outer, const Loop& inner, std::int64_t run_bytes,
                     const std::byte* stream_end) {
-  switch (run_bytes) {
+  switch (run_bytes) {  // of a size known here, memcpy is one load and one store
     case 1: return copy_units<std::uint8_t>(to, from, outer, inner);
     case 2: return copy_units<std::uint16_t>(to, from, outer, inner);
     case 4: return copy_units<std::uint32_t>(to, from, outer, inner);
@@ -165,6 +174,8 @@ std::int64_t CopyNest::source_bytes() const {
   return bytes;
 }
 
+/// Streaming stores are not ordered with the ones after them: without a fence, whoever sees that the call is done could
+/// still read what was there before.
 void finish_streaming() {
 #if defined(__SSE2__)
   _mm_sfence();
@@ -178,12 +189,14 @@ bool is_expressible(const Axis& to, const Axis& from) {
 }
 
 CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whole_block) {
+  KV_ASSERT(token_count >= 1 && part.to.feature.extent() == part.from.feature.extent());
   CopyNest nest{.run_bytes = element_bytes(part.to.element)};
   add_axis(nest, part.to.feature, part.from.feature, part.to.feature.extent());
   add_axis(nest, part.to.head, part.from.head, part.heads);
   if (is_whole_block) {
     add_axis(nest, part.to.token, part.from.token, token_count);
-  } else if (token_count > 1) {
+  } else if (token_count > 1) {  // a run of tokens within one digit: find_token_run() ends it there
+    KV_ASSERT(nest.loop_count < CopyNest::kLoopsMax);
     nest.loops[nest.loop_count++] = {token_count, part.to.token.low.stride_bytes, part.from.token.low.stride_bytes};
   }
   coalesce(nest);
@@ -204,6 +217,7 @@ CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whol
 TokenRun find_token_run(const PermutePlan& plan, std::int64_t row) {
   TokenRun run{.to_slot = plan.to_rows.slot(row), .from_slot = plan.from_rows.slot(row)};
   if (run.to_slot < 0 || run.from_slot < 0) return run;
+  // A run stays within a block on both sides: beyond it the next token may be anywhere.
   const std::int64_t to_offset = run.to_slot % plan.to.block_tokens;
   const std::int64_t from_offset = run.from_slot % plan.from.block_tokens;
   const std::int64_t limit =
@@ -225,6 +239,7 @@ TokenRun find_token_run(const PermutePlan& plan, std::int64_t row) {
       run.count = std::min(run.count, low - offset % low);
     }
   }
+  KV_ASSERT(run.count >= 1 && run.count <= plan.row_count - row);
   return run;
 }
 

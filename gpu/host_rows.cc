@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "base/assert.h"
 #include "gpu/row_math.h"
 
 namespace kv {
@@ -48,6 +49,7 @@ void store_values(const Place& place, std::byte* row, std::int64_t count, const 
   }
 }
 
+/// The host's whole row at once; a device shares it between threads (gpu/device/device_quantise.h), with equal results.
 void quantise(const Part& part, const Operation& operation, float* values, std::byte* scales) {
   for (std::int64_t start = 0; start < part.values; start += part.values_per_scale) {
     float* group = values + start;
@@ -87,6 +89,7 @@ void fill_turn_table(TurnTable& table, const Rotation& rotation, std::int64_t ro
   const std::int64_t delta = rotation.deltas ? rotation.deltas[row] : rotation.delta;
   table.is_identity = delta == 0;
   if (table.is_identity) return;
+  KV_ASSERT(rotation.rotary_size >= 2 && rotation.rotary_size <= kRotarySizeMax && rotation.frequencies);
   for (std::int64_t i = 0; i < rotation.rotary_size / 2; ++i) {
     // In double and reduced first: as a float, an angle of 2^20 radians is off by 2^-5.
     const double angle = std::remainder(static_cast<double>(delta) * rotation.frequencies[i], 2 * std::numbers::pi);
@@ -98,6 +101,10 @@ void fill_turn_table(TurnTable& table, const Rotation& rotation, std::int64_t ro
 void compute_row(const Part& part, const Operation& operation, const TurnTable& turn, std::byte* to,
                  const std::byte* from, std::byte* to_scales, const std::byte* from_scales) {
   float values[kFeaturesMax];
+  KV_ASSERT(part.values >= 1 && part.values <= kFeaturesMax && part.kind != Kind::kCopy);
+  KV_ASSERT(part.values_per_scale == 0 || part.values % part.values_per_scale == 0);
+  KV_ASSERT(part.kind != Kind::kQuantise || to_scales);
+  KV_ASSERT(part.kind != Kind::kDequantise || from_scales);
   // What does not turn keeps its very bits: NaN payloads and infinities that our own encoding would not write.
   const bool is_requantised = part.kind == Kind::kRotate && part.values_per_scale > 0;
   const std::int64_t turned = turn.is_identity ? 0 : operation.rotation.rotary_size;
@@ -112,6 +119,8 @@ void compute_row(const Part& part, const Operation& operation, const TurnTable& 
       store_code(target + part.to.feature.offset(i), part.to.element,
                  load_code(source + part.from.feature.offset(i), part.from.element));
     }
+    // From here on only what is computed: values, scales, turns, in the order in which a device does them, since each
+    // step rounds.
     load_values(part.from, source, computed, values);
     if (part.kind == Kind::kDequantise) {
       dequantise(part, part.scales, operation, values, from_scales + part.scales.head.offset(head));

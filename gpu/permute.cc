@@ -54,10 +54,12 @@ void run(const PermutePlan& plan) {
   TurnTable turn;
   for (std::int64_t row = 0; row < plan.row_count;) {
     const TokenRun run = find_token_run(plan, row);
+    KV_ASSERT(run.count >= 0 && run.count <= plan.row_count - row);
     if (run.count == 0) {
       ++row;
       continue;
     }
+    // Most runs are as long as the one before, so that the loops of a copy are found once for many rows.
     if (has_copies && (run.count != nest_tokens || run.is_whole_block != nest_is_whole)) {
       for (int i = 0; i < plan.part_count; ++i) {
         if (plan.parts[i].kind == Kind::kCopy) nests[i] = make_copy_nest(plan.parts[i], run.count, run.is_whole_block);
@@ -186,7 +188,7 @@ Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t>
     last = end;
   }
   const std::int64_t tokens = cache.layout.block_tokens;
-  for (const bool is_check : {true, false}) {
+  for (const bool is_check : {true, false}) {  // all of it first: nothing is written where one part is refused
     std::int64_t start = 0;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const auto done = (is_check ? check_permute : permute)(cache, Rows::blocks(targets.data() + start, tokens), cache,

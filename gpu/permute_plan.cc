@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace kv {
 namespace {
 
@@ -101,6 +103,7 @@ const Component* scales_of(const Layout& layout, Role role) {
 }
 
 Place place_of(const Layout& layout, const Component& component) {
+  KV_ASSERT(&component >= layout.components.data() && &component < layout.components.data() + layout.components.size());
   return {component.element,
           static_cast<int>(&component - layout.components.data()),
           component.block_stride_bytes,
@@ -110,6 +113,7 @@ Place place_of(const Layout& layout, const Component& component) {
 }
 
 Bases bases_of(const BoundLayout& bound) {
+  KV_ASSERT(bound.bases.size() == static_cast<std::size_t>(bound.layout.layer_count) * bound.layout.components.size());
   return {bound.bases.data(), static_cast<std::int64_t>(bound.layout.components.size()), bound.layout.block_tokens,
           bound.layout.slot_count()};
 }
@@ -148,6 +152,7 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
               .scales = {},
               .from_scale = operation.from_scale[index],
               .to_scale = operation.to_scale[index]};
+    // Scales are read where they are used up, and written where they are made.
     const Component* scales = part.kind == Kind::kDequantise ? from_scales : to_scales;
     if (const auto problem = find_scale_problem(part.kind, operation, scale, to_scales, from_scales))
       return flaw(*problem);
@@ -161,6 +166,7 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
       return flaw("4-bit floats take scales by the rule of NVFP4 alone");
     if (is_scaled) part.scales = place_of(part.kind == Kind::kDequantise ? from : to, *scales);
     if (is_scaled && part.kind == Kind::kRotate) part.from_scales = place_of(from, *from_scales);
+    KV_ASSERT(plan.part_count < kRoleCount);  // a layout has each role at most once
     plan.parts[plan.part_count++] = part;
   }
   if (operation.kind == Kind::kQuantise && !has_scaled) return Flaw{names + "no scales to quantise by in the target"};

@@ -28,6 +28,7 @@ Result<std::int64_t> plan_table_rows(std::span<std::int64_t> slots, const BlockT
       const std::int64_t block = table.ids[static_cast<std::size_t>(s * table.width + position / block_tokens)];
       if (block < 0 && missing == MissingBlock::kDropRow) continue;
       if (row_count == slots.size()) return Errc::kTooLarge;
+      // (An id of 32 bits: the product does not wrap. Whether the cache has such a block is for the call to see.)
       slots[row_count++] = block < 0 ? -1 : block * block_tokens + position % block_tokens;
     }
   }
@@ -40,10 +41,11 @@ Result<void> plan_append_rows(std::span<std::int64_t> slots, const PageTableCsr&
   if (page_tokens < 1 || page_tokens > kBlockTokensMax) return Errc::kBadRequest;
   const auto page_count = static_cast<std::int64_t>(table.indices.size());
   for (std::size_t e = 0; e < slots.size(); ++e) {
-    slots[e] = -1;
+    slots[e] = -1;  // what the append kernel does not check: rows past the end have no request
     if (batch_indices[e] < 0) continue;
     const auto request = static_cast<std::size_t>(batch_indices[e]);
     if (request + 1 >= table.indptr.size() || positions[e] < 0) return Errc::kBadRequest;
+    // A request's pages are entries [indptr[i], indptr[i + 1]). The next request's must not be reached.
     const std::int64_t entry = table.indptr[request] + positions[e] / page_tokens;
     if (entry < 0 || entry >= std::min<std::int64_t>(table.indptr[request + 1], page_count)) return Errc::kBadRequest;
     slots[e] = table.indices[static_cast<std::size_t>(entry)] * page_tokens + positions[e] % page_tokens;
@@ -64,6 +66,7 @@ Result<void> plan_append_positions(std::span<std::int32_t> batch_indices, std::s
     if (count < 0 || count > seq_lens[b] || static_cast<std::size_t>(end) > positions.size()) {
       return Errc::kBadRequest;
     }
+    // Right-aligned: the last new token is the sequence's last.
     for (std::int32_t e = append_indptr[b]; e < end; ++e) {
       batch_indices[static_cast<std::size_t>(e)] = static_cast<std::int32_t>(b);
       positions[static_cast<std::size_t>(e)] = e + seq_lens[b] - end;

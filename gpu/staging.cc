@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
 #include "gpu/named_layouts.h"
 #include "gpu/verified.h"
 
@@ -72,7 +73,7 @@ class Staging::Call {
     return operation;
   }
 
-  /// The chunk's blocks where they lie.
+  /// The chunk's blocks where they lie: the same layout, as if its first block were the chunk's.
   BoundLayout blocks_in_place(const Chunk& chunk) const {
     BoundLayout blocks = slice_layers(given_.blocks, chunk.layer, chunk.layers);
     for (std::byte*& base : blocks.bases) base += chunk.block * cut_.block_bytes;
@@ -87,6 +88,7 @@ class Staging::Call {
       each.block_stride_bytes = chunk.layers * layer_bytes();
       if (cut_.groups > 1) each.head.high.stride_bytes = chunk.layers * cut_.layer_bytes;
     }
+    // A cut of a sound layout is sound: the layers between were whole, and so are those that are left.
     void* const memory = buffer;
     return bind_layout(std::move(layout), {&memory, 1}).value();
   }
@@ -117,6 +119,8 @@ Result<std::unique_ptr<Staging>> Staging::create(StagingDevice& device, StagingC
   if (config.slot_count < 2 || config.slot_count > 64 || config.slot_bytes == 0 || config.direct_block_count_max < 1) {
     return Errc::kBadRequest;
   }
+  // Device memory is taken here and never again, so that no later call can fail for the lack of it. Page-locked memory
+  // is slow to get and many callers need none: next_host_slot() takes it at the first call with other memory.
   std::unique_ptr<Staging> staging(new Staging(device, config));
   for (int i = 0; i < config.slot_count; ++i) {
     Slot slot{.memory = device.allocate(StagingMemory::kDevice, config.slot_bytes), .last = {}};
@@ -138,7 +142,7 @@ Staging::~Staging() {
 }
 
 Result<void> Staging::drain(TimePoint deadline) {
-  for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {
+  for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {  // a mark is behind all that its lane was given
     const auto mark = device_.mark(lane);
     if (!mark) return mark.error();
     const auto done = device_.wait(*mark, deadline);
@@ -170,6 +174,8 @@ Result<void> Staging::run(const StagedBlocks& given, bool is_load, std::int64_t 
                          given.block_count <= blocks.block_count;
   if (!is_within || !is_cut_evenly(given.rows, blocks.block_tokens)) return Errc::kBadRequest;
   if (given.block_count == 0 || layer_count == 0) return {};
+  KV_ASSERT(given.blocks.bases.size() == to_size(blocks.layer_count) * blocks.components.size());
+  KV_ASSERT(given.pages.bases.size() == to_size(pages.layer_count) * pages.components.size());
   const Call call(given, *cut);
   const Chunk all{first_layer, layer_count, 0, given.block_count};
 
@@ -187,6 +193,7 @@ Result<void> Staging::run(const StagedBlocks& given, bool is_load, std::int64_t 
 }
 
 Result<void> Staging::run_direct(const Call& call, const Chunk& all, bool is_load) {
+  KV_ASSERT(call.given().is_page_locked);  // the kernel reads or writes it itself
   const BoundLayout blocks = call.blocks_in_place(all), pages = call.pages(all);
   const int most = config_.direct_block_count_max;
   const Operation& operation = call.given().operation;
@@ -204,6 +211,8 @@ Result<void> Staging::run_staged(const Call& call, const Chunk& all, bool is_loa
   const std::int64_t blocks_each = std::min(all.blocks, slot_bytes / call.layer_bytes());
   const std::int64_t layers_each = blocks_each < all.blocks ? 1 : slot_bytes / (blocks_each * call.layer_bytes());
   const std::int64_t layer_end = all.layer + all.layers;
+  KV_ASSERT(blocks_each >= 1 && layers_each >= 1 && blocks_each * layers_each * call.layer_bytes() <= slot_bytes);
+  // Layers in order: the engine begins with the first while the others are still on their way.
   for (std::int64_t layer = all.layer; layer < layer_end;) {
     const std::int64_t layers = std::min(layers_each, layer_end - layer);
     for (std::int64_t block = 0; block < all.blocks; block += blocks_each) {
@@ -224,7 +233,10 @@ Result<void> Staging::run_staged(const Call& call, const Chunk& all, bool is_loa
   return {};
 }
 
+/// Host to buffer on the copy lane, buffer to pages on the kernel lane. The copy waits for the kernel that used the
+/// buffer last, the kernel for the copy.
 Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
+  KV_ASSERT(call.chunk_bytes(chunk) <= config_.slot_bytes);
   Slot& slot = device_slots_[next_slot_++ % device_slots_.size()];
   std::vector<Copy2d> copies = call.copies(slot.memory, chunk, true);
   Slot* host = nullptr;
@@ -232,6 +244,8 @@ Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
     const auto next = next_host_slot(call.given().deadline);
     if (!next) return next.error();
     host = *next;
+    // The driver copies memory that is not page-locked on the calling thread and makes it wait. This copy is on the
+    // calling thread too, but while the device works on the buffer before.
     for (const Copy2d& copy : call.copies(host->memory, chunk, true)) copy_rows(copy);
     const std::size_t bytes = call.chunk_bytes(chunk);
     copies = {{slot.memory, bytes, host->memory, bytes, bytes, 1}};
@@ -251,7 +265,10 @@ Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
   return use(slot, Lane::kKernel);
 }
 
+/// Pages to buffer on the kernel lane, buffer to host on the copy lane. Bytes for memory that is not page-locked stay
+/// in a page-locked buffer until that is used again or the call ends: see empty().
 Result<void> Staging::store_chunk(const Call& call, const Chunk& chunk) {
+  KV_ASSERT(call.chunk_bytes(chunk) <= config_.slot_bytes);
   Slot& slot = device_slots_[next_slot_++ % device_slots_.size()];
   if (const auto ready = order(Lane::kKernel, slot.last); !ready) return ready.error();
   // A skipped row must not show what lay in the buffer before.
@@ -294,9 +311,12 @@ Result<Staging::Slot*> Staging::next_host_slot(TimePoint deadline) {
   Slot& slot = host_slots_[next_host_slot_++ % host_slots_.size()];
   const auto emptied = empty(slot, deadline);
   if (!emptied) return emptied.error();
+  KV_ASSERT(slot.leaving.empty() && slot.last.number == 0);  // nothing comes to it, and nothing leaves it
   return &slot;
 }
 
+/// Waits until the slot's last use has passed, and brings what a store left there to its blocks. The only wait of a
+/// call.
 Result<void> Staging::empty(Slot& slot, TimePoint deadline) {
   if (slot.last.number != 0) {
     const auto passed = device_.wait(slot.last, deadline);
@@ -318,6 +338,7 @@ Result<void> Staging::order(Lane lane, Mark after) {
 Result<void> Staging::use(Slot& slot, Lane lane) {
   const auto mark = device_.mark(lane);
   if (!mark) return mark.error();
+  KV_ASSERT(mark->lane == lane && mark->number != 0);  // 0 would mean that nobody used the slot
   slot.last = *mark;
   return {};
 }
@@ -367,6 +388,7 @@ Result<Duration> Staging::time(const StagedBlocks& blocks, std::size_t direct_by
   const auto loaded = load(blocks, 0, 1, marks);
   direct_bytes_max_ = kept;
   if (!loaded) return loaded.error();
+  KV_ASSERT(!marks.empty());
   const auto passed = device_.wait(marks.back().mark, TimePoint::max());
   if (!passed) return passed.error();
   return device_.now() - start;

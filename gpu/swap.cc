@@ -13,6 +13,10 @@ namespace {
 std::int64_t last_offset(const Axis& axis) {
   return (axis.low.extent - 1) * axis.low.stride_bytes + (axis.high.extent - 1) * axis.high.stride_bytes;
 }
+// Between two caches of one layout, a swap needs no kernel: blocks are a few runs of bytes, and copies of large runs
+// are what a device's copy engines do best, beside its kernels. Only where a block has holes, which belong to somebody
+// else, or the layouts differ, is that refused, and the caller takes permute().
+
 /// From a block's first byte of the component to one past its last.
 std::int64_t reach_bytes(const Component& each) {
   return last_offset(each.token) + last_offset(each.head) + last_offset(each.feature) + element_bytes(each.element);
@@ -81,6 +85,7 @@ void join_neighbours(std::vector<Piece>& to, std::vector<Piece>& from, const Lay
     return a.tensor == b.tensor && a.block_stride_bytes == b.block_stride_bytes &&
            next.offset_bytes == first.offset_bytes + first.bytes;
   };
+  KV_ASSERT(!to.empty() && to.size() == from.size());
   std::size_t last = 0;
   for (std::size_t i = 1; i < to.size(); ++i) {
     if (follows(to[last], to[i], to_layout) && follows(from[last], from[i], from_layout)) {
@@ -96,6 +101,7 @@ void join_neighbours(std::vector<Piece>& to, std::vector<Piece>& from, const Lay
 }
 
 void add_copy(CopyList& list, std::byte* to, const std::byte* from, std::int64_t bytes) {
+  KV_ASSERT(bytes > 0);
   const auto size = static_cast<std::size_t>(bytes);
   if (!list.to.empty() && static_cast<std::byte*>(list.to.back()) + list.bytes.back() == to &&
       static_cast<const std::byte*>(list.from.back()) + list.bytes.back() == from) {
@@ -137,6 +143,7 @@ Result<CopyList> plan_swap(const BoundLayout& to, const BoundLayout& from, std::
 }
 
 void run_copies(const CopyList& copies) {
+  KV_ASSERT(copies.to.size() == copies.from.size() && copies.to.size() == copies.bytes.size());
   for (std::size_t i = 0; i < copies.to.size(); ++i) std::memcpy(copies.to[i], copies.from[i], copies.bytes[i]);
 }
 

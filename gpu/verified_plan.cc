@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "gpu/verified.h"
 
 namespace kv {
@@ -18,10 +19,13 @@ Result<std::vector<VerifiedStep>> plan_verified(const BoundLayout& cache, const 
       (verified.block_count > 0 && !has_arrays)) {
     return Errc::kBadRequest;
   }
+  // A step's blocks are read twice, by the checksum and by the scatter: few enough that the second finds them in the
+  // device's L2 cache.
   std::vector<VerifiedStep> steps;
   const std::int64_t each = std::max<std::int64_t>(1, step_bytes / block_bytes);
   for (std::int64_t first = 0; first < verified.block_count; first += each) {
     const std::int64_t count = std::min(each, verified.block_count - first);
+    KV_ASSERT(count >= 1 && first + count <= layout.block_count);
     Operation moved = operation;
     if (moved.rotation.deltas) moved.rotation.deltas += first * tokens;
     const Rows page_rows = rows.after(first * tokens), block_rows = Rows::range(first * tokens);
@@ -37,6 +41,7 @@ Result<std::vector<VerifiedStep>> plan_verified(const BoundLayout& cache, const 
     if (is_scatter) {
       step.checksum.expected = verified.expected + stripe;
       step.checksum.verdicts = verified.verdicts + first;
+      // The scatter of the same step reads the verdicts that the checksum before it on the stream has written.
       for (DevicePlan& launch : step.launches) launch.verdicts = step.checksum.verdicts;
     } else {
       step.checksum.sums = verified.sums + stripe;

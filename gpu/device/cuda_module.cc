@@ -41,6 +41,8 @@ CudaModule::~CudaModule() = default;
 
 Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
   const auto refuse = [](std::string reason) { return Failure(Errc::kUnavailable, std::move(reason)); };
+  // A module is another library than the one that loads it, perhaps of another version, perhaps beside another driver:
+  // every step may fail, and the caller, who goes on without a device, is told at which.
   const char* named = std::getenv("KV_CUDA_MODULE");
   if (named && *named == '\0') named = nullptr;  // dlopen("") is the program itself, and would pass for a module
   const std::string path = named ? named : "libkvstore_cuda.so";
@@ -104,6 +106,7 @@ Result<void> CudaModule::permute(const BoundLayout& to, const Rows& to_rows, con
 
 Result<void> CudaModule::scatter_kept(const BoundLayout& cache, std::span<const KeepRow> rows,
                                       const BoundLayout& source, void* stream, int block_count_max) const {
+  KV_ASSERT(block_count_max > 0 && (rows.empty() || rows.data()));
   const auto plan = make_keep_plan(cache, source);
   if (!plan) return plan.error();
   for (const DevicePlan& launch : make_device_keep_plans(*plan)) {
@@ -128,11 +131,12 @@ Result<void> CudaModule::gather_with_checksums(const BoundLayout& blocks, const 
 Result<void> CudaModule::run_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
                                       const VerifiedBlocks& verified, const Operation& operation, bool is_scatter,
                                       void* stream, int block_count_max) const {
+  KV_ASSERT(block_count_max > 0);
   const auto steps = plan_verified(cache, rows, blocks, verified, operation, is_scatter);
   if (!steps) return steps.error();
   for (const VerifiedStep& step : *steps) {
     const auto sum = [&] { return check(functions_->checksum(&step.checksum, cache.bases.front(), stream)); };
-    if (is_scatter) {
+    if (is_scatter) {  // before the rows move, since its verdicts say which may
       if (const auto enqueued = sum(); !enqueued) return enqueued.error();
     }
     for (const DevicePlan& launch : step.launches) {
@@ -160,6 +164,7 @@ CudaModule::MemoryPlace CudaModule::place_of(const void* memory) const {
 }
 
 CudaModule::DeviceScope::DeviceScope(const CudaModule& module, int device) : module_(module) {
+  // The engine's thread may have any device current; it must not notice that we had another.
   status = module_.check(module_.functions_->use_device(device, &before_));
   if (!status || before_ == device) before_ = -1;
 }
@@ -171,9 +176,11 @@ CudaModule::DeviceScope::~DeviceScope() {
 void* CudaModule::allocate(std::size_t bytes) const { return functions_->allocate(bytes); }
 void CudaModule::free(void* memory) const { functions_->free(memory); }
 Result<void> CudaModule::copy(void* to, const void* from, std::size_t bytes) const {
+  KV_ASSERT(bytes == 0 || (to && from));
   return check(functions_->copy(to, from, bytes));
 }
 Result<void> CudaModule::lock_pages(std::span<std::byte> memory) const {
+  KV_ASSERT(!memory.empty());
   return check(functions_->lock_pages(memory.data(), memory.size()));
 }
 Result<void> CudaModule::unlock_pages(std::byte* memory) const { return check(functions_->unlock_pages(memory)); }

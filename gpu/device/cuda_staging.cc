@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/assert.h"
 #include "gpu/device/cuda_functions.h"
 
 namespace kv {
@@ -32,6 +33,7 @@ Result<std::unique_ptr<CudaStagingDevice>> CudaStagingDevice::create(std::shared
   return device;
 }
 
+/// The streams are idle before their events go: an event may still be waited for on the device.
 CudaStagingDevice::~CudaStagingDevice() {
   const CudaModule::DeviceScope on_device(*module_, device_);
   for (Queue& queue : queues_) {
@@ -48,6 +50,7 @@ Result<void> CudaStagingDevice::wait_on_stream(void* stream, Mark mark) {
   return module_->check(module_->functions_->wait_on_stream(stream, event_of(mark)));
 }
 
+/// One event serves all calls: a wait takes the recording that is the latest when the wait is enqueued, and keeps it.
 Result<void> CudaStagingDevice::wait_for_stream(Lane lane, void* stream) {
   const CudaModule::DeviceScope on_device(*module_, device_);
   const auto recorded = module_->check(module_->functions_->record(borrowed_event_, stream));
@@ -71,6 +74,7 @@ void CudaStagingDevice::free(StagingMemory kind, std::byte* memory) {
 }
 
 Result<void> CudaStagingDevice::copy(const Copy2d& copy) {
+  KV_ASSERT(copy.to && copy.from && copy.width_bytes <= copy.to_pitch && copy.width_bytes <= copy.from_pitch);
   const CudaModule::DeviceScope on_device(*module_, device_);
   return module_->check(module_->functions_->copy_2d(copy.to, copy.to_pitch, copy.from, copy.from_pitch,
                                                      copy.width_bytes, copy.height, queue(Lane::kCopy).stream));
@@ -85,6 +89,7 @@ Result<void> CudaStagingDevice::permute(const BoundLayout& to, const Rows& to_ro
 }
 
 Result<void> CudaStagingDevice::clear(std::byte* device_memory, std::size_t bytes) {
+  KV_ASSERT(device_memory);
   const CudaModule::DeviceScope on_device(*module_, device_);
   return module_->check(module_->functions_->clear(device_memory, bytes, queue(Lane::kKernel).stream));
 }
