@@ -95,6 +95,54 @@ TEST_F(DevicePlanTest, LayersBeyondTheParametersRoomAreLaterLaunches) {
   EXPECT_LE(sizeof(DevicePlan), 32764u);  // what a kernel takes as parameters
 }
 
+TEST_F(DevicePlanTest, ALaunchTakesItsOwnPartsInTheSmallParameter) {
+  const TestCache cache(layouts::x_packed(shape()).value());
+  const TestCache rows(dense_rows(cache.layout(), 32));
+  const DevicePlan plan = plans(cache, rows, Rows::slots(slots_.data()), 32).at(0);
+  EXPECT_LE(sizeof(SmallDevicePlan), 4096u);  // what every driver takes
+  for (const DeviceBody body : {DeviceBody::kWideCopy, DeviceBody::kTranspose}) {
+    ASSERT_TRUE(fits<SmallDevicePlan>(plan, body));
+    const auto small = plan_of_body<SmallDevicePlan>(plan, body);
+    ASSERT_EQ(small.part_count, 1);
+    EXPECT_EQ(small.parts[0].body, body);
+    EXPECT_EQ(small.row_count, plan.row_count);
+    EXPECT_EQ(small.to_base(0, 1), plan.to_base(0, 1));
+    EXPECT_EQ(small.from_base(0, 1), plan.from_base(0, 1));
+  }
+  CacheShape deep = shape();
+  deep.layer_count = 37;  // 148 pointers
+  const TestCache pages(layouts::nhd(deep).value());
+  EXPECT_FALSE(fits<SmallDevicePlan>(plans(pages, pages, Rows::slots(slots_.data()), 32).at(0), DeviceBody::kWideCopy));
+}
+
+TEST_F(DevicePlanTest, CastsOfTokensSideBySideGoThroughTilesToo) {
+  CacheShape codes = shape();
+  codes.element = Element::kE4M3;
+  const TestCache cache(layouts::x_packed(codes).value());
+  const TestCache rows(dense_rows(layouts::nhd(shape()).value(), 32));
+  const Operation cast(Operation::Kind::kCast);
+  for (const DevicePlan& plan : {plans(cache, rows, Rows::slots(slots_.data()), 32, cast).at(0),
+                                 plans(rows, cache, Rows::slots(slots_.data()), 32, cast).at(0)}) {
+    EXPECT_EQ(plan.parts[0].body, DeviceBody::kCast);  // K: tiles of 16 bytes, so a warp takes several rows
+    EXPECT_EQ(plan.parts[0].span_shift, 2);
+    EXPECT_EQ(plan.parts[0].row_shift, 3);
+    EXPECT_EQ(plan.parts[1].body, DeviceBody::kTranspose);
+    EXPECT_TRUE(plan.parts[1].has_wide_to);
+    EXPECT_TRUE(plan.parts[1].has_wide_from);
+  }
+}
+
+TEST_F(DevicePlanTest, RowsWithAScaleInsideMoveFourValuesAtATime) {
+  CacheShape codes = shape();
+  codes.element = Element::kInt8;
+  const TestCache cache(layouts::inline_scales_nhd(codes).value());
+  const TestCache rows(dense_rows(layouts::nhd(shape()).value(), 32));
+  const auto down = plans(cache, rows, Rows::slots(slots_.data()), 32, Operation(Operation::Kind::kQuantise)).at(0);
+  EXPECT_EQ(down.parts[0].vec_bytes, 4);
+  const auto up = plans(rows, cache, Rows::slots(slots_.data()), 32, Operation(Operation::Kind::kDequantise)).at(0);
+  EXPECT_EQ(up.parts[0].vec_bytes, 4);
+}
+
 TEST(DeviceValuesTest, FourBitNumbersAreThoseOfTheGeneralForm) {
   for (std::uint32_t code = 0; code < 16; ++code) {
     EXPECT_EQ(std::bit_cast<std::uint32_t>(device::decode_e2m1(code)),
