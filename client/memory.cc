@@ -40,7 +40,7 @@ Result<std::span<std::byte>> Client::adopt_memory(std::size_t reserved_bytes,
   return impl_->shared->memory.adopt(reserved_bytes, std::move(memory));
 }
 
-Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   const auto region = shared->memory.find(memory);
@@ -60,6 +60,7 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
       all.pending += state.pending;
     }
     if (all.pending == 0 || shared->clock.now() >= until) break;
+    if (control.is_cancelled()) co_return error_code(Errc::kCancelled);
     co_await pause.wait(until);
   }
   co_return all.lent;
@@ -90,7 +91,8 @@ Result<void> Client::add_device_memory(DeviceMemory memory) {
   return impl_->shared->memory.add_device(memory.bytes, std::move(dmabuf), memory.dmabuf_offset);
 }
 
-Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline,
+                                         CallControl control) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   if (deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
@@ -108,6 +110,7 @@ Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chron
   Pause pause(*shared);
   while (!region->is_gone) {
     if (shared->clock.now() >= until) co_return error_code(asio::error::timed_out);
+    if (control.is_cancelled()) co_return error_code(Errc::kCancelled);  // it goes on leaving, as after a deadline
     co_await pause.wait(until);
   }
   shared->memory.end_removal(*region);

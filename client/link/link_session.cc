@@ -336,7 +336,7 @@ std::uint64_t LinkSession::take_slot(FrameType type, Call* call, std::size_t loa
 
 // -- calls that leave early
 
-void LinkSession::abandon(Call& call) {
+void LinkSession::abandon(Call& call, error_code why) {
   const std::uint64_t id = call.request_id();
   const LinkRequests::Slot* const slot = requests_.find(id);
   KV_ASSERT(slot != nullptr && slot->call == &call);
@@ -348,7 +348,7 @@ void LinkSession::abandon(Call& call) {
   // A node may be long at a verbs_connect: it waits for the network, not for us.
   const bool is_silent = nothing_came && call.type != FrameType::kVerbsConnect;
   const auto self = shared_from_this();  // the call's end may close this session
-  call.end(asio::error::timed_out);
+  call.end(why);
   if (is_silent && listener_ != nullptr) listener_->session_silent(*this);
   close_if_retired();
 }
