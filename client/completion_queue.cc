@@ -636,7 +636,7 @@ Result<std::size_t> CompletionQueue::wait(std::span<const CallId> calls, std::si
   return impl_->completions.wait(calls, count_min, timeout, into);
 }
 
-int CompletionQueue::fd() const { return impl_->completions.fd(); }
+int CompletionQueue::fd() const { return impl_->is_forked() ? -1 : impl_->completions.fd(); }
 std::size_t CompletionQueue::calls_in_flight() const { return impl_->slots.calls(); }
 std::size_t CompletionQueue::bytes_in_flight() const { return impl_->slots.bytes(); }
 
