@@ -68,7 +68,7 @@ class SubmitBench {
     const TimePoint begin = now() + options_.warm_up;
     const TimePoint end = begin + options_.duration;
     for (std::size_t place = 0; place < options_.concurrency; ++place) submit_get(place);
-    TimePoint next_probe = begin;
+    TimePoint next_probe = now();
     std::vector<kvs_completion> ended(options_.concurrency + 2);
     while (now() < end) {
       is_measuring_ = now() >= begin;
@@ -104,6 +104,8 @@ class SubmitBench {
     own.connections_per_node = static_cast<std::uint32_t>(options_.connections);
     own.region_bytes_max = 2 * options_.concurrency * place_bytes();
     own.busy_poll_us = static_cast<std::uint64_t>(options_.busy_poll.count());
+    // The node maps lent memory page by page, which takes longer than the default second where there is much of it.
+    own.connect_timeout_us = static_cast<std::uint64_t>(options_.node.deadline.count());
     own.rdma_off = options_.transport == Transport::kVerbs ? 0 : 1;
     kvs_client* client = nullptr;
     check(kvs_client_open(&own, &client), "cannot make a client");
