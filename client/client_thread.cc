@@ -6,6 +6,8 @@
 namespace kv {
 namespace {
 
+constexpr std::chrono::microseconds kLinger{20};  // A thread that waits is up in 5 to 10, and then has to submit.
+
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -105,7 +107,10 @@ void ClientThread::run_until_stopped() {
       if (spins) idle_since = std::chrono::steady_clock::now();
     } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
       relax();
+    } else if (awake_until_ != TimePoint{} && std::chrono::steady_clock::now() < awake_until_) {
+      relax();
     } else {
+      awake_until_ = {};
       waker_->fall_asleep();
       if (std::ranges::none_of(served_, [](const Guest* guest) { return guest->has_work(); })) io_->run_one();
       waker_->awake();
@@ -113,6 +118,8 @@ void ClientThread::run_until_stopped() {
     }
   }
 }
+
+void ClientThread::linger() { awake_until_ = std::chrono::steady_clock::now() + kLinger; }
 
 bool ClientThread::serve_guests() {
   bool had_work = false;
