@@ -10,6 +10,8 @@
 
 namespace kv {
 
+class ClientThread;
+
 struct BlockingOptions {
   /// How long the I/O thread looks for work before it sleeps, and a caller for its answer. Some tens of microseconds
   /// save the wake-ups, at the price of a busy core.
@@ -19,18 +21,19 @@ struct BlockingOptions {
 /// As Client, each call blocking its thread until it is complete, by its deadline. Thread safety: all calls from any
 /// thread but the I/O thread itself (so not from a segment callback); the destructor requires that no call is in
 /// progress. What takes long (touching and unmapping memory) is done on the caller's thread, so that no other call
-/// waits for it.
+/// waits for it. CompletionQueue has the same calls without blocking.
 class BlockingClient {
  public:
   /// Throws as Client's constructor. `network` outlives the client.
   explicit BlockingClient(ClientConfig config, BlockingOptions options = {}, Network& network = socket_network());
-  /// After it no RDMA device reaches any memory that was lent, unless the client is_disabled(). If it is_forked(),
-  /// nothing is done but to forget it.
+  /// Calls that completion queues have in progress end with kCancelled; the queues remain, to be reaped. After it no
+  /// RDMA device reaches any memory that was lent, unless the client is_disabled(). If it is_forked(), nothing is done
+  /// but to forget it.
   ~BlockingClient();
 
   Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
   Result<void> wait_open(Space space, std::chrono::microseconds deadline);
-  std::size_t block_bytes(Space space) const;
+  std::size_t block_bytes(Space space) const;  ///< Waits for nobody. 0: not opened here.
   Result<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
   void release(Lease lease);
   /// The segment callback runs on the I/O thread.
@@ -59,8 +62,8 @@ class BlockingClient {
   bool is_forked() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  friend class CompletionQueue;
+  std::unique_ptr<ClientThread> thread_;
 };
 
 }  // namespace kv

@@ -11,8 +11,6 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kSpacesMax = 65536;
-
 Clock& steady_clock() {
   static SteadyClock clock;
   return clock;
@@ -127,7 +125,7 @@ Client::~Client() = default;
 
 /// Equal records are one space, found by their text. Spaces are never given up, because a Space is an index that
 /// callers keep; kSpacesMax bounds what a caller with a new record for each request can take.
-Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds deadline) {
+Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control) {
   auto& spaces = impl_->shared->spaces;
   std::size_t index = 0;
   while (index < spaces.size() && spaces[index]->record.text() != record.text()) ++index;
@@ -139,19 +137,23 @@ Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds dead
     spaces.push_back(std::move(info));
   }
   const Space space{static_cast<std::uint32_t>(index)};
-  if (const error_code refused = impl_->refuses(space, deadline)) co_return refused;
-  const auto opened = co_await wait_open(space, deadline);
+  if (const error_code refused = impl_->refuses(space, deadline, control)) co_return refused;
+  if (deadline <= 0us) {  // a request that cannot be answered in time would be a mark against the nodes
+    for (const auto& link : impl_->links) link->prepare_space(static_cast<std::uint32_t>(space));
+    co_return space;
+  }
+  const auto opened = co_await wait_open(space, deadline, control);
   // A worker starts while the store is away: only a record that no node takes is an error.
   if (!opened && is_about_the_record(opened.error())) co_return opened.error();
   co_return space;
 }
 
 /// A ping that names the namespace: it is sent only where the namespace is open, so its answer proves both.
-Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline) {
+Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(space, deadline)) co_return refused;
+  if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor);
+  CallGroup group(impl.shared->executor, control);
   std::vector<PingCall> calls(impl.links.size());
   for (PingCall& call : calls) call.space = static_cast<std::uint32_t>(space);
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
@@ -175,9 +177,10 @@ std::size_t Client::block_bytes(Space space) const {
 // -- touch, retain, unretain, drop: one request to each owner, one number back
 
 /// Asks the owner of each chain, and sums up what they say. Errors: of the first that failed, after all were asked.
-Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until) {
+Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until,
+                                      CallControl control) {
   const VerbInProgress in_progress(shared);
-  CallGroup group(shared->executor);
+  CallGroup group(shared->executor, control);
   std::vector<CountCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].type = verb;
@@ -198,31 +201,34 @@ Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<O
 }
 
 Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
-                                              std::chrono::microseconds deadline) {
-  if (const error_code refused = refuses(space, deadline)) co_return refused;
+                                              std::chrono::microseconds deadline, CallControl control) {
+  if (const error_code refused = refuses(space, deadline, control)) co_return refused;
   if (hashes.empty()) co_return std::size_t{0};
   auto chains = split_chain(map, hashes);
-  const auto counted = co_await count(verb, space, std::move(chains), deadline_after(deadline));
+  const auto counted = co_await count(verb, space, std::move(chains), deadline_after(deadline), control);
   if (!counted) co_return counted.error();
   co_return counted->block_count;
 }
 
-Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  return impl_->count_prefix(FrameType::kTouch, space, hashes, deadline);
+Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                                 CallControl control) {
+  return impl_->count_prefix(FrameType::kTouch, space, hashes, deadline, control);
 }
 
-Async<std::size_t> Client::retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
-  return impl_->count_prefix(FrameType::kRetain, space, hashes, deadline);
+Async<std::size_t> Client::retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                                  CallControl control) {
+  return impl_->count_prefix(FrameType::kRetain, space, hashes, deadline, control);
 }
 
-Async<std::size_t> Client::unretain(Space space, std::span<const BlockHash> hashes,
-                                    std::chrono::microseconds deadline) {
-  return impl_->count_prefix(FrameType::kUnretain, space, hashes, deadline);
+Async<std::size_t> Client::unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                                    CallControl control) {
+  return impl_->count_prefix(FrameType::kUnretain, space, hashes, deadline, control);
 }
 
-Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline) {
+Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                               CallControl control) {
   Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(space, deadline)) co_return refused;
+  if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   std::vector<OwnedChain> chains;
   if (hashes.empty()) {  // the whole namespace, everywhere
     chains.resize(impl.links.size());
@@ -235,7 +241,7 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
     KV_ASSERT(chains.size() == 1 && chains[0].hashes.back() == hashes.back());
   }
   const TimePoint until = impl.deadline_after(deadline);
-  const auto dropped = co_await impl.count(FrameType::kDrop, space, std::move(chains), until);
+  const auto dropped = co_await impl.count(FrameType::kDrop, space, std::move(chains), until, control);
   co_return dropped;
 }
 
@@ -243,11 +249,11 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
 
 /// An answer for each node, in node order: a node that failed has an error instead of values. The call itself succeeds,
 /// since a tool wants to see the nodes that answer.
-Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline) {
+Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline)) co_return refused;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor);
+  CallGroup group(impl.shared->executor, control);
   std::vector<StatsCall> calls(impl.links.size());
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
   co_await wait_all(group);
@@ -261,11 +267,11 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline) 
   co_return stats;
 }
 
-Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseconds deadline) {
+Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline)) co_return refused;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor);
+  CallGroup group(impl.shared->executor, control);
   std::vector<PingCall> calls(impl.links.size());
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
   co_await wait_all(group);

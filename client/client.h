@@ -33,6 +33,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "client/call_control.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
 #include "transport/shared_memory.h"
@@ -75,6 +76,8 @@ struct ClientConfig {
   std::uint64_t seed = 0;               ///< For jitter; 0: random.
 };
 
+inline constexpr std::size_t kSpacesMax = 65536;  ///< Opened by one client; one more is refused with kBusy.
+
 /// An opened namespace. Stays valid over reconnects: the client opens it again on each node by itself.
 enum class Space : std::uint32_t {};
 /// The lease of one match, over all nodes that took part. 0: none.
@@ -90,6 +93,7 @@ struct MatchOptions {
   /// that follows; none: nothing was. A partial block has the same. In a namespace of an engine's own hashes (field
   /// `hash` of the record) there is no partial block without.
   std::span<const ExtraDigest> extras = {};
+  CallControl control = {};
 };
 struct MatchResult {
   std::size_t block_count = 0;             ///< Leading blocks held by their owners, in memory or on disk.
@@ -120,6 +124,7 @@ struct GetOptions {
   /// who verifies them a second time, and needed for a device's memory, where nobody has. Those of blocks before
   /// block_count (of a segment callback: of its segment) are set. kvs_enqueue_scatter_verified takes them as they are.
   std::span<std::uint64_t> checksums = {};
+  CallControl control = {};
 };
 struct GetResult {
   /// Leading blocks landed and verified; in a device's memory: landed, to be verified there. Later destinations are
@@ -138,6 +143,7 @@ struct PutOptions {
   /// here. Needed for a device's memory. The node verifies them; a block that does not match is refused, and what
   /// follows it.
   std::span<const std::uint64_t> checksums = {};
+  CallControl control = {};
 };
 struct PutResult {
   std::size_t stored = 0, already_stored = 0, refused = 0;  ///< Sum: hashes.size().
@@ -188,10 +194,11 @@ static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_triviall
 ///   2. A block that get reports landed with the checksum bound to its name; in a device's memory that is for the
 ///      caller to verify, with the checksums that it is told.
 ///   3. Memory in use is bounded: calls_max, and buffers only where the caller gave them.
-/// Spans given to a call stay valid until it completes. Cancelling a call (Asio cancellation) is not supported: use the
-/// deadline. Thread safety: none. Every call, and the destructor, runs on the executor given at construction, which
-/// must be single-threaded. After fork() the child leaves the client and its executor alone (BlockingClient can tell
-/// and refuses). The destructor requires that no call is in progress and closes all sessions.
+/// Spans given to a call stay valid until it completes. A call is given up by its deadline or its CallControl;
+/// Asio's own cancellation is not supported. Thread safety: none. Every call, and the destructor, runs on the executor
+/// given at construction, which must be single-threaded. After fork() the child leaves the client and its executor
+/// alone (BlockingClient can tell and refuses). The destructor requires that no call is in progress and closes all
+/// sessions.
 class Client {
  public:
   /// No I/O; connects on first use. Throws std::invalid_argument for a bad configuration, naming the field.
@@ -207,9 +214,9 @@ class Client {
   /// connected, so that the calls to come find it open; 0us: does not wait. Errors: kMismatch, kBadRequest, kTooLarge,
   /// kUnsupported, if nodes are there that refuse the record, and none that takes it. One that says so later says it to
   /// each call, as its error or its `why`.
-  Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
+  Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control = {});
   /// Until one node has opened it, as open(), but that none did is an error: also kUnavailable, timed_out, kBusy.
-  Async<void> wait_open(Space space, std::chrono::microseconds deadline);
+  Async<void> wait_open(Space space, std::chrono::microseconds deadline, CallControl control = {});
   std::size_t block_bytes(Space space) const;
 
   /// How many leading blocks of the chain are held.
@@ -236,14 +243,18 @@ class Client {
   /// first node that failed, after all were asked. With several nodes drop asks the owner of that last block only: what
   /// lies below it on others can no longer be reached, and ages out. From a drop's answer on nobody finds the blocks;
   /// with a disk tier the answer waits up to two seconds until it is durable there, or says that it is not.
-  Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Async<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Async<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Async<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                           CallControl control = {});
+  Async<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                            CallControl control = {});
+  Async<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                              CallControl control = {});
+  Async<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                         CallControl control = {});
 
-  Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
+  Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline, CallControl control = {});
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
-  Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
+  Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;
 
   /// Memory that nodes can fill and drain directly: those on this host (memfd), and those that RDMA reaches. Owned by
@@ -258,7 +269,7 @@ class Client {
   /// and calls are served through the socket until RDMA is ready: registering takes 0.2 s a GiB. Returns to how many
   /// connections it is lent; that nodes cannot have it is no error. Errors: kBadRequest if it is neither's,
   /// kQuarantined if it is leaving.
-  Async<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline);
+  Async<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline, CallControl control = {});
   /// Also while it is quarantined: the node may go on writing the memfd's pages, but these addresses are no longer
   /// them. What RDMA reaches is taken from the devices before its addresses are used again. Errors: kBadRequest if it
   /// is not from allocate(), kBusy while a call in progress uses it.
@@ -282,7 +293,8 @@ class Client {
   /// it takes is up to this machine's devices, not to nodes. Do it before the client is destroyed: that waits for
   /// nothing, so a device may reach the memory until the executor has run what is left of the client's coroutines.
   /// Errors: kBadRequest if it is not from add_device_memory(), kBusy while a call in progress uses it, timed_out.
-  Async<void> remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline);
+  Async<void> remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline,
+                                   CallControl control = {});
 
   /// Whether some node may still write a part of `memory` for a get that has ended, or it is leaving.
   bool is_quarantined(std::span<const std::byte> memory) const;

@@ -89,12 +89,13 @@ const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
   return index < shared->spaces.size() ? shared->spaces[index].get() : nullptr;
 }
 
-error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline) const {
-  return find_space(space) == nullptr ? make_error_code(Errc::kBadRequest) : refuses(deadline);
+error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline, const CallControl& control) const {
+  return find_space(space) == nullptr ? make_error_code(Errc::kBadRequest) : refuses(deadline, control);
 }
 
-error_code Client::Impl::refuses(std::chrono::microseconds deadline) const {
+error_code Client::Impl::refuses(std::chrono::microseconds deadline, const CallControl& control) const {
   if (deadline > kDeadlineMax) return Errc::kBadRequest;
+  if (control.is_cancelled()) return Errc::kCancelled;
   if (shared->call_count >= shared->config.calls_max) return Errc::kBusy;
   return {};
 }
@@ -102,7 +103,7 @@ error_code Client::Impl::refuses(std::chrono::microseconds deadline) const {
 /// The event is reset before each wait and the count is looked at after it: a call that ends in between sets the event
 /// again, so no end is missed.
 asio::awaitable<void> wait_all(CallGroup& group) {
-  while (group.running > 0) {
+  while (!group.running.empty()) {
     group.event.reset();
     co_await group.event.wait();
   }

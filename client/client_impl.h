@@ -35,13 +35,14 @@ struct Client::Impl {
   };
 
   const ClientShared::SpaceInfo* find_space(Space space) const;
-  /// kBadRequest or kBusy, before a verb begins.
-  error_code refuses(std::chrono::microseconds deadline) const;
-  error_code refuses(Space space, std::chrono::microseconds deadline) const;
+  /// kBadRequest, kCancelled or kBusy, before a verb begins.
+  error_code refuses(std::chrono::microseconds deadline, const CallControl& control) const;
+  error_code refuses(Space space, std::chrono::microseconds deadline, const CallControl& control) const;
   TimePoint deadline_after(std::chrono::microseconds deadline) const { return shared->clock.now() + deadline; }
-  Async<DropResult> count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until);
+  Async<DropResult> count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until,
+                          CallControl control);
   Async<std::size_t> count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
-                                  std::chrono::microseconds deadline);
+                                  std::chrono::microseconds deadline, CallControl control);
   /// One call to each node, in node order.
   template <class C>
   void start_on_each(std::vector<C>& calls, CallGroup& group, TimePoint until) {

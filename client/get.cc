@@ -441,7 +441,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   const std::shared_ptr<ClientShared> shared = impl.shared;
 
   // Check everything before any node is asked.
-  if (const error_code refused = impl.refuses(space, options.deadline)) co_return refused;
+  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   const ClientShared::SpaceInfo& info = *impl.find_space(space);
   GetPlan plan;
   plan.blocks = blocks;
@@ -460,7 +460,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   const RegionUse region_use(plan.region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
-  CallGroup group(shared->executor);
+  CallGroup group(shared->executor, options.control);
   GetCalls calls(impl.idle_gets);
   for (const OwnedChain& chain : chains) {
     GetCall& call = calls.add();
@@ -481,7 +481,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   // Blocks land and are verified meanwhile, by the calls. The
   // caller is told of each segment that has landed everywhere.
   SegmentReport report(plan, options, hashes.size());
-  while (group.running > 0) {
+  while (!group.running.empty()) {
     group.event.reset();
     co_await group.event.wait();
     report.run(calls);

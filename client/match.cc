@@ -109,7 +109,7 @@ std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
 
 Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
   Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(space, options.deadline)) co_return refused;
+  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   const std::size_t block_size = impl.find_space(space)->record.block_size();
   const std::size_t token_count = options.token_ids.size();
   if (token_count > 0 && (token_count < hashes.size() * block_size || token_count > (hashes.size() + 1) * block_size)) {
@@ -124,7 +124,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
 
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(options.deadline);
-  CallGroup group(impl.shared->executor);
+  CallGroup group(impl.shared->executor, options.control);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
   std::vector<MatchCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -40,7 +40,7 @@ Result<std::span<std::byte>> Client::adopt_memory(std::size_t reserved_bytes,
   return impl_->shared->memory.adopt(reserved_bytes, std::move(memory));
 }
 
-Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   const auto region = shared->memory.find(memory);
@@ -60,6 +60,7 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
       all.pending += state.pending;
     }
     if (all.pending == 0 || shared->clock.now() >= until) break;
+    if (control.is_cancelled()) co_return error_code(Errc::kCancelled);
     co_await pause.wait(until);
   }
   co_return all.lent;
@@ -93,7 +94,8 @@ Result<void> Client::add_device_memory(DeviceMemory memory) {
 /// The order is what makes the memory safe to free: no new call may use it (begin_removal), no node may ask for it
 /// (take_back), and then the devices let go of their registrations. Only after that is the caller told. A timeout
 /// leaves the removal under way, and the next call goes on waiting for it.
-Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline) {
+Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline,
+                                         CallControl control) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   if (deadline > kDeadlineMax) co_return error_code(Errc::kBadRequest);
@@ -111,6 +113,7 @@ Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chron
   Pause pause(*shared);
   while (!region->is_gone) {
     if (shared->clock.now() >= until) co_return error_code(asio::error::timed_out);
+    if (control.is_cancelled()) co_return error_code(Errc::kCancelled);  // it goes on leaving, as after a deadline
     co_await pause.wait(until);
   }
   shared->memory.end_removal(*region);

@@ -247,7 +247,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
                              std::span<const std::span<const std::byte>> blocks, PutOptions options) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
-  if (const error_code refused = impl.refuses(space, options.deadline)) co_return refused;
+  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   const ClientShared::SpaceInfo& info = *impl.find_space(space);
   PutPlan plan;
   plan.blocks = blocks;
@@ -269,7 +269,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
-  CallGroup group(shared->executor);
+  CallGroup group(shared->executor, options.control);
   std::vector<PutCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     PutCall& call = calls[i];
@@ -287,7 +287,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   co_await asio::post(shared->executor, asio::use_awaitable);
   for (PutCall& call : calls) call.prepare_batch();
   std::size_t bytes_this_turn = 0;
-  while (group.running > 0) {
+  while (!group.running.empty()) {
     bool sent = false;
     for (PutCall& call : calls) {
       if (!call.has_batch()) continue;

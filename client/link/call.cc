@@ -1,10 +1,30 @@
 #include "client/link/call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/assert.h"
 
 namespace kv {
+
+CallGroup::CallGroup(const asio::any_io_executor& executor, CallControl c) : event(executor), control(c) {
+  if (control.cancellation == nullptr) return;
+  KV_ASSERT(!control.cancellation->is_cancelled());  // else the verb would have ended before it asked anybody
+  control.cancellation->set_target(this);
+}
+
+CallGroup::~CallGroup() {
+  if (control.cancellation != nullptr) control.cancellation->set_target(nullptr);
+}
+
+void CallGroup::cancel() {
+  // One by one: the end of a call may be the end of others.
+  while (!running.empty()) {
+    const std::size_t count = running.size();
+    running.back()->cancel();
+    KV_ASSERT(running.size() < count);
+  }
+}
 
 Call::~Call() {
   if (session_ != nullptr) {
@@ -26,7 +46,10 @@ void Call::begin(CallOwner& owner) {
   send_count_ = 0;
   error_ = {};
   error_text_.clear();
-  if (group != nullptr) ++group->running;
+  if (group != nullptr) {
+    group->running.push_back(this);
+    at_once = group->control.at_once;
+  }
 }
 
 error_code Call::send_on(CallSession& session, std::uint64_t request_id, std::uint32_t space_handle) {
@@ -61,11 +84,17 @@ std::string Call::last_came(const FrameReader::Frame& frame) {
   return on_last(frame);
 }
 
-void Call::on_deadline() {
+void Call::cancel() {
+  KV_ASSERT(!has_ended());
+  if (is_linked()) unlink();  // its deadline must not find it ended
+  give_up(Errc::kCancelled);
+}
+
+void Call::give_up(error_code why) {
   if (session_ != nullptr) {
-    session_->abandon(*this);
+    session_->abandon(*this, why);
   } else {
-    end(asio::error::timed_out);
+    end(why);
   }
 }
 
@@ -86,8 +115,10 @@ void Call::end(error_code why, std::string text, bool is_answered) {
   state_ = State::kEnded;
   owner_->call_ended(*this, is_answered);
   if (group != nullptr) {
-    KV_ASSERT(group->running > 0);
-    --group->running;
+    const auto found = std::ranges::find(group->running, this);
+    KV_ASSERT(found != group->running.end());
+    *found = group->running.back();
+    group->running.pop_back();
     group->event.set();
   }
   on_end(session);

@@ -4,6 +4,7 @@
 // session, and the session that sends it. This file knows none of them: it says what a call may ask of each.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/event.h"
+#include "client/call_control.h"
 #include "client/link/client_shared.h"
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"
@@ -71,8 +73,9 @@ class CallSession {
   virtual void give_up(std::string why) = 0;  ///< Ends the session at once, as if it had broken.
 
   // From Call itself.
-  virtual void abandon(Call& call) = 0;  ///< Its deadline has come: ends it, now, and keeps the request's entry.
-  virtual void forget(Call& call) = 0;   ///< It is being destroyed.
+  /// Its deadline has come, or the caller gave it up: ends it for `why`, now, and keeps the request's entry.
+  virtual void abandon(Call& call, error_code why) = 0;
+  virtual void forget(Call& call) = 0;  ///< It is being destroyed.
 
  protected:
   ~CallSession() = default;
@@ -91,11 +94,21 @@ class CallOwner {
   ~CallOwner() = default;
 };
 
-/// Wakes the coroutine of a verb that asked several nodes.
-struct CallGroup {
-  explicit CallGroup(const asio::any_io_executor& executor) : event(executor) {}
-  Event event;              ///< Set whenever one of the calls made progress or ended.
-  std::size_t running = 0;  ///< Calls that have not ended.
+/// The calls of one verb that asked several nodes: wakes its coroutine, and ends them all if the caller gives up.
+///   1. `running` holds each call from its begin() to its end().
+class CallGroup final : private Cancellable {
+ public:
+  explicit CallGroup(const asio::any_io_executor& executor, CallControl control = {});
+  ~CallGroup();
+  CallGroup(const CallGroup&) = delete;
+  CallGroup& operator=(const CallGroup&) = delete;
+
+  Event event;                                       ///< Set whenever one of the calls made progress or ended.
+  boost::container::small_vector<Call*, 8> running;  ///< That have not ended.
+  const CallControl control;
+
+ private:
+  void cancel() override;
 };
 
 /// One request to one node. Owned by the verb that starts it; may be destroyed in any state.
@@ -123,6 +136,7 @@ class Call : public DeadlineEntry {
   std::shared_ptr<CallSession> session_wanted;  ///< Only this session will do (leases); any other if it has ended.
   std::size_t data_bytes = 0;                   ///< That the call will move: spreads calls over sessions.
   CallGroup* group = nullptr;                   ///< Told of the end.
+  bool at_once = false;                         ///< Ends with kUnavailable where it would wait for a connection.
 
   bool has_ended() const { return state_ == State::kEnded; }
   // After the end.
@@ -140,6 +154,8 @@ class Call : public DeadlineEntry {
   std::string last_came(const FrameReader::Frame& frame);
   /// Out of the session's table, or of the owner's queue. `is_answered`: by a last frame of its own.
   void end(error_code why, std::string text = {}, bool is_answered = false);
+  /// Ends it for kCancelled, wherever it is. Requires that it has not ended.
+  void cancel();
   std::vector<std::span<const std::byte>> destinations_left() const { return unfinished_destinations(); }
 
   std::uint64_t request_id() const { return request_id_; }
@@ -174,7 +190,8 @@ class Call : public DeadlineEntry {
  private:
   enum class State : std::uint8_t { kEnded, kWaiting, kSent };
 
-  void on_deadline() final;
+  void on_deadline() final { give_up(asio::error::timed_out); }
+  void give_up(error_code why);
 
   State state_ = State::kEnded;
   bool has_begun_ = false;

@@ -346,9 +346,9 @@ std::uint64_t LinkSession::take_entry(FrameType type, Call* call, std::size_t lo
 
 // -- calls that leave early
 
-/// A call's deadline has come while the node has its request. The caller gets its answer now. The request lives on
-/// without a call: until the node answers, the memory that it may still write is quarantined.
-void LinkSession::abandon(Call& call) {
+/// The caller gets its answer now, at its deadline or because it gave the call up. The request lives on without a call:
+/// until the node answers, the memory that it may still write is quarantined.
+void LinkSession::abandon(Call& call, error_code why) {
   const std::uint64_t id = call.request_id();
   const LinkRequests::Entry* const entry = requests_.find(id);
   KV_ASSERT(entry != nullptr && entry->call == &call);
@@ -360,7 +360,7 @@ void LinkSession::abandon(Call& call) {
   // A node may be long at a verbs_connect: it waits for the network, not for us.
   const bool is_silent = nothing_came && call.type != FrameType::kVerbsConnect;
   const auto self = shared_from_this();  // the call's end may close this session
-  call.end(asio::error::timed_out);
+  call.end(why);
   if (is_silent && listener_ != nullptr) listener_->session_silent(*this);
   close_if_retired();
 }

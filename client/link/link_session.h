@@ -116,7 +116,7 @@ class LinkSession final : public CallSession,
     if (lanes_ && lanes != 0) lanes_->cut(lanes);
   }
   void give_up(std::string why) override { end(Errc::kUnavailable, std::move(why), Node::kMayWrite); }
-  void abandon(Call& call) override;
+  void abandon(Call& call, error_code why) override;
   void forget(Call& call) override;
 
  private:

@@ -35,6 +35,10 @@ void NodeLink::start(Call& call, TimePoint deadline) {
   call.begin(*this);
   ++calls_;
   if (closed_ || !breaker_.admits(call, shared_->clock.now())) return call.end(Errc::kUnavailable);
+  if (call.at_once && up_count_ == 0) {  // whoever waits for the connection must not hold this one up
+    connect_missing();
+    return call.end(Errc::kUnavailable);
+  }
   shared_->deadlines.add(call, deadline);
   LinkSession* session = nullptr;
   // Most calls find everything made: those are never queued. Nobody overtakes a call that waits.
@@ -43,6 +47,14 @@ void NodeLink::start(Call& call, TimePoint deadline) {
   } else {
     waiting_.push_back(&call);
     pump();
+  }
+}
+
+void NodeLink::prepare_space(std::uint32_t space) {
+  if (closed_ || breaker_.is_open()) return;
+  if (up_count_ < connections_.size()) connect_missing();
+  for (const Connection& each : connections_) {
+    if (each.is_up()) each.session->spaces().open(space, /*must=*/false);
   }
 }
 
@@ -61,8 +73,9 @@ void NodeLink::pump() {
       Call& call = *waiting_[i];
       LinkSession* session = nullptr;
       const Prepared prepared = prepare(call, session);
-      if (prepared == Prepared::kNoRoom) break;  // in order of start: those behind wait too
-      if (prepared == Prepared::kWait) {
+      // In order of start: those behind wait too, unless all wait for a connection, which some do not want to.
+      if (prepared == Prepared::kNoRoom && up_count_ > 0) break;
+      if (prepared == Prepared::kWait || prepared == Prepared::kNoRoom) {
         ++i;
         continue;
       }
@@ -88,7 +101,7 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
     // The lease is known to that session only: no other will do while it lasts.
     const LinkSession* const wanted = find(call.session_wanted.get());
     if (wanted != nullptr && wanted->is_serving()) return Prepared::kWait;
-    return up_count_ + connecting_count_ > 0 ? Prepared::kNoRoom : Prepared::kFailed;
+    return up_count_ + (call.at_once ? 0 : connecting_count_) > 0 ? Prepared::kNoRoom : Prepared::kFailed;
   }
   if (call.space != Call::kNoSpace && session->spaces().state(call.space) != LinkSpaces::State::kYes) {
     // One round trip, or no session that takes it.

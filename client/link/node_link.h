@@ -17,7 +17,8 @@
 namespace kv {
 
 /// One node, as the client sees it.
-///   1. start() never waits. The call ends by its deadline, whatever the node does.
+///   1. start() never waits. The call ends by its deadline, whatever the node does; one that is to be answered at_once
+///      ends while no connection is up.
 ///   2. Connecting is driven by calls: nothing is tried while nobody asks. After a failure nothing is tried for a
 ///   random
 ///      part of the back-off, which doubles up to backoff_max until the node has answered something.
@@ -36,6 +37,8 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   /// Starts `call`, whose preparation (connection, namespace, region) is made first if it is missing. May end the call
   /// before it returns.
   void start(Call& call, TimePoint deadline);
+  /// Begins what the first call in `space` would have to wait for, and waits for nothing.
+  void prepare_space(std::uint32_t space);
   void close();  ///< Ends everything, now and for ever.
 
   struct LendState {

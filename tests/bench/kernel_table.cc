@@ -249,10 +249,9 @@ void fill(const Table& table) {
 int run() {
   const char* const path = std::getenv("KV_CUDA_MODULE");
   const Simulator simulator(path ? path : "libkvstore_cuda.so");
-  std::string why;
-  const auto module = CudaModule::load(&why);
+  const auto module = CudaModule::load();
   if (!module) {
-    std::fprintf(stderr, "kv_kernel_table: %s\n", why.c_str());
+    std::fprintf(stderr, "kv_kernel_table: %s\n", module.error().text.c_str());
     return 1;
   }
   if (!simulator.is_there()) {

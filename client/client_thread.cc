@@ -1,0 +1,201 @@
+#include "client/client_thread.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace kv {
+namespace {
+
+constexpr std::chrono::microseconds kLinger{20};  // A thread that waits is up in 5 to 10, and then has to submit.
+
+/// One step of a spin. Whoever is to answer may have been given the same core, and must get to run.
+inline void relax() { std::this_thread::yield(); }
+
+}  // namespace
+
+SpaceSizes::~SpaceSizes() {
+  for (const auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
+}
+
+void SpaceSizes::note(Space space, std::size_t block_bytes) {
+  const auto index = static_cast<std::size_t>(space);
+  KV_ASSERT(index < kSpacesMax && block_bytes > 0);
+  auto& chunk = chunks_[index / kChunk];
+  if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Chunk{}, std::memory_order_release);
+  (*chunk.load(std::memory_order_relaxed))[index % kChunk].store(block_bytes, std::memory_order_release);
+}
+
+std::size_t SpaceSizes::find(Space space) const {
+  const auto index = static_cast<std::size_t>(space);
+  if (index >= kSpacesMax) return 0;
+  const Chunk* const chunk = chunks_[index / kChunk].load(std::memory_order_acquire);
+  return chunk == nullptr ? 0 : (*chunk)[index % kChunk].load(std::memory_order_acquire);
+}
+
+ClientThread::ClientThread(ClientConfig config, std::chrono::microseconds busy_poll, Network& network)
+    : busy_poll_(busy_poll),
+      client_(std::make_unique<Client>(io_->get_executor(), std::move(config), network)),
+      thread_([this] { run(); }) {}
+
+ClientThread::~ClientThread() {
+  KV_ASSERT(!is_forked() && !is_current());
+  asio::post(*io_, [this] { close(); });
+  thread_.join();      // the coroutines of closed sessions run to their end
+  if (is_disabled_) {  // 2: what is left cannot be trusted to destroy itself
+    (void)client_.release();
+    (void)watched_.release();
+    (void)io_.release();
+  }
+}
+
+void ClientThread::close() {
+  std::vector<std::shared_ptr<Guest>> guests;
+  {
+    const std::lock_guard lock(mutex_);
+    guests.swap(guests_);
+  }
+  closing_count_ = guests.size() + 1;
+  for (const auto& guest : guests) guest->client_closes([this] { guest_closed(); });
+  guest_closed();
+}
+
+void ClientThread::guest_closed() {
+  KV_ASSERT(closing_count_ > 0);
+  if (--closing_count_ > 0) return;
+  asio::post(*io_, [this] {  // not within what a guest's last call is still returning from
+    client_.reset();
+    if (watched_) (void)watched_->release();
+    watched_.reset();
+    work_.reset();
+  });
+}
+
+void ClientThread::run() {
+  try {
+    run_until_stopped();
+    return;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "kvstore: client disabled: %s\n", e.what());
+  } catch (...) {
+    std::fprintf(stderr, "kvstore: client disabled\n");
+  }
+  served_.clear();
+  std::vector<std::shared_ptr<Guest>> guests;
+  {
+    const std::lock_guard lock(mutex_);
+    is_disabled_ = true;
+    for (Waiting* each : waiting_) each->fail();
+    waiting_.clear();
+    guests.swap(guests_);
+  }
+  for (const auto& guest : guests) guest->client_disabled();
+}
+
+void ClientThread::run_until_stopped() {
+  const bool spins = busy_poll_.count() > 0;
+  TimePoint idle_since = std::chrono::steady_clock::now();
+  while (!io_->stopped()) {
+    if (served_.empty() && !spins) {
+      io_->run_one();
+      continue;
+    }
+    const bool has_run = spins ? io_->poll() > 0 : io_->poll_one() > 0;
+    if (serve_guests() || has_run) {
+      if (spins) idle_since = std::chrono::steady_clock::now();
+    } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
+      relax();
+    } else if (awake_until_ != TimePoint{} && std::chrono::steady_clock::now() < awake_until_) {
+      relax();
+    } else {
+      awake_until_ = {};
+      waker_->fall_asleep();
+      if (std::ranges::none_of(served_, [](const Guest* guest) { return guest->has_work(); })) io_->run_one();
+      waker_->awake();
+      if (spins) idle_since = std::chrono::steady_clock::now();
+    }
+  }
+}
+
+void ClientThread::linger() { awake_until_ = std::chrono::steady_clock::now() + kLinger; }
+
+bool ClientThread::serve_guests() {
+  bool had_work = false;
+  for (std::size_t i = served_.size(); i-- > 0;) {  // from the end: a guest may detach itself
+    if (!served_[i]->has_work()) continue;
+    served_[i]->work();
+    had_work = true;
+  }
+  return had_work;
+}
+
+void ClientThread::watch_waker() {
+  if (!watched_) watched_ = std::make_unique<asio::posix::stream_descriptor>(*io_, waker_->fd());
+  watched_->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+    if (error || !watched_) return;
+    waker_->drain();
+    watch_waker();
+  });
+}
+
+bool ClientThread::is_disabled() const {
+  const std::lock_guard lock(mutex_);
+  return is_disabled_;
+}
+
+bool ClientThread::enter(Waiting& call) {
+  if (is_forked()) return false;  // 3: before anything is locked
+  KV_ASSERT(!is_current());       // it would wait for itself
+  const std::lock_guard lock(mutex_);
+  if (!is_disabled_) waiting_.insert(&call);
+  return !is_disabled_;
+}
+
+bool ClientThread::leave(Waiting& call) {
+  const std::lock_guard lock(mutex_);
+  return waiting_.erase(&call) > 0;
+}
+
+void ClientThread::spin_until_set(const std::atomic<bool>& flag, std::chrono::microseconds spin) {
+  const auto until = std::chrono::steady_clock::now() + spin;
+  while (!flag.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) relax();
+}
+
+Async<Space> ClientThread::open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control) {
+  const std::size_t block_bytes = record.block_bytes();
+  const auto opened = co_await client_->open(std::move(record), deadline, control);
+  if (opened) space_sizes_->note(*opened, block_bytes);
+  co_return opened;
+}
+
+bool ClientThread::attach(const std::shared_ptr<Guest>& guest) {
+  if (is_forked()) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_disabled_) return false;
+    guests_.push_back(guest);
+  }
+  asio::post(*io_, [this, guest] {
+    if (!watched_) watch_waker();
+    served_.push_back(guest.get());
+  });
+  return true;
+}
+
+void ClientThread::detach(const Guest& guest) {
+  std::erase(served_, &guest);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(guests_, [&](const auto& each) { return each.get() == &guest; });
+}
+
+void leave_to_parent(std::shared_ptr<const void> object) {
+  struct Left {
+    std::shared_ptr<const void> object;
+    Left* before;
+  };
+  static std::atomic<Left*> last{nullptr};
+  auto* const left = new Left{std::move(object), last.load()};
+  while (!last.compare_exchange_weak(left->before, left)) {
+  }
+}
+
+}  // namespace kv

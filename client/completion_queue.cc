@@ -1,0 +1,620 @@
+// client/completion_queue.cc: a call enters as arguments on any thread, and leaves as a completion.
+//
+//   who submits          takes a slot, copies the arguments into it, hands it over without a lock
+//   the I/O thread       starts what was handed over as coroutines of the client, and tells what becomes of them
+//   who reaps            takes the completions (queue/completions.h)
+#include "client/completion_queue.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "client/client_impl.h"
+#include "client/client_thread.h"
+#include "client/queue/call_slot.h"
+#include "client/queue/call_slots.h"
+#include "client/queue/completions.h"
+#include "client/queue/handoff_list.h"
+#include "transport/forked.h"
+
+namespace kv {
+namespace {
+
+/// Calls started before others on the I/O thread have a turn: to start one takes some microseconds.
+constexpr std::size_t kStartsPerTurn = 16;
+
+CompletionQueueOptions checked(CompletionQueueOptions options) {
+  if (options.calls_max < 1 || options.calls_max > 65536) throw std::invalid_argument("calls_max: must be 1..65536");
+  if (options.bytes_max < 1 || options.bytes_max > PTRDIFF_MAX) {
+    throw std::invalid_argument("bytes_max: must be positive, and not larger than memory can be");
+  }
+  return options;
+}
+
+template <class Byte>
+std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
+  std::size_t bytes = 0;
+  for (const std::span<Byte> block : blocks) bytes += block.size();
+  return bytes;
+}
+
+}  // namespace
+
+/// Both ends of a queue, and the I/O thread's work between them.
+///   1. A slot that was pushed is told an end, by the I/O thread; or, once the queue is over, by who pushed it.
+///   2. Once is_over_ the client and its thread are not touched: they may be gone.
+///   3. A call is told its end after the coroutine that served it has let go of the caller's memory.
+class CompletionQueue::Impl final : public ClientThread::Guest, public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(ClientThread& thread, CompletionQueueOptions o)
+      : options(checked(o)),
+        slots(options.calls_max, options.bytes_max),
+        completions(slots),
+        space_sizes(thread.space_sizes()),
+        waker_(thread.waker()),
+        thread_(&thread) {}
+
+  /// Makes the queue known to the I/O thread.
+  void attach() {
+    if (!thread_->attach(shared_from_this())) client_disabled();  // or the parent's: that is found out first
+  }
+
+  bool is_forked() const { return generation_ != fork_generation(); }
+  bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
+
+  // -- any thread
+
+  /// Takes a slot for a call of `data_bytes`, lets `fill` write `copied_bytes` of arguments into it, and hands it over.
+  template <class Fill>
+  Result<CallId> submit(Verb verb, std::chrono::microseconds deadline, std::size_t data_bytes, std::size_t copied_bytes,
+                        std::uint64_t tag, Fill&& fill) {
+    if (is_forked()) return error_code(Errc::kForked);
+    if (is_closed_.load(std::memory_order_acquire)) return why_closed();
+    if (deadline > kDeadlineMax) return error_code(Errc::kBadRequest);
+    const auto taken = slots.take(data_bytes + copied_bytes);
+    if (!taken) return taken.error();
+    CallSlot& slot = **taken;
+    if (!slot.arguments.reserve(copied_bytes)) {
+      slots.give_back(slot);
+      return error_code(boost::system::errc::not_enough_memory, boost::system::generic_category());
+    }
+    slot.tag = tag;
+    slot.verb = verb;
+    slot.until = std::chrono::steady_clock::now() + std::max(deadline, std::chrono::microseconds(0));
+    fill(slot);
+    completions.begun();
+    const CallId id = slots.name(slot);
+    hand_over(slot);
+    return id;  // the slot may be another call's by now
+  }
+
+  Result<void> cancel(CallId call) {
+    if (is_forked()) return error_code(Errc::kForked);
+    const auto id = static_cast<std::uint64_t>(call);
+    CallSlot* const slot = slots.find(call);
+    if (slot == nullptr || slot->id.load(std::memory_order_acquire) != id) return error_code(Errc::kNotFound);
+    // Ids of a slot only grow. A wish that comes late must not hide one for the slot's next call.
+    std::uint64_t seen = slot->cancel_id.load(std::memory_order_relaxed);
+    while (seen < id && !slot->cancel_id.compare_exchange_weak(seen, id, std::memory_order_release)) {
+    }
+    if (!slot->is_cancel_queued.exchange(true, std::memory_order_acq_rel) && cancelled_.push(*slot)) waker_->wake();
+    return {};
+  }
+
+  void shutdown() {
+    close(Errc::kCancelled);
+    waker_->wake();
+  }
+
+  void wait_until_over() {
+    std::unique_lock lock(over_mutex_);
+    over_.wait(lock, [&] { return is_over_; });
+  }
+
+  // -- the I/O thread
+
+  bool has_work() const override {
+    return !submitted_.is_empty() || !cancelled_.is_empty() || !starting_.empty() ||
+           (is_closed_.load(std::memory_order_seq_cst) && !has_closed_);
+  }
+
+  /// Whatever is to be done now: new calls, wishes to cancel, the end of the queue.
+  void work() override {
+    const auto self = shared_from_this();  // it may detach itself
+    // In this order: the call of a wish was handed over before the wish.
+    CallSlot* wishes = cancelled_.take_all();
+    take_submitted();
+    while (wishes != nullptr) {
+      CallSlot& slot = *wishes;
+      wishes = slot.next_cancelled;
+      slot.is_cancel_queued.exchange(false, std::memory_order_acq_rel);  // from here on it may be pushed again
+      if (slot.stage == CallSlot::Stage::kNone) continue;
+      if (slot.cancel_id.load(std::memory_order_acquire) == slot.id.load(std::memory_order_relaxed)) {
+        slot.cancellation->cancel();
+      }
+    }
+    if (is_closed_.load(std::memory_order_seq_cst) && !std::exchange(has_closed_, true)) {
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        if (slots[i].stage != CallSlot::Stage::kNone) slots[i].cancellation->cancel();
+      }
+    }
+    for (std::size_t i = 0; i < kStartsPerTurn && !starting_.empty(); ++i) {
+      CallSlot& slot = *starting_.front();
+      starting_.pop_front();
+      start(slot);
+    }
+    end_if_idle();
+  }
+
+  void client_closes(std::function<void()> done) override {
+    close(Errc::kCancelled);
+    KV_ASSERT(!done_);
+    done_ = std::move(done);
+    work();
+  }
+
+  void client_disabled() override {
+    is_disabled_.store(true, std::memory_order_release);
+    close(Errc::kUnavailable);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].stage != CallSlot::Stage::kNone) end(slots[i], Errc::kUnavailable);
+    }
+    starting_.clear();
+    running_count_ = 0;
+    be_over();
+    refuse_submitted();
+  }
+
+  const CompletionQueueOptions options;
+  CallSlots slots;
+  Completions completions;
+  const std::shared_ptr<const SpaceSizes> space_sizes;
+
+ private:
+  error_code why_closed() const { return why_closed_.load(std::memory_order_acquire); }
+
+  void hand_over(CallSlot& slot) {
+    if (submitted_.push(slot)) waker_->wake();
+    // The queue is closed before the I/O thread's last look at the list, and this look comes after the push: one of the
+    // two sees the other.
+    if (is_closed_.load(std::memory_order_seq_cst)) refuse_submitted_if_over();
+  }
+
+  void close(Errc why) {
+    Errc none{};
+    why_closed_.compare_exchange_strong(none, why, std::memory_order_acq_rel);
+    is_closed_.store(true, std::memory_order_seq_cst);
+  }
+
+  void take_submitted() {
+    for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
+      CallSlot* const next = slot->next_submitted;
+      KV_ASSERT(slot->stage == CallSlot::Stage::kNone);
+      slot->stage = CallSlot::Stage::kTaken;
+      slot->cancellation.emplace();
+      if (has_closed_) slot->cancellation->cancel();  // it was pushed while the others were being cancelled
+      starting_.push_back(slot);
+      slot = next;
+    }
+  }
+
+  void start(CallSlot& slot) {
+    KV_ASSERT(slot.stage == CallSlot::Stage::kTaken);
+    slot.stage = CallSlot::Stage::kRunning;
+    ++running_count_;
+    asio::co_spawn(thread_->io(), run(shared_from_this(), slot), [](std::exception_ptr exception) {
+      if (exception) std::rethrow_exception(exception);
+    });
+  }
+
+  static asio::awaitable<void> run(std::shared_ptr<Impl> self, CallSlot& slot) {
+    const error_code error = co_await self->serve(slot);
+    KV_ASSERT(self->running_count_ > 0);
+    --self->running_count_;
+    self->end(slot, error);  // 3: all of serve() is gone
+    if (self->thread_ != nullptr) self->thread_->linger();
+    self->end_if_idle();
+  }
+
+  /// Makes the call. What it finds goes into slot.end.
+  asio::awaitable<error_code> serve(CallSlot& slot);
+  asio::awaitable<error_code> load(CallSlot& slot, CallControl control);
+  static std::chrono::microseconds time_left(const CallSlot& slot) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(slot.until - std::chrono::steady_clock::now());
+  }
+
+  void end(CallSlot& slot, error_code error) {
+    slot.end.error = error;
+    slot.stage = CallSlot::Stage::kNone;
+    slot.cancellation.reset();
+    slot.work = nullptr;
+    slot.record.reset();
+    completions.tell_end(slot);  // the slot may be another call's by the time that this returns
+  }
+
+  void end_if_idle() {
+    if (!is_closed_.load(std::memory_order_relaxed) || running_count_ > 0 || !starting_.empty()) return;
+    if (thread_ == nullptr) return;
+    thread_->detach(*this);
+    const auto done = std::exchange(done_, nullptr);
+    be_over();
+    refuse_submitted();
+    if (done) done();
+  }
+
+  void be_over() {
+    thread_ = nullptr;
+    const std::lock_guard lock(over_mutex_);
+    is_over_ = true;
+    over_.notify_all();
+  }
+
+  void refuse_submitted_if_over() {
+    {
+      const std::lock_guard lock(over_mutex_);
+      if (!is_over_) return;  // the I/O thread will look once more
+    }
+    refuse_submitted();
+  }
+
+  /// 1: of calls that were pushed too late for the I/O thread.
+  void refuse_submitted() {
+    for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
+      CallSlot* const next = slot->next_submitted;
+      end(*slot, why_closed());
+      slot = next;
+    }
+  }
+
+  const std::uint32_t generation_ = fork_generation();
+  const std::shared_ptr<Waker> waker_;
+  ClientThread* thread_;  ///< The I/O thread's; null once the queue is over.
+  HandoffList<CallSlot, &CallSlot::next_submitted> submitted_;
+  HandoffList<CallSlot, &CallSlot::next_cancelled> cancelled_;
+  std::atomic<bool> is_closed_{false}, is_disabled_{false};
+  std::atomic<Errc> why_closed_{};
+
+  // The I/O thread's.
+  std::deque<CallSlot*> starting_;
+  std::size_t running_count_ = 0;
+  bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled what was in progress.
+  std::function<void()> done_;
+
+  std::mutex over_mutex_;
+  std::condition_variable over_;
+  bool is_over_ = false;
+};
+
+// -- what a call does
+
+asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
+  Client& client = thread_->client();
+  Completion& end = slot.end;
+  const auto left = time_left(slot);
+  CallControl control;
+  control.at_once = !options.wait_while_away;
+  control.cancellation = &*slot.cancellation;
+  if (control.is_cancelled()) co_return Errc::kCancelled;
+  const bool has_deadline = slot.verb != Verb::kOpen && slot.verb != Verb::kRelease && slot.verb != Verb::kOther;
+  // It waited for its turn until now. To ask the nodes would be a mark against them.
+  if (has_deadline && left <= std::chrono::microseconds(0)) {
+    end.match.why = end.get.why = end.put.why = asio::error::timed_out;
+    end.put.refused = slot.hashes.size();
+    const bool has_why =
+        slot.verb == Verb::kMatch || slot.verb == Verb::kGet || slot.verb == Verb::kLoad || slot.verb == Verb::kPut;
+    co_return has_why ? error_code() : error_code(asio::error::timed_out);
+  }
+  switch (slot.verb) {
+    case Verb::kOpen: {
+      control.at_once = false;  // it has its deadline to wait for a node
+      NamespaceRecord record = *std::exchange(slot.record, std::nullopt);
+      const auto opened =
+          co_await thread_->open(std::move(record), std::max(left, std::chrono::microseconds(0)), control);
+      if (!opened) co_return opened.error();
+      end.space = *opened;
+      co_return error_code();
+    }
+    case Verb::kWaitOpen: {
+      control.at_once = false;
+      const auto waited = co_await client.wait_open(slot.space, left, control);
+      co_return waited ? error_code() : waited.error();
+    }
+    case Verb::kMatch: {
+      slot.match.deadline = left;
+      slot.match.control = control;
+      const auto match = co_await client.match(slot.space, slot.hashes, slot.match);
+      if (!match) co_return match.error();
+      end.match = *match;
+      co_return end.match.why == Errc::kCancelled ? end.match.why : error_code();
+    }
+    case Verb::kGet: {
+      slot.get.deadline = left;
+      slot.get.control = control;
+      const auto got = co_await client.get(slot.space, slot.hashes, slot.to, slot.get);
+      if (!got) co_return got.error();
+      end.get = *got;
+      co_return end.get.why == Errc::kCancelled ? end.get.why : error_code();
+    }
+    case Verb::kLoad: {
+      const error_code error = co_await load(slot, control);
+      co_return error;
+    }
+    case Verb::kPut: {
+      slot.put.deadline = left;
+      slot.put.control = control;
+      const auto put = co_await client.put(slot.space, slot.hashes, slot.from, slot.put);
+      if (!put) co_return put.error();
+      end.put = *put;
+      co_return end.put.why == Errc::kCancelled ? end.put.why : error_code();
+    }
+    case Verb::kTouch:
+    case Verb::kRetain:
+    case Verb::kUnretain: {
+      auto asked = slot.verb == Verb::kTouch    ? client.touch(slot.space, slot.hashes, left, control)
+                   : slot.verb == Verb::kRetain ? client.retain(slot.space, slot.hashes, left, control)
+                                                : client.unretain(slot.space, slot.hashes, left, control);
+      const auto counted = co_await std::move(asked);
+      if (!counted) co_return counted.error();
+      end.count = *counted;
+      co_return error_code();
+    }
+    case Verb::kDrop: {
+      const auto dropped = co_await client.drop(slot.space, slot.hashes, left, control);
+      if (!dropped) co_return dropped.error();
+      end.drop = *dropped;
+      co_return error_code();
+    }
+    case Verb::kRelease: client.release(slot.lease); co_return error_code();
+    case Verb::kLend: {
+      const auto lent = co_await client.lend(slot.memory, left, control);
+      if (!lent) co_return lent.error();
+      end.count = *lent;
+      co_return error_code();
+    }
+    case Verb::kRemoveDeviceMemory: {
+      const auto removed = co_await client.remove_device_memory(slot.memory, left, control);
+      co_return removed ? error_code() : removed.error();
+    }
+    case Verb::kOther: {
+      auto made = slot.work(client, control);
+      const auto done = co_await std::move(made);
+      if (!done) co_return done.error();
+      end.count = *done;
+      co_return error_code();
+    }
+  }
+  KV_ASSERT(false);
+  co_return Errc::kBadRequest;
+}
+
+asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallControl control) {
+  Client& client = thread_->client();
+  slot.match.deadline = time_left(slot);
+  slot.match.lease = true;  // what was found stays until the get, and is not looked for twice
+  slot.match.prefetch = !slot.get.memory_only;
+  slot.match.control = control;
+  const auto match = co_await client.match(slot.space, slot.hashes, slot.match);
+  if (!match) co_return match.error();
+  const Lease lease = match->lease;
+  slot.end.match = *match;
+  slot.end.match.lease = Lease{};  // used up here
+  slot.end.get.why = match->why;
+  if (slot.tell_match) completions.tell_matched(slot, slot.end.match);
+  const std::size_t found = match->block_count;
+  const auto left = time_left(slot);
+  if (match->why == Errc::kCancelled || control.is_cancelled()) {
+    client.release(lease);
+    co_return Errc::kCancelled;
+  }
+  if (found < slot.block_count_min || found == 0) {
+    client.release(lease);
+    co_return error_code();
+  }
+  slot.get.deadline = std::max(left, std::chrono::microseconds(0));
+  slot.get.lease = lease;
+  slot.get.control = control;
+  if (!slot.get.checksums.empty() && found < slot.hashes.size()) {
+    const std::size_t per_block = slot.get.checksums.size() / slot.hashes.size();
+    slot.get.checksums = slot.get.checksums.first(found * per_block);
+  }
+  const auto got = co_await client.get(slot.space, slot.hashes.first(found), slot.to.first(found), slot.get);
+  if (!got) {
+    client.release(lease);  // it was refused before it took the lease
+    co_return got.error();
+  }
+  slot.end.get = *got;
+  if (got->block_count == found && !got->why) slot.end.get.why = match->why;  // why there are not more than these
+  co_return got->why == Errc::kCancelled ? got->why : error_code();
+}
+
+// -- the interface
+
+CompletionQueue::CompletionQueue(BlockingClient& client, CompletionQueueOptions options)
+    : impl_(std::make_shared<Impl>(*client.thread_, options)) {
+  impl_->attach();
+}
+
+CompletionQueue::~CompletionQueue() {
+  if (impl_->is_forked()) {
+    leave_to_parent(std::move(impl_));
+    return;
+  }
+  impl_->shutdown();
+  impl_->wait_until_over();
+}
+
+Result<CallId> CompletionQueue::submit_open(NamespaceRecord record, std::chrono::microseconds deadline,
+                                            std::uint64_t tag) {
+  const std::size_t bytes = record.text().size();
+  return impl_->submit(Verb::kOpen, deadline, bytes, 0, tag,
+                       [&](CallSlot& slot) { slot.record.emplace(std::move(record)); });
+}
+
+Result<CallId> CompletionQueue::submit_wait_open(Space space, std::chrono::microseconds deadline, std::uint64_t tag) {
+  return impl_->submit(Verb::kWaitOpen, deadline, 0, 0, tag, [&](CallSlot& slot) { slot.space = space; });
+}
+
+Result<CallId> CompletionQueue::submit_match(Space space, std::span<const BlockHash> hashes, MatchOptions options,
+                                             std::uint64_t tag) {
+  const std::size_t copied = ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(options.token_ids) +
+                             ArgumentStore::bytes_of(options.extras);
+  return impl_->submit(Verb::kMatch, options.deadline, 0, copied, tag, [&](CallSlot& slot) {
+    slot.space = space;
+    slot.hashes = slot.arguments.copy(hashes);
+    slot.match = options;
+    slot.match.token_ids = slot.arguments.copy(options.token_ids);
+    slot.match.extras = slot.arguments.copy(options.extras);
+  });
+}
+
+namespace {
+
+/// For gets with segments that have no callback: the callback that makes completions of them.
+SegmentCallback tell_segments(CallSlot& slot) {
+  const auto tell = [](void* context, std::size_t segment, std::size_t block_count) {
+    auto& told = *static_cast<CallSlot*>(context);
+    told.completions->tell_segment(told, segment, block_count);
+  };
+  return {tell, &slot};
+}
+
+}  // namespace
+
+Result<CallId> CompletionQueue::submit_get(Space space, std::span<const BlockHash> hashes,
+                                           std::span<const std::span<std::byte>> blocks, GetOptions options,
+                                           std::uint64_t tag) {
+  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  const std::size_t copied =
+      ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) + ArgumentStore::bytes_of(options.segment_ends);
+  return impl_->submit(Verb::kGet, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
+    slot.space = space;
+    slot.hashes = slot.arguments.copy(hashes);
+    slot.to = slot.arguments.copy(blocks);
+    slot.get = options;
+    slot.get.segment_ends = slot.arguments.copy(options.segment_ends);
+    if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.get.on_segment = tell_segments(slot);
+  });
+}
+
+Result<CallId> CompletionQueue::submit_load(Space space, std::span<const BlockHash> hashes,
+                                            std::span<const std::span<std::byte>> blocks, LoadOptions options,
+                                            std::uint64_t tag) {
+  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  const std::size_t copied =
+      ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) + ArgumentStore::bytes_of(options.segment_ends);
+  return impl_->submit(Verb::kLoad, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
+    slot.space = space;
+    slot.hashes = slot.arguments.copy(hashes);
+    slot.to = slot.arguments.copy(blocks);
+    slot.block_count_min = std::max<std::size_t>(options.block_count_min, 1);
+    slot.tell_match = options.tell_match;
+    slot.match = {};
+    slot.get = {};
+    slot.get.segment_ends = slot.arguments.copy(options.segment_ends);
+    slot.get.on_segment = options.on_segment;
+    slot.get.memory_only = options.memory_only;
+    slot.get.checksums = options.checksums;
+    if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.get.on_segment = tell_segments(slot);
+  });
+}
+
+Result<CallId> CompletionQueue::submit_put(Space space, std::span<const BlockHash> hashes,
+                                           std::span<const std::span<const std::byte>> blocks, PutOptions options,
+                                           std::uint64_t tag) {
+  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  const std::size_t copied = ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) +
+                             ArgumentStore::bytes_of(options.token_ids) + ArgumentStore::bytes_of(options.extras);
+  return impl_->submit(Verb::kPut, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
+    slot.space = space;
+    slot.hashes = slot.arguments.copy(hashes);
+    slot.from = slot.arguments.copy(blocks);
+    slot.put = options;
+    slot.put.token_ids = slot.arguments.copy(options.token_ids);
+    slot.put.extras = slot.arguments.copy(options.extras);
+  });
+}
+
+namespace {
+
+template <class Impl>
+Result<CallId> submit_chain(Impl& impl, Verb verb, Space space, std::span<const BlockHash> hashes,
+                            std::chrono::microseconds deadline, std::uint64_t tag) {
+  return impl.submit(verb, deadline, 0, ArgumentStore::bytes_of(hashes), tag, [&](CallSlot& slot) {
+    slot.space = space;
+    slot.hashes = slot.arguments.copy(hashes);
+  });
+}
+
+}  // namespace
+
+Result<CallId> CompletionQueue::submit_touch(Space space, std::span<const BlockHash> hashes,
+                                             std::chrono::microseconds deadline, std::uint64_t tag) {
+  return submit_chain(*impl_, Verb::kTouch, space, hashes, deadline, tag);
+}
+
+Result<CallId> CompletionQueue::submit_retain(Space space, std::span<const BlockHash> hashes,
+                                              std::chrono::microseconds deadline, std::uint64_t tag) {
+  return submit_chain(*impl_, Verb::kRetain, space, hashes, deadline, tag);
+}
+
+Result<CallId> CompletionQueue::submit_unretain(Space space, std::span<const BlockHash> hashes,
+                                                std::chrono::microseconds deadline, std::uint64_t tag) {
+  return submit_chain(*impl_, Verb::kUnretain, space, hashes, deadline, tag);
+}
+
+Result<CallId> CompletionQueue::submit_drop(Space space, std::span<const BlockHash> hashes,
+                                            std::chrono::microseconds deadline, std::uint64_t tag) {
+  return submit_chain(*impl_, Verb::kDrop, space, hashes, deadline, tag);
+}
+
+Result<CallId> CompletionQueue::submit_release(Lease lease, std::uint64_t tag) {
+  return impl_->submit(Verb::kRelease, {}, 0, 0, tag, [&](CallSlot& slot) { slot.lease = lease; });
+}
+
+Result<CallId> CompletionQueue::submit_lend(std::span<std::byte> memory, std::chrono::microseconds deadline,
+                                            std::uint64_t tag) {
+  return impl_->submit(Verb::kLend, deadline, 0, 0, tag, [&](CallSlot& slot) { slot.memory = memory; });
+}
+
+Result<CallId> CompletionQueue::submit_remove_device_memory(std::span<std::byte> memory,
+                                                            std::chrono::microseconds deadline, std::uint64_t tag) {
+  return impl_->submit(Verb::kRemoveDeviceMemory, deadline, 0, 0, tag, [&](CallSlot& slot) { slot.memory = memory; });
+}
+
+Result<CallId> CompletionQueue::submit_other(Work work, std::uint64_t tag) {
+  return impl_->submit(Verb::kOther, {}, 0, 0, tag, [&](CallSlot& slot) { slot.work = std::move(work); });
+}
+
+Result<void> CompletionQueue::cancel(CallId call) { return impl_->cancel(call); }
+
+Result<std::size_t> CompletionQueue::reap(std::span<Completion> into, std::size_t count_min,
+                                          std::chrono::microseconds timeout) {
+  if (impl_->is_forked()) return error_code(Errc::kForked);
+  return impl_->completions.reap(into, count_min, timeout);
+}
+
+Result<std::size_t> CompletionQueue::wait(std::span<const CallId> calls, std::size_t count_min,
+                                          std::chrono::microseconds timeout, std::span<Completion> into) {
+  if (impl_->is_forked()) return error_code(Errc::kForked);
+  return impl_->completions.wait(calls, count_min, timeout, into);
+}
+
+int CompletionQueue::fd() const { return impl_->is_forked() ? -1 : impl_->completions.fd(); }
+std::size_t CompletionQueue::calls_in_flight() const { return impl_->slots.calls(); }
+std::size_t CompletionQueue::bytes_in_flight() const { return impl_->slots.bytes(); }
+
+void CompletionQueue::shutdown() {
+  if (!impl_->is_forked()) impl_->shutdown();
+}
+
+bool CompletionQueue::is_disabled() const { return impl_->is_disabled(); }
+bool CompletionQueue::is_forked() const { return impl_->is_forked(); }
+std::size_t CompletionQueue::block_bytes(Space space) const { return impl_->space_sizes->find(space); }
+
+}  // namespace kv

@@ -1,0 +1,77 @@
+// client/queue/call_slot.h: one submitted call, from its submit until its end is reaped.
+#pragma once
+
+#include <atomic>
+#include <boost/intrusive/list_hook.hpp>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/client.h"
+#include "client/completion_queue.h"
+#include "client/queue/argument_store.h"
+
+namespace kv {
+
+class Completions;
+
+/// A place for a call in flight. Its parts belong to one side at a time, and each hand-over is a release of one side
+/// and an acquire of the other:
+///
+///     CallSlots        who submits        I/O thread          Completions      who reaps
+///     free  ---------> fills it --------> runs the call ----> has ended -----> copies the end --> free
+///             take()             push()              tell_end()        reap()             give_back()
+struct CallSlot {
+  // CallSlots.
+  std::uint32_t index = 0;
+  std::atomic<std::uint32_t> next_free{0};
+  std::atomic<std::uint64_t> id{0};  ///< Of the call that it holds; 0: none that can be named.
+  std::uint64_t use_count = 0;       ///< Makes each id another.
+  std::size_t bytes = 0;             ///< Counted against bytes_max.
+
+  // The call. Written by who submits, then the I/O thread's.
+  std::uint64_t tag = 0;
+  Verb verb{};
+  Space space{};
+  TimePoint until{};
+  ArgumentStore arguments;
+  std::span<const BlockHash> hashes;
+  std::span<const std::span<std::byte>> to;
+  std::span<const std::span<const std::byte>> from;
+  MatchOptions match{};
+  GetOptions get{};
+  PutOptions put{};
+  std::size_t block_count_min = 0;  ///< Of a load, as is the next.
+  bool tell_match = false;
+  Lease lease{};
+  std::span<std::byte> memory;
+  std::optional<NamespaceRecord> record;
+  CompletionQueue::Work work;
+  CallSlot* next_submitted = nullptr;
+
+  // A wish to cancel, from any thread.
+  std::atomic<std::uint64_t> cancel_id{0};  ///< The newest call here that was to be cancelled.
+  std::atomic<bool> is_cancel_queued{false};
+  CallSlot* next_cancelled = nullptr;
+
+  // The I/O thread's.
+  enum class Stage : std::uint8_t { kNone, kTaken, kRunning };
+  Stage stage = Stage::kNone;
+  std::optional<Cancellation> cancellation;  ///< Of this call, from kTaken on.
+
+  // Under the lock of Completions, but for `end`, which is the I/O thread's until the call has ended.
+  struct SegmentMark {
+    std::size_t segment, block_count;
+  };
+  Completions* completions = nullptr;
+  boost::intrusive::list_member_hook<> listed;  ///< Linked: something of it can be reaped.
+  bool has_ended = false;
+  std::optional<MatchResult> matched;  ///< To be told.
+  std::vector<SegmentMark> segments;   ///< All so far; those before segments_told were reaped.
+  std::size_t segments_told = 0;
+  Completion end;
+};
+
+}  // namespace kv

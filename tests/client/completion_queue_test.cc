@@ -1,0 +1,553 @@
+// Calls that never block: submitted from any thread, reaped from a queue. Against a real node over sockets.
+#include "client/completion_queue.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "tests/client/real_nodes.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kBlockBytes = 256 << 10;
+constexpr std::size_t kBlocks = 8;
+
+bool is_readable(int fd) {
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  return ::poll(&one, 1, 0) == 1;
+}
+
+class CompletionQueueTest : public testing::Test {
+ protected:
+  std::unique_ptr<BlockingClient> make_client(const Endpoint& at, std::size_t connections = 2) {
+    ClientConfig config;
+    config.nodes.push_back({.endpoint = at.to_string()});
+    config.connections_per_node = connections;
+    config.backoff_min = config.backoff_max = 1ms;
+    return std::make_unique<BlockingClient>(config);
+  }
+  std::unique_ptr<SocketNode> make_node() { return std::make_unique<SocketNode>(small_store(), "node", endpoint); }
+  Endpoint nobody() const { return {Endpoint::Scheme::kUnix, directory.path() + "/nobody", ""}; }
+  /// Stores the chain.
+  void store() {
+    Blocks blocks(kBlocks, kBlockBytes);
+    blocks.fill(chain);
+    ASSERT_EQ(client->put(space, chain, blocks.from, {.deadline = 5s})->stored, kBlocks);
+  }
+  /// One completion, which must come.
+  static Completion next(CompletionQueue& queue) {
+    Completion one;
+    EXPECT_EQ(queue.reap({&one, 1}, 1, 10s).value(), 1u);
+    return one;
+  }
+
+  TemporaryDirectory directory;
+  Endpoint endpoint{Endpoint::Scheme::kUnix, directory.path() + "/node", ""};
+  std::unique_ptr<SocketNode> node = make_node();
+  std::unique_ptr<BlockingClient> client = make_client(endpoint);
+  NamespaceRecord record = test_record(kBlockBytes);
+  Space space = client->open(record, 5s).value();
+  std::vector<BlockHash> chain = test_chain(record, kBlocks);
+};
+
+TEST_F(CompletionQueueTest, EveryVerbEndsWithItsResultAndItsTag) {
+  CompletionQueue queue(*client);
+  Blocks blocks(kBlocks, kBlockBytes);
+  blocks.fill(chain);
+  const auto put = queue.submit_put(space, chain, blocks.from, {.deadline = 5s}, 1).value();
+  Completion end = next(queue);
+  EXPECT_EQ(end.call, put);
+  EXPECT_EQ(end.tag, 1u);
+  EXPECT_EQ(end.verb, Verb::kPut);
+  EXPECT_EQ(end.kind, Completion::Kind::kEnd);
+  EXPECT_FALSE(end.error);
+  EXPECT_EQ(end.put.stored, kBlocks);
+
+  ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 5s, .lease = true}, 2));
+  end = next(queue);
+  EXPECT_EQ(end.tag, 2u);
+  EXPECT_EQ(end.match.block_count, kBlocks);
+  ASSERT_NE(end.match.lease, Lease{});
+  blocks.clear();
+  ASSERT_TRUE(queue.submit_get(space, chain, blocks.to, {.deadline = 5s, .lease = end.match.lease}, 3));
+  end = next(queue);
+  EXPECT_EQ(end.get.block_count, kBlocks);
+  EXPECT_EQ(blocks.right(chain), kBlocks);
+
+  ASSERT_TRUE(queue.submit_touch(space, chain, 5s));
+  EXPECT_EQ(next(queue).count, kBlocks);
+  ASSERT_TRUE(queue.submit_retain(space, chain, 5s));
+  EXPECT_EQ(next(queue).count, kBlocks);
+  ASSERT_TRUE(queue.submit_unretain(space, chain, 5s));
+  EXPECT_EQ(next(queue).count, kBlocks);
+  ASSERT_TRUE(queue.submit_drop(space, chain, 5s));
+  EXPECT_EQ(next(queue).drop.block_count, 1u);
+  ASSERT_TRUE(queue.submit_release(Lease{77}));
+  EXPECT_FALSE(next(queue).error);
+  ASSERT_TRUE(queue.submit_wait_open(space, 5s));
+  EXPECT_FALSE(next(queue).error);
+  ASSERT_TRUE(queue.submit_open(test_record(4096, "other"), 5s));
+  end = next(queue);
+  EXPECT_FALSE(end.error);
+  EXPECT_EQ(client->block_bytes(end.space), 4096u);
+  const auto lent = client->allocate(kBlockBytes).value();
+  ASSERT_TRUE(queue.submit_lend(lent, 5s));
+  EXPECT_EQ(next(queue).count, 2u);
+  std::vector<std::byte> device(4096);
+  ASSERT_TRUE(client->add_device_memory({.bytes = device}));
+  ASSERT_TRUE(queue.submit_remove_device_memory(device, 5s));
+  EXPECT_FALSE(next(queue).error);
+  ASSERT_TRUE(queue.submit_other([](Client& there, CallControl) { return there.lend({}, 5s); }));
+  EXPECT_EQ(next(queue).error, Errc::kBadRequest);
+  EXPECT_EQ(queue.calls_in_flight(), 0u);
+  EXPECT_EQ(queue.bytes_in_flight(), 0u);
+}
+
+TEST_F(CompletionQueueTest, ALoadMovesOnlyWhatIsFoundAndOnlyIfItIsEnough) {
+  store();
+  CompletionQueue queue(*client);
+  const auto longer = test_chain(record, kBlocks + 4);
+  ASSERT_TRUE(std::equal(chain.begin(), chain.end(), longer.begin()));
+  Blocks blocks(longer.size(), kBlockBytes);
+  blocks.clear();
+  ASSERT_TRUE(queue.submit_load(space, longer, blocks.to, {.deadline = 5s, .block_count_min = kBlocks + 1}));
+  Completion end = next(queue);
+  EXPECT_FALSE(end.error);
+  EXPECT_EQ(end.match.block_count, kBlocks);
+  EXPECT_EQ(end.get.block_count, 0u);
+  EXPECT_EQ(blocks.memory[0], std::byte{0xEE}) << "too few: none is moved";
+
+  ASSERT_TRUE(
+      queue.submit_load(space, longer, blocks.to, {.deadline = 5s, .block_count_min = kBlocks, .tell_match = true}, 9));
+  end = next(queue);
+  EXPECT_EQ(end.kind, Completion::Kind::kMatched);
+  EXPECT_EQ(end.tag, 9u);
+  EXPECT_EQ(end.match.block_count, kBlocks);
+  end = next(queue);
+  EXPECT_EQ(end.kind, Completion::Kind::kEnd);
+  EXPECT_EQ(end.get.block_count, kBlocks);
+  EXPECT_EQ(end.match.block_count, kBlocks);
+  EXPECT_EQ(blocks.right(longer), kBlocks);
+  EXPECT_EQ(node->stats().lease_count, 0u) << "the leases of both are over";
+}
+
+TEST_F(CompletionQueueTest, SegmentsComeInOrderBeforeTheEnd) {
+  store();
+  CompletionQueue queue(*client);
+  Blocks blocks(kBlocks, kBlockBytes);
+  const std::uint64_t ends[] = {64 << 10, 128 << 10, kBlockBytes};
+  for (const bool load : {false, true}) {
+    const auto call = load ? queue.submit_load(space, chain, blocks.to, {.deadline = 5s, .segment_ends = ends})
+                           : queue.submit_get(space, chain, blocks.to, {.deadline = 5s, .segment_ends = ends});
+    for (std::size_t segment = 0; segment < 3; ++segment) {
+      const Completion mark = next(queue);
+      EXPECT_EQ(mark.call, *call);
+      EXPECT_EQ(mark.kind, Completion::Kind::kSegment);
+      EXPECT_EQ(mark.segment, segment);
+      EXPECT_EQ(mark.get.block_count, kBlocks);
+    }
+    EXPECT_EQ(next(queue).kind, Completion::Kind::kEnd);
+  }
+}
+
+TEST_F(CompletionQueueTest, TheEventDescriptorIsReadableExactlyWhileCompletionsWait) {
+  store();
+  CompletionQueue queue(*client);
+  EXPECT_FALSE(is_readable(queue.fd()));
+  const int epoll = ::epoll_create1(0);
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  ASSERT_EQ(::epoll_ctl(epoll, EPOLL_CTL_ADD, queue.fd(), &event), 0);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 5s}));
+  while (queue.calls_in_flight() > 0) {
+    ASSERT_EQ(::epoll_wait(epoll, &event, 1, 10'000), 1);
+    Completion one;
+    ASSERT_EQ(queue.reap({&one, 1}).value(), 1u) << "readable, so something is there";
+  }
+  EXPECT_FALSE(is_readable(queue.fd()));
+  Completion none;
+  EXPECT_EQ(queue.reap({&none, 1}).value(), 0u);
+  ::close(epoll);
+}
+
+TEST_F(CompletionQueueTest, OneReapTakesManyAndWaitsForAsManyAsAsked) {
+  store();
+  CompletionQueue queue(*client);
+  constexpr std::size_t kCalls = 50;
+  for (std::size_t i = 0; i < kCalls; ++i) ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 5s}, i));
+  std::vector<Completion> ended(kCalls + 5);
+  EXPECT_EQ(queue.reap(ended, SIZE_MAX, 10s).value(), kCalls) << "all there can be: nothing is in flight any more";
+  std::map<std::uint64_t, int> tags;
+  for (std::size_t i = 0; i < kCalls; ++i) ++tags[ended[i].tag];
+  EXPECT_EQ(tags.size(), kCalls);
+  EXPECT_EQ(queue.reap(ended, 1, 10s).value(), 0u) << "nothing is in flight: nobody waits for what cannot come";
+}
+
+TEST_F(CompletionQueueTest, NamedCallsAreWaitedFor) {
+  store();
+  CompletionQueue queue(*client);
+  std::vector<CallId> calls;
+  for (std::uint64_t i = 0; i < 4; ++i) calls.push_back(queue.submit_match(space, chain, {.deadline = 5s}, i).value());
+  std::vector<Completion> ended(4);
+  EXPECT_EQ(queue.wait(std::span(calls).subspan(2, 1), 1, 10s, ended).value(), 1u);
+  EXPECT_EQ(ended[0].tag, 2u);
+  EXPECT_EQ(queue.wait(calls, 1, 10s, ended).error(), Errc::kNotFound) << "one of them was reaped";
+  calls.erase(calls.begin() + 2);
+  EXPECT_EQ(queue.wait(calls, 3, 10s, ended).value(), 3u);
+  EXPECT_EQ(ended[2].tag, 3u);
+  EXPECT_EQ(queue.wait(calls, 4, 10s, ended).error(), Errc::kBadRequest);
+  EXPECT_EQ(queue.wait({}, 0, 10s, ended).value(), 0u);
+  const CallId never[] = {CallId{12345678}, CallId{0}};
+  EXPECT_EQ(queue.wait(never, 1, 10s, ended).error(), Errc::kNotFound);
+  EXPECT_EQ(queue.cancel(calls[0]).error(), Errc::kNotFound);
+  EXPECT_FALSE(is_readable(queue.fd()));
+}
+
+TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
+  store();
+  CompletionQueue calls(*client, {.calls_max = 3});
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(calls.submit_match(space, chain, {.deadline = 5s}));
+    EXPECT_EQ(calls.submit_match(space, chain, {.deadline = 5s}).error(), Errc::kBusy);
+    std::vector<Completion> ended(3);
+    EXPECT_EQ(calls.reap(ended, 1, 10s).value() > 0, true);
+    EXPECT_TRUE(calls.submit_match(space, chain, {.deadline = 5s}));
+    while (calls.calls_in_flight() > 0) ASSERT_TRUE(calls.reap(ended, 1, 10s));
+  }
+
+  CompletionQueue bytes(*client, {.bytes_max = 2 * kBlocks * kBlockBytes});
+  Blocks one(kBlocks, kBlockBytes), two(kBlocks, kBlockBytes);
+  ASSERT_TRUE(bytes.submit_get(space, chain, one.to, {.deadline = 5s}));
+  EXPECT_EQ(bytes.submit_get(space, chain, two.to, {.deadline = 5s}).error(), Errc::kBusy)
+      << "both, and what is copied, are a little more than the bound";
+  EXPECT_EQ(next(bytes).get.block_count, kBlocks);
+  EXPECT_EQ(bytes.bytes_in_flight(), 0u);
+  ASSERT_TRUE(bytes.submit_get(space, chain, two.to, {.deadline = 5s}));
+  EXPECT_EQ(next(bytes).get.block_count, kBlocks);
+  CompletionQueue tiny(*client, {.bytes_max = kBlockBytes});
+  EXPECT_EQ(tiny.submit_get(space, chain, one.to, {.deadline = 5s}).error(), Errc::kTooLarge);
+  EXPECT_THROW(CompletionQueue(*client, {.calls_max = 0}), std::invalid_argument);
+  EXPECT_THROW(CompletionQueue(*client, {.bytes_max = 0}), std::invalid_argument);
+}
+
+// -- nodes that are away, hang, die and come back
+
+/// Accepts connections, in the kernel, and never says a word.
+class SilentListener {
+ public:
+  explicit SilentListener(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+    KV_ASSERT(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && ::listen(fd_, 64) == 0);
+  }
+  ~SilentListener() { ::close(fd_); }
+
+ private:
+  const int fd_;
+};
+
+TEST_F(CompletionQueueTest, WhileTheNodeIsAwayEachCallIsAnsweredAtOnce) {
+  const SilentListener hangs(directory.path() + "/hangs");
+  for (const char* name : {"/nobody", "/hangs"}) {
+    auto away = make_client({Endpoint::Scheme::kUnix, directory.path() + name, ""});
+    CompletionQueue queue(*away);
+    ASSERT_TRUE(queue.submit_open(record, 0us));
+    const Completion opened = next(queue);
+    ASSERT_FALSE(opened.error) << "a worker starts while the store is away";
+    Blocks blocks(kBlocks, kBlockBytes);
+    const auto before = std::chrono::steady_clock::now();
+    ASSERT_TRUE(queue.submit_match(opened.space, chain, {.deadline = 1h}));
+    Completion end = next(queue);
+    EXPECT_FALSE(end.error);
+    EXPECT_EQ(end.match.why, Errc::kUnavailable);
+    ASSERT_TRUE(queue.submit_load(opened.space, chain, blocks.to, {.deadline = 1h}));
+    end = next(queue);
+    EXPECT_EQ(end.get.block_count, 0u);
+    EXPECT_EQ(end.get.why, Errc::kUnavailable);
+    ASSERT_TRUE(queue.submit_put(opened.space, chain, blocks.from, {.deadline = 1h}));
+    end = next(queue);
+    EXPECT_EQ(end.put.refused, kBlocks);
+    EXPECT_EQ(end.put.why, Errc::kUnavailable);
+    ASSERT_TRUE(queue.submit_touch(opened.space, chain, 1h));
+    EXPECT_EQ(next(queue).error, Errc::kUnavailable);
+    EXPECT_LT(std::chrono::steady_clock::now() - before, 10s);
+  }
+}
+
+TEST_F(CompletionQueueTest, LookupsFindTheStoreOnceItIsThere) {
+  node.reset();
+  CompletionQueue queue(*client);
+  ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 1h}));
+  EXPECT_EQ(next(queue).match.why, Errc::kUnavailable);
+  node = make_node();
+  Completion end;
+  const auto give_up_at = std::chrono::steady_clock::now() + 30s;
+  do {
+    ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 1h}));
+    end = next(queue);
+  } while (end.match.why && std::chrono::steady_clock::now() < give_up_at);
+  EXPECT_FALSE(end.match.why) << end.match.why.message();
+}
+
+TEST_F(CompletionQueueTest, ACancelledCallEndsSoonAndThenItsMemoryIsTheCallers) {
+  const SilentListener hangs(directory.path() + "/hangs");
+  auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
+  const Space away = stuck->open(record, 0us).value();
+  CompletionQueue queue(*stuck, {.wait_while_away = true});
+  auto blocks = std::make_unique<Blocks>(kBlocks, kBlockBytes);
+  const auto get = queue.submit_get(away, chain, blocks->to, {.deadline = 1h}, 1).value();
+  const auto match = queue.submit_match(away, chain, {.deadline = 1h}, 2).value();
+  const auto open = queue.submit_wait_open(away, 1h, 3).value();
+  Completion none;
+  EXPECT_EQ(queue.reap({&none, 1}, 1, 20ms).value(), 0u) << "they wait for the node";
+  for (const CallId call : {get, match, open}) EXPECT_TRUE(queue.cancel(call));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(next(queue).error, Errc::kCancelled);
+  blocks.reset();  // nothing names it any more
+  EXPECT_EQ(queue.calls_in_flight(), 0u);
+}
+
+TEST_F(CompletionQueueTest, ADeadlineCountsFromTheSubmitAndIsASmallerResult) {
+  const SilentListener hangs(directory.path() + "/hangs");
+  auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
+  const Space away = stuck->open(record, 0us).value();
+  CompletionQueue queue(*stuck, {.wait_while_away = true});
+  ASSERT_TRUE(queue.submit_match(away, chain, {.deadline = 30ms}));
+  Completion end = next(queue);
+  EXPECT_FALSE(end.error);
+  EXPECT_TRUE(end.match.why == asio::error::timed_out || end.match.why == Errc::kUnavailable)
+      << end.match.why.message();
+  // Late before it could begin: the I/O thread is held up until the deadline has passed.
+  CompletionQueue late(*client);
+  ASSERT_TRUE(late.submit_other([](Client&, CallControl) -> Async<std::size_t> {
+    std::this_thread::sleep_for(50ms);
+    co_return std::size_t{0};
+  }));
+  ASSERT_TRUE(late.submit_match(space, chain, {.deadline = 10ms}, 7));
+  const Blocks blocks(kBlocks, kBlockBytes);
+  ASSERT_TRUE(late.submit_put(space, chain, blocks.from, {.deadline = 10ms}, 8));
+  ASSERT_TRUE(late.submit_touch(space, chain, 10ms, 9));
+  for (int i = 0; i < 4; ++i) {
+    end = next(late);
+    if (end.tag == 7) {
+      EXPECT_EQ(end.match.why, asio::error::timed_out);
+    }
+    if (end.tag == 8) {
+      EXPECT_EQ(end.put.why, asio::error::timed_out);
+    }
+    if (end.tag == 8) {
+      EXPECT_EQ(end.put.refused, kBlocks);
+    }
+    if (end.tag == 9) {
+      EXPECT_EQ(end.error, asio::error::timed_out);
+    }
+  }
+  EXPECT_EQ(client->nodes()[0].timeouts, 0u) << "no node was late";
+  EXPECT_EQ(late.submit_match(space, chain, {.deadline = 25h}).error(), Errc::kBadRequest);
+}
+
+TEST_F(CompletionQueueTest, CallsOnANodeThatDiesEndWithAReason) {
+  store();
+  CompletionQueue queue(*client);
+  std::vector<std::unique_ptr<Blocks>> memory;
+  for (std::size_t i = 0; i < 16; ++i) {
+    memory.push_back(std::make_unique<Blocks>(kBlocks, kBlockBytes));
+    ASSERT_TRUE(queue.submit_get(space, chain, memory.back()->to, {.deadline = 20s}, i));
+  }
+  node.reset();
+  std::vector<Completion> ended(16);
+  ASSERT_EQ(queue.reap(ended, 16, 20s).value(), 16u);
+  for (const Completion& one : ended) {
+    EXPECT_FALSE(one.error);
+    EXPECT_EQ(one.get.block_count < kBlocks, static_cast<bool>(one.get.why)) << one.get.why.message();
+    if (one.get.block_count > 0) {
+      EXPECT_GE(memory[one.tag]->right(chain), one.get.block_count);
+    }
+  }
+  node = make_node();
+  EXPECT_TRUE(client->wait_open(space, 20s));
+  ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 20s}));
+  EXPECT_FALSE(next(queue).error);
+}
+
+// -- the end
+
+TEST_F(CompletionQueueTest, AQueueIsClosedWithCallsInFlight) {
+  store();
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::unique_ptr<Blocks>> memory;
+    {
+      CompletionQueue queue(*client);
+      for (int i = 0; i < 8; ++i) {
+        memory.push_back(std::make_unique<Blocks>(kBlocks, kBlockBytes));
+        ASSERT_TRUE(queue.submit_get(space, chain, memory.back()->to, {.deadline = 1h}));
+      }
+      if (round % 2 == 0) std::this_thread::yield();
+    }
+    memory.clear();  // nothing may write there any more
+  }
+  EXPECT_EQ(client->match(space, chain, {.deadline = 5s})->block_count, kBlocks) << "the client goes on";
+}
+
+TEST_F(CompletionQueueTest, WhatWasShutDownCanBeReaped) {
+  const SilentListener hangs(directory.path() + "/hangs");
+  auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
+  const Space away = stuck->open(record, 0us).value();
+  CompletionQueue queue(*stuck, {.wait_while_away = true});
+  for (std::uint64_t i = 0; i < 40; ++i) ASSERT_TRUE(queue.submit_match(away, chain, {.deadline = 1h}, i));
+  std::thread waits([&] {
+    std::vector<Completion> ended(50);
+    EXPECT_EQ(queue.reap(ended, 50, 20s).value(), 40u) << "woken, since no more can come";
+    for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(ended[i].error, Errc::kCancelled);
+  });
+  queue.shutdown();
+  waits.join();
+  EXPECT_EQ(queue.submit_match(away, chain, {.deadline = 1h}).error(), Errc::kCancelled);
+  queue.shutdown();
+}
+
+TEST_F(CompletionQueueTest, AQueueOutlivesItsClient) {
+  store();
+  Blocks blocks(kBlocks, kBlockBytes);
+  CompletionQueue queue(*client);
+  CompletionQueue idle(*client);
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 1h}));
+  ASSERT_TRUE(queue.submit_get(space, chain, blocks.to, {.deadline = 1h}));
+  client.reset();
+  std::vector<Completion> ended(9);
+  ASSERT_EQ(queue.reap(ended, 9, 10s).value(), 9u);
+  for (const Completion& one : ended) EXPECT_TRUE(!one.error || one.error == Errc::kCancelled) << one.error.message();
+  EXPECT_EQ(queue.submit_match(space, chain, {.deadline = 1h}).error(), Errc::kCancelled);
+  EXPECT_EQ(queue.block_bytes(space), kBlockBytes);
+}
+
+TEST_F(CompletionQueueTest, AnInternalErrorEndsAllCallsAndRefusesMore) {
+  const SilentListener hangs(directory.path() + "/hangs");
+  auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
+  const Space away = stuck->open(record, 0us).value();
+  auto queue = std::make_unique<CompletionQueue>(*stuck, CompletionQueueOptions{.wait_while_away = true});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(queue->submit_match(away, chain, {.deadline = 1h}));
+  ASSERT_TRUE(queue->submit_other([](Client&, CallControl) -> Async<std::size_t> {
+    throw std::logic_error("as a failed assertion");
+    co_return std::size_t{0};
+  }));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(next(*queue).error, Errc::kUnavailable);
+  EXPECT_TRUE(queue->is_disabled());
+  EXPECT_EQ(queue->submit_match(away, chain, {.deadline = 1h}).error(), Errc::kUnavailable);
+  CompletionQueue later(*stuck);
+  EXPECT_TRUE(later.is_disabled());
+  EXPECT_EQ(later.submit_match(away, chain, {.deadline = 1h}).error(), Errc::kUnavailable);
+  queue.reset();
+}
+
+TEST_F(CompletionQueueTest, AChildOfForkLeavesTheQueueToItsParent) {
+  CompletionQueue queue(*client);
+  ASSERT_TRUE(queue.submit_match(space, chain, {.deadline = 5s}));
+  while (!is_readable(queue.fd())) std::this_thread::yield();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(60);
+    Completion one;
+    const bool right = queue.is_forked() && queue.fd() == -1 && queue.reap({&one, 1}).error() == Errc::kForked &&
+                       queue.submit_match(space, chain, {.deadline = 5s}).error() == Errc::kForked &&
+                       queue.cancel(CallId{1}).error() == Errc::kForked;
+    queue.shutdown();
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_readable(queue.fd()));
+  EXPECT_FALSE(next(queue).error);
+}
+
+// -- many threads
+
+/// Submits, cancels, reaps and waits from several threads, while the queue, and then its client, go away beneath them.
+TEST_F(CompletionQueueTest, ManyThreadsSubmitCancelReapAndShutDown) {
+  store();
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  constexpr std::size_t kThreads = 4, kCallsEach = 300;
+  for (int round = 0; round < 6; ++round) {
+    CompletionQueue queue(*client, {.calls_max = 24});
+    std::atomic<std::size_t> submitted{0}, reaped{0}, submitting{kThreads};
+    std::atomic<std::uint64_t> last_call{0};
+    const auto submit = [&](std::size_t number) {
+      std::mt19937_64 random(seed + number + round * 100);
+      const std::uint64_t ends[] = {64 << 10, kBlockBytes};
+      Blocks memory(kBlocks, kBlockBytes);  // of this thread's gets: one at a time
+      Completion own;
+      for (std::size_t i = 0; i < kCallsEach; ++i) {
+        Result<CallId> call = error_code(Errc::kBusy);
+        switch (random() % 5) {
+          case 0: {  // waits for it by name, for its memory's sake
+            call = queue.submit_get(space, chain, memory.to, {.deadline = 10s, .segment_ends = ends}, number);
+            if (!call) break;
+            ++submitted;
+            if (random() % 2 == 0) (void)queue.cancel(*call);
+            while (true) {
+              const CallId name = *call;
+              const auto ended = queue.wait({&name, 1}, 1, 10s, {&own, 1});
+              if (!ended) break;  // another thread has reaped it: it has ended
+              if (*ended == 1) {
+                ++reaped;
+                break;
+              }
+            }
+            continue;
+          }
+          case 1: call = queue.submit_match(space, chain, {.deadline = 10s, .lease = true}); break;
+          case 2: call = queue.submit_touch(space, chain, 10s); break;
+          case 3: call = queue.submit_load(space, {}, {}, {.deadline = 10s}); break;
+          default: (void)queue.cancel(CallId{last_call.load()}); continue;
+        }
+        if (call) {
+          ++submitted;
+          last_call = static_cast<std::uint64_t>(*call);
+        } else {
+          EXPECT_TRUE(call.error() == Errc::kBusy || call.error() == Errc::kCancelled) << call.error().message();
+        }
+      }
+      --submitting;
+    };
+    const auto reap = [&] {
+      std::array<Completion, 7> ended;
+      while (submitting > 0 || queue.calls_in_flight() > 0) {
+        const std::size_t count = queue.reap(ended, 3, 1ms).value();
+        for (std::size_t i = 0; i < count; ++i) reaped += ended[i].kind == Completion::Kind::kEnd;
+      }
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kThreads; ++i) threads.emplace_back(submit, i);
+    for (int i = 0; i < 2; ++i) threads.emplace_back(reap);
+    if (round >= 2) {
+      while (submitted < kCallsEach / 4 && submitting > 0) std::this_thread::yield();
+      round % 2 == 0 ? queue.shutdown() : client.reset();
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(reaped, submitted) << "each call ends once";
+    EXPECT_EQ(queue.calls_in_flight(), 0u);
+    EXPECT_EQ(queue.bytes_in_flight(), 0u);
+    EXPECT_FALSE(is_readable(queue.fd()));
+    if (!client) {
+      client = make_client(endpoint);
+      space = client->open(record, 10s).value();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kv
