@@ -96,38 +96,11 @@ extern "C" int kv_cuda_checksum(const kv::DeviceChecksum* job, const void* pages
 namespace kv {
 namespace {
 
-/// A grid's blocks, by what they share; each is what there is to share at first, and what the grid has in the end.
-struct Shares {
-  std::int64_t rows = 1;
-  std::int64_t pairs = 1;   // of component and layer
-  std::int64_t pieces = 1;  // of a row
-};
-
-/// Blocks that are worth their start: of 148 processors 13 each. More share what one would else do for all of them.
-constexpr std::int64_t kBlocksEnough = 2048;
-
-/// Rows and pairs have blocks of their own as far as the cap allows; pieces, or pairs where a block does something once
-/// for all of them, only where processors would else be idle.
-dim3 grid_of(Shares shares, bool has_common_work, int block_count_max) {
-  constexpr std::int64_t kSideMax = 65535;  // of y and z
-  const auto least = [](std::int64_t a, std::int64_t b) { return a < b ? a : b; };
-  const auto at_least_one = [](std::int64_t value) { return value < 1 ? std::int64_t{1} : value; };
-  const std::int64_t most = block_count_max;
-  if (has_common_work) {
-    shares.rows = least(shares.rows, most);
-    shares.pairs = least(shares.pairs, least(most, kBlocksEnough) / shares.rows);
-    shares.pairs = least(at_least_one(shares.pairs), kSideMax);
-  } else {
-    shares.pairs = least(least(shares.pairs, most), kSideMax);
-    shares.rows = at_least_one(least(shares.rows, most / shares.pairs));
-  }
-  shares.pieces = least(shares.pieces, least(most, kBlocksEnough) / (shares.rows * shares.pairs));
-  shares.pieces = least(at_least_one(shares.pieces), kSideMax);
-  return dim3(static_cast<unsigned>(shares.rows), static_cast<unsigned>(shares.pairs),
-              static_cast<unsigned>(shares.pieces));
-}
-
 constexpr std::int64_t ceiling(std::int64_t count, std::int64_t each) { return (count + each - 1) / each; }
+
+dim3 dim3_of(const GridShares& grid) {
+  return dim3(static_cast<unsigned>(grid.rows), static_cast<unsigned>(grid.pairs), static_cast<unsigned>(grid.pieces));
+}
 
 /// Pieces of a row that one thread takes each.
 std::int64_t items_of(const DevicePart& device) {
@@ -141,8 +114,8 @@ std::int64_t items_of(const DevicePart& device) {
 
 /// What the blocks of a launch can share, as the component with the longest rows has it.
 template <DeviceBody body, class Plan>
-Shares shares_of(const Plan& plan) {
-  Shares shares;
+GridShares shares_of(const Plan& plan) {
+  GridShares shares;
   shares.pairs = plan.part_count * plan.layer_count;
   for (int i = 0; i < plan.part_count; ++i) {
     const DevicePart& device = plan.parts[i];
@@ -170,8 +143,8 @@ Shares shares_of(const Plan& plan) {
 
 template <DeviceBody body, class Plan>
 cudaError_t launch_plan(const Plan& plan, void* stream, int block_count_max) {
-  const dim3 grid = grid_of(shares_of<body>(plan), body == DeviceBody::kRotate, block_count_max);
-  return launch_kernel(permute_kernel<body, Plan>, grid, kThreads, stream, plan);
+  const GridShares grid = bounded_grid(shares_of<body>(plan), body == DeviceBody::kRotate, block_count_max);
+  return launch_kernel(permute_kernel<body, Plan>, dim3_of(grid), kThreads, stream, plan);
 }
 
 template <DeviceBody body>
@@ -199,9 +172,9 @@ void for_each_body(Visit visit) {
 template <class Plan>
 cudaError_t launch_keep(const Plan& plan, const KeepRow* rows, std::int64_t row_count, void* stream,
                         int block_count_max) {
-  const Shares shares{ceiling(row_count, device::kKeepRows), plan.part_count * plan.layer_count, 1};
-  return launch_kernel(keep_kernel<Plan>, grid_of(shares, true, block_count_max), kThreads, stream, plan, rows,
-                       row_count);
+  const GridShares shares{ceiling(row_count, device::kKeepRows), plan.part_count * plan.layer_count, 1};
+  return launch_kernel(keep_kernel<Plan>, dim3_of(bounded_grid(shares, true, block_count_max)), kThreads, stream, plan,
+                       rows, row_count);
 }
 
 }  // namespace

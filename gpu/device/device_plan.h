@@ -126,6 +126,33 @@ struct VerifiedDevicePlan : DevicePlan {
   static constexpr bool kHasVerdicts = true;
 };
 
+/// A grid's blocks, by what they share: what there is to share at first, and what the grid has in the end.
+struct GridShares {
+  std::int64_t rows = 1;
+  std::int64_t pairs = 1;   ///< Of component and layer.
+  std::int64_t pieces = 1;  ///< Of a row.
+};
+/// Blocks that are worth their start: of 148 processors 13 each. More share what one would else do for all of them.
+inline constexpr std::int64_t kBlocksEnough = 2048;
+
+/// At most `block_count_max` blocks in all: whatever has none of its own is taken in turn. Rows and pairs have blocks
+/// as far as that allows; pieces only where processors would else be idle, and so have pairs where a block does
+/// something once for all of them (`has_common_work`).
+constexpr GridShares bounded_grid(GridShares shares, bool has_common_work, std::int64_t block_count_max) {
+  constexpr std::int64_t kSideMax = 65535;  // of a grid's y and z
+  const auto within = [](std::int64_t count, std::int64_t most) { return count > most ? most : count < 1 ? 1 : count; };
+  const std::int64_t enough = within(kBlocksEnough, block_count_max);
+  if (has_common_work) {
+    shares.rows = within(shares.rows, block_count_max);
+    shares.pairs = within(within(enough / shares.rows, shares.pairs), kSideMax);
+  } else {
+    shares.pairs = within(within(shares.pairs, block_count_max), kSideMax);
+    shares.rows = within(shares.rows, block_count_max / shares.pairs);
+  }
+  shares.pieces = within(within(enough / (shares.rows * shares.pairs), shares.pieces), kSideMax);
+  return shares;
+}
+
 /// The launches that carry out `plan`: one, unless its layers need more than kDeviceBasesMax pointers.
 /// `vec_bytes_max` narrows the accesses, for tests: the result must not depend on it.
 std::vector<DevicePlan> make_device_plans(const PermutePlan& plan, int vec_bytes_max = 16);

@@ -115,6 +115,26 @@ TEST_F(DevicePlanTest, ALaunchTakesItsOwnPartsInTheSmallParameter) {
   EXPECT_FALSE(fits<SmallDevicePlan>(plans(pages, pages, Rows::slots(slots_.data()), 32).at(0), DeviceBody::kWideCopy));
 }
 
+TEST(GridTest, ACapIsOnAllBlocksOfALaunch) {
+  for (const std::int64_t cap : {1, 2, 63, 64, 2048, 65536}) {
+    for (const std::int64_t rows : {1, 3, 1000, 1 << 20}) {
+      for (const std::int64_t pairs : {1, 2, 160, 1024}) {
+        for (const std::int64_t pieces : {1, 16, 4096}) {
+          for (const bool has_common_work : {false, true}) {
+            const GridShares grid = bounded_grid({rows, pairs, pieces}, has_common_work, cap);
+            EXPECT_LE(grid.rows * grid.pairs * grid.pieces, cap) << rows << " " << pairs << " " << pieces;
+            EXPECT_TRUE(grid.rows >= 1 && grid.rows <= rows && grid.pairs >= 1 && grid.pairs <= pairs);
+            EXPECT_TRUE(grid.pieces >= 1 && grid.pieces <= pieces);
+          }
+        }
+      }
+    }
+  }
+  // A whole block each of 64 layers: few long rows are cut until processors have enough.
+  EXPECT_EQ(bounded_grid({1, 64, 64}, false, 65536).pieces, 32);
+  EXPECT_EQ(bounded_grid({64, 2, 1}, false, 65536).rows, 64);
+}
+
 TEST_F(DevicePlanTest, CastsOfTokensSideBySideGoThroughTilesToo) {
   CacheShape codes = shape();
   codes.element = Element::kE4M3;
