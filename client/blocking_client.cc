@@ -43,6 +43,19 @@ Result<PutResult> BlockingClient::put(Space space, std::span<const BlockHash> ha
                                       std::span<const std::span<const std::byte>> blocks, PutOptions options) {
   return thread_->call<PutResult>([&](Client& client) { return client.put(space, hashes, blocks, options); });
 }
+Result<SetMatchResult> BlockingClient::match_set(Space set, std::span<const BlockHash> hashes,
+                                                 SetMatchOptions options) {
+  return thread_->call<SetMatchResult>([&](Client& client) { return client.match_set(set, hashes, options); });
+}
+Result<SetGetResult> BlockingClient::get_set(Space set, std::span<const BlockHash> hashes,
+                                             std::span<const std::span<std::byte>> blocks, SetGetOptions options) {
+  return thread_->call<SetGetResult>([&](Client& client) { return client.get_set(set, hashes, blocks, options); });
+}
+Result<SetPutResult> BlockingClient::put_set(Space set, std::span<const BlockHash> hashes,
+                                             std::span<const std::span<const std::byte>> blocks,
+                                             SetPutOptions options) {
+  return thread_->call<SetPutResult>([&](Client& client) { return client.put_set(set, hashes, blocks, options); });
+}
 Result<std::size_t> BlockingClient::touch(Space space, std::span<const BlockHash> hashes,
                                           std::chrono::microseconds deadline) {
   return thread_->call<std::size_t>([&](Client& client) { return client.touch(space, hashes, deadline); });

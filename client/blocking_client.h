@@ -41,6 +41,11 @@ class BlockingClient {
                         GetOptions options);
   Result<PutResult> put(Space space, std::span<const BlockHash> hashes,
                         std::span<const std::span<const std::byte>> blocks, PutOptions options);
+  Result<SetMatchResult> match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options);
+  Result<SetGetResult> get_set(Space set, std::span<const BlockHash> hashes,
+                               std::span<const std::span<std::byte>> blocks, SetGetOptions options);
+  Result<SetPutResult> put_set(Space set, std::span<const BlockHash> hashes,
+                               std::span<const std::span<const std::byte>> blocks, SetPutOptions options);
   Result<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);

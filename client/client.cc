@@ -234,8 +234,10 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
     chains.resize(impl.links.size());
     for (std::size_t node = 0; node < chains.size(); ++node) chains[node].node = node;
   } else {
-    // What lies below the last block on other nodes can no longer be reached, and ages out.
     chains = split_chain(impl.map, hashes);
+  }
+  if (!hashes.empty() && !impl.find_space(space)->record.is_set()) {
+    // What lies below the last block on other nodes can no longer be reached, and ages out.
     const std::size_t owner = impl.map.owner(hashes.back());
     std::erase_if(chains, [&](const OwnedChain& chain) { return chain.node != owner; });
     KV_ASSERT(chains.size() == 1 && chains[0].hashes.back() == hashes.back());

@@ -9,6 +9,7 @@
 // Files, in reading order:
 //   client.h           the whole public C++ interface
 //   get.cc, put.cc, match.cc  the long verbs, each one coroutine from call to answer; client.cc has the short ones
+//   set_get.cc, set_put.cc, set_match.cc  the same for blocks that stand alone; set_types.h has what they give
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
 //   cluster_map.h             which node owns a block
 //   link/call.h               one request to one node, and what it needs of those who carry it
@@ -34,6 +35,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "client/call_control.h"
+#include "client/set_types.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
 #include "transport/shared_memory.h"
@@ -80,8 +82,6 @@ inline constexpr std::size_t kSpacesMax = 65536;  ///< Opened by one client; one
 
 /// An opened namespace. Stays valid over reconnects: the client opens it again on each node by itself.
 enum class Space : std::uint32_t {};
-/// The lease of one match, over all nodes that took part. 0: none.
-enum class Lease : std::uint64_t {};
 
 struct MatchOptions {
   std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
@@ -217,7 +217,7 @@ class Client {
   Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control = {});
   /// Until one node has opened it, as open(), but that none did is an error: also kUnavailable, timed_out, kBusy.
   Async<void> wait_open(Space space, std::chrono::microseconds deadline, CallControl control = {});
-  std::size_t block_bytes(Space space) const;
+  std::size_t block_bytes(Space space) const;  ///< Of every block of a chain; of a set's largest.
 
   /// How many leading blocks of the chain are held.
   /// Errors (of this and the following calls): kBadRequest for arguments that break the rules below, kBusy at
@@ -237,6 +237,20 @@ class Client {
   /// until completion.
   Async<PutResult> put(Space space, std::span<const BlockHash> hashes,
                        std::span<const std::span<const std::byte>> blocks, PutOptions options);
+
+  // Sets: namespaces whose blocks stand alone (NamespaceRecord::is_set). Each hash means one block; they come in any
+  // order, and each node is asked once for all that it owns. match, get and put of a set are kUnsupported, and so are
+  // these of a chain; touch, retain, unretain and drop mean each of the hashes.
+  /// Which of `hashes` are held, and how long each is. Errors: as match.
+  Async<SetMatchResult> match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options);
+  /// Copies those of the blocks that are held into memory, hash i to blocks[i], which may be longer or shorter than the
+  /// block: what does not fit is not sent. Memory as in get; a device's is kUnsupported.
+  Async<SetGetResult> get_set(Space set, std::span<const BlockHash> hashes,
+                              std::span<const std::span<std::byte>> blocks, SetGetOptions options);
+  /// Stores each of the blocks whose name is not held yet, block i from all of blocks[i]: 1 to block_bytes(set) bytes.
+  /// A name that is held keeps what it has. As put otherwise.
+  Async<SetPutResult> put_set(Space set, std::span<const BlockHash> hashes,
+                              std::span<const std::span<const std::byte>> blocks, SetPutOptions options);
 
   /// Marks the prefix as used; keeps it from eviction until unretain or drop; drops the last block of the chain with
   /// all below it (no hashes: the namespace). Return how many blocks that were, summed over the nodes. Errors: of the

@@ -160,6 +160,9 @@ asio::awaitable<void> wait_all(CallGroup& group);
 inline constexpr std::chrono::microseconds kDeadlineMax = std::chrono::hours(24);
 /// Of a request's table, besides what grows with the chain.
 inline constexpr std::size_t kTableOverheadBytes = 512;
+inline constexpr std::chrono::microseconds kLeaseMax =
+    std::chrono::hours(1);  ///< What we believe of a node's lease_us.
+inline constexpr std::chrono::microseconds kDiskTimeMax = std::chrono::hours(1);  ///< And of its disk_us.
 /// Of an answer that is a few numbers, as match and touch have it, at most.
 inline constexpr std::size_t kSmallAnswerBytes = 256;
 

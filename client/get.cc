@@ -443,6 +443,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   // Check everything before any node is asked.
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   const ClientShared::SpaceInfo& info = *impl.find_space(space);
+  if (info.record.is_set()) co_return error_code(Errc::kUnsupported);
   GetPlan plan;
   plan.blocks = blocks;
   plan.space_id = info.id;

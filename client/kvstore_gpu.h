@@ -201,8 +201,8 @@ typedef struct kvs_operation {
   uint32_t roles;          /* bits 1 << KVS_KEY, ...: of the target's components, which; 0: all */
   const float* from_scale; /* KVS_ROLE_COUNT, by role, on the host: the value is the stored number times it; NULL: 1 */
   const float* to_scale;
-  int scale_rule;     /* KVS_SCALE_* */
-  float global_scale; /* NVFP4's, on the dequantising side; 0: 1 */
+  int scale_rule;            /* KVS_SCALE_* */
+  float global_scale;        /* NVFP4's, on the dequantising side; 0: 1 */
   int rope_style;            /* KVS_ROTATE: KVS_NEOX or KVS_GPTJ */
   int64_t rotary_size;       /* R: so many features turn */
   const double* frequencies; /* [R / 2] radians a position */

@@ -13,8 +13,6 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kLeasesMax = 65536;
-constexpr std::chrono::microseconds kLeaseMax = std::chrono::hours(1);     // What we believe of a node's lease_us.
-constexpr std::chrono::microseconds kDiskTimeMax = std::chrono::hours(1);  // And of its disk_us.
 
 class MatchCall final : public Call {
  public:
@@ -110,6 +108,7 @@ std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
 Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
+  if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
   const std::size_t block_size = impl.find_space(space)->record.block_size();
   const std::size_t token_count = options.token_ids.size();
   if (token_count > 0 && (token_count < hashes.size() * block_size || token_count > (hashes.size() + 1) * block_size)) {

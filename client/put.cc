@@ -249,6 +249,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   const std::shared_ptr<ClientShared> shared = impl.shared;
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   const ClientShared::SpaceInfo& info = *impl.find_space(space);
+  if (info.record.is_set()) co_return error_code(Errc::kUnsupported);
   PutPlan plan;
   plan.blocks = blocks;
   plan.token_ids = options.token_ids;

@@ -84,6 +84,15 @@ std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block) {
   return stripe_checksum(from_space, 0, block.bytes);
 }
 
+std::uint64_t set_checksum_seed(const NamespaceId& space, const BlockHash& block, std::uint64_t length) {
+  std::array<std::byte, sizeof block.bytes + sizeof length> name;
+  std::memcpy(name.data(), block.bytes.data(), sizeof block.bytes);
+  for (std::size_t i = 0; i < sizeof length; ++i) name[sizeof block.bytes + i] = std::byte(length >> 8 * i);
+  std::uint64_t from_space;
+  std::memcpy(&from_space, space.bytes.data(), sizeof from_space);
+  return stripe_checksum(from_space, 0, name);
+}
+
 std::uint64_t checksum_seed_v1(const NamespaceId& space, const BlockHash& block) {
   std::uint64_t from_space, from_block;
   std::memcpy(&from_space, space.bytes.data(), 8);

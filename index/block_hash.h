@@ -74,6 +74,10 @@ inline std::uint64_t short_hash(const BlockHash& hash) {
 /// The checksum seed of a block: XXH3_64bits_withSeed(all 32 bytes of its hash, the first 8 bytes of its namespace id,
 /// little endian). All 32 bytes count, because an engine's own hash may have its 64 bits anywhere among zeros.
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block);
+/// The checksum seed of a block of `length` bytes that stands alone: as checksum_seed(), over the hash and then the
+/// length (64 bits, little endian). A set's blocks differ in length, so the length is part of what the checksums bind:
+/// a block that is cut short at a stripe, or continued by zeros, fails whole.
+std::uint64_t set_checksum_seed(const NamespaceId& space, const BlockHash& block, std::uint64_t length);
 /// The seed of wire version 1 and spill format 1: bytes 8..15 of the hash XOR the first 8 bytes of the namespace id.
 std::uint64_t checksum_seed_v1(const NamespaceId& space, const BlockHash& block);
 

@@ -20,9 +20,10 @@ constexpr std::size_t kBlockBytesMax = std::size_t{1} << 30;
 
 /// docs/namespace-record.md says what each means. Adding a key is compatible. Renaming or removing one is not: every
 /// namespace that has it would become another namespace.
-constexpr std::array<std::string_view, 16> kKeys = {
-    "block_bytes", "block_size", "cache_group",  "dtype",    "hash", "head_range", "layer_range", "layout",
-    "lora",        "model",      "quantization", "revision", "rope", "salt",       "tenant",      "weights_epoch"};
+constexpr std::array<std::string_view, 18> kKeys = {
+    "block_bytes", "block_bytes_max", "block_size", "cache_group", "dtype",        "hash",     "head_range", "kind",
+    "layer_range", "layout",          "lora",       "model",       "quantization", "revision", "rope",       "salt",
+    "tenant",      "weights_epoch"};
 static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
 
 using Fields = std::map<std::string, std::string>;
@@ -63,6 +64,26 @@ std::string field_problem(std::string_view key, std::string_view value) {
   if (!std::all_of(value.begin(), value.end(), [](char c) { return c >= ' ' && c <= '~'; })) {
     return "field " + quoted(key) + ": value " + quoted(value) + " holds other bytes than printable ASCII";
   }
+  return {};
+}
+
+/// What is wrong with the field `kind`, or with fields that the other kind has; or an empty string. A chain is never
+/// spelt out, and a set has no fields of a chain: one namespace has one text.
+std::string kind_problem(const Fields& fields) {
+  const auto kind = fields.find("kind");
+  if (kind != fields.end() && kind->second != "set") {
+    return "field \"kind\": value " + quoted(kind->second) + " is not allowed; allowed: \"set\", or no such field";
+  }
+  const auto foreign = [&](const char* key, const char* allowed) {
+    return "field " + quoted(key) + " is not allowed here; " + allowed;
+  };
+  constexpr const char* kOfSet = "allowed in a set: \"block_bytes_max\"";
+  if (kind == fields.end()) {
+    return fields.contains("block_bytes_max") ? foreign("block_bytes_max", "allowed without \"kind\": \"block_bytes\"")
+                                              : "";
+  }
+  for (const char* key : {"block_bytes", "block_size"})
+    if (fields.contains(key)) return foreign(key, kOfSet);
   return {};
 }
 
@@ -129,9 +150,14 @@ Result<NamespaceRecord, Failure> NamespaceRecord::from_fields(Fields fields) {
     return refuse("field \"model\" is missing; allowed: 1 to 1024 bytes of printable ASCII");
   }
   NamespaceRecord record;
-  std::string problem;
-  record.block_size_ = parse_count(fields, "block_size", kBlockSizeMax, problem);
-  if (problem.empty()) record.block_bytes_ = parse_count(fields, "block_bytes", kBlockBytesMax, problem);
+  std::string problem = kind_problem(fields);
+  if (problem.empty() && fields.contains("kind")) {
+    record.kind_ = SpaceKind::kSet;
+    record.block_bytes_ = parse_count(fields, "block_bytes_max", kBlockBytesMax, problem);
+  } else if (problem.empty()) {
+    record.block_size_ = parse_count(fields, "block_size", kBlockSizeMax, problem);
+    if (problem.empty()) record.block_bytes_ = parse_count(fields, "block_bytes", kBlockBytesMax, problem);
+  }
   if (!problem.empty()) return refuse(problem);
 
   for (const auto& [key, value] : fields) record.text_.append(key).append("=").append(value).append("\n");
@@ -139,7 +165,7 @@ Result<NamespaceRecord, Failure> NamespaceRecord::from_fields(Fields fields) {
     return refuse("the text has " + std::to_string(record.text_.size()) + " bytes; allowed: at most 16384");
   }
   record.fields_ = std::move(fields);
-  KV_ASSERT(record.block_bytes_ > 0 && record.block_size_ > 0);
+  KV_ASSERT(record.block_bytes_ > 0 && (record.block_size_ > 0) != record.is_set());
   record.digest_ = sha256(std::as_bytes(std::span(record.text_)));
   return record;
 }
@@ -148,6 +174,10 @@ NamespaceId NamespaceRecord::id() const {
   NamespaceId id;
   std::memcpy(id.bytes.data(), digest_.bytes.data(), id.bytes.size());
   return id;
+}
+
+std::uint64_t NamespaceRecord::checksum_seed(const BlockHash& block, std::size_t length) const {
+  return is_set() ? set_checksum_seed(id(), block, length) : kv::checksum_seed(id(), block);
 }
 
 bool NamespaceRecord::has_own_chain() const { return field("hash").empty(); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -12,10 +13,17 @@
 
 namespace kv {
 
+/// How the blocks of a namespace belong together.
+enum class SpaceKind : std::uint8_t {
+  kChain,  ///< Blocks form prefixes, and all have one size.
+  kSet,    ///< Blocks stand alone, each of its own size up to a bound.
+};
+
 /// A canonical record: `key=value` lines sorted by key, each ended by '\n' (docs/namespace-record.md lists the keys).
 /// Keys are [a-z0-9_.]{1,64}; values are printable ASCII, 1..1024 bytes; at most 64 fields, 16 KiB in all. Required:
-/// `model`, `block_size` (tokens, 1..65536), `block_bytes` (1..1 GiB); the numbers decimal without leading zeros, so
-/// that one namespace has one text. A field with an empty value means no field, and is left out of the text. Unknown
+/// `model`, and of a chain `block_size` (tokens, 1..65536) and `block_bytes` (1..1 GiB); of a set, which has the field
+/// `kind=set`, `block_bytes_max` (1..1 GiB) in their place. The numbers are decimal without leading zeros, so that one
+/// namespace has one text. A field with an empty value means no field, and is left out of the text. Unknown
 /// keys are refused, but for those that begin with `x.`: these are for callers' own distinctions.
 class NamespaceRecord {
  public:
@@ -31,8 +39,12 @@ class NamespaceRecord {
   std::string_view field(std::string_view key) const;  ///< Empty if absent.
   /// Whether the record says that block hashes come from hash_chain(): it has no field `hash`.
   bool has_own_chain() const;
-  std::size_t block_bytes() const { return block_bytes_; }  ///< Bytes of every block of the namespace.
-  std::size_t block_size() const { return block_size_; }    ///< Tokens of every block of the namespace.
+  SpaceKind kind() const { return kind_; }
+  bool is_set() const { return kind_ == SpaceKind::kSet; }
+  std::size_t block_bytes() const { return block_bytes_; }  ///< Of every block of a chain; of a set's largest.
+  std::size_t block_size() const { return block_size_; }    ///< Tokens of every block of a chain; 0 in a set.
+  /// What the block's checksums are seeded with. In a set the length is part of what they bind; a chain ignores it.
+  std::uint64_t checksum_seed(const BlockHash& block, std::size_t length) const;
 
  private:
   std::map<std::string, std::string> fields_;
@@ -40,6 +52,7 @@ class NamespaceRecord {
   BlockHash digest_;
   std::size_t block_bytes_ = 0;
   std::size_t block_size_ = 0;
+  SpaceKind kind_ = SpaceKind::kChain;
 };
 
 }  // namespace kv

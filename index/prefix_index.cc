@@ -57,7 +57,8 @@ struct alignas(64) Node {
   ChildMap children;
   std::unique_ptr<Candidates> candidates;  ///< Children that match_partial may name, by their first block's token ids.
   NodeId parent = kNoNode;                 ///< Of a root: kNoNode. Of a free node: the next free one.
-  std::uint32_t tree = 0;
+  std::uint32_t tree : 20 = 0;
+  std::uint32_t group : 12 = 0;    ///< Whose heap it is in as a leaf.
   std::uint32_t first_depth = 0;   ///< Depth of the run's first block.
   std::uint32_t pinned_count = 0;  ///< Pinned blocks of the run and of all runs below.
 };
@@ -68,9 +69,11 @@ constexpr std::size_t kNodeBytes = sizeof(Node) + sizeof(LeafHeap::Entry) + size
 struct Tree {
   NodeId root = kNoNode;  ///< kNoNode: removed.
   std::uint32_t group = 0;
+  TreeKind kind = TreeKind::kChain;
+  bool is_in_emptied = false;
   std::size_t block_count = 0;     ///< Linked.
   std::size_t unlinked_count = 0;  ///< And not forgotten.
-  bool is_in_emptied = false;
+  std::uint64_t total_bytes = 0;   ///< Of the linked blocks of a set.
 };
 
 /// Blocks that were cut off by detach(). They hang below a root of their own until reap() has taken them apart.
@@ -129,6 +132,7 @@ struct PrefixIndex::Impl {
   std::size_t heap_bytes = 0;  ///< Of runs and child maps.
   std::size_t candidate_count = 0;
   std::size_t used_node_count = 0;
+  SetTotals set_totals;
 
   explicit Impl(std::uint64_t seed) : hash_seed(seed) {}
 
@@ -154,8 +158,8 @@ struct PrefixIndex::Impl {
     return i < trees.size() && trees[i].root != kNoNode;
   }
 
-  LeafHeap& leaves_of(NodeId node) { return leaves[trees[nodes[node].tree].group]; }
-  const LeafHeap& leaves_of(NodeId node) const { return leaves[trees[nodes[node].tree].group]; }
+  LeafHeap& leaves_of(NodeId node) { return leaves[nodes[node].group]; }
+  const LeafHeap& leaves_of(NodeId node) const { return leaves[nodes[node].group]; }
 
   /// The block's place in its run.
   std::uint32_t offset(const Block& block) const { return block.depth - nodes[block.node].first_depth; }
@@ -197,6 +201,11 @@ struct PrefixIndex::Impl {
 
   // -- structure
 
+  void need_group(std::uint32_t group) {
+    KV_ASSERT(group <= kGroupMax);
+    if (group >= leaves.size()) leaves.resize(group + 1);
+  }
+
   /// From the free list first: the tables never shrink, so a freed entry is the cheapest one.
   NodeId new_node(std::uint32_t tree, NodeId parent, std::uint32_t first_depth) {
     NodeId id = free_node;
@@ -206,7 +215,8 @@ struct PrefixIndex::Impl {
       id = nodes.add();
     }
     Node& node = nodes[id];
-    node.tree = tree;
+    node.tree = tree & kTreeMax;
+    node.group = trees[tree].group & kGroupMax;
     node.parent = parent;
     node.first_depth = first_depth;
     node.pinned_count = 0;
@@ -436,6 +446,7 @@ struct PrefixIndex::Impl {
     const std::uint32_t count = offset(gone);
     const BlockId next = count > 0 ? node.run.ids()[count - 1] : above(node);
     if (next != kNoBlock) return inherit(next, gone.recency);
+    if (node.parent == trees[node.tree].root) return;
     const auto piece =
         std::find_if(detached.begin(), detached.end(), [&](const Detached& each) { return each.root == node.parent; });
     if (piece != detached.end()) piece->recency = std::max(piece->recency, gone.recency);
@@ -471,11 +482,17 @@ struct PrefixIndex::Impl {
     free_block = to_int(block);
   }
 
-  void count_removed(std::uint32_t tree) {
-    KV_ASSERT(linked_count > 0 && trees[tree].block_count > 0);
+  void count_removed(std::uint32_t id, const Block& block) {
+    Tree& tree = trees[id];
+    KV_ASSERT(linked_count > 0 && tree.block_count > 0);
     --linked_count;
-    --trees[tree].block_count;
-    note_if_empty(tree);
+    --tree.block_count;
+    if (tree.kind == TreeKind::kSet) {
+      tree.total_bytes -= block.position;
+      set_totals.bytes -= block.position;
+      --set_totals.block_count;
+    }
+    note_if_empty(id);
   }
 
   void note_if_empty(std::uint32_t id) {
@@ -497,7 +514,7 @@ struct PrefixIndex::Impl {
     const NodeId id = at(block).node;
     Node& node = nodes[id];
     KV_ASSERT(node.run.last() == block && node.children.size() == 0);  // invariant 1
-    count_removed(node.tree);
+    count_removed(node.tree, at(block));
     if (node.run.size() > 1) {
       node.run.truncate(node.run.size() - 1, heap_bytes);
       update_leaf(id);
@@ -532,9 +549,9 @@ PrefixIndex::~PrefixIndex() = default;
 PrefixIndex::PrefixIndex(PrefixIndex&&) noexcept = default;
 PrefixIndex& PrefixIndex::operator=(PrefixIndex&&) noexcept = default;
 
-TreeId PrefixIndex::add_tree(std::uint32_t group) {
+TreeId PrefixIndex::add_tree(std::uint32_t group, TreeKind kind) {
   Impl& impl = *impl_;
-  if (group >= impl.leaves.size()) impl.leaves.resize(group + 1);
+  impl.need_group(group);
   TreeId tree{static_cast<std::uint32_t>(impl.trees.size())};
   if (impl.free_trees.empty()) {
     impl.trees.emplace_back();
@@ -543,7 +560,9 @@ TreeId PrefixIndex::add_tree(std::uint32_t group) {
     impl.free_trees.pop_back();
   }
   Tree& added = impl.trees[static_cast<std::size_t>(tree)];
+  KV_ASSERT(static_cast<std::size_t>(tree) <= kTreeMax);
   added.group = group;
+  added.kind = kind;
   added.root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
   return tree;
 }
@@ -561,6 +580,8 @@ void PrefixIndex::remove_tree(TreeId id) {
 }
 
 bool PrefixIndex::has_tree(TreeId tree) const { return impl_->has_tree(tree); }
+
+bool PrefixIndex::is_set(TreeId tree) const { return impl_->at(tree).kind == TreeKind::kSet; }
 
 bool PrefixIndex::is_empty(TreeId tree) const {
   return impl_->at(tree).block_count == 0 && impl_->at(tree).unlinked_count == 0;
@@ -627,6 +648,15 @@ PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent
   return best;
 }
 
+void PrefixIndex::find_each(TreeId set, std::span<const BlockHash> hashes, std::span<BlockId> blocks) const {
+  KV_ASSERT(is_set(set) && blocks.size() == hashes.size());
+  const Node& root = impl_->nodes[impl_->at(set).root];
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const NodeId child = impl_->find_child_node(root, hashes[i]);
+    blocks[i] = child == kNoNode ? kNoBlock : impl_->nodes[child].run.ids()[0];
+  }
+}
+
 BlockId PrefixIndex::find_child(TreeId tree, BlockId parent, const BlockHash& hash) const {
   // Inside a run the one child is the block that follows; only behind the run's end is there a choice.
   const auto [id, count] = impl_->place(tree, parent);
@@ -646,6 +676,9 @@ BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, 
 
   // A leaf's run grows in place. With children, or below a root, whose run stays empty, the block begins a new edge.
   const bool is_append = count > 0 && impl.nodes[id].children.size() == 0;
+  Tree& of_tree = impl.at(tree);
+  const bool is_set = of_tree.kind == TreeKind::kSet;
+  KV_ASSERT(!is_set || (parent == kNoBlock && block.token_ids.empty()));  // invariant 7
   const std::uint32_t depth = impl.nodes[id].first_depth + count;
   const NodeId target = is_append ? id : impl.new_node(static_cast<std::uint32_t>(tree), id, depth);
   const BlockId added = impl.new_block();
@@ -653,13 +686,20 @@ BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, 
       static_cast<std::uint64_t>(block.slot), static_cast<std::uint64_t>(tick), 0, block.position, target, depth};
   if (!block.token_ids.empty()) impl.tokens.set(added, block.token_ids, block.extra);
   impl.nodes[target].run.append(block.hash, added, impl.heap_bytes);
+  if (is_set) {
+    impl.need_group(block.group);
+    impl.nodes[target].group = block.group & kGroupMax;
+    of_tree.total_bytes += block.position;
+    impl.set_totals.bytes += block.position;
+    ++impl.set_totals.block_count;
+  }
   if (!is_append) {
     impl.link_child(id, target);
     impl.update_leaf(id);
   }
   impl.update_leaf(target);
   ++impl.linked_count;
-  ++impl.at(tree).block_count;
+  ++of_tree.block_count;
   return added;
 }
 
@@ -715,7 +755,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
       recency = std::max(recency, gone.recency);
       pinned += gone.pin_count > 0;
       gone.node = kUnlinkedNode;
-      impl.count_removed(tree);
+      impl.count_removed(tree, gone);
     }
   }
   impl.inherit(above, recency);
@@ -1033,6 +1073,13 @@ Tick PrefixIndex::recency(BlockId block) const { return Tick{impl_->at(block).re
 std::size_t PrefixIndex::block_count() const { return impl_->linked_count; }
 std::size_t PrefixIndex::block_count(TreeId tree) const { return impl_->at(tree).block_count; }
 
+std::uint64_t PrefixIndex::total_bytes(TreeId set) const {
+  KV_ASSERT(is_set(set));
+  return impl_->at(set).total_bytes;
+}
+
+PrefixIndex::SetTotals PrefixIndex::set_totals() const { return impl_->set_totals; }
+
 std::size_t PrefixIndex::used_bytes() const {
   return (impl_->linked_count + impl_->orphans.size()) * sizeof(Block) + impl_->used_node_count * kNodeBytes +
          impl_->heap_bytes + impl_->tokens.used_bytes() + impl_->covers.used_bytes() +
@@ -1064,6 +1111,7 @@ std::string PrefixIndex::Impl::check() const {
   std::size_t node_count = 0, bytes = 0, candidates = 0, linked = 0, free_blocks = 0, unlinked = 0, free_nodes = 0;
   std::size_t free_tree_count = 0, unlinked_of_trees = 0, emptied = 0, cover_count = 0, covering_nodes = 0;
   std::vector<std::size_t> block_counts(trees.size());
+  std::vector<std::uint64_t> total_bytes(trees.size());
   for (std::uint32_t tree = 0; tree < trees.size(); ++tree) {
     free_tree_count += trees[tree].root == kNoNode;
     unlinked_of_trees += trees[tree].unlinked_count;
@@ -1086,6 +1134,24 @@ std::string PrefixIndex::Impl::check() const {
       return "tree " + std::to_string(tree) + ": wrong count of blocks";
     linked += trees[tree].block_count;
   }
+  for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+    if (!is_linked(BlockId{i})) continue;
+    const Node& node = nodes[blocks[i].node];
+    if (trees[node.tree].kind != TreeKind::kSet) {
+      if (node.group != trees[node.tree].group) return "a chain has a node of another group";
+      continue;
+    }
+    if (node.run.size() != 1 || node.children.size() != 0 || !is_root(nodes[node.parent]))
+      return "a block of a set does not stand alone";
+    total_bytes[node.tree] += blocks[i].position;
+  }
+  SetTotals totals;
+  for (std::uint32_t tree = 0; tree < trees.size(); ++tree) {
+    if (total_bytes[tree] != trees[tree].total_bytes) return "tree " + std::to_string(tree) + ": wrong total_bytes";
+    totals.bytes += total_bytes[tree];
+    if (trees[tree].kind == TreeKind::kSet) totals.block_count += trees[tree].block_count;
+  }
+  if (totals.bytes != set_totals.bytes || totals.block_count != set_totals.block_count) return "wrong set_totals";
   for (std::uint32_t i = free_block; i != 0xFFFFFFFF; i = blocks[i].depth) ++free_blocks;
   for (NodeId i = free_node; i != kNoNode; i = nodes[i].parent) ++free_nodes;
   for (std::uint32_t i = 0; i < blocks.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/checksum.h"
 
 namespace kv {
 
@@ -26,6 +27,25 @@ void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
   scratch_.resize(prefix.block_count);
   index_.blocks_of(prefix, scratch_);
   for (const BlockId block : scratch_) arena_->use(index_.slot(block), tick);
+}
+
+void BlockPool::use(BlockId block, Tick tick) {
+  index_.touch(block, tick);
+  if (arena_->class_count() >= 2) arena_->use(index_.slot(block), tick);
+}
+
+std::size_t BlockPool::length(BlockId block) const {
+  if (!index_.is_set(index_.tree(block))) return block_bytes(block);
+  KV_ASSERT(index_.position(block) <= block_bytes(block));
+  return index_.position(block);
+}
+
+std::span<std::byte> BlockPool::bytes(BlockId block) const {
+  return arena_->bytes(index_.slot(block)).first(length(block));
+}
+
+std::span<const std::uint64_t> BlockPool::checksums(BlockId block) const {
+  return arena_->checksums(index_.slot(block)).first(stripe_count(length(block)));
 }
 
 // Around a pin: hold() looks at the count before, end_hold() at the count after. So hold() comes before the index's

@@ -52,6 +52,7 @@ class BlockPool {
   Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
   void use(const PrefixIndex::Prefix& prefix, Tick tick);  ///< Marks the whole prefix.
+  void use(BlockId block, Tick tick);                      ///< Marks a block that stands alone.
   std::vector<BlockId> blocks_of(const PrefixIndex::Prefix& prefix) const;
 
   // -- pins
@@ -86,7 +87,11 @@ class BlockPool {
   void reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed);
 
   bool is_on_disk(BlockId block) const { return disk_ != nullptr && disk_->copy_on_disk(block) != kNoBlock; }
+  /// Of its slot: what is accounted. A set's block may be shorter.
   std::size_t block_bytes(BlockId block) const { return arena_->block_bytes(index_.slot(block)); }
+  std::size_t length(BlockId block) const;                        ///< Of what it holds.
+  std::span<std::byte> bytes(BlockId block) const;                ///< length() of them.
+  std::span<const std::uint64_t> checksums(BlockId block) const;  ///< Of the stripes of bytes().
   std::size_t staged_count() const { return staged_count_; }
   std::size_t pinned_count() const { return pinned_count_; }  ///< Blocks.
   std::size_t retained_bytes() const { return retained_bytes_; }

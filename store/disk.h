@@ -35,7 +35,7 @@ struct DiskRecord {
   NamespaceId space;
   BlockHash hash;
   BlockHash parent;            ///< Of the block above, on this node; all zero for a first block.
-  std::uint32_t position = 0;  ///< In its whole prefix.
+  std::uint32_t position = 0;  ///< In its whole prefix; in a set block_bytes again.
   std::uint32_t block_bytes = 0;
   DiskKey
       moved_from{};  ///< 0, or where the block lay before the log's old end was given back: it is no newer than that.
@@ -53,6 +53,7 @@ struct DiskWrite {
   DiskRecord record;
   std::span<const std::byte> bytes;          ///< record.block_bytes of them.
   std::span<const std::uint64_t> checksums;  ///< Of its stripes, name-bound.
+  std::uint64_t seed = 0;                    ///< checksum_seed of the block, by which it is verified before a move.
 };
 
 /// A block that was read. Owns its memory. Nothing in it is verified: the reader compares bytes with checksums, and

@@ -27,11 +27,23 @@ DiskTier::DiskTier(const DiskTierConfig& config) : config_(config), index_(confi
   }
 }
 
-TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes) {
-  const TreeId tree = index_.add_tree();
+TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind) {
+  const TreeId tree = index_.add_tree(0, kind);
   if (static_cast<std::size_t>(tree) == trees_.size()) trees_.emplace_back();
   trees_[static_cast<std::size_t>(tree)] = {name, block_bytes};
   return tree;
+}
+
+std::uint64_t DiskTier::seed(BlockId block) const {
+  const TreeId tree = index_.tree(block);
+  return index_.is_set(tree) ? set_checksum_seed(name(tree), index_.hash(block), index_.position(block))
+                             : checksum_seed(name(tree), index_.hash(block));
+}
+
+bool DiskTier::is_plausible(TreeId tree, const DiskRecord& record) const {
+  if (!index_.is_set(tree)) return record.block_bytes == block_bytes(tree);
+  return record.block_bytes > 0 && record.block_bytes <= block_bytes(tree) && record.position == record.block_bytes &&
+         record.parent == BlockHash{};
 }
 
 // -- blocks

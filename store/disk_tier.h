@@ -49,15 +49,20 @@ class DiskTier {
   explicit DiskTier(const DiskTierConfig& config);
 
   /// The namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
-  TreeId add_tree(const NamespaceId& name, std::size_t block_bytes);
+  /// `block_bytes`: of every block of a chain; of a set's largest.
+  TreeId add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind = TreeKind::kChain);
   void remove_tree(TreeId tree) { index_.remove_tree(tree); }  ///< Requires: index().is_empty(tree).
   std::vector<TreeId> take_emptied() { return index_.take_emptied(); }
   const NamespaceId& name(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].name; }
   const PrefixIndex& index() const { return index_; }
   std::size_t block_bytes(BlockId block) const {
-    return trees_[static_cast<std::size_t>(index_.tree(block))].block_bytes;
+    const TreeId tree = index_.tree(block);
+    return index_.is_set(tree) ? index_.position(block) : trees_[static_cast<std::size_t>(tree)].block_bytes;
   }
   std::size_t block_bytes(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].block_bytes; }
+  std::uint64_t seed(BlockId block) const;  ///< checksum_seed of the block.
+  /// Whether a block of the tree may have this length, place and parent.
+  bool is_plausible(TreeId tree, const DiskRecord& record) const;
   DiskKey key(BlockId block) const { return DiskKey{static_cast<std::uint64_t>(index_.slot(block))}; }
 
   // -- blocks

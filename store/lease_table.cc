@@ -37,12 +37,28 @@ Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint no
   return entry.id;
 }
 
-Result<BlockId> LeaseTable::release(SessionId session, LeaseId lease) {
+Result<LeaseId> LeaseTable::grant(SessionId session, std::span<const BlockId> blocks, TimePoint now) {
+  KV_ASSERT(!blocks.empty());
+  if (blocks.size() > config_.count_max - lease_count_ ||
+      blocks.size() > config_.count_per_session_max - lease_count(session))
+    return Errc::kBusy;
+  LeaseId next{};
+  // The last block first: each entry then knows the one after it.
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    const auto lease = grant(session, blocks[i], now);
+    KV_ASSERT(lease);
+    entries_[index_of(*lease)].next = next;
+    next = *lease;
+  }
+  return next;
+}
+
+Result<BlockId> LeaseTable::release(SessionId session, LeaseId lease, LeaseId* next) {
   // The id came from a client: any number is possible. Only the whole id, grant count included, and the session count.
-  const auto index =
-      static_cast<std::uint32_t>(static_cast<std::uint64_t>(lease) & ((std::uint64_t{1} << kIndexBits) - 1));
+  const std::uint32_t index = index_of(lease);
   if (lease == LeaseId{} || index >= entries_.size()) return Errc::kStaleLease;
   if (entries_[index].id != lease || entries_[index].session != session) return Errc::kStaleLease;
+  if (next != nullptr) *next = entries_[index].next;
   return end(index);
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -39,8 +40,12 @@ class LeaseTable {
 
   /// Errors: kBusy at a limit.
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
-  /// The block it was granted for. Errors: kStaleLease if it has ended, never was, or is another session's.
-  Result<BlockId> release(SessionId session, LeaseId lease);
+  /// One promise for several blocks that stand alone. Each is a lease of its own to the limits and to expire(); the id
+  /// is the first one's, and release() leads on from each to the next. All or none. Errors: kBusy at a limit.
+  Result<LeaseId> grant(SessionId session, std::span<const BlockId> blocks, TimePoint now);
+  /// The block it was granted for. `*next`: the next lease of the same promise, to be released as well; 0: no more.
+  /// Errors: kStaleLease if it has ended, never was, or is another session's.
+  Result<BlockId> release(SessionId session, LeaseId lease, LeaseId* next = nullptr);
   /// Ends leases that are over at `now`, in grant order, at most `count_max` of them, and hands each one's block to
   /// `ended`. Returns how many.
   std::size_t expire(TimePoint now, std::size_t count_max, const std::function<void(BlockId)>& ended);
@@ -65,6 +70,7 @@ class LeaseTable {
     SessionId session{};
     BlockId block = kNoBlock;
     TimePoint end;
+    LeaseId next{};              ///< Of the same promise.
     Links by_grant, by_session;  ///< `by_grant.after` also chains unused entries.
   };
   struct List {
@@ -72,6 +78,9 @@ class LeaseTable {
     std::size_t count = 0;
   };
 
+  static constexpr std::uint32_t index_of(LeaseId lease) {
+    return static_cast<std::uint32_t>(static_cast<std::uint64_t>(lease) & ((std::uint64_t{1} << kIndexBits) - 1));
+  }
   void append(List& list, Links Entry::*links, std::uint32_t index);
   void unlink(List& list, Links Entry::*links, std::uint32_t index);
   BlockId end(std::uint32_t index);

@@ -39,6 +39,7 @@ class SpaceTable {
     TreeId tree{};
     mutable std::uint64_t last_use = 0;  ///< By use(); not time.
     std::size_t put_count = 0;           ///< Under way.
+    std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.
 
    private:
     friend class SpaceTable;

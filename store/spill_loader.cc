@@ -71,7 +71,7 @@ bool SpillLoader::add(TreeId tree, const DiskRecord& record) {
   if (!see(record, &is_new)) return false;
   if (!is_new) return true;
   needed_trees_.insert(tree);
-  if (record.block_bytes != tier_.block_bytes(tree)) return true;  // not of this namespace's size: damaged
+  if (!tier_.is_plausible(tree, record)) return true;  // not of this namespace's size: damaged
   if (record.parent != BlockHash{} && find({tree, record.parent}) == kNoBlock) {
     waiting_[{tree, record.parent}].push_back(record);
     return true;

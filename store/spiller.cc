@@ -39,8 +39,7 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
   for (std::size_t i = 0; i < work.writes.size(); ++i) {
     DiskWrite write = work.writes[i];
     if (work.sources[i] != DiskKey{}) {
-      auto block = read_verified(disk, work.sources[i], checksum_seed(write.record.space, write.record.hash),
-                                 write.record.block_bytes);
+      auto block = read_verified(disk, work.sources[i], write.seed, write.record.block_bytes);
       // Lost for good: go on without this one. Unreadable now: go on too, and report the error in the end.
       if (!block && is_lost(block.error())) {
         ++outcome.lost_count;
@@ -166,13 +165,13 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
   if (disk != kNoBlock) write.record.moved_from = tier_.key(disk);
   DiskKey source{};
   if (memory != kNoBlock) {
-    const SlotId slot = pool_.index().slot(memory);
-    write.bytes = pool_.arena().bytes(slot);
-    write.checksums = pool_.arena().checksums(slot);
+    write.bytes = pool_.bytes(memory);
+    write.checksums = pool_.checksums(memory);
     pool_.pin(memory);  // the spans are read without the lock, until finish()
     KV_ASSERT(taken_.insert(memory).second);
   } else {
     source = tier_.key(disk);
+    write.seed = tier_.seed(disk);
   }
   if (disk != kNoBlock) tier_.pin(disk);
   write.record.block_bytes =

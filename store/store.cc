@@ -1,6 +1,7 @@
 #include "store/store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "store/store_impl.h"
@@ -49,14 +50,31 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
   const std::size_t block_bytes = record->block_bytes();
   if (!pool.arena().fits(block_bytes)) return Errc::kTooLarge;
   if (spaces.count() >= config.namespace_count_max && !forget_one()) return Errc::kBusy;
-  // Trees are grouped by size class, so that the evictor can ask for the oldest leaf end of a class.
-  const TreeId tree = pool.index().add_tree(pool.arena().add_class(block_bytes));
-  ++spaces_of_size[block_bytes];
+  // Chains are grouped by size class, so that the evictor can ask for the oldest leaf end of a class. In a set each
+  // block has a class of its own, known once there is such a block.
+  const bool is_set = record->is_set();
+  if (!is_set && !may_use_class(block_bytes)) return Errc::kBusy;
+  const TreeKind kind = is_set ? TreeKind::kSet : TreeKind::kChain;
+  const TreeId tree = pool.index().add_tree(is_set ? 0 : pool.arena().add_class(block_bytes), kind);
   if (tier) {
-    KV_ASSERT(tier->add_tree(record->id(), block_bytes) == tree);
+    KV_ASSERT(tier->add_tree(record->id(), block_bytes, kind) == tree);
     spiller->add_tree(tree, record);
   }
-  return &spaces.add(std::move(record), tree);
+  Space& space = spaces.add(std::move(record), tree);
+  if (!is_set) KV_ASSERT(use_class(space, block_bytes));
+  return &space;
+}
+
+bool Store::Impl::may_use_class(std::size_t slot_bytes) const {
+  return spaces_of_size.contains(slot_bytes) || spaces_of_size.size() <= PrefixIndex::kGroupMax;
+}
+
+bool Store::Impl::use_class(Space& space, std::size_t slot_bytes) {
+  if (space.slot_sizes.contains(slot_bytes)) return true;
+  if (!may_use_class(slot_bytes)) return false;
+  space.slot_sizes.insert(slot_bytes);
+  ++spaces_of_size[slot_bytes];
+  return true;
 }
 
 /// No block of the namespace is anywhere, and nothing is under way that speaks of it. Leases, retention and moves need
@@ -81,13 +99,13 @@ bool Store::Impl::forget_one() {
 }
 
 void Store::Impl::forget(Space& space) {
-  const std::size_t block_bytes = space.record->block_bytes();
   pool.index().remove_tree(space.tree);
-  const auto of_size = spaces_of_size.find(block_bytes);
-  KV_ASSERT(of_size != spaces_of_size.end() && of_size->second > 0);
-  if (--of_size->second == 0) {
+  for (const std::size_t slot_bytes : space.slot_sizes) {
+    const auto of_size = spaces_of_size.find(slot_bytes);
+    KV_ASSERT(of_size != spaces_of_size.end() && of_size->second > 0);
+    if (--of_size->second > 0) continue;
     spaces_of_size.erase(of_size);
-    pool.arena().remove_class(block_bytes);
+    pool.arena().remove_class(slot_bytes);
   }
   if (tier) {
     tier->remove_tree(space.tree);
@@ -114,8 +132,11 @@ std::size_t Store::namespace_count() const { return impl_->spaces.count(); }
 std::vector<NamespaceStats> Store::namespaces() const {
   std::vector<NamespaceStats> stats;
   impl_->spaces.for_each([&](const Space& space) {
-    const std::size_t block_count = impl_->pool.index().block_count(space.tree);
-    stats.push_back({space.id, space.record->text(), block_count, block_count * space.record->block_bytes()});
+    const PrefixIndex& index = impl_->pool.index();
+    const std::size_t block_count = index.block_count(space.tree);
+    const std::uint64_t total_bytes =
+        space.record->is_set() ? index.total_bytes(space.tree) : block_count * space.record->block_bytes();
+    stats.push_back({space.id, space.record->text(), block_count, total_bytes});
   });
   return stats;
 }
@@ -177,9 +198,14 @@ Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint n
 }
 
 Result<void> Store::release(SessionId session, LeaseId lease) {
-  const auto block = impl_->leases.release(session, lease);
+  LeaseId next{};
+  const auto block = impl_->leases.release(session, lease, &next);
   if (!block) return block.error();
   impl_->pool.end_lease(*block);
+  while (next != LeaseId{}) {  // the rest of a promise for several; some of it may have ended by itself
+    const auto more = impl_->leases.release(session, std::exchange(next, LeaseId{}), &next);
+    if (more) impl_->pool.end_lease(*more);
+  }
   return {};
 }
 
@@ -203,9 +229,9 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   const std::vector<BlockId> blocks = pool.blocks_of(found->prefix);
   // From here to unpin() no slot of these is reused; the spans below stay good without the lock.
   pool.pin(blocks);
-  for (const BlockId block : blocks) {
-    const SlotId slot = pool.index().slot(block);
-    pinned.blocks.push_back({block, pool.arena().bytes(slot), pool.arena().checksums(slot)});
+  for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+    const SlotId slot = pool.index().slot(blocks[i]);
+    pinned.blocks.push_back({blocks[i], i, pool.arena().bytes(slot), pool.arena().checksums(slot)});
   }
   impl_->move_pin_count += pinned.blocks.size();
   if (disk_count > 0) impl_->pin_spilled(*found, hashes, pinned);
@@ -218,10 +244,14 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
 void Store::unpin(const PinnedPrefix& prefix) {
   KV_ASSERT(impl_->move_pin_count >= prefix.blocks.size());
   KV_ASSERT(prefix.spilled.empty() || impl_->tier != nullptr);
-  std::vector<BlockId> blocks;
-  blocks.reserve(prefix.blocks.size());
-  for (const PinnedBlock& block : prefix.blocks) blocks.push_back(block.id);
-  impl_->pool.unpin(blocks);
+  if (prefix.kind == SpaceKind::kSet) {
+    for (const PinnedBlock& block : prefix.blocks) impl_->pool.unpin(block.id);
+  } else {
+    std::vector<BlockId> blocks;
+    blocks.reserve(prefix.blocks.size());
+    for (const PinnedBlock& block : prefix.blocks) blocks.push_back(block.id);
+    impl_->pool.unpin(blocks);
+  }
   impl_->move_pin_count -= prefix.blocks.size();
   for (const SpilledBlock& block : prefix.spilled) impl_->tier->unpin(block.id);
 }
@@ -229,6 +259,7 @@ void Store::unpin(const PinnedPrefix& prefix) {
 // -- retention
 
 Result<std::size_t> Store::touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now) {
+  if (impl_->is_set(space)) return impl_->touch_set(space, hashes, now);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   impl_->use(*found, now);
@@ -236,6 +267,7 @@ Result<std::size_t> Store::touch(SpaceId space, std::span<const BlockHash> hashe
 }
 
 Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hashes) {
+  if (impl_->is_set(space)) return impl_->retain_set(space, hashes);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   BlockPool& pool = impl_->pool;
@@ -251,6 +283,7 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
 }
 
 Result<std::size_t> Store::unretain(SpaceId space, std::span<const BlockHash> hashes) {
+  if (impl_->is_set(space)) return impl_->unretain_set(space, hashes);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   std::size_t count = 0;
@@ -277,26 +310,39 @@ std::vector<BlockId> Store::Impl::tops_of(const PrefixIndex& index, TreeId tree,
 }
 
 Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes, DiskDrop* kept) {
+  if (hashes.empty()) return impl_->drop_all(space, kept);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   const TreeId tree = found->space->tree;
   BlockPool& pool = impl_->pool;
   // The disk first: a block that leaves memory is counted there from then on.
-  std::size_t count = impl_->tier ? impl_->drop_spilled(tree, hashes) : 0;
+  const std::size_t count = impl_->tier ? impl_->drop_spilled(tree, hashes) : 0;
   if (impl_->loader) impl_->loader->drop(tree, hashes);
   impl_->counters.dropped_blocks += count;
-  if (kept != nullptr) {
-    *kept = {.space = found->space->name, .hash = {}};
-    if (!hashes.empty()) kept->hash = hashes.back();
-    if (impl_->tier) kept->before = impl_->tier->next_key();  // covers what is being written at this moment too
-  }
-  if (hashes.empty()) {
-    pool.detach_all(tree, BlockPool::Removal::kDrop);
-  } else if (found->prefix.block_count == hashes.size()) {
-    pool.detach(found->prefix.last, BlockPool::Removal::kDrop);
-  }
+  if (kept != nullptr) *kept = impl_->disk_drop(*found->space, hashes.back());
+  if (found->prefix.block_count == hashes.size()) pool.detach(found->prefix.last, BlockPool::Removal::kDrop);
   Impl::Call call(*impl_);
   return count + impl_->evictor.reap(call.steps, BlockPool::time_of(pool.last_tick()));
+}
+
+/// The whole namespace, of either kind.
+Result<std::size_t> Store::Impl::drop_all(SpaceId id, DiskDrop* kept) {
+  Space* const space = spaces.find(id);
+  if (space == nullptr) return Errc::kNoNamespace;
+  spaces.use(*space);
+  const std::size_t count = tier ? drop_spilled(space->tree, {}) : 0;
+  if (loader) loader->drop(space->tree, {});
+  counters.dropped_blocks += count;
+  if (kept != nullptr) *kept = disk_drop(*space, BlockHash{});
+  pool.detach_all(space->tree, BlockPool::Removal::kDrop);
+  Call call(*this);
+  return count + evictor.reap(call.steps, BlockPool::time_of(pool.last_tick()));
+}
+
+DiskDrop Store::Impl::disk_drop(const Space& space, const BlockHash& hash) const {
+  DiskDrop drop{.space = space.name, .hash = hash};
+  if (tier) drop.before = tier->next_key();  // covers what is being written at this moment too
+  return drop;
 }
 
 bool Store::is_dropping() const { return impl_->pool.index().has_detached(); }

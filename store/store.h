@@ -4,7 +4,9 @@
 // daemon around the Store is the room store/node/. Files, in reading order:
 //   store.h         what a node holds and decides: match, pin, offer, commit, evict, spill (this file)
 //   store_impl.h    the parts that a Store is made of, for its code in store.cc, store_put.cc (a block enters),
-//                   store_spill.cc (what lies on disk) and store_check.cc (figures and invariants)
+//                   store_set.cc (blocks that stand alone), store_spill.cc (what lies on disk) and store_check.cc
+//                   (figures and invariants)
+//   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
 //   evictor.h       which block goes when a slot is wanted
@@ -64,6 +66,7 @@ struct StoreConfig {
 struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules given to some class.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
+  std::uint64_t set_block_count = 0, set_bytes = 0;  ///< Of the blocks: those of sets; and their lengths.
   std::uint64_t leased_bytes = 0;  ///< Of all blocks that leases keep, each once; at most leased_fraction_max.
   std::uint64_t index_bytes = 0;   ///< Of heap, free entries for the next blocks included.
   std::uint64_t index_used_bytes = 0, index_bytes_max = 0;
@@ -95,7 +98,7 @@ struct StoreStats {
 struct NamespaceStats {
   SpaceId id;
   std::string record;                      ///< Canonical text.
-  std::uint64_t block_count, total_bytes;  ///< Of all its blocks.
+  std::uint64_t block_count, total_bytes;  ///< Of all its blocks; of a set's their lengths.
 };
 
 /// All that a node holds. The daemon reaches it only through LockedStore (store/node/), for microseconds at a time.
@@ -106,9 +109,12 @@ struct NamespaceStats {
 ///      of the size holds a pin.
 ///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. Between sizes memory moves by
 ///      slabs, when the ages of what would go are far apart (evictor.h).
-///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte.
+///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte; of a set's blocks
+///      their slots (size_class.h).
 ///   6. StoreStats::leased_bytes = all blocks at and above a leased one, each once, byte for byte; dropped ones count
 ///      while they are in memory. At most leased_fraction_max of the arena.
+///   7. A block of a set has one length for as long as its name is here, in memory or on disk. Chains and sets share
+///      memory, disk and one order of use.
 /// Every call does a bounded amount of work: all that concerns the blocks it names, and of the work that grows with the
 /// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). Later calls
 /// do the rest; OfferPlan::again and is_dropping() say that there is more. `now` may go back from call to call only by
@@ -166,18 +172,23 @@ class Store {
   // -- get
   struct PinnedBlock {
     BlockId id;
+    std::uint32_t index;                       ///< Of its hash in the call.
     std::span<const std::byte> bytes;          ///< In the arena; stable and constant while pinned.
     std::span<const std::uint64_t> checksums;  ///< Of its stripes.
   };
   struct SpilledBlock {
     BlockId id;
+    std::uint32_t index;  ///< As of a PinnedBlock.
     DiskKey key;
-    std::uint64_t seed;  ///< checksum_seed of the block.
-    bool promote;        ///< Should be in memory: put it there (offer, commit) once it is read.
+    std::uint64_t seed;         ///< checksum_seed of the block.
+    std::uint32_t block_bytes;  ///< Of this block.
+    bool promote;               ///< Should be in memory: put it there (offer, commit) once it is read.
   };
+  /// What unpin() is to undo: of a chain a prefix, of a set the blocks that were found.
   struct PinnedPrefix {
     std::vector<PinnedBlock> blocks;    ///< First to last.
-    std::vector<SpilledBlock> spilled;  ///< Those that follow, on disk.
+    std::vector<SpilledBlock> spilled;  ///< Those that follow, on disk; of a set all that are nowhere else.
+    SpaceKind kind = SpaceKind::kChain;
   };
   struct GetOptions {
     SessionId session{};
@@ -194,16 +205,17 @@ class Store {
 
   // -- put
   struct StagedBlock {
-    std::uint32_t index;         ///< In the offered chain.
+    std::uint32_t index;         ///< In the offered chain or set.
     std::span<std::byte> bytes;  ///< To be filled without the lock by the put's owner alone.
     std::uint64_t seed;          ///< checksum_seed of the block.
   };
   struct OfferPlan {
     PutId put{};  ///< 0 when every block is here already: then no end_put. Else end_put must be called.
-    std::size_t stored_count = 0;  ///< Leading blocks already here at the offer.
-    /// Wanted now: consecutive in the chain, after the blocks that were here or staged before.
+    std::size_t stored_count = 0;  ///< Leading blocks already here at the offer; of a set all that are.
+    /// Wanted now: consecutive in the chain, after the blocks that were here or staged before. Of a set: in order.
     std::vector<StagedBlock> staged;
-    std::size_t refused_count = 0;  ///< The rest of the chain; no memory for them now.
+    std::vector<std::uint32_t> wanted;  ///< Of a set, by the offer alone: the indices of all blocks not here.
+    std::size_t refused_count = 0;      ///< The rest of the chain; no memory for them now.
     /// Some were refused only because this call reached its bound on work: call offer_more at once.
     bool again = false;
   };
@@ -242,6 +254,58 @@ class Store {
   /// Frees what was staged and not committed, and ends the put's pins. No move may still write the staged bytes.
   void end_put(PutId put);
 
+  // -- sets: namespaces of blocks that stand alone
+  // match, pin_prefix and offer are for chains, match_set, pin_set and offer_set for sets; of the other kind each is
+  // refused (kUnsupported). What else takes hashes means each of them in a set, and the prefix in a chain. A lease on a
+  // set counts as one for each block.
+  enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
+  struct SetMatch {
+    std::vector<Held> held;              ///< Of each hash.
+    std::vector<std::uint32_t> lengths;  ///< Of each hash; 0 if it is held nowhere.
+    LeaseId lease{};                     ///< On all blocks in memory, as Match::lease; released as a whole.
+    Errc lease_error{};
+  };
+  struct SetMatchOptions {
+    SessionId session{};
+    bool lease = false;
+  };
+  /// Which of `hashes` are held; marks those as used. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kUnsupported.
+  Result<SetMatch> match_set(SpaceId set, std::span<const BlockHash> hashes, const SetMatchOptions& options,
+                             TimePoint now);
+  struct SetGetOptions {
+    SessionId session{};
+    LeaseId lease{};                            ///< Released once all hashes were looked at. As GetOptions::lease.
+    bool disk = false;                          ///< Also what lies on disk.
+    std::span<const std::uint32_t> rooms = {};  ///< Of each hash: a longer block is not pinned. Empty: no bound.
+    std::uint64_t bytes_max = ~0ull;            ///< Stop looking behind the block that reaches this sum.
+  };
+  struct PinnedSet {
+    PinnedPrefix pinned;           ///< In the order of the hashes, in memory and on disk each.
+    std::size_t looked_count = 0;  ///< So many hashes were looked at. Go on with the rest.
+    struct TooLong {
+      std::uint32_t index, length;
+    };
+    std::vector<TooLong> too_long;  ///< Held, and longer than their rooms.
+  };
+  /// Pins those of `hashes` that are held, for a move, and marks them as used. Then as pin_prefix; unpin() ends it.
+  Result<PinnedSet> pin_set(SpaceId set, std::span<const BlockHash> hashes, const SetGetOptions& options,
+                            TimePoint now);
+  struct SetOfferOptions {
+    SessionId session{};
+    std::span<const std::uint32_t> lengths;  ///< Of each hash, 1 to the set's bound.
+    bool may_lose = true;                    ///< As OfferOptions.
+    /// Blocks that lie on disk alone are wanted too, for someone has read them. Else they count as stored.
+    bool promote = false;
+  };
+  /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
+  /// name that is held is stored already, whatever its length is there. Commits come in the order of the plan. Errors:
+  /// kNoNamespace, kTooLarge, kUnsupported, kBadRequest (no hashes, or lengths do not fit them or the bound).
+  Result<OfferPlan> offer_set(SpaceId set, std::span<const BlockHash> hashes, const SetOfferOptions& options,
+                              TimePoint now);
+  /// Drops each of `hashes`, as drop() does; drop_more() goes on. Appends to `*kept` what the disk must keep. At least
+  /// one hash: without, drop() means the whole namespace.
+  Result<std::size_t> erase(SpaceId set, std::span<const BlockHash> hashes, std::vector<DiskDrop>* kept, TimePoint now);
+
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.
   Result<std::size_t> touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
@@ -252,12 +316,12 @@ class Store {
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);
   void unretain_all();
   /// Forgets the last of `hashes` and all blocks below it, if all of `hashes` are here; with no hashes, the whole
-  /// namespace. When this returns, no match finds any of them: not those being moved, leased or retained either. Slots
-  /// are freed in bounded steps, those of pinned blocks when the last pin ends. What a load has yet to find is dropped
-  /// when it is found. Returns how many blocks were dropped by this call; while is_dropping(), drop_more() goes on and
-  /// returns how many more (of all drops under way together). On disk they are erased by and by: `*kept` (may be
-  /// nullptr) is what the disk must keep, durably, so that a restart before then does not find them; also when nothing
-  /// was dropped here, since evicted blocks may lie there.
+  /// namespace. For blocks of a set see erase(). When this returns, no match finds any of them: not those being moved,
+  /// leased or retained either. Slots are freed in bounded steps, those of pinned blocks when the last pin ends. What a
+  /// load has yet to find is dropped when it is found. Returns how many blocks were dropped by this call; while
+  /// is_dropping(), drop_more() goes on and returns how many more (of all drops under way together). On disk they are
+  /// erased by and by: `*kept` (may be nullptr) is what the disk must keep, durably, so that a restart before then does
+  /// not find them; also when nothing was dropped here, since evicted blocks may lie there.
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes, DiskDrop* kept = nullptr);
   bool is_dropping() const;
   std::size_t drop_more(TimePoint now);
@@ -281,6 +345,7 @@ class Store {
     DiskKey key;
     NamespaceId space;
     BlockHash hash;
+    std::uint64_t seed;  ///< checksum_seed of the block.
     std::size_t block_bytes;
   };
   /// Blocks on disk whose turn it is to be read and verified, oldest first; call read_failed() for damaged ones. Moves

@@ -15,6 +15,9 @@ StoreStats Store::stats() const {
   stats.allocated_bytes = pool.arena().allocated_bytes();
   stats.slab_bytes = pool.arena().slab_bytes();
   stats.block_count = pool.index().block_count();
+  const PrefixIndex::SetTotals sets = pool.index().set_totals();
+  stats.set_block_count = sets.block_count;
+  stats.set_bytes = sets.bytes;
   stats.staged_count = pool.staged_count();
   stats.pinned_count = pool.pinned_count();
   stats.lease_count = impl_->leases.lease_count();
@@ -91,8 +94,20 @@ std::string Store::check() const {
   for (const auto& of_put : impl_->unwanted) ++put_counts[of_put.space];
   impl_->spaces.for_each([&](const Space& space) {
     const std::size_t block_bytes = space.record->block_bytes();
-    index.for_each(space.tree, [&](BlockId block) { check_block(block, block_bytes); });
-    ++spaces_of_size[block_bytes];
+    const bool is_set = space.record->is_set();
+    index.for_each(space.tree, [&](BlockId block) {
+      if (!is_set) return check_block(block, block_bytes);
+      const std::size_t slot_bytes = impl_->slot_bytes(space, index.position(block));
+      if (!space.slot_sizes.contains(slot_bytes)) broken = "store: a set does not know the size of a block";
+      check_block(block, slot_bytes);
+      if (impl_->tier) {
+        const BlockId disk = impl_->tier->copy_on_disk(block);
+        if (disk != kNoBlock && impl_->tier->block_bytes(disk) != index.position(block))
+          broken = "store: copies of a set's block differ in length";  // invariant 7
+      }
+    });
+    for (const std::size_t slot_bytes : space.slot_sizes) ++spaces_of_size[slot_bytes];
+    if (!is_set && space.slot_sizes != std::set<std::size_t>{block_bytes}) broken = "store: a chain has one size";
     if (put_counts[&space] != space.put_count) broken = "store: a namespace miscounts its puts";
   });
   index.for_each_detached([&](BlockId block) { check_block(block, pool.block_bytes(block)); });
@@ -155,8 +170,7 @@ std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_ma
       const SlotId slot = put.slots[i];
       if (!pool.arena().is_allocated(slot) || !pool.arena().is_held(slot) || pool.arena().owner(slot) != kNoBlock)
         return "store: a staged slot is not the put's own";
-      if (pool.arena().block_bytes(slot) != put.space->record->block_bytes())
-        return "store: a staged slot is of another size";
+      if (pool.arena().block_bytes(slot) != slot_bytes(put, i)) return "store: a staged slot is of another size";
       if (!staged.insert(slot).second) return "store: a slot is staged twice";
       *staged_bytes += pool.arena().block_bytes(slot);
     }

@@ -16,6 +16,7 @@
 #include "store/block_pool.h"
 #include "store/disk_tier.h"
 #include "store/evictor.h"
+#include "store/size_class.h"
 #include "store/space_table.h"
 #include "store/spill_loader.h"
 #include "store/spiller.h"
@@ -35,9 +36,13 @@ struct Store::Put {
   std::vector<std::uint32_t> positions;
   std::vector<std::uint32_t> token_ids;  ///< Empty, or block_size per hash.
   std::vector<ExtraDigest> extras;       ///< Empty, or one per hash; with token_ids.
+  std::vector<std::uint32_t> lengths;    ///< Of a set: of each hash; and its index in the offer.
+  std::vector<std::uint32_t> indices;
   std::vector<SlotId> slots;
   std::size_t committed_count = 0;  ///< Slots before this are out of the put's hands: linked, or freed by commit.
   bool was_refused = false;         ///< For lack of memory; the caller asks again every so often.
+
+  bool is_set() const { return space->record->is_set(); }
 };
 
 struct Store::Impl {
@@ -116,6 +121,7 @@ struct Store::Impl {
     if (space == nullptr) return Errc::kNoNamespace;
     spaces.use(*space);
     if (hashes.size() > config.chain_blocks_max) return Errc::kTooLarge;
+    if (space->record->is_set()) return Errc::kUnsupported;
     Found found{space, pool.index().match(space->tree, hashes)};
     if (tier && found.prefix.block_count < hashes.size()) found.disk = tier->index().match(space->tree, hashes);
     return found;
@@ -127,6 +133,39 @@ struct Store::Impl {
     pool.use(found.prefix, tick);
     if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
   }
+  // -- sets (store_set.cc)
+  struct FoundSet {
+    Space* space;
+    std::vector<BlockId> memory, disk;  ///< Of each hash; disk only where memory has none.
+  };
+  bool is_set(SpaceId id) const {
+    const Space* const space = spaces.find(id);
+    return space != nullptr && space->record->is_set();
+  }
+  Result<Space*> set_space(SpaceId id, std::size_t hash_count) const;
+  /// As find(), of each hash alone.
+  Result<FoundSet> find_set(SpaceId id, std::span<const BlockHash> hashes) const;
+  Result<LeaseId> grant_set(SessionId session, std::span<const BlockId> blocks, TimePoint now);
+  SpilledBlock pin_on_disk(const Space& space, BlockId block, const BlockHash& hash, std::uint32_t index);
+  Result<std::size_t> touch_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
+  Result<std::size_t> retain_set(SpaceId id, std::span<const BlockHash> hashes);
+  Result<std::size_t> unretain_set(SpaceId id, std::span<const BlockHash> hashes);
+  CommitStatus commit_set(Put& put, std::size_t i, std::span<const std::uint64_t> checksums, TimePoint now);
+  /// The arena's class for slots of so many bytes, counted as the namespace's from here on. False: there are as many
+  /// classes as there may be.
+  bool use_class(Space& space, std::size_t slot_bytes);
+  /// Of a set's block of so many bytes.
+  std::size_t slot_bytes(const Space& set, std::size_t length) const {
+    return set_slot_bytes(length, set.record->block_bytes(), pool.arena().capacity_bytes());
+  }
+  /// Of put.hashes[i].
+  std::size_t slot_bytes(const Put& put, std::size_t i) const {
+    return put.is_set() ? slot_bytes(*put.space, put.lengths[i]) : put.space->record->block_bytes();
+  }
+  bool may_use_class(std::size_t slot_bytes) const;
+  Result<std::size_t> drop_all(SpaceId id, DiskDrop* kept);
+  DiskDrop disk_drop(const Space& space, const BlockHash& hash) const;
+
   /// The tops of what a drop of `hashes` takes away, each with all below: the last of `hashes`; without hashes, every
   /// first block of the tree.
   static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);

@@ -71,8 +71,9 @@ Result<Store::OfferPlan> Store::offer_more(PutId id, TimePoint now, bool may_los
 
 /// Stages as many more blocks of the chain as there is memory for, into `plan`.
 void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps) {
-  const std::size_t block_bytes = put.space->record->block_bytes();
-  KV_ASSERT(put.committed_count <= put.slots.size() && put.positions.size() == put.hashes.size());
+  const bool is_set = put.is_set();
+  KV_ASSERT(put.committed_count <= put.slots.size());
+  KV_ASSERT((is_set ? put.lengths.size() : put.positions.size()) == put.hashes.size());
   // In chain order, and never past a refusal: a block without the one above it could not be found.
   while (put.slots.size() < put.hashes.size()) {
     if (plan.again = !steps.are_left(); plan.again) break;
@@ -80,14 +81,20 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
     plan.again = room == Room::kUnfinished;
     if (room != Room::kIs) break;
     const std::size_t i = put.slots.size();
+    const std::size_t bytes = slot_bytes(put, i);
+    if (!use_class(*put.space, bytes)) break;
     // Without a disk tier every eviction loses a block, and waiting would help nobody.
-    const Evictor::Found found = evictor.find_slot(block_bytes, steps, now, may_lose || !tier, put.was_refused);
+    const Evictor::Found found = evictor.find_slot(bytes, steps, now, may_lose || !tier, put.was_refused);
     plan.again = found.again;
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
-    plan.staged.push_back({.index = static_cast<std::uint32_t>(put.stored_count + i),
-                           .bytes = pool.arena().bytes(*found.slot),
-                           .seed = checksum_seed(put.space->name, put.hashes[i])});
+    const std::span<std::byte> slot = pool.arena().bytes(*found.slot);
+    plan.staged.push_back(is_set ? StagedBlock{.index = put.indices[i],
+                                               .bytes = slot.first(put.lengths[i]),
+                                               .seed = put.space->record->checksum_seed(put.hashes[i], put.lengths[i])}
+                                 : StagedBlock{.index = static_cast<std::uint32_t>(put.stored_count + i),
+                                               .bytes = slot,
+                                               .seed = checksum_seed(put.space->name, put.hashes[i])});
   }
   plan.refused_count = put.hashes.size() - put.slots.size();
   if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
@@ -128,6 +135,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   PrefixIndex& index = pool.index();
   KV_ASSERT(put.committed_count < put.slots.size());
   const std::size_t i = put.committed_count++;
+  if (put.is_set()) return impl_->commit_set(put, i, checksums, now);
   const SlotId slot = put.slots[i];
   const auto sums = pool.arena().checksums(slot);
   KV_ASSERT(checksums.size() == sums.size());

@@ -18,13 +18,21 @@ void Store::Impl::pin_spilled(const Found& found, std::span<const BlockHash> has
   KV_ASSERT(pinned.blocks.size() < blocks.size());
   bool promote = true;  // a block goes to memory only with all above it: else nothing could be linked
   for (std::size_t i = pinned.blocks.size(); i < blocks.size(); ++i) {
-    tier->pin(blocks[i]);
-    promote = tier->count_read(blocks[i]) && promote;
-    pinned.spilled.push_back({.id = blocks[i],
-                              .key = tier->key(blocks[i]),
-                              .seed = checksum_seed(found.space->name, hashes[i]),
-                              .promote = promote});
+    pinned.spilled.push_back(pin_on_disk(*found.space, blocks[i], hashes[i], static_cast<std::uint32_t>(i)));
+    promote = pinned.spilled.back().promote = pinned.spilled.back().promote && promote;
   }
+}
+
+Store::SpilledBlock Store::Impl::pin_on_disk(const Space& space, BlockId block, const BlockHash& hash,
+                                             std::uint32_t index) {
+  tier->pin(block);
+  const std::size_t length = tier->block_bytes(block);
+  return {.id = block,
+          .index = index,
+          .key = tier->key(block),
+          .seed = space.record->checksum_seed(hash, length),
+          .block_bytes = static_cast<std::uint32_t>(length),
+          .promote = tier->count_read(block)};
 }
 
 /// `block` was just linked in memory. If it lies on disk as well, memory can later let it go without a write.
@@ -37,6 +45,14 @@ void Store::Impl::add_copy(TreeId tree, BlockId block, BlockId parent) {
 
 /// The part of Store::drop that concerns the disk. Returns how many blocks were nowhere else.
 std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> hashes) {
+  if (tier->index().is_set(tree)) {
+    std::size_t count = 0;
+    for (const BlockId top : tops_of(tier->index(), tree, hashes)) {
+      count += tier->copy_in_memory(top) == kNoBlock;
+      spiller->remove(top);
+    }
+    return count;
+  }
   // By the bytes: those with a copy in memory are counted when they leave there.
   const std::uint64_t before = tier->only_bytes();
   const std::size_t block_bytes = tier->block_bytes(tree);
@@ -133,6 +149,7 @@ std::vector<Store::ScrubBlock> Store::blocks_to_scrub(DiskTier::Cursor& cursor, 
                       .key = tier.key(block),
                       .space = tier.name(tier.index().tree(block)),
                       .hash = tier.index().hash(block),
+                      .seed = tier.seed(block),
                       .block_bytes = tier.block_bytes(block)});
   }
   return blocks;

@@ -59,6 +59,9 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kStats: return "stats";
     case FrameType::kPing: return "ping";
     case FrameType::kVerbsConnect: return "verbs_connect";
+    case FrameType::kSetMatch: return "set_match";
+    case FrameType::kSetGet: return "set_get";
+    case FrameType::kSetPut: return "set_put";
   }
   return "unknown";
 }

@@ -43,11 +43,14 @@ enum class FrameType : std::uint8_t {
   kStats = 15,
   kPing = 16,
   kVerbsConnect = 17,  ///< Only to a node whose hello has kFeatureVerbs.
+  kSetMatch = 18,      ///< These three only to a node whose hello has kFeatureSets.
+  kSetGet = 19,
+  kSetPut = 20,
 };
-inline constexpr std::uint8_t kFrameTypeMax = 17;
+inline constexpr std::uint8_t kFrameTypeMax = 20;
 
 /// HelloResponse.features.
-inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2;
+inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2, kFeatureSets = 4;
 const char* frame_type_name(FrameType type);  ///< As in metrics: "hello", "put_data", ...
 
 /// Flags of a frame. Unknown bits are an error.

@@ -153,6 +153,7 @@ int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token
     }
     const auto record = parse_record(record_text);
     if (!record) return fail(KVS_BAD_REQUEST, record.error().text.c_str());
+    if (record->is_set()) return fail(KVS_UNSUPPORTED, "record: a set has no chains of hashes");
     *count = token_count / record->block_size();
     if (*count > capacity || (hashes == nullptr && *count > 0)) return fail(KVS_TOO_LARGE, "capacity is too small");
     const auto chain = hash_chain(record->digest(), {tokens, token_count}, record->block_size());

@@ -44,6 +44,8 @@ inline constexpr StoreStatName kStoreStatNames[] = {
      "Bytes of blocks held: stored, staged, or dropped but still moving"},
     {"slab_bytes", &StoreStats::slab_bytes, false, "Bytes of the arena given to some size class"},
     {"blocks", &StoreStats::block_count, false, "Blocks stored"},
+    {"set_blocks", &StoreStats::set_block_count, false, "Of the blocks stored: those that stand alone (sets)"},
+    {"set_bytes", &StoreStats::set_bytes, false, "Lengths of those"},
     {"staged_blocks", &StoreStats::staged_count, false, "Blocks being put, not visible yet"},
     {"pinned_blocks", &StoreStats::pinned_count, false,
      "Blocks that cannot be evicted now: leased, being moved, or kept by the request pin"},

@@ -55,6 +55,9 @@ class EveryMessageTest : public NodeTest, public testing::WithParamInterface<Sta
     if (state == State::kGreetedOld || state == State::kGreetedNew) return reached;
     space = open(*reached.client, record);
     const attack::OpenedSpace opened = scene.space = {space, check()};
+    const NamespaceRecord set =
+        NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", "100"}}).value();
+    scene.set = {open(*reached.client, set), namespace_check(set.id())};
     const auto hashes = chain(2, state == State::kPutDraining ? 3 : 30);
     switch (state) {
       case State::kNodeDraining: node->draining = true; break;

@@ -46,6 +46,7 @@ inline std::vector<std::uint8_t> all_types() {
 struct Scene {
   NamespaceRecord record;
   OpenedSpace space;
+  OpenedSpace set = {};
   std::uint32_t region = 0;
   std::vector<BlockHash> chain;
   std::uint64_t lease = 0, id_in_flight = 0;
@@ -73,6 +74,23 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
     case FrameType::kRegionRemove: return frame_bytes(verb, id, region_remove(scene.region));
     case FrameType::kStats: return frame_bytes(verb, id, stats_request());
     case FrameType::kPing: return frame_bytes(verb, id, ping_request());
+    case FrameType::kSetMatch:
+      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+        return wire::CreateSetMatchRequestDirect(b, scene.set.number, &all, true, true, scene.set.check);
+      });
+    case FrameType::kSetGet:
+      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+        const std::vector<std::uint32_t> rooms(scene.chain.size(), 100);
+        return wire::CreateSetGetRequestDirect(b, scene.set.number, &all, scene.lease, scene.region,
+                                               scene.region == 0 ? nullptr : &offsets, &rooms, 2, 0, 0,
+                                               scene.set.check);
+      });
+    case FrameType::kSetPut:
+      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+        const std::vector<std::uint32_t> lengths(scene.chain.size(), 100);
+        return wire::CreateSetPutRequestDirect(b, scene.set.number, &all, &lengths, scene.region,
+                                               scene.region == 0 ? nullptr : &offsets, 1000, 0, scene.set.check);
+      });
     case FrameType::kVerbsConnect:
       return frame_bytes(verb, id, [](FlatBufferBuilder& b) {
         const std::vector<std::uint8_t> gid(16, 1);

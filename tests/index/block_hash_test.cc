@@ -117,6 +117,22 @@ TEST(BlockHashTest, ChecksumSeedsAreThoseOfTheDocument) {
   EXPECT_EQ(checksum_seed_v1(space, block), 0x0807060504030201 ^ 0xF0E0D0C0B0A09080);
 }
 
+/// The length is part of what a set's checksums bind: a block that is cut at a stripe is another block.
+TEST(BlockHashTest, ASetsSeedDependsOnTheLengthAndIsNeverAChains) {
+  NamespaceId space;
+  BlockHash block;
+  for (std::size_t i = 0; i < 16; ++i) space.bytes[i] = static_cast<std::byte>(i + 1);
+  for (std::size_t i = 0; i < 32; ++i) block.bytes[i] = static_cast<std::byte>(i * 16);
+  EXPECT_EQ(set_checksum_seed(space, block, 65536), 0xB63B9F0417F0BA14);
+  std::set<std::uint64_t> seen{checksum_seed(space, block)};
+  std::size_t count = 1;
+  for (std::uint64_t length = 1; length <= 1 << 20; length *= 2, count += 2) {
+    seen.insert(set_checksum_seed(space, block, length));
+    seen.insert(set_checksum_seed(space, block, length + (1ull << 40)));
+  }
+  EXPECT_EQ(seen.size(), count);
+}
+
 /// Of two blocks whose names differ in one bit, wherever it is, neither passes for the other.
 TEST(BlockHashTest, AChecksumSeedDependsOnEveryBitOfTheName) {
   NamespaceId space;

@@ -60,6 +60,42 @@ TEST(NamespaceRecordTest, EveryFieldMakesAnotherNamespace) {
   }
 }
 
+const std::map<std::string, std::string> kSet = {{"model", "m"}, {"kind", "set"}, {"block_bytes_max", "4096"}};
+
+TEST(NamespaceRecordTest, ASetHasABoundAndAChainIsNeverSpeltOut) {
+  const auto set = NamespaceRecord::from_fields(kSet);
+  ASSERT_TRUE(set) << set.error().text;
+  EXPECT_EQ(set->text(), "block_bytes_max=4096\nkind=set\nmodel=m\n");
+  EXPECT_TRUE(set->is_set());
+  EXPECT_EQ(set->block_bytes(), 4096u);
+  EXPECT_EQ(set->block_size(), 0u);
+  const auto chain = NamespaceRecord::from_fields(kSmall);
+  EXPECT_EQ(chain->kind(), SpaceKind::kChain);
+  struct Bad {
+    std::map<std::string, std::string> fields;
+    std::string key, value, message;
+  };
+  const Bad table[] = {
+      {kSet, "kind", "chain", "\"chain\" is not allowed; allowed: \"set\""},
+      {kSet, "kind", "Set", "\"Set\""},
+      {kSmall, "kind", "chain", "\"chain\" is not allowed"},
+      {kSmall, "kind", "set", "\"block_bytes\" is not allowed here; allowed in a set: \"block_bytes_max\""},
+      {kSet, "block_size", "16", "\"block_size\" is not allowed here"},
+      {kSmall, "block_bytes_max", "1", "\"block_bytes_max\" is not allowed here"},
+      {kSet, "kind", "", "\"block_bytes_max\" is not allowed here"},
+      {kSet, "block_bytes_max", "", "\"block_bytes_max\" is missing"},
+      {kSet, "block_bytes_max", "01", "without leading zeros"},
+      {kSet, "block_bytes_max", "1073741825", "from 1 to 1073741824"},
+  };
+  for (const Bad& bad : table) {
+    auto fields = bad.fields;
+    fields[bad.key] = bad.value;
+    const auto record = NamespaceRecord::from_fields(fields);
+    ASSERT_FALSE(record) << bad.key << "=" << bad.value;
+    EXPECT_THAT(record.error().text, HasSubstr(bad.message));
+  }
+}
+
 struct BadFields {
   std::string key, value;
   std::vector<std::string> message;  ///< Must all be in it.
@@ -79,7 +115,9 @@ TEST(NamespaceRecordTest, RefusalNamesTheFieldItsValueAndWhatIsAllowed) {
       {"block_bytes", "", {"\"block_bytes\" is missing"}},
       {"block_bytes", "1073741825", {"\"1073741825\"", "from 1 to 1073741824"}},
       {"block_bytes", "99999999999999999999999", {"\"99999999999999999999999\""}},
-      {"dtpye", "bf16", {"\"dtpye\" is unknown", "allowed: block_bytes, block_size, cache_group, dtype", "x.*"}},
+      {"dtpye",
+       "bf16",
+       {"\"dtpye\" is unknown", "allowed: block_bytes, block_bytes_max, block_size, cache_group, dtype", "x.*"}},
       {"x.", "1", {"\"x.\" is unknown"}},
       {"x.A", "1", {"\"x.A\" is not allowed", "a-z"}},
       {"", "1", {"\"\" is not allowed"}},

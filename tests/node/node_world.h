@@ -162,12 +162,12 @@ class NodeTest : public testing::Test {
 
   NodeTest() { start(32); }
   /// A fresh node with room for `block_count` blocks of kBlockBytes, and on disk for `disk_bytes`.
-  void start(std::size_t block_count, std::uint64_t disk_bytes = 0) {
+  void start(std::size_t block_count, std::uint64_t disk_bytes = 0, std::size_t granule_bytes = kBlockBytes) {
     StoreConfig config;
     config.disk.capacity_bytes = disk_bytes;
     config.spill.reserve = disk_bytes > 0 ? 0.5 : config.spill.reserve;
     config.arena.capacity_bytes = block_count * kBlockBytes;
-    config.arena.granule_bytes = kBlockBytes;
+    config.arena.granule_bytes = granule_bytes;
     config.arena.huge_pages = false;
     config.arena.touch = false;
     config.chain_blocks_max = 1000;

@@ -35,6 +35,10 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     total.disk_blocks_got += outcome.disk_blocks_got;
     total.rdma_packets += outcome.rdma_packets;
     total.kept_drops += outcome.kept_drops;
+    total.set_blocks_got += outcome.set_blocks_got;
+    total.set_blocks_stored += outcome.set_blocks_stored;
+    total.set_blocks_too_long += outcome.set_blocks_too_long;
+    total.set_conflicts += outcome.set_conflicts;
     total.kills += outcome.kills;
     total.stops += outcome.stops;
     total.audited_restarts += outcome.audited_restarts;
@@ -45,6 +49,8 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
   std::cout << count << " seeds from " << first << ": " << total.calls << " calls, " << total.hit_blocks
             << " blocks got, " << total.stored_blocks << " stored, " << total.evicted_blocks << " evicted, "
             << total.spilled_blocks << " spilled, " << total.disk_blocks_got << " asked for from disk, "
+            << total.set_blocks_got << " blocks of sets got, " << total.set_blocks_stored << " stored, "
+            << total.set_blocks_too_long << " too long for their rooms, " << total.set_conflicts << " conflicts, "
             << total.kept_drops << " drops kept, " << total.rdma_packets << " RDMA packets, " << total.missed_deadlines
             << " deadlines missed, " << total.corrupt_blocks << " corrupt blocks caught, " << total.kills << " kills, "
             << total.stops << " clean stops, " << total.audited_restarts << " audited restarts, "
@@ -58,6 +64,10 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     EXPECT_GT(total.missed_deadlines, 0u);
     EXPECT_GT(total.corrupt_blocks, 0u);
     EXPECT_GT(total.kept_drops, 0u);
+    EXPECT_GT(total.set_blocks_got, 0u);
+    EXPECT_GT(total.set_blocks_stored, 0u);
+    EXPECT_GT(total.set_blocks_too_long, 0u);
+    EXPECT_GT(total.set_conflicts, 0u);
     EXPECT_GT(total.kills, 0u);
     EXPECT_GT(total.stops, 0u);
     EXPECT_GT(total.audited_restarts, 0u);

@@ -33,6 +33,14 @@ void fill_block(const NamespaceId& space, const BlockHash& hash, std::span<std::
 constexpr std::size_t kChainBytesMax = 400'000;  ///< Of one call, or one block if that is larger.
 constexpr std::size_t kMemoryBytes = 1 << 20;    ///< Lent by a worker.
 
+/// Of a set, where a name may have one of several contents, and keeps the one that came first: each has a length of its
+/// own, and the bytes are those of name and length.
+BlockHash content_of(const BlockHash& hash, std::size_t length) {
+  BlockHash content = hash;
+  for (std::size_t i = 0; i < sizeof length; ++i) content.bytes[i] ^= std::byte(length >> 8 * i);
+  return content;
+}
+
 bool block_is_right(const NamespaceId& space, const BlockHash& hash, std::span<const std::byte> bytes) {
   std::vector<std::byte> right(bytes.size());
   fill_block(space, hash, right);
@@ -73,6 +81,14 @@ class World {
                                                   {"block_bytes", std::to_string(block_bytes)},
                                                   {"salt", std::to_string(i)}});
       records_.push_back(record.value());
+    }
+    for (std::size_t i = 0, count = pick(0, 2); i < count; ++i) {
+      constexpr std::size_t kBounds[] = {100, 5000, 70'000, 150'000};
+      auto record = NamespaceRecord::from_fields({{"model", "sim"},
+                                                  {"kind", "set"},
+                                                  {"block_bytes_max", std::to_string(kBounds[pick(0, 3)])},
+                                                  {"salt", std::to_string(i)}});
+      sets_.push_back(record.value());
     }
     StoreConfig config;
     config.arena.capacity_bytes = chance(0.2) ? 20'000'000 : pick(600'000, 6'000'000);
@@ -142,6 +158,9 @@ class World {
     std::unique_ptr<Client> client;
     std::vector<Space> spaces;  ///< By record.
     std::vector<bool> open;
+    std::map<std::size_t, Space> sets;  ///< By number, once open.
+    std::span<std::byte> set_memory;    ///< Lent for RDMA.
+    Lease set_lease{};
   };
 
   std::size_t pick(std::size_t low, std::size_t high) {
@@ -187,6 +206,7 @@ class World {
     if (kept.life != node.life_count()) kept = {node.life_count(), {}};
     for (const NamespaceStats& each : node.namespaces()) {
       const auto which = std::ranges::find(records_, each.record, &NamespaceRecord::text) - records_.begin();
+      if (static_cast<std::size_t>(which) == records_.size()) continue;  // a set
       if (!is_kept_[static_cast<std::size_t>(which)]) continue;
       std::uint64_t& most = kept.most[each.record];
       if (each.block_count < most)
@@ -307,7 +327,8 @@ class World {
   }
 
   asio::awaitable<void> work(std::size_t worker, std::size_t call_count) {
-    auto& [client, spaces, open] = workers_[worker];  // outlives us: the audit goes on with what it has learned
+    auto& [client, spaces, open, sets, set_memory, set_lease] =
+        workers_[worker];  // outlives us: the audit goes on with what it has learned
     client = make_client(worker);
     spaces.resize(records_.size());
     open.resize(records_.size(), false);
@@ -319,8 +340,15 @@ class World {
         client.reset();
         client = make_client(worker);
         std::fill(open.begin(), open.end(), false);
+        workers_[worker].sets.clear();
+        workers_[worker].set_memory = {};
+        workers_[worker].set_lease = Lease{};
         lease = Lease{};
         memory = {};
+      }
+      if (!sets_.empty() && chance(0.3)) {
+        co_await work_on_set(workers_[worker]);
+        continue;
       }
       const std::size_t which = pick(0, records_.size() - 1);
       const NamespaceRecord& record = records_[which];
@@ -471,6 +499,194 @@ class World {
     std::size_t position;
     std::uint64_t put_count;
   };
+
+  // -- sets: names from a small pool, so that workers meet; the same in all sets
+
+  static constexpr std::size_t kSetFates = 1000;  ///< Sets come behind chains in fates_.
+  static BlockHash set_name(std::size_t number) {
+    BlockHash hash;
+    const std::uint64_t words[] = {mix(number), mix(number + 1000), mix(number + 2000), mix(number + 3000)};
+    std::memcpy(hash.bytes.data(), words, sizeof words);
+    return hash;
+  }
+  std::size_t set_length(std::size_t which, std::size_t number, std::size_t variant) const {
+    const std::size_t most = sets_[which].block_bytes();
+    const std::uint64_t drawn = mix(number * 2 + variant);
+    return drawn % 7 == 0 ? most : 1 + drawn / 7 % (drawn % 2 == 0 ? most : std::min<std::size_t>(most, 500));
+  }
+
+  asio::awaitable<void> work_on_set(Worker& worker) {
+    Client& client = *worker.client;
+    const std::size_t which = pick(0, sets_.size() - 1);
+    const NamespaceRecord& record = sets_[which];
+    const auto deadline = std::chrono::microseconds(chance(0.3) ? pick(100, 3000) : pick(20'000, 400'000));
+    const TimePoint began = clock_.now();
+    if (!worker.sets.contains(which)) {
+      const auto opened = co_await client.open(record, deadline);
+      check_deadline("open", began, deadline);
+      if (opened) worker.sets[which] = *opened;
+      co_return;
+    }
+    const Space set = worker.sets[which];
+    std::vector<std::size_t> numbers, variants;
+    std::vector<BlockHash> hashes;
+    std::size_t bytes = 0;
+    for (std::size_t i = 0, count = pick(1, chance(0.2) ? 60 : 8); i < count; ++i) {
+      const std::size_t number = pick(0, 79), variant = chance(0.1) ? 1 : 0;
+      const std::size_t room = std::max(set_length(which, number, 0), set_length(which, number, 1));
+      if (bytes + room > kChainBytesMax && i > 0) break;
+      bytes += room;
+      numbers.push_back(number);
+      variants.push_back(variant);
+      hashes.push_back(set_name(number));
+    }
+    const std::size_t fate_key = kSetFates + which;
+    const std::vector<Gone> gone = gone_of(fate_key, hashes);
+    std::vector<std::byte> own_memory;
+    std::span<std::byte> memory;
+    if (verbs_) {
+      if (!worker.set_memory.empty() && client.is_quarantined(worker.set_memory)) {
+        if (!client.free_memory(worker.set_memory)) fail("free_memory: refused");
+        worker.set_memory = {};
+      }
+      if (worker.set_memory.empty()) worker.set_memory = client.allocate(kMemoryBytes).value();
+      memory = worker.set_memory;
+    } else {
+      own_memory.resize(bytes);
+      memory = own_memory;
+    }
+    switch (pick(0, 9)) {
+      case 0:
+      case 1: {
+        const auto match = co_await client.match_set(set, hashes, {.deadline = deadline, .lease = chance(0.5)});
+        check_deadline("match_set", began, deadline);
+        if (!match) break;
+        for (std::size_t i = 0; i < hashes.size(); ++i) {
+          if (match->held[i] == Held::kNowhere) continue;
+          check_set_block("match_set", which, numbers[i], match->block_bytes[i]);
+          check_set_gone("match_set", fate_key, hashes, i, gone);
+        }
+        if (match->lease != Lease{}) {
+          if (worker.set_lease != Lease{}) client.release(worker.set_lease);
+          worker.set_lease = match->lease;
+        }
+        note(match->held_count);
+        break;
+      }
+      case 2: {
+        Result<std::size_t> count(std::size_t{0});
+        if (chance(0.5)) {
+          count = co_await client.touch(set, hashes, deadline);
+        } else if (chance(0.3)) {
+          count = co_await client.retain(set, hashes, deadline);
+        } else {
+          count = co_await client.unretain(set, hashes, deadline);
+        }
+        check_deadline("touch, pin or unpin of a set", began, deadline);
+        (void)count;
+        break;
+      }
+      case 3: {
+        const bool drops_all = chance(0.1);
+        std::vector<std::uint64_t> puts;
+        for (const BlockHash& hash : hashes) puts.push_back(fates_[{fate_key, hash}].put_count);
+        const std::span<const BlockHash> which_ones = drops_all ? std::span<const BlockHash>() : std::span(hashes);
+        const auto dropped = co_await client.drop(set, which_ones, deadline);
+        check_deadline("drop of a set", began, deadline);
+        for (std::size_t i = 0; i < hashes.size() && !drops_all; ++i) {
+          Fate& fate = fates_[{fate_key, hashes[i]}];
+          if (!dropped || dropped->until_restart || fate.put_count != puts[i] || fate.unfinished_puts > 0) continue;
+          fate.is_dropped = true;
+          ++outcome_.kept_drops;
+        }
+        break;
+      }
+      case 4:
+      case 5:
+      case 6: {
+        std::fill(memory.begin(), memory.end(), std::byte{0x5A});
+        std::vector<std::span<std::byte>> blocks;
+        for (std::span<std::byte> rest = memory; const std::size_t number : numbers) {
+          const std::size_t room = std::max(set_length(which, number, 0), set_length(which, number, 1));
+          blocks.push_back(rest.first(chance(0.1) ? pick(0, room) : room));
+          rest = rest.subspan(room);
+        }
+        const auto got =
+            co_await client.get_set(set, hashes, blocks, {.deadline = deadline, .lease = worker.set_lease});
+        worker.set_lease = Lease{};
+        check_deadline("get_set", began, deadline);
+        if (!got) break;
+        for (std::size_t i = 0; i < hashes.size(); ++i) {
+          const SetGetBlock& block = got->blocks[i];
+          if (block.block_bytes > 0) check_set_block("get_set", which, numbers[i], block.block_bytes);
+          if (block.why == Errc::kTooLarge && block.block_bytes <= blocks[i].size()) fail("get_set: it has room");
+          outcome_.set_blocks_too_long += block.why == Errc::kTooLarge;
+          if (!block.has_landed) continue;
+          ++outcome_.set_blocks_got;
+          if (!block_is_right(record.id(), content_of(hashes[i], block.block_bytes),
+                              blocks[i].first(block.block_bytes)))
+            fail("get_set: wrong bytes in block " + std::to_string(i));
+          check_set_gone("get_set", fate_key, hashes, i, gone);
+        }
+        outcome_.corrupt_blocks += got->corrupt_count;
+        check_frames("get_set", got->why);
+        note(got->landed_count);
+        break;
+      }
+      default: {
+        std::vector<std::span<const std::byte>> blocks;
+        std::span<std::byte> rest = memory;
+        for (std::size_t i = 0; i < hashes.size(); ++i) {
+          const std::span<std::byte> block = rest.first(set_length(which, numbers[i], variants[i]));
+          fill_block(record.id(), content_of(hashes[i], block.size()), block);
+          blocks.push_back(block);
+          rest = rest.subspan(block.size());
+          Fate& fate = fates_[{fate_key, hashes[i]}];
+          fate.is_dropped = false;
+          ++fate.put_count;
+          ++fate.unfinished_puts;
+        }
+        const auto put = co_await client.put_set(set, hashes, blocks, {.deadline = deadline});
+        check_deadline("put_set", began, deadline);
+        if (put && !put->why) {  // else a node may yet take what has reached it
+          for (const BlockHash& hash : hashes) --fates_[{fate_key, hash}].unfinished_puts;
+        }
+        if (!put) break;
+        check_frames("put_set", put->why);
+        if (put->stored + put->already_stored + put->conflicts + put->refused != hashes.size())
+          fail("put_set: counts do not add up");
+        outcome_.set_blocks_stored += put->stored;
+        outcome_.set_conflicts += put->conflicts;
+        note(put->stored);
+        std::fill(memory.begin(), memory.end(), std::byte{0xA5});
+        break;
+      }
+    }
+    if (chance(0.3)) co_await sleep(std::chrono::microseconds(pick(1, 50'000)));
+  }
+
+  void check_set_block(const char* verb, std::size_t which, std::size_t number, std::size_t length) {
+    if (length != set_length(which, number, 0) && length != set_length(which, number, 1))
+      fail(std::string(verb) + ": a block of " + std::to_string(length) + " bytes, that nobody put");
+  }
+  void check_set_gone(const char* verb, std::size_t fate_key, std::span<const BlockHash> hashes, std::size_t i,
+                      std::span<const Gone> gone) {
+    for (const Gone& each : gone) {
+      if (each.position == i && fates_[{fate_key, hashes[i]}].put_count == each.put_count)
+        fail(std::string(verb) + ": a block of a set that was dropped is back");
+    }
+  }
+  /// Sets and their pins leave room for what is looked at next.
+  asio::awaitable<void> drop_sets(Client& client) {
+    for (const NamespaceRecord& each : sets_) {
+      const auto set = co_await client.open(each, 1s);
+      if (!set) continue;
+      const std::span<const BlockHash> none;
+      const auto dropped = co_await client.drop(*set, none, 1s);
+      static_cast<void>(dropped);
+    }
+  }
+
   std::vector<Gone> gone_of(std::size_t which, std::span<const BlockHash> chain) {
     std::vector<Gone> gone;
     for (std::size_t i = 0; i < chain.size(); ++i) {
@@ -545,6 +761,7 @@ class World {
       Worker stranger;
       stranger.client = make_client(99);
       co_await audit_open(old);
+      co_await drop_sets(*old.client);
       const std::vector<std::vector<BlockHash>> chains = audit_chains();
       std::size_t bytes = 0;
       for (const std::size_t which : shuffled()) co_await audit_drop(old, which);
@@ -709,6 +926,7 @@ class World {
       co_return;
     }
     // What was pinned may hold up to half of a node, and one pinned block the only slab of a small one.
+    co_await drop_sets(client);
     for (const NamespaceRecord& each : records_) {
       const auto other = co_await client.open(each, 1s);
       if (other) (void)co_await client.drop(*other, {}, 1s);
@@ -777,7 +995,8 @@ class World {
   bool flips_bits_ = false;  ///< On their way.
   bool calm_ = false;
   double event_rate_ = 0;
-  std::vector<NamespaceRecord> records_;
+  std::vector<NamespaceRecord> records_;  ///< Of chains.
+  std::vector<NamespaceRecord> sets_;
   enum class Naming { kOurs, kEngine, kPadded, kPaddedInFront };  ///< 64 bits of an engine's, before or after zeros.
   std::vector<Naming> naming_;                                    ///< By record.
   std::vector<bool> is_kept_;                                     ///< Nobody ever drops any of it.

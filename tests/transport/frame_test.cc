@@ -88,8 +88,8 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
       {"version 0", [](Head& h) { put<std::uint8_t>(h, 4, 0); }, Errc::kUnsupported, {"version: 0", "known here: 1"}},
       {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "known here: 1"}},
       {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
-      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..17"}},
-      {"type 18", [](Head& h) { put<std::uint8_t>(h, 5, 18); }, Errc::kUnsupported, {"type: 18", "1..17"}},
+      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..20"}},
+      {"type 21", [](Head& h) { put<std::uint8_t>(h, 5, 21); }, Errc::kUnsupported, {"type: 21", "1..20"}},
       {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
       {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
       {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
@@ -482,6 +482,109 @@ std::map<std::string, GoldenFrame> golden_frames() {
       "",
       [=](auto& b) { b.Finish(wire::CreatePrefixRequestDirect(b, 1, &hashes, kCheck)); },
       checker<wire::PrefixRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
+  const std::vector<std::uint8_t> held = {3}, on_disk = {2}, results = {1, 3};
+  const std::vector<std::uint32_t> lengths = {65537, 100}, indices = {1}, long_bytes = {70000}, none;
+  frames["set_match.request"] = {
+      FrameType::kSetMatch,
+      0,
+      20,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateSetMatchRequestDirect(b, 1, &hashes, true, true, kCheck)); },
+      checker<wire::SetMatchRequest>([=](const auto& t) {
+        EXPECT_EQ(t.hashes()->size(), 2u);
+        EXPECT_TRUE(t.lease());
+        EXPECT_TRUE(t.prefetch());
+        EXPECT_EQ(t.namespace_check(), kCheck);
+      })};
+  frames["set_match.answer"] = {
+      FrameType::kSetMatch,
+      kAnswer,
+      20,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreateSetMatchResponseDirect(b, &held, &on_disk, &lengths, 77, 10'000'000, 0, 250));
+      },
+      checker<wire::SetMatchResponse>([](const auto& t) {
+        EXPECT_EQ(t.held()->Get(0), 3u);
+        EXPECT_EQ(t.on_disk()->Get(0), 2u);
+        EXPECT_EQ(t.block_bytes()->Get(0), 65537u);
+        EXPECT_EQ(t.lease(), 77u);
+        EXPECT_EQ(t.disk_us(), 250u);
+      })};
+  frames["set_get.request"] = {
+      FrameType::kSetGet,
+      0,
+      21,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreateSetGetRequestDirect(b, 1, &hashes, 77, 2, &offsets, &lengths, 1, 5000, 3, kCheck));
+      },
+      checker<wire::SetGetRequest>([=](const auto& t) {
+        EXPECT_EQ(t.lease(), 77u);
+        EXPECT_EQ(t.region(), 2u);
+        EXPECT_EQ(t.offsets()->Get(1), 131072u);
+        EXPECT_EQ(t.rooms()->Get(1), 100u);
+        EXPECT_EQ(t.max_tier(), 1u);
+        EXPECT_EQ(t.deadline_us(), 5000u);
+        EXPECT_EQ(t.lanes(), 3u);
+        EXPECT_EQ(t.namespace_check(), kCheck);
+      })};
+  frames["set_get.part"] = {FrameType::kSetGet,
+                            kPart,
+                            21,
+                            "block bytes",
+                            [=](auto& b) {
+                              const std::vector<std::uint64_t> one = {5};
+                              const std::vector<std::uint32_t> eleven = {11};
+                              b.Finish(wire::CreateSetGetPartDirect(b, &indices, &eleven, &one));
+                            },
+                            checker<wire::SetGetPart>([](const auto& t) {
+                              EXPECT_EQ(t.blocks()->Get(0), 1u);
+                              EXPECT_EQ(t.block_bytes()->Get(0), 11u);
+                              EXPECT_EQ(t.checksums()->Get(0), 5u);
+                            })};
+  frames["set_get.answer"] = {
+      FrameType::kSetGet,
+      kAnswer,
+      21,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateSetGetResponseDirect(b, 1, &indices, &long_bytes, &none, 4)); },
+      checker<wire::SetGetResponse>([](const auto& t) {
+        EXPECT_EQ(t.block_count(), 1u);
+        EXPECT_EQ(t.too_long()->Get(0), 1u);
+        EXPECT_EQ(t.too_long_bytes()->Get(0), 70000u);
+        EXPECT_EQ(t.unread()->size(), 0u);
+        EXPECT_EQ(t.broken_lanes(), 4u);
+      })};
+  frames["set_put.request"] = {
+      FrameType::kSetPut,
+      0,
+      22,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreateSetPutRequestDirect(b, 1, &hashes, &lengths, 2, &offsets, 250'000, 3, kCheck));
+      },
+      checker<wire::SetPutRequest>([=](const auto& t) {
+        EXPECT_EQ(t.block_bytes()->Get(0), 65537u);
+        EXPECT_EQ(t.region(), 2u);
+        EXPECT_EQ(t.deadline_us(), 250'000u);
+        EXPECT_EQ(t.namespace_check(), kCheck);
+      })};
+  frames["set_put.want"] = {FrameType::kSetPut,
+                            kPart,
+                            22,
+                            "",
+                            [=](auto& b) { b.Finish(wire::CreateSetPutWantDirect(b, &indices)); },
+                            checker<wire::SetPutWant>([](const auto& t) { EXPECT_EQ(t.blocks()->Get(0), 1u); })};
+  frames["set_put.answer"] = {FrameType::kSetPut,
+                              kAnswer,
+                              22,
+                              "",
+                              [=](auto& b) { b.Finish(wire::CreateSetPutResponseDirect(b, &results, 1, 0)); },
+                              checker<wire::SetPutResponse>([](const auto& t) {
+                                EXPECT_EQ(t.results()->Get(1), 3u);
+                                EXPECT_EQ(t.refused_why(), 1u);
+                              })};
   std::uint64_t id = 8;
   for (const auto type : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop}) {
     const std::string name = frame_type_name(type);

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "base/assert.h"
@@ -90,7 +91,19 @@ void run_command(const std::string& name, BlockOptions options) {
   nlohmann::json document = {{"verb", name}, {"namespace", to_hex(record.id().bytes)}, {"hashes", hashes.size()}};
   std::string sentence;
   error_code why;
-  if (name == "match") {
+  if (name == "match" && record.is_set()) {
+    const SetMatchOptions match_options{.deadline = options.node.deadline};
+    const auto match = client.run(client->match_set(*space, hashes, match_options));
+    if (!match) throw ToolFailed(describe(match.error()));
+    why = match->why;
+    const std::uint64_t bytes = std::accumulate(match->block_bytes.begin(), match->block_bytes.end(), std::uint64_t{0});
+    document["blocks"] = match->held_count;
+    document["disk_blocks"] = match->disk_count;
+    document["bytes"] = bytes;
+    document["block_bytes"] = match->block_bytes;
+    sentence = format_count(match->held_count) + " of " + format_count(hashes.size()) +
+               " blocks are there: " + format_bytes(bytes);
+  } else if (name == "match") {
     const MatchOptions match_options{.deadline = options.node.deadline};
     const auto match = client.run(client->match(*space, hashes, match_options));
     if (!match) throw ToolFailed(describe(match.error()));
@@ -147,16 +160,18 @@ void add_command(CLI::App& app, const std::string& name, const std::string& abou
 }  // namespace
 
 void add_block_commands(CLI::App& app) {
-  add_command(app, "match", "How many leading blocks of a chain are there",
+  add_command(app, "match", "How many leading blocks of a chain are there, or how many blocks of a set",
               "Example:\n  kvstorectl match --space my-model --hashes chain.txt\n");
   add_command(
       app, "pin", "Keep the longest cached prefix of a chain until it is unpinned or dropped",
       "At most half of a node can be pinned.\n\nExample:\n  kvstorectl pin --space 3fa9 --hashes system-prompt.txt\n");
   add_command(app, "unpin", "Let a pinned prefix be evicted again",
               "Example:\n  kvstorectl unpin --space 3fa9 --hashes system-prompt.txt\n");
-  add_command(app, "drop", "Forget the last block of a chain and all blocks below it, or a whole namespace",
-              "The drop holds after a restart too, or the answer says that it does not (until_restart in --json).\n\n"
-              "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all\n");
+  add_command(
+      app, "drop",
+      "Forget the last block of a chain and all blocks below it, each named block of a set, or a whole namespace",
+      "The drop holds after a restart too, or the answer says that it does not (until_restart in --json).\n\n"
+      "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all\n");
 }
 
 }  // namespace kv

@@ -194,16 +194,20 @@ void run_namespaces(CtlOptions options) {
       // A record is lines, each with its end; those with a column of their own are left out of the last one.
       for (std::size_t begin = 0, end; (end = space.record.find('\n', begin)) != std::string::npos; begin = end + 1) {
         const std::string line = space.record.substr(begin, end - begin);
-        if (line.starts_with("model=") || line.starts_with("block_size=") || line.starts_with("block_bytes=")) continue;
+        const std::string key = line.substr(0, line.find('='));
+        if (key == "model" || key == "block_size" || key == "block_bytes" || key == "block_bytes_max") continue;
         other += (other.empty() ? "" : " ") + line;
       }
       table.add({node.name, id, record ? std::string(record->field("model")) : "?",
-                 record ? std::to_string(record->block_size()) : "?",
-                 record ? format_bytes(record->block_bytes()) : "?", format_count(space.block_count),
-                 format_bytes(space.total_bytes), other});
+                 !record            ? "?"
+                 : record->is_set() ? "-"
+                                    : std::to_string(record->block_size()),
+                 !record ? "?" : (record->is_set() ? "to " : "") + format_bytes(record->block_bytes()),
+                 format_count(space.block_count), format_bytes(space.total_bytes), other});
       document["namespaces"].push_back({{"node", node.name},
                                         {"id", id},
                                         {"record", space.record},
+                                        {"kind", record && record->is_set() ? "set" : "chain"},
                                         {"block_bytes", record ? record->block_bytes() : 0},
                                         {"bytes", space.total_bytes},
                                         {"block_count", space.block_count}});

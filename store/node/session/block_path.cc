@@ -10,6 +10,7 @@ BlockPath::BlockPath(SessionRdma& rdma, std::shared_ptr<Region> region, const Re
   rdma_ = &rdma;
   region_ = std::move(region);
   offsets_.assign(target.offsets.begin(), target.offsets.end());
+  lengths_.assign(target.lengths.begin(), target.lengths.end());
   block_bytes_ = block_bytes;
   if (!region_->is_mapped()) reach_ = target.reach & region_->remote().reach;
 }
@@ -23,8 +24,9 @@ Path BlockPath::way(bool is_in_arena) const {
 /// Where these bytes of a block lie in the region. Asserts invariant 1.
 std::uint64_t BlockPath::offset(std::size_t index, std::uint64_t begin, std::size_t byte_count) const {
   KV_ASSERT(region_ && index < offsets_.size());
-  KV_ASSERT(begin <= block_bytes_ && byte_count <= block_bytes_ - begin);
-  KV_ASSERT(offsets_[index] <= region_->bytes() && block_bytes_ <= region_->bytes() - offsets_[index]);
+  const std::uint64_t length = lengths_.empty() ? block_bytes_ : lengths_[index];
+  KV_ASSERT(begin <= length && byte_count <= length - begin);
+  KV_ASSERT(offsets_[index] <= region_->bytes() && length <= region_->bytes() - offsets_[index]);
   return offsets_[index] + begin;
 }
 

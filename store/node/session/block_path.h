@@ -61,6 +61,7 @@ class BlockPath {
   SessionRdma* rdma_ = nullptr;     ///< Lives as long as the session. nullptr: the stream.
   std::shared_ptr<Region> region_;  ///< nullptr: the stream.
   std::vector<std::uint64_t> offsets_;
+  std::vector<std::uint32_t> lengths_;  ///< As RegionTarget's.
   std::uint64_t block_bytes_ = 0;
   std::uint32_t reach_ = 0;  ///< Of what the client allows, what has keys.
 };

@@ -1,5 +1,6 @@
 #include "store/node/session/drops.h"
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -9,12 +10,28 @@
 #include "base/assert.h"
 
 namespace kv {
+namespace {
+
+constexpr std::size_t kErasedPerLock = 256;  ///< Blocks of a set: some tens of microseconds.
+
+}  // namespace
 
 void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes) {
   NodeContext& node = session_.node;
   const std::uint64_t id = frame.header.request_id;
   if (freeing_count_ >= node.limits.requests_max)
     return session_.refuse(frame, Errc::kBusy, count_text("drops in flight", freeing_count_, node.limits.requests_max));
+  if (space.kind == SpaceKind::kSet && !hashes.empty()) {
+    if (hashes.size() > node.chain_blocks_max)
+      return session_.refuse(frame, Errc::kTooLarge,
+                             "drop." + count_text("hashes", hashes.size(), node.chain_blocks_max));
+    ++freeing_count_;
+    asio::co_spawn(session_.executor,
+                   erase(session_.shared_from_this(), id, space.id, {hashes.begin(), hashes.end()},
+                         SessionJob(session_.shared_from_this())),
+                   asio::detached);
+    return;
+  }
   bool has_rest = false;
   DiskDrop dropped;
   const auto count = node.store.with([&](Store& store) {
@@ -26,15 +43,16 @@ void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const Blo
     return session_.refuse(frame, count.error(),
                            "drop: " + count.error().message() + " (hashes: " + std::to_string(hashes.size()) + ")");
   }
-  if (!has_rest) return keep(id, *count, dropped);
+  if (!has_rest) return keep(id, *count, {dropped});
   ++freeing_count_;
   asio::co_spawn(session_.executor,
-                 free_rest(session_.shared_from_this(), id, *count, dropped, SessionJob(session_.shared_from_this())),
+                 free_rest(session_.shared_from_this(), id, *count, {dropped}, SessionJob(session_.shared_from_this())),
                  asio::detached);
 }
 
 asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id,
-                                       std::size_t count, DiskDrop drop, [[maybe_unused]] SessionJob job) {
+                                       std::size_t count, std::vector<DiskDrop> drops,
+                                       [[maybe_unused]] SessionJob job) {
   for (bool has_rest = true; has_rest && !session->is_ending;) {
     co_await asio::post(session->executor, asio::use_awaitable);  // others have their turn
     session->node.store.with([&](Store& store) {
@@ -42,27 +60,64 @@ asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std
       has_rest = store.is_dropping();
     });
   }
-  if (!session->is_ending) keep(request_id, count, drop);
+  if (!session->is_ending) keep(request_id, count, drops);
   KV_ASSERT(freeing_count_ > 0);
   --freeing_count_;
   session->writer.flush();
 }
 
-void Drops::keep(std::uint64_t request_id, std::size_t count, const DiskDrop& drop) {
+/// Blocks that stand alone: some at a time, and then what pins had kept from being freed at once.
+asio::awaitable<void> Drops::erase(std::shared_ptr<SessionCore> session, std::uint64_t request_id, SpaceId set,
+                                   std::vector<BlockHash> hashes, SessionJob job) {
+  NodeContext& node = session->node;
+  std::vector<DiskDrop> drops;
+  std::size_t count = 0;
+  error_code error;
+  for (std::size_t at = 0; at < hashes.size() && !error && !session->is_ending; at += kErasedPerLock) {
+    if (at > 0) co_await asio::post(session->executor, asio::use_awaitable);  // others have their turn
+    const auto part = std::span<const BlockHash>(hashes).subspan(at, std::min(kErasedPerLock, hashes.size() - at));
+    const auto erased = node.store.with([&](Store& store) { return store.erase(set, part, &drops, node.clock.now()); });
+    error = erased ? error_code() : erased.error();
+    count += erased ? *erased : 0;
+  }
+  if (error && !session->is_ending) {
+    session->replies.refuse(FrameType::kDrop, request_id, error,
+                            "drop: " + error.message() + " (hashes: " + std::to_string(hashes.size()) + ")");
+    --freeing_count_;
+    session->writer.flush();
+    co_return;
+  }
+  co_await free_rest(session, request_id, count, std::move(drops), std::move(job));
+}
+
+void Drops::keep(std::uint64_t request_id, std::size_t count, const std::vector<DiskDrop>& drops) {
   NodeContext& node = session_.node;
   const std::uint64_t number = ++last_;
   const bool is_full = pending_.size() >= node.limits.requests_max;
-  pending_[number] = {request_id, count, node.clock.make_alarm(session_.executor)};
+  pending_[number] = {request_id, count, node.clock.make_alarm(session_.executor), drops.size()};
   if (node.spill == nullptr) return end(number, true);
   if (is_full) return end(number, false);
   // Posted: the end of a drop ends its alarm, and the disk's thread is not ours.
   const auto ended = [this, weak = session_.weak_from_this(), number, executor = session_.executor](bool is_kept) {
     asio::post(executor, [this, weak, number, is_kept] {
-      if (const auto session = weak.lock()) end(number, is_kept);
+      if (const auto session = weak.lock()) one_ended(number, is_kept);
     });
   };
-  pending_[number].alarm->arm(node.clock.now() + node.limits.drop_wait, [ended] { ended(false); });
-  node.spill->keep_drop(drop, ended);
+  const auto late = [this, weak = session_.weak_from_this(), number] {
+    if (const auto session = weak.lock()) end(number, false);
+  };
+  pending_[number].alarm->arm(node.clock.now() + node.limits.drop_wait,
+                              [late, executor = session_.executor] { asio::post(executor, late); });
+  for (const DiskDrop& drop : drops) node.spill->keep_drop(drop, ended);
+}
+
+void Drops::one_ended(std::uint64_t number, bool is_kept) {
+  const auto found = pending_.find(number);
+  if (found == pending_.end()) return;  // it took too long, and that has been said
+  Pending& drop = found->second;
+  KV_ASSERT(drop.waiting > 0);
+  drop.is_kept = drop.is_kept && is_kept;
+  if (--drop.waiting == 0) end(number, drop.is_kept);
 }
 
 void Drops::end(std::uint64_t number, bool is_kept) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/clock.h"
 #include "store/node/session/session_core.h"
@@ -32,11 +33,16 @@ class Drops {
     std::uint64_t request_id;
     std::size_t count;
     std::unique_ptr<Alarm> alarm;
+    std::size_t waiting = 0;  ///< For so many of its blocks the disk has not answered yet.
+    bool is_kept = true;      ///< Of all others.
   };
   asio::awaitable<void> free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id, std::size_t count,
-                                  DiskDrop drop, SessionJob job);
-  void keep(std::uint64_t request_id, std::size_t count, const DiskDrop& drop);
+                                  std::vector<DiskDrop> drops, SessionJob job);
+  asio::awaitable<void> erase(std::shared_ptr<SessionCore> session, std::uint64_t request_id, SpaceId set,
+                              std::vector<BlockHash> hashes, SessionJob job);
+  void keep(std::uint64_t request_id, std::size_t count, const std::vector<DiskDrop>& drops);
   void end(std::uint64_t number, bool is_kept);
+  void one_ended(std::uint64_t number, bool is_kept);
 
   SessionCore& session_;
   std::size_t freeing_count_ = 0;

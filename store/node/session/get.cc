@@ -36,22 +36,6 @@ void copy_in_pieces(std::span<std::byte> to, std::span<const std::byte> from) {
 
 }  // namespace
 
-struct Get::InFlight {
-  InFlight(std::shared_ptr<SessionCore> s, TimePoint b) : session(std::move(s)), began(b) { ++session->sending_count; }
-  ~InFlight() {
-    KV_ASSERT(session->sending_count > 0);
-    --session->sending_count;
-    if (is_pinned) session->node.metrics.observe_verb(FrameType::kGet, session->node.clock.now() - began, has_failed);
-  }
-  InFlight(const InFlight&) = delete;
-  InFlight& operator=(const InFlight&) = delete;
-
-  std::shared_ptr<SessionCore> session;
-  TimePoint began;
-  bool is_pinned = false;   ///< The request was not refused.
-  bool has_failed = false;  ///< Some of it did not leave.
-};
-
 Get::Window::Window(std::shared_ptr<InFlight> g, LockedStore& store, Store::PinnedPrefix pinned)
     : get(std::move(g)), prefix(store, std::move(pinned)) {}
 
@@ -262,7 +246,7 @@ asio::awaitable<void> Get::read_from_disk() {
                   : std::min<std::size_t>(spilled_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
   // The guard of the prefix, and what counts the get, as one owner.
   const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->prefix);
-  ReadAhead ahead(*session_, {space_, space_name_, block_bytes_, hashes_}, prefix, count);
+  ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kChain, hashes_}, prefix, count);
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
     ahead.start();

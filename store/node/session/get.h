@@ -11,6 +11,7 @@
 
 #include "base/event.h"
 #include "store/node/session/block_path.h"
+#include "store/node/session/get_in_progress.h"
 #include "store/node/session/read_ahead.h"
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_handles.h"
@@ -35,10 +36,10 @@ struct GetOrder {
 ///   4. Of a get whose bytes follow its answer, at most a window and what is queued are pinned: a slow reader keeps no
 ///      more from being evicted.
 /// Thread safety: none; on the session's executor.
-class Get : public std::enable_shared_from_this<Get> {
+class Get final : public GetInProgress, public std::enable_shared_from_this<Get> {
  public:
   Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder order, BlockPath path);
-  ~Get();
+  ~Get() override;
 
   /// "" or what is wrong with the segments that a request names.
   static std::string check_segments(std::span<const std::uint64_t> ends, std::uint64_t block_bytes);
@@ -50,23 +51,19 @@ class Get : public std::enable_shared_from_this<Get> {
   bool send_with_answer(MessageAnswers& messages);
   /// Sends all of it and finishes, if that needs no waiting. False: call deliver().
   bool send_at_once();
-  /// Sends as fast as the disk gives and the client takes, until all has been sent or the get is stopped.
-  asio::awaitable<void> deliver();
-  /// Sends the last frame and lets go of the region. Once, after deliver().
-  void finish();
-
-  void cancel();       ///< What was begun still lands, then the last frame goes out.
-  void cancel_late();  ///< The same for get_timeout.
-
-  std::uint64_t request_id() const { return order_.request_id; }
-  TimePoint began() const { return began_; }
-  bool is_cancelled() const { return is_cancelled_; }
-  bool is_inline() const { return is_inline_; }  ///< Its bytes follow its answer.
-  bool uses(const Region& region) const { return path_.uses(region); }
+  // GetInProgress
+  asio::awaitable<void> deliver() override;
+  void finish() override;
+  void cancel() override;
+  void cancel_late() override;
+  std::uint64_t request_id() const override { return order_.request_id; }
+  TimePoint began() const override { return began_; }
+  bool is_cancelled() const override { return is_cancelled_; }
+  bool is_inline() const override { return is_inline_; }
+  bool uses(const Region& region) const override { return path_.uses(region); }
 
  private:
-  /// Counts the get until its last byte has left, and observes then how long that took.
-  struct InFlight;
+  using InFlight = GetInFlight;
   /// What a part of the get has pinned, and the get itself as far as it is in flight: the pins end first.
   struct Window {
     Window(std::shared_ptr<InFlight> g, LockedStore& store, Store::PinnedPrefix pinned);

@@ -37,7 +37,7 @@ double eviction_age_p50_seconds(const StoreStats& stats) {
 std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   const auto* request = read_request<wire::MatchRequest>(session_, frame);
   if (request == nullptr) return std::nullopt;
-  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check());
+  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
   if (space == nullptr) return std::nullopt;
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
@@ -73,6 +73,51 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
         match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()));
   });
   if (!request->prefetch() || match->disk_block_count == 0) return std::nullopt;
+  return Wanted{space, hashes};
+}
+
+std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
+  const auto* request = read_request<wire::SetMatchRequest>(session_, frame);
+  if (request == nullptr) return std::nullopt;
+  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kSet);
+  if (space == nullptr) return std::nullopt;
+  NodeContext& node = session_.node;
+  const auto hashes = hashes_of(request->hashes());
+  const Store::SetMatchOptions options{.session = session_.id, .lease = request->lease()};
+  const auto match =
+      node.store.with([&](Store& store) { return store.match_set(space->id, hashes, options, node.clock.now()); });
+  if (!match) {
+    session_.refuse(frame, match.error(),
+                    "set_match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
+                        count_text("hashes", hashes.size(), node.chain_blocks_max) + ")");
+    return std::nullopt;
+  }
+  if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
+  const bool has_disk = node.spill != nullptr && node.spill->can_read();
+  std::vector<std::uint8_t> held((hashes.size() + 7) / 8), on_disk(held.size());
+  std::vector<std::uint32_t> lengths;
+  std::uint64_t disk_bytes = 0;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const auto bit = static_cast<std::uint8_t>(1u << i % 8);
+    if (match->held[i] == Store::Held::kNowhere || (match->held[i] == Store::Held::kOnDisk && !has_disk)) continue;
+    held[i / 8] |= bit;
+    lengths.push_back(match->lengths[i]);
+    if (match->held[i] != Store::Held::kOnDisk) continue;
+    on_disk[i / 8] |= bit;
+    disk_bytes += match->lengths[i];
+  }
+  const auto disk_time = disk_bytes > 0 ? node.spill->estimate_read(disk_bytes) : std::chrono::microseconds(0);
+  session_.replies.reply(FrameType::kSetMatch, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    const auto lease_us = std::chrono::duration_cast<std::chrono::microseconds>(node.lease_duration).count();
+    const auto of_held = builder.CreateVector(held);
+    const auto of_disk = disk_bytes > 0 ? builder.CreateVector(on_disk) : 0;
+    const auto of_lengths = builder.CreateVector(lengths);
+    return wire::CreateSetMatchResponse(builder, of_held, of_disk, of_lengths, static_cast<std::uint64_t>(match->lease),
+                                        match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
+                                        static_cast<std::uint16_t>(match->lease_error),
+                                        static_cast<std::uint64_t>(disk_time.count()));
+  });
+  if (!request->prefetch() || disk_bytes == 0) return std::nullopt;
   return Wanted{space, hashes};
 }
 

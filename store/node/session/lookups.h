@@ -21,6 +21,7 @@ class Lookups {
     std::span<const BlockHash> hashes;
   };
   std::optional<Wanted> on_match(const Frame& frame);
+  std::optional<Wanted> on_set_match(const Frame& frame);
   void on_release(const Frame& frame);
   void on_prefix(const Frame& frame, const OpenSpace& space,
                  std::span<const BlockHash> hashes);  ///< touch, retain, unretain

@@ -30,7 +30,7 @@ class Prefetch {
   const std::shared_ptr<SessionCore> session_;
   const SpaceId space_;
   const NamespaceId space_name_;
-  const std::uint64_t block_bytes_;
+  const SpaceKind kind_;
   const std::vector<BlockHash> hashes_;
   std::shared_ptr<PinnedPrefixGuard> prefix_;
   bool is_cancelled_ = false;

@@ -20,15 +20,19 @@ constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would t
 constexpr std::size_t kCommitsPerLock = 256;  ///< So that thousands of small blocks do not hold it for milliseconds.
 
 /// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
-std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed,
-                        std::size_t stripes) {
-  KV_ASSERT(claimed.size() == staged.size() * stripes);
-  std::size_t sound = 0;
-  while (sound < staged.size() &&
-         verify_block(staged[sound].seed, staged[sound].bytes, claimed.subspan(sound * stripes, stripes)))
-    ++sound;
+std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed) {
+  std::size_t sound = 0, at = 0;
+  for (; sound < staged.size(); ++sound) {
+    const std::size_t stripes = stripe_count(staged[sound].bytes.size());
+    KV_ASSERT(stripes <= claimed.size() - at);
+    if (!verify_block(staged[sound].seed, staged[sound].bytes, claimed.subspan(at, stripes))) break;
+    at += stripes;
+  }
   return sound;
 }
+
+/// SetPutResponse.results.
+enum Outcome : std::uint8_t { kResultRefused = 0, kResultStored = 1, kResultAlready = 2, kResultConflict = 3 };
 
 }  // namespace
 
@@ -61,6 +65,8 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       request_id_(order.request_id),
       space_(space.id),
       space_name_(space.name),
+      is_set_(space.kind == SpaceKind::kSet),
+      type_(is_set_ ? FrameType::kSetPut : FrameType::kPut),
       block_bytes_(space.block_bytes),
       stripes_(stripe_count(space.block_bytes)),
       began_(session_->node.clock.now()),
@@ -79,19 +85,22 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   options.extras = order.extras;
   options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
+  const Store::SetOfferOptions of_set{
+      .session = session_->id, .lengths = order.lengths, .may_lose = options.may_lose, .promote = false};
   // At most half of the time there is: room that can be made is better than a refusal.
   if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits.spill_wait, wait / 2);
   bool is_short = false;
   auto plan = node.store.with([&](Store& store) {
-    auto offered = store.offer(space_, order.hashes, options, began_);
+    auto offered = is_set_ ? store.offer_set(space_, order.hashes, of_set, began_)
+                           : store.offer(space_, order.hashes, options, began_);
     is_short = store.wants_spill();
     return offered;
   });
   if (is_short && node.spill != nullptr) node.spill->notify();
   if (!plan) {
     session_->refuse(frame, plan.error(),
-                     "put: " + plan.error().message() + " (hashes: " + std::to_string(order.hashes.size()) + " of 1.." +
-                         std::to_string(node.chain_blocks_max) +
+                     std::string(frame_type_name(type_)) + ": " + plan.error().message() + " (hashes: " +
+                         std::to_string(order.hashes.size()) + " of 1.." + std::to_string(node.chain_blocks_max) +
                          ", positions: " + std::to_string(order.positions.size()) +
                          ", token_ids: " + std::to_string(order.token_ids.size()) +
                          ", extras: " + std::to_string(order.extras.size()) + ")");
@@ -99,6 +108,10 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   }
   plan_ = std::move(*plan);
   staged_ = std::make_shared<StagedPutGuard>(node.store, plan_.put);
+  if (is_set_) {
+    results_.assign(order.hashes.size(), kResultAlready);
+    for (const std::uint32_t index : plan_.wanted) results_[index] = kResultRefused;  // until it is committed
+  }
   return true;
 }
 
@@ -153,7 +166,16 @@ void Put::send_want() {
   is_waiting_ = false;
   if (plan_.staged.empty()) return finish();
   use_seeds_v1();
-  session_->replies.reply(FrameType::kPut, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
+  if (is_set_) {
+    session_->replies.reply(type_, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
+      std::uint32_t* index = nullptr;
+      const auto blocks = builder.CreateUninitializedVector(plan_.staged.size(), &index);
+      for (const Store::StagedBlock& block : plan_.staged) *index++ = block.index;
+      return wire::CreateSetPutWant(builder, blocks);
+    });
+    return;
+  }
+  session_->replies.reply(type_, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
     return wire::CreatePutWant(builder, static_cast<std::uint32_t>(plan_.stored_count),
                                static_cast<std::uint32_t>(plan_.staged.size()));
   });
@@ -174,10 +196,11 @@ std::string Put::check_data(const Frame& frame, const wire::PutData* data) const
   const std::uint64_t count = data->block_count();
   if (count == 0 || count > left)
     return "put_data.block_count: " + std::to_string(count) + ", 1.." + std::to_string(left) + " are due";
-  const std::size_t sum_count = data->checksums() == nullptr ? 0 : data->checksums()->size();
-  if (sum_count != count * stripes_)
-    return "put_data.checksums: " + std::to_string(sum_count) + ", " + std::to_string(count * stripes_) + " are due";
-  const std::uint64_t payload_bytes = path_.has_region() ? 0 : count * block_bytes_;
+  const std::size_t sums = data->checksums() == nullptr ? 0 : data->checksums()->size();
+  const std::size_t sums_due = sum_count(announced_, count);
+  if (sums != sums_due)
+    return "put_data.checksums: " + std::to_string(sums) + ", " + std::to_string(sums_due) + " are due";
+  const std::uint64_t payload_bytes = path_.has_region() ? 0 : bytes_of(announced_, count);
   if (frame.header.payload_bytes != payload_bytes) {
     return "put_data payload_bytes: " + std::to_string(frame.header.payload_bytes) + ", " +
            std::to_string(payload_bytes) + " are due";
@@ -207,7 +230,7 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
     self->fail(Errc::kUnavailable, "put_data: no lane is up");
     co_return true;
   }
-  self->draining_.begin(count * self->block_bytes_);  // before the next data is read
+  self->draining_.begin(self->bytes_of(first, count));  // before the next data is read
   asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed), SessionJob(session)), asio::detached);
   // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
   // deadline, and what it brought is verified in bounded time.
@@ -226,21 +249,37 @@ std::span<const Store::StagedBlock> Put::staged(std::size_t first, std::size_t c
   return std::span(plan_.staged).subspan(first, count);
 }
 
+std::uint64_t Put::bytes_of(std::size_t first, std::size_t count) const {
+  if (!is_set_) return count * block_bytes_;
+  std::uint64_t bytes = 0;
+  for (const Store::StagedBlock& block : staged(first, count)) bytes += block.bytes.size();
+  return bytes;
+}
+
+std::size_t Put::sum_count(std::size_t first, std::size_t count) const {
+  if (!is_set_) return count * stripes_;
+  std::size_t sums = 0;
+  for (const Store::StagedBlock& block : staged(first, count)) sums += stripes_of(block);
+  return sums;
+}
+
 /// From the stream. False: it broke.
 asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count, Claimed claimed, FrameReader& reader) {
   const auto blocks = self->staged(self->committed_, count);
   std::vector<BlockTarget> targets(count);
+  std::size_t at = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    KV_ASSERT(blocks[i].bytes.size() == self->block_bytes_);
-    const auto sums = std::span(claimed).subspan(i * self->stripes_, self->stripes_);
-    targets[i] = {blocks[i].bytes, blocks[i].seed, 0, sums};
+    const std::size_t stripes = self->stripes_of(blocks[i]);
+    KV_ASSERT(stripes == stripe_count(blocks[i].bytes.size()) && stripes <= claimed.size() - at);
+    targets[i] = {blocks[i].bytes, blocks[i].seed, 0, std::span(claimed).subspan(at, stripes)};
+    at += stripes;
   }
   BlockSink sink(targets);
   self->sink_ = &sink;
   const auto read = co_await reader.read_payload(sink);
   self->sink_ = nullptr;
   if (!read) co_return false;
-  self->session_->node.metrics.add_bytes_in(Path::kInline, count * self->block_bytes_);
+  self->session_->node.metrics.add_bytes_in(Path::kInline, self->bytes_of(self->committed_, count));
   if (self->is_over_) co_return !self->session_->is_ending;  // timed out or cancelled meanwhile; its end was told
   self->commit(sink.good_count(), count, claimed);
   co_return true;
@@ -249,27 +288,31 @@ asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count,
 /// From memory that both map.
 asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count, Claimed claimed) {
   NodeContext& node = self->session_->node;
-  const std::size_t stripes = self->stripes_;
-  const auto blocks = self->staged(self->committed_, count);
-  Claimed sums(stripes);
-  std::size_t good = 0, since_turn = 0;
+  const std::size_t first = self->committed_;
+  const auto blocks = self->staged(first, count);
+  Claimed sums;
+  std::size_t good = 0, since_turn = 0, at = 0;
   for (; good < count && !self->is_over_; ++good) {
     if (self->path_.has_hole(*node.lent, node.clock.now())) {
       self->fail(Errc::kNoRegion, "put_data: region: memory was taken out of the memfd after it was lent");
       break;
     }
     const Store::StagedBlock& block = blocks[good];
-    KV_ASSERT(block.bytes.size() == self->block_bytes_);
+    const std::size_t length = block.bytes.size();
+    KV_ASSERT(self->is_set_ || length == self->block_bytes_);
+    sums.resize(self->stripes_of(block));
+    KV_ASSERT(sums.size() <= claimed.size() - at);
     // The sums are of what lies in the slot: the client may change its memory at any moment.
-    copy_with_checksums(block.seed, block.bytes, self->path_.at_client(block.index, 0, self->block_bytes_), sums);
-    if (!std::equal(sums.begin(), sums.end(), claimed.begin() + static_cast<std::ptrdiff_t>(good * stripes))) break;
-    since_turn += self->block_bytes_;
+    copy_with_checksums(block.seed, block.bytes, self->path_.at_client(block.index, 0, length), sums);
+    if (!std::equal(sums.begin(), sums.end(), claimed.begin() + static_cast<std::ptrdiff_t>(at))) break;
+    at += sums.size();
+    since_turn += length;
     if (since_turn >= kTurnBytes) {
       since_turn = 0;
       co_await asio::post(self->session_->executor, asio::use_awaitable);
     }
   }
-  node.metrics.add_bytes_in(Path::kMemfd, good * self->block_bytes_);
+  node.metrics.add_bytes_in(Path::kMemfd, self->bytes_of(first, good));
   if (!self->is_over_) self->commit(good, count, claimed);
 }
 
@@ -277,7 +320,7 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
 asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed,
                                  [[maybe_unused]] SessionJob job) {
   const std::shared_ptr<SessionCore> session = self->session_;
-  const std::uint64_t bytes = count * self->block_bytes_;
+  const std::uint64_t bytes = self->bytes_of(first, count);
   std::shared_ptr<Region> region = self->path_.region();  // held: the put may end before the move
   std::vector<Placement> placements;
   for (const Store::StagedBlock& block : self->staged(first, count)) {
@@ -301,13 +344,14 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   }
   while (!move->ended.is_set()) co_await move->ended.wait();
 
-  const std::size_t turn = std::max<std::size_t>(1, kTurnBytes / self->block_bytes_);
-  std::size_t good = 0;
+  std::size_t good = 0, at = 0;
   while (!move->outcome.error && good < count && !self->is_over_) {
-    const std::size_t part = std::min(turn, count - good);
-    const auto sums = std::span(claimed).subspan(good * self->stripes_, part * self->stripes_);
+    std::size_t part = 1;
+    while (good + part < count && self->bytes_of(first + good, part + 1) <= kTurnBytes) ++part;
+    const auto sums = std::span(claimed).subspan(at, self->sum_count(first + good, part));
     const std::size_t sound = co_await self->verify(first + good, part, sums);
     good += sound;
+    at += sums.size();
     if (sound < part) break;
   }
   while (before && !before->is_set()) co_await before->wait();
@@ -316,7 +360,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
                move->outcome.broken);
   } else if (!self->is_over_) {
     KV_ASSERT(self->committed_ == first);
-    session->node.metrics.add_bytes_in(Path::kVerbs, good * self->block_bytes_);
+    session->node.metrics.add_bytes_in(Path::kVerbs, self->bytes_of(first, good));
     self->commit(good, count, claimed);
   }
   own_end->set();
@@ -329,14 +373,14 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
 asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
                                          std::span<const std::uint64_t> claimed) const {
   const auto blocks = staged(first, count);
-  if (count * block_bytes_ <= kVerifyHereBytes) co_return count_sound(blocks, claimed, stripes_);
+  if (bytes_of(first, count) <= kVerifyHereBytes) co_return count_sound(blocks, claimed);
   struct Verification {
     Event over;
     std::size_t sound = 0;
   };
   const auto verification = std::make_shared<Verification>(Verification{Event(session_->executor)});
-  const auto read = [verification, blocks, claimed, stripes = stripes_, slots = staged_] {
-    verification->sound = count_sound(blocks, claimed, stripes);
+  const auto read = [verification, blocks, claimed, slots = staged_] {
+    verification->sound = count_sound(blocks, claimed);
   };
   path_.rdma().verify(read, [verification] { verification->over.set(); });
   while (!verification->over.is_set()) co_await verification->over.wait();
@@ -346,7 +390,8 @@ asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
 /// Makes the next `good` of `count` announced blocks visible; the one after them, if there is one, was not what the
 /// client said.
 void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed) {
-  KV_ASSERT(!is_over_ && good <= count && committed_ + count <= announced_ && claimed.size() == count * stripes_);
+  KV_ASSERT(!is_over_ && good <= count && committed_ + count <= announced_ &&
+            claimed.size() == sum_count(committed_, count));
   NodeContext& node = session_->node;
   Claimed own;
   if (!hashes_.empty()) {  // those of version 1 were right; stored are ours, of the same bytes
@@ -358,14 +403,22 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
     }
     claimed = own;
   }
-  for (std::size_t i = 0; i < good;) {
+  const auto count_result = [&](std::size_t i, Store::CommitStatus status) {
+    Outcome result = kResultRefused;
+    switch (status) {
+      case Store::CommitStatus::kStored: result = kResultStored, ++stored_; break;
+      case Store::CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
+      case Store::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
+      case Store::CommitStatus::kRefused: ++refused_late_; break;
+    }
+    if (is_set_) results_[plan_.staged[committed_ + i].index] = result;
+  };
+  for (std::size_t i = 0, at = 0; i < good;) {
     node.store.with([&](Store& store) {
       for (const std::size_t end = std::min(i + kCommitsPerLock, good); i < end; ++i) {
-        switch (store.commit(plan_.put, claimed.subspan(i * stripes_, stripes_), node.clock.now())) {
-          case Store::CommitStatus::kStored: ++stored_; break;
-          case Store::CommitStatus::kAlreadyStored: ++already_stored_; break;
-          default: ++refused_late_; break;
-        }
+        const std::size_t stripes = stripes_of(plan_.staged[committed_ + i]);
+        count_result(i, store.commit(plan_.put, claimed.subspan(at, stripes), node.clock.now()));
+        at += stripes;
       }
     });
   }
@@ -373,7 +426,7 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
   if (good < count) {
     node.metrics.checksum_failed();
     fail(Errc::kCorruptBlock, "put_data: block " + std::to_string(plan_.staged[committed_].index) +
-                                  " of the chain does not match its checksums");
+                                  (is_set_ ? " of the request" : " of the chain") + " does not match its checksums");
   } else if (committed_ == plan_.staged.size()) {
     finish();
   }
@@ -387,12 +440,19 @@ void Put::finish() {
   staged_.reset();
   // A put that failed was answered, also if it still waited for memory, with nothing staged that could be missing.
   const bool is_whole = !std::exchange(is_over_, true) && committed_ == plan_.staged.size();
-  session_->node.metrics.observe_verb(FrameType::kPut, session_->node.clock.now() - began_, !is_whole);
+  session_->node.metrics.observe_verb(type_, session_->node.clock.now() - began_, !is_whole);
   const std::uint32_t broken = path_.broken();
   path_ = {};
-  if (is_whole) {
+  if (is_whole && is_set_) {
+    const bool has_refused = std::ranges::find(results_, kResultRefused) != results_.end();
+    session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
+      const auto results = builder.CreateVector(results_);
+      const auto why = has_refused ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0};
+      return wire::CreateSetPutResponse(builder, results, why, broken);
+    });
+  } else if (is_whole) {
     const auto refused = static_cast<std::uint32_t>(plan_.refused_count + refused_late_);
-    session_->replies.reply(FrameType::kPut, request_id_, 0, [&](FlatBufferBuilder& builder) {
+    session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
       return wire::CreatePutResponse(
           builder, stored_, static_cast<std::uint32_t>(plan_.stored_count + already_stored_), refused,
           refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0}, broken);
@@ -404,7 +464,7 @@ void Put::finish() {
 void Put::fail(Errc code, const std::string& message, std::uint32_t broken) {
   if (is_over_) return;
   if (sink_ != nullptr) sink_->cancel();  // its slots are freed below
-  session_->replies.refuse(FrameType::kPut, request_id_, code, message, broken | path_.broken());
+  session_->replies.refuse(type_, request_id_, code, message, broken | path_.broken());
   // A copy from the region into the slots may be waiting for its turn: it sees is_over_ before it touches them again.
   is_over_ = true;
   finish();

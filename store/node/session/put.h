@@ -43,17 +43,19 @@ struct PutOrder {
   std::span<const std::uint32_t> positions;  ///< As Store::OfferOptions has these.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;
+  std::span<const std::uint32_t> lengths;  ///< Of a set: of each block. The spans of a chain are empty then.
 };
 
 /// On entry the client has a block that the store may lack. A slot is staged for it (offer), filled from the socket,
 /// from memory that both map, or by RDMA, and verified against the checksums that the client claims. On exit the block
 /// is in the tree, visible to all (commit), or its slot is free again.
 ///   1. A staged slot stays the put's until no copy or move fills it (StagedPutGuard).
-///   2. Blocks are committed in the order of the chain, each only once the bytes in its slot were verified: the
-///   client's
+///   2. Blocks are committed in the order of the chain, or of the request in a set, each only once the bytes in its
+///   slot were verified: the client's
 ///      memory may change at any moment, and counts for nothing.
 ///   3. One last frame: what was stored, or why not. What comes after an error is skipped.
-/// Thread safety: none; on the session's executor.
+/// Blocks of a set differ in length, and the client is told of each what became of it; all else is the same for both
+/// kinds. Thread safety: none; on the session's executor.
 class Put : public std::enable_shared_from_this<Put> {
  public:
   class Listener {
@@ -99,6 +101,11 @@ class Put : public std::enable_shared_from_this<Put> {
                                       std::span<const std::uint64_t> claimed) const;
   void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
   std::span<const Store::StagedBlock> staged(std::size_t first, std::size_t count) const;
+  std::size_t stripes_of(const Store::StagedBlock& block) const {
+    return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
+  }
+  std::uint64_t bytes_of(std::size_t first, std::size_t count) const;  ///< Of staged blocks.
+  std::size_t sum_count(std::size_t first, std::size_t count) const;   ///< Checksums of these.
 
   const std::shared_ptr<SessionCore> session_;
   Listener& listener_;
@@ -106,8 +113,10 @@ class Put : public std::enable_shared_from_this<Put> {
   const std::uint64_t request_id_;
   const SpaceId space_;
   const NamespaceId space_name_;
-  const std::uint64_t block_bytes_;
-  const std::size_t stripes_;  ///< Of a block.
+  const bool is_set_;
+  const FrameType type_;             ///< Of the request and its answers.
+  const std::uint64_t block_bytes_;  ///< Of every block of a chain.
+  const std::size_t stripes_;        ///< The same.
   const TimePoint began_;
   const TimePoint deadline_;    ///< For memory.
   TimePoint spill_deadline_{};  ///< From then on blocks that the disk does not have yet may be evicted.
@@ -119,6 +128,7 @@ class Put : public std::enable_shared_from_this<Put> {
   std::size_t announced_ = 0;  ///< Staged blocks whose data the client has said to be there.
   std::size_t committed_ = 0;  ///< Of them: done with, in order.
   std::uint32_t stored_ = 0, already_stored_ = 0, refused_late_ = 0;
+  std::vector<std::uint8_t> results_;  ///< Of a set: of each hash, as SetPutResponse has them.
   BlockSink* sink_ = nullptr;          ///< While a payload is being read into staged slots.
   std::shared_ptr<Event> last_fetch_;  ///< Set when the data announced last has been taken by RDMA.
   bool is_waiting_ = true;             ///< For memory; PutWant not sent yet.

@@ -16,18 +16,22 @@ ReadAhead::ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPr
       chain_(chain),
       prefix_(std::move(prefix)),
       count_(count),
-      window_(std::max<std::uint64_t>(1, kBytesMax / chain_.block_bytes)),
       reads_(std::make_shared<Reads>(session.executor, count)),
       alarm_(session.node.clock.make_alarm(session.executor)) {
   KV_ASSERT(count_ <= prefix_->spilled().size());
-  KV_ASSERT(chain_.hashes.size() >= prefix_->blocks().size() + count_);
+  KV_ASSERT(count_ == 0 || prefix_->spilled()[count_ - 1].index < chain_.hashes.size());
 }
 
 ReadAhead::~ReadAhead() { alarm_->disarm(); }
 
 void ReadAhead::start() {
   KV_ASSERT(!is_at_end());
-  for (; started_ < std::min(count_, next_ + window_); ++started_) start_one(started_);
+  for (; started_ < count_; ++started_) {
+    const std::uint64_t bytes = prefix_->spilled()[started_].block_bytes;
+    if (started_ > next_ && ahead_bytes_ + bytes > kBytesMax) break;  // 1
+    ahead_bytes_ += bytes;
+    start_one(started_);
+  }
 }
 
 void ReadAhead::start_one(std::size_t i) {
@@ -40,7 +44,7 @@ void ReadAhead::start_one(std::size_t i) {
       waiting->progress.set();
     });
   };
-  session_.node.spill->read(block.key, block.seed, chain_.block_bytes, reads_, done);
+  session_.node.spill->read(block.key, block.seed, block.block_bytes, reads_, done);
 }
 
 void ReadAhead::wake_at(TimePoint when) {
@@ -53,10 +57,9 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
   KV_ASSERT(!is_at_end() && is_ready());
   const Result<DiskBlock> read = std::move(*std::exchange(reads_->results[next_], std::nullopt));
   if (read) {
-    KV_ASSERT(read->bytes.size() == chain_.block_bytes);
+    KV_ASSERT(read->bytes.size() == prefix_->spilled()[next_].block_bytes);
     *block = *read;
-    is_retry_ = false;
-    ++next_;
+    step();
     return Taken::kBlock;
   }
   // A disk that fails now may give the block later. One that is lost is forgotten, or has moved within the log since it
@@ -66,9 +69,8 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
   const Store::FailedRead failed =
       session_.node.store.with([&](Store& store) { return store.read_failed(spilled.id, spilled.key); });
   if (failed.is_forgotten) {
-    spdlog::warn("spill: block {} of namespace {} is forgotten: {}",
-                 to_hex(chain_.hashes[prefix_->blocks().size() + next_].bytes), to_hex(chain_.space_name.bytes),
-                 read.error().message());
+    spdlog::warn("spill: block {} of namespace {} is forgotten: {}", to_hex(chain_.hashes[spilled.index].bytes),
+                 to_hex(chain_.space_name.bytes), read.error().message());
   }
   if (failed.moved_to == DiskKey{}) return Taken::kEnd;
   spilled.key = failed.moved_to;
@@ -77,25 +79,44 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
   return Taken::kAgain;
 }
 
+void ReadAhead::skip() {
+  KV_ASSERT(chain_.kind == SpaceKind::kSet && !is_at_end());
+  step();
+}
+
+void ReadAhead::step() {
+  KV_ASSERT(next_ < started_ && ahead_bytes_ >= prefix_->spilled()[next_].block_bytes);
+  ahead_bytes_ -= prefix_->spilled()[next_].block_bytes;
+  is_retry_ = false;
+  ++next_;
+}
+
 void ReadAhead::promote(const DiskBlock& block) {
   KV_ASSERT(next_ > 0);
   NodeContext& node = session_.node;
-  const std::size_t block_count = prefix_->blocks().size() + next_;
-  const auto hashes = chain_.hashes.first(block_count);
-  Store::OfferOptions options{.session = session_.id};
-  options.may_lose = false;  // not at the price of blocks that are nowhere else
-  auto plan =
-      node.store.with([&](Store& store) { return store.offer(chain_.space, hashes, options, node.clock.now()); });
+  const Store::SpilledBlock& spilled = prefix_->spilled()[next_ - 1];
+  const bool is_set = chain_.kind == SpaceKind::kSet;
+  const auto hashes = is_set ? chain_.hashes.subspan(spilled.index, 1) : chain_.hashes.first(spilled.index + 1);
+  // In neither kind at the price of blocks that are nowhere else.
+  auto plan = node.store.with([&](Store& store) {
+    if (!is_set) {
+      Store::OfferOptions options{.session = session_.id};
+      options.may_lose = false;
+      return store.offer(chain_.space, hashes, options, node.clock.now());
+    }
+    const Store::SetOfferOptions options{
+        .session = session_.id, .lengths = {&spilled.block_bytes, 1}, .may_lose = false, .promote = true};
+    return store.offer_set(chain_.space, hashes, options, node.clock.now());
+  });
   if (!plan || plan->put == PutId{}) return;
-  const bool fits = plan->staged.size() == 1 && plan->staged[0].index == block_count - 1;
+  const bool fits = plan->staged.size() == 1 && plan->staged[0].index == hashes.size() - 1;
   if (fits) {
     KV_ASSERT(plan->staged[0].bytes.size() == block.bytes.size());
     std::memcpy(plan->staged[0].bytes.data(), block.bytes.data(), block.bytes.size());
   }
-  const BlockId on_disk = prefix_->spilled()[next_ - 1].id;
   node.store.with([&](Store& store) {
     // A block that was dropped while it was read must not come back this way.
-    if (fits && store.is_on_disk(on_disk))
+    if (fits && store.is_on_disk(spilled.id))
       static_cast<void>(store.commit(plan->put, block.checksums, node.clock.now()));
     store.end_put(plan->put);
   });

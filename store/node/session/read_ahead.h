@@ -16,7 +16,7 @@
 
 namespace kv {
 
-/// The blocks of one prefix that follow those in memory.
+/// The blocks of one prefix that follow those in memory; or those of a set that are not in memory.
 ///   1. At most kBytesMax (and one block) are read and not taken.
 ///   2. A block is handed out once, after all before it, with the bytes that were stored: the spill threads verify
 ///   them.
@@ -29,8 +29,8 @@ class ReadAhead {
   struct Chain {
     SpaceId space{};
     NamespaceId space_name{};
-    std::uint64_t block_bytes = 0;
-    std::span<const BlockHash> hashes;  ///< Of the whole prefix. Lives as long as this.
+    SpaceKind kind = SpaceKind::kChain;
+    std::span<const BlockHash> hashes;  ///< That were pinned: of a chain the whole prefix. Lives as long as this.
   };
   /// Reads the first `count` of prefix->spilled().
   ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count);
@@ -47,6 +47,9 @@ class ReadAhead {
   /// again; kEnd, it is lost, or the disk fails: what follows cannot be had.
   enum class Taken { kBlock, kAgain, kEnd };
   Taken take(DiskBlock* block);
+  /// After kEnd, in a set: on to the next block, which does not follow the one that cannot be had.
+  void skip();
+  std::uint32_t next_index() const { return prefix_->spilled()[next_].index; }  ///< Of the next block's hash.
   /// Of the block that was taken last: the store thinks that it should be in memory.
   bool wants_promotion() const { return prefix_->spilled()[next_ - 1].promote; }
   /// Stores that block in memory, if there is room and all blocks above it are there.
@@ -59,11 +62,13 @@ class ReadAhead {
     Event progress;
   };
   void start_one(std::size_t i);
+  void step();
 
   SessionCore& session_;
   const Chain chain_;
   std::shared_ptr<PinnedPrefixGuard> prefix_;
-  const std::size_t count_, window_;
+  const std::size_t count_;
+  std::uint64_t ahead_bytes_ = 0;  ///< Of the blocks from `next_` to `started_`.
   std::shared_ptr<Reads> reads_;
   std::unique_ptr<Alarm> alarm_;
   std::size_t started_ = 0, next_ = 0;

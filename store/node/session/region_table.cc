@@ -136,9 +136,12 @@ std::optional<std::shared_ptr<Region>> RegionTable::find(const Frame& frame, con
                                        std::to_string(hash_count) + ") is due");
   }
   const std::uint64_t size = found->second->bytes();
-  for (const std::uint64_t offset : target.offsets) {
-    if (offset > size || size - offset < block_bytes) {
-      return fail(Errc::kNoRegion, "offsets: " + std::to_string(offset) + " + " + std::to_string(block_bytes) +
+  KV_ASSERT(target.lengths.empty() || target.lengths.size() == hash_count);
+  for (std::size_t i = 0; i < hash_count; ++i) {
+    const std::uint64_t offset = target.offsets[i];
+    const std::uint64_t length = target.lengths.empty() ? block_bytes : target.lengths[i];
+    if (offset > size || size - offset < length) {
+      return fail(Errc::kNoRegion, "offsets: " + std::to_string(offset) + " + " + std::to_string(length) +
                                        " bytes is past the region's end " + std::to_string(size));
     }
   }

@@ -63,7 +63,8 @@ class RegionTable {
   void on_add(const Frame& frame);
   /// Takes the region out, for the caller to end what uses it; or nullptr after refusing the request.
   std::shared_ptr<Region> on_remove(const Frame& frame);
-  /// Checks what get and put say of a region. nullopt after refusing the request; nullptr: none is meant.
+  /// Checks what get and put say of a region; `block_bytes` is of every block, where the target has no lengths. nullopt
+  /// after refusing the request; nullptr: none is meant.
   std::optional<std::shared_ptr<Region>> find(const Frame& frame, const RegionTarget& target, std::size_t hash_count,
                                               std::uint64_t block_bytes);
 

@@ -32,6 +32,19 @@ bool goes_by_message(FrameType type) {
   return type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kTouch;
 }
 
+/// What a node that drains refuses.
+bool is_of_blocks(FrameType type) {
+  switch (type) {
+    case FrameType::kMatch:
+    case FrameType::kGet:
+    case FrameType::kPut:
+    case FrameType::kSetMatch:
+    case FrameType::kSetGet:
+    case FrameType::kSetPut: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 Session::Session(NodeContext& node_context, SessionId session_id, std::unique_ptr<Stream> client,
@@ -298,14 +311,16 @@ void Session::serve(const Frame& frame) {
   const TimePoint began = node.clock.now();
   last_request_ = began;
   if (seat_) seat_->set_busy();  // until watch() sees that it is not
-  if (node.draining && (type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kPut))
-    return refuse(frame, Errc::kDraining, "the node is shutting down");
+  if (node.draining && is_of_blocks(type)) return refuse(frame, Errc::kDraining, "the node is shutting down");
   switch (type) {
     case FrameType::kHello: refuse(frame, Errc::kBadRequest, "hello: said already"); break;
     case FrameType::kOpen: spaces_.on_open(frame); break;
-    case FrameType::kMatch: on_match(frame); break;
+    case FrameType::kMatch:
+    case FrameType::kSetMatch: on_match(frame); break;
     case FrameType::kGet: return on_get(frame);  // observed when its last byte is on its way
+    case FrameType::kSetGet: return on_set_get(frame);
     case FrameType::kPut: return on_put(frame);
+    case FrameType::kSetPut: return on_set_put(frame);
     case FrameType::kPutData: break;  // handle() has it
     case FrameType::kCancel: on_cancel(frame); break;
     case FrameType::kRelease: lookups_.on_release(frame); break;
@@ -382,8 +397,9 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
+    const std::uint64_t features = rdma_.features() | (version < 2 ? 0 : kFeatureSets);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
-    return wire::CreateHelloResponse(builder, version, node_id, /*epoch=*/0, rdma_.features(), limits.table_bytes_max,
+    return wire::CreateHelloResponse(builder, version, node_id, /*epoch=*/0, features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),
                                      instance);
   });
@@ -410,7 +426,7 @@ bool Session::admit(const Frame& frame) {
 void Session::on_get(const Frame& frame) {
   const auto* request = read_request<wire::GetRequest>(*this, frame);
   if (request == nullptr) return;
-  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check());
+  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
   if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   const RegionTarget target = target_of(*request);
@@ -424,10 +440,9 @@ void Session::on_get(const Frame& frame) {
   GetOrder order;
   order.request_id = frame.header.request_id;
   order.options = {.session = id, .lease = LeaseId(request->lease())};
-  order.options.disk = node.spill != nullptr && request->max_tier() >= 2 && node.spill->can_read();
+  order.options.disk = reads_disk(request->max_tier());
   order.segment_ends.assign(ends.begin(), ends.end());
-  if (request->deadline_us() > 0 && request->deadline_us() < kDeadlineUsMax)
-    order.deadline = node.clock.now() + std::chrono::microseconds(request->deadline_us());
+  order.deadline = deadline_of(request->deadline_us());
   BlockPath path(rdma_, std::move(*region), target, space->block_bytes);
   const auto get = std::make_shared<Get>(shared_from_this(), *space, std::move(order), std::move(path));
   if (const error_code error = get->pin(hashes)) {
@@ -436,12 +451,58 @@ void Session::on_get(const Frame& frame) {
   }
   if (messages_.contains(get->request_id()) && get->send_with_answer(messages_)) return;
   if (get->send_at_once()) return;
+  start(get);
+}
+
+bool Session::reads_disk(std::uint8_t max_tier) const {
+  return node.spill != nullptr && max_tier >= 2 && node.spill->can_read();
+}
+
+TimePoint Session::deadline_of(std::uint64_t deadline_us) const {
+  const bool is_told = deadline_us > 0 && deadline_us < kDeadlineUsMax;
+  return is_told ? node.clock.now() + std::chrono::microseconds(deadline_us) : TimePoint::max();
+}
+
+void Session::on_set_get(const Frame& frame) {
+  const auto* request = read_request<wire::SetGetRequest>(*this, frame);
+  if (request == nullptr) return;
+  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kSet);
+  if (space == nullptr) return;
+  const auto hashes = hashes_of(request->hashes());
+  const auto rooms = numbers_of(request->rooms());
+  if (hashes.size() > node.chain_blocks_max)
+    return refuse(frame, Errc::kTooLarge, "set_get." + count_text("hashes", hashes.size(), node.chain_blocks_max));
+  if (rooms.size() != hashes.size()) {
+    return refuse(frame, Errc::kBadRequest,
+                  "set_get.rooms: " + std::to_string(rooms.size()) + ", one per hash (" +
+                      std::to_string(hashes.size()) + ") is due");
+  }
+  RegionTarget target = target_of(*request);
+  target.lengths = rooms;
+  auto region = regions_.find(frame, target, hashes.size(), space->block_bytes);
+  if (!region || !admit(frame)) return;
+
+  SetGetOrder order;
+  order.request_id = frame.header.request_id;
+  order.lease = LeaseId(request->lease());
+  order.disk = reads_disk(request->max_tier());
+  order.deadline = deadline_of(request->deadline_us());
+  order.hashes.assign(hashes.begin(), hashes.end());
+  order.rooms.assign(rooms.begin(), rooms.end());
+  BlockPath path(rdma_, std::move(*region), target, space->block_bytes);
+  const auto get = std::make_shared<SetGet>(shared_from_this(), *space, std::move(order), std::move(path));
+  if (const error_code error = get->pin()) return refuse(frame, error, "set_get: " + error.message());
+  if (get->send_at_once()) return;
+  start(get);
+}
+
+void Session::start(const std::shared_ptr<GetInProgress>& get) {
   inline_count_ += get->is_inline();
   gets_.emplace(get->request_id(), get);
   asio::co_spawn(executor, carry_out(self(), get, SessionJob(self())), asio::detached);
 }
 
-asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::shared_ptr<Get> get,
+asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::shared_ptr<GetInProgress> get,
                                          [[maybe_unused]] SessionJob job) {
   co_await get->deliver();
   self->gets_.erase(get->request_id());
@@ -454,7 +515,7 @@ asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::sha
 void Session::on_put(const Frame& frame) {
   const auto* request = read_request<wire::PutRequest>(*this, frame);
   if (request == nullptr) return;
-  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check());
+  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
   if (space == nullptr) return;
   PutOrder order;
   order.request_id = frame.header.request_id;
@@ -463,12 +524,41 @@ void Session::on_put(const Frame& frame) {
   order.positions = numbers_of(request->positions());
   order.token_ids = numbers_of(request->token_ids());
   order.extras = extras_of(request->extras());
-  const RegionTarget target = target_of(*request);
-  auto region = regions_.find(frame, target, order.hashes.size(), space->block_bytes);
+  start(frame, *space, order, target_of(*request));
+}
+
+void Session::on_set_put(const Frame& frame) {
+  const auto* request = read_request<wire::SetPutRequest>(*this, frame);
+  if (request == nullptr) return;
+  const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check(), SpaceKind::kSet);
+  if (space == nullptr) return;
+  PutOrder order;
+  order.request_id = frame.header.request_id;
+  order.wait = std::chrono::microseconds(std::min<std::uint64_t>(request->deadline_us(), kDeadlineUsMax));
+  order.hashes = hashes_of(request->hashes());
+  order.lengths = numbers_of(request->block_bytes());
+  if (order.lengths.size() != order.hashes.size()) {
+    return refuse(frame, Errc::kBadRequest,
+                  "set_put.block_bytes: " + std::to_string(order.lengths.size()) + ", one per hash (" +
+                      std::to_string(order.hashes.size()) + ") is due");
+  }
+  for (const std::uint32_t length : order.lengths) {
+    if (length > 0 && length <= space->block_bytes) continue;
+    return refuse(frame, Errc::kBadRequest,
+                  "set_put.block_bytes: " + std::to_string(length) + ", 1.." + std::to_string(space->block_bytes) +
+                      " in this namespace");
+  }
+  RegionTarget target = target_of(*request);
+  target.lengths = order.lengths;
+  start(frame, *space, order, target);
+}
+
+void Session::start(const Frame& frame, const OpenSpace& space, const PutOrder& order, const RegionTarget& target) {
+  auto region = regions_.find(frame, target, order.hashes.size(), space.block_bytes);
   if (!region || !admit(frame)) return;
-  BlockPath path(rdma_, std::move(*region), target, space->block_bytes);
+  BlockPath path(rdma_, std::move(*region), target, space.block_bytes);
   Put::Listener& listener = *this;
-  const auto put = std::make_shared<Put>(shared_from_this(), listener, draining_, *space, order, std::move(path));
+  const auto put = std::make_shared<Put>(shared_from_this(), listener, draining_, space, order, std::move(path));
   if (!put->offer(frame, order)) return;
   puts_.emplace(put->request_id(), put);
   put->begin();
@@ -486,7 +576,8 @@ asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
 }
 
 void Session::on_match(const Frame& frame) {
-  const auto wanted = lookups_.on_match(frame);
+  const auto wanted =
+      frame.header.type == FrameType::kSetMatch ? lookups_.on_set_match(frame) : lookups_.on_match(frame);
   if (!wanted || !node.spill->can_read() || prefetches_.size() >= kPrefetchesMax) return;
   // The match has been answered: the prefetch is nobody's request, and its failure nobody's error.
   const auto prefetch = std::make_shared<Prefetch>(shared_from_this(), *wanted->space, wanted->hashes);

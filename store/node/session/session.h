@@ -5,7 +5,8 @@
 //   session.h          lives, dispatches, ends; admits requests
 //   session_core.h     what its parts share: the client's stream, the way answers leave, the node (node_context.h,
 //                      session_limits.h)
-//   get.h              blocks leave; store_guards.h keeps them where they are meanwhile
+//   get.h              blocks leave; set_get.h those that stand alone; store_guards.h keeps them where they are
+//                      meanwhile, and get_in_progress.h is what the session knows of both
 //   put.h              blocks enter
 //   block_path.h       how blocks travel: in the stream, through shared memory, by RDMA
 //   region_table.h     memory that the client lends; lent_regions.h bounds that of the whole node
@@ -37,6 +38,7 @@
 #include "store/node/session/session_core.h"
 #include "store/node/session/session_rdma.h"
 #include "store/node/session/session_table.h"
+#include "store/node/session/set_get.h"
 #include "store/node/session/space_door.h"
 #include "transport/frame_reader.h"
 #include "transport/stream.h"
@@ -81,10 +83,17 @@ class Session final : public SessionCore, private Put::Listener {
   void on_message(std::span<const std::byte> message);
   bool on_hello(const Frame& frame);
   void on_get(const Frame& frame);
-  static asio::awaitable<void> carry_out(std::shared_ptr<Session> self, std::shared_ptr<Get> get, SessionJob job);
+  void on_set_get(const Frame& frame);
+  void start(const std::shared_ptr<GetInProgress>& get);
+  static asio::awaitable<void> carry_out(std::shared_ptr<Session> self, std::shared_ptr<GetInProgress> get,
+                                         SessionJob job);
+  bool reads_disk(std::uint8_t max_tier) const;
+  TimePoint deadline_of(std::uint64_t deadline_us) const;
   void on_put(const Frame& frame);
+  void on_set_put(const Frame& frame);
+  void start(const Frame& frame, const OpenSpace& space, const PutOrder& order, const RegionTarget& target);
   asio::awaitable<bool> on_put_data(const Frame& frame);
-  void on_match(const Frame& frame);
+  void on_match(const Frame& frame);  ///< And set_match.
   static asio::awaitable<void> carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch,
                                                SessionJob job);
   void on_prefix(const Frame& frame);  ///< touch, retain, unretain, drop
@@ -114,8 +123,8 @@ class Session final : public SessionCore, private Put::Listener {
   Drops drops_;
   DrainBound draining_;
 
-  std::unordered_map<std::uint64_t, std::shared_ptr<Get>> gets_;  ///< By request id; those that take a while.
-  std::unordered_map<std::uint64_t, std::shared_ptr<Put>> puts_;  ///< By request id.
+  std::unordered_map<std::uint64_t, std::shared_ptr<GetInProgress>> gets_;  ///< By request id; those that take a while.
+  std::unordered_map<std::uint64_t, std::shared_ptr<Put>> puts_;            ///< By request id.
   std::vector<std::shared_ptr<Prefetch>> prefetches_;
   std::size_t inline_count_ = 0;  ///< Gets that wait for the client to take their bytes.
   Event inline_ended_;

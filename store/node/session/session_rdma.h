@@ -23,10 +23,12 @@ struct RegionTarget {
   std::uint32_t region = 0;                ///< 0: none, bytes follow in the stream.
   std::span<const std::uint64_t> offsets;  ///< In the region, one per hash.
   std::uint32_t reach = 0;                 ///< By RDMA: bit i is lane i, which may be used.
+  /// Of the blocks of a set: the length of each, or the most that it may have. Empty: every block has one length.
+  std::span<const std::uint32_t> lengths = {};
 };
 template <class Request>
 RegionTarget target_of(const Request& request) {
-  return {request.region(), numbers_of(request.offsets()), request.lanes()};
+  return {request.region(), numbers_of(request.offsets()), request.lanes(), {}};
 }
 
 /// Connects lanes when the client asks, says which are up, and moves blocks over them. `reach` is a set of lanes: bit i

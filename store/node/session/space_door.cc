@@ -10,6 +10,8 @@ void SpaceDoor::on_open(const Frame& frame) {
     return session_.refuse(frame, Errc::kBadRequest, "open: the table fails verification or lacks `record`");
   const auto record = NamespaceRecord::parse(request->record()->string_view());
   if (!record) return session_.refuse(frame, record.error());
+  if (record->is_set() && session_.version < 2)
+    return session_.refuse(frame, Errc::kUnsupported, "open: kind: set, spoken from version 2 of the wire on");
   NodeContext& node = session_.node;
   std::size_t count = 0;
   const auto space = node.store.with([&](Store& store) {
@@ -58,6 +60,17 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
                                      " has " + std::to_string(space->check) + "; nothing was done");
   }
   return space;
+}
+
+const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::uint64_t check, SpaceKind kind) {
+  const OpenSpace* const space = find(frame, handle, check);
+  if (space == nullptr || space->kind == kind) return space;
+  const bool is_set = space->kind == SpaceKind::kSet;
+  session_.refuse(
+      frame, Errc::kUnsupported,
+      std::string(frame_type_name(frame.header.type)) + ".space: " + std::to_string(handle) +
+          (is_set ? ", a set: ask with set_match, set_get and set_put" : ", a chain: ask with match, get and put"));
+  return nullptr;
 }
 
 }  // namespace kv

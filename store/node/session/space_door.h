@@ -20,6 +20,8 @@ class SpaceDoor {
   void on_open(const Frame& frame);
   /// nullptr after refusing the request. Valid until the next call.
   const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check);
+  /// The same, but a namespace of the other kind is refused too.
+  const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check, SpaceKind kind);
 
  private:
   SessionCore& session_;

@@ -21,7 +21,8 @@ OpenSpace::OpenSpace(SpaceId space, const NamespaceRecord& record)
       name(record.id()),
       check(namespace_check(name)),
       block_bytes(record.block_bytes()),
-      block_size(record.block_size()) {}
+      block_size(record.block_size()),
+      kind(record.kind()) {}
 
 std::uint32_t NodeHandles::open(const InstanceId& instance, const OpenSpace& space) {
   const std::lock_guard lock(mutex_);

@@ -28,9 +28,10 @@ struct OpenSpace {
   OpenSpace(SpaceId space, const NamespaceRecord& record);
   SpaceId id;
   NamespaceId name;
-  std::uint64_t check;  ///< namespace_check() of `name`.
-  std::uint64_t block_bytes;
-  std::size_t block_size;
+  std::uint64_t check;        ///< namespace_check() of `name`.
+  std::uint64_t block_bytes;  ///< Of every block of a chain; of a set's largest.
+  std::size_t block_size;     ///< 0 in a set.
+  SpaceKind kind;
 };
 
 /// Handles of sessions that speak version 1: running numbers from a base that the instance decides. A number that was

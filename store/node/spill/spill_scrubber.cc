@@ -43,7 +43,7 @@ TimePoint SpillScrubber::step(const Disk& disk) {
 }
 
 void SpillScrubber::verify(const Store::ScrubBlock& block, const Disk& disk) {
-  const auto read = read_verified(disk, block.key, checksum_seed(block.space, block.hash), block.block_bytes);
+  const auto read = read_verified(disk, block.key, block.seed, block.block_bytes);
   ++blocks_;
   if (read || !is_lost(read.error())) return;
   const Store::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });

@@ -5,10 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "index/namespace_record.h"
 #include "store/node/spill/spill_report.h"
 
 namespace kv {
@@ -125,14 +128,22 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   SpillVerification result;
   Progress progress(contents.report.bytes, err);
   const auto started = std::chrono::steady_clock::now();
+  std::map<NamespaceId, std::optional<NamespaceRecord>> records;  // how seeds are made depends on the kind
+  for (const auto& [id, space] : contents.report.spaces) {
+    const auto record = NamespaceRecord::parse(space.record);
+    records[id] = record ? std::optional(*record) : std::nullopt;
+  }
   for (const DiskRecord& record : contents.records) {
+    const auto& space = records[record.space];
+    const std::uint64_t seed =
+        space ? space->checksum_seed(record.hash, record.block_bytes) : checksum_seed(record.space, record.hash);
     // Oldest first, which is the order of the files: the disk is read from front to back.
     const auto block = disk->read(record.key);
     if (!block) {
       result.damages.push_back({record, block.error().message()});
     } else if (block->bytes.size() != record.block_bytes) {
       result.damages.push_back({record, "it has another size than its record says"});
-    } else if (!verify_block(checksum_seed(record.space, record.hash), block->bytes, block->checksums)) {
+    } else if (!verify_block(seed, block->bytes, block->checksums)) {
       result.damages.push_back({record, "its bytes are not those of its name"});
     }
     ++result.blocks;

@@ -1,0 +1,275 @@
+// client/set_get.cc: the read of blocks that stand alone. A block enters as a hash and leaves as verified bytes at the
+// front of the caller's memory for it, or with the reason why not.
+//
+// Each owner is asked once for all that it owns, all at once. Parts of the answer come in the node's order, each some
+// blocks by their index, with their lengths and checksums. Their bytes follow in the same frame, or lie in the lent
+// region already.
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "client/client_impl.h"
+
+namespace kv {
+namespace {
+
+constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< Of the wire.
+
+struct SetGetPlan {
+  std::span<const std::span<std::byte>> blocks;  ///< By position in the caller's list.
+  NamespaceId space_id;
+  std::size_t block_bytes_max = 0;
+  bool verify = true, memory_only = false;
+  TimePoint until;
+};
+
+bool passes(const BlockTarget& target) {
+  return target.checksums.empty() || verify_block(target.seed, target.bytes, target.checksums);
+}
+
+/// The part of a get that one node answers, landing.
+///   1. A block is told of once, with a length that fits its destination. Anything else is a violation.
+///   2. A block counts only once its bytes have landed and passed.
+///   3. Memory that the node may still write is that of all blocks that it has not told of: unfinished_destinations().
+class SetGetCall final : public Call {
+ public:
+  SetGetCall() { type = FrameType::kSetGet; }
+
+  const SetGetPlan* plan = nullptr;
+  const OwnedChain* part = nullptr;
+  std::uint64_t lease = 0;  ///< Of session_wanted.
+
+  /// What became of block i of the part.
+  SetGetBlock outcome(std::size_t i) const {
+    SetGetBlock outcome = i < blocks_.size() ? blocks_[i].outcome : SetGetBlock{};
+    if (outcome.has_landed || outcome.why) return outcome;
+    outcome.why = error() ? error() : i >= asked_ ? make_error_code(Errc::kTooLarge) : error_code();
+    return outcome;
+  }
+
+ private:
+  error_code send(CallSession& session) override;
+  std::string on_more(CallSession& session, const FrameReader::Frame& frame) override;
+  void on_payload(const BlockSink& sink) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+  std::vector<std::span<const std::byte>> unfinished_destinations() const override;
+
+  struct Block {
+    bool is_told = false;  ///< The node is done with it.
+    SetGetBlock outcome;
+  };
+  std::span<std::byte> destination(std::size_t i) const { return plan->blocks[part->position(i)]; }
+  std::size_t room(std::size_t i) const { return std::min(destination(i).size(), plan->block_bytes_max); }
+  void landed(std::size_t i, bool is_good);
+
+  std::size_t asked_ = 0;  ///< Leading blocks of the part, that are in the request.
+  std::vector<Block> blocks_;
+  std::vector<std::uint32_t> arriving_;  ///< Whose payload is.
+  std::size_t told_count_ = 0;
+};
+
+error_code SetGetCall::send(CallSession& session) {
+  const LinkTerms& terms = session.terms();
+  if (!terms.has_sets) return Errc::kUnsupported;
+  const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
+  const std::size_t room_bytes =
+      terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, kTableOverheadBytes);
+  asked_ = std::min({part->hashes.size(), std::size_t{terms.chain_blocks_max}, room_bytes / per_block});
+  if (asked_ == 0) return Errc::kTooLarge;
+  blocks_.assign(asked_, {});
+  arriving_.clear();
+  told_count_ = 0;
+
+  auto& builder = session.shared().new_request();
+  const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked_);
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
+  std::uint32_t handle = 0;
+  if (region) {
+    handle = session.region_handle(*region);
+    std::uint64_t* list = nullptr;
+    offsets = builder.CreateUninitializedVector(asked_, &list);
+    for (std::size_t i = 0; i < asked_; ++i) list[i] = offset_in(*region, destination(i));
+  }
+  std::uint32_t* list = nullptr;
+  const auto rooms = builder.CreateUninitializedVector(asked_, &list);
+  for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
+  builder.Finish(wire::CreateSetGetRequest(
+      builder, space_handle(), hashes, lease, handle, offsets, rooms, plan->memory_only ? kTierMemory : kTierDisk,
+      time_left_us(plan->until, session.shared().clock), region ? session.lanes_for(*region) : 0, space_check()));
+  session.send_frame(type, request_id(), builder);
+  return {};
+}
+
+std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
+  const auto* answer = read_table<wire::SetGetPart>(frame.table);
+  if (answer == nullptr || answer->blocks() == nullptr || answer->block_bytes() == nullptr ||
+      answer->checksums() == nullptr || answer->blocks()->size() != answer->block_bytes()->size())
+    return "set_get: malformed";
+  const flatbuffers::uoffset_t count = answer->blocks()->size();
+  std::size_t stripes = 0;
+  for (flatbuffers::uoffset_t k = 0; k < count; ++k) {
+    const std::uint32_t i = answer->blocks()->Get(k), bytes = answer->block_bytes()->Get(k);
+    if (i >= asked_ || std::exchange(blocks_[i].is_told, true))
+      return "set_get: block " + std::to_string(i) + " is told of twice, or was not asked for";
+    if (bytes == 0 || bytes > room(i))
+      return "set_get: a block of " + std::to_string(bytes) + " bytes where there is room for " +
+             std::to_string(room(i));
+    stripes += stripe_count(bytes);
+    ++told_count_;
+  }
+  if (stripes != answer->checksums()->size()) {
+    return "set_get: " + std::to_string(answer->checksums()->size()) + " checksums for " + std::to_string(stripes) +
+           " stripes";
+  }
+  // A node sends inline what it cannot move into the region: blocks on disk, when it moves by RDMA.
+  const bool is_inline = !region || frame.header.payload_bytes > 0;
+  std::vector<BlockTarget>* const targets = is_inline ? &session.land() : nullptr;
+  arriving_.clear();
+  const std::uint64_t* sums = answer->checksums()->data();  // little endian, as this host
+  for (flatbuffers::uoffset_t k = 0; k < count; ++k) {
+    const std::uint32_t i = answer->blocks()->Get(k), bytes = answer->block_bytes()->Get(k);
+    BlockTarget target;
+    target.bytes = destination(i).first(bytes);
+    target.seed = set_checksum_seed(plan->space_id, part->hashes[i], bytes);
+    if (plan->verify) target.checksums = {sums, stripe_count(bytes)};
+    sums += stripe_count(bytes);
+    blocks_[i].outcome.block_bytes = bytes;
+    if (is_inline) {
+      targets->push_back(target);
+      arriving_.push_back(i);
+    } else {  // the bytes are in the region already: verified while the node copies the next part
+      landed(i, passes(target));
+      if (plan->verify) session.verified(bytes);
+    }
+  }
+  return {};
+}
+
+void SetGetCall::landed(std::size_t i, bool is_good) {
+  KV_ASSERT(i < blocks_.size() && blocks_[i].is_told && !blocks_[i].outcome.has_landed);
+  blocks_[i].outcome.has_landed = is_good;
+  if (!is_good) blocks_[i].outcome.why = Errc::kCorruptBlock;
+}
+
+/// The sink counts up to the first block that failed. What came after that in its frame was not looked at, and is given
+/// up too; what had not come yet at the deadline has no reason of its own.
+void SetGetCall::on_payload(const BlockSink& sink) {
+  const std::vector<std::uint32_t> arrived = std::exchange(arriving_, {});
+  const std::size_t good = sink.good_count();
+  KV_ASSERT(good <= arrived.size());
+  for (std::size_t k = 0; k < arrived.size(); ++k) {
+    if (k < good) {
+      landed(arrived[k], true);
+    } else if (sink.failed()) {
+      blocks_[arrived[k]].outcome.why = k == good ? Errc::kCorruptBlock : Errc::kUnavailable;
+    }
+  }
+}
+
+std::string SetGetCall::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::SetGetResponse>(frame.table);
+  if (response == nullptr) return "set_get: malformed";
+  session()->cut_lanes(response->broken_lanes());
+  if (response->block_count() != told_count_) {
+    return "set_get: says " + std::to_string(response->block_count()) + " blocks, sent " + std::to_string(told_count_);
+  }
+  const auto give_reason = [this](std::uint32_t i, Errc why) {
+    if (i >= asked_ || std::exchange(blocks_[i].is_told, true)) return false;
+    blocks_[i].outcome.why = why;
+    return true;
+  };
+  const std::size_t long_count = response->too_long() == nullptr ? 0 : response->too_long()->size();
+  const std::size_t length_count = response->too_long_bytes() == nullptr ? 0 : response->too_long_bytes()->size();
+  if (long_count != length_count) return "set_get: malformed";
+  for (flatbuffers::uoffset_t k = 0; k < long_count; ++k) {
+    const std::uint32_t i = response->too_long()->Get(k), bytes = response->too_long_bytes()->Get(k);
+    if (!give_reason(i, Errc::kTooLarge) || bytes <= room(i) || bytes > plan->block_bytes_max)
+      return "set_get: block " + std::to_string(i) + " is not too long";
+    blocks_[i].outcome.block_bytes = bytes;
+  }
+  if (response->unread() == nullptr) return {};
+  for (const std::uint32_t i : *response->unread()) {
+    if (!give_reason(i, Errc::kDiskFailed)) return "set_get: block " + std::to_string(i) + " is unread and was told of";
+  }
+  return {};
+}
+
+std::vector<std::span<const std::byte>> SetGetCall::unfinished_destinations() const {
+  std::vector<std::span<const std::byte>> ranges;
+  if (!region) return ranges;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (blocks_[i].is_told) continue;
+    const std::span<const std::byte> block = destination(i).first(room(i));
+    if (block.empty()) continue;
+    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == block.data()) {  // most often: one range
+      ranges.back() = {ranges.back().data(), ranges.back().size() + block.size()};
+    } else {
+      ranges.push_back(block);
+    }
+  }
+  return ranges;
+}
+
+}  // namespace
+
+Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes,
+                                    std::span<const std::span<std::byte>> blocks, SetGetOptions options) {
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;
+  const ClientShared::SpaceInfo& info = *impl.find_space(set);
+  if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
+  if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
+  for (const std::span<std::byte> block : blocks)
+    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
+  SetGetResult result;
+  result.blocks.resize(hashes.size());
+  if (hashes.empty()) co_return result;
+  const auto region = find_region(shared->memory, blocks);
+  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  if (region && region->is_device()) co_return error_code(Errc::kUnsupported);
+  SetGetPlan plan;
+  plan.blocks = blocks;
+  plan.space_id = info.id;
+  plan.block_bytes_max = info.record.block_bytes();
+  plan.verify = shared->config.verify;
+  plan.memory_only = options.memory_only;
+  plan.until = impl.deadline_after(options.deadline);
+
+  // Ask each owner for its part, all at once. What the calls point to is declared before them, and so outlives them.
+  const VerbInProgress verb(shared);
+  const RegionUse region_use(region);
+  const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
+  const std::vector<OwnedChain> parts = split_chain(impl.map, hashes);
+  CallGroup group(shared->executor, options.control);
+  std::vector<SetGetCall> calls(parts.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    SetGetCall& call = calls[i];
+    call.plan = &plan;
+    call.part = &parts[i];
+    call.space = static_cast<std::uint32_t>(set);
+    call.region = region;
+    for (std::size_t k = 0; k < parts[i].hashes.size(); ++k) call.data_bytes += blocks[parts[i].position(k)].size();
+    call.group = &group;
+    for (const Impl::LeasePart& lease : leases) {
+      if (lease.node != parts[i].node) continue;
+      call.session_wanted = lease.session.lock();
+      call.lease = lease.id;
+    }
+    impl.links[parts[i].node]->start(call, plan.until);
+  }
+  co_await wait_all(group);
+
+  for (const SetGetCall& call : calls) {
+    for (std::size_t i = 0; i < call.part->hashes.size(); ++i) {
+      SetGetBlock& block = result.blocks[call.part->position(i)] = call.outcome(i);
+      result.landed_count += block.has_landed;
+      result.corrupt_count += block.why == Errc::kCorruptBlock;
+      if (!result.why && block.why != Errc::kTooLarge) result.why = block.why;
+    }
+  }
+  co_return result;
+}
+
+}  // namespace kv

@@ -1,0 +1,246 @@
+// client/set_put.cc: the write of blocks that stand alone. As a put of a chain (put.cc): each owner is offered all that
+// it owns, answers which blocks it wants, and is sent those in batches. The answer says of each block what became of
+// it.
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "client/client_impl.h"
+
+namespace kv {
+namespace {
+
+// As put.cc has them.
+constexpr std::size_t kBatchBytes = 2 << 20;
+constexpr std::size_t kBatchBlocksMax = 4096;
+constexpr std::size_t kUnsentBytesMax = 8 << 20;
+constexpr std::size_t kOwnedBytesMax = 4 << 20;
+constexpr std::size_t kBytesPerTurn = 2 << 20;
+
+struct SetPutPlan {
+  std::span<const std::span<const std::byte>> blocks;  ///< By position in the caller's list.
+  NamespaceId space_id;
+  TimePoint until;
+};
+
+/// The part of a put that one node gets.
+///   1. Of the blocks that the node wants, the first sent_ were sent.
+///   2. The caller's bytes are borrowed by the writer only while the call is on a session: on_leave() takes them back.
+class SetPutCall final : public Call {
+ public:
+  SetPutCall() { type = FrameType::kSetPut; }
+  ~SetPutCall() override {  // only when the client is torn down is it not over
+    if (session() != nullptr) (void)session()->take_back(*this, SIZE_MAX);
+  }
+
+  const SetPutPlan* plan = nullptr;
+  const OwnedChain* part = nullptr;
+
+  bool has_batch() const { return session() != nullptr && sent_ < wanted_.size() && unsent_bytes_ < kUnsentBytesMax; }
+  std::size_t send_batch();  ///< Returns its bytes. Requires has_batch().
+
+  SetPutBlock outcome(std::size_t i) const { return i < results_.size() ? results_[i] : SetPutBlock::kRefused; }
+  error_code reason() const {  ///< Why some are refused.
+    if (error()) return error();
+    return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);
+  }
+
+ private:
+  error_code send(CallSession& session) override;
+  std::string on_more(CallSession& session, const FrameReader::Frame& frame) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+  void on_leave(CallSession& session) override;
+
+  std::span<const std::byte> block(std::size_t i) const { return plan->blocks[part->position(i)]; }
+
+  std::size_t asked_ = 0;
+  bool has_want_ = false;
+  std::vector<std::uint32_t> wanted_;  ///< Indices in the part.
+  std::size_t sent_ = 0;               ///< Of these.
+  std::size_t unsent_bytes_ = 0;       ///< That the writer borrows.
+  std::vector<SetPutBlock> results_;
+  error_code refused_why_;
+  std::vector<std::uint64_t> sums_;
+  std::vector<std::span<const std::byte>> payload_;
+};
+
+error_code SetPutCall::send(CallSession& session) {
+  const LinkTerms& terms = session.terms();
+  if (!terms.has_sets) return Errc::kUnsupported;
+  const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
+  const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, kTableOverheadBytes);
+  asked_ = std::min({part->hashes.size(), std::size_t{terms.chain_blocks_max}, room / per_block});
+  if (asked_ == 0) return Errc::kTooLarge;
+  has_want_ = false;
+  wanted_.clear();
+  results_.clear();
+  sent_ = 0;
+
+  auto& builder = session.shared().new_request();
+  const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked_);
+  std::uint32_t* length = nullptr;
+  const auto lengths = builder.CreateUninitializedVector(asked_, &length);
+  for (std::size_t i = 0; i < asked_; ++i) length[i] = static_cast<std::uint32_t>(block(i).size());
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
+  std::uint32_t handle = 0;
+  if (region) {
+    handle = session.region_handle(*region);
+    std::uint64_t* list = nullptr;
+    offsets = builder.CreateUninitializedVector(asked_, &list);
+    for (std::size_t i = 0; i < asked_; ++i) list[i] = offset_in(*region, block(i));
+  }
+  builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, handle, offsets,
+                                           time_left_us(plan->until, session.shared().clock),
+                                           region ? session.lanes_for(*region) : 0, space_check()));
+  session.send_frame(type, request_id(), builder);
+  return {};
+}
+
+std::string SetPutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
+  const auto* want = read_table<wire::SetPutWant>(frame.table);
+  if (want == nullptr || want->blocks() == nullptr || has_want_) return "set_put: not one want list";
+  has_want_ = true;
+  for (const std::uint32_t i : *want->blocks()) {
+    if (i >= asked_ || (!wanted_.empty() && i <= wanted_.back()))
+      return "set_put: wants block " + std::to_string(i) + " of " + std::to_string(asked_) + ", out of order";
+    wanted_.push_back(i);
+  }
+  group->event.set();
+  return {};
+}
+
+std::size_t SetPutCall::send_batch() {
+  KV_ASSERT(has_batch() && has_want_);
+  sums_.clear();
+  payload_.clear();
+  std::size_t bytes = 0, count = 0;
+  for (; sent_ + count < wanted_.size() && count < kBatchBlocksMax && (count == 0 || bytes < kBatchBytes); ++count) {
+    const std::uint32_t i = wanted_[sent_ + count];
+    const std::span<const std::byte> one = block(i);
+    sums_.resize(sums_.size() + stripe_count(one.size()));
+    block_checksums(set_checksum_seed(plan->space_id, part->hashes[i], one.size()), one,
+                    std::span(sums_).last(stripe_count(one.size())));
+    if (!region) payload_.push_back(one);
+    bytes += one.size();
+  }
+  sent_ += count;
+
+  auto& builder = session()->shared().new_request();
+  const auto sums = builder.CreateVector(sums_);
+  builder.Finish(wire::CreatePutData(builder, static_cast<std::uint32_t>(count), sums));
+  if (region) {
+    session()->send_frame(FrameType::kPutData, request_id(), builder);
+  } else {
+    unsent_bytes_ += bytes;
+    const auto sent = [this, bytes](bool) {
+      unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // 0 once the call has left the session
+      group->event.set();
+    };
+    session()->send_lent(FrameType::kPutData, *this, builder, payload_, sent);
+  }
+  session()->flush();
+  return bytes;
+}
+
+std::string SetPutCall::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::SetPutResponse>(frame.table);
+  if (response == nullptr || response->results() == nullptr) return "set_put: malformed";
+  session()->cut_lanes(response->broken_lanes());
+  if (response->results()->size() != asked_) {
+    return "set_put: " + std::to_string(response->results()->size()) + " results for " + std::to_string(asked_) +
+           " blocks";
+  }
+  if (response->refused_why() >= kErrcLocal) return "set_put: refused_why " + std::to_string(response->refused_why());
+  for (const std::uint8_t result : *response->results()) {
+    if (result > static_cast<std::uint8_t>(SetPutBlock::kConflict)) return "set_put: result " + std::to_string(result);
+    results_.push_back(static_cast<SetPutBlock>(result));
+  }
+  refused_why_ =
+      make_error_code(response->refused_why() != 0 ? static_cast<Errc>(response->refused_why()) : Errc::kOutOfMemory);
+  return {};
+}
+
+/// As a put's: the caller gets its memory back now, but a frame that has begun must be completed.
+void SetPutCall::on_leave(CallSession& session) {
+  wanted_.resize(sent_);
+  if (std::exchange(unsent_bytes_, 0) == 0) return;
+  if (!session.take_back(*this, kOwnedBytesMax)) session.give_up("a put ended in the middle of a large payload");
+}
+
+}  // namespace
+
+Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes,
+                                    std::span<const std::span<const std::byte>> blocks, SetPutOptions options) {
+  Impl& impl = *impl_;
+  const std::shared_ptr<ClientShared> shared = impl.shared;
+  if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;
+  const ClientShared::SpaceInfo& info = *impl.find_space(set);
+  if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
+  if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
+  for (const std::span<const std::byte> block : blocks) {
+    if (block.empty() || block.size() > info.record.block_bytes()) co_return error_code(Errc::kBadRequest);
+    if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
+  }
+  SetPutResult result;
+  result.blocks.resize(hashes.size(), SetPutBlock::kRefused);
+  if (hashes.empty()) co_return result;
+  const auto region = find_region(shared->memory, blocks);
+  if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
+  if (region && region->is_device()) co_return error_code(Errc::kUnsupported);
+  SetPutPlan plan;
+  plan.blocks = blocks;
+  plan.space_id = info.id;
+  plan.until = impl.deadline_after(options.deadline);
+
+  // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
+  const VerbInProgress verb(shared);
+  const RegionUse region_use(region);
+  const std::vector<OwnedChain> parts = split_chain(impl.map, hashes);
+  CallGroup group(shared->executor, options.control);
+  std::vector<SetPutCall> calls(parts.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    SetPutCall& call = calls[i];
+    call.plan = &plan;
+    call.part = &parts[i];
+    call.space = static_cast<std::uint32_t>(set);
+    call.region = region;
+    for (std::size_t k = 0; k < parts[i].hashes.size(); ++k) call.data_bytes += blocks[parts[i].position(k)].size();
+    call.group = &group;
+    impl.links[parts[i].node]->start(call, plan.until);
+  }
+
+  // Whoever wants blocks gets a batch in turn, and a batch at a time lets other calls on the executor have theirs.
+  std::size_t bytes_this_turn = 0;
+  while (!group.running.empty()) {
+    bool sent = false;
+    for (SetPutCall& call : calls) {
+      if (!call.has_batch()) continue;
+      bytes_this_turn += call.send_batch();
+      sent = true;
+    }
+    if (sent && bytes_this_turn < kBytesPerTurn) continue;
+    bytes_this_turn = 0;
+    if (sent) {
+      co_await asio::post(shared->executor, asio::use_awaitable);
+    } else {
+      group.event.reset();
+      co_await group.event.wait();
+    }
+  }
+
+  for (const SetPutCall& call : calls) {
+    for (std::size_t i = 0; i < call.part->hashes.size(); ++i) {
+      const SetPutBlock outcome = result.blocks[call.part->position(i)] = call.outcome(i);
+      result.stored += outcome == SetPutBlock::kStored;
+      result.already_stored += outcome == SetPutBlock::kAlreadyStored;
+      result.conflicts += outcome == SetPutBlock::kConflict;
+      result.refused += outcome == SetPutBlock::kRefused;
+      if (outcome == SetPutBlock::kRefused && !result.why) result.why = call.reason();
+    }
+  }
+  co_return result;
+}
+
+}  // namespace kv

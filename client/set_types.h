@@ -1,0 +1,77 @@
+// client/set_types.h: what the verbs for blocks that stand alone take and give (Client::match_set, get_set, put_set).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "base/result.h"
+#include "client/call_control.h"
+
+namespace kv {
+
+/// The lease of one match, over all nodes that took part. 0: none.
+enum class Lease : std::uint64_t {};
+
+enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
+
+struct SetMatchOptions {
+  std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
+  bool lease = false;                  ///< Keep what is in memory for the nodes' lease duration.
+  bool prefetch = false;               ///< Bring what lies on disk to memory, for a get to come.
+  CallControl control{};
+};
+/// Of n hashes, n elements each.
+struct SetMatchResult {
+  std::vector<Held> held;                  ///< Where the owner has the block.
+  std::vector<std::uint32_t> block_bytes;  ///< How long the block is; 0 if it is held nowhere.
+  std::size_t held_count = 0, disk_count = 0;
+  std::chrono::microseconds disk_time{0};  ///< About how long reading those on disk takes.
+  error_code why;                          ///< Why some could not be asked for, or there is no lease; none otherwise.
+  Lease lease{};
+};
+
+struct SetGetOptions {
+  std::chrono::microseconds deadline;  ///< From the call to the last verified byte. No default: choose.
+  Lease lease{};                       ///< Of a match_set before; ended by this get.
+  bool memory_only = false;            ///< Not what the nodes would have to read from disk.
+  CallControl control{};
+};
+/// What became of one block. It landed, and was verified, iff `has_landed`: then its destination begins with its
+/// `block_bytes` bytes, and what follows them there is as it was. Else the destination is unspecified.
+struct SetGetBlock {
+  std::size_t block_bytes = 0;  ///< 0: not known. Of a block that is too long for its destination, what it needs.
+  bool has_landed = false;
+  error_code
+      why;  ///< Why not: none for a plain miss; kTooLarge, timed_out, kUnavailable, kCorruptBlock, kDiskFailed, ...
+};
+struct SetGetResult {
+  std::vector<SetGetBlock> blocks;  ///< One for each hash.
+  std::size_t landed_count = 0;
+  std::size_t corrupt_count = 0;  ///< Blocks whose checksum failed here.
+  error_code why;                 ///< The first of the blocks' that is not kTooLarge.
+};
+
+struct SetPutOptions {
+  std::chrono::microseconds deadline;  ///< From the call to the last commit. No default: choose.
+  CallControl control{};
+};
+enum class SetPutBlock : std::uint8_t {
+  kRefused,  ///< Not stored; SetPutResult::why says why.
+  kStored,
+  kAlreadyStored,  ///< Under this name a block is stored already, and stays as it is.
+  kConflict,       ///< The same, and it has other bytes or another length.
+};
+struct SetPutResult {
+  std::vector<SetPutBlock> blocks;                                         ///< One for each hash.
+  std::size_t stored = 0, already_stored = 0, conflicts = 0, refused = 0;  ///< Sum: hashes.size().
+  error_code why;                                                          ///< Why some were refused.
+};
+
+// So `{...}` is safe inside co_await.
+static_assert(std::is_trivially_destructible_v<SetMatchOptions> && std::is_trivially_destructible_v<SetGetOptions> &&
+              std::is_trivially_destructible_v<SetPutOptions>);
+
+}  // namespace kv

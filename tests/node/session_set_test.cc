@@ -1,0 +1,377 @@
+// Blocks that stand alone, as a session serves them: what is refused and how, each block's own length and result,
+// windows, deadlines, disk.
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/node/node_world.h"
+#include "tests/sim/sim_spill.h"
+
+namespace kv {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+NamespaceRecord set_record(std::size_t length_max) {
+  return NamespaceRecord::from_fields(
+             {{"model", "m"}, {"kind", "set"}, {"block_bytes_max", std::to_string(length_max)}})
+      .value();
+}
+
+class SessionSetTest : public NodeTest {
+ protected:
+  using Lengths = std::vector<std::uint32_t>;
+
+  SessionSetTest() { start(32, 0, kStripeBytes); }  // slots of all lengths fit granules of a stripe
+
+  std::unique_ptr<RawClient> greet_set() {
+    auto client = connect();
+    EXPECT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error());
+    space = open(*client, set);
+    return client;
+  }
+  std::uint64_t set_check() const { return namespace_check(set.id()); }
+  Bytes bytes_of(const BlockHash& hash, std::size_t length) const {
+    Bytes bytes = block(hash);
+    bytes.resize(length);
+    return bytes;
+  }
+  std::vector<std::uint64_t> sums_of(const BlockHash& hash, std::size_t length) const {
+    std::vector<std::uint64_t> sums(stripe_count(length));
+    block_checksums(set_checksum_seed(set.id(), hash, length), bytes_of(hash, length), sums);
+    return sums;
+  }
+  auto set_match(std::span<const BlockHash> hashes, bool lease = false) {
+    return [=, this, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
+      return wire::CreateSetMatchRequestDirect(b, space, &all, lease, false, set_check());
+    };
+  }
+  auto set_get(std::span<const BlockHash> hashes, Lengths rooms, std::uint32_t region = 0,
+               std::vector<std::uint64_t> offsets = {}, std::uint64_t deadline_us = 0) {
+    return [=, this, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
+      return wire::CreateSetGetRequestDirect(b, space, &all, 0, region, &offsets, &rooms, 2, deadline_us, 0,
+                                             set_check());
+    };
+  }
+  auto set_put(std::span<const BlockHash> hashes, Lengths lengths, std::uint32_t region = 0,
+               std::vector<std::uint64_t> offsets = {}) {
+    return [=, this, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
+      return wire::CreateSetPutRequestDirect(b, space, &all, &lengths, region, &offsets, 0, 0, set_check());
+    };
+  }
+  /// Puts the blocks inline; the result of each.
+  std::vector<int> put_blocks(RawClient& client, std::span<const BlockHash> hashes, const Lengths& lengths) {
+    Answer answer = client.ask(FrameType::kSetPut, 100, set_put(hashes, lengths));
+    if (!answer.is_last()) {
+      Bytes payload;
+      std::vector<std::uint64_t> all;
+      const auto& wanted = *answer.as<wire::SetPutWant>().blocks();
+      for (const std::uint32_t i : wanted) {
+        const Bytes one = bytes_of(hashes[i], lengths[i]);
+        payload.insert(payload.end(), one.begin(), one.end());
+        for (const std::uint64_t sum : sums_of(hashes[i], lengths[i])) all.push_back(sum);
+      }
+      answer = client.ask(FrameType::kPutData, 100, put_data(wanted.size(), all), payload);
+    }
+    if (answer.is_error()) throw std::runtime_error(answer.message());
+    const auto& results = *answer.as<wire::SetPutResponse>().results();
+    return {results.begin(), results.end()};
+  }
+  struct GotSet {
+    std::map<std::uint32_t, Bytes> blocks;  ///< By index.
+    Lengths too_long, unread;
+    std::size_t parts = 0;
+  };
+  GotSet get_blocks(RawClient& client, std::span<const BlockHash> hashes, const Lengths& rooms,
+                    std::uint64_t deadline_us = 0) {
+    GotSet got;
+    client.send(FrameType::kSetGet, 101, set_get(hashes, rooms, 0, {}, deadline_us));
+    for (;; ++got.parts) {
+      const Answer answer = client.answer();
+      if (answer.is_error()) throw std::runtime_error(answer.message());
+      if (answer.is_last()) {
+        const auto& last = answer.as<wire::SetGetResponse>();
+        EXPECT_EQ(last.block_count(), got.blocks.size());
+        got.too_long.assign(last.too_long()->begin(), last.too_long()->end());
+        got.unread.assign(last.unread()->begin(), last.unread()->end());
+        return got;
+      }
+      const auto& part = answer.as<wire::SetGetPart>();
+      std::size_t at = 0;
+      flatbuffers::uoffset_t sum = 0;
+      for (flatbuffers::uoffset_t k = 0; k < part.blocks()->size(); ++k) {
+        const std::uint32_t i = part.blocks()->Get(k), length = part.block_bytes()->Get(k);
+        EXPECT_LE(length, rooms[i]);
+        const auto begin = answer.payload.begin() + static_cast<std::ptrdiff_t>(at);
+        EXPECT_TRUE(got.blocks.emplace(i, Bytes(begin, begin + length)).second) << "told of twice";
+        for (const std::uint64_t each : sums_of(hashes[i], length)) EXPECT_EQ(part.checksums()->Get(sum++), each);
+        at += length;
+      }
+      EXPECT_EQ(at, answer.payload.size());
+      EXPECT_EQ(sum, part.checksums()->size());
+    }
+  }
+  void expect_refused(const Answer& answer, Errc code, const std::string& text) {
+    EXPECT_TRUE(answer.is_error());
+    EXPECT_EQ(answer.error(), code);
+    EXPECT_THAT(answer.message(), HasSubstr(text));
+  }
+
+  NamespaceRecord set = set_record(196'608);
+};
+
+TEST_F(SessionSetTest, HelloSaysThatTheNodeKnowsSetsAndNotInVersionOne) {
+  for (const std::uint8_t version : {std::uint8_t{1}, std::uint8_t{2}}) {
+    const auto client = connect();
+    const Answer hello = client->ask(FrameType::kHello, 1, hello_request(1, version));
+    EXPECT_EQ(hello.as<wire::HelloResponse>().features() & kFeatureSets, version == 1 ? 0 : kFeatureSets);
+  }
+}
+
+TEST_F(SessionSetTest, AClientOfVersionOneIsToldWhyItCannotOpenASet) {
+  const auto client = greet(1);
+  expect_refused(client->ask(FrameType::kOpen, 2, open_request(set)), Errc::kUnsupported, "version 2");
+  EXPECT_FALSE(client->ask(FrameType::kPing, 3, ping()).is_error());
+}
+
+TEST_F(SessionSetTest, VerbsOfTheOtherKindAreRefusedByName) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 2);
+  const std::uint32_t of_set = space;
+  const std::uint32_t of_chain = open(*client, record);
+  for (const auto type : {FrameType::kMatch, FrameType::kGet, FrameType::kPut}) {
+    space = of_set;
+    const auto ask = [&](auto build) { return client->ask(type, 9, build); };
+    const auto named = [&](const char* text, const Answer& answer) {
+      expect_refused(answer, Errc::kUnsupported, text);
+    };
+    const auto check_of_set = [&](auto create) {
+      return [=, this, all = wire_hashes(hashes)](FlatBufferBuilder& b) { return create(b, all, set_check()); };
+    };
+    if (type == FrameType::kMatch) {
+      named("a set: ask with set_match", ask(check_of_set([=](auto& b, const auto& all, std::uint64_t check) {
+              return wire::CreateMatchRequestDirect(b, of_set, &all, nullptr, false, false, check);
+            })));
+    } else if (type == FrameType::kGet) {
+      named("a set: ask with", ask(check_of_set([=](auto& b, const auto& all, std::uint64_t check) {
+              return wire::CreateGetRequestDirect(b, of_set, &all, 0, 0, nullptr, nullptr, 2, 0, 0, check);
+            })));
+    } else {
+      named("a set: ask with", ask(check_of_set([=](auto& b, const auto& all, std::uint64_t check) {
+              return wire::CreatePutRequestDirect(b, of_set, &all, nullptr, nullptr, 0, nullptr, 0, 0, check);
+            })));
+    }
+  }
+  const auto all = wire_hashes(hashes);
+  const Lengths lengths = {1, 1};
+  expect_refused(client->ask(FrameType::kSetMatch, 9,
+                             [&](FlatBufferBuilder& b) {
+                               return wire::CreateSetMatchRequestDirect(b, of_chain, &all, false, false, check());
+                             }),
+                 Errc::kUnsupported, "a chain: ask with match");
+  expect_refused(client->ask(FrameType::kSetPut, 9,
+                             [&](FlatBufferBuilder& b) {
+                               return wire::CreateSetPutRequestDirect(b, of_chain, &all, &lengths, 0, nullptr, 0, 0,
+                                                                      check());
+                             }),
+                 Errc::kUnsupported, "a chain");
+}
+
+TEST_F(SessionSetTest, ListsThatDoNotFitAreRefusedByName) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 2);
+  expect_refused(client->ask(FrameType::kSetPut, 9, set_put(hashes, {1})), Errc::kBadRequest, "block_bytes: 1");
+  expect_refused(client->ask(FrameType::kSetPut, 9, set_put(hashes, {1, 0})), Errc::kBadRequest, "block_bytes: 0");
+  expect_refused(client->ask(FrameType::kSetPut, 9, set_put(hashes, {1, 196'609})), Errc::kBadRequest, "196609");
+  expect_refused(client->ask(FrameType::kSetPut, 9, set_put({}, {})), Errc::kBadRequest, "hashes: 0");
+  expect_refused(client->ask(FrameType::kSetGet, 9, set_get(hashes, {1})), Errc::kBadRequest, "rooms: 1");
+  const auto many = chain(1, 1001);
+  expect_refused(client->ask(FrameType::kSetGet, 9, set_get(many, Lengths(1001, 1))), Errc::kTooLarge, "1001");
+  expect_refused(client->ask(FrameType::kSetMatch, 9, set_match(many)), Errc::kTooLarge, "1001");
+  expect_refused(client->ask(FrameType::kSetPut, 9, set_put(many, Lengths(1001, 1))), Errc::kTooLarge, "1001");
+}
+
+TEST_F(SessionSetTest, EachBlockHasItsOwnLengthAndResult) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 5);
+  const Lengths lengths = {1, 65536, 65537, 196'608, 77};
+  EXPECT_THAT(put_blocks(*client, std::span(hashes).first(3), {1, 65536, 65537}), ElementsAre(1, 1, 1));
+  EXPECT_THAT(put_blocks(*client, hashes, lengths), ElementsAre(2, 2, 2, 1, 1));
+  const Answer match = client->ask(FrameType::kSetMatch, 9, set_match(hashes));
+  const auto& found = match.as<wire::SetMatchResponse>();
+  EXPECT_EQ(found.held()->Get(0), 0x1F);
+  EXPECT_EQ(found.on_disk(), nullptr);
+  EXPECT_TRUE(std::ranges::equal(*found.block_bytes(), lengths));
+  const std::vector<BlockHash> asked = {hashes[3], chain(2, 1)[0], hashes[0], hashes[4]};
+  const GotSet got = get_blocks(*client, asked, {196'608, 100, 1, 76});
+  ASSERT_EQ(got.blocks.size(), 2u);
+  EXPECT_EQ(got.blocks.at(0), bytes_of(asked[0], 196'608));
+  EXPECT_EQ(got.blocks.at(2), bytes_of(asked[2], 1));
+  EXPECT_THAT(got.too_long, ElementsAre(3u));
+}
+
+TEST_F(SessionSetTest, ABlockThatDoesNotMatchItsChecksumsOrItsLengthIsNeverStored) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 1);
+  for (const bool other_length : {false, true}) {
+    ASSERT_FALSE(client->ask(FrameType::kSetPut, 100, set_put(hashes, {65536})).is_last());
+    Bytes payload = bytes_of(hashes[0], 65536);
+    auto all = sums_of(hashes[0], 65536);
+    if (other_length) {
+      all = {sums_of(hashes[0], 131072)[0]};  // right of the same stripe, in a longer block
+    } else {
+      payload[5] ^= std::byte{1};
+    }
+    expect_refused(client->ask(FrameType::kPutData, 100, put_data(1, all), payload), Errc::kCorruptBlock, "block 0");
+  }
+  EXPECT_EQ(client->ask(FrameType::kSetMatch, 9, set_match(hashes)).as<wire::SetMatchResponse>().held()->Get(0), 0);
+}
+
+TEST_F(SessionSetTest, BlocksGoThroughARegionAtTheirOwnOffsets) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 3);
+  const Lengths lengths = {100, 70'000, 4096};
+  const std::vector<std::uint64_t> offsets = {196'608, 5, 100'000};
+  const auto memory = SharedMemory::create(1 << 20).value();
+  for (std::size_t i = 0; i < 3; ++i)
+    std::ranges::copy(bytes_of(hashes[i], lengths[i]),
+                      memory->bytes().begin() + static_cast<std::ptrdiff_t>(offsets[i]));
+  const std::uint32_t region = lend(*client, *memory);
+  ASSERT_FALSE(client->ask(FrameType::kSetPut, 100, set_put(hashes, lengths, region, offsets)).is_last());
+  std::vector<std::uint64_t> all;
+  for (std::size_t i = 0; i < 3; ++i)
+    for (const std::uint64_t sum : sums_of(hashes[i], lengths[i])) all.push_back(sum);
+  const Answer stored = client->ask(FrameType::kPutData, 100, put_data(3, all));
+  ASSERT_FALSE(stored.is_error()) << stored.message();
+
+  std::ranges::fill(memory->bytes(), std::byte{0xEE});
+  client->send(FrameType::kSetGet, 101, set_get(hashes, {200, 70'000, 4096}, region, offsets));
+  while (!client->answer().is_last()) {
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto landed = memory->bytes().subspan(offsets[i], lengths[i]);
+    EXPECT_TRUE(std::ranges::equal(landed, bytes_of(hashes[i], lengths[i])));
+    EXPECT_EQ(memory->bytes()[offsets[i] + lengths[i]], std::byte{0xEE}) << "not a byte behind the block";
+  }
+  expect_refused(client->ask(FrameType::kSetGet, 9, set_get(hashes, {1, 1, 2}, region, {0, 0, (1 << 20) - 1})),
+                 Errc::kNoRegion, "past the region's end");
+}
+
+TEST_F(SessionSetTest, ALongAnswerIsPinnedAndSentInWindows) {
+  node->limits.inline_window_bytes = 150'000;
+  node->limits.inline_frame_bytes = 100'000;
+  node->limits.inline_ahead_bytes = 120'000;
+  const auto client = greet_set();
+  const auto hashes = chain(1, 20);
+  EXPECT_EQ(put_blocks(*client, hashes, Lengths(20, 90'000)), std::vector<int>(20, 1));
+  const GotSet got = get_blocks(*client, hashes, Lengths(20, 196'608));
+  ASSERT_EQ(got.blocks.size(), 20u);
+  EXPECT_GE(got.parts, 20u);
+  for (const auto& [i, bytes] : got.blocks) EXPECT_EQ(bytes, bytes_of(hashes[i], 90'000));
+}
+
+/// Whoever does not read keeps no more than a window, and what it keeps is let go with its session.
+TEST_F(SessionSetTest, ASlowReaderPinsAWindowAndACancelEndsIt) {
+  node->limits.inline_window_bytes = 196'608;
+  node->limits.inline_frame_bytes = 100'000;
+  node->limits.inline_ahead_bytes = 100'000;
+  const auto filler = greet_set();
+  const auto hashes = chain(1, 30);
+  put_blocks(*filler, hashes, Lengths(30, 100'000));
+  const auto mute = connect();  // asks, and reads nothing
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kHello, 1, hello_request())));
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kOpen, 2, open_request(set))));
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kSetGet, 9, set_get(hashes, Lengths(30, 196'608)))));
+  world.run_for(1s);
+  EXPECT_GT(stats().pinned_count, 0u);
+  EXPECT_LE(stats().pinned_count, 6u);
+  ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kCancel, 12, cancel(9))));
+  for (;;) {
+    const Answer answer = mute->answer();
+    if (!answer.is_last() || answer.header.request_id != 9) continue;
+    EXPECT_EQ(answer.error(), Errc::kCancelled);
+    break;
+  }
+  world.run_for(1s);
+  EXPECT_EQ(stats().pinned_count, 0u);
+}
+
+TEST_F(SessionSetTest, EachNamedBlockIsDroppedAndCounted) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 300);  // more than one lock's worth
+  put_blocks(*client, hashes, Lengths(300, 50));
+  const auto drop = [&](std::span<const BlockHash> which) {
+    return [=, this, all = wire_hashes(which)](FlatBufferBuilder& b) {
+      return wire::CreatePrefixRequestDirect(b, space, &all, set_check());
+    };
+  };
+  const Answer most = client->ask(FrameType::kDrop, 9, drop(std::span(hashes).subspan(10)));
+  ASSERT_FALSE(most.is_error()) << most.message();
+  EXPECT_EQ(most.as<wire::CountResponse>().count(), 290u);
+  EXPECT_EQ(client->ask(FrameType::kDrop, 9, drop({})).as<wire::CountResponse>().count(), 10u);
+  expect_refused(client->ask(FrameType::kDrop, 9, drop(chain(1, 1001))), Errc::kTooLarge, "1001");
+}
+
+class SessionSetDiskTest : public SessionSetTest {
+ protected:
+  SessionSetDiskTest() {
+    start(8, /*disk_bytes=*/1024 * kBlockBytes, kStripeBytes);
+    spill = std::make_unique<sim::SimSpill>(*store, disk, world.clock, world.io.get_executor(), sim::DiskFaults{}, 1);
+    node->spill = spill.get();
+    client = greet_set();
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      put_blocks(*client, std::span(hashes).subspan(i, 1), {length(i)});
+      spill->notify();
+      world.run_for(100ms);
+    }
+  }
+  void TearDown() override {
+    client.reset();
+    NodeTest::TearDown();
+    spill->die();
+  }
+  static std::uint32_t length(std::size_t i) { return static_cast<std::uint32_t>(70'000 + i * 997); }
+  Lengths rooms() const { return Lengths(hashes.size(), 196'608); }
+
+  MemoryDisk disk;
+  std::unique_ptr<sim::SimSpill> spill;
+  std::unique_ptr<RawClient> client;
+  const std::vector<BlockHash> hashes = chain(1, 24);
+};
+
+TEST_F(SessionSetDiskTest, BlocksOnDiskComeInTheSameAnswer) {
+  const Answer match = client->ask(FrameType::kSetMatch, 9, set_match(hashes));
+  const auto& found = match.as<wire::SetMatchResponse>();
+  ASSERT_NE(found.on_disk(), nullptr);
+  EXPECT_EQ(found.block_bytes()->size(), hashes.size());
+  EXPECT_GT(found.disk_us(), 0u);
+  const GotSet got = get_blocks(*client, hashes, rooms());
+  ASSERT_EQ(got.blocks.size(), hashes.size());
+  for (const auto& [i, bytes] : got.blocks) EXPECT_EQ(bytes, bytes_of(hashes[i], length(i)));
+  const GotSet again = get_blocks(*client, hashes, rooms());  // some go back to memory with this read
+  EXPECT_EQ(again.blocks.size(), hashes.size());
+  EXPECT_EQ(put_blocks(*client, hashes, Lengths(24, 1)), std::vector<int>(24, 2)) << "a name on disk is held";
+}
+
+TEST_F(SessionSetDiskTest, BlocksThatTheDiskDoesNotGiveAreNamedAndTheOthersCome) {
+  spill->set_faults({.failure_probability = 1});
+  const GotSet got = get_blocks(*client, hashes, rooms());
+  EXPECT_GT(got.blocks.size(), 0u);
+  EXPECT_GT(got.unread.size(), 0u);
+  EXPECT_EQ(got.blocks.size() + got.unread.size(), hashes.size());
+  for (const std::uint32_t i : got.unread) EXPECT_FALSE(got.blocks.contains(i));
+  spill->set_faults({});
+}
+
+TEST_F(SessionSetDiskTest, AtTheDeadlineTheRestIsUnread) {
+  spill->set_faults({.delay_max = 10s});
+  const GotSet got = get_blocks(*client, hashes, rooms(), /*deadline_us=*/1000);
+  EXPECT_GT(got.unread.size(), 0u);
+  EXPECT_EQ(got.blocks.size() + got.unread.size(), hashes.size());
+  spill->set_faults({});
+  world.run_for(20s);
+}
+
+}  // namespace
+}  // namespace kv
