@@ -1,0 +1,162 @@
+// client/python/src/io_client.h: the C++ client with a thread to run it on, for calls that somebody else waits for.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "client/client.h"
+
+namespace kv::python {
+
+/// Tells which calls have ended, by a number of the caller's for each, and wakes an event loop by an eventfd.
+/// Thread safety: all. One write to the eventfd stands for all that ended since the last drain().
+class ReadyQueue {
+ public:
+  ReadyQueue();  ///< Throws Failure if there is no eventfd.
+  ~ReadyQueue();
+  ReadyQueue(const ReadyQueue&) = delete;
+  ReadyQueue& operator=(const ReadyQueue&) = delete;
+
+  int fd() const { return fd_; }
+  void push(std::uint64_t id);
+  std::vector<std::uint64_t> drain();
+
+ private:
+  int fd_;
+  std::mutex mutex_;
+  std::vector<std::uint64_t> ids_;
+};
+
+/// What one call came to. `none`: its answer is its error alone.
+using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
+                             std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
+                             std::span<std::byte>, bool, std::vector<bool>>;
+
+/// One call on its way, shared by its caller and the I/O thread.
+///   1. Ends once: error and outcome are written before is_done() is true, and never after.
+///   2. The arguments live here, so that they live until the call has ended, whoever has lost interest by then.
+/// Thread safety: all, but the arguments are the caller's until the call has started.
+class Call {
+ public:
+  // Arguments; each call uses some.
+  std::vector<BlockHash> hashes;
+  std::vector<std::span<std::byte>> blocks;
+  std::vector<std::span<const std::byte>> sources;
+  std::vector<std::uint32_t> token_ids;
+  std::vector<ExtraDigest> extras;
+  std::vector<std::uint64_t> segment_ends;
+
+  bool is_done() const { return is_done_.load(std::memory_order_acquire); }
+  /// Waits at most `time`; whether the call has ended.
+  bool wait(std::chrono::nanoseconds time);
+  /// The same until segment `count` has landed, or the call has ended: how many segments have landed.
+  std::size_t wait_segments(std::size_t count, std::chrono::nanoseconds time);
+  /// Blocks that have each segment landed so far.
+  std::vector<std::size_t> segments() const;
+  /// Has `queue` told of the end, under `id`; with segments, of each of these too. False if the call has ended already.
+  bool tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id);
+
+  const error_code& error() const { return error_; }   ///< Requires is_done().
+  const Outcome& outcome() const { return outcome_; }  ///< Requires is_done() without an error.
+
+  void end(error_code error, Outcome outcome);  ///< On the I/O thread, or where the call could not start.
+  void land_segment(std::size_t block_count);   ///< On the I/O thread.
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> is_done_{false};
+  error_code error_;
+  Outcome outcome_;
+  std::vector<std::size_t> segments_;
+  std::shared_ptr<ReadyQueue> queue_;
+  std::uint64_t id_ = 0;
+};
+using CallPtr = std::shared_ptr<Call>;
+
+/// The client on a thread of its own. As BlockingClient, but a call is started and its end told.
+///   1. Every started call ends: by its answer, or with kUnavailable when the thread ends on an exception.
+///   2. After fork() the child touches nothing of it: every call ends with kForked at once.
+/// Thread safety: all calls from any thread; no call needs or takes Python's GIL.
+class IoClient {
+ public:
+  explicit IoClient(ClientConfig config, std::chrono::microseconds busy_poll);  ///< Throws as Client's constructor.
+  ~IoClient();  ///< Waits for the calls in flight, which end by their deadlines; not after abandon(), nor in a child.
+  IoClient(const IoClient&) = delete;
+  IoClient& operator=(const IoClient&) = delete;
+
+  /// Starts `make(client)`, an Async<T>, whose answer ends `call`.
+  template <class T, class Make>
+  void start(const CallPtr& call, Make make);
+  /// Runs a plain function of the client on its thread and ends `call` with what it returns.
+  template <class Function>
+  void run(const CallPtr& call, Function function);
+
+  std::size_t call_count() const { return call_count_.load(std::memory_order_acquire); }
+  bool is_forked() const;
+  bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
+  error_code why_not() const;
+  /// For the end of the process with calls in flight: stops the thread where it stands and leaves all else as it is.
+  void abandon();
+
+ private:
+  void run_thread();
+  bool enter(const CallPtr& call);
+  void leave(const CallPtr& call, error_code error, Outcome outcome);
+
+  const std::uint32_t generation_;
+  std::chrono::microseconds busy_poll_;
+  std::mutex mutex_;
+  std::unordered_set<CallPtr> calls_;
+  std::atomic<std::size_t> call_count_{0};
+  std::atomic<bool> is_disabled_{false}, is_abandoned_{false};
+  std::unique_ptr<asio::io_context> io_ = std::make_unique<asio::io_context>(1);
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{io_->get_executor()};
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<std::thread> thread_;
+};
+
+template <class T, class Make>
+void IoClient::start(const CallPtr& call, Make make) {
+  if (!enter(call)) return;
+  asio::post(*io_, [this, call, make = std::move(make)] {
+    asio::co_spawn(*io_, make(*client_), [this, call](std::exception_ptr exception, Result<T> result) {
+      if (exception) std::rethrow_exception(exception);
+      if constexpr (std::is_void_v<T>) {
+        leave(call, result ? error_code() : result.error(), std::monostate());
+      } else {
+        if (result) {
+          leave(call, {}, std::move(*result));
+        } else {
+          leave(call, result.error(), std::monostate());
+        }
+      }
+    });
+  });
+}
+
+template <class Function>
+void IoClient::run(const CallPtr& call, Function function) {
+  if (!enter(call)) return;
+  asio::post(*io_, [this, call, function = std::move(function)]() mutable {
+    auto [error, outcome] = function(*client_);
+    leave(call, error, std::move(outcome));
+  });
+}
+
+}  // namespace kv::python
