@@ -12,7 +12,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(headings), *(list(row) for row in rows)]
     count = max(len(line) for line in lines)
     for line in lines:
-        line += [""] * (count - len(line))
+        line.extend([""] * (count - len(line)))
     widths = [max(len(line[i]) for line in lines) for i in range(count)]
     is_number = [all(re.match(r"[-\d]|$", line[i]) for line in lines[1:]) for i in range(count)]
     cells = (
