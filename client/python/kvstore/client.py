@@ -66,6 +66,8 @@ class Client:
 
     ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster; by default ``KVSTORE_ENDPOINTS``.
     ``deadline``: seconds, of every call that names none. A dead or slow node costs that much and no more.
+    ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
+    such a node owns is answered at once, with Unavailable as the reason.
 
     All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls
     raise Forked, and the child makes one of its own.
@@ -86,12 +88,14 @@ class Client:
         rdma_lanes: int = 0,
         verify: bool = True,
         busy_poll: Seconds = 0.0,
+        wait_while_away: bool = False,
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
         if isinstance(nodes, (str, Node)):
             nodes = [nodes]
         self.deadline = _seconds(deadline)
+        self._at_once = not wait_while_away
         self._native = _kvstore.Client(
             nodes=[each if isinstance(each, str) else tuple(each) for each in nodes],
             identity=identity,
@@ -173,15 +177,11 @@ class Client:
     def is_closed(self) -> bool:
         return self._native.is_closed
 
-    def close(self, *, timeout: Seconds | None = None) -> None:
-        """Waits for the calls in flight, which end by their deadlines, and closes the connections. Memory of
-        :meth:`allocate` lives as long as anything refers to it, and keeps the connections until then. After
-        ``timeout`` seconds raises TimedOut, and the client stays open.
+    def close(self) -> None:
+        """Cancels the calls in flight and closes the connections. Memory of :meth:`allocate` lives as long as anything
+        refers to it.
         """
-        if not self._native.close(-1 if timeout is None else _seconds(timeout)):
-            from .errors import TimedOut
-
-            raise TimedOut("calls are still in flight")
+        self._native.close()
 
     def __enter__(self) -> Client:
         return self
@@ -239,9 +239,10 @@ class Space:
         prefetch: bool,
         token_ids: Numbers | None,
         extras: Any,
+        at_once: bool,
     ) -> _kvstore.Call:
         time = self._client.deadline if deadline is None else _seconds(deadline)
-        return self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras)
+        return self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, at_once)
 
     def match(
         self,
@@ -257,7 +258,7 @@ class Space:
         it as a context manager). ``prefetch``: bring what lies on disk to memory, for a get to come. ``token_ids``, of
         the blocks and of up to one more, ask for a partial block too.
         """
-        return cast(MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras).result(-1))
+        return cast(MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, False).result(-1))
 
     def submit_match(
         self,
@@ -270,7 +271,7 @@ class Space:
         extras: npt.NDArray[np.uint8] | None = None,
     ) -> Future[MatchResult]:
         """As :meth:`match`, without waiting."""
-        return Future(self._match(hashes, deadline, lease, prefetch, token_ids, extras))
+        return Future(self._match(hashes, deadline, lease, prefetch, token_ids, extras, self._client._at_once))
 
     def lease(self, hashes: Hashes, *, deadline: Seconds | None = None, prefetch: bool = False) -> Lease:
         """A match whose blocks stay cached until the ``with`` block ends, or the lease's own time."""
@@ -285,11 +286,14 @@ class Space:
         lease: Lease | int,
         segment_ends: Sequence[int],
         memory_only: bool,
+        at_once: bool,
     ) -> _kvstore.Call:
         time = self._client.deadline if deadline is None else _seconds(deadline)
         number = lease if isinstance(lease, int) else lease.id
         ends = [int(end) for end in segment_ends]
-        return self._native.get(self._id, self._block_bytes, hashes, blocks, rows, time, number, ends, memory_only)
+        return self._native.get(
+            self._id, self._block_bytes, hashes, blocks, rows, time, number, ends, memory_only, at_once
+        )
 
     def get(
         self,
@@ -307,7 +311,7 @@ class Space:
         ``rows``, block i goes to row ``rows[i]`` of the array: a pool's free rows, say. Read-only, strided (but for the
         first axis) and device memory is refused by name. ``lease``: of a match before; this get ends it.
         """
-        call = self._get(hashes, blocks, rows, deadline, lease, (), memory_only)
+        call = self._get(hashes, blocks, rows, deadline, lease, (), memory_only, False)
         return cast(GetResult, call.result(-1))
 
     def submit_get(
@@ -325,7 +329,8 @@ class Space:
         ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's ``segments``
         grow as they land.
         """
-        return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only))
+        at_once = self._client._at_once
+        return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only, at_once))
 
     def _put(
         self,
@@ -335,9 +340,10 @@ class Space:
         deadline: Seconds | None,
         token_ids: Numbers | None,
         extras: Any,
+        at_once: bool,
     ) -> _kvstore.Call:
         time = self._client.deadline if deadline is None else _seconds(deadline)
-        return self._native.put(self._id, self._block_bytes, hashes, blocks, rows, time, token_ids, extras)
+        return self._native.put(self._id, self._block_bytes, hashes, blocks, rows, time, token_ids, extras, at_once)
 
     def put(
         self,
@@ -352,7 +358,7 @@ class Space:
         """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only what it lacks. ``blocks`` and
         ``rows`` as in :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
         """
-        return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras).result(-1))
+        return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras, False).result(-1))
 
     def submit_put(
         self,
@@ -365,50 +371,50 @@ class Space:
         extras: npt.NDArray[np.uint8] | None = None,
     ) -> Future[PutResult]:
         """As :meth:`put`, without waiting. The memory must not change until the future is done."""
-        return Future(self._put(hashes, blocks, rows, deadline, token_ids, extras))
+        return Future(self._put(hashes, blocks, rows, deadline, token_ids, extras, self._client._at_once))
 
     def touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
         """Marks the prefix as used. How many blocks, over all nodes."""
-        return cast(int, self._native.touch(self._id, hashes, self._client._deadline(deadline)).result(-1))
+        return cast(int, self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1))
 
     def submit_touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """As :meth:`touch`, without waiting."""
-        return Future(self._native.touch(self._id, hashes, self._client._deadline(deadline)))
+        return Future(self._native.touch(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
 
     def pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
         """Keeps the prefix from being evicted until :meth:`unpin`. How many blocks."""
-        return cast(int, self._native.pin(self._id, hashes, self._client._deadline(deadline)).result(-1))
+        return cast(int, self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
 
     def submit_pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """As :meth:`pin`, without waiting."""
-        return Future(self._native.pin(self._id, hashes, self._client._deadline(deadline)))
+        return Future(self._native.pin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
 
     def unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
         """Ends :meth:`pin`. How many blocks."""
-        return cast(int, self._native.unpin(self._id, hashes, self._client._deadline(deadline)).result(-1))
+        return cast(int, self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
 
     def submit_unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """As :meth:`unpin`, without waiting."""
-        return Future(self._native.unpin(self._id, hashes, self._client._deadline(deadline)))
+        return Future(self._native.unpin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
 
     def drop(
         self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
     ) -> DropResult:
         """Drops the chain's last block and all below it; with ``everything`` and no hashes the whole namespace."""
-        return cast(DropResult, self._drop(hashes, everything, deadline).result(-1))
+        return cast(DropResult, self._drop(hashes, everything, deadline, False).result(-1))
 
     def submit_drop(
         self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
     ) -> Future[DropResult]:
         """As :meth:`drop`, without waiting."""
-        return Future(self._drop(hashes, everything, deadline))
+        return Future(self._drop(hashes, everything, deadline, self._client._at_once))
 
-    def _drop(self, hashes: Hashes | None, everything: bool, deadline: Seconds | None) -> _kvstore.Call:
+    def _drop(self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool) -> _kvstore.Call:
         given: Hashes = [] if hashes is None else hashes
         # An empty chain means the whole namespace; that must not happen because a prompt was short.
         if (len(given) == 0) != everything:
             raise BadRequest("hashes: name some, or everything=True for the whole namespace")
-        return self._native.drop(self._id, given, self._client._deadline(deadline))
+        return self._native.drop(self._id, given, self._client._deadline(deadline), at_once)
 
     def release(self, lease: Lease | int) -> None:
         """Ends a match's lease early. Waits for nobody."""

@@ -55,8 +55,9 @@ def _queue_of(loop: asyncio.AbstractEventLoop) -> _LoopQueue:
 class Future(Generic[T]):
     """A call in flight. ``result()`` blocks, ``await`` does not; use one event loop for one future.
 
-    The call goes on, and keeps its buffers, whether or not anybody waits: a task that is cancelled, or a future that is
-    dropped, gives up the answer only. Every call ends by its deadline.
+    Every call ends by its deadline, or soon after :meth:`cancel`. A future that is dropped gives up the answer only: the
+    call goes on, and keeps its buffers until it has ended. The task that awaits a future cancels the call when it is
+    cancelled itself; then the buffers are the call's until ``done()``.
     """
 
     __slots__ = ("_call", "_number", "_then")
@@ -73,6 +74,12 @@ class Future(Generic[T]):
         """The result, or the call's exception. After ``timeout`` seconds raises TimedOut, and the call goes on."""
         result = self._call.result(-1 if timeout is None else timeout)
         return cast(T, result) if self._then is None else self._then(result)
+
+    def cancel(self) -> None:
+        """Gives the call up: it ends soon, whatever the node does. A match, get or put says so as its ``why``, and what
+        was done by then counts; others raise Cancelled. Memory that a node may still write is quarantined.
+        """
+        self._call.cancel()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether the call has ended within ``timeout`` seconds."""
@@ -115,7 +122,11 @@ class Future(Generic[T]):
         while not self._call.done():
             waiter = self._waiter()
             if waiter is not None:
-                yield from waiter
+                try:
+                    yield from waiter
+                except asyncio.CancelledError:
+                    self.cancel()
+                    raise
         return self.result()
 
 

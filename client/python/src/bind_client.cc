@@ -88,8 +88,14 @@ class PyCall {
   }
 
   bool wait(double seconds) {
-    return state->is_done() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
+    try {
+      return state->is_done() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
+    } catch (const nb::python_error&) {  // Ctrl-C: nobody wants the answer any longer
+      cancel();
+      throw;
+    }
   }
+  void cancel() { io_->cancel(state); }
 
   nb::object result(double seconds) {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
@@ -181,33 +187,43 @@ class PyCall {
   std::shared_ptr<Orphans> orphans_;
 };
 
-/// Memory that nodes fill and drain themselves. Views of it (NumPy, torch) keep it alive by the buffer protocol.
+/// What a client allocated. Once its client is closed, `mapping` alone keeps it.
+struct LentMemory {
+  std::shared_ptr<IoClient> io;
+  std::span<std::byte> bytes;
+  std::shared_ptr<const void> mapping = {};
+
+  /// Takes it back from the client; it stays mapped as long as `mapping` does. Without the GIL.
+  void take_back() {
+    if (mapping || io->is_forked()) return;
+    const auto call = std::make_shared<Call>();
+    io->run(call, [this](Client& client) -> std::pair<error_code, Outcome> {
+      auto released = client.release_memory(bytes);
+      if (released) mapping = std::move(*released);
+      return {};
+    });
+    while (!call->wait(1s)) {
+    }
+  }
+};
+
+/// Views of it (NumPy, torch) keep it alive by the buffer protocol.
 class Memory {
  public:
-  Memory(std::shared_ptr<IoClient> io, std::span<std::byte> bytes) : io_(std::move(io)), bytes_(bytes) {}
+  explicit Memory(std::shared_ptr<LentMemory> lent) : lent_(std::move(lent)) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() {
-    if (io_->is_forked()) return;  // the parent's
-    const auto call = std::make_shared<Call>();
-    auto held = std::make_shared<std::shared_ptr<const void>>();
-    io_->run(call, [bytes = bytes_, held](Client& client) -> std::pair<error_code, Outcome> {
-      auto released = client.release_memory(bytes);
-      if (released) *held = std::move(*released);
-      return {released ? error_code() : released.error(), std::monostate()};
-    });
     const nb::gil_scoped_release without_gil;
-    while (!call->wait(1s)) {
-    }
-    held->reset();  // unmapped here, not on the I/O thread: 0.1 s a GiB
+    lent_->take_back();
+    lent_->mapping.reset();  // unmapped here, not on the I/O thread: 0.1 s a GiB
   }
 
-  std::span<std::byte> bytes() const { return bytes_; }
-  const std::shared_ptr<IoClient>& io() const { return io_; }
+  std::span<std::byte> bytes() const { return lent_->bytes; }
+  const std::shared_ptr<IoClient>& io() const { return lent_->io; }
 
  private:
-  std::shared_ptr<IoClient> io_;
-  std::span<std::byte> bytes_;
+  std::shared_ptr<LentMemory> lent_;
 };
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
@@ -226,7 +242,7 @@ class PyClient {
  public:
   PyClient(ClientConfig config, double busy_poll) {
     try {
-      io_ = std::make_shared<IoClient>(std::move(config), deadline_of(busy_poll));
+      io_ = IoClient::make(std::move(config), deadline_of(busy_poll));
     } catch (const std::invalid_argument& error) {
       throw bad_request(error.what());
     }
@@ -236,61 +252,54 @@ class PyClient {
   }
   PyClient(const PyClient&) = delete;
   PyClient& operator=(const PyClient&) = delete;
-  ~PyClient() {
-    if (!io_ || io_->is_forked()) return;
-    // Calls that nobody waits for any longer end by their deadlines. Nobody can be told of them here, so the client is
-    // given to the last of them.
-    if (io_->call_count() > 0) {
-      abandoned_to_calls();
-      return;
-    }
-    const nb::gil_scoped_release without_gil;
-    io_.reset();
-  }
+  ~PyClient() { close(); }
 
-  bool is_closed() const { return io_ == nullptr; }
-  bool is_forked() const { return io_ && io_->is_forked(); }
+  bool is_closed() const { return is_closed_; }
+  bool is_forked() const { return io_->is_forked(); }
 
-  /// Waits for the calls in flight, at most so long: whether all have ended, and the client with them.
-  bool close(double seconds) {
-    if (!io_) return true;
+  /// Cancels the calls in flight, and closes the connections. Memory that somebody still uses stays mapped.
+  void close() {
+    if (std::exchange(is_closed_, true)) return;
     if (!io_->is_forked()) {
-      const bool has_ended = wait_in_steps(*io_, seconds, [&](auto time) {
-        const auto until = std::chrono::steady_clock::now() + time;
-        while (io_->call_count() > 0 && std::chrono::steady_clock::now() < until) ::usleep(200);
-        return io_->call_count() == 0;
-      });
-      if (!has_ended) return false;
+      const auto memory = std::exchange(memory_, {});
+      const nb::gil_scoped_release without_gil;
+      io_->cancel_all();
+      while (io_->call_count() > 0) ::usleep(50);  // cancelled calls end soon, whatever the nodes do
+      for (const auto& each : memory) {
+        if (const auto lent = each.lock()) lent->take_back();
+      }
+      io_->close();
+    } else {
+      io_->close();
     }
     orphans_->sweep();
-    const nb::gil_scoped_release without_gil;
-    io_.reset();
-    return true;
   }
 
-  PyCall begin() {
-    if (!io_) throw Failure{kStatusBadRequest, "the client is closed"};
+  PyCall begin(bool at_once = false) {
+    if (is_closed_) throw bad_request("the client is closed");
     orphans_->sweep();
-    return {io_, orphans_};
+    PyCall call(io_, orphans_);
+    call.state->at_once = at_once;
+    return call;
   }
 
   PyCall open(const NamespaceRecord& record, double deadline, bool waits) {
     PyCall call = begin();
-    io_->start<Space>(call.state, [record, time = waits ? deadline_of(deadline) : 0us](Client& client) {
-      return client.open(record, time);
-    });
+    io_->start<Space>(call.state, [record, state = call.state, time = waits ? deadline_of(deadline) : 0us](
+                                      Client& client) { return client.open(record, time, state->control()); });
     return call;
   }
   PyCall wait_open(std::uint32_t space, double deadline) {
     PyCall call = begin();
-    io_->start<void>(
-        call.state, [=, time = deadline_of(deadline)](Client& client) { return client.wait_open(Space{space}, time); });
+    io_->start<void>(call.state, [=, state = call.state, time = deadline_of(deadline)](Client& client) {
+      return client.wait_open(Space{space}, time, state->control());
+    });
     return call;
   }
 
   PyCall match(std::uint32_t space, nb::handle hashes, double deadline, bool lease, bool prefetch, nb::handle tokens,
-               nb::handle extras) {
-    PyCall call = begin();
+               nb::handle extras, bool at_once) {
+    PyCall call = begin(at_once);
     Call& state = *call.state;
     state.hashes = hashes_from(hashes, "hashes");
     const Numbers<std::uint32_t> ids(tokens, "token_ids");
@@ -302,14 +311,16 @@ class PyClient {
     options.prefetch = prefetch;
     options.token_ids = state.token_ids;
     options.extras = state.extras;
+    options.control = state.control();
     io_->start<MatchResult>(call.state,
                             [=, &state](Client& client) { return client.match(Space{space}, state.hashes, options); });
     return call;
   }
 
   PyCall get(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
-             double deadline, std::uint64_t lease, std::vector<std::uint64_t> segment_ends, bool memory_only) {
-    PyCall call = begin();
+             double deadline, std::uint64_t lease, std::vector<std::uint64_t> segment_ends, bool memory_only,
+             bool at_once) {
+    PyCall call = begin(at_once);
     Call& state = *call.state;
     state.hashes = hashes_from(hashes, "hashes");
     state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds);
@@ -319,6 +330,7 @@ class PyClient {
     options.lease = Lease{lease};
     options.segment_ends = state.segment_ends;
     options.memory_only = memory_only;
+    options.control = state.control();
     if (!state.segment_ends.empty()) {
       options.on_segment = {[](void* context, std::size_t, std::size_t block_count) {
                               static_cast<Call*>(context)->land_segment(block_count);
@@ -332,8 +344,8 @@ class PyClient {
   }
 
   PyCall put(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
-             double deadline, nb::handle tokens, nb::handle extras) {
-    PyCall call = begin();
+             double deadline, nb::handle tokens, nb::handle extras, bool at_once) {
+    PyCall call = begin(at_once);
     Call& state = *call.state;
     state.hashes = hashes_from(hashes, "hashes");
     for (const std::span<std::byte> block :
@@ -347,29 +359,30 @@ class PyClient {
     options.deadline = deadline_of(deadline);
     options.token_ids = state.token_ids;
     options.extras = state.extras;
+    options.control = state.control();
     io_->start<PutResult>(call.state, [=, &state](Client& client) {
       return client.put(Space{space}, state.hashes, state.sources, options);
     });
     return call;
   }
 
-  using CountVerb = Async<std::size_t> (Client::*)(Space, std::span<const BlockHash>, microseconds);
+  using CountVerb = Async<std::size_t> (Client::*)(Space, std::span<const BlockHash>, microseconds, CallControl);
   template <CountVerb verb>
-  PyCall count(std::uint32_t space, nb::handle hashes, double deadline) {
-    PyCall call = begin();
+  PyCall count(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
+    PyCall call = begin(at_once);
     Call& state = *call.state;
     state.hashes = hashes_from(hashes, "hashes");
     io_->start<std::size_t>(call.state, [=, &state, time = deadline_of(deadline)](Client& client) {
-      return (client.*verb)(Space{space}, state.hashes, time);
+      return (client.*verb)(Space{space}, state.hashes, time, state.control());
     });
     return call;
   }
-  PyCall drop(std::uint32_t space, nb::handle hashes, double deadline) {
-    PyCall call = begin();
+  PyCall drop(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
+    PyCall call = begin(at_once);
     Call& state = *call.state;
     state.hashes = hashes_from(hashes, "hashes");
     io_->start<DropResult>(call.state, [=, &state, time = deadline_of(deadline)](Client& client) {
-      return client.drop(Space{space}, state.hashes, time);
+      return client.drop(Space{space}, state.hashes, time, state.control());
     });
     return call;
   }
@@ -385,14 +398,17 @@ class PyClient {
 
   PyCall stats(double deadline) {
     PyCall call = begin();
-    io_->start<std::vector<NodeStats>>(call.state,
-                                       [time = deadline_of(deadline)](Client& client) { return client.stats(time); });
+    io_->start<std::vector<NodeStats>>(call.state, [state = call.state, time = deadline_of(deadline)](Client& client) {
+      return client.stats(time, state->control());
+    });
     return call;
   }
   PyCall ping(double deadline) {
     PyCall call = begin();
     io_->start<std::vector<std::chrono::nanoseconds>>(
-        call.state, [time = deadline_of(deadline)](Client& client) { return client.ping(time); });
+        call.state, [state = call.state, time = deadline_of(deadline)](Client& client) {
+          return client.ping(time, state->control());
+        });
     return call;
   }
   PyCall nodes() {
@@ -421,15 +437,18 @@ class PyClient {
       });
     }
     adopt.result(-1);
-    return new Memory(io_, std::get<std::span<std::byte>>(adopt.state->outcome()));
+    if (is_closed_) throw bad_request("the client is closed");  // meanwhile, and the memory went with it
+    auto lent = std::make_shared<LentMemory>(io_, std::get<std::span<std::byte>>(adopt.state->outcome()));
+    std::erase_if(memory_, [](const auto& each) { return each.expired(); });
+    memory_.push_back(lent);
+    return new Memory(std::move(lent));
   }
 
   PyCall lend(const Memory& memory, double deadline) {
     PyCall call = begin();
     if (memory.io() != io_) throw bad_request("memory: another client's");
-    io_->start<std::size_t>(call.state, [bytes = memory.bytes(), time = deadline_of(deadline)](Client& client) {
-      return client.lend(bytes, time);
-    });
+    io_->start<std::size_t>(call.state, [state = call.state, bytes = memory.bytes(), time = deadline_of(deadline)](
+                                            Client& client) { return client.lend(bytes, time, state->control()); });
     return call;
   }
   bool is_quarantined(const Memory& memory) {
@@ -442,17 +461,10 @@ class PyClient {
   }
 
  private:
-  /// Leaves the client to a thread that ends it once its calls have ended.
-  void abandoned_to_calls() {
-    auto io = std::move(io_);
-    std::thread([io = std::move(io)]() mutable {
-      while (io->call_count() > 0) ::usleep(10'000);
-      io.reset();
-    }).detach();
-  }
-
   std::shared_ptr<IoClient> io_;
   std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
+  std::vector<std::weak_ptr<LentMemory>> memory_;
+  bool is_closed_ = false;
 };
 
 nb::object why_object(const error_code& why) {
@@ -519,6 +531,7 @@ void bind_client(nb::module_& module) {
   nb::class_<PyCall>(module, "Call")
       .def("done", [](const PyCall& call) { return call.state->is_done(); })
       .def("wait", &PyCall::wait, nb::arg("seconds"))
+      .def("cancel", &PyCall::cancel)
       .def("result", &PyCall::result, nb::arg("seconds"))
       .def("wait_segments", &PyCall::wait_segments, nb::arg("count"), nb::arg("seconds"))
       .def_prop_ro("segments", [](const PyCall& call) { return call.state->segments(); })
@@ -573,20 +586,24 @@ void bind_client(nb::module_& module) {
           nb::arg("rdma_devices"), nb::arg("rdma_lanes"), nb::arg("verify"), nb::arg("busy_poll"))
       .def_prop_ro("is_closed", &PyClient::is_closed)
       .def_prop_ro("is_forked", &PyClient::is_forked)
-      .def("close", &PyClient::close, nb::arg("seconds"))
+      .def("close", &PyClient::close)
       .def("open", &PyClient::open, nb::arg("record"), nb::arg("deadline"), nb::arg("waits"))
       .def("wait_open", &PyClient::wait_open, nb::arg("space"), nb::arg("deadline"))
       .def("match", &PyClient::match, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
-           nb::arg("prefetch"), nb::arg("token_ids").none(), nb::arg("extras").none())
+           nb::arg("prefetch"), nb::arg("token_ids").none(), nb::arg("extras").none(), nb::arg("at_once"))
       .def("get", &PyClient::get, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("lease"), nb::arg("segment_ends"),
-           nb::arg("memory_only"))
+           nb::arg("memory_only"), nb::arg("at_once"))
       .def("put", &PyClient::put, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
-           nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none())
-      .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"))
-      .def("pin", &PyClient::count<&Client::pin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"))
-      .def("unpin", &PyClient::count<&Client::unpin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"))
-      .def("drop", &PyClient::drop, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"))
+           nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
+           nb::arg("at_once"))
+      .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+           nb::arg("at_once"))
+      .def("pin", &PyClient::count<&Client::pin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+           nb::arg("at_once"))
+      .def("unpin", &PyClient::count<&Client::unpin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+           nb::arg("at_once"))
+      .def("drop", &PyClient::drop, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("at_once"))
       .def("release", &PyClient::release, nb::arg("lease"))
       .def("stats", &PyClient::stats, nb::arg("deadline"))
       .def("ping", &PyClient::ping, nb::arg("deadline"))

@@ -8,19 +8,8 @@
 
 #include "base/assert.h"
 #include "client/python/src/errors.h"
-#include "transport/forked.h"
 
 namespace kv::python {
-namespace {
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
-}  // namespace
-
 // -- ReadyQueue
 
 ReadyQueue::ReadyQueue() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -101,66 +90,51 @@ void Call::land_segment(std::size_t block_count) {
 
 // -- IoClient
 
-IoClient::IoClient(ClientConfig config, std::chrono::microseconds busy_poll)
-    : generation_(fork_generation()),
-      busy_poll_(busy_poll),
-      client_(std::make_unique<Client>(io_->get_executor(), std::move(config))),
-      thread_(std::make_unique<std::thread>([this] { run_thread(); })) {}
+std::shared_ptr<IoClient> IoClient::make(ClientConfig config, std::chrono::microseconds busy_poll) {
+  auto thread = std::make_shared<ClientThread>(std::move(config), busy_poll, socket_network());
+  std::shared_ptr<IoClient> made(new IoClient);
+  made->thread_ = thread.get();
+  made->owned_ = std::move(thread);
+  made->is_disabled_ = !made->thread_->attach(made);
+  return made;
+}
 
-IoClient::~IoClient() {
+IoClient::~IoClient() { KV_ASSERT(is_over_ || is_forked()); }
+
+void IoClient::close() {
   if (is_forked()) {
-    // The thread does not exist here, and the event queue is the parent's: see BlockingClient's destructor.
-    (void)client_.release();
-    (void)io_.release();
-    (void)thread_.release();
-    new std::optional(std::move(work_));
+    leave_to_parent(std::move(owned_));
     return;
   }
-  if (is_abandoned_) {
-    (void)client_.release();
-    work_.reset();
-    (void)io_.release();
-    return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_.exchange(true)) return;
   }
-  while (call_count() > 0) ::usleep(50);  // mostly none, or one whose end was just told
-  asio::post(*io_, [this] { client_.reset(); });
-  work_.reset();
-  thread_->join();
-  if (is_disabled()) {  // what is left cannot be trusted to destroy itself
-    (void)client_.release();
-    (void)io_.release();
-  }
+  owned_.reset();  // tells client_closes(), and waits for the thread
 }
 
 void IoClient::abandon() {
-  if (is_forked() || is_abandoned_.exchange(true)) return;
-  io_->stop();
-  if (thread_->joinable()) thread_->join();
+  if (is_forked()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_.exchange(true)) return;
+  }
+  thread_->io().stop();
+  leave_to_parent(std::move(owned_));
 }
 
-void IoClient::run_thread() {
-  try {
-    if (busy_poll_.count() == 0) {
-      io_->run();
-      return;
-    }
-    auto idle_since = std::chrono::steady_clock::now();
-    while (!io_->stopped()) {
-      if (io_->poll() > 0) {
-        idle_since = std::chrono::steady_clock::now();
-      } else if (std::chrono::steady_clock::now() - idle_since < busy_poll_) {
-        relax();
-      } else {
-        io_->run_one();
-        idle_since = std::chrono::steady_clock::now();
-      }
-    }
-    return;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "kvstore: client disabled: %s\n", e.what());
-  } catch (...) {
-    std::fprintf(stderr, "kvstore: client disabled\n");
+void IoClient::client_closes(std::function<void()> done) {
+  std::vector<CallPtr> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    calls.assign(calls_.begin(), calls_.end());
   }
+  if (calls.empty()) return done();
+  closed_ = std::move(done);
+  for (const CallPtr& call : calls) call->cancellation.cancel();
+}
+
+void IoClient::client_disabled() {
   std::unordered_set<CallPtr> calls;
   {
     const std::lock_guard lock(mutex_);
@@ -171,29 +145,28 @@ void IoClient::run_thread() {
   for (const CallPtr& call : calls) call->end(Errc::kUnavailable, std::monostate());
 }
 
-bool IoClient::is_forked() const { return generation_ != fork_generation(); }
+void IoClient::cancel_all() {
+  if (is_forked()) return;
+  const std::lock_guard lock(mutex_);
+  if (is_over_ || is_disabled_) return;
+  for (const CallPtr& call : calls_) asio::post(thread_->io(), [call] { call->cancellation.cancel(); });
+}
 
-error_code IoClient::why_not() const { return is_forked() ? Errc::kForked : Errc::kUnavailable; }
-
-bool IoClient::enter(const CallPtr& call) {
-  if (!is_forked()) {  // before anything is locked: in a child the lock may be held for ever
-    const std::lock_guard lock(mutex_);
-    if (!is_disabled_ && !is_abandoned_) {
-      calls_.insert(call);
-      ++call_count_;
-      return true;
-    }
-  }
-  call->end(why_not(), std::monostate());
-  return false;
+void IoClient::cancel(const CallPtr& call) {
+  if (is_forked()) return;
+  const std::lock_guard lock(mutex_);  // the thread is there as long as this is held and is_over_ is false
+  if (is_over_ || is_disabled_) return;
+  asio::post(thread_->io(), [call] { call->cancellation.cancel(); });
 }
 
 void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
+  {
+    const std::lock_guard lock(mutex_);
+    calls_.erase(call);
+    --call_count_;
+  }
   call->end(error, std::move(outcome));
-  // After the end: whoever sees no call in flight may destroy what the calls used.
-  const std::lock_guard lock(mutex_);
-  calls_.erase(call);
-  --call_count_;
+  if (closed_ && call_count() == 0) std::exchange(closed_, nullptr)();
 }
 
 }  // namespace kv::python

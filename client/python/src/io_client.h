@@ -3,23 +3,23 @@
 
 #include <atomic>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "client/call_control.h"
 #include "client/client.h"
+#include "client/client_thread.h"
+#include "transport/forked.h"
 
 namespace kv::python {
 
@@ -60,7 +60,10 @@ class Call {
   std::vector<std::uint32_t> token_ids;
   std::vector<ExtraDigest> extras;
   std::vector<std::uint64_t> segment_ends;
+  Cancellation cancellation;  ///< Used on the I/O thread.
+  bool at_once = false;       ///< See CallControl.
 
+  CallControl control() { return {.at_once = at_once, .cancellation = &cancellation}; }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   /// Waits at most `time`; whether the call has ended.
   bool wait(std::chrono::nanoseconds time);
@@ -89,14 +92,16 @@ class Call {
 };
 using CallPtr = std::shared_ptr<Call>;
 
-/// The client on a thread of its own. As BlockingClient, but a call is started and its end told.
-///   1. Every started call ends: by its answer, or with kUnavailable when the thread ends on an exception.
+/// The calls of Python that are in flight on a client's thread. Beside CompletionQueue: here each call can be waited
+/// for by itself, by threads and event loops at once, has any kind of result, and keeps what Python lent to it.
+///   1. Every started call ends: by its answer, by cancel(), or with kUnavailable when the thread ends on an exception.
 ///   2. After fork() the child touches nothing of it: every call ends with kForked at once.
-/// Thread safety: all calls from any thread; no call needs or takes Python's GIL.
-class IoClient {
+/// Thread safety: all calls from any thread; none needs or takes Python's GIL.
+class IoClient final : public ClientThread::Guest, public std::enable_shared_from_this<IoClient> {
  public:
-  explicit IoClient(ClientConfig config, std::chrono::microseconds busy_poll);  ///< Throws as Client's constructor.
-  ~IoClient();  ///< Waits for the calls in flight, which end by their deadlines; not after abandon(), nor in a child.
+  /// Throws as Client's constructor.
+  static std::shared_ptr<IoClient> make(ClientConfig config, std::chrono::microseconds busy_poll);
+  ~IoClient();
   IoClient(const IoClient&) = delete;
   IoClient& operator=(const IoClient&) = delete;
 
@@ -106,55 +111,78 @@ class IoClient {
   /// Runs a plain function of the client on its thread and ends `call` with what it returns.
   template <class Function>
   void run(const CallPtr& call, Function function);
+  /// Gives the call up: it ends soon, whatever the node does.
+  void cancel(const CallPtr& call);
+  void cancel_all();
 
   std::size_t call_count() const { return call_count_.load(std::memory_order_acquire); }
-  bool is_forked() const;
+  bool is_forked() const { return generation_ != fork_generation(); }
   bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
-  error_code why_not() const;
-  /// For the end of the process with calls in flight: stops the thread where it stands and leaves all else as it is.
+  /// Takes no more calls, cancels those in flight, and ends the client with its thread. Memory that it allocated and
+  /// that was not released goes. Not on the I/O thread.
+  void close();
+  /// For the end of the process: stops the thread where it stands and leaves all else as it is.
   void abandon();
 
  private:
-  void run_thread();
-  bool enter(const CallPtr& call);
+  IoClient() = default;
+  void client_closes(std::function<void()> done) override;
+  void client_disabled() override;
+  /// Posts `work`, which ends `call` some day; or ends it here.
+  template <class Work>
+  void hand_over(const CallPtr& call, Work work);
   void leave(const CallPtr& call, error_code error, Outcome outcome);
 
-  const std::uint32_t generation_;
-  std::chrono::microseconds busy_poll_;
-  std::mutex mutex_;
+  const std::uint32_t generation_ = fork_generation();
+  std::mutex mutex_;  ///< Held while the thread is posted to, so that it is there.
+  std::shared_ptr<ClientThread> owned_;
+  ClientThread* thread_ = nullptr;  ///< The same; stays while the thread ends, for what runs on it.
   std::unordered_set<CallPtr> calls_;
   std::atomic<std::size_t> call_count_{0};
-  std::atomic<bool> is_disabled_{false}, is_abandoned_{false};
-  std::unique_ptr<asio::io_context> io_ = std::make_unique<asio::io_context>(1);
-  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{io_->get_executor()};
-  std::unique_ptr<Client> client_;
-  std::unique_ptr<std::thread> thread_;
+  std::atomic<bool> is_disabled_{false}, is_over_{false};
+  std::function<void()> closed_;  ///< On the I/O thread: called once no call is left.
 };
+
+template <class Work>
+void IoClient::hand_over(const CallPtr& call, Work work) {
+  error_code refused = Errc::kForked;
+  if (!is_forked()) {  // before anything is locked: in a child the lock may be held for ever
+    const std::lock_guard lock(mutex_);
+    if (!is_disabled_ && !is_over_) {
+      calls_.insert(call);
+      ++call_count_;
+      asio::post(thread_->io(), std::move(work));
+      return;
+    }
+    refused = is_over_ ? Errc::kCancelled : Errc::kUnavailable;
+  }
+  call->end(refused, std::monostate());
+}
 
 template <class T, class Make>
 void IoClient::start(const CallPtr& call, Make make) {
-  if (!enter(call)) return;
-  asio::post(*io_, [this, call, make = std::move(make)] {
-    asio::co_spawn(*io_, make(*client_), [this, call](std::exception_ptr exception, Result<T> result) {
-      if (exception) std::rethrow_exception(exception);
-      if constexpr (std::is_void_v<T>) {
-        leave(call, result ? error_code() : result.error(), std::monostate());
-      } else {
-        if (result) {
-          leave(call, {}, std::move(*result));
-        } else {
-          leave(call, result.error(), std::monostate());
-        }
-      }
-    });
+  hand_over(call, [this, call, make = std::move(make)] {
+    // The thread cannot go while this runs on it.
+    asio::co_spawn(thread_->io(), make(thread_->client()),
+                   [this, call](std::exception_ptr exception, Result<T> result) {
+                     if (exception) std::rethrow_exception(exception);
+                     if constexpr (std::is_void_v<T>) {
+                       leave(call, result ? error_code() : result.error(), std::monostate());
+                     } else {
+                       if (result) {
+                         leave(call, {}, std::move(*result));
+                       } else {
+                         leave(call, result.error(), std::monostate());
+                       }
+                     }
+                   });
   });
 }
 
 template <class Function>
 void IoClient::run(const CallPtr& call, Function function) {
-  if (!enter(call)) return;
-  asio::post(*io_, [this, call, function = std::move(function)]() mutable {
-    auto [error, outcome] = function(*client_);
+  hand_over(call, [this, call, function = std::move(function)]() mutable {
+    auto [error, outcome] = function(thread_->client());
     leave(call, error, std::move(outcome));
   });
 }

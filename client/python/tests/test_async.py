@@ -90,25 +90,75 @@ def test_errors_are_raised_where_they_are_awaited(tmp_path):
     asyncio.run(main())
 
 
-def test_a_cancelled_task_gives_up_the_answer_only(own_node):
+def test_a_cancelled_task_cancels_its_call(own_node):
     async def main() -> None:
-        client = kvstore.Client(own_node.endpoint, deadline=3)
+        client = kvstore.Client(own_node.endpoint, deadline=30)
         space = client.open(namespace())
         hashes = space.hash_chain(tokens(64))
         own_node.pause()
-        task = asyncio.ensure_future(ask(space, hashes))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        future = space.submit_match(hashes)
+
+        async def ask() -> object:
+            return await future
+
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(ask(), 0.05)
+        assert future.wait(1)
+        assert isinstance(future.result().why, kvstore.Cancelled)
         own_node.resume()
         assert (await space.submit_match(hashes)).block_count == 0
         client.close()
 
-    async def ask(space, hashes):
-        return await space.submit_match(hashes, deadline=3)
-
     asyncio.run(main())
+
+
+def test_cancel_ends_a_call_soon(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=30) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        own_node.pause()
+        futures = [
+            space.submit_match(hashes),
+            space.submit_get(hashes, bytearray(4 * 4096)),
+            space.submit_put(hashes, pattern(4)),
+        ]
+        drop = space.submit_drop(hashes)
+        for future in (*futures, drop):
+            assert not future.wait(0.02)
+            future.cancel()
+        began = time.monotonic()
+        for future in futures:
+            assert isinstance(future.result().why, kvstore.Cancelled)
+            future.cancel()
+        with pytest.raises(kvstore.Cancelled):
+            drop.result()
+        assert time.monotonic() - began < 1
+        own_node.resume()
+        assert space.put(hashes, pattern(4)).stored == 4
+
+
+def test_close_ends_what_is_in_flight(own_node):
+    client = kvstore.Client(own_node.endpoint, deadline=30)
+    space = client.open(namespace())
+    hashes = space.hash_chain(tokens(64))
+    memory = client.empty((4, 4096))
+    own_node.pause()
+    future = space.submit_get(hashes, memory)
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 2
+    assert isinstance(future.result().why, kvstore.Cancelled)
+    memory[:] = 7
+    assert memory.sum() == 7 * memory.size
+
+
+def test_without_a_node_submitted_lookups_are_answered_at_once(tmp_path):
+    with kvstore.Client(f"unix://{tmp_path}/none", deadline=10) as client:
+        space = client.open(namespace(), wait=False)
+        began = time.monotonic()
+        match = space.submit_match(space.hash_chain(tokens(32))).result()
+        assert isinstance(match.why, kvstore.Unavailable)
+        assert time.monotonic() - began < 1
 
 
 def test_segments_land_in_order(client):

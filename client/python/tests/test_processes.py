@@ -221,6 +221,8 @@ def test_submit_wait_and_close_from_several_threads(node):
             except kvstore.BadRequest as error:
                 if "closed" not in str(error):
                     unexpected.append(error)
+            except kvstore.Cancelled:
+                pass
             except BaseException as error:
                 unexpected.append(error)
 
