@@ -23,12 +23,15 @@
 namespace kv::python {
 namespace {
 
+constexpr const char* kRoleNames[kRoleCount] = {"key",       "value",       "latent",       "rope",        "index_key",
+                                                "key_scale", "value_scale", "latent_scale", "index_scale", "log_count"};
+
 Role role_from(const std::string& name) {
   for (int i = 0; i < kRoleCount; ++i) {
-    if (role_name(static_cast<Role>(i)) == name) return static_cast<Role>(i);
+    if (name == kRoleNames[i]) return static_cast<Role>(i);
   }
   std::string names;
-  for (int i = 0; i < kRoleCount; ++i) names += (i > 0 ? ", " : "") + std::string(role_name(static_cast<Role>(i)));
+  for (int i = 0; i < kRoleCount; ++i) names += (i > 0 ? ", " : "") + std::string(kRoleNames[i]);
   throw bad_request("roles: '" + name + "' is none of " + names);
 }
 
@@ -287,8 +290,8 @@ nb::list components_of(const Layout& layout) {
   nb::list list;
   for (const Component& each : layout.components) {
     nb::dict entry;
-    const std::string_view role = role_name(each.role), element = element_name(each.element);
-    entry["role"] = nb::str(role.data(), role.size());
+    const std::string_view element = element_name(each.element);
+    entry["role"] = kRoleNames[static_cast<int>(each.role)];
     entry["element"] = nb::str(element.data(), element.size());
     entry["heads"] = each.heads();
     entry["features"] = each.features();

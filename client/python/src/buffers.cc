@@ -143,9 +143,12 @@ Array::Array(nb::handle object, std::string name, bool is_written)
     throw bad_request(name_ + ": an object of type " + type +
                       " has neither the buffer protocol nor DLPack; give a NumPy array, a torch tensor or bytes");
   }
-  const auto device = nb::cast<std::pair<int, int>>(nb::tuple(object.attr("__dlpack_device__")()));
-  if (device.first != kCpu && device.first != kCudaHost && device.first != kRocmHost)
-    throw bad_request(name_ + ": the memory lies on a device (DLPack type " + text_of(device.first) +
+  // The type may be an enumeration of the library's own.
+  const nb::object device = object.attr("__dlpack_device__")();
+  const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (type != kCpu && type != kCudaHost && type != kRocmHost)
+    throw bad_request(name_ + ": the memory lies on a device (DLPack type " + text_of(type) +
                       "); this call takes host memory");
   const DlTensor& tensor = source_->take(dlpack_of(object));
   const DlVersioned* const versioned = source_->versioned;
