@@ -226,8 +226,9 @@ template <class T>
 Numbers<T>::Numbers(nb::handle object, const std::string& name) {
   if (object.is_none()) return;
   nb::object held = nb::borrow(object);
-  // A list becomes an array in one call of NumPy's, which walks it in C.
-  if (PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0) {
+  // A list or a range becomes an array in one call of NumPy's, which walks it in C.
+  if (PyObject_CheckBuffer(object.ptr()) == 0 && PySequence_Check(object.ptr()) != 0 &&
+      !nb::hasattr(object, "__dlpack__")) {
     if (nb::len(object) == 0) return;
     held = nb::module_::import_("numpy").attr("asarray")(object);
   }
