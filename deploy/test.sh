@@ -286,7 +286,8 @@ step_python() {
     return
   fi
   printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
-  (cd client/python && PYTHONPATH=$site KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 \
+  # From the tests' folder: from the package's, `python -m` would find the sources, without the extension.
+  (cd client/python/tests && PYTHONPATH=$site KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 \
     timeout "$(left 1200)" "$python" -m pytest -q -rs --junitxml="$junit" -p no:cacheprovider) > "$logs/python.log" 2>&1 ||
     tail -n 120 "$logs/python.log"
   local good=0 bad=1 skip=0

@@ -15,6 +15,18 @@ import sysconfig as _sysconfig
 if _sysconfig.get_config_var("Py_GIL_DISABLED"):
     raise ImportError("kvstore does not support free-threaded builds of Python yet; use the ordinary build")
 
+try:
+    from . import _kvstore as _kvstore
+except ImportError as _error:
+    from pathlib import Path as _Path
+
+    if any(_Path(__file__).parent.glob("_kvstore*.so")):
+        raise  # it is there: the error says what it lacks
+    raise ImportError(
+        f"kvstore: {_Path(__file__).parent} has no extension module: these are the sources. Install the package "
+        "(pip install client/python), and start Python in another folder"
+    ) from _error
+
 from . import errors, layouts, models, paging
 from ._kvstore import DropResult, GetResult, MatchResult, Memory, PutResult, __version__
 from .client import Client, Lease, Node, Space

@@ -1,10 +1,14 @@
 #include "client/python/src/io_client.h"
 
+#include <linux/futex.h>
+#include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
+#include <climits>
+#include <ctime>
 
 #include "base/assert.h"
 #include "client/python/src/errors.h"
@@ -42,16 +46,44 @@ std::vector<std::uint64_t> ReadyQueue::drain() {
 
 // -- Call
 
-bool Call::wait(std::chrono::nanoseconds time) {
-  if (is_done()) return true;
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, time, [this] { return is_done(); });
+bool Call::wait(std::chrono::nanoseconds time) const {
+  // Answers of a node on this host often come before a sleep has begun.
+  for (int i = 0; i < 4 && !is_done(); ++i) ::sched_yield();
+  const auto until = std::chrono::steady_clock::now() + time;
+  while (!is_done()) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    const auto left = until - std::chrono::steady_clock::now();
+    if (is_done() || left <= 0ns) break;
+    wait_for_change(seen, left);
+  }
+  return is_done();
 }
 
-std::size_t Call::wait_segments(std::size_t count, std::chrono::nanoseconds time) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, time, [&] { return is_done() || segments_.size() >= count; });
-  return segments_.size();
+std::size_t Call::wait_segments(std::size_t count, std::chrono::nanoseconds time) const {
+  const auto until = std::chrono::steady_clock::now() + time;
+  for (;;) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    const std::size_t landed = segments().size();
+    const auto left = until - std::chrono::steady_clock::now();
+    if (landed >= count || is_done() || left <= 0ns) return landed;
+    wait_for_change(seen, left);
+  }
+}
+
+void Call::wait_for_change(std::uint32_t seen, std::chrono::nanoseconds time) const {
+  static_assert(sizeof changes_ == sizeof(std::uint32_t));
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+  const timespec timeout{seconds.count(), (time - seconds).count()};
+  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  // The kernel compares again: what changed since `seen` is not slept through.
+  ::syscall(SYS_futex, &changes_, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Call::changed() {
+  changes_.fetch_add(1, std::memory_order_seq_cst);
+  if (waiting_.load(std::memory_order_seq_cst) == 0) return;
+  ::syscall(SYS_futex, &changes_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 std::vector<std::size_t> Call::segments() const {
@@ -76,16 +108,18 @@ void Call::end(error_code error, Outcome outcome) {
     outcome_ = std::move(outcome);
     is_done_.store(true, std::memory_order_release);
     queue = std::move(queue_);
-    changed_.notify_all();
   }
+  changed();
   if (queue) queue->push(id_);
 }
 
 void Call::land_segment(std::size_t block_count) {
-  const std::lock_guard lock(mutex_);
-  segments_.push_back(block_count);
-  changed_.notify_all();
-  if (queue_) queue_->push(id_);
+  {
+    const std::lock_guard lock(mutex_);
+    segments_.push_back(block_count);
+    if (queue_) queue_->push(id_);
+  }
+  changed();
 }
 
 // -- IoClient
