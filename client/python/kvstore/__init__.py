@@ -10,10 +10,20 @@ docs/python.md has it all, with examples.
 
 from __future__ import annotations
 
+import sys as _sys
 import sysconfig as _sysconfig
 
 if _sysconfig.get_config_var("Py_GIL_DISABLED"):
     raise ImportError("kvstore does not support free-threaded builds of Python yet; use the ordinary build")
+
+if _sys.version_info < (3, 12):  # later ones refuse by themselves
+    try:
+        import _xxsubinterpreters as _interpreters  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        pass
+    else:
+        if int(_interpreters.get_current()) != int(_interpreters.get_main()):
+            raise ImportError("kvstore does not support sub-interpreters")
 
 try:
     from . import _kvstore as _kvstore

@@ -61,6 +61,7 @@ class Node:
     def pause(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # until it has stopped: it may answer before
 
     def resume(self) -> None:
         assert self.process is not None
