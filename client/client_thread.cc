@@ -6,6 +6,8 @@
 namespace kv {
 namespace {
 
+constexpr std::chrono::microseconds kLinger{20};  // A thread that waits is up in 5 to 10, and then has to submit.
+
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -44,6 +46,7 @@ ClientThread::~ClientThread() {
   thread_.join();      // the coroutines of closed sessions run to their end
   if (is_disabled_) {  // 2: what is left cannot be trusted to destroy itself
     (void)client_.release();
+    (void)watched_.release();
     (void)io_.release();
   }
 }
@@ -64,33 +67,22 @@ void ClientThread::guest_closed() {
   if (--closing_count_ > 0) return;
   asio::post(*io_, [this] {  // not within what a guest's last call is still returning from
     client_.reset();
+    if (watched_) (void)watched_->release();
+    watched_.reset();
     work_.reset();
   });
 }
 
 void ClientThread::run() {
   try {
-    if (busy_poll_.count() == 0) {
-      io_->run();
-      return;
-    }
-    auto idle_since = std::chrono::steady_clock::now();
-    while (!io_->stopped()) {
-      if (io_->poll() > 0) {
-        idle_since = std::chrono::steady_clock::now();
-      } else if (std::chrono::steady_clock::now() - idle_since < busy_poll_) {
-        relax();
-      } else {
-        io_->run_one();
-        idle_since = std::chrono::steady_clock::now();
-      }
-    }
+    run_until_stopped();
     return;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "kvstore: client disabled: %s\n", e.what());
   } catch (...) {
     std::fprintf(stderr, "kvstore: client disabled\n");
   }
+  served_.clear();
   std::vector<std::shared_ptr<Guest>> guests;
   {
     const std::lock_guard lock(mutex_);
@@ -100,6 +92,52 @@ void ClientThread::run() {
     guests.swap(guests_);
   }
   for (const auto& guest : guests) guest->client_disabled();
+}
+
+void ClientThread::run_until_stopped() {
+  const bool spins = busy_poll_.count() > 0;
+  TimePoint idle_since = std::chrono::steady_clock::now();
+  while (!io_->stopped()) {
+    if (served_.empty() && !spins) {
+      io_->run_one();
+      continue;
+    }
+    const bool has_run = spins ? io_->poll() > 0 : io_->poll_one() > 0;
+    if (serve_guests() || has_run) {
+      if (spins) idle_since = std::chrono::steady_clock::now();
+    } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
+      relax();
+    } else if (awake_until_ != TimePoint{} && std::chrono::steady_clock::now() < awake_until_) {
+      relax();
+    } else {
+      awake_until_ = {};
+      waker_->fall_asleep();
+      if (std::ranges::none_of(served_, [](const Guest* guest) { return guest->has_work(); })) io_->run_one();
+      waker_->awake();
+      if (spins) idle_since = std::chrono::steady_clock::now();
+    }
+  }
+}
+
+void ClientThread::linger() { awake_until_ = std::chrono::steady_clock::now() + kLinger; }
+
+bool ClientThread::serve_guests() {
+  bool had_work = false;
+  for (std::size_t i = served_.size(); i-- > 0;) {  // from the end: a guest may detach itself
+    if (!served_[i]->has_work()) continue;
+    served_[i]->work();
+    had_work = true;
+  }
+  return had_work;
+}
+
+void ClientThread::watch_waker() {
+  if (!watched_) watched_ = std::make_unique<asio::posix::stream_descriptor>(*io_, waker_->fd());
+  watched_->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+    if (error || !watched_) return;
+    waker_->drain();
+    watch_waker();
+  });
 }
 
 bool ClientThread::is_disabled() const {
@@ -132,14 +170,22 @@ Async<Space> ClientThread::open(NamespaceRecord record, std::chrono::microsecond
   co_return opened;
 }
 
-bool ClientThread::attach(std::shared_ptr<Guest> guest) {
+bool ClientThread::attach(const std::shared_ptr<Guest>& guest) {
   if (is_forked()) return false;
-  const std::lock_guard lock(mutex_);
-  if (!is_disabled_) guests_.push_back(std::move(guest));
-  return !is_disabled_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_disabled_) return false;
+    guests_.push_back(guest);
+  }
+  asio::post(*io_, [this, guest] {
+    if (!watched_) watch_waker();
+    served_.push_back(guest.get());
+  });
+  return true;
 }
 
 void ClientThread::detach(const Guest& guest) {
+  std::erase(served_, &guest);
   const std::lock_guard lock(mutex_);
   std::erase_if(guests_, [&](const auto& each) { return each.get() == &guest; });
 }

@@ -6,6 +6,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <cstdint>
@@ -22,6 +23,7 @@
 
 #include "base/assert.h"
 #include "client/client.h"
+#include "client/waker.h"
 #include "transport/forked.h"
 
 namespace kv {
@@ -56,9 +58,13 @@ class SpaceSizes {
 /// run_there(), and that this is not a child of fork().
 class ClientThread {
  public:
-  /// Starts calls on the thread and waits for none of them: a completion queue. Both functions run on the I/O thread.
+  /// Starts calls on the thread and waits for none of them: a completion queue. All functions run on the I/O thread.
   class Guest {
    public:
+    /// Asked after each handler of the thread. Sequentially consistent with whoever makes work and then calls
+    /// Waker::wake().
+    virtual bool has_work() const = 0;
+    virtual void work() = 0;
     /// The client is about to go: ends what is in progress, then calls `done` once. Detached from here on.
     virtual void client_closes(std::function<void()> done) = 0;
     /// 2: nothing in progress will ever end by itself.
@@ -112,8 +118,14 @@ class ClientThread {
   std::shared_ptr<const SpaceSizes> space_sizes() const { return space_sizes_; }
 
   /// False: the client is disabled, or the parent's.
-  bool attach(std::shared_ptr<Guest> guest);
+  bool attach(const std::shared_ptr<Guest>& guest);
   void detach(const Guest& guest);  ///< On the I/O thread.
+
+  /// Somebody was just told something, and most often has a new call now: the thread looks for it a little longer before
+  /// it sleeps, since to wake it costs the caller more than all else. On the I/O thread.
+  void linger();
+  /// For who has work for the thread, even when the thread may be gone.
+  std::shared_ptr<Waker> waker() const { return waker_; }
 
   // For guests, on the I/O thread.
   asio::io_context& io() { return *io_; }
@@ -153,6 +165,9 @@ class ClientThread {
 
   static void spin_until_set(const std::atomic<bool>& flag, std::chrono::microseconds spin);
   void run();
+  void run_until_stopped();
+  bool serve_guests();  ///< Whether one had work.
+  void watch_waker();
   void close();
   void guest_closed();
   bool enter(Waiting& call);  ///< False if the client is disabled, or the parent's.
@@ -165,9 +180,14 @@ class ClientThread {
   std::set<Waiting*> waiting_;
   std::vector<std::shared_ptr<Guest>> guests_;
   bool is_disabled_ = false;
+  const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
   std::unique_ptr<asio::io_context> io_ = std::make_unique<asio::io_context>(1);
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_->get_executor()};
   std::unique_ptr<Client> client_;
+  TimePoint awake_until_{};
+  std::vector<Guest*> served_;  ///< The I/O thread's own list of guests_.
+  /// Reads waker_'s descriptor, which remains the waker's.
+  std::unique_ptr<asio::posix::stream_descriptor> watched_;
   std::size_t closing_count_ = 0;  ///< Guests that have not closed yet, and one more while they are being told.
   std::thread thread_;
 };

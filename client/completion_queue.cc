@@ -5,12 +5,8 @@
 //   who reaps            takes the completions (queue/completions.h)
 #include "client/completion_queue.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -61,16 +57,12 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
         slots(options.calls_max, options.bytes_max),
         completions(slots),
         space_sizes(thread.space_sizes()),
-        thread_(&thread),
-        wake_(make_eventfd()) {}
+        waker_(thread.waker()),
+        thread_(&thread) {}
 
   /// Makes the queue known to the I/O thread.
   void attach() {
-    if (!thread_->attach(shared_from_this())) {
-      client_disabled();  // or the parent's: then each function finds that out first
-      return;
-    }
-    asio::post(thread_->io(), [self = shared_from_this()] { self->watch(); });
+    if (!thread_->attach(shared_from_this())) client_disabled();  // or the parent's: that is found out first
   }
 
   bool is_forked() const { return generation_ != fork_generation(); }
@@ -111,13 +103,13 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     std::uint64_t seen = slot->cancel_id.load(std::memory_order_relaxed);
     while (seen < id && !slot->cancel_id.compare_exchange_weak(seen, id, std::memory_order_release)) {
     }
-    if (!slot->is_cancel_queued.exchange(true, std::memory_order_acq_rel) && cancelled_.push(*slot)) wake();
+    if (!slot->is_cancel_queued.exchange(true, std::memory_order_acq_rel) && cancelled_.push(*slot)) waker_->wake();
     return {};
   }
 
   void shutdown() {
     close(Errc::kCancelled);
-    wake();
+    waker_->wake();
   }
 
   void wait_until_over() {
@@ -126,6 +118,39 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   }
 
   // -- the I/O thread
+
+  bool has_work() const override {
+    return !submitted_.is_empty() || !cancelled_.is_empty() || !starting_.empty() ||
+           (is_closed_.load(std::memory_order_seq_cst) && !has_closed_);
+  }
+
+  /// Whatever is to be done now: new calls, wishes to cancel, the end of the queue.
+  void work() override {
+    const auto self = shared_from_this();  // it may detach itself
+    // In this order: the call of a wish was handed over before the wish.
+    CallSlot* wishes = cancelled_.take_all();
+    take_submitted();
+    while (wishes != nullptr) {
+      CallSlot& slot = *wishes;
+      wishes = slot.next_cancelled;
+      slot.is_cancel_queued.exchange(false, std::memory_order_acq_rel);  // from here on it may be pushed again
+      if (slot.stage == CallSlot::Stage::kNone) continue;
+      if (slot.cancel_id.load(std::memory_order_acquire) == slot.id.load(std::memory_order_relaxed)) {
+        slot.cancellation->cancel();
+      }
+    }
+    if (is_closed_.load(std::memory_order_seq_cst) && !std::exchange(has_closed_, true)) {
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        if (slots[i].stage != CallSlot::Stage::kNone) slots[i].cancellation->cancel();
+      }
+    }
+    for (std::size_t i = 0; i < kStartsPerTurn && !starting_.empty(); ++i) {
+      CallSlot& slot = *starting_.front();
+      starting_.pop_front();
+      start(slot);
+    }
+    end_if_idle();
+  }
 
   void client_closes(std::function<void()> done) override {
     close(Errc::kCancelled);
@@ -137,7 +162,6 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   void client_disabled() override {
     is_disabled_.store(true, std::memory_order_release);
     close(Errc::kUnavailable);
-    (void)watched_.release();  // its event queue cannot be trusted to let go of it
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].stage != CallSlot::Stage::kNone) end(slots[i], Errc::kUnavailable);
     }
@@ -156,17 +180,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   error_code why_closed() const { return why_closed_.load(std::memory_order_acquire); }
 
   void hand_over(CallSlot& slot) {
-    if (submitted_.push(slot)) wake();
-    // close() comes before the last look at the list, and the push before this look: one of the two sees the other.
+    if (submitted_.push(slot)) waker_->wake();
+    // The queue is closed before the I/O thread's last look at the list, and this look comes after the push: one of the
+    // two sees the other.
     if (is_closed_.load(std::memory_order_seq_cst)) refuse_submitted_if_over();
-  }
-
-  void wake() {
-    const std::uint64_t one = 1;
-    ssize_t written;
-    do written = ::write(wake_.get(), &one, sizeof one);
-    while (written < 0 && errno == EINTR);
-    KV_ASSERT(written == sizeof one || errno == EAGAIN);  // full: it is readable
   }
 
   void close(Errc why) {
@@ -175,59 +192,13 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     is_closed_.store(true, std::memory_order_seq_cst);
   }
 
-  void watch() {
-    if (thread_ == nullptr) return;  // shut down before it began
-    watched_ = std::make_unique<asio::posix::stream_descriptor>(thread_->io(), wake_.get());
-    wait_for_work();
-    work();
-  }
-
-  void wait_for_work() {
-    watched_->async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](error_code error) {
-      if (error || !self->watched_) return;
-      std::uint64_t ignored;
-      (void)!::read(self->wake_.get(), &ignored, sizeof ignored);  // before the lists are taken
-      self->wait_for_work();
-      self->work();
-    });
-  }
-
-  /// Whatever is to be done now: new calls, wishes to cancel, the end of the queue.
-  void work() {
-    if (thread_ == nullptr) return;
-    // In this order: the call of a wish was handed over before the wish.
-    CallSlot* wishes = cancelled_.take_all();
-    take_submitted();
-    while (wishes != nullptr) {
-      CallSlot& slot = *wishes;
-      wishes = slot.next_cancelled;
-      slot.is_cancel_queued.exchange(false, std::memory_order_acq_rel);  // from here on it may be pushed again
-      if (slot.stage == CallSlot::Stage::kNone) continue;
-      if (slot.cancel_id.load(std::memory_order_acquire) == slot.id.load(std::memory_order_relaxed)) {
-        slot.cancellation->cancel();
-      }
-    }
-    if (is_closed_.load(std::memory_order_seq_cst)) {
-      take_submitted();  // the last look: who pushes from here on sees that the queue is closed
-      for (std::size_t i = 0; i < slots.size(); ++i) {
-        if (slots[i].stage != CallSlot::Stage::kNone) slots[i].cancellation->cancel();
-      }
-    }
-    for (std::size_t i = 0; i < kStartsPerTurn && !starting_.empty(); ++i) {
-      CallSlot& slot = *starting_.front();
-      starting_.pop_front();
-      start(slot);
-    }
-    if (!starting_.empty()) asio::post(thread_->io(), [self = shared_from_this()] { self->work(); });
-    end_if_idle();
-  }
-
   void take_submitted() {
     for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
       CallSlot* const next = slot->next_submitted;
       KV_ASSERT(slot->stage == CallSlot::Stage::kNone);
       slot->stage = CallSlot::Stage::kTaken;
       slot->cancellation.emplace();
+      if (has_closed_) slot->cancellation->cancel();  // it was pushed while the others were being cancelled
       starting_.push_back(slot);
       slot = next;
     }
@@ -247,13 +218,13 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     KV_ASSERT(self->running_count_ > 0);
     --self->running_count_;
     self->end(slot, error);  // 3: all of serve() is gone
+    if (self->thread_ != nullptr) self->thread_->linger();
     self->end_if_idle();
   }
 
   /// Makes the call. What it finds goes into slot.end.
   asio::awaitable<error_code> serve(CallSlot& slot);
   asio::awaitable<error_code> load(CallSlot& slot, CallControl control);
-  /// The slot has no call that could be late: there is time left for it.
   static std::chrono::microseconds time_left(const CallSlot& slot) {
     return std::chrono::duration_cast<std::chrono::microseconds>(slot.until - std::chrono::steady_clock::now());
   }
@@ -270,8 +241,6 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   void end_if_idle() {
     if (!is_closed_.load(std::memory_order_relaxed) || running_count_ > 0 || !starting_.empty()) return;
     if (thread_ == nullptr) return;
-    if (watched_) (void)watched_->release();  // wake_ remains ours: who submits may be about to write to it
-    watched_.reset();
     thread_->detach(*this);
     const auto done = std::exchange(done_, nullptr);
     be_over();
@@ -304,17 +273,17 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   }
 
   const std::uint32_t generation_ = fork_generation();
+  const std::shared_ptr<Waker> waker_;
   ClientThread* thread_;  ///< The I/O thread's; null once the queue is over.
-  const Descriptor wake_;
   HandoffList<CallSlot, &CallSlot::next_submitted> submitted_;
   HandoffList<CallSlot, &CallSlot::next_cancelled> cancelled_;
   std::atomic<bool> is_closed_{false}, is_disabled_{false};
   std::atomic<Errc> why_closed_{};
 
   // The I/O thread's.
-  std::unique_ptr<asio::posix::stream_descriptor> watched_;  ///< wake_, as Asio waits for it.
   std::deque<CallSlot*> starting_;
   std::size_t running_count_ = 0;
+  bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled what was in progress.
   std::function<void()> done_;
 
   std::mutex over_mutex_;
@@ -636,7 +605,7 @@ Result<std::size_t> CompletionQueue::wait(std::span<const CallId> calls, std::si
   return impl_->completions.wait(calls, count_min, timeout, into);
 }
 
-int CompletionQueue::fd() const { return impl_->completions.fd(); }
+int CompletionQueue::fd() const { return impl_->is_forked() ? -1 : impl_->completions.fd(); }
 std::size_t CompletionQueue::calls_in_flight() const { return impl_->slots.calls(); }
 std::size_t CompletionQueue::bytes_in_flight() const { return impl_->slots.bytes(); }
 

@@ -8,10 +8,10 @@
  *   if (kvs_client_open(&options, &client) != KVS_OK) puts(kvs_last_error());
  *
  * Every call returns a status; only KVS_OK fills the results. That a node is dead, slow or full is no failure of match,
- * get and put but a smaller result, and its `why` tells the reason. All calls block until their deadline at the latest,
- * and may be made from any thread, but not from a progress callback. No call throws, aborts the process or installs a
- * signal handler. After an internal error the client is disabled: its calls fail with KVS_INTERNAL, and the process
- * goes on.
+ * get and put but a smaller result, and its `why` tells the reason. Calls block until their deadline at the latest, but
+ * for kvs_submit_*, which never block: see kvs_queue below. All may be made from any thread, but those that block not
+ * from a progress callback. No call throws, aborts the process or installs a signal handler. After an internal error
+ * the client is disabled: its calls fail with KVS_INTERNAL, and the process goes on.
  *
  * After fork() a client remains the parent's, which goes on as before. In the child its calls fail with KVS_FORKED at
  * once, kvs_client_close only forgets it, and its connections are closed there, so that a child that sleeps holds no
@@ -55,7 +55,7 @@ enum {
   KVS_QUARANTINED = 13,  /* a timed-out get may still write this memory, or it is being taken back */
   KVS_DRAINING = 14,     /* the node is shutting down */
   KVS_CANCELLED = 15,    /* given up */
-  KVS_NOT_FOUND = 16,    /* nothing under that key of the disk tier */
+  KVS_NOT_FOUND = 16,    /* no such call of a queue; nothing under that key of the disk tier */
   KVS_DISK_FAILED = 17,  /* the disk tier failed */
   KVS_TIMED_OUT = 1000,  /* the deadline has passed */
   KVS_SYSTEM = 1001,     /* an error of the operating system; kvs_last_error() names it */
@@ -193,7 +193,8 @@ KVS_API const char* kvs_last_error(void);
 
 /* Connects on first use. The options are copied. */
 KVS_API int kvs_client_open(const kvs_options* options, kvs_client** client);
-/* Requires that no call is in progress. NULL is allowed. Waits for no node and no name server. */
+/* Requires that no blocking call is in progress. Calls that queues have in flight end with KVS_CANCELLED; the queues
+ * remain, to be reaped and closed. NULL is allowed. Waits for no node and no name server. */
 KVS_API void kvs_client_close(kvs_client* client);
 
 /* The block hashes of a namespace's tokens: token_count / block_size of them, at most `capacity`. */
@@ -256,6 +257,171 @@ KVS_API int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* m
 /* Takes it back. After KVS_OK no RDMA device reaches it, whatever a node does: free it then, not before. After
  * KVS_TIMED_OUT call again. KVS_BUSY: a call in progress uses it. kvs_client_close does the same for all. */
 KVS_API int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t bytes, uint64_t deadline_us);
+
+/* ---- Calls that never block
+ *
+ *   kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
+ *   kvs_queue *queue;
+ *   kvs_queue_open(client, &options, &queue);
+ *   epoll_ctl(epoll, EPOLL_CTL_ADD, kvs_queue_fd(queue), ...);
+ *   ...
+ *   kvs_load_options load = KVS_LOAD_OPTIONS_INIT;
+ *   load.deadline_us = 50000;
+ *   load.block_count_min = 8;
+ *   kvs_submit_load(queue, space, hashes, count, pages, &load, request, &call);
+ *   ...
+ *   kvs_completion ended[64];
+ *   kvs_reap(queue, ended, sizeof *ended, 64, 0, 0, &count);
+ *   for (size_t i = 0; i < count; ++i) resume(ended[i].tag, ended[i].block_count);
+ *
+ * A submit hands back a call, or a status, and then nothing was begun: KVS_BUSY if calls_max or bytes_max is reached
+ * (reap, or do without), KVS_TOO_LARGE if the call alone is over bytes_max, KVS_BAD_REQUEST, KVS_CANCELLED if the queue
+ * was shut down or its client closed, KVS_INTERNAL, KVS_FORKED. It takes no lock, waits for nobody and makes at most
+ * one system call. Other mistakes are the status of the completion.
+ *
+ * Copied by the submit: hashes, the list of block addresses, segment ends, token ids, extras and records. Only the
+ * blocks themselves, `checksums`, `json` and `length` stay in use until the call's KVS_EVENT_END, and that also after
+ * kvs_cancel and after the deadline: until then the caller keeps them, and does not change what is put. Afterwards they
+ * are the caller's again, with the one exception that blocking calls have too: memory of kvs_allocate and device memory
+ * that a node may still write after a cancelled or late get is quarantined, and calls that name it fail with
+ * KVS_QUARANTINED until the node has answered or ended. Memory of kvs_allocate may be freed meanwhile.
+ *
+ * Deadlines count from the submit. While a node is not connected, what it owns is answered at once, with the `why`
+ * KVS_UNAVAILABLE, and connecting goes on in the background; so a worker that starts before the store gets "nothing"
+ * instead of a delay. See wait_while_away.
+ *
+ * A call is in flight, and counts, until its end is reaped. Any thread may call any function of a queue at any time,
+ * but for kvs_queue_close. After fork() the child gets KVS_FORKED, and its copy of the descriptor is closed;
+ * kvs_queue_close there only forgets the queue. The parent notices nothing. */
+typedef struct kvs_queue kvs_queue;
+typedef uint64_t kvs_call; /* of one queue; never 0, and never used again */
+
+typedef struct kvs_queue_options {
+  size_t struct_size;
+  uint32_t calls_max;  /* in flight; 0: 256; at most 65536 */
+  uint64_t bytes_max;  /* in flight: blocks to be filled or read, and what was copied; 0: 4 GiB */
+  int wait_while_away; /* not 0: calls wait, up to their deadline, for a node that is being connected */
+} kvs_queue_options;
+#define KVS_QUEUE_OPTIONS_INIT \
+  { sizeof(kvs_queue_options), 0, 0, 0 }
+
+/* Match, then get what was found: in one call, under one deadline. */
+typedef struct kvs_load_options {
+  size_t struct_size;
+  uint64_t deadline_us;
+  size_t block_count_min;       /* if fewer are found none is moved; 0: 1 */
+  int tell_match;               /* not 0: a KVS_EVENT_MATCHED says what was found, before the bytes come */
+  const uint64_t* segment_ends; /* this and what follows as in kvs_get_options */
+  size_t segment_count;
+  kvs_on_segment on_segment;
+  void* context;
+  int memory_only;
+  uint64_t* checksums;
+  size_t checksum_count;
+} kvs_load_options;
+#define KVS_LOAD_OPTIONS_INIT \
+  { sizeof(kvs_load_options), 0, 0, 0, NULL, 0, NULL, NULL, 0, NULL, 0 }
+
+enum {
+  KVS_EVENT_END = 0,     /* the call has ended: its last completion, and its only one with results */
+  KVS_EVENT_MATCHED = 1, /* a load knows what it will move: block_count, disk_block_count, disk_us, why */
+  KVS_EVENT_SEGMENT = 2  /* of a get or load with segment_ends and no on_segment: the first block_count blocks have
+                          * `segment` and all before it. In order, and before the end. */
+};
+enum {
+  KVS_VERB_OPEN = 1,
+  KVS_VERB_WAIT_OPEN = 2,
+  KVS_VERB_MATCH = 3,
+  KVS_VERB_GET = 4,
+  KVS_VERB_LOAD = 5,
+  KVS_VERB_PUT = 6,
+  KVS_VERB_TOUCH = 7,
+  KVS_VERB_PIN = 8,
+  KVS_VERB_UNPIN = 9,
+  KVS_VERB_DROP = 10,
+  KVS_VERB_RELEASE = 11,
+  KVS_VERB_LEND = 12,
+  KVS_VERB_REMOVE_DEVICE_MEMORY = 13,
+  KVS_VERB_STATS = 14
+};
+typedef struct kvs_completion { /* grows at its end: kvs_reap and kvs_wait are told its size */
+  kvs_call call;
+  uint64_t tag; /* as it was submitted */
+  int event;
+  int verb;
+  int status; /* what the blocking call would have returned; KVS_CANCELLED: given up, and the results say how far */
+  int why;    /* of match, get, load and put: why not more */
+  /* match: found. get, load: landed and verified (a device's memory: landed). put: stored. touch, pin, unpin, drop: as
+   * many blocks. lend: connections. */
+  size_t block_count;
+  size_t segment;
+  size_t matched_count;    /* of a load: blocks found */
+  size_t disk_block_count; /* of a match or load: of those found, on disk */
+  uint64_t disk_us;
+  kvs_lease lease;            /* of a match */
+  size_t partial_token_count; /* of a match, as is the next */
+  kvs_hash partial_block;
+  size_t corrupt_count;           /* of a get or load */
+  size_t already_stored, refused; /* of a put */
+  int until_restart;              /* of a drop */
+  kvs_space space;                /* of an open */
+} kvs_completion;
+
+KVS_API int kvs_queue_open(kvs_client* client, const kvs_queue_options* options, kvs_queue** queue);
+/* Calls in flight are cancelled, and what was not reaped is forgotten. On return the library has let go of all their
+ * memory, but for what is quarantined. Waits for no node. Requires that no other function of the queue is being called.
+ * NULL is allowed. Before or after kvs_client_close. */
+KVS_API void kvs_queue_close(kvs_queue* queue);
+/* No call is taken any more, those in flight are cancelled, and who waits in kvs_reap or kvs_wait wakes up when they
+ * have ended. Their ends can still be reaped. */
+KVS_API int kvs_queue_shutdown(kvs_queue* queue);
+/* For epoll, poll, asyncio's add_reader: readable exactly while completions wait. It is never read from; reaping the
+ * last one makes it unreadable. With EPOLLET reap until nothing comes. Closed by kvs_queue_close. -1: queue is NULL. */
+KVS_API int kvs_queue_fd(const kvs_queue* queue);
+/* Either may be NULL. */
+KVS_API int kvs_queue_in_flight(const kvs_queue* queue, size_t* calls, uint64_t* bytes);
+
+/* `tag` comes back in the completions. call: NULL is allowed. All else as in the blocking call of that name. */
+KVS_API int kvs_submit_open(kvs_queue* queue, const char* record, uint64_t deadline_us, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_wait_open(kvs_queue* queue, kvs_space space, uint64_t deadline_us, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_match(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                             const kvs_match_options* options, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_get(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
+                           const kvs_get_options* options, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_load(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                            void* const* blocks, const kvs_load_options* options, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_put(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                           const void* const* blocks, const kvs_put_options* options, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_touch(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                             uint64_t deadline_us, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_pin(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                           uint64_t deadline_us, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_unpin(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                             uint64_t deadline_us, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_drop(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                            uint64_t deadline_us, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_release(kvs_queue* queue, kvs_lease lease, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_lend(kvs_queue* queue, void* memory, size_t bytes, uint64_t deadline_us, uint64_t tag,
+                            kvs_call* call);
+KVS_API int kvs_submit_remove_device_memory(kvs_queue* queue, void* address, uint64_t bytes, uint64_t deadline_us,
+                                            uint64_t tag, kvs_call* call);
+/* json and *length are written by the end of the call; length must not be NULL. */
+KVS_API int kvs_submit_stats(kvs_queue* queue, uint64_t deadline_us, char* json, size_t capacity, size_t* length,
+                             uint64_t tag, kvs_call* call);
+
+/* Gives a call up. Its end comes soon, whatever the node does, and is still to be reaped; a call that has ended
+ * meanwhile ends as it did. KVS_NOT_FOUND: it was reaped, or never was. */
+KVS_API int kvs_cancel(kvs_queue* queue, kvs_call call);
+/* Takes up to `capacity` completions, oldest first, each `completion_size` bytes: sizeof(kvs_completion). Waits until
+ * there are count_min of them, nothing is in flight that has not ended, or the time has passed; 0: waits for nothing.
+ * That there are none is no error. */
+KVS_API int kvs_reap(kvs_queue* queue, kvs_completion* completions, size_t completion_size, size_t capacity,
+                     size_t count_min, uint64_t timeout_us, size_t* count);
+/* Takes the ends of these calls, once count_min of them have ended or the time has passed: 1 for one of them,
+ * call_count for all. In the order of `calls`; completions must have room for all of them. Their segments that were not
+ * reaped are dropped. KVS_NOT_FOUND: one of them was reaped before, or never was; then none is taken. */
+KVS_API int kvs_wait(kvs_queue* queue, const kvs_call* calls, size_t call_count, size_t count_min, uint64_t timeout_us,
+                     kvs_completion* completions, size_t completion_size, size_t* count);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,4 @@
 // client/c/c_api.cc: kvstore.h over BlockingClient. No exception leaves it.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -11,33 +8,17 @@
 
 #include "base/assert.h"
 #include "client/blocking_client.h"
+#include "client/c/c_arguments.h"
+#include "client/c/c_handles.h"
 #include "client/c/c_status.h"
+#include "client/c/stats_json.h"
 #include "client/kvstore.h"
-
-struct kvs_client {
-  explicit kvs_client(kv::ClientConfig config, kv::BlockingOptions options) : client(std::move(config), options) {}
-  kv::BlockingClient client;
-};
 
 namespace kv {
 namespace {
 
-using c_api::fail, c_api::parse_record, c_api::read_struct, c_api::status_of, c_api::write_struct;
-
-std::chrono::microseconds microseconds(std::uint64_t count) {
-  constexpr std::uint64_t kMax = 24ull * 3600 * 1'000'000;  // more is refused by the client
-  return std::chrono::microseconds(std::min(count, kMax + 1));
-}
-
-std::span<const ExtraDigest> extras_of(const kvs_extra* extras, std::size_t count) {
-  static_assert(sizeof(kvs_extra) == sizeof(ExtraDigest) && alignof(kvs_extra) == alignof(ExtraDigest));
-  return {reinterpret_cast<const ExtraDigest*>(extras), count};
-}
-
-std::span<const BlockHash> hashes_of(const kvs_hash* hashes, std::size_t count) {
-  static_assert(sizeof(kvs_hash) == sizeof(BlockHash) && alignof(kvs_hash) == alignof(BlockHash));
-  return {reinterpret_cast<const BlockHash*>(hashes), count};
-}
+using c_api::fail, c_api::hashes_of, c_api::microseconds, c_api::parse_record, c_api::read_struct, c_api::status_of,
+    c_api::write_struct;
 
 /// Runs `body`, which returns a status; turns what it throws into one.
 template <class Body>
@@ -52,58 +33,6 @@ int guarded(kvs_client* client, Body body) noexcept {
     }
     return status;
   });
-}
-
-void append_json(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
-
-std::string stats_json(const std::vector<NodeStats>& nodes) {
-  std::string out = "{\"nodes\":[";
-  for (const NodeStats& node : nodes) {
-    if (out.back() == '}') out += ',';
-    out += "{\"name\":";
-    append_json(out, node.name);
-    if (node.error) {
-      out += ",\"error\":";
-      append_json(out, node.error.message());
-    }
-    out += ",\"values\":{";
-    bool first = true;
-    for (const auto& [name, value] : node.values) {
-      if (!first) out += ',';
-      first = false;
-      append_json(out, name);
-      char number[40];
-      std::snprintf(number, sizeof number, ":%.17g", value);
-      out += std::isfinite(value) ? number : ":null";
-    }
-    out += "},\"namespaces\":[";
-    first = true;
-    for (const NodeStats::Namespace& space : node.namespaces) {
-      if (!first) out += ',';
-      first = false;
-      out += "{\"record\":";
-      append_json(out, space.record);
-      out += ",\"block_count\":" + std::to_string(space.block_count) +
-             ",\"total_bytes\":" + std::to_string(space.total_bytes) + '}';
-    }
-    out += "]}";
-  }
-  return out + "]}";
 }
 
 using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, std::span<const BlockHash>, std::chrono::microseconds);
@@ -268,19 +197,11 @@ int kvs_block_bytes(kvs_client* client, kvs_space space, uint64_t* bytes) {
 int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const kvs_match_options* given,
               kvs_match_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    kvs_match_options options;
-    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
-    if ((hashes == nullptr && count > 0) || (options.token_ids == nullptr && options.token_count > 0)) {
-      return fail(KVS_BAD_REQUEST, "hashes or token_ids is NULL");
-    }
-    if (options.extras == nullptr && options.extra_count > 0) return fail(KVS_BAD_REQUEST, "extras is NULL");
-    MatchOptions match_options{};
-    match_options.deadline = microseconds(options.deadline_us);
-    match_options.lease = options.lease != 0;
-    match_options.prefetch = options.prefetch != 0;
-    match_options.token_ids = {options.token_ids, options.token_count};
-    match_options.extras = extras_of(options.extras, options.extra_count);
-    const auto match = blocking.match(Space{space}, hashes_of(hashes, count), match_options);
+    MatchOptions options{};
+    std::span<const BlockHash> chain;
+    if (const int bad = c_api::read_match(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    const auto match = blocking.match(Space{space}, chain, options);
     if (!match) return fail(match.error());
     kvs_match_result out = KVS_MATCH_RESULT_INIT;
     out.block_count = match->block_count;
@@ -304,27 +225,15 @@ int kvs_release(kvs_client* client, kvs_lease lease) {
 int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
             const kvs_get_options* given, kvs_get_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    kvs_get_options options;
-    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
-    if (count > 0 && (hashes == nullptr || blocks == nullptr)) return fail(KVS_BAD_REQUEST, "hashes or blocks is NULL");
-    if (options.segment_ends == nullptr && options.segment_count > 0) {
-      return fail(KVS_BAD_REQUEST, "segment_ends is NULL");
+    GetOptions options{};
+    std::span<const BlockHash> chain;
+    c_api::BlockList<std::byte> to;
+    if (const int bad = c_api::read_get(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_blocks(blocks, count, blocking.block_bytes(Space{space}), to); bad != KVS_OK) {
+      return bad;
     }
-    if (options.checksums == nullptr && options.checksum_count > 0) return fail(KVS_BAD_REQUEST, "checksums is NULL");
-    const std::size_t block_bytes = blocking.block_bytes(Space{space});
-    std::vector<std::span<std::byte>> to(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (blocks[i] == nullptr) return fail(KVS_BAD_REQUEST, "a block pointer is NULL");
-      to[i] = {static_cast<std::byte*>(blocks[i]), block_bytes};
-    }
-    GetOptions get_options{};
-    get_options.deadline = microseconds(options.deadline_us);
-    get_options.lease = Lease{options.lease};
-    get_options.segment_ends = {options.segment_ends, options.segment_count};
-    get_options.on_segment = {options.on_segment, options.context};
-    get_options.memory_only = options.memory_only != 0;
-    get_options.checksums = {options.checksums, options.checksum_count};
-    const auto got = blocking.get(Space{space}, hashes_of(hashes, count), to, get_options);
+    const auto got = blocking.get(Space{space}, chain, to, options);
     if (!got) return fail(got.error());
     kvs_get_result out = KVS_GET_RESULT_INIT;
     out.block_count = got->block_count;
@@ -337,24 +246,15 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
 int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const void* const* blocks,
             const kvs_put_options* given, kvs_put_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    kvs_put_options options;
-    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
-    if (count > 0 && (hashes == nullptr || blocks == nullptr)) return fail(KVS_BAD_REQUEST, "hashes or blocks is NULL");
-    if (options.token_ids == nullptr && options.token_count > 0) return fail(KVS_BAD_REQUEST, "token_ids is NULL");
-    if (options.extras == nullptr && options.extra_count > 0) return fail(KVS_BAD_REQUEST, "extras is NULL");
-    if (options.checksums == nullptr && options.checksum_count > 0) return fail(KVS_BAD_REQUEST, "checksums is NULL");
-    const std::size_t block_bytes = blocking.block_bytes(Space{space});
-    std::vector<std::span<const std::byte>> from(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (blocks[i] == nullptr) return fail(KVS_BAD_REQUEST, "a block pointer is NULL");
-      from[i] = {static_cast<const std::byte*>(blocks[i]), block_bytes};
+    PutOptions options{};
+    std::span<const BlockHash> chain;
+    c_api::BlockList<const std::byte> from;
+    if (const int bad = c_api::read_put(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_blocks(blocks, count, blocking.block_bytes(Space{space}), from); bad != KVS_OK) {
+      return bad;
     }
-    PutOptions put_options{};
-    put_options.deadline = microseconds(options.deadline_us);
-    put_options.token_ids = {options.token_ids, options.token_count};
-    put_options.extras = extras_of(options.extras, options.extra_count);
-    put_options.checksums = {options.checksums, options.checksum_count};
-    const auto put = blocking.put(Space{space}, hashes_of(hashes, count), from, put_options);
+    const auto put = blocking.put(Space{space}, chain, from, options);
     if (!put) return fail(put.error());
     kvs_put_result out = KVS_PUT_RESULT_INIT;
     out.stored = put->stored;
@@ -393,7 +293,7 @@ int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capac
   return guarded(client, [&](BlockingClient& blocking) -> int {
     const auto stats = blocking.stats(microseconds(deadline_us));
     if (!stats) return fail(stats.error());
-    return c_api::write_text(stats_json(*stats), json, capacity, length);
+    return c_api::write_text(c_api::stats_json(*stats), json, capacity, length);
   });
 }
 

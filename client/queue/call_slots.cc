@@ -1,11 +1,14 @@
 #include "client/queue/call_slots.h"
 
+#include <new>
+
 #include "base/assert.h"
 
 namespace kv {
 namespace {
 
-constexpr unsigned kIndexBits = 16;  // Of a CallId; the rest counts the uses of the slot: 2^48 of them.
+constexpr std::size_t kWarmSlots = 512;  // 4 MiB; the free list is a stack, so the first slots are used most
+constexpr unsigned kIndexBits = 16;      // Of a CallId; the rest counts the uses of the slot: 2^48 of them.
 
 }  // namespace
 
@@ -15,6 +18,7 @@ CallSlots::CallSlots(std::size_t calls_max, std::size_t bytes_max)
   for (std::size_t i = 0; i < size_; ++i) {
     slots_[i].index = static_cast<std::uint32_t>(i);
     slots_[i].next_free = i + 1 < size_ ? static_cast<std::uint32_t>(i + 1) : kNone;
+    if (i < kWarmSlots && !slots_[i].arguments.warm_up()) throw std::bad_alloc();
   }
 }
 

@@ -1,22 +1,13 @@
 #include "client/queue/completions.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
 
 namespace kv {
-
-Descriptor make_eventfd() {
-  Descriptor made(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!made) throw std::system_error(errno, std::generic_category(), "eventfd");
-  return made;
-}
 
 Completions::Completions(CallSlots& slots)
     : slots_(slots),

@@ -13,13 +13,11 @@
 #include "base/result.h"
 #include "client/queue/call_slot.h"
 #include "client/queue/call_slots.h"
+#include "client/waker.h"
 #include "transport/forked.h"
 #include "transport/stream.h"
 
 namespace kv {
-
-/// Throws std::system_error.
-Descriptor make_eventfd();
 
 /// The way back of a call: from the I/O thread, which tells, to the threads that reap.
 ///   1. A slot is in the list exactly while something of its call can be reaped.

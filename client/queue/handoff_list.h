@@ -21,6 +21,8 @@ class HandoffList {
     return head == nullptr;
   }
 
+  bool is_empty() const { return head_.load(std::memory_order_seq_cst) == nullptr; }
+
   /// All objects, linked by `next` in the order in which they were pushed.
   T* take_all() {
     T* newest_first = head_.exchange(nullptr, std::memory_order_seq_cst);

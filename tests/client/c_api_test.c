@@ -1,5 +1,6 @@
 /* libkvstore from C, against a real node: c_api_test ENDPOINT. Exits 0 if everything is as it must be. */
 #define _POSIX_C_SOURCE 200809L /* fork, waitpid, alarm */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +120,164 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(until_restart == 0);
 }
 
+static int readable(kvs_queue* queue, int timeout_ms) {
+  struct pollfd one = {kvs_queue_fd(queue), POLLIN, 0};
+  return poll(&one, 1, timeout_ms);
+}
+
+static kvs_completion next(kvs_queue* queue) {
+  kvs_completion one;
+  size_t count = 0;
+  CHECK(kvs_reap(queue, &one, sizeof one, 1, 1, 10000000, &count) == KVS_OK && count == 1);
+  return one;
+}
+
+/* The same verbs without blocking. */
+static void submitted(kvs_client* client, unsigned char* memory) {
+  const char* record = "model=c\nblock_size=16\nblock_bytes=131072\n";
+  kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
+  kvs_queue* queue = NULL;
+  options.calls_max = 70000;
+  CHECK(kvs_queue_open(client, &options, &queue) == KVS_BAD_REQUEST && queue == NULL);
+  options.calls_max = 4;
+  CHECK(kvs_queue_open(client, &options, &queue) == KVS_OK);
+  CHECK(readable(queue, 0) == 0);
+
+  kvs_call call = 0;
+  CHECK(kvs_submit_open(queue, record, 5000000, 1, &call) == KVS_OK && call != 0);
+  CHECK(readable(queue, 10000) == 1);
+  kvs_completion end = next(queue);
+  CHECK(end.call == call && end.tag == 1 && end.verb == KVS_VERB_OPEN && end.event == KVS_EVENT_END);
+  CHECK(end.status == KVS_OK && readable(queue, 0) == 0);
+  const kvs_space space = end.space;
+  CHECK(kvs_submit_wait_open(queue, space, 5000000, 2, NULL) == KVS_OK && next(queue).status == KVS_OK);
+
+  uint32_t tokens[16 * BLOCKS];
+  for (size_t i = 0; i < 16 * BLOCKS; ++i) tokens[i] = (uint32_t)i + 5000;
+  kvs_hash hashes[BLOCKS];
+  size_t count = 0;
+  CHECK(kvs_hash_chain(record, tokens, 16 * BLOCKS, hashes, BLOCKS, &count) == KVS_OK);
+  const void* from[BLOCKS];
+  void* to[BLOCKS];
+  for (size_t i = 0; i < BLOCKS; ++i) {
+    memset(memory + i * BLOCK_BYTES, (int)(i + 33), BLOCK_BYTES);
+    from[i] = to[i] = memory + i * BLOCK_BYTES;
+  }
+  kvs_put_options put = KVS_PUT_OPTIONS_INIT;
+  put.deadline_us = 5000000;
+  CHECK(kvs_submit_put(queue, space, hashes, BLOCKS, from, &put, 3, &call) == KVS_OK);
+  end = next(queue);
+  CHECK(end.verb == KVS_VERB_PUT && end.status == KVS_OK && end.why == KVS_OK);
+  CHECK(end.block_count + end.already_stored == BLOCKS && end.refused == 0);
+
+  kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
+  match.deadline_us = 5000000;
+  match.lease = 1;
+  CHECK(kvs_submit_match(queue, space, hashes, BLOCKS, &match, 4, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.verb == KVS_VERB_MATCH && end.block_count == BLOCKS && end.lease != 0);
+  CHECK(kvs_submit_release(queue, end.lease, 5, NULL) == KVS_OK && next(queue).status == KVS_OK);
+
+  memset(memory, 0, BLOCKS * BLOCK_BYTES);
+  const uint64_t ends[2] = {65536, BLOCK_BYTES};
+  kvs_get_options get = KVS_GET_OPTIONS_INIT;
+  get.deadline_us = 5000000;
+  get.segment_ends = ends;
+  get.segment_count = 2;
+  CHECK(kvs_submit_get(queue, space, hashes, BLOCKS, to, &get, 6, &call) == KVS_OK);
+  for (size_t segment = 0; segment < 2; ++segment) {
+    end = next(queue);
+    CHECK(end.event == KVS_EVENT_SEGMENT && end.call == call && end.segment == segment && end.block_count == BLOCKS);
+  }
+  end = next(queue);
+  CHECK(end.event == KVS_EVENT_END && end.block_count == BLOCKS && end.corrupt_count == 0);
+  for (size_t i = 0; i < BLOCKS; ++i) {
+    for (size_t j = 0; j < BLOCK_BYTES; ++j) CHECK(memory[i * BLOCK_BYTES + j] == i + 33);
+  }
+
+  kvs_load_options load = KVS_LOAD_OPTIONS_INIT;
+  load.deadline_us = 5000000;
+  load.block_count_min = BLOCKS;
+  load.tell_match = 1;
+  CHECK(kvs_submit_load(queue, space, hashes, BLOCKS, to, &load, 7, &call) == KVS_OK);
+  end = next(queue);
+  CHECK(end.event == KVS_EVENT_MATCHED && end.block_count == BLOCKS);
+  end = next(queue);
+  CHECK(end.event == KVS_EVENT_END && end.block_count == BLOCKS && end.matched_count == BLOCKS);
+
+  /* Of several one, then the others. */
+  kvs_call calls[3];
+  CHECK(kvs_submit_touch(queue, space, hashes, BLOCKS, 5000000, 8, &calls[0]) == KVS_OK);
+  CHECK(kvs_submit_pin(queue, space, hashes, BLOCKS, 5000000, 9, &calls[1]) == KVS_OK);
+  CHECK(kvs_submit_unpin(queue, space, hashes, BLOCKS, 5000000, 10, &calls[2]) == KVS_OK);
+  kvs_completion several[3];
+  CHECK(kvs_wait(queue, &calls[1], 1, 1, 10000000, several, sizeof *several, &count) == KVS_OK && count == 1);
+  CHECK(several[0].tag == 9 && several[0].block_count == BLOCKS);
+  CHECK(kvs_wait(queue, calls, 3, 1, 10000000, several, sizeof *several, &count) == KVS_NOT_FOUND && count == 0);
+  calls[1] = calls[2];
+  CHECK(kvs_wait(queue, calls, 2, 2, 10000000, several, sizeof *several, &count) == KVS_OK && count == 2);
+  CHECK(several[0].tag == 8 && several[1].tag == 10);
+  CHECK(kvs_cancel(queue, calls[0]) == KVS_NOT_FOUND && kvs_cancel(queue, 0) == KVS_NOT_FOUND);
+
+  /* calls_max counts until the end is reaped. */
+  for (int i = 0; i < 4; ++i) CHECK(kvs_submit_touch(queue, space, hashes, BLOCKS, 5000000, 11, NULL) == KVS_OK);
+  CHECK(kvs_submit_touch(queue, space, hashes, BLOCKS, 5000000, 11, NULL) == KVS_BUSY);
+  CHECK(kvs_queue_in_flight(queue, &count, NULL) == KVS_OK && count == 4);
+  for (int i = 0; i < 4; ++i) (void)next(queue);
+  uint64_t bytes = 1;
+  CHECK(kvs_queue_in_flight(queue, &count, &bytes) == KVS_OK && count == 0 && bytes == 0);
+
+  char json[65536];
+  size_t length = 0;
+  CHECK(kvs_submit_stats(queue, 5000000, json, sizeof json, &length, 12, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.verb == KVS_VERB_STATS && end.status == KVS_OK && strlen(json) == length);
+  CHECK(kvs_submit_stats(queue, 5000000, json, 5, &length, 12, NULL) == KVS_OK);
+  CHECK(next(queue).status == KVS_TOO_LARGE && length > 5);
+  CHECK(kvs_submit_lend(queue, memory, BLOCK_BYTES, 5000000, 13, NULL) == KVS_OK);
+  (void)next(queue); /* as the memory is lendable, or not */
+  CHECK(kvs_submit_remove_device_memory(queue, memory, 1, 5000000, 14, NULL) == KVS_OK);
+  CHECK(next(queue).status == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_drop(queue, space, hashes, BLOCKS, 5000000, 15, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.status == KVS_OK && end.block_count == 1 && end.until_restart == 0);
+
+  /* Mistakes. */
+  CHECK(kvs_submit_get(queue, space + 9, hashes, BLOCKS, to, &get, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_get(queue, space, NULL, BLOCKS, to, &get, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_get(queue, space, hashes, BLOCKS, NULL, &get, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_match(NULL, space, hashes, BLOCKS, &match, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_open(queue, "block_size=0\n", 0, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_reap(queue, NULL, sizeof end, 1, 0, 0, &count) == KVS_BAD_REQUEST);
+  CHECK(kvs_reap(queue, &end, 8, 1, 0, 0, &count) == KVS_BAD_REQUEST);
+  CHECK(kvs_queue_fd(NULL) == -1);
+  kvs_queue_close(NULL);
+
+  /* A caller that was compiled with a newer header finds zeros where this library knows nothing. */
+  struct {
+    kvs_completion known;
+    uint64_t later;
+  } newer[2];
+  memset(newer, 0xFF, sizeof newer);
+  for (int i = 0; i < 2; ++i) CHECK(kvs_submit_touch(queue, space, hashes, 1, 5000000, 16, NULL) == KVS_OK);
+  CHECK(kvs_reap(queue, &newer[0].known, sizeof newer[0], 2, 2, 10000000, &count) == KVS_OK && count == 2);
+  CHECK(newer[0].known.tag == 16 && newer[0].later == 0 && newer[1].known.tag == 16 && newer[1].later == 0);
+
+  /* Shut down with calls in flight: all end, none is taken, and what ended can be reaped. */
+  for (int i = 0; i < 3; ++i) {
+    CHECK(kvs_submit_get(queue, space, hashes, BLOCKS, to, &get, 17, NULL) == KVS_OK);
+  }
+  CHECK(kvs_queue_shutdown(queue) == KVS_OK);
+  CHECK(kvs_submit_touch(queue, space, hashes, 1, 5000000, 18, NULL) == KVS_CANCELLED);
+  size_t left = 3;
+  while (left > 0) {
+    end = next(queue);
+    left -= end.event == KVS_EVENT_END;
+    CHECK(end.tag == 17 && (end.status == KVS_OK || end.status == KVS_CANCELLED));
+  }
+  kvs_queue_close(queue);
+}
+
 /* A caller that was compiled with a newer and one with an older header. */
 static void other_versions(kvs_client* client) {
   kvs_space space;
@@ -227,7 +386,20 @@ static void away(void) {
   CHECK(found.block_count == 0 && found.why == KVS_UNAVAILABLE);
   CHECK(kvs_wait_open(client, space, 5000000) == KVS_UNAVAILABLE);
   CHECK(kvs_wait_open(client, space + 1, 5000000) == KVS_BAD_REQUEST);
+  /* Calls that never block are answered at once. */
+  kvs_queue_options queue_options = KVS_QUEUE_OPTIONS_INIT;
+  kvs_queue* queue = NULL;
+  CHECK(kvs_queue_open(client, &queue_options, &queue) == KVS_OK);
+  match.deadline_us = 3600000000;
+  CHECK(kvs_submit_match(queue, space, &hash, 1, &match, 0, NULL) == KVS_OK);
+  const kvs_completion end = next(queue);
+  CHECK(end.status == KVS_OK && end.block_count == 0 && end.why == KVS_UNAVAILABLE);
+  /* A queue outlives its client. */
+  CHECK(kvs_submit_wait_open(queue, space, 3600000000, 0, NULL) == KVS_OK);
   kvs_client_close(client);
+  (void)next(queue);
+  CHECK(kvs_submit_match(queue, space, &hash, 1, &match, 0, NULL) == KVS_CANCELLED);
+  kvs_queue_close(queue);
 }
 
 /* In a child of fork() the parent's client answers at once; one of the child's own works. */
@@ -235,6 +407,9 @@ static void forked(kvs_client* client, const kvs_options* options) {
   const char* const record = "model=c\nblock_size=16\nblock_bytes=131072\n";
   kvs_space space = 0;
   CHECK(kvs_open(client, record, 5000000, &space) == KVS_OK);
+  kvs_queue_options queue_options = KVS_QUEUE_OPTIONS_INIT;
+  kvs_queue* queue = NULL;
+  CHECK(kvs_queue_open(client, &queue_options, &queue) == KVS_OK);
   fflush(NULL);
   const pid_t child = fork();
   CHECK(child >= 0);
@@ -252,6 +427,14 @@ static void forked(kvs_client* client, const kvs_options* options) {
     CHECK(kvs_wait_open(client, space, 60000000) == KVS_FORKED);
     CHECK(kvs_touch(client, space, &hash, 1, 60000000, NULL) == KVS_FORKED);
     CHECK(kvs_stats(client, 60000000, NULL, 0, NULL) == KVS_FORKED);
+    kvs_completion end;
+    size_t count = 0;
+    CHECK(kvs_submit_touch(queue, space, &hash, 1, 60000000, 0, NULL) == KVS_FORKED);
+    CHECK(kvs_reap(queue, &end, sizeof end, 1, 1, 60000000, &count) == KVS_FORKED);
+    CHECK(kvs_cancel(queue, 1) == KVS_FORKED && kvs_queue_fd(queue) == -1);
+    kvs_queue* none = NULL;
+    CHECK(kvs_queue_open(client, &queue_options, &none) == KVS_FORKED && none == NULL);
+    kvs_queue_close(queue);
     kvs_client_close(client);
     kvs_client* own = NULL;
     CHECK(kvs_client_open(options, &own) == KVS_OK);
@@ -266,6 +449,8 @@ static void forked(kvs_client* client, const kvs_options* options) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   CHECK(kvs_touch(client, space, NULL, 0, 5000000, NULL) == KVS_OK);
   CHECK(kvs_wait_open(client, space, 5000000) == KVS_OK); /* the parent goes on */
+  CHECK(kvs_submit_wait_open(queue, space, 5000000, 0, NULL) == KVS_OK && next(queue).status == KVS_OK);
+  kvs_queue_close(queue);
 }
 
 int main(int argc, char** argv) {
@@ -281,10 +466,12 @@ int main(int argc, char** argv) {
   unsigned char* memory = malloc(BLOCKS * BLOCK_BYTES);
   CHECK(memory != NULL);
   verbs(client, memory);
+  submitted(client, memory);
   free(memory);
   void* lent = NULL;
   CHECK(kvs_allocate(client, BLOCKS * BLOCK_BYTES, &lent) == KVS_OK);
   verbs(client, lent);
+  submitted(client, lent);
   CHECK(kvs_free(client, lent, BLOCKS * BLOCK_BYTES) == KVS_OK);
   device_memory(client);
   other_versions(client);

@@ -1,0 +1,38 @@
+// client/c/c_arguments.h: the arguments of a verb as the client takes them, checked for what would be read before the
+// client could check it: null pointers and the sizes of structs.
+#pragma once
+
+#include <boost/container/small_vector.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "client/client.h"
+#include "client/completion_queue.h"
+#include "client/kvstore.h"
+
+namespace kv::c_api {
+
+std::chrono::microseconds microseconds(std::uint64_t count);
+
+inline std::span<const BlockHash> hashes_of(const kvs_hash* hashes, std::size_t count) {
+  static_assert(sizeof(kvs_hash) == sizeof(BlockHash) && alignof(kvs_hash) == alignof(BlockHash));
+  return {reinterpret_cast<const BlockHash*>(hashes), count};
+}
+
+/// The blocks of one call. Most calls have few: those cost no allocation.
+template <class Byte>
+using BlockList = boost::container::small_vector<std::span<Byte>, 64>;
+
+// Each returns KVS_OK, or fails as a call does. `blocks` are `count` addresses of `block_bytes` each.
+int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockHash>& chain);
+int read_blocks(void* const* blocks, std::size_t count, std::size_t block_bytes, BlockList<std::byte>& list);
+int read_blocks(const void* const* blocks, std::size_t count, std::size_t block_bytes,
+                BlockList<const std::byte>& list);
+int read_match(const kvs_match_options* given, MatchOptions& options);
+int read_get(const kvs_get_options* given, GetOptions& options);
+int read_load(const kvs_load_options* given, LoadOptions& options);
+int read_put(const kvs_put_options* given, PutOptions& options);
+
+}  // namespace kv::c_api

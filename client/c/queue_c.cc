@@ -1,0 +1,356 @@
+// client/c/queue_c.cc: the part of kvstore.h that never blocks, over CompletionQueue. No exception leaves it.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "base/assert.h"
+#include "client/c/c_arguments.h"
+#include "client/c/c_handles.h"
+#include "client/c/c_status.h"
+#include "client/c/stats_json.h"
+
+namespace kv {
+namespace {
+
+using c_api::fail, c_api::microseconds, c_api::status_of;
+
+constexpr std::size_t kReapedAtOnce = 32;  // Completions on the stack: some 10 KiB.
+
+static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_MATCH == static_cast<int>(Verb::kMatch) &&
+              KVS_VERB_PUT == static_cast<int>(Verb::kPut) && KVS_VERB_STATS == static_cast<int>(Verb::kOther));
+static_assert(KVS_EVENT_MATCHED == static_cast<int>(Completion::Kind::kMatched) &&
+              KVS_EVENT_SEGMENT == static_cast<int>(Completion::Kind::kSegment));
+
+template <class Queue, class Body>
+int guarded(Queue* queue, Body body) noexcept {
+  if (queue == nullptr) return fail(KVS_BAD_REQUEST, "queue is NULL");
+  return c_api::guarded([&] {
+    if (queue->queue.is_forked()) return fail(make_error_code(Errc::kForked));
+    return body(queue->queue);
+  });
+}
+
+/// What a submit returns, made of what the queue says.
+int told(const CompletionQueue& queue, const Result<CallId>& submitted, kvs_call* call) {
+  if (submitted) {
+    if (call != nullptr) *call = static_cast<kvs_call>(*submitted);
+    return KVS_OK;
+  }
+  if (queue.is_disabled()) return fail(KVS_INTERNAL, "the client is disabled after an internal error");
+  return fail(submitted.error());
+}
+
+using ChainVerb = Result<CallId> (CompletionQueue::*)(Space, std::span<const BlockHash>, std::chrono::microseconds,
+                                                      std::uint64_t);
+
+int submit_chain(kvs_queue* queue, ChainVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
+                 std::uint64_t deadline_us, std::uint64_t tag, kvs_call* call) noexcept {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    std::span<const BlockHash> chain;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    return told(calls, (calls.*verb)(Space{space}, chain, microseconds(deadline_us), tag), call);
+  });
+}
+
+/// The bytes in flight are counted by the size of a block, so it must be known.
+template <class Byte, class Address>
+int read_blocks(const CompletionQueue& calls, kvs_space space, Address* blocks, std::size_t count,
+                c_api::BlockList<Byte>& list) {
+  const std::size_t block_bytes = calls.block_bytes(Space{space});
+  if (block_bytes == 0) return fail(KVS_BAD_REQUEST, "space: not opened by this client");
+  return c_api::read_blocks(blocks, count, block_bytes, list);
+}
+
+kvs_completion completion_of(const Completion& from, bool is_disabled) {
+  kvs_completion to{};
+  to.call = static_cast<kvs_call>(from.call);
+  to.tag = from.tag;
+  to.event = static_cast<int>(from.kind);
+  to.verb = static_cast<int>(from.verb);
+  to.status = is_disabled && from.error == Errc::kUnavailable ? KVS_INTERNAL : status_of(from.error);
+  to.segment = from.segment;
+  switch (from.verb) {
+    case Verb::kOpen: to.space = static_cast<kvs_space>(from.space); break;
+    case Verb::kMatch: to.why = status_of(from.match.why); break;
+    case Verb::kGet:
+    case Verb::kLoad: to.why = status_of(from.get.why); break;
+    case Verb::kPut:
+      to.why = status_of(from.put.why);
+      to.block_count = from.put.stored;
+      to.already_stored = from.put.already_stored;
+      to.refused = from.put.refused;
+      break;
+    case Verb::kDrop:
+      to.block_count = from.drop.block_count;
+      to.until_restart = from.drop.until_restart;
+      break;
+    default: to.block_count = from.count; break;
+  }
+  if (from.verb == Verb::kMatch || from.verb == Verb::kLoad) {
+    to.block_count = to.matched_count = from.match.block_count;
+    to.disk_block_count = from.match.disk_block_count;
+    to.disk_us = static_cast<std::uint64_t>(from.match.disk_time.count());
+    to.lease = static_cast<kvs_lease>(from.match.lease);
+    to.partial_token_count = from.match.partial_token_count;
+    std::memcpy(&to.partial_block, &from.match.partial_block, sizeof to.partial_block);
+  }
+  if (from.kind == Completion::Kind::kMatched) {
+    to.why = status_of(from.match.why);
+  } else if (from.verb == Verb::kGet || from.verb == Verb::kLoad) {
+    to.block_count = from.get.block_count;
+    to.corrupt_count = from.get.corrupt_count;
+  }
+  return to;
+}
+
+/// The `index`-th of the caller's completions, whose size may be another version's.
+void write_completion(const kvs_completion& from, void* completions, std::size_t size, std::size_t index) {
+  std::byte* const to = static_cast<std::byte*>(completions) + index * size;
+  std::memcpy(to, &from, std::min(size, sizeof from));
+  if (size > sizeof from) std::memset(to + sizeof from, 0, size - sizeof from);
+}
+
+int check_list(const void* completions, std::size_t size, std::size_t capacity, const std::size_t* count) {
+  if ((completions == nullptr && capacity > 0) || count == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  if (size < offsetof(kvs_completion, block_count) || size > 65536) {
+    return fail(KVS_BAD_REQUEST, "completion_size is not that of a kvs_completion");
+  }
+  return KVS_OK;
+}
+
+/// kvs_stats() as a coroutine: on the I/O thread, into memory that the caller keeps.
+Async<std::size_t> write_stats(Client& client, CallControl control, std::chrono::microseconds deadline, char* json,
+                               std::size_t capacity, std::size_t* length) {
+  const auto stats = co_await client.stats(deadline, control);
+  if (!stats) co_return stats.error();
+  const std::string text = c_api::stats_json(*stats);
+  *length = text.size();
+  if (text.size() + 1 > capacity) co_return error_code(Errc::kTooLarge);
+  std::memcpy(json, text.c_str(), text.size() + 1);
+  co_return text.size();
+}
+
+}  // namespace
+}  // namespace kv
+
+using namespace kv;
+
+int kvs_queue_open(kvs_client* client, const kvs_queue_options* given, kvs_queue** queue) {
+  return c_api::guarded([&]() -> int {
+    if (client == nullptr || queue == nullptr) return fail(KVS_BAD_REQUEST, "client or queue is NULL");
+    *queue = nullptr;
+    if (client->client.is_forked()) return fail(make_error_code(Errc::kForked));
+    kvs_queue_options options;
+    if (const int bad = c_api::read_struct(given, &options); bad != KVS_OK) return bad;
+    CompletionQueueOptions own;
+    if (options.calls_max != 0) own.calls_max = options.calls_max;
+    if (options.bytes_max != 0) own.bytes_max = options.bytes_max;
+    own.wait_while_away = options.wait_while_away != 0;
+    try {
+      *queue = new kvs_queue(client->client, own);
+    } catch (const std::invalid_argument& e) {
+      return fail(KVS_BAD_REQUEST, e.what());
+    } catch (const std::system_error& e) {
+      return fail(KVS_SYSTEM, e.what());
+    }
+    return KVS_OK;
+  });
+}
+
+void kvs_queue_close(kvs_queue* queue) {
+  try {
+    delete queue;  // in a forked child: forgets it
+  } catch (...) {
+  }
+}
+
+int kvs_queue_shutdown(kvs_queue* queue) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    calls.shutdown();
+    return KVS_OK;
+  });
+}
+
+int kvs_queue_fd(const kvs_queue* queue) { return queue == nullptr ? -1 : queue->queue.fd(); }
+
+int kvs_queue_in_flight(const kvs_queue* queue, size_t* calls, uint64_t* bytes) {
+  return guarded(queue, [&](const CompletionQueue& in_flight) -> int {
+    if (calls != nullptr) *calls = in_flight.calls_in_flight();
+    if (bytes != nullptr) *bytes = in_flight.bytes_in_flight();
+    return KVS_OK;
+  });
+}
+
+int kvs_submit_open(kvs_queue* queue, const char* record_text, uint64_t deadline_us, uint64_t tag, kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    if (record_text == nullptr) return fail(KVS_BAD_REQUEST, "record is NULL");
+    std::string why;
+    auto record = c_api::parse_record(record_text, &why);
+    if (!record) return fail(KVS_BAD_REQUEST, why);
+    return told(calls, calls.submit_open(std::move(*record), microseconds(deadline_us), tag), call);
+  });
+}
+
+int kvs_submit_wait_open(kvs_queue* queue, kvs_space space, uint64_t deadline_us, uint64_t tag, kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    return told(calls, calls.submit_wait_open(Space{space}, microseconds(deadline_us), tag), call);
+  });
+}
+
+int kvs_submit_match(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
+                     const kvs_match_options* given, uint64_t tag, kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    MatchOptions options{};
+    std::span<const BlockHash> chain;
+    if (const int bad = c_api::read_match(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    return told(calls, calls.submit_match(Space{space}, chain, options, tag), call);
+  });
+}
+
+int kvs_submit_get(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
+                   const kvs_get_options* given, uint64_t tag, kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    GetOptions options{};
+    std::span<const BlockHash> chain;
+    c_api::BlockList<std::byte> to;
+    if (const int bad = c_api::read_get(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    if (const int bad = read_blocks(calls, space, blocks, count, to); bad != KVS_OK) return bad;
+    return told(calls, calls.submit_get(Space{space}, chain, to, options, tag), call);
+  });
+}
+
+int kvs_submit_load(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
+                    const kvs_load_options* given, uint64_t tag, kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    LoadOptions options{};
+    std::span<const BlockHash> chain;
+    c_api::BlockList<std::byte> to;
+    if (const int bad = c_api::read_load(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    if (const int bad = read_blocks(calls, space, blocks, count, to); bad != KVS_OK) return bad;
+    return told(calls, calls.submit_load(Space{space}, chain, to, options, tag), call);
+  });
+}
+
+int kvs_submit_put(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, const void* const* blocks,
+                   const kvs_put_options* given, uint64_t tag, kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    PutOptions options{};
+    std::span<const BlockHash> chain;
+    c_api::BlockList<const std::byte> from;
+    if (const int bad = c_api::read_put(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    if (const int bad = read_blocks(calls, space, blocks, count, from); bad != KVS_OK) return bad;
+    return told(calls, calls.submit_put(Space{space}, chain, from, options, tag), call);
+  });
+}
+
+int kvs_submit_touch(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                     uint64_t tag, kvs_call* call) {
+  return submit_chain(queue, &CompletionQueue::submit_touch, space, hashes, count, deadline_us, tag, call);
+}
+int kvs_submit_pin(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                   uint64_t tag, kvs_call* call) {
+  return submit_chain(queue, &CompletionQueue::submit_pin, space, hashes, count, deadline_us, tag, call);
+}
+int kvs_submit_unpin(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                     uint64_t tag, kvs_call* call) {
+  return submit_chain(queue, &CompletionQueue::submit_unpin, space, hashes, count, deadline_us, tag, call);
+}
+int kvs_submit_drop(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                    uint64_t tag, kvs_call* call) {
+  return submit_chain(queue, &CompletionQueue::submit_drop, space, hashes, count, deadline_us, tag, call);
+}
+
+int kvs_submit_release(kvs_queue* queue, kvs_lease lease, uint64_t tag, kvs_call* call) {
+  return guarded(
+      queue, [&](CompletionQueue& calls) -> int { return told(calls, calls.submit_release(Lease{lease}, tag), call); });
+}
+
+int kvs_submit_lend(kvs_queue* queue, void* memory, size_t bytes, uint64_t deadline_us, uint64_t tag, kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    const std::span<std::byte> lent(static_cast<std::byte*>(memory), bytes);
+    return told(calls, calls.submit_lend(lent, microseconds(deadline_us), tag), call);
+  });
+}
+
+int kvs_submit_remove_device_memory(kvs_queue* queue, void* address, uint64_t bytes, uint64_t deadline_us, uint64_t tag,
+                                    kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    const std::span<std::byte> removed(static_cast<std::byte*>(address), bytes);
+    return told(calls, calls.submit_remove_device_memory(removed, microseconds(deadline_us), tag), call);
+  });
+}
+
+int kvs_submit_stats(kvs_queue* queue, uint64_t deadline_us, char* json, size_t capacity, size_t* length, uint64_t tag,
+                     kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    if (length == nullptr || (json == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    const auto deadline = microseconds(deadline_us);
+    const auto work = [deadline, json, capacity, length](Client& client, CallControl control) {
+      return write_stats(client, control, deadline, json, capacity, length);
+    };
+    return told(calls, calls.submit_other(work, tag), call);
+  });
+}
+
+int kvs_cancel(kvs_queue* queue, kvs_call call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    const auto cancelled = calls.cancel(CallId{call});
+    return cancelled ? KVS_OK : fail(cancelled.error());
+  });
+}
+
+int kvs_reap(kvs_queue* queue, kvs_completion* completions, size_t completion_size, size_t capacity, size_t count_min,
+             uint64_t timeout_us, size_t* count) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    if (const int bad = check_list(completions, completion_size, capacity, count); bad != KVS_OK) return bad;
+    *count = 0;
+    const std::size_t wanted = std::min(count_min, capacity);
+    const auto until = std::chrono::steady_clock::now() + microseconds(timeout_us);
+    std::array<Completion, kReapedAtOnce> some;
+    while (*count < capacity) {
+      const std::size_t room = std::min(capacity - *count, some.size());
+      const std::size_t missing = wanted - std::min(wanted, *count);
+      const auto left = missing == 0
+                            ? std::chrono::microseconds(0)
+                            : std::chrono::ceil<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
+      const auto reaped = calls.reap(std::span(some).first(room), missing, left);
+      if (!reaped) return fail(reaped.error());
+      KV_ASSERT(*reaped <= room);
+      for (std::size_t i = 0; i < *reaped; ++i) {
+        write_completion(completion_of(some[i], calls.is_disabled()), completions, completion_size, (*count)++);
+      }
+      if (*reaped < room) break;  // no more, or no more in time
+    }
+    return KVS_OK;
+  });
+}
+
+int kvs_wait(kvs_queue* queue, const kvs_call* names, size_t call_count, size_t count_min, uint64_t timeout_us,
+             kvs_completion* completions, size_t completion_size, size_t* count) {
+  static_assert(sizeof(kvs_call) == sizeof(CallId) && alignof(kvs_call) == alignof(CallId));
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    if (const int bad = check_list(completions, completion_size, call_count, count); bad != KVS_OK) return bad;
+    *count = 0;
+    if (names == nullptr && call_count > 0) return fail(KVS_BAD_REQUEST, "calls is NULL");
+    std::vector<Completion> ended(call_count);
+    const std::span<const CallId> named(reinterpret_cast<const CallId*>(names), call_count);
+    const auto waited = calls.wait(named, count_min, microseconds(timeout_us), ended);
+    if (!waited) return fail(waited.error());
+    KV_ASSERT(*waited <= call_count);
+    for (std::size_t i = 0; i < *waited; ++i) {
+      write_completion(completion_of(ended[i], calls.is_disabled()), completions, completion_size, i);
+    }
+    *count = *waited;
+    return KVS_OK;
+  });
+}

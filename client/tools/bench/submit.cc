@@ -1,0 +1,295 @@
+// Question: what does a call that never blocks cost the thread that makes it, while the I/O thread is busy with large
+// gets? Budget: 5 us at p99 with 64 gets of 2 MiB x 16 in flight. Through the C ABI, as engines call it.
+#include "client/tools/bench/submit.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/assert.h"
+#include "client/kvstore.h"
+#include "client/tools/bench/block_pattern.h"
+#include "client/tools/bench/touched_memory.h"
+#include "client/tools/json_text.h"
+#include "client/tools/latency_histogram.h"
+#include "client/tools/options.h"
+#include "client/tools/text_table.h"
+#include "client/tools/tool_client.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kProbeHashes = 256;  // Of a match: 4,096 tokens in blocks of 16.
+constexpr Duration kProbePause = 1ms;      // A scheduler's step is longer.
+
+struct SubmitOptions {
+  ConnectionOptions node;
+  Transport transport = Transport::kUnix;  ///< What `node` says.
+  std::size_t block_bytes = 2u << 20;
+  std::size_t batch = 16;
+  std::size_t concurrency = 64;
+  std::size_t connections = 2;
+  std::size_t chain_count = 8;
+  std::chrono::milliseconds duration{3000}, warm_up{500};
+  std::chrono::microseconds busy_poll{0};
+  bool json = false;
+  std::string salt = "0";
+};
+
+struct Measured {
+  LatencyHistogram get, match, reap, cancel;
+  std::uint64_t blocks = 0, missing_blocks = 0;
+};
+
+void check(int status, const char* what) {
+  if (status != KVS_OK) throw std::runtime_error(std::string(what) + ": " + kvs_last_error());
+}
+
+struct CloseClient {
+  void operator()(kvs_client* client) const { kvs_client_close(client); }
+};
+struct CloseQueue {
+  void operator()(kvs_queue* queue) const { kvs_queue_close(queue); }
+};
+
+class SubmitBench {
+ public:
+  explicit SubmitBench(const SubmitOptions& options) : options_(options) {
+    open();
+    make_memory();
+    fill();
+  }
+
+  Measured run() {
+    const TimePoint begin = now() + options_.warm_up;
+    const TimePoint end = begin + options_.duration;
+    for (std::size_t place = 0; place < options_.concurrency; ++place) submit_get(place);
+    TimePoint next_probe = now();
+    std::vector<kvs_completion> ended(options_.concurrency + 2);
+    while (now() < end) {
+      is_measuring_ = now() >= begin;
+      std::size_t count = 0;
+      const TimePoint before = now();
+      check(kvs_reap(queue_.get(), ended.data(), sizeof(kvs_completion), ended.size(), 0, 0, &count), "reap");
+      if (count > 0) record(measured_.reap, before);
+      for (std::size_t i = 0; i < count; ++i) take(ended[i]);
+      if (now() >= next_probe) {
+        probe();
+        next_probe = now() + kProbePause;
+      } else if (count == 0) {
+        check(kvs_reap(queue_.get(), ended.data(), sizeof(kvs_completion), ended.size(), 1, 1000, &count), "reap");
+        for (std::size_t i = 0; i < count; ++i) take(ended[i]);
+      }
+    }
+    return measured_;
+  }
+
+ private:
+  static TimePoint now() { return std::chrono::steady_clock::now(); }
+  void record(LatencyHistogram& histogram, TimePoint before) {
+    if (is_measuring_) histogram.record(now() - before);
+  }
+
+  void open() {
+    std::vector<kvs_node> nodes;
+    for (const std::string& endpoint : options_.node.endpoints) nodes.push_back({endpoint.c_str(), nullptr, 0});
+    kvs_options own = KVS_OPTIONS_INIT;
+    own.nodes = nodes.data();
+    own.node_count = nodes.size();
+    own.identity = "kvstore-bench submit";
+    own.connections_per_node = static_cast<std::uint32_t>(options_.connections);
+    own.region_bytes_max = 2 * options_.concurrency * place_bytes();
+    own.busy_poll_us = static_cast<std::uint64_t>(options_.busy_poll.count());
+    // The node maps lent memory page by page, which takes longer than the default second where there is much of it.
+    own.connect_timeout_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    own.rdma_off = options_.transport == Transport::kVerbs ? 0 : 1;
+    kvs_client* client = nullptr;
+    check(kvs_client_open(&own, &client), "cannot make a client");
+    client_.reset(client);
+    const std::string record =
+        "model=kvstore-bench-submit\nblock_size=16\nblock_bytes=" + std::to_string(options_.block_bytes) +
+        "\nsalt=" + options_.salt + "\n";
+    const auto deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    check(kvs_open(client, record.c_str(), deadline_us, &space_), "cannot open a namespace");
+    check(kvs_wait_open(client, space_, deadline_us), "cannot open a namespace at the node");
+    kvs_queue_options bounds = KVS_QUEUE_OPTIONS_INIT;
+    bounds.calls_max = static_cast<std::uint32_t>(options_.concurrency + 2);  // the probe, and one that is cancelled
+    bounds.bytes_max = 2 * options_.concurrency * (place_bytes() + 4096) + (1 << 20);
+    kvs_queue* queue = nullptr;
+    check(kvs_queue_open(client, &bounds, &queue), "cannot make a queue");
+    queue_.reset(queue);
+  }
+
+  std::size_t place_bytes() const { return options_.batch * options_.block_bytes; }
+
+  void make_memory() {
+    const std::size_t bytes = options_.concurrency * place_bytes();
+    if (options_.transport == Transport::kShm || options_.transport == Transport::kVerbs) {
+      void* lent = nullptr;
+      check(kvs_allocate(client_.get(), bytes, &lent), "cannot make memory");
+      memory_ = {static_cast<std::byte*>(lent), bytes};
+      std::size_t connections = 0;
+      check(kvs_lend(client_.get(), lent, bytes, static_cast<std::uint64_t>(options_.node.deadline.count()),
+                     &connections),
+            "cannot lend memory");
+      if (connections == 0) throw std::runtime_error("no node takes the memory");
+    } else {
+      ordinary_ = std::make_unique<TouchedMemory>(bytes);
+      memory_ = ordinary_->bytes();
+    }
+    for (std::size_t block = 0; block < options_.concurrency * options_.batch; ++block) {
+      addresses_.push_back(memory_.data() + block * options_.block_bytes);
+    }
+    probe_hashes_.resize(kProbeHashes);
+    fill_pattern(0x5EED, std::as_writable_bytes(std::span(probe_hashes_)));
+  }
+
+  void fill() {
+    kvs_put_options put = KVS_PUT_OPTIONS_INIT;
+    put.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    fill_pattern(1, memory_.first(place_bytes()));
+    for (std::size_t c = 0; c < options_.chain_count; ++c) {
+      auto& chain = chains_.emplace_back(options_.batch);
+      fill_pattern(0xC4A1 + c, std::as_writable_bytes(std::span(chain)));
+      kvs_put_result stored = KVS_PUT_RESULT_INIT;
+      check(kvs_put(client_.get(), space_, chain.data(), options_.batch, addresses_.data(), &put, &stored),
+            "cannot fill the working set");
+      if (stored.refused > 0) throw std::runtime_error("cannot fill the working set: the node refused blocks");
+    }
+  }
+
+  void submit_get(std::size_t place) {
+    kvs_get_options get = KVS_GET_OPTIONS_INIT;
+    get.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    const auto& chain = chains_[next_chain_++ % chains_.size()];
+    void* const* const to = addresses_.data() + place * options_.batch;
+    const TimePoint before = now();
+    check(kvs_submit_get(queue_.get(), space_, chain.data(), options_.batch, to, &get, place, nullptr), "submit a get");
+    record(measured_.get, before);
+  }
+
+  void probe() {
+    kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
+    match.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    kvs_call call = 0;
+    const TimePoint before = now();
+    const int status =
+        kvs_submit_match(queue_.get(), space_, probe_hashes_.data(), kProbeHashes, &match, kProbe, &call);
+    if (status == KVS_BUSY) return;  // the last two have not ended yet
+    check(status, "submit a match");
+    record(measured_.match, before);
+    if (++probe_count_ % 8 != 0) return;
+    const TimePoint before_cancel = now();
+    check(kvs_cancel(queue_.get(), call), "cancel");
+    record(measured_.cancel, before_cancel);
+  }
+
+  void take(const kvs_completion& ended) {
+    if (ended.tag == kProbe) return;
+    check(ended.status, "get");
+    if (is_measuring_) {
+      measured_.blocks += ended.block_count;
+      measured_.missing_blocks += options_.batch - ended.block_count;
+    }
+    submit_get(ended.tag);
+  }
+
+  static constexpr std::uint64_t kProbe = ~std::uint64_t{0};  ///< The tag of probes; a get's is its place.
+
+  const SubmitOptions& options_;
+  std::unique_ptr<kvs_client, CloseClient> client_;
+  std::unique_ptr<TouchedMemory> ordinary_;
+  std::unique_ptr<kvs_queue, CloseQueue> queue_;  ///< Closed first: the memory below it is in use until then.
+  kvs_space space_ = 0;
+  std::span<std::byte> memory_;  ///< A place for each get in flight.
+  std::vector<void*> addresses_;
+  std::vector<std::vector<kvs_hash>> chains_;
+  std::vector<kvs_hash> probe_hashes_;
+  std::size_t next_chain_ = 0, probe_count_ = 0;
+  bool is_measuring_ = false;
+  Measured measured_;
+};
+
+void print(const SubmitOptions& options, const Measured& measured) {
+  const double seconds = std::chrono::duration<double>(options.duration).count();
+  const double gigabytes =
+      static_cast<double>(measured.blocks) * static_cast<double>(options.block_bytes) / seconds / 1e9;
+  const struct {
+    const char *name, *about;
+    const LatencyHistogram& latency;
+  } rows[] = {{"submit_get", "submit a get", measured.get},
+              {"submit_match", "submit a match of 256 blocks", measured.match},
+              {"cancel", "cancel it", measured.cancel},
+              {"reap", "reap what has ended", measured.reap}};
+  if (options.json) {
+    nlohmann::json document = {{"command", "submit"},
+                               {"transport", transport_name(options.transport)},
+                               {"block_bytes", options.block_bytes},
+                               {"batch", options.batch},
+                               {"concurrency", options.concurrency},
+                               {"bytes_per_second", gigabytes * 1e9},
+                               {"missing_blocks", measured.missing_blocks}};
+    for (const auto& row : rows) {
+      document[row.name] = {{"count", row.latency.count()},
+                            {"p50_us", row.latency.quantile_us(0.5)},
+                            {"p99_us", row.latency.quantile_us(0.99)},
+                            {"p999_us", row.latency.quantile_us(0.999)},
+                            {"max_us", static_cast<double>(row.latency.max().count()) / 1000}};
+    }
+    std::cout << json_text(document) << '\n';
+    return;
+  }
+  std::cout << "With " << options.concurrency << " gets of " << format_bytes(options.block_bytes) << " x "
+            << options.batch << " in flight over " << transport_name(options.transport) << ", at "
+            << format_number(gigabytes, 2) << " GB/s:\n\n";
+  TextTable table({"what", "count", "p50 us", "p99 us", "p99.9 us", "max us"});
+  for (const auto& row : rows) {
+    table.add({row.about, format_count(row.latency.count()), format_number(row.latency.quantile_us(0.5), 2),
+               format_number(row.latency.quantile_us(0.99), 2), format_number(row.latency.quantile_us(0.999), 2),
+               format_number(static_cast<double>(row.latency.max().count()) / 1000, 1)});
+  }
+  table.print(std::cout);
+  if (measured.missing_blocks > 0) {
+    std::cout << '\n' << format_count(measured.missing_blocks) << " blocks were not there; is the node large enough?\n";
+  }
+}
+
+}  // namespace
+
+void add_submit_command(CLI::App& app) {
+  auto options = std::make_shared<SubmitOptions>();
+  CLI::App* command =
+      app.add_subcommand("submit", "What a call that never blocks costs its caller while large gets are in flight");
+  add_node_options(*command, options->node, /*with_transport=*/true);
+  const auto add_count = [&](const char* name, std::size_t& value, int most, const char* about) {
+    command->add_option(name, value, about)->capture_default_str()->check(CLI::Range(1, most))->type_name("N");
+  };
+  add_bytes_option(*command, "--block-bytes", options->block_bytes, "Size of a block");
+  add_count("--batch", options->batch, 65'536, "Blocks per get");
+  add_count("--concurrency", options->concurrency, 4096, "Gets in flight");
+  add_count("--connections", options->connections, 64, "Connections to each node");
+  add_duration_option(*command, "--duration", options->duration, "Measured time");
+  add_duration_option(*command, "--warm-up", options->warm_up, "Time before it that does not count");
+  command
+      ->add_option_function<std::uint32_t>(
+          "--busy-poll-us", [options](std::uint32_t us) { options->busy_poll = std::chrono::microseconds(us); },
+          "Spin this many microseconds for work before sleeping")
+      ->type_name("N")
+      ->default_str("0");
+  command->add_option("--salt", options->salt, "Part of every name")->capture_default_str();
+  command->add_flag("--json", options->json, "One JSON document, for scripts");
+  command->footer(
+      "First puts 8 chains. Takes memory for all gets in flight.\n\n"
+      "Example:\n"
+      "  kvstore-bench submit --endpoint unix:///tmp/kvstore.sock --transport shm\n");
+  command->callback([options] {
+    options->transport = complete(options->node);
+    print(*options, SubmitBench(*options).run());
+  });
+}
+
+}  // namespace kv
