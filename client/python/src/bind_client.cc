@@ -195,7 +195,7 @@ struct LentMemory {
 
   /// Takes it back from the client; it stays mapped as long as `mapping` does. Without the GIL.
   void take_back() {
-    if (mapping || io->is_forked()) return;
+    if (mapping || io->is_forked() || io->is_over()) return;
     const auto call = std::make_shared<Call>();
     io->run(call, [this](Client& client) -> std::pair<error_code, Outcome> {
       auto released = client.release_memory(bytes);
@@ -264,7 +264,8 @@ class PyClient {
       const auto memory = std::exchange(memory_, {});
       const nb::gil_scoped_release without_gil;
       io_->cancel_all();
-      while (io_->call_count() > 0) ::usleep(50);  // cancelled calls end soon, whatever the nodes do
+      // Cancelled calls end soon, whatever the nodes do; abandoned ones never.
+      while (io_->call_count() > 0 && !io_->is_over()) ::usleep(50);
       for (const auto& each : memory) {
         if (const auto lent = each.lock()) lent->take_back();
       }

@@ -123,6 +123,7 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
 
   std::size_t call_count() const { return call_count_.load(std::memory_order_acquire); }
   bool is_forked() const { return generation_ != fork_generation(); }
+  bool is_over() const { return is_over_.load(std::memory_order_acquire); }  ///< close() or abandon() was called.
   bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
   /// Takes no more calls, cancels those in flight, and ends the client with its thread. Memory that it allocated and
   /// that was not released goes. Not on the I/O thread.
@@ -132,6 +133,9 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
 
  private:
   IoClient() = default;
+  // Calls are posted to the thread: there is no other work.
+  bool has_work() const override { return false; }
+  void work() override {}
   void client_closes(std::function<void()> done) override;
   void client_disabled() override;
   /// Posts `work`, which ends `call` some day; or ends it here.

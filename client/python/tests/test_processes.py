@@ -143,7 +143,8 @@ def test_ctrl_c_ends_a_blocking_call_and_leaves_the_client_usable(own_node):
         assert space.get(hashes, into, deadline=10).block_count == 4
 
 
-def test_the_interpreter_ends_with_calls_in_flight(own_node):
+@pytest.mark.parametrize("daemon", [True, False])
+def test_the_interpreter_ends_with_calls_in_flight(own_node, daemon):
     own_node.pause()
     code = """
         import sys, threading, time, kvstore, numpy as np
@@ -152,12 +153,13 @@ def test_the_interpreter_ends_with_calls_in_flight(own_node):
         hashes = space.hash_chain(np.arange(64))
         memory = client.empty((4, 4096))
         futures = [space.submit_get(hashes, memory), space.submit_put(hashes, np.ones((4, 4096), np.uint8))]
-        threading.Thread(target=lambda: space.match(hashes), daemon=True).start()
+        if sys.argv[2] == "True":
+            threading.Thread(target=lambda: space.match(hashes), daemon=True).start()
         time.sleep(0.2)
         print("ready", flush=True)
     """
     began = time.monotonic()
-    done = run(code, own_node.endpoint)
+    done = run(code, own_node.endpoint, str(daemon))
     own_node.resume()
     assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
     assert not done.stderr
