@@ -3,7 +3,7 @@
 # nothing missing it asks dpkg and ends.
 #
 #   deploy/install-dependencies.sh           what deploy/quickstart.sh needs
-#   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest)
+#   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest, Python)
 #   deploy/install-dependencies.sh --debian  also what tests/debian/run.sh needs (debootstrap)
 #   deploy/install-dependencies.sh --rdma    also what tests/rdma_vm/run.sh needs (QEMU, libibverbs with its software devices)
 set -euo pipefail
@@ -38,6 +38,7 @@ case $debian in
   *) packages+=(libboost-dev) ;;
 esac
 if [ "$with_tests" = yes ]; then
+  packages+=(python3-dev python3-venv python3-pip)
   case $debian in
     12) packages+=(clang-16 libclang-rt-16-dev llvm-16) ;;
     *) packages+=(clang libclang-rt-dev llvm) ;;

@@ -11,6 +11,9 @@
 #                                where there is none)
 #   deploy/test.sh --cuda        the tests of the compiled CUDA kernels in a functional simulator of a GPU (skipped without nvcc, and
 #                                unless KV_CUDA_SIMULATOR names the simulator's folder)
+#   deploy/test.sh --python      builds the Python package into an environment of its own and runs its tests, mypy and ruff (skipped where
+#                                pip finds no packages). KV_PYTHON names the interpreter; if it has nanobind, scikit-build-core and
+#                                pytest it is used as it is, with torch and transformers if it has those
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
@@ -27,15 +30,15 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --debian12 | --debian13) steps+=("${argument#--}") ;;
-    --all) steps=(release cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --all) steps=(release python cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release cuda rdma asan fuzz tsan debian13_store planted_third)
+  steps=(release python cuda rdma asan fuzz tsan debian13_store planted_third)
   minutes=${minutes:-75}
 fi
 case $minutes in
@@ -238,6 +241,76 @@ in_simulator() {
     timeout "$(left 900)" "build/release/tests/gpu/kv_gpu_$3_test" --gtest_filter='*Cuda*:*ADevice*' > "$log" 2>&1 || { tail -n 40 "$log"; return 1; }
   # The two findings that tests cause on purpose: freeing memory of no device, and copies of memory that is not page-locked.
   ! grep -vE 'cudaFree of what is not allocated|asynchronous copy of pageable memory|^ *$' "$findings" 2> /dev/null
+}
+
+# python_environment: prints the interpreter that has what the package's tests need; or says why there is none, and fails
+python_environment() {
+  local python=${KV_PYTHON:-python3} needed=(nanobind scikit_build_core numpy pytest hypothesis)
+  command -v "$python" > /dev/null || { echo "there is no $python"; return 1; }
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$python is older than 3.10"; return 1; }
+  local include
+  include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  [ -f "$include/Python.h" ] || { echo "$python has no headers: apt-get install python3-dev"; return 1; }
+  if [ -n "${KV_PYTHON:-}" ] && "$python" -c "import $(IFS=,; echo "${needed[*]}")" 2> /dev/null; then
+    echo "$python"
+    return
+  fi
+  local folder=$root/build/python/venv
+  "$python" -m venv --system-site-packages "$folder" > "$logs/python-venv.log" 2>&1 ||
+    { echo "no virtual environment: apt-get install python3-venv"; return 1; }
+  if ! "$folder/bin/python" -c "import $(IFS=,; echo "${needed[*]}")" 2> /dev/null; then
+    timeout "$(left 300)" "$folder/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 15 \
+      "${needed[@]//_/-}" mypy ruff >> "$logs/python-venv.log" 2>&1 || { echo "pip finds no packages"; return 1; }
+  fi
+  echo "$folder/bin/python"
+}
+
+step_python() {
+  begin 'python: the package'
+  if cut python; then return; fi
+  local python junit=$logs/python.xml
+  if ! python=$(python_environment); then
+    skips+=("python: $python")
+    count python 0 0 1
+    return
+  fi
+  build release kvstore-node kvstorectl || return 0
+  # Not into the environment itself, which may be a person's own.
+  local site=$root/build/python/site tool
+  rm -rf "$site" "$junit"
+  if ! timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --target "$site" \
+    client/python > "$logs/python-build.log" 2>&1; then
+    if cut 'python build'; then return; fi
+    tail -n 40 "$logs/python-build.log"
+    count 'python build' 0 1 0
+    return
+  fi
+  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+  # From the tests' folder: from the package's, `python -m` would find the sources, without the extension.
+  (cd client/python/tests && PYTHONPATH=$site KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 \
+    timeout "$(left 1200)" "$python" -m pytest -q -rs --junitxml="$junit" -p no:cacheprovider) > "$logs/python.log" 2>&1 ||
+    tail -n 120 "$logs/python.log"
+  local good=0 bad=1 skip=0
+  if [ -s "$junit" ]; then
+    read -r good bad skip < <("$python" - "$junit" <<'END'
+import sys, xml.etree.ElementTree as tree
+suite = tree.parse(sys.argv[1]).getroot().find("testsuite")
+total, failed, errors, skipped = (int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped"))
+print(total - failed - errors - skipped, failed + errors, skipped)
+END
+    )
+  fi
+  count python "$good" "$bad" "$skip"
+  while IFS= read -r line; do skips+=("python: $line"); done < <(sed -n 's/^SKIPPED //p' "$logs/python.log")
+  for tool in "mypy" "ruff check ." "ruff format --check ."; do
+    # shellcheck disable=SC2086  # words
+    if "$python" -m ${tool%% *} --version > /dev/null 2>&1; then
+      check "python $tool" bash -c "cd client/python && $python -m $tool"
+    else
+      skips+=("python: $tool is not installed")
+      count "python $tool" 0 0 1
+    fi
+  done
 }
 
 step_cuda() {

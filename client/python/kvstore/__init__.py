@@ -1,0 +1,86 @@
+"""kvstore: a client of the KV-cache store for LLM serving.
+
+>>> space = client.open(Namespace(model="example", block_size=16, block_bytes=65536))
+>>> hashes = space.hash_chain(tokens)
+>>> cached = space.get(hashes, blocks).block_count      # compute the rest, then
+>>> space.put(hashes, blocks)                           # every node takes what it lacks
+
+docs/python.md has it all, with examples.
+"""
+
+from __future__ import annotations
+
+import sys as _sys
+import sysconfig as _sysconfig
+
+if _sysconfig.get_config_var("Py_GIL_DISABLED"):
+    raise ImportError("kvstore does not support free-threaded builds of Python yet; use the ordinary build")
+
+if _sys.version_info < (3, 12):  # later ones refuse by themselves
+    try:
+        import _xxsubinterpreters as _interpreters  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        pass
+    else:
+        if int(_interpreters.get_current()) != int(_interpreters.get_main()):
+            raise ImportError("kvstore does not support sub-interpreters")
+
+try:
+    from . import _kvstore as _kvstore
+except ImportError as _error:
+    from pathlib import Path as _Path
+
+    if any(_Path(__file__).parent.glob("_kvstore*.so")):
+        raise  # it is there: the error says what it lacks
+    raise ImportError(
+        f"kvstore: {_Path(__file__).parent} has no extension module: these are the sources. Install the package "
+        "(pip install client/python), and start Python in another folder"
+    ) from _error
+
+from . import errors, layouts, models, paging
+from ._kvstore import DropResult, GetResult, MatchResult, Memory, PutResult, __version__
+from .client import Client, Lease, Node, Space
+from .errors import *  # noqa: F403
+from .errors import Error
+from .futures import Future, wait
+from .layouts import Cache, Layout, Move, Part, Rotation, copy_blocks, gather, relayout, scatter, table_slots
+from .namespaces import Namespace, extra_digest, hashes
+from .paging import PagedCache, PagePool, plan_cascade, plan_chunks
+
+__all__ = [
+    "Cache",
+    "Client",
+    "DropResult",
+    "Error",
+    "Future",
+    "GetResult",
+    "Layout",
+    "Lease",
+    "MatchResult",
+    "Memory",
+    "Move",
+    "Namespace",
+    "Node",
+    "PagePool",
+    "PagedCache",
+    "Part",
+    "PutResult",
+    "Rotation",
+    "Space",
+    "__version__",
+    "copy_blocks",
+    "errors",
+    "extra_digest",
+    "gather",
+    "hashes",
+    "layouts",
+    "models",
+    "paging",
+    "plan_cascade",
+    "plan_chunks",
+    "relayout",
+    "scatter",
+    "table_slots",
+    "wait",
+]
+__all__ += errors.__all__

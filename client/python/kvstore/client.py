@@ -1,0 +1,458 @@
+"""The client: blocking calls, futures, and asyncio.
+
+Every call is one entry into C++ and needs the GIL only to check its arguments and to hand over its result.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import stat
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+from . import _kvstore
+from ._arrays import Buffer, Hashes, Numbers
+from ._kvstore import DropResult, GetResult, MatchResult, Memory, PutResult
+from .errors import BadRequest
+from .futures import Future
+from .namespaces import Namespace
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["Client", "Lease", "Node", "Space"]
+
+#: Seconds, or a timedelta.
+Seconds: TypeAlias = "float | timedelta"
+
+_UNIX = "/run/kvstore/kvstore.sock"
+_TCP = "tcp://127.0.0.1:7400"
+
+# Before Python takes itself apart: calls in flight stop where they are, and no thread of C++ runs on.
+atexit.register(_kvstore.abandon_all)
+
+
+class Node(NamedTuple):
+    """A node: ``endpoint`` is ``tcp://HOST:PORT`` or ``unix://PATH``; ``name`` and ``weight`` decide which blocks it has."""
+
+    endpoint: str
+    name: str | None = None
+    weight: float = 1.0
+
+
+def default_nodes() -> list[str]:
+    """``KVSTORE_ENDPOINTS`` (separated by commas or blanks), else the installed node's Unix socket if it is there, else TCP."""
+    named = os.environ.get("KVSTORE_ENDPOINTS", "").replace(",", " ").split()
+    if named:
+        return named
+    try:
+        has_socket = stat.S_ISSOCK(os.stat(_UNIX).st_mode)
+    except OSError:
+        has_socket = False
+    return ["unix://" + _UNIX if has_socket else _TCP]
+
+
+def _seconds(time: Seconds) -> float:
+    return time.total_seconds() if isinstance(time, timedelta) else float(time)
+
+
+class Client:
+    """A client of one or several nodes. Making one does no I/O: it connects when it is first used.
+
+    ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster; by default ``KVSTORE_ENDPOINTS``.
+    ``deadline``: seconds, of every call that names none. A dead or slow node costs that much and no more.
+    ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
+    such a node owns is answered at once, with Unavailable as the reason.
+
+    All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls
+    raise Forked, and the child makes one of its own.
+    """
+
+    def __init__(
+        self,
+        nodes: str | Node | Sequence[str | Node] | None = None,
+        *,
+        deadline: Seconds = 1.0,
+        identity: str = "python",
+        connections_per_node: int = 2,
+        connect_timeout: Seconds = 1.0,
+        calls_max: int = 1024,
+        region_bytes_max: int = 8 << 30,
+        rdma: bool = True,
+        rdma_devices: Sequence[str] = (),
+        rdma_lanes: int = 0,
+        verify: bool = True,
+        busy_poll: Seconds = 0.0,
+        wait_while_away: bool = False,
+    ) -> None:
+        if nodes is None:
+            nodes = default_nodes()
+        if isinstance(nodes, (str, Node)):
+            nodes = [nodes]
+        self.deadline = _seconds(deadline)
+        self._at_once = not wait_while_away
+        self._native = _kvstore.Client(
+            nodes=[each if isinstance(each, str) else tuple(each) for each in nodes],
+            identity=identity,
+            connections_per_node=connections_per_node,
+            connect_timeout=_seconds(connect_timeout),
+            calls_max=calls_max,
+            region_bytes_max=region_bytes_max,
+            rdma=rdma,
+            rdma_devices=list(rdma_devices),
+            rdma_lanes=rdma_lanes,
+            verify=verify,
+            busy_poll=_seconds(busy_poll),
+        )
+
+    def _deadline(self, deadline: Seconds | None) -> float:
+        return self.deadline if deadline is None else _seconds(deadline)
+
+    # -- namespaces
+
+    def open(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> Space:
+        """Opens a namespace. No node need be there: a worker starts while the store is away, its lookups find nothing,
+        and nodes open the namespace when they come. Waits for the first that does, but not while none can be reached;
+        ``wait=False`` waits for nobody. Raises Mismatch, BadRequest, ... if a node refuses the record.
+        """
+        call = self._native.open(namespace._record, self._deadline(deadline), wait)
+        return Space(self, cast(int, call.result(-1)), namespace)
+
+    def submit_open(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[Space]:
+        """As :meth:`open`, without waiting."""
+        call = self._native.open(namespace._record, self._deadline(deadline), True)
+        return Future(call, lambda space: Space(self, space, namespace))
+
+    # -- memory
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Memory that nodes fill and drain themselves, without a socket between: those on this host, and those that
+        RDMA reaches. NumPy arrays and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
+        """
+        return self._native.allocate(nbytes)
+
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "uint8") -> npt.NDArray[Any]:
+        """As ``numpy.empty``, in memory of :meth:`allocate`."""
+        import numpy as np
+
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        nbytes = math.prod(sizes) * np.dtype(dtype).itemsize
+        return self.allocate(max(nbytes, 1)).array(sizes, dtype)
+
+    def empty_tensor(self, shape: int | Sequence[int], dtype: Any) -> Any:
+        """As ``torch.empty``, on the host, in memory of :meth:`allocate`."""
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        return self.allocate(max(math.prod(sizes) * dtype.itemsize, 1)).tensor(sizes, dtype)
+
+    def lend(self, memory: Memory, *, deadline: Seconds | None = None) -> int:
+        """Lends memory of :meth:`allocate` to all nodes now, not at its first use. To how many connections it is lent."""
+        return cast(int, self._native.lend(memory, self._deadline(deadline)).result(-1))
+
+    def is_quarantined(self, memory: Memory) -> bool:
+        """Whether some node may still write a part of it for a get that has missed its deadline."""
+        return self._native.is_quarantined(memory)
+
+    # -- nodes
+
+    def stats(self, *, deadline: Seconds | None = None) -> list[dict[str, Any]]:
+        """Of each node: name, error or None, values, namespaces."""
+        return cast("list[dict[str, Any]]", self._native.stats(self._deadline(deadline)).result(-1))
+
+    def ping(self, *, deadline: Seconds | None = None) -> list[float | None]:
+        """Seconds to each node and back; None where there was no answer, and then :meth:`nodes` says why."""
+        return cast("list[float | None]", self._native.ping(self._deadline(deadline)).result(-1))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """What this client knows of each node: endpoint, transport, connected, calls, failures, last_error, ..."""
+        return cast("list[dict[str, Any]]", self._native.nodes().result(-1))
+
+    # -- life
+
+    @property
+    def is_closed(self) -> bool:
+        return self._native.is_closed
+
+    def close(self) -> None:
+        """Cancels the calls in flight and closes the connections. Memory of :meth:`allocate` lives as long as anything
+        refers to it.
+        """
+        self._native.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Client cannot be pickled: each process makes one of its own")
+
+
+class Space:
+    """A namespace, opened by a client. Stays valid whatever nodes come and go.
+
+    The calls of this class block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a
+    form ``submit_...`` that gives a :class:`Future` at once: ``result()`` of it blocks, ``await`` does not.
+    """
+
+    __slots__ = ("_block_bytes", "_client", "_id", "_native", "namespace")
+
+    def __init__(self, client: Client, number: int, namespace: Namespace) -> None:
+        self._client = client
+        self._native = client._native
+        self._id = number
+        self._block_bytes = namespace.block_bytes
+        self.namespace = namespace
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def block_bytes(self) -> int:
+        return self._block_bytes
+
+    @property
+    def block_size(self) -> int:
+        return self.namespace.block_size
+
+    def hash_chain(self, tokens: Numbers, *, extra: Buffer | None = None) -> npt.NDArray[np.uint8]:
+        """As :meth:`Namespace.hash_chain`."""
+        return self.namespace.hash_chain(tokens, extra=extra)
+
+    def wait_open(self, *, deadline: Seconds | None = None) -> None:
+        """Until one node has opened it. Raises Unavailable or TimedOut if none did."""
+        self._native.wait_open(self._id, self._client._deadline(deadline)).result(-1)
+
+    def _match(
+        self,
+        hashes: Hashes,
+        deadline: Seconds | None,
+        lease: bool,
+        prefetch: bool,
+        token_ids: Numbers | None,
+        extras: Any,
+        at_once: bool,
+    ) -> _kvstore.Call:
+        time = self._client.deadline if deadline is None else _seconds(deadline)
+        return self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, at_once)
+
+    def match(
+        self,
+        hashes: Hashes,
+        *,
+        deadline: Seconds | None = None,
+        lease: bool = False,
+        prefetch: bool = False,
+        token_ids: Numbers | None = None,
+        extras: npt.NDArray[np.uint8] | None = None,
+    ) -> MatchResult:
+        """How many leading blocks of the chain are held. ``lease``: keep what was found for a while (:meth:`lease` has
+        it as a context manager). ``prefetch``: bring what lies on disk to memory, for a get to come. ``token_ids``, of
+        the blocks and of up to one more, ask for a partial block too.
+        """
+        return cast(MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, False).result(-1))
+
+    def submit_match(
+        self,
+        hashes: Hashes,
+        *,
+        deadline: Seconds | None = None,
+        lease: bool = False,
+        prefetch: bool = False,
+        token_ids: Numbers | None = None,
+        extras: npt.NDArray[np.uint8] | None = None,
+    ) -> Future[MatchResult]:
+        """As :meth:`match`, without waiting."""
+        return Future(self._match(hashes, deadline, lease, prefetch, token_ids, extras, self._client._at_once))
+
+    def lease(self, hashes: Hashes, *, deadline: Seconds | None = None, prefetch: bool = False) -> Lease:
+        """A match whose blocks stay cached until the ``with`` block ends, or the lease's own time."""
+        return Lease(self, self.match(hashes, deadline=deadline, lease=True, prefetch=prefetch))
+
+    def _get(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        rows: Numbers | None,
+        deadline: Seconds | None,
+        lease: Lease | int,
+        segment_ends: Sequence[int],
+        memory_only: bool,
+        at_once: bool,
+    ) -> _kvstore.Call:
+        time = self._client.deadline if deadline is None else _seconds(deadline)
+        number = lease if isinstance(lease, int) else lease.id
+        ends = [int(end) for end in segment_ends]
+        return self._native.get(
+            self._id, self._block_bytes, hashes, blocks, rows, time, number, ends, memory_only, at_once
+        )
+
+    def get(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        lease: Lease | int = 0,
+        memory_only: bool = False,
+    ) -> GetResult:
+        """Copies the longest cached prefix of ``hashes`` into ``blocks``; later blocks are unspecified.
+
+        ``blocks`` is one array whose first axis counts blocks, or a list of arrays of ``block_bytes`` each. With
+        ``rows``, block i goes to row ``rows[i]`` of the array: a pool's free rows, say. Read-only, strided (but for the
+        first axis) and device memory is refused by name. ``lease``: of a match before; this get ends it.
+        """
+        call = self._get(hashes, blocks, rows, deadline, lease, (), memory_only, False)
+        return cast(GetResult, call.result(-1))
+
+    def submit_get(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        lease: Lease | int = 0,
+        segment_ends: Sequence[int] = (),
+        memory_only: bool = False,
+    ) -> Future[GetResult]:
+        """As :meth:`get`, without waiting. The memory is the call's until the future is done, also when nobody waits.
+        ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's ``segments``
+        grow as they land.
+        """
+        at_once = self._client._at_once
+        return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only, at_once))
+
+    def _put(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        rows: Numbers | None,
+        deadline: Seconds | None,
+        token_ids: Numbers | None,
+        extras: Any,
+        at_once: bool,
+    ) -> _kvstore.Call:
+        time = self._client.deadline if deadline is None else _seconds(deadline)
+        return self._native.put(self._id, self._block_bytes, hashes, blocks, rows, time, token_ids, extras, at_once)
+
+    def put(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        token_ids: Numbers | None = None,
+        extras: npt.NDArray[np.uint8] | None = None,
+    ) -> PutResult:
+        """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only what it lacks. ``blocks`` and
+        ``rows`` as in :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
+        """
+        return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras, False).result(-1))
+
+    def submit_put(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        token_ids: Numbers | None = None,
+        extras: npt.NDArray[np.uint8] | None = None,
+    ) -> Future[PutResult]:
+        """As :meth:`put`, without waiting. The memory must not change until the future is done."""
+        return Future(self._put(hashes, blocks, rows, deadline, token_ids, extras, self._client._at_once))
+
+    def touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+        """Marks the prefix as used. How many blocks, over all nodes."""
+        return cast(int, self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+
+    def submit_touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """As :meth:`touch`, without waiting."""
+        return Future(self._native.touch(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
+
+    def pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+        """Keeps the prefix from being evicted until :meth:`unpin`. How many blocks."""
+        return cast(int, self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+
+    def submit_pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """As :meth:`pin`, without waiting."""
+        return Future(self._native.pin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
+
+    def unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+        """Ends :meth:`pin`. How many blocks."""
+        return cast(int, self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+
+    def submit_unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """As :meth:`unpin`, without waiting."""
+        return Future(self._native.unpin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
+
+    def drop(
+        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
+    ) -> DropResult:
+        """Drops the chain's last block and all below it; with ``everything`` and no hashes the whole namespace."""
+        return cast(DropResult, self._drop(hashes, everything, deadline, False).result(-1))
+
+    def submit_drop(
+        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
+    ) -> Future[DropResult]:
+        """As :meth:`drop`, without waiting."""
+        return Future(self._drop(hashes, everything, deadline, self._client._at_once))
+
+    def _drop(self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool) -> _kvstore.Call:
+        given: Hashes = [] if hashes is None else hashes
+        # An empty chain means the whole namespace; that must not happen because a prompt was short.
+        if (len(given) == 0) != everything:
+            raise BadRequest("hashes: name some, or everything=True for the whole namespace")
+        return self._native.drop(self._id, given, self._client._deadline(deadline), at_once)
+
+    def release(self, lease: Lease | int) -> None:
+        """Ends a match's lease early. Waits for nobody."""
+        self._native.release(lease if isinstance(lease, int) else lease.id)
+
+    def __repr__(self) -> str:
+        return f"<kvstore.Space {self.namespace!r}>"
+
+
+class Lease:
+    """What a match found, kept from being evicted until this ends: at the end of the ``with`` block, by a get that
+    names it, or by the node's own time.
+    """
+
+    __slots__ = ("_space", "match")
+
+    def __init__(self, space: Space, match: MatchResult) -> None:
+        self._space = space
+        #: The match itself.
+        self.match = match
+
+    @property
+    def id(self) -> int:
+        return self.match.lease
+
+    @property
+    def block_count(self) -> int:
+        """Leading blocks that were found."""
+        return self.match.block_count
+
+    def release(self) -> None:
+        if self.match.lease and not self._space._client.is_closed:
+            self._space.release(self.match.lease)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

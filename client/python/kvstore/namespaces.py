@@ -1,0 +1,132 @@
+"""Namespaces: all that shapes a block's bytes besides its tokens (docs/namespace-record.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _kvstore
+from ._arrays import Buffer, Hashes, Numbers
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["Namespace", "extra_digest", "hashes"]
+
+
+class Namespace:
+    """A namespace record. Equal records share blocks, others never do.
+
+    Required fields are ``model``, ``block_size`` (tokens of a block) and ``block_bytes``. Whatever else shapes the bytes
+    belongs there too: ``revision``, ``dtype``, ``layout``, ``rope``, ``lora``, ... Unknown fields are refused; ``x_name``
+    as a keyword, or ``"x.name"`` in a mapping, is the caller's own.
+    """
+
+    __slots__ = ("_record",)
+
+    def __init__(self, fields: Mapping[str, object] | None = None, /, **more: object) -> None:
+        merged = dict(fields or {})
+        for name, value in more.items():
+            merged["x." + name[2:] if name.startswith("x_") else name] = value
+        self._record = _kvstore.Record.from_fields(
+            {name: str(value) for name, value in merged.items() if value is not None}
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Namespace:
+        """From a record's canonical text."""
+        made = cls.__new__(cls)
+        made._record = _kvstore.Record.parse(text)
+        return made
+
+    @classmethod
+    def from_config(
+        cls,
+        config: str | Path | Mapping[str, Any],
+        *,
+        block_size: int = 16,
+        dtype: str | None = None,
+        tensor_parallel: tuple[int, int] = (0, 1),
+        **more: object,
+    ) -> Namespace:
+        """The namespace of a Hugging Face model's blocks in the store's own layout.
+
+        ``config`` is a ``config.json``, the folder that holds it, or its content. ``tensor_parallel`` is (rank, ranks):
+        the record then says which heads the blocks hold. Models whose layers keep different things have a namespace for
+        each group: :func:`kvstore.models.cache_groups`. Raises Unsupported for families that are not known.
+        """
+        from .models import cache_groups
+
+        groups = cache_groups(config, dtype=dtype)
+        if len(groups) != 1:
+            raise _unsupported(
+                "the layers keep different things ("
+                + ", ".join(group.name for group in groups)
+                + "): use kvstore.models.cache_groups(), which gives a namespace for each"
+            )
+        return groups[0].namespace(block_size=block_size, tensor_parallel=tensor_parallel, **more)
+
+    @property
+    def text(self) -> str:
+        """The canonical text: sorted ``key=value`` lines."""
+        return self._record.text
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of every block."""
+        return self._record.block_bytes
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of every block."""
+        return self._record.block_size
+
+    @property
+    def id(self) -> bytes:
+        """The first 16 bytes of the text's SHA-256."""
+        return self._record.id
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """All fields, by name."""
+        return dict(line.split("=", 1) for line in self.text.splitlines())
+
+    def hash_chain(
+        self, tokens: Numbers, *, extra: Buffer | None = None, after: bytes | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """The hashes of the full blocks of ``tokens``: uint8 ``[len(tokens) // block_size, 32]``.
+
+        ``extra`` is hashed into each of these blocks besides its tokens (an image's digest, say). ``after`` is the hash
+        of the block before, to go on with a chain. A list works; an array of uint32 is used as it is.
+        """
+        return self._record.hash_chain(tokens, extra, after)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Namespace) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Namespace({self.fields!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Namespace.from_text, (self.text,))
+
+
+def hashes(of: Hashes | Sequence[Buffer]) -> npt.NDArray[np.uint8]:
+    """An engine's own block hashes, of any length, as an array of uint8 ``[n, 32]``: once, and not with each call."""
+    return _kvstore.hashes(of)
+
+
+def extra_digest(extra: Buffer) -> bytes:
+    """The 16 bytes that stand for what is hashed into a block besides its tokens; 16 zeros for nothing."""
+    return _kvstore.extra_digest(extra)
+
+
+def _unsupported(text: str) -> Exception:
+    from .errors import Unsupported
+
+    return Unsupported(text)

@@ -1,0 +1,200 @@
+"""The host side of a paged cache, and plans for prefixes that a batch shares (docs/paged-cache.md). NumPy in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _kvstore
+from ._arrays import Hashes, Numbers
+
+__all__ = ["CascadeLevel", "CascadePlan", "ChunkPlan", "PagePool", "PagedCache", "plan_cascade", "plan_chunks"]
+
+Ints = npt.NDArray[np.int32]
+
+
+class PagePool:
+    """The pages of one device: users, names and the order of reuse. Page 0 is nobody's. Not for several threads at once."""
+
+    def __init__(self, page_count: int, *, keep_removed: bool = False) -> None:
+        self._native = _kvstore.PagePool(page_count, keep_removed)
+
+    @property
+    def page_count(self) -> int:
+        return self._native.page_count
+
+    @property
+    def free_count(self) -> int:
+        return self._native.free_count
+
+    @property
+    def free_pages(self) -> Ints:
+        """In the order in which they will be taken."""
+        return self._native.free_pages
+
+    def take(self, count: int) -> Ints:
+        """The next free pages, each with one user. Raises OutOfMemory; then nothing was taken."""
+        return self._native.take(count)
+
+    def touch(self, pages: Numbers) -> None:
+        """One more user for each page."""
+        self._native.touch(pages)
+
+    def release(self, pages: Numbers) -> None:
+        """One user less for each page, from the last to the first."""
+        self._native.release(pages)
+
+    def user_count(self, page: int) -> int:
+        return self._native.user_count(page)
+
+    def find(self, block: bytes, group: int = 0) -> int | None:
+        """The page in which the block of this hash lies."""
+        return self._native.find(block, group)
+
+    def set_name(self, page: int, block: bytes, group: int = 0) -> None:
+        """The page is complete and shall be found."""
+        self._native.set_name(page, block, group)
+
+    def forget_name(self, page: int) -> None:
+        self._native.forget_name(page)
+
+    def forget_all_names(self) -> bool:
+        """Forgets all names (the weights changed). False while any page is used."""
+        return self._native.forget_all_names()
+
+    def take_removed(self) -> list[tuple[bytes, int]]:
+        """Hash and group of the blocks that no page has any more since the last call (with ``keep_removed``)."""
+        return self._native.take_removed()
+
+
+class PagedCache:
+    """The sequences of one cache group and the pages that hold their tokens. Several may share a pool."""
+
+    def __init__(
+        self,
+        pool: PagePool,
+        block_size: int,
+        *,
+        window_tokens: int = 0,
+        drop_last_block: bool = False,
+        group: int = 0,
+    ) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self._native = _kvstore.PagedCache(pool._native, block_size, window_tokens, drop_last_block, group)
+
+    def find(self, hashes: Hashes, token_count: int) -> tuple[Ints, int]:
+        """Pages of the longest cached prefix of a sequence of so many tokens, and how many tokens that is."""
+        return self._native.find(hashes, token_count)
+
+    def pages_needed(self, hashes: Hashes, token_count: int) -> int:
+        """Free pages that :meth:`open` takes."""
+        return self._native.pages_needed(hashes, token_count)
+
+    def open(self, hashes: Hashes | None, token_count: int) -> tuple[int, int]:
+        """A new sequence that begins with the longest cached prefix: its number, and how many tokens are cached.
+        Raises OutOfMemory.
+        """
+        return self._native.open(hashes, token_count)
+
+    def append(self, sequence: int, token_count: int) -> npt.NDArray[np.int64]:
+        """Room for more tokens. What comes back, [n, 2] pages from and to, has to be copied before they are written."""
+        return self._native.append(sequence, token_count)
+
+    def fork(self, sequence: int) -> int:
+        """A second sequence with the same tokens in the same pages."""
+        return self._native.fork(sequence)
+
+    def crop(self, sequence: int, token_count: int) -> None:
+        """Cuts the sequence to its first tokens (a rejected draft)."""
+        self._native.crop(sequence, token_count)
+
+    def close(self, sequence: int) -> None:
+        """Ends the sequence."""
+        self._native.close(sequence)
+
+    def name_blocks(self, sequence: int, hashes: Hashes) -> None:
+        """The sequence's full blocks are computed and shall be found under these hashes."""
+        self._native.name_blocks(sequence, hashes)
+
+    def token_count(self, sequence: int) -> int:
+        return self._native.token_count(sequence)
+
+    def page_table(self, sequence: int) -> Ints:
+        return self._native.page_table(sequence)
+
+    def slot_mapping(self, sequence: int, begin: int = 0, end: int | None = None) -> npt.NDArray[np.int64]:
+        """page * block_size + offset of tokens [begin, end); -1 where the window has left the page behind."""
+        return self._native.slot_mapping(sequence, begin, end)
+
+    @property
+    def sequence_count(self) -> int:
+        return self._native.sequence_count
+
+
+class CascadeLevel(NamedTuple):
+    """One attention call over all queries: compressed rows, all int32 as the kernels take them."""
+
+    query_indptr: Ints
+    page_indptr: Ints
+    page_indices: Ints
+    last_page_tokens: Ints
+
+
+class CascadePlan(NamedTuple):
+    """``order[i]``: which sequence of the batch comes i-th in all other arrays."""
+
+    order: npt.NDArray[np.int64]
+    levels: list[CascadeLevel]
+
+
+class ChunkPlan(NamedTuple):
+    """Shared chunks first, then each sequence's own, as ChunkAttention takes them."""
+
+    order: npt.NDArray[np.int64]
+    pages: Ints
+    token_counts: Ints
+    begins: Ints
+    ends: Ints
+    offsets: Ints
+    partial_row_count: int
+    sequence_chunks: Ints
+    sequence_tokens: Ints
+
+
+def plan_cascade(
+    page_tables: Sequence[Numbers],
+    hashes: Sequence[Hashes],
+    token_counts: Numbers,
+    *,
+    block_size: int,
+    query_counts: Numbers | None = None,
+    sequence_count_min: int = 2,
+    level_count_max: int | None = None,
+) -> CascadePlan:
+    """Page tables level by level for cascade attention: what sequences share is read once. Sequence i has
+    ``token_counts[i]`` tokens in ``page_tables[i]``, its full blocks have ``hashes[i]``, and its last
+    ``query_counts[i]`` tokens ask (by default one).
+    """
+    order, levels = _kvstore.plan_cascade(
+        page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min, level_count_max
+    )
+    return CascadePlan(order, [CascadeLevel(*level) for level in levels])
+
+
+def plan_chunks(
+    page_tables: Sequence[Numbers],
+    hashes: Sequence[Hashes],
+    token_counts: Numbers,
+    *,
+    block_size: int,
+    sharing_threshold: int = 1,
+) -> ChunkPlan:
+    """The same for decoding, chunk first and sequence second. A chunk is shared if more sequences contain it than
+    ``sharing_threshold``.
+    """
+    plan: dict[str, Any] = _kvstore.plan_chunks(page_tables, hashes, token_counts, block_size, sharing_threshold)
+    return ChunkPlan(**plan)

@@ -1,0 +1,285 @@
+"""Hugging Face ``generate()`` that begins with the stored prefix and stores what it computed.
+
+>>> store = PrefixStore(model, client)
+>>> cache = store.cache(input_ids)                            # what is stored of the prompt is in it
+>>> out = model.generate(input_ids, past_key_values=cache)    # computes the rest
+>>> cache.store(out)                                          # the next prompt finds this one, and the answer
+
+``store.generate(input_ids, ...)`` does the three. Whatever happens to the store, the model computes what is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import DynamicCache
+
+from .client import Client
+from .errors import BadRequest, Error, Quarantined, TimedOut, Unsupported
+from .layouts import Layout, Part, gather, scatter
+from .namespaces import Namespace
+
+__all__ = ["PrefixStore", "StoredCache", "weights_digest"]
+
+#: Bytes of each weight that its digest looks at: reading all of a large model takes minutes.
+_SAMPLE_BYTES = 4096
+#: What a configuration says besides what the model computes.
+_NOT_COMPUTED = (
+    "_name_or_path",
+    "name_or_path",
+    "transformers_version",
+    "architectures",
+    "torch_dtype",
+    "dtype",
+    "_commit_hash",
+)
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """What tells two models' weights apart, adapters included: names, shapes, types and a sample of each weight."""
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for name, weight in sorted(model.state_dict().items()):
+            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
+            flat = weight.detach().reshape(-1)
+            count = max(1, _SAMPLE_BYTES // max(1, flat.element_size()))
+            step = max(1, flat.numel() // count)
+            sample = flat[::step][:count].contiguous().cpu()
+            if sample.numel():
+                digest.update(sample.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class PrefixStore:
+    """The blocks of one model, as its cache in ``generate()`` has them.
+
+    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``revision``: of the weights; by default a
+    digest of them. More fields go to the namespace. Not for several threads at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        client: Client,
+        *,
+        block_size: int = 32,
+        deadline: float | None = None,
+        name: str | None = None,
+        revision: str | None = None,
+        **fields: object,
+    ) -> None:
+        self._model = model
+        self._client = client
+        self._deadline = deadline
+        self._shape = _probe(model)
+        config = model.config.to_dict()
+        computed = {key: value for key, value in config.items() if key not in _NOT_COMPUTED}
+        digest = hashlib.sha256(json.dumps(computed, sort_keys=True, default=str).encode()).hexdigest()
+        self._layout = self._shape.layout(block_size).store_block(1, block_tokens=block_size)
+        self.namespace = Namespace(
+            {
+                "model": name or config.get("_name_or_path") or config.get("model_type") or "model",
+                "revision": revision or weights_digest(model),
+                "dtype": str(self._shape.dtype).removeprefix("torch."),
+                "block_size": block_size,
+                "block_bytes": self._layout.store_block_bytes,
+                "layout": "transformers",
+                "x.config": digest,
+                "x.shape": self._shape.text,
+            }
+            | fields
+        )
+        self.space = client.open(self.namespace, deadline=deadline)
+        self.block_size = block_size
+        self._blocks: npt.NDArray[np.uint8] | None = None
+        #: The cache whose blocks are in the memory that is lent to the node.
+        self._owner: StoredCache | None = None
+
+    def cache(self, input_ids: torch.Tensor) -> StoredCache:
+        """A cache that begins with what is stored of the prompts ``[batch, tokens]``, without padding. Of several prompts
+        all get as much as the one of which the least is stored.
+        """
+        ids = _ids_of(input_ids)
+        cache = StoredCache(self)
+        count = (ids.shape[1] - 1) // self.block_size  # the last token has to be computed: its logits choose the next
+        if count == 0:
+            return cache
+        hashes = [self.space.hash_chain(row) for row in ids]
+        try:
+            found = min(self.space.match(row[:count], deadline=self._deadline).block_count for row in hashes)
+            if found:
+                blocks = self._memory(len(hashes) * found)
+                for i, row in enumerate(hashes):
+                    got = self.space.get(row[:found], blocks[i * found : (i + 1) * found], deadline=self._deadline)
+                    cache.why = cache.why or got.why
+                    if got.block_count < found:
+                        raise _fewer(got.why)
+                self._fill(cache, blocks, len(hashes), found)
+        except Quarantined as error:
+            self._blocks = None
+            cache.why = error
+        except Error as error:
+            if isinstance(error, TimedOut):
+                self._blocks = None  # a node may still write there
+            cache.why = error
+        return cache
+
+    def generate(self, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        """``model.generate()`` from the stored prefix, whose tokens are stored then. Greedy or sampled, without beams."""
+        cache = self.cache(input_ids)
+        options.setdefault("attention_mask", torch.ones_like(input_ids))
+        out = self._model.generate(input_ids, past_key_values=cache, **options)
+        cache.store(out if isinstance(out, torch.Tensor) else out.sequences)
+        return out
+
+    def _memory(self, block_count: int) -> npt.NDArray[np.uint8]:
+        """Room for so many blocks, lent to the node. Kept for the next prompt: making it takes 0.3 s a GiB."""
+        self._owner = None
+        if self._blocks is None or len(self._blocks) < block_count:
+            kept = self._blocks
+            self._blocks = self._client.empty((max(64, block_count * 3 // 2), self.namespace.block_bytes))
+            if kept is not None:
+                self._blocks[: len(kept)] = kept
+        return self._blocks[:block_count]
+
+    def _fill(self, cache: StoredCache, blocks: npt.NDArray[np.uint8], rows: int, found: int) -> None:
+        tokens = found * self.block_size
+        source = self._layout_of(len(blocks)).bind(blocks)
+        device = next(self._model.parameters()).device
+        made = [
+            [torch.empty((rows, heads, tokens, size), dtype=self._shape.dtype) for heads, size in self._shape.sizes]
+            for _ in range(self._shape.layer_count)
+        ]
+        scatter(
+            self._shape.layout_of(made).bind(functools.reduce(operator.iadd, made, [])),
+            source,
+            slots=np.arange(rows * tokens),
+        )
+        for layer, (keys, values) in enumerate(made):
+            cache.update(keys.to(device), values.to(device), layer)
+        cache.cached_token_count = tokens
+        self._owner = cache
+
+    def _store(self, cache: StoredCache, sequences: torch.Tensor) -> int:
+        ids = _ids_of(sequences)
+        layers = [(layer.keys, layer.values) for layer in cache.layers]
+        if not layers or layers[0][0] is None:
+            return 0
+        tokens = int(layers[0][0].shape[-2])
+        count = min(tokens, ids.shape[1]) // self.block_size
+        if layers[0][0].shape[0] != len(ids):
+            raise BadRequest(f"sequences: {len(ids)} rows, the cache has {layers[0][0].shape[0]}")
+        if count == 0:
+            return 0
+        tensors = [[each.detach().cpu() for each in layer] for layer in layers]
+        if any(
+            tuple(t.shape[1::2]) != size for layer in tensors for t, size in zip(layer, self._shape.sizes, strict=True)
+        ):
+            raise Unsupported("the cache's layers are not those of the model")
+        whole = self._shape.layout_of(tensors).bind(functools.reduce(operator.iadd, tensors, []))
+        stored = 0
+        for row, own in enumerate(ids):
+            # What was loaded for a single prompt is still there: only what is new has to be gathered.
+            loaded = cache.cached_token_count // self.block_size if len(ids) == 1 and self._owner is cache else 0
+            blocks = self._memory(count)
+            rest = count - loaded
+            if rest:
+                first = row * tokens + loaded * self.block_size
+                target = self._layout_of(rest).bind(blocks[loaded:])
+                gather(target, whole, slots=np.arange(first, first + rest * self.block_size))
+            put = self.space.put(self.space.hash_chain(own[: count * self.block_size]), blocks, deadline=self._deadline)
+            stored += put.stored
+            cache.why = cache.why or put.why
+        return stored
+
+    def _layout_of(self, block_count: int) -> Layout:
+        return self._shape.layout(self.block_size).store_block(block_count, block_tokens=self.block_size)
+
+
+class StoredCache(DynamicCache):  # type: ignore[misc]
+    """A ``DynamicCache`` that began with a stored prefix. Keeps all tokens of layers with windows too, which mask them."""
+
+    def __init__(self, store: PrefixStore) -> None:
+        super().__init__()
+        self._store_of = store
+        #: Tokens that need not be computed.
+        self.cached_token_count = 0
+        #: Why not more was loaded or stored; None: nothing went wrong.
+        self.why: Error | None = None
+
+    def store(self, sequences: torch.Tensor) -> int:
+        """Stores the full blocks of what has been computed: ``sequences`` are the prompts with what was generated, as
+        ``generate()`` returns them. How many blocks were new. A store that is away costs its deadline, and no more.
+        """
+        try:
+            return self._store_of._store(self, sequences)
+        except Unsupported:
+            raise
+        except BadRequest:
+            raise
+        except Error as error:
+            self.why = error
+            return 0
+
+
+class _Shape:
+    """What each layer keeps: (heads, head size) of keys and of values, the same for all layers."""
+
+    def __init__(self, layer_count: int, sizes: Sequence[tuple[int, int]], dtype: torch.dtype) -> None:
+        self.layer_count = layer_count
+        self.sizes = tuple(sizes)
+        self.dtype = dtype
+        (self.heads, key_size), (_, value_size) = self.sizes
+        self.text = f"{layer_count}x{self.heads}x{key_size}+{value_size}"
+
+    def layout(self, tokens: int) -> Layout:
+        """Of a batch of one, for what it says of the store's block."""
+        one = [torch.empty((1, heads, tokens, size), dtype=self.dtype) for heads, size in self.sizes]
+        return self.layout_of([one] * self.layer_count)
+
+    def layout_of(self, layers: Sequence[Sequence[torch.Tensor]]) -> Layout:
+        keys, values = [layer[0] for layer in layers], [layer[1] for layer in layers]
+        return Layout.of_parts([Part(keys, "bhtf", ("key",)), Part(values, "bhtf", ("value",))], name="transformers")
+
+
+def _probe(model: Any) -> _Shape:
+    """What the model's cache looks like: read off a forward pass of one token, not from a formula."""
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        out = model(
+            torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=DynamicCache(), use_cache=True
+        )
+    layers = getattr(getattr(out, "past_key_values", None), "layers", None)
+    name = type(model).__name__
+    if not layers:
+        raise Unsupported(f"{name}: its cache has no layers of keys and values")
+    shapes = set()
+    for layer in layers:
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if not isinstance(keys, torch.Tensor) or not isinstance(values, torch.Tensor) or keys.ndim != 4:
+            raise Unsupported(f"{name}: a layer keeps a {type(layer).__name__}, not keys and values of every token")
+        shapes.add((tuple(keys.shape[1::2]), tuple(values.shape[1::2]), keys.dtype))
+    if len(shapes) != 1:
+        raise Unsupported(f"{name}: layers keep keys and values of different sizes: {sorted(map(str, shapes))}")
+    keys_shape, values_shape, dtype = shapes.pop()
+    return _Shape(len(layers), [keys_shape, values_shape], dtype)
+
+
+def _ids_of(input_ids: torch.Tensor) -> npt.NDArray[Any]:
+    ids = input_ids.detach().cpu().numpy()
+    if ids.ndim != 2:
+        raise BadRequest(f"input_ids: has {ids.ndim} axes, not 2")
+    return np.asarray(ids)
+
+
+def _fewer(why: Error | None) -> Error:
+    """A block that was matched went before it was got."""
+    return why if why is not None else Error("a block went between match and get")

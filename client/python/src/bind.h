@@ -1,0 +1,26 @@
+// client/python/src/bind.h: the parts of the extension module kvstore._kvstore.
+//
+// Files, in reading order:
+//   module.cc           the module, and what it is made of
+//   errors.h            errors as exceptions
+//   buffers.h           Python objects' memory: checked, held, used without a copy
+//   numpy_arrays.h      results as NumPy arrays
+//   io_client.h         the C++ client on a thread of its own; calls that are started, and told when they end
+//   bind_client.cc      Client, Call, ReadyQueue, Memory
+//   bind_namespace.cc   namespace records and block hashes
+//   bind_layout.cc      layouts, and moving blocks between them
+//   bind_paging.cc      page pools, sequences, plans for shared prefixes
+//   bind_model.cc       what a model's config.json says of its cache
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace kv::python {
+
+void bind_namespace(nanobind::module_& module);
+void bind_client(nanobind::module_& module);
+void bind_layout(nanobind::module_& module);
+void bind_paging(nanobind::module_& module);
+void bind_model(nanobind::module_& module);
+
+}  // namespace kv::python

@@ -1,0 +1,625 @@
+// Client, Call, ReadyQueue and Memory: what Python's Client, Future and event loops are made of.
+//
+// Each call is one entry into C++: arguments are checked and borrowed with the GIL held, everything after that happens
+// without. A call that nobody waits for any longer keeps its buffers until it has ended.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <list>
+
+#include "base/assert.h"
+#include "client/python/src/bind.h"
+#include "client/python/src/buffers.h"
+#include "client/python/src/errors.h"
+#include "client/python/src/io_client.h"
+#include "client/python/src/numpy_arrays.h"
+#include "transport/shared_memory.h"
+
+namespace kv::python {
+namespace {
+
+using std::chrono::microseconds;
+
+/// A thread that waits looks for signals this often: Ctrl-C ends a blocking call within 100 ms.
+constexpr auto kSignalInterval = 40ms;
+
+/// Signals are handled on the main thread alone, so others need not look.
+bool is_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
+
+std::chrono::nanoseconds duration_of(double seconds) {
+  constexpr double kMost = 1e9;  // so that no arithmetic on it overflows
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
+}
+
+microseconds deadline_of(double seconds) { return std::chrono::duration_cast<microseconds>(duration_of(seconds)); }
+
+/// Waits in steps, each without the GIL, until `step` says that it is over or the time has passed. `seconds` < 0: no
+/// end.
+template <class Step>
+bool wait_in_steps(const IoClient& io, double seconds, Step step) {
+  const auto until = std::chrono::steady_clock::now() + duration_of(seconds < 0 ? 1e9 : seconds);
+  const bool looks_for_signals = is_main_thread();
+  for (;;) {
+    if (io.is_forked()) throw failure_of(Errc::kForked);
+    const auto left = std::max<std::chrono::nanoseconds>(until - std::chrono::steady_clock::now(), 0ns);
+    bool is_over;
+    {
+      const nb::gil_scoped_release without_gil;
+      is_over = step(looks_for_signals ? std::min<std::chrono::nanoseconds>(left, kSignalInterval) : left);
+    }
+    if (is_over) return true;
+    if (looks_for_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (left == 0ns) return false;
+  }
+}
+
+/// Buffers of calls that were given up while they ran. Used with the GIL held.
+struct Orphans {
+  struct Orphan {
+    CallPtr call;
+    Holds holds;
+  };
+  std::list<Orphan> orphans;
+
+  void sweep() {
+    std::erase_if(orphans, [](const Orphan& each) { return each.call->is_done(); });
+  }
+};
+
+/// All that is alive, for the end of the process.
+std::vector<std::weak_ptr<IoClient>>& living() {
+  static auto* const clients = new std::vector<std::weak_ptr<IoClient>>;
+  return *clients;
+}
+
+class PyCall {
+ public:
+  PyCall(std::shared_ptr<IoClient> io, std::shared_ptr<Orphans> orphans)
+      : state(std::make_shared<Call>()), io_(std::move(io)), orphans_(std::move(orphans)) {}
+  PyCall(PyCall&&) noexcept = default;
+  PyCall(const PyCall&) = delete;
+  PyCall& operator=(const PyCall&) = delete;
+  ~PyCall() {
+    if (state && !state->is_done() && !holds.empty()) orphans_->orphans.push_back({state, std::move(holds)});
+  }
+
+  bool wait(double seconds) {
+    try {
+      return state->is_done() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
+    } catch (const nb::python_error&) {  // Ctrl-C: nobody wants the answer any longer
+      cancel();
+      throw;
+    }
+  }
+  void cancel() { io_->cancel(state); }
+
+  nb::object result(double seconds) {
+    if (!wait(seconds)) throw failure_of(asio::error::timed_out);
+    holds.clear();  // the call has ended: what it borrowed is its owner's again
+    if (state->error()) {
+      if (io_->is_disabled()) throw Failure{kStatusInternal, "the client is disabled after an internal error"};
+      throw failure_of(state->error());
+    }
+    return std::visit([](const auto& outcome) { return to_python(outcome); }, state->outcome());
+  }
+
+  std::size_t wait_segments(std::size_t count, double seconds) {
+    std::size_t landed = 0;
+    wait_in_steps(*io_, seconds, [&](auto time) {
+      landed = state->wait_segments(count, time);
+      return landed >= count || state->is_done();
+    });
+    return landed;
+  }
+
+  CallPtr state;
+  Holds holds;
+
+ private:
+  static nb::object to_python(std::monostate) { return nb::none(); }
+  static nb::object to_python(Space space) { return nb::cast(static_cast<std::uint32_t>(space)); }
+  static nb::object to_python(const std::vector<std::chrono::nanoseconds>& times) {
+    nb::list seconds;
+    for (const auto time : times) {
+      seconds.append(time.count() < 0 ? nb::none()
+                                      : nb::object(nb::float_(std::chrono::duration<double>(time).count())));
+    }
+    return seconds;
+  }
+  static nb::object to_python(const std::vector<NodeStats>& nodes) {
+    nb::list list;
+    for (const NodeStats& node : nodes) {
+      nb::dict values, entry;
+      for (const auto& [name, value] : node.values) values[name.c_str()] = value;
+      nb::list spaces;
+      for (const NodeStats::Namespace& space : node.namespaces) {
+        nb::dict one;
+        one["record"] = space.record;
+        one["block_count"] = space.block_count;
+        one["total_bytes"] = space.total_bytes;
+        spaces.append(one);
+      }
+      entry["name"] = node.name;
+      entry["error"] = node.error ? nb::object(nb::str(failure_of(node.error).text.c_str())) : nb::none();
+      entry["values"] = values;
+      entry["namespaces"] = spaces;
+      list.append(entry);
+    }
+    return list;
+  }
+  static nb::object to_python(const std::vector<NodeStatus>& nodes) {
+    nb::list list;
+    for (const NodeStatus& node : nodes) {
+      nb::dict entry;
+      entry["name"] = node.name;
+      entry["endpoint"] = node.endpoint;
+      entry["node_id"] = node.node_id;
+      entry["transport"] = node.peer_transport;
+      entry["rdma_lanes"] = node.rdma_lanes;
+      entry["rdma_text"] = node.rdma_text;
+      entry["connected"] = node.connected;
+      entry["breaker_open"] = node.breaker_open;
+      entry["calls"] = node.calls;
+      entry["failures"] = node.failures;
+      entry["timeouts"] = node.timeouts;
+      entry["reconnects"] = node.reconnects;
+      entry["last_error"] = node.last_error_text;
+      list.append(entry);
+    }
+    return list;
+  }
+  static nb::object to_python(std::span<std::byte>) { return nb::none(); }
+  static nb::object to_python(const std::vector<bool>& flags) {
+    nb::list list;
+    for (const bool flag : flags) list.append(flag);
+    return list;
+  }
+  template <class T>
+  static nb::object to_python(const T& value) {
+    return nb::cast(value);
+  }
+
+  std::shared_ptr<IoClient> io_;
+  std::shared_ptr<Orphans> orphans_;
+};
+
+/// What a client allocated. Once its client is closed, `mapping` alone keeps it.
+struct LentMemory {
+  std::shared_ptr<IoClient> io;
+  std::span<std::byte> bytes;
+  std::shared_ptr<const void> mapping = {};
+
+  /// Takes it back from the client; it stays mapped as long as `mapping` does. Without the GIL.
+  void take_back() {
+    if (mapping || io->is_forked() || io->is_over()) return;
+    const auto call = std::make_shared<Call>();
+    io->run(call, [this](Client& client) -> std::pair<error_code, Outcome> {
+      auto released = client.release_memory(bytes);
+      if (released) mapping = std::move(*released);
+      return {};
+    });
+    while (!call->wait(1s)) {
+    }
+  }
+};
+
+/// Views of it (NumPy, torch) keep it alive by the buffer protocol.
+class Memory {
+ public:
+  explicit Memory(std::shared_ptr<LentMemory> lent) : lent_(std::move(lent)) {}
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    const nb::gil_scoped_release without_gil;
+    lent_->take_back();
+    lent_->mapping.reset();  // unmapped here, not on the I/O thread: 0.1 s a GiB
+  }
+
+  std::span<std::byte> bytes() const { return lent_->bytes; }
+  const std::shared_ptr<IoClient>& io() const { return lent_->io; }
+
+ private:
+  std::shared_ptr<LentMemory> lent_;
+};
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const std::span<std::byte> bytes = nb::inst_ptr<Memory>(self)->bytes();
+  return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()), /*readonly=*/0, flags);
+}
+
+PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+/// The queue that calls on their way share: ending a call must never touch a Python object.
+struct PyQueue {
+  std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
+};
+
+class PyClient {
+ public:
+  PyClient(ClientConfig config, double busy_poll) {
+    try {
+      io_ = IoClient::make(std::move(config), deadline_of(busy_poll));
+    } catch (const std::invalid_argument& error) {
+      throw bad_request(error.what());
+    }
+    auto& all = living();
+    std::erase_if(all, [](const auto& each) { return each.expired(); });
+    all.push_back(io_);
+  }
+  PyClient(const PyClient&) = delete;
+  PyClient& operator=(const PyClient&) = delete;
+  ~PyClient() { close(); }
+
+  bool is_closed() const { return is_closed_; }
+  bool is_forked() const { return io_->is_forked(); }
+
+  /// Cancels the calls in flight, and closes the connections. Memory that somebody still uses stays mapped.
+  void close() {
+    if (std::exchange(is_closed_, true)) return;
+    if (!io_->is_forked()) {
+      const auto memory = std::exchange(memory_, {});
+      const nb::gil_scoped_release without_gil;
+      io_->cancel_all();
+      // Cancelled calls end soon, whatever the nodes do; abandoned ones never.
+      while (io_->call_count() > 0 && !io_->is_over()) ::usleep(50);
+      for (const auto& each : memory) {
+        if (const auto lent = each.lock()) lent->take_back();
+      }
+      io_->close();
+    } else {
+      io_->close();
+    }
+    orphans_->sweep();
+  }
+
+  PyCall begin(bool at_once = false) {
+    if (is_closed_) throw bad_request("the client is closed");
+    orphans_->sweep();
+    PyCall call(io_, orphans_);
+    call.state->at_once = at_once;
+    return call;
+  }
+
+  PyCall open(const NamespaceRecord& record, double deadline, bool waits) {
+    PyCall call = begin();
+    io_->start<Space>(call.state, [record, state = call.state, time = waits ? deadline_of(deadline) : 0us](
+                                      Client& client) { return client.open(record, time, state->control()); });
+    return call;
+  }
+  PyCall wait_open(std::uint32_t space, double deadline) {
+    PyCall call = begin();
+    io_->start<void>(call.state, [=, state = call.state, time = deadline_of(deadline)](Client& client) {
+      return client.wait_open(Space{space}, time, state->control());
+    });
+    return call;
+  }
+
+  PyCall match(std::uint32_t space, nb::handle hashes, double deadline, bool lease, bool prefetch, nb::handle tokens,
+               nb::handle extras, bool at_once) {
+    PyCall call = begin(at_once);
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    const Numbers<std::uint32_t> ids(tokens, "token_ids");
+    state.token_ids.assign(ids.values().begin(), ids.values().end());
+    state.extras = extras_from(extras, "extras");
+    MatchOptions options{};
+    options.deadline = deadline_of(deadline);
+    options.lease = lease;
+    options.prefetch = prefetch;
+    options.token_ids = state.token_ids;
+    options.extras = state.extras;
+    options.control = state.control();
+    io_->start<MatchResult>(call.state,
+                            [=, &state](Client& client) { return client.match(Space{space}, state.hashes, options); });
+    return call;
+  }
+
+  PyCall get(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
+             double deadline, std::uint64_t lease, std::vector<std::uint64_t> segment_ends, bool memory_only,
+             bool at_once) {
+    PyCall call = begin(at_once);
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds);
+    state.segment_ends = std::move(segment_ends);
+    GetOptions options{};
+    options.deadline = deadline_of(deadline);
+    options.lease = Lease{lease};
+    options.segment_ends = state.segment_ends;
+    options.memory_only = memory_only;
+    options.control = state.control();
+    if (!state.segment_ends.empty()) {
+      options.on_segment = {[](void* context, std::size_t, std::size_t block_count) {
+                              static_cast<Call*>(context)->land_segment(block_count);
+                            },
+                            &state};
+    }
+    io_->start<GetResult>(call.state, [=, &state](Client& client) {
+      return client.get(Space{space}, state.hashes, state.blocks, options);
+    });
+    return call;
+  }
+
+  PyCall put(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
+             double deadline, nb::handle tokens, nb::handle extras, bool at_once) {
+    PyCall call = begin(at_once);
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    for (const std::span<std::byte> block :
+         blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds)) {
+      state.sources.emplace_back(block);
+    }
+    const Numbers<std::uint32_t> ids(tokens, "token_ids");
+    state.token_ids.assign(ids.values().begin(), ids.values().end());
+    state.extras = extras_from(extras, "extras");
+    PutOptions options{};
+    options.deadline = deadline_of(deadline);
+    options.token_ids = state.token_ids;
+    options.extras = state.extras;
+    options.control = state.control();
+    io_->start<PutResult>(call.state, [=, &state](Client& client) {
+      return client.put(Space{space}, state.hashes, state.sources, options);
+    });
+    return call;
+  }
+
+  using CountVerb = Async<std::size_t> (Client::*)(Space, std::span<const BlockHash>, microseconds, CallControl);
+  template <CountVerb verb>
+  PyCall count(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
+    PyCall call = begin(at_once);
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    io_->start<std::size_t>(call.state, [=, &state, time = deadline_of(deadline)](Client& client) {
+      return (client.*verb)(Space{space}, state.hashes, time, state.control());
+    });
+    return call;
+  }
+  PyCall drop(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
+    PyCall call = begin(at_once);
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    io_->start<DropResult>(call.state, [=, &state, time = deadline_of(deadline)](Client& client) {
+      return client.drop(Space{space}, state.hashes, time, state.control());
+    });
+    return call;
+  }
+
+  /// Never waits: the end of a lease is no answer that somebody needs.
+  void release(std::uint64_t lease) {
+    const PyCall call = begin();
+    io_->run(call.state, [lease](Client& client) -> std::pair<error_code, Outcome> {
+      client.release(Lease{lease});
+      return {};
+    });
+  }
+
+  PyCall stats(double deadline) {
+    PyCall call = begin();
+    io_->start<std::vector<NodeStats>>(call.state, [state = call.state, time = deadline_of(deadline)](Client& client) {
+      return client.stats(time, state->control());
+    });
+    return call;
+  }
+  PyCall ping(double deadline) {
+    PyCall call = begin();
+    io_->start<std::vector<std::chrono::nanoseconds>>(
+        call.state, [state = call.state, time = deadline_of(deadline)](Client& client) {
+          return client.ping(time, state->control());
+        });
+    return call;
+  }
+  PyCall nodes() {
+    PyCall call = begin();
+    io_->run(call.state, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.nodes()}; });
+    return call;
+  }
+
+  /// The caller's to own.
+  Memory* allocate(std::size_t bytes) {
+    PyCall reserve = begin();
+    io_->run(reserve.state, [bytes](Client& client) -> std::pair<error_code, Outcome> {
+      const auto reserved = client.reserve_memory(bytes);
+      return {reserved ? error_code() : reserved.error(), std::monostate()};
+    });
+    reserve.result(-1);
+    PyCall adopt = begin();
+    {
+      const nb::gil_scoped_release without_gil;
+      // On this thread: touching takes 0.3 s a GiB, which would hold up all deadlines of the I/O thread.
+      auto memory = std::make_shared<Result<std::unique_ptr<SharedMemory>>>(SharedMemory::create(bytes));
+      io_->run(adopt.state, [bytes, memory](Client& client) -> std::pair<error_code, Outcome> {
+        const auto adopted = client.adopt_memory(bytes, std::move(*memory));
+        if (!adopted) return {adopted.error(), std::monostate()};
+        return {{}, *adopted};
+      });
+    }
+    adopt.result(-1);
+    if (is_closed_) throw bad_request("the client is closed");  // meanwhile, and the memory went with it
+    auto lent = std::make_shared<LentMemory>(io_, std::get<std::span<std::byte>>(adopt.state->outcome()));
+    std::erase_if(memory_, [](const auto& each) { return each.expired(); });
+    memory_.push_back(lent);
+    return new Memory(std::move(lent));
+  }
+
+  PyCall lend(const Memory& memory, double deadline) {
+    PyCall call = begin();
+    if (memory.io() != io_) throw bad_request("memory: another client's");
+    io_->start<std::size_t>(call.state, [state = call.state, bytes = memory.bytes(), time = deadline_of(deadline)](
+                                            Client& client) { return client.lend(bytes, time, state->control()); });
+    return call;
+  }
+  bool is_quarantined(const Memory& memory) {
+    PyCall call = begin();
+    io_->run(call.state, [bytes = memory.bytes()](Client& client) -> std::pair<error_code, Outcome> {
+      return {{}, client.is_quarantined(bytes)};
+    });
+    call.wait(-1);
+    return std::get<bool>(call.state->outcome());
+  }
+
+ private:
+  std::shared_ptr<IoClient> io_;
+  std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
+  std::vector<std::weak_ptr<LentMemory>> memory_;
+  bool is_closed_ = false;
+};
+
+nb::object why_object(const error_code& why) {
+  if (!why) return nb::none();
+  const Failure failure = failure_of(why);
+  return nb::module_::import_("kvstore.errors").attr("error_of")(failure.status, failure.text);
+}
+
+std::size_t element_count(nb::handle shape) {
+  if (PyLong_Check(shape.ptr()) != 0) return nb::cast<std::size_t>(shape);
+  std::size_t count = 1;
+  for (const nb::handle extent : shape) count *= nb::cast<std::size_t>(extent);
+  return count;
+}
+
+ClientConfig config_of(const std::vector<nb::object>& nodes) {
+  ClientConfig config;
+  for (const nb::object& node : nodes) {
+    NodeConfig& added = config.nodes.emplace_back();
+    if (nb::isinstance<nb::str>(node)) {
+      added.endpoint = nb::cast<std::string>(node);
+      continue;
+    }
+    const auto parts = nb::cast<nb::tuple>(node);
+    added.endpoint = nb::cast<std::string>(parts[0]);
+    if (parts.size() > 1 && !parts[1].is_none()) added.name = nb::cast<std::string>(parts[1]);
+    if (parts.size() > 2) added.weight = nb::cast<double>(parts[2]);
+  }
+  return config;
+}
+
+}  // namespace
+
+void bind_client(nb::module_& module) {
+  nb::class_<MatchResult>(module, "MatchResult")
+      .def_ro("block_count", &MatchResult::block_count)
+      .def_ro("disk_block_count", &MatchResult::disk_block_count)
+      .def_prop_ro("disk_seconds",
+                   [](const MatchResult& match) { return std::chrono::duration<double>(match.disk_time).count(); })
+      .def_prop_ro("why", [](const MatchResult& match) { return why_object(match.why); })
+      .def_prop_ro("lease", [](const MatchResult& match) { return static_cast<std::uint64_t>(match.lease); })
+      .def_ro("partial_token_count", &MatchResult::partial_token_count)
+      .def_prop_ro("partial_block", [](const MatchResult& match) {
+        return nb::bytes(match.partial_block.bytes.data(), match.partial_block.bytes.size());
+      });
+  nb::class_<GetResult>(module, "GetResult")
+      .def_ro("block_count", &GetResult::block_count)
+      .def_ro("corrupt_count", &GetResult::corrupt_count)
+      .def_prop_ro("why", [](const GetResult& got) { return why_object(got.why); });
+  nb::class_<PutResult>(module, "PutResult")
+      .def_ro("stored", &PutResult::stored)
+      .def_ro("already_stored", &PutResult::already_stored)
+      .def_ro("refused", &PutResult::refused)
+      .def_prop_ro("why", [](const PutResult& put) { return why_object(put.why); });
+  nb::class_<DropResult>(module, "DropResult")
+      .def_ro("block_count", &DropResult::block_count)
+      .def_ro("until_restart", &DropResult::until_restart);
+
+  nb::class_<PyQueue>(module, "ReadyQueue")
+      .def(nb::init<>())
+      .def("fileno", [](const PyQueue& self) { return self.queue->fd(); })
+      .def("drain", [](const PyQueue& self) { return self.queue->drain(); });
+
+  nb::class_<PyCall>(module, "Call")
+      .def("done", [](const PyCall& call) { return call.state->is_done(); })
+      .def("wait", &PyCall::wait, nb::arg("seconds"))
+      .def("cancel", &PyCall::cancel)
+      .def("result", &PyCall::result, nb::arg("seconds"))
+      .def("wait_segments", &PyCall::wait_segments, nb::arg("count"), nb::arg("seconds"))
+      .def_prop_ro("segments", [](const PyCall& call) { return call.state->segments(); })
+      .def("tell", [](const PyCall& call, const PyQueue& queue, std::uint64_t id) {
+        return call.state->tell(queue.queue, id);
+      });
+
+  nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), nb::is_weak_referenceable())
+      .def_prop_ro("nbytes", [](const Memory& memory) { return memory.bytes().size(); })
+      .def_prop_ro("address",
+                   [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.bytes().data()); })
+      .def("__len__", [](const Memory& memory) { return memory.bytes().size(); })
+      .def(
+          "array",
+          [](nb::object self, nb::handle shape, nb::handle dtype, std::size_t offset) {
+            const nb::module_ numpy = nb::module_::import_("numpy");
+            const nb::object type = numpy.attr("dtype")(dtype);
+            const nb::object flat = numpy.attr("frombuffer")(
+                self, nb::arg("dtype") = type, nb::arg("count") = element_count(shape), nb::arg("offset") = offset);
+            return nb::object(flat.attr("reshape")(shape));
+          },
+          nb::arg("shape"), nb::arg("dtype") = "uint8", nb::arg("offset") = 0)
+      .def(
+          "tensor",
+          [](nb::object self, nb::handle shape, nb::handle dtype, std::size_t offset) {
+            const nb::object flat = nb::module_::import_("torch").attr("frombuffer")(
+                self, nb::arg("dtype") = dtype, nb::arg("count") = element_count(shape), nb::arg("offset") = offset);
+            return nb::object(flat.attr("reshape")(shape));
+          },
+          nb::arg("shape"), nb::arg("dtype"), nb::arg("offset") = 0);
+
+  nb::class_<PyClient>(module, "Client")
+      .def(
+          "__init__",
+          [](PyClient* self, const std::vector<nb::object>& nodes, const std::string& identity, std::size_t connections,
+             double connect_timeout, std::size_t calls_max, std::uint64_t region_bytes_max, bool rdma,
+             std::vector<std::string> rdma_devices, std::size_t rdma_lanes, bool verify, double busy_poll) {
+            ClientConfig config = config_of(nodes);
+            config.identity = identity;
+            config.connections_per_node = connections;
+            config.connect_timeout = duration_of(connect_timeout);
+            config.calls_max = calls_max;
+            config.region_bytes_max = region_bytes_max;
+            config.rdma = rdma ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
+            config.rdma_devices = std::move(rdma_devices);
+            config.rdma_lanes = rdma_lanes;
+            config.verify = verify;
+            new (self) PyClient(std::move(config), busy_poll);
+          },
+          nb::kw_only(), nb::arg("nodes"), nb::arg("identity"), nb::arg("connections_per_node"),
+          nb::arg("connect_timeout"), nb::arg("calls_max"), nb::arg("region_bytes_max"), nb::arg("rdma"),
+          nb::arg("rdma_devices"), nb::arg("rdma_lanes"), nb::arg("verify"), nb::arg("busy_poll"))
+      .def_prop_ro("is_closed", &PyClient::is_closed)
+      .def_prop_ro("is_forked", &PyClient::is_forked)
+      .def("close", &PyClient::close)
+      .def("open", &PyClient::open, nb::arg("record"), nb::arg("deadline"), nb::arg("waits"))
+      .def("wait_open", &PyClient::wait_open, nb::arg("space"), nb::arg("deadline"))
+      .def("match", &PyClient::match, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
+           nb::arg("prefetch"), nb::arg("token_ids").none(), nb::arg("extras").none(), nb::arg("at_once"))
+      .def("get", &PyClient::get, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
+           nb::arg("rows").none(), nb::arg("deadline"), nb::arg("lease"), nb::arg("segment_ends"),
+           nb::arg("memory_only"), nb::arg("at_once"))
+      .def("put", &PyClient::put, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
+           nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
+           nb::arg("at_once"))
+      .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+           nb::arg("at_once"))
+      .def("pin", &PyClient::count<&Client::pin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+           nb::arg("at_once"))
+      .def("unpin", &PyClient::count<&Client::unpin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+           nb::arg("at_once"))
+      .def("drop", &PyClient::drop, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("at_once"))
+      .def("release", &PyClient::release, nb::arg("lease"))
+      .def("stats", &PyClient::stats, nb::arg("deadline"))
+      .def("ping", &PyClient::ping, nb::arg("deadline"))
+      .def("nodes", &PyClient::nodes)
+      .def("allocate", &PyClient::allocate, nb::arg("nbytes"), nb::rv_policy::take_ownership)
+      .def("lend", &PyClient::lend, nb::arg("memory"), nb::arg("deadline"))
+      .def("is_quarantined", &PyClient::is_quarantined, nb::arg("memory"));
+
+  // For atexit: nothing of C++ may run on while the process takes itself apart.
+  module.def("abandon_all", [] {
+    const nb::gil_scoped_release without_gil;
+    for (const auto& each : living()) {
+      if (const auto io = each.lock()) io->abandon();
+    }
+  });
+}
+
+}  // namespace kv::python

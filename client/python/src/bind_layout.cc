@@ -1,0 +1,468 @@
+// Layouts of tensors, bound to their memory, and moving blocks between any two of them on the host.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "client/python/src/bind.h"
+#include "client/python/src/buffers.h"
+#include "client/python/src/errors.h"
+#include "client/python/src/numpy_arrays.h"
+#include "gpu/layout.h"
+#include "gpu/named_layouts.h"
+#include "gpu/permute.h"
+#include "gpu/rotary.h"
+#include "gpu/row_plan.h"
+
+namespace kv::python {
+namespace {
+
+constexpr const char* kRoleNames[kRoleCount] = {"key",       "value",       "latent",       "rope",        "index_key",
+                                                "key_scale", "value_scale", "latent_scale", "index_scale", "log_count"};
+
+Role role_from(const std::string& name) {
+  for (int i = 0; i < kRoleCount; ++i) {
+    if (name == kRoleNames[i]) return static_cast<Role>(i);
+  }
+  std::string names;
+  for (int i = 0; i < kRoleCount; ++i) names += (i > 0 ? ", " : "") + std::string(kRoleNames[i]);
+  throw bad_request("roles: '" + name + "' is none of " + names);
+}
+
+Element element_from(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(Element::kFp32); ++i) {
+    if (element_name(static_cast<Element>(i)) == name) return static_cast<Element>(i);
+  }
+  throw bad_request("element: '" + name + "' is none of byte, int8, e4m3, e5m2, e2m1x2, fp16, bf16, fp32");
+}
+
+Element element_of(const Array& array) {
+  switch (array.kind()) {
+    case 'b': return Element::kBf16;
+    case '4': return Element::kE4M3;
+    case '5': return Element::kE5M2;
+    case 'f':
+      if (array.item_bytes() == 2) return Element::kFp16;
+      if (array.item_bytes() == 4) return Element::kFp32;
+      break;
+    case 'i':
+      if (array.item_bytes() == 1) return Element::kInt8;
+      break;
+    case 'u':
+      if (array.item_bytes() == 1) return Element::kByte;
+      break;
+    default: break;
+  }
+  throw bad_request(array.name() +
+                    ": elements of this type are no cache's; name the element, such as element=\"bf16\"");
+}
+
+/// One tensor of each layer, or of all: (arrays, axes, roles, element or "").
+using Part = std::tuple<std::vector<nb::object>, std::string, std::vector<std::string>, std::string>;
+
+Layout layout_of(const std::string& name, const std::vector<Part>& parts) {
+  if (parts.empty()) throw bad_request("parts: none");
+  std::vector<Tensor> tensors;
+  std::size_t layer_count = 1;
+  for (const auto& [objects, axes, roles, element] : parts) {
+    if (objects.empty()) throw bad_request("tensors: none");
+    if (!tensors.empty() && objects.size() != layer_count)
+      throw bad_request("tensors: parts have different numbers of layers");
+    layer_count = objects.size();
+    Tensor tensor;
+    tensor.axes = axes;
+    for (const std::string& role : roles) tensor.roles.push_back(role_from(role));
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      const Array array(objects[i], "tensors[" + std::to_string(i) + "]", /*is_written=*/false);
+      const auto item = static_cast<std::int64_t>(array.item_bytes());
+      std::vector<std::int64_t> strides;
+      for (const std::int64_t bytes : array.strides()) {
+        if (bytes % item != 0) throw bad_request(array.name() + ": misaligned: a stride is not whole elements");
+        strides.push_back(bytes / item);
+      }
+      if (i == 0) {
+        tensor.element = element.empty() ? element_of(array) : element_from(element);
+        if (element_bytes(tensor.element) != item)
+          throw bad_request("element: " + std::string(element_name(tensor.element)) + " is not " +
+                            std::to_string(item) + " bytes");
+        tensor.shape = array.shape();
+        tensor.strides = std::move(strides);
+      } else if (tensor.shape != array.shape() || tensor.strides != strides) {
+        throw bad_request(array.name() + ": another shape or strides than layer 0");
+      }
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return value_of(make_layout(name, tensors, static_cast<std::int64_t>(layer_count)));
+}
+
+Layout named(const std::string& name, const CacheShape& shape) {
+  static const std::map<std::string, Checked<Layout> (*)(const CacheShape&)> kNamed = {
+      {"nhd", layouts::nhd},
+      {"hnd", layouts::hnd},
+      {"joint_nhd", layouts::joint_nhd},
+      {"joint_hnd", layouts::joint_hnd},
+      {"kv_first_nhd", layouts::kv_first_nhd},
+      {"kv_first_hnd", layouts::kv_first_hnd},
+      {"packed_hnd", layouts::packed_hnd},
+      {"packed_nhd", layouts::packed_nhd},
+      {"x_packed", layouts::x_packed},
+      {"fractal_nz", layouts::fractal_nz},
+      {"cross_layer", layouts::cross_layer},
+      {"mla", layouts::mla},
+      {"mla_split", layouts::mla_split},
+      {"ds_mla", layouts::ds_mla},
+      {"indexer", layouts::indexer},
+      {"slot_pool", layouts::slot_pool},
+      {"batched", layouts::batched},
+      {"ragged", layouts::ragged},
+      {"chunk", layouts::chunk},
+  };
+  const auto found = kNamed.find(name);
+  if (found == kNamed.end()) throw bad_request("name: '" + name + "' is no named layout; use Layout.of()");
+  return value_of(found->second(shape));
+}
+
+/// A layout, its addresses, and what keeps the memory alive.
+class Cache {
+ public:
+  Cache(Layout layout, const std::vector<nb::object>& tensors) {
+    const auto per_layer = static_cast<std::size_t>(layout.tensor_count);
+    std::vector<void*> pointers;
+    for (const nb::object& object : tensors) {
+      const std::size_t index = pointers.size();
+      arrays_.emplace_back(object, "tensors[" + std::to_string(index) + "]", /*is_written=*/false);
+      const Array& array = arrays_.back();
+      is_read_only_ |= array.is_read_only();
+      const auto tensor = static_cast<int>(index % per_layer);
+      std::int64_t end = static_cast<std::int64_t>(array.item_bytes());
+      for (std::size_t i = 0; i < array.dimensions(); ++i) {
+        if (array.strides()[i] < 0) throw bad_request(array.name() + ": a negative stride");
+        end += (array.shape()[i] - 1) * array.strides()[i];
+        if (array.shape()[i] == 0) end = 0;
+      }
+      if (end < layout.tensor_bytes(tensor))
+        throw bad_request(array.name() + ": " + std::to_string(end) + " bytes, the layout reaches to " +
+                          std::to_string(layout.tensor_bytes(tensor)));
+      for (const Component& component : layout.components) {
+        const auto address =
+            reinterpret_cast<std::uintptr_t>(array.data()) + static_cast<std::uintptr_t>(component.offset_bytes);
+        if (component.tensor == tensor && address % static_cast<std::uintptr_t>(element_bytes(component.element)) != 0)
+          throw bad_request(array.name() + ": misaligned: the address is not a multiple of an element's size");
+      }
+      pointers.push_back(array.data());
+    }
+    const std::size_t expected =
+        per_layer * (layout.has_all_layers_in_tensor ? 1 : static_cast<std::size_t>(layout.layer_count));
+    if (pointers.size() != expected)
+      throw bad_request("tensors: " + std::to_string(pointers.size()) + ", the layout has " + std::to_string(expected));
+    bound_ = value_of(bind_layout(std::move(layout), pointers));
+  }
+  Cache(Cache&&) = default;
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+  Cache(BoundLayout bound, const Cache& of) : bound_(std::move(bound)), is_read_only_(of.is_read_only_) {}
+
+  const BoundLayout& bound() const { return bound_; }
+  const BoundLayout& writable(const char* name) const {
+    if (is_read_only_) throw bad_request(std::string(name) + ": the memory is read-only, and bytes land there");
+    return bound_;
+  }
+
+ private:
+  std::vector<Array> arrays_;
+  BoundLayout bound_;
+  bool is_read_only_ = false;
+};
+
+/// What Python hands over for an Operation, and the arrays that it borrows.
+struct Moves {
+  Operation operation;
+  std::vector<double> frequencies;
+  std::vector<std::int64_t> deltas;
+};
+
+template <class Entry>
+Entry take(const nb::dict& options, const char* name, Entry otherwise) {
+  return options.contains(name) && !options[name].is_none() ? nb::cast<Entry>(options[name]) : otherwise;
+}
+
+void set_scales(float (&scales)[kRoleCount], const nb::dict& options, const char* name) {
+  if (!options.contains(name) || options[name].is_none()) return;
+  for (const auto& [role, scale] : nb::cast<nb::dict>(options[name])) {
+    scales[static_cast<int>(role_from(nb::cast<std::string>(role)))] = nb::cast<float>(scale);
+  }
+}
+
+std::unique_ptr<Moves> moves_from(const nb::dict& options) {
+  auto moves = std::make_unique<Moves>();
+  Operation& operation = moves->operation;
+  const auto kind = take<std::string>(options, "kind", "copy");
+  const std::pair<const char*, Operation::Kind> kinds[] = {{"copy", Operation::Kind::kCopy},
+                                                           {"cast", Operation::Kind::kCast},
+                                                           {"quantise", Operation::Kind::kQuantise},
+                                                           {"dequantise", Operation::Kind::kDequantise},
+                                                           {"rotate", Operation::Kind::kRotate}};
+  const auto* const found =
+      std::find_if(std::begin(kinds), std::end(kinds), [&](auto& each) { return kind == each.first; });
+  if (found == std::end(kinds))
+    throw bad_request("kind: '" + kind + "' is none of copy, cast, quantise, dequantise, rotate");
+  operation.kind = found->second;
+  if (const auto roles = take<std::vector<std::string>>(options, "roles", {}); !roles.empty()) {
+    operation.roles = 0;
+    for (const std::string& role : roles) operation.roles |= role_bit(role_from(role));
+  }
+  set_scales(operation.from_scale, options, "from_scale");
+  set_scales(operation.to_scale, options, "to_scale");
+  operation.global_scale = take<float>(options, "global_scale", 1.0F);
+  if (operation.kind != Operation::Kind::kRotate) return moves;
+  Rotation& rotation = operation.rotation;
+  const auto style = take<std::string>(options, "style", "neox");
+  if (style != "neox" && style != "gptj") throw bad_request("style: '" + style + "' is neither neox nor gptj");
+  rotation.style = style == "neox" ? RopeStyle::kNeox : RopeStyle::kGptj;
+  rotation.rotary_size = take<std::int64_t>(options, "rotary_size", 0);
+  moves->frequencies = take<std::vector<double>>(options, "frequencies", {});
+  if (rotation.rotary_size < 2 || rotation.rotary_size % 2 != 0 || rotation.rotary_size > kRotarySizeMax)
+    throw bad_request("rotary_size: " + std::to_string(rotation.rotary_size) + " is not even, or not in [2, 1024]");
+  if (moves->frequencies.empty()) {
+    moves->frequencies = rope_frequencies(take<double>(options, "base", 10000.0), rotation.rotary_size);
+  }
+  if (static_cast<std::int64_t>(moves->frequencies.size()) != rotation.rotary_size / 2)
+    throw bad_request("frequencies: " + std::to_string(moves->frequencies.size()) + ", a rotation of " +
+                      std::to_string(rotation.rotary_size) + " has " + std::to_string(rotation.rotary_size / 2));
+  rotation.frequencies = moves->frequencies.data();
+  rotation.delta = take<std::int64_t>(options, "delta", 0);
+  if (options.contains("deltas") && !options["deltas"].is_none()) {
+    const Numbers<std::int64_t> deltas(options["deltas"], "deltas");
+    moves->deltas.assign(deltas.values().begin(), deltas.values().end());
+    rotation.deltas = moves->deltas.data();
+  }
+  return moves;
+}
+
+/// Rows that a caller names by slots or by blocks, or all of a layout's in order.
+class NamedRows {
+ public:
+  NamedRows(nb::handle slots, nb::handle blocks, std::int64_t block_tokens, std::optional<std::int64_t> row_count)
+      : slots_(slots, "slots"), blocks_(blocks, "blocks") {
+    if (!slots.is_none() && !blocks.is_none()) throw bad_request("slots and blocks: give one of them");
+    const bool is_named = !slots.is_none() || !blocks.is_none();
+    if (!slots.is_none()) {
+      rows = Rows::slots(slots_.values().data());
+      count = static_cast<std::int64_t>(slots_.values().size());
+    } else if (!blocks.is_none()) {
+      rows = Rows::blocks(blocks_.values().data(), block_tokens);
+      count = static_cast<std::int64_t>(blocks_.values().size()) * block_tokens;
+    } else if (!row_count) {
+      throw bad_request("slots, blocks or count: give one of them");
+    }
+    if (!row_count) return;
+    if (*row_count < 0 || (is_named && *row_count > count)) throw bad_request("count: more rows than were named");
+    count = *row_count;
+  }
+  Rows rows;
+  std::int64_t count = 0;
+
+ private:
+  Numbers<std::int64_t> slots_, blocks_;
+};
+
+void check_moved(const Result<void>& moved, const Layout& to, const Layout& from, const Operation& operation) {
+  if (moved) return;
+  if (const auto flaw = explain_mismatch(to, from, operation))
+    throw Failure{static_cast<int>(Errc::kMismatch), flaw->text};
+  if (moved.error() == Errc::kBadRequest) throw bad_request("a slot or block is beyond the cache");
+  throw failure_of(moved.error());
+}
+
+void check_deltas(const Moves& moves, std::int64_t rows) {
+  if (!moves.deltas.empty() && static_cast<std::int64_t>(moves.deltas.size()) < rows)
+    throw bad_request("deltas: " + std::to_string(moves.deltas.size()) + " for " + std::to_string(rows) + " rows");
+}
+
+nb::list components_of(const Layout& layout) {
+  nb::list list;
+  for (const Component& each : layout.components) {
+    nb::dict entry;
+    const std::string_view element = element_name(each.element);
+    entry["role"] = kRoleNames[static_cast<int>(each.role)];
+    entry["element"] = nb::str(element.data(), element.size());
+    entry["heads"] = each.heads();
+    entry["features"] = each.features();
+    entry["tensor"] = each.tensor;
+    list.append(entry);
+  }
+  return list;
+}
+
+}  // namespace
+
+void bind_layout(nb::module_& module) {
+  nb::class_<Layout>(module, "Layout")
+      .def_static("of", &layout_of, nb::arg("name"), nb::arg("parts"))
+      .def_static(
+          "named",
+          [](const std::string& name, std::int64_t block_count, std::int64_t block_tokens, std::int64_t heads,
+             std::int64_t key_size, std::int64_t value_size, std::int64_t layer_count, const std::string& element) {
+            return named(name, {.block_count = block_count,
+                                .block_tokens = block_tokens,
+                                .heads = heads,
+                                .key_size = key_size,
+                                .value_size = value_size,
+                                .layer_count = layer_count,
+                                .element = element_from(element)});
+          },
+          nb::arg("name"), nb::kw_only(), nb::arg("block_count"), nb::arg("block_tokens") = 16, nb::arg("heads") = 1,
+          nb::arg("key_size") = 128, nb::arg("value_size") = 0, nb::arg("layer_count") = 1, nb::arg("element") = "bf16")
+      .def(
+          "store_block",
+          [](const Layout& layout, std::int64_t block_count, std::int64_t head_groups, std::int64_t block_tokens) {
+            const std::int64_t tokens = block_tokens > 0 ? block_tokens : layout.block_tokens;
+            return value_of(layouts::store_block(layout, head_groups, block_count, tokens));
+          },
+          nb::arg("block_count"), nb::arg("head_groups") = 1, nb::arg("block_tokens") = 0)
+      .def_prop_ro(
+          "store_block_bytes",
+          [](const Layout& layout) { return layouts::store_block_bytes(value_of(layouts::store_block(layout, 1, 1))); })
+      .def(
+          "slice_heads",
+          [](const Layout& layout, std::int64_t first, std::int64_t count) {
+            return value_of(slice_heads(layout, first, count));
+          },
+          nb::arg("first"), nb::arg("count"))
+      .def(
+          "tensor_bytes",
+          [](const Layout& layout, int tensor) {
+            if (tensor < 0 || tensor >= layout.tensor_count) throw bad_request("tensor: no such one");
+            return layout.tensor_bytes(tensor);
+          },
+          nb::arg("tensor") = 0)
+      .def(
+          "bind", [](const Layout& layout, const std::vector<nb::object>& tensors) { return Cache(layout, tensors); },
+          nb::arg("tensors"))
+      .def_ro("name", &Layout::name)
+      .def_ro("block_tokens", &Layout::block_tokens)
+      .def_ro("block_count", &Layout::block_count)
+      .def_ro("layer_count", &Layout::layer_count)
+      .def_ro("tensor_count", &Layout::tensor_count)
+      .def_prop_ro("components", &components_of)
+      .def("__str__", [](const Layout& layout) { return to_string(layout); })
+      .def("__repr__", [](const Layout& layout) { return "<kvstore.Layout " + to_string(layout) + ">"; });
+
+  nb::class_<Cache>(module, "Cache")
+      .def_prop_ro("layout", [](const Cache& cache) { return cache.bound().layout; })
+      .def(
+          "slice_layers",
+          [](const Cache& cache, std::int64_t first, std::int64_t count) {
+            if (first < 0 || count < 1 || first + count > cache.bound().layout.layer_count)
+              throw bad_request("first, count: not layers of this cache");
+            return Cache(slice_layers(cache.bound(), first, count), cache);
+          },
+          nb::arg("first"), nb::arg("count"), nb::keep_alive<0, 1>())
+      .def(
+          "slice_heads",
+          [](const Cache& cache, std::int64_t first, std::int64_t count) {
+            return Cache(value_of(slice_heads(cache.bound(), first, count)), cache);
+          },
+          nb::arg("first"), nb::arg("count"), nb::keep_alive<0, 1>());
+
+  module.def(
+      "scatter",
+      [](const Cache& cache, const Cache& source, nb::handle slots, nb::handle blocks,
+         std::optional<std::int64_t> count, const nb::dict& options) {
+        const NamedRows named(slots, blocks, cache.bound().layout.block_tokens, count);
+        const auto moves = moves_from(options);
+        check_deltas(*moves, named.count);
+        const BoundLayout& to = cache.writable("cache");
+        Result<void> moved = Errc::kBadRequest;
+        {
+          const nb::gil_scoped_release without_gil;
+          moved = scatter(to, named.rows, source.bound(), named.count, moves->operation);
+        }
+        check_moved(moved, to.layout, source.bound().layout, moves->operation);
+      },
+      nb::arg("cache"), nb::arg("source"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
+      nb::arg("options"));
+  module.def(
+      "gather",
+      [](const Cache& target, const Cache& cache, nb::handle slots, nb::handle blocks,
+         std::optional<std::int64_t> count, const nb::dict& options) {
+        const NamedRows named(slots, blocks, cache.bound().layout.block_tokens, count);
+        const auto moves = moves_from(options);
+        check_deltas(*moves, named.count);
+        const BoundLayout& to = target.writable("target");
+        Result<void> moved = Errc::kBadRequest;
+        {
+          const nb::gil_scoped_release without_gil;
+          moved = gather(to, cache.bound(), named.rows, named.count, moves->operation);
+        }
+        check_moved(moved, to.layout, cache.bound().layout, moves->operation);
+      },
+      nb::arg("target"), nb::arg("cache"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
+      nb::arg("options"));
+  module.def(
+      "relayout",
+      [](const Cache& to, nb::handle to_blocks, const Cache& from, nb::handle from_blocks, const nb::dict& options) {
+        const Numbers<std::int64_t> targets(to_blocks, "to_blocks"), sources(from_blocks, "from_blocks");
+        if (targets.values().size() != sources.values().size())
+          throw bad_request("to_blocks and from_blocks: of different lengths");
+        const auto moves = moves_from(options);
+        check_deltas(*moves, static_cast<std::int64_t>(targets.values().size()) * to.bound().layout.block_tokens);
+        const BoundLayout& target = to.writable("to");
+        Result<void> moved = Errc::kBadRequest;
+        {
+          const nb::gil_scoped_release without_gil;
+          moved = relayout(target, targets.values(), from.bound(), sources.values(), moves->operation);
+        }
+        check_moved(moved, target.layout, from.bound().layout, moves->operation);
+      },
+      nb::arg("to"), nb::arg("to_blocks"), nb::arg("source"), nb::arg("from_blocks"), nb::arg("options"));
+  module.def(
+      "copy_blocks",
+      [](const Cache& cache, nb::handle sources, nb::handle targets) {
+        const Numbers<std::int64_t> from(sources, "sources"), to(targets, "targets");
+        if (from.values().size() != to.values().size()) throw bad_request("sources and targets: of different lengths");
+        std::vector<std::int64_t> pairs;
+        for (std::size_t i = 0; i < from.values().size(); ++i) {
+          pairs.push_back(from.values()[i]);
+          pairs.push_back(to.values()[i]);
+        }
+        const BoundLayout& bound = cache.writable("cache");
+        Result<void> moved = Errc::kBadRequest;
+        {
+          const nb::gil_scoped_release without_gil;
+          moved = copy_blocks(bound, pairs);
+        }
+        check_moved(moved, bound.layout, bound.layout, Operation());
+      },
+      nb::arg("cache"), nb::arg("sources"), nb::arg("targets"));
+  module.def(
+      "table_slots",
+      [](nb::handle table, std::int64_t width, std::int64_t block_tokens, nb::handle starts, nb::handle lengths,
+         bool drops_missing) {
+        const Numbers<std::int32_t> ids(table, "table");
+        const Numbers<std::int64_t> begins(starts, "starts"), counts(lengths, "lengths");
+        std::int64_t total = 0;
+        for (const std::int64_t length : counts.values()) {
+          if (length < 0 || length > (std::int64_t{1} << 40)) throw bad_request("lengths: out of range");
+          total += length;
+          if (total > (std::int64_t{1} << 31)) throw bad_request("lengths: over 2^31 rows");
+        }
+        std::vector<std::int64_t> slots(static_cast<std::size_t>(total));
+        const auto rows = plan_table_rows(slots, {ids.values(), width}, block_tokens, begins.values(), counts.values(),
+                                          drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
+        if (!rows) throw bad_request("table: a token beyond it, or lengths of unequal counts");
+        slots.resize(static_cast<std::size_t>(*rows));
+        return numpy_of<std::int64_t>(std::move(slots));
+      },
+      nb::arg("table"), nb::arg("width"), nb::arg("block_tokens"), nb::arg("starts").none(), nb::arg("lengths"),
+      nb::arg("drops_missing"));
+}
+
+}  // namespace kv::python

@@ -1,0 +1,352 @@
+#include "client/python/src/buffers.h"
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "client/python/src/errors.h"
+
+namespace kv::python {
+namespace {
+
+// -- DLPack's structs, as its specification fixes them. Version 1 has flags; before it, nothing says "read-only".
+
+struct DlDevice {
+  std::int32_t type, id;
+};
+struct DlType {
+  std::uint8_t code, bits;
+  std::uint16_t lanes;
+};
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  std::int32_t dimension_count;
+  DlType type;
+  std::int64_t* shape;
+  std::int64_t* strides;  // in elements; null: in C order
+  std::uint64_t byte_offset;
+};
+struct DlManaged {
+  DlTensor tensor;
+  void* context;
+  void (*deleter)(DlManaged*);
+};
+
+struct DlVersioned {
+  std::uint32_t major, minor;
+  void* context;
+  void (*deleter)(DlVersioned*);
+  std::uint64_t flags;
+  DlTensor tensor;
+};
+constexpr std::uint64_t kDlReadOnly = 1;
+
+constexpr int kCpu = 1, kCudaHost = 3, kRocmHost = 11;
+
+char kind_of(DlType type) {
+  switch (type.code) {
+    case 0: return 'i';
+    case 1: return 'u';
+    case 2: return 'f';
+    case 4: return 'b';
+    case 10: return '4';
+    case 12: return '5';
+    default: return 'o';
+  }
+}
+
+/// The kind that a buffer's format says, in the native byte order; 'o' for anything that is not one number.
+char kind_of(const char* format) {
+  if (format == nullptr) return 'u';
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (*format == '\0' || format[1] != '\0') return 'o';
+  if (std::strchr("bhilqn", *format) != nullptr) return 'i';
+  if (std::strchr("BHILQN?", *format) != nullptr) return 'u';
+  if (std::strchr("efd", *format) != nullptr) return 'f';
+  return 'o';
+}
+
+std::string text_of(std::int64_t number) { return std::to_string(number); }
+
+}  // namespace
+
+struct Array::Source {
+  Py_buffer buffer{};
+  bool has_buffer = false;
+  DlManaged* managed = nullptr;
+  DlVersioned* versioned = nullptr;
+
+  /// Takes the tensor over from a capsule, which is then used up.
+  const DlTensor& take(const nb::object& capsule) {
+    const bool is_versioned = PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0;
+    const char* const name = is_versioned ? "dltensor_versioned" : "dltensor";
+    void* const pointer = PyCapsule_GetPointer(capsule.ptr(), name);
+    if (pointer == nullptr ||
+        PyCapsule_SetName(capsule.ptr(), is_versioned ? "used_dltensor_versioned" : "used_dltensor") != 0)
+      throw nb::python_error();
+    if (is_versioned) {
+      versioned = static_cast<DlVersioned*>(pointer);
+      return versioned->tensor;
+    }
+    managed = static_cast<DlManaged*>(pointer);
+    return managed->tensor;
+  }
+
+  Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  ~Source() {
+    if (has_buffer) PyBuffer_Release(&buffer);
+    if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
+    if (versioned != nullptr && versioned->deleter != nullptr) versioned->deleter(versioned);
+  }
+};
+
+namespace {
+
+/// The object's capsule, versioned if the object knows of versions.
+nb::object dlpack_of(nb::handle object) {
+  try {
+    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return object.attr("__dlpack__")();
+}
+
+}  // namespace
+
+Array::Array(Array&&) noexcept = default;
+Array& Array::operator=(Array&&) noexcept = default;
+Array::~Array() = default;
+
+Array::Array(nb::handle object, std::string name, bool is_written)
+    : source_(std::make_unique<Source>()), name_(std::move(name)) {
+  if (PyObject_CheckBuffer(object.ptr()) != 0) {
+    Py_buffer& buffer = source_->buffer;
+    if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) throw nb::python_error();
+    source_->has_buffer = true;
+    is_read_only_ = buffer.readonly != 0;
+    if (is_written && is_read_only_) throw bad_request(name_ + ": the memory is read-only, and bytes land there");
+    data_ = static_cast<std::byte*>(buffer.buf);
+    item_bytes_ = static_cast<std::size_t>(buffer.itemsize);
+    kind_ = kind_of(buffer.format);
+    for (int i = 0; i < buffer.ndim; ++i) {
+      shape_.push_back(buffer.shape[i]);
+      strides_.push_back(buffer.strides[i]);
+    }
+    return;
+  }
+  if (!nb::hasattr(object, "__dlpack__")) {
+    const std::string type = nb::cast<std::string>(nb::str(object.type().attr("__name__")));
+    throw bad_request(name_ + ": an object of type " + type +
+                      " has neither the buffer protocol nor DLPack; give a NumPy array, a torch tensor or bytes");
+  }
+  // The type may be an enumeration of the library's own.
+  const nb::object device = object.attr("__dlpack_device__")();
+  const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (type != kCpu && type != kCudaHost && type != kRocmHost)
+    throw bad_request(name_ + ": the memory lies on a device (DLPack type " + text_of(type) +
+                      "); this call takes host memory");
+  const DlTensor& tensor = source_->take(dlpack_of(object));
+  const DlVersioned* const versioned = source_->versioned;
+  if (versioned != nullptr && versioned->major != 1)
+    throw bad_request(name_ + ": DLPack version " + text_of(versioned->major) + " is not known");
+  is_read_only_ = versioned != nullptr && (versioned->flags & kDlReadOnly) != 0;
+  if (is_written && is_read_only_) throw bad_request(name_ + ": the memory is read-only, and bytes land there");
+  if (tensor.type.lanes != 1 || tensor.type.bits % 8 != 0)
+    throw bad_request(name_ + ": elements of " + text_of(tensor.type.bits) + " bits cannot be used");
+  data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  item_bytes_ = tensor.type.bits / 8;
+  kind_ = kind_of(tensor.type);
+  shape_.assign(tensor.shape, tensor.shape + tensor.dimension_count);
+  strides_.resize(shape_.size());
+  std::int64_t step = static_cast<std::int64_t>(item_bytes_);
+  for (std::size_t i = shape_.size(); i-- > 0;) {
+    strides_[i] = tensor.strides != nullptr ? tensor.strides[i] * static_cast<std::int64_t>(item_bytes_) : step;
+    step *= shape_[i];
+  }
+}
+
+std::size_t Array::bytes() const {
+  std::size_t bytes = item_bytes_;
+  for (const std::int64_t extent : shape_) bytes *= static_cast<std::size_t>(extent);
+  return bytes;
+}
+
+bool Array::is_contiguous(std::size_t first_axis) const {
+  std::int64_t step = static_cast<std::int64_t>(item_bytes_);
+  for (std::size_t i = shape_.size(); i-- > first_axis;) {
+    if (shape_[i] == 0) return true;
+    if (shape_[i] != 1 && strides_[i] != step) return false;
+    step *= shape_[i];
+  }
+  return true;
+}
+
+std::span<std::byte> Array::all_bytes() const {
+  if (!is_contiguous()) throw bad_request(name_ + ": the array is strided; give one in C order without gaps");
+  return {data_, bytes()};
+}
+
+// -- numbers
+
+namespace {
+
+template <class To, class From>
+std::vector<To> convert(const Array& array) {
+  std::vector<To> values(static_cast<std::size_t>(array.shape()[0]));
+  const std::byte* at = array.data();
+  for (std::size_t i = 0; i < values.size(); ++i, at += array.strides()[0]) {
+    From value;
+    std::memcpy(&value, at, sizeof value);
+    if (!std::in_range<To>(value))
+      throw bad_request(array.name() + "[" + std::to_string(i) + "]: " + std::to_string(value) + " is out of range");
+    values[i] = static_cast<To>(value);
+  }
+  return values;
+}
+
+template <class To>
+std::vector<To> convert_any(const Array& array) {
+  const bool is_signed = array.kind() == 'i';
+  switch (array.item_bytes()) {
+    case 1: return is_signed ? convert<To, std::int8_t>(array) : convert<To, std::uint8_t>(array);
+    case 2: return is_signed ? convert<To, std::int16_t>(array) : convert<To, std::uint16_t>(array);
+    case 4: return is_signed ? convert<To, std::int32_t>(array) : convert<To, std::uint32_t>(array);
+    default: return is_signed ? convert<To, std::int64_t>(array) : convert<To, std::uint64_t>(array);
+  }
+}
+
+}  // namespace
+
+template <class T>
+Numbers<T>::Numbers(nb::handle object, const std::string& name) {
+  if (object.is_none()) return;
+  nb::object held = nb::borrow(object);
+  // A list or a range becomes an array in one call of NumPy's, which walks it in C.
+  if (PyObject_CheckBuffer(object.ptr()) == 0 && PySequence_Check(object.ptr()) != 0 &&
+      !nb::hasattr(object, "__dlpack__")) {
+    if (nb::len(object) == 0) return;
+    held = nb::module_::import_("numpy").attr("asarray")(object);
+  }
+  Array array(held, name, /*is_written=*/false);
+  if (array.dimensions() != 1) throw bad_request(name + ": has " + std::to_string(array.dimensions()) + " axes, not 1");
+  if (array.kind() != 'i' && array.kind() != 'u') throw bad_request(name + ": the elements are no whole numbers");
+  const auto count = static_cast<std::size_t>(array.shape()[0]);
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) == 0;
+  const bool is_right_type = array.item_bytes() == sizeof(T) && (array.kind() == 'i') == std::is_signed_v<T>;
+  if (is_right_type && is_aligned && array.is_contiguous()) {
+    values_ = {reinterpret_cast<const T*>(array.data()), count};
+    array_.push_back(std::move(array));
+    return;
+  }
+  converted_ = convert_any<T>(array);
+  values_ = converted_;
+}
+
+template class Numbers<std::uint32_t>;
+template class Numbers<std::int32_t>;
+template class Numbers<std::int64_t>;
+template class Numbers<std::uint64_t>;
+
+// -- hashes
+
+namespace {
+
+template <class T>
+std::vector<T> rows_of_bytes(const Array& array) {
+  constexpr std::size_t kBytes = sizeof(T);
+  if (array.dimensions() != 2 || array.item_bytes() != 1 || array.shape()[1] != std::int64_t{kBytes})
+    throw bad_request(array.name() + ": not an array of uint8 [n, " + std::to_string(kBytes) + "]");
+  const std::span<std::byte> bytes = array.all_bytes();
+  std::vector<T> rows(static_cast<std::size_t>(array.shape()[0]));
+  if (!rows.empty()) std::memcpy(rows.data(), bytes.data(), bytes.size());
+  return rows;
+}
+
+}  // namespace
+
+std::vector<BlockHash> hashes_from(nb::handle object, const std::string& name) {
+  if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0)
+    return rows_of_bytes<BlockHash>(Array(object, name, /*is_written=*/false));
+  std::vector<BlockHash> hashes;
+  hashes.reserve(nb::len(object));
+  for (const nb::handle each : object) {
+    const Array array(each, name + "[" + std::to_string(hashes.size()) + "]", /*is_written=*/false);
+    const auto hash = block_hash_from_engine(array.all_bytes());
+    if (!hash) throw bad_request(array.name() + ": no bytes");
+    hashes.push_back(*hash);
+  }
+  return hashes;
+}
+
+std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name) {
+  if (object.is_none()) return {};
+  return rows_of_bytes<ExtraDigest>(Array(object, name, /*is_written=*/false));
+}
+
+// -- blocks
+
+std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
+                                              std::size_t block_bytes, bool is_written, Holds& holds) {
+  std::vector<std::span<std::byte>> blocks;
+  blocks.reserve(block_count);
+  if (PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0) {
+    if (!rows.is_none()) throw bad_request("rows: only with blocks in one array");
+    for (const nb::handle each : object) {
+      holds.emplace_back(each, "blocks[" + std::to_string(blocks.size()) + "]", is_written);
+      const std::span<std::byte> bytes = holds.back().all_bytes();
+      if (bytes.size() != block_bytes)
+        throw bad_request(holds.back().name() + ": " + std::to_string(bytes.size()) + " bytes, a block has " +
+                          std::to_string(block_bytes));
+      blocks.push_back(bytes);
+    }
+    if (blocks.size() != block_count)
+      throw bad_request("blocks: " + std::to_string(blocks.size()) + " for " + std::to_string(block_count) + " hashes");
+    return blocks;
+  }
+  holds.emplace_back(object, "blocks", is_written);
+  const Array& array = holds.back();
+  std::byte* const data = array.data();
+  std::size_t row_count = 0;
+  std::int64_t step = static_cast<std::int64_t>(block_bytes);
+  if (array.dimensions() <= 1) {  // bytes end to end
+    const std::size_t bytes = array.all_bytes().size();
+    if (bytes % block_bytes != 0)
+      throw bad_request("blocks: " + std::to_string(bytes) + " bytes are not whole blocks of " +
+                        std::to_string(block_bytes));
+    row_count = bytes / block_bytes;
+  } else {
+    row_count = static_cast<std::size_t>(array.shape()[0]);
+    if (row_count > 0 && array.bytes() != row_count * block_bytes)
+      throw bad_request("blocks: a row has " + std::to_string(array.bytes() / row_count) + " bytes, a block has " +
+                        std::to_string(block_bytes));
+    if (!array.is_contiguous(1))
+      throw bad_request("blocks: the array is strided inside a block; only the first axis may be");
+    if (row_count > 1) step = array.strides()[0];
+    if (is_written && row_count > 1 && std::abs(step) < static_cast<std::int64_t>(block_bytes))
+      throw bad_request("blocks: rows overlap");
+  }
+  if (rows.is_none()) {
+    if (row_count != block_count)
+      throw bad_request("blocks: " + std::to_string(row_count) + " for " + std::to_string(block_count) + " hashes");
+    for (std::size_t i = 0; i < block_count; ++i)
+      blocks.emplace_back(data + static_cast<std::int64_t>(i) * step, block_bytes);
+    return blocks;
+  }
+  const Numbers<std::int64_t> chosen(rows, "rows");
+  if (chosen.values().size() != block_count)
+    throw bad_request("rows: " + std::to_string(chosen.values().size()) + " for " + std::to_string(block_count) +
+                      " hashes");
+  for (const std::int64_t row : chosen.values()) {
+    if (row < 0 || row >= static_cast<std::int64_t>(row_count))
+      throw bad_request("rows: " + std::to_string(row) + " is not in [0, " + std::to_string(row_count) + ")");
+    blocks.emplace_back(data + row * step, block_bytes);
+  }
+  return blocks;
+}
+
+}  // namespace kv::python

@@ -1,0 +1,88 @@
+// client/python/src/buffers.h: memory of Python objects, by the buffer protocol or DLPack, without a copy.
+//
+// What cannot be used is refused by a sentence that names the argument: read-only where bytes land, another device's
+// memory, gaps between elements, numbers that are not aligned.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "index/block_hash.h"
+
+namespace kv::python {
+
+namespace nb = nanobind;
+
+/// One array and what keeps it alive. Made and destroyed with the GIL held; its memory may be used without.
+class Array {
+ public:
+  /// `name` is what the argument is called in refusals. Throws Failure, or what the object's own protocol raised.
+  Array(nb::handle object, std::string name, bool is_written);
+  Array(Array&&) noexcept;
+  Array& operator=(Array&&) noexcept;
+  ~Array();
+
+  std::byte* data() const { return data_; }
+  std::size_t item_bytes() const { return item_bytes_; }
+  std::size_t dimensions() const { return shape_.size(); }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  const std::vector<std::int64_t>& strides() const { return strides_; }  ///< In bytes.
+  std::size_t bytes() const;                                             ///< Of all elements.
+  /// 'i', 'u', 'f' as in NumPy, 'b' bfloat16, '4' float8_e4m3fn, '5' float8_e5m2, 'o' anything else.
+  char kind() const { return kind_; }
+  bool is_read_only() const { return is_read_only_; }
+  const std::string& name() const { return name_; }
+
+  /// Without gaps, in C order, from axis `first_axis` on.
+  bool is_contiguous(std::size_t first_axis = 0) const;
+  /// All bytes as one. Throws if there are gaps.
+  std::span<std::byte> all_bytes() const;
+
+ private:
+  struct Source;  ///< A Py_buffer or a DLPack tensor.
+  std::unique_ptr<Source> source_;
+  std::string name_;
+  std::byte* data_ = nullptr;
+  std::size_t item_bytes_ = 1;
+  char kind_ = 'u';
+  bool is_read_only_ = false;
+  std::vector<std::int64_t> shape_, strides_;
+};
+
+/// Arrays that a call uses, alive until the call has ended.
+using Holds = std::vector<Array>;
+
+/// Whole numbers of 1 dimension, borrowed where the element type fits and else converted. Negative and too large
+/// numbers are refused for unsigned types.
+template <class T>
+class Numbers {
+ public:
+  /// None gives an empty span.
+  Numbers(nb::handle object, const std::string& name);
+  std::span<const T> values() const { return values_; }
+
+ private:
+  std::vector<Array> array_;
+  std::vector<T> converted_;
+  std::span<const T> values_;
+};
+
+/// Block hashes: an array of uint8 [n, 32], or a sequence of `bytes`, which may have other lengths
+/// (block_hash_from_engine()).
+std::vector<BlockHash> hashes_from(nb::handle object, const std::string& name);
+/// Extra digests: uint8 [n, 16], or None.
+std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name);
+
+/// Where the blocks of a call lie: `object` is an array whose first axis counts blocks and whose other axes hold
+/// block_bytes without gaps (the first axis may have any stride), or a sequence of arrays of block_bytes each. With
+/// `rows`, block i lies in row rows[i] of the array. Adds what has to stay alive to `holds`.
+std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
+                                              std::size_t block_bytes, bool is_written, Holds& holds);
+
+}  // namespace kv::python

@@ -1,0 +1,46 @@
+#include "client/python/src/errors.h"
+
+#include <nanobind/stl/string.h>
+
+#include <exception>
+#include <utility>
+
+namespace kv::python {
+
+int status_of(const error_code& error) {
+  if (!error) return 0;
+  if (error == asio::error::timed_out) return kStatusTimedOut;
+  if (error.category() == errc_category()) return error.value();
+  return kStatusSystem;
+}
+
+Failure failure_of(const error_code& error) {
+  // "Connection timed out" would mislead: no connection was lost, the call's own time is over.
+  if (error == asio::error::timed_out) return {kStatusTimedOut, "the deadline has passed"};
+  return {status_of(error), error.message()};
+}
+
+Failure bad_request(std::string text) { return {kStatusBadRequest, std::move(text)}; }
+
+void bind_errors(nb::module_&) {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    int status = kStatusInternal;
+    std::string text;
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Failure& failure) {
+      status = failure.status;
+      text = failure.text;
+    } catch (const std::logic_error& error) {  // a KV_ASSERT that failed
+      text = error.what();
+    }
+    try {
+      const nb::object error = nb::module_::import_("kvstore.errors").attr("error_of")(status, text);
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+    } catch (nb::python_error& nested) {
+      nested.restore();
+    }
+  });
+}
+
+}  // namespace kv::python

@@ -1,0 +1,42 @@
+// client/python/src/errors.h: errors of the C++ client as Python exceptions of the C ABI's names.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "base/result.h"
+#include "gpu/checked.h"
+
+namespace kv::python {
+
+namespace nb = nanobind;
+
+/// What a binding throws: becomes the exception of kvstore.errors that has this status. Needs no GIL to be made.
+struct Failure {
+  int status;  ///< A KVS_ status of kvstore.h.
+  std::string text;
+};
+
+inline constexpr int kStatusBadRequest = 5, kStatusTimedOut = 1000, kStatusSystem = 1001, kStatusInternal = 1002,
+                     kStatusForked = 1003;
+
+int status_of(const error_code& error);
+Failure failure_of(const error_code& error);
+/// A fault of the caller's: kvstore.BadRequest, which is a ValueError too.
+Failure bad_request(std::string text);
+
+template <class T>
+const T& value_of(const Checked<T>& checked) {
+  if (!checked) throw bad_request(checked.error().text);
+  return *checked;
+}
+template <class T>
+const T& value_of(const Result<T>& result) {
+  if (!result) throw failure_of(result.error());
+  return *result;
+}
+
+void bind_errors(nb::module_& module);
+
+}  // namespace kv::python

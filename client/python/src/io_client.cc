@@ -1,0 +1,206 @@
+#include "client/python/src/io_client.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+#include "base/assert.h"
+#include "client/python/src/errors.h"
+
+namespace kv::python {
+// -- ReadyQueue
+
+ReadyQueue::ReadyQueue() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (fd_ < 0) throw failure_of(last_errno());
+}
+ReadyQueue::~ReadyQueue() { ::close(fd_); }
+
+void ReadyQueue::push(std::uint64_t id) {
+  bool is_first;
+  {
+    const std::lock_guard lock(mutex_);
+    is_first = ids_.empty();
+    ids_.push_back(id);
+  }
+  if (is_first) {
+    const std::uint64_t one = 1;
+    while (::write(fd_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+std::vector<std::uint64_t> ReadyQueue::drain() {
+  std::uint64_t count;
+  // Read first: what is pushed between the two makes the eventfd ready again, and an empty drain is harmless.
+  while (::read(fd_, &count, sizeof count) < 0 && errno == EINTR) {
+  }
+  const std::lock_guard lock(mutex_);
+  return std::exchange(ids_, {});
+}
+
+// -- Call
+
+bool Call::wait(std::chrono::nanoseconds time) const {
+  // Answers of a node on this host often come before a sleep has begun.
+  for (int i = 0; i < 4 && !is_done(); ++i) ::sched_yield();
+  const auto until = std::chrono::steady_clock::now() + time;
+  while (!is_done()) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    const auto left = until - std::chrono::steady_clock::now();
+    if (is_done() || left <= 0ns) break;
+    wait_for_change(seen, left);
+  }
+  return is_done();
+}
+
+std::size_t Call::wait_segments(std::size_t count, std::chrono::nanoseconds time) const {
+  const auto until = std::chrono::steady_clock::now() + time;
+  for (;;) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    const std::size_t landed = segments().size();
+    const auto left = until - std::chrono::steady_clock::now();
+    if (landed >= count || is_done() || left <= 0ns) return landed;
+    wait_for_change(seen, left);
+  }
+}
+
+void Call::wait_for_change(std::uint32_t seen, std::chrono::nanoseconds time) const {
+  static_assert(sizeof changes_ == sizeof(std::uint32_t));
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+  const timespec timeout{seconds.count(), (time - seconds).count()};
+  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  // The kernel compares again: what changed since `seen` is not slept through.
+  ::syscall(SYS_futex, &changes_, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Call::changed() {
+  changes_.fetch_add(1, std::memory_order_seq_cst);
+  if (waiting_.load(std::memory_order_seq_cst) == 0) return;
+  ::syscall(SYS_futex, &changes_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+std::vector<std::size_t> Call::segments() const {
+  const std::lock_guard lock(mutex_);
+  return segments_;
+}
+
+bool Call::tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  if (is_done()) return false;
+  queue_ = std::move(queue);
+  id_ = id;
+  return true;
+}
+
+void Call::end(error_code error, Outcome outcome) {
+  std::shared_ptr<ReadyQueue> queue;
+  {
+    const std::lock_guard lock(mutex_);
+    KV_ASSERT(!is_done());
+    error_ = error;
+    outcome_ = std::move(outcome);
+    is_done_.store(true, std::memory_order_release);
+    queue = std::move(queue_);
+  }
+  changed();
+  if (queue) queue->push(id_);
+}
+
+void Call::land_segment(std::size_t block_count) {
+  {
+    const std::lock_guard lock(mutex_);
+    segments_.push_back(block_count);
+    if (queue_) queue_->push(id_);
+  }
+  changed();
+}
+
+// -- IoClient
+
+std::shared_ptr<IoClient> IoClient::make(ClientConfig config, std::chrono::microseconds busy_poll) {
+  auto thread = std::make_shared<ClientThread>(std::move(config), busy_poll, socket_network());
+  std::shared_ptr<IoClient> made(new IoClient);
+  made->thread_ = thread.get();
+  made->owned_ = std::move(thread);
+  made->is_disabled_ = !made->thread_->attach(made);
+  return made;
+}
+
+IoClient::~IoClient() { KV_ASSERT(is_over_ || is_forked()); }
+
+void IoClient::close() {
+  if (is_forked()) {
+    leave_to_parent(std::move(owned_));
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_.exchange(true)) return;
+  }
+  owned_.reset();  // tells client_closes(), and waits for the thread
+}
+
+void IoClient::abandon() {
+  if (is_forked()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_.exchange(true)) return;
+  }
+  thread_->io().stop();
+  leave_to_parent(std::move(owned_));
+}
+
+void IoClient::client_closes(std::function<void()> done) {
+  std::vector<CallPtr> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    calls.assign(calls_.begin(), calls_.end());
+  }
+  if (calls.empty()) return done();
+  closed_ = std::move(done);
+  for (const CallPtr& call : calls) call->cancellation.cancel();
+}
+
+void IoClient::client_disabled() {
+  std::unordered_set<CallPtr> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    is_disabled_ = true;
+    calls.swap(calls_);
+    call_count_ = 0;
+  }
+  for (const CallPtr& call : calls) call->end(Errc::kUnavailable, std::monostate());
+}
+
+void IoClient::cancel_all() {
+  if (is_forked()) return;
+  const std::lock_guard lock(mutex_);
+  if (is_over_ || is_disabled_) return;
+  for (const CallPtr& call : calls_) asio::post(thread_->io(), [call] { call->cancellation.cancel(); });
+}
+
+void IoClient::cancel(const CallPtr& call) {
+  if (is_forked()) return;
+  const std::lock_guard lock(mutex_);  // the thread is there as long as this is held and is_over_ is false
+  if (is_over_ || is_disabled_) return;
+  asio::post(thread_->io(), [call] { call->cancellation.cancel(); });
+}
+
+void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
+  {
+    const std::lock_guard lock(mutex_);
+    calls_.erase(call);
+    --call_count_;
+  }
+  call->end(error, std::move(outcome));
+  if (closed_ && call_count() == 0) std::exchange(closed_, nullptr)();
+}
+
+}  // namespace kv::python

@@ -1,0 +1,200 @@
+// client/python/src/io_client.h: the C++ client with a thread to run it on, for calls that somebody else waits for.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "client/call_control.h"
+#include "client/client.h"
+#include "client/client_thread.h"
+#include "transport/forked.h"
+
+namespace kv::python {
+
+/// Tells which calls have ended, by a number of the caller's for each, and wakes an event loop by an eventfd.
+/// Thread safety: all. One write to the eventfd stands for all that ended since the last drain().
+class ReadyQueue {
+ public:
+  ReadyQueue();  ///< Throws Failure if there is no eventfd.
+  ~ReadyQueue();
+  ReadyQueue(const ReadyQueue&) = delete;
+  ReadyQueue& operator=(const ReadyQueue&) = delete;
+
+  int fd() const { return fd_; }
+  void push(std::uint64_t id);
+  std::vector<std::uint64_t> drain();
+
+ private:
+  int fd_;
+  std::mutex mutex_;
+  std::vector<std::uint64_t> ids_;
+};
+
+/// What one call came to. `none`: its answer is its error alone.
+using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
+                             std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
+                             std::span<std::byte>, bool, std::vector<bool>>;
+
+/// One call on its way, shared by its caller and the I/O thread.
+///   1. Ends once: error and outcome are written before is_done() is true, and never after.
+///   2. The arguments live here, so that they live until the call has ended, whoever has lost interest by then.
+/// Thread safety: all, but the arguments are the caller's until the call has started.
+class Call {
+ public:
+  // Arguments; each call uses some.
+  std::vector<BlockHash> hashes;
+  std::vector<std::span<std::byte>> blocks;
+  std::vector<std::span<const std::byte>> sources;
+  std::vector<std::uint32_t> token_ids;
+  std::vector<ExtraDigest> extras;
+  std::vector<std::uint64_t> segment_ends;
+  Cancellation cancellation;  ///< Used on the I/O thread.
+  bool at_once = false;       ///< See CallControl.
+
+  CallControl control() { return {.at_once = at_once, .cancellation = &cancellation}; }
+  bool is_done() const { return is_done_.load(std::memory_order_acquire); }
+  /// Waits at most `time`; whether the call has ended.
+  bool wait(std::chrono::nanoseconds time) const;
+  /// The same until segment `count` has landed, or the call has ended: how many segments have landed.
+  std::size_t wait_segments(std::size_t count, std::chrono::nanoseconds time) const;
+  /// Blocks that have each segment landed so far.
+  std::vector<std::size_t> segments() const;
+  /// Has `queue` told of the end, under `id`; with segments, of each of these too. False if the call has ended already.
+  bool tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id);
+
+  const error_code& error() const { return error_; }   ///< Requires is_done().
+  const Outcome& outcome() const { return outcome_; }  ///< Requires is_done() without an error.
+
+  void end(error_code error, Outcome outcome);  ///< On the I/O thread, or where the call could not start.
+  void land_segment(std::size_t block_count);   ///< On the I/O thread.
+
+ private:
+  /// Wakes who waits, if there is one: a system call saved is a third of what the end of a call costs.
+  void changed();
+  /// Until something has changed since `seen`, or for so long.
+  void wait_for_change(std::uint32_t seen, std::chrono::nanoseconds time) const;
+
+  mutable std::mutex mutex_;  ///< Of segments_, queue_ and id_.
+  std::atomic<std::uint32_t> changes_{
+      0};  ///< A futex. A condition variable would wake a waiter into a lock that is held.
+  mutable std::atomic<std::uint32_t> waiting_{0};
+  std::atomic<bool> is_done_{false};
+  error_code error_;
+  Outcome outcome_;
+  std::vector<std::size_t> segments_;
+  std::shared_ptr<ReadyQueue> queue_;
+  std::uint64_t id_ = 0;
+};
+using CallPtr = std::shared_ptr<Call>;
+
+/// The calls of Python that are in flight on a client's thread. Beside CompletionQueue: here each call can be waited
+/// for by itself, by threads and event loops at once, has any kind of result, and keeps what Python lent to it.
+///   1. Every started call ends: by its answer, by cancel(), or with kUnavailable when the thread ends on an exception.
+///   2. After fork() the child touches nothing of it: every call ends with kForked at once.
+/// Thread safety: all calls from any thread; none needs or takes Python's GIL.
+class IoClient final : public ClientThread::Guest, public std::enable_shared_from_this<IoClient> {
+ public:
+  /// Throws as Client's constructor.
+  static std::shared_ptr<IoClient> make(ClientConfig config, std::chrono::microseconds busy_poll);
+  ~IoClient();
+  IoClient(const IoClient&) = delete;
+  IoClient& operator=(const IoClient&) = delete;
+
+  /// Starts `make(client)`, an Async<T>, whose answer ends `call`.
+  template <class T, class Make>
+  void start(const CallPtr& call, Make make);
+  /// Runs a plain function of the client on its thread and ends `call` with what it returns.
+  template <class Function>
+  void run(const CallPtr& call, Function function);
+  /// Gives the call up: it ends soon, whatever the node does.
+  void cancel(const CallPtr& call);
+  void cancel_all();
+
+  std::size_t call_count() const { return call_count_.load(std::memory_order_acquire); }
+  bool is_forked() const { return generation_ != fork_generation(); }
+  bool is_over() const { return is_over_.load(std::memory_order_acquire); }  ///< close() or abandon() was called.
+  bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
+  /// Takes no more calls, cancels those in flight, and ends the client with its thread. Memory that it allocated and
+  /// that was not released goes. Not on the I/O thread.
+  void close();
+  /// For the end of the process: stops the thread where it stands and leaves all else as it is.
+  void abandon();
+
+ private:
+  IoClient() = default;
+  // Calls are posted to the thread: there is no other work.
+  bool has_work() const override { return false; }
+  void work() override {}
+  void client_closes(std::function<void()> done) override;
+  void client_disabled() override;
+  /// Posts `work`, which ends `call` some day; or ends it here.
+  template <class Work>
+  void hand_over(const CallPtr& call, Work work);
+  void leave(const CallPtr& call, error_code error, Outcome outcome);
+
+  const std::uint32_t generation_ = fork_generation();
+  std::mutex mutex_;  ///< Held while the thread is posted to, so that it is there.
+  std::shared_ptr<ClientThread> owned_;
+  ClientThread* thread_ = nullptr;  ///< The same; stays while the thread ends, for what runs on it.
+  std::unordered_set<CallPtr> calls_;
+  std::atomic<std::size_t> call_count_{0};
+  std::atomic<bool> is_disabled_{false}, is_over_{false};
+  std::function<void()> closed_;  ///< On the I/O thread: called once no call is left.
+};
+
+template <class Work>
+void IoClient::hand_over(const CallPtr& call, Work work) {
+  error_code refused = Errc::kForked;
+  if (!is_forked()) {  // before anything is locked: in a child the lock may be held for ever
+    const std::lock_guard lock(mutex_);
+    if (!is_disabled_ && !is_over_) {
+      calls_.insert(call);
+      ++call_count_;
+      asio::post(thread_->io(), std::move(work));
+      return;
+    }
+    refused = is_over_ ? Errc::kCancelled : Errc::kUnavailable;
+  }
+  call->end(refused, std::monostate());
+}
+
+template <class T, class Make>
+void IoClient::start(const CallPtr& call, Make make) {
+  hand_over(call, [this, call, make = std::move(make)] {
+    // The thread cannot go while this runs on it.
+    asio::co_spawn(thread_->io(), make(thread_->client()),
+                   [this, call](std::exception_ptr exception, Result<T> result) {
+                     if (exception) std::rethrow_exception(exception);
+                     if constexpr (std::is_void_v<T>) {
+                       leave(call, result ? error_code() : result.error(), std::monostate());
+                     } else {
+                       if (result) {
+                         leave(call, {}, std::move(*result));
+                       } else {
+                         leave(call, result.error(), std::monostate());
+                       }
+                     }
+                   });
+  });
+}
+
+template <class Function>
+void IoClient::run(const CallPtr& call, Function function) {
+  hand_over(call, [this, call, function = std::move(function)]() mutable {
+    auto [error, outcome] = function(thread_->client());
+    leave(call, error, std::move(outcome));
+  });
+}
+
+}  // namespace kv::python

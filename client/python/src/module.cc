@@ -1,0 +1,16 @@
+// The extension module kvstore._kvstore. What users see is the Python around it (client/python/kvstore).
+#include "base/assert.h"
+#include "client/python/src/bind.h"
+#include "client/python/src/errors.h"
+
+NB_MODULE(_kvstore, module) {
+  kv::set_assert_policy(kv::AssertPolicy::kThrow);  // a bug here must not take the engine down
+  nanobind::set_leak_warnings(false);               // at the end of a process objects stay alive on purpose
+  module.attr("__version__") = KVSTORE_VERSION;
+  kv::python::bind_errors(module);
+  kv::python::bind_namespace(module);
+  kv::python::bind_client(module);
+  kv::python::bind_layout(module);
+  kv::python::bind_paging(module);
+  kv::python::bind_model(module);
+}

@@ -1,0 +1,125 @@
+"""A real node for each test module, and what tests share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kvstore
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def node_binary() -> str | None:
+    """KV_NODE, the build tree's, or the one on PATH."""
+    named = os.environ.get("KV_NODE")
+    if named:
+        return named
+    built = ROOT / "build/release/store/node/kvstore-node"
+    return str(built) if built.exists() else shutil.which("kvstore-node")
+
+
+class Node:
+    """A kvstore-node on a Unix socket and, on demand, on TCP."""
+
+    def __init__(self, *options: str, capacity: str = "256MiB") -> None:
+        binary = node_binary()
+        if binary is None:
+            pytest.skip("there is no kvstore-node: build it, or name it in KV_NODE")
+        self.folder = Path(tempfile.mkdtemp(prefix="kvnode"))
+        self.socket = self.folder / "node"
+        self.endpoint = f"unix://{self.socket}"
+        self.arguments = [binary, "--listen", self.endpoint, "--capacity", capacity, "--admin", "none", *options]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        self.log = open(self.folder / "log", "ab")  # noqa: SIM115
+        self.process = subprocess.Popen(self.arguments, stdout=self.log, stderr=self.log)
+        until = time.monotonic() + 30
+        while not self.socket.exists():
+            if time.monotonic() > until or self.process.poll() is not None:
+                raise RuntimeError((self.folder / "log").read_text())
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.socket.unlink(missing_ok=True)
+
+    def pause(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # until it has stopped: it may answer before
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.resume()
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    made = Node()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_node() -> Iterator[Node]:
+    """A node that the test may kill."""
+    made = Node()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[kvstore.Client]:
+    with kvstore.Client(node.endpoint, deadline=10) as made:
+        yield made
+
+
+_names = iter(range(10**9))
+
+
+def namespace(block_bytes: int = 4096, block_size: int = 16, **more: object) -> kvstore.Namespace:
+    """A namespace that no other test has."""
+    return kvstore.Namespace(
+        model=f"test-{os.getpid()}-{next(_names)}", block_size=block_size, block_bytes=block_bytes, **more
+    )
+
+
+@pytest.fixture
+def space(client: kvstore.Client) -> kvstore.Space:
+    return client.open(namespace())
+
+
+def pattern(count: int, block_bytes: int = 4096, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, block_bytes), dtype=np.uint8)
+
+
+def tokens(count: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**31, count, dtype=np.uint32)

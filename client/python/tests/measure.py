@@ -1,0 +1,213 @@
+"""The figures of docs/python.md: Python beside the C++ client, in turn, against one node. Medians of the rounds' ratios.
+
+python client/python/tests/measure.py [--rounds 7] [--seconds 1] [--build build/release]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import kvstore
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def cpp(build: Path, endpoint: str, seconds: float, *options: str) -> dict[str, float]:
+    """kvstore-bench, on one connection with one call in flight, its thread the client's own."""
+    arguments = [str(build / "client/tools/kvstore-bench"), "run", "--endpoint", endpoint, "--connections", "1"]
+    arguments += ["--duration", f"{seconds}s", "--warm-up", "0.2s", "--json", *options]
+    return json.loads(subprocess.run(arguments, capture_output=True, check=True).stdout)
+
+
+def quantile(latencies: list[float]) -> float:
+    return statistics.median(latencies) * 1e6
+
+
+def blocking(call: Callable[[], object], seconds: float) -> list[float]:
+    latencies, now = [], time.perf_counter()
+    until = now + seconds
+    while now < until:
+        call()
+        after = time.perf_counter()
+        latencies.append(after - now)
+        now = after
+    return latencies
+
+
+async def awaiting(call: Callable[[], kvstore.Future], seconds: float) -> list[float]:
+    latencies, now = [], time.perf_counter()
+    until = now + seconds
+    while now < until:
+        await call()
+        after = time.perf_counter()
+        latencies.append(after - now)
+        now = after
+    return latencies
+
+
+def c_calls(
+    library: ctypes.CDLL,
+    endpoint: str,
+    small: kvstore.Space,
+    chain: np.ndarray,
+    large: kvstore.Space,
+    chains: list[np.ndarray],
+) -> tuple[Callable[[], object], Callable[[int], object], Callable[[], object]]:
+    """The blocking client of the C ABI, by ctypes, with arguments made once: match, get, close."""
+
+    class Node(ctypes.Structure):
+        _fields_ = [("endpoint", ctypes.c_char_p), ("name", ctypes.c_char_p), ("weight", ctypes.c_double)]
+
+    def struct(words: int, **values: int) -> ctypes.Array:
+        made = (ctypes.c_uint64 * words)()
+        made[0] = words * 8
+        for index, value in values.items():
+            made[int(index[1:])] = value
+        return made
+
+    node = Node(endpoint.encode(), None, 0.0)
+    options = (ctypes.c_uint64 * 14)()
+    options[0], options[1], options[2], options[4] = 14 * 8, ctypes.addressof(node), 1, 1
+    client, spaces = ctypes.c_void_p(), []
+    assert library.kvs_client_open(options, ctypes.byref(client)) == 0
+    for each in (small, large):
+        space = ctypes.c_uint32()
+        text = each.namespace.text.encode()
+        assert library.kvs_open(client, text, ctypes.c_uint64(10**7), ctypes.byref(space)) == 0
+        spaces.append(space)
+    memory = ctypes.c_void_p()
+    assert library.kvs_allocate(client, ctypes.c_size_t(32 << 20), ctypes.byref(memory)) == 0
+    blocks = (ctypes.c_void_p * 16)(*[memory.value + i * (2 << 20) for i in range(16)])
+    match_options, match_result = struct(8, w1=10**7), struct(14)
+    get_options, get_result = struct(10, w1=10**7), struct(4)
+    count = ctypes.c_size_t(len(chain))
+    pointer = chain.ctypes.data_as(ctypes.c_void_p)
+    pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in chains]
+
+    def match() -> None:
+        assert library.kvs_match(client, spaces[0], pointer, count, match_options, match_result) == 0
+
+    def get(i: int) -> None:
+        assert (
+            library.kvs_get(client, spaces[1], pointers[i], ctypes.c_size_t(16), blocks, get_options, get_result) == 0
+        )
+        assert get_result[1] == 16
+
+    match()
+    assert match_result[1] == 256
+    return match, get, lambda: library.kvs_client_close(client)
+
+
+def show(what: str, theirs: list[float], ours: list[float], unit: str, target: str) -> None:
+    ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
+    print(
+        f"| {what} | {unit} | {statistics.median(theirs):.4g} | {statistics.median(ours):.4g} |"
+        f" {statistics.median(ratios):.2f} | ({min(ratios):.2f}-{max(ratios):.2f}) | {target} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp())
+    endpoint = f"unix://{folder}/node"
+    node = subprocess.Popen(
+        [given.build / "store/node/kvstore-node", "--listen", endpoint, "--capacity", "2GiB", "--admin", "none"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (folder / "node").exists():
+        time.sleep(0.05)
+    try:
+        print("| what | unit | C++ | Python | ratio | (least-most) | target |")
+        print("| --- | --- | ---: | ---: | ---: | --- | --- |")
+        measure(given, endpoint)
+    finally:
+        node.terminate()
+        node.wait()
+
+
+def measure(given: argparse.Namespace, endpoint: str) -> None:
+    client = kvstore.Client(endpoint, deadline=10, connections_per_node=1)
+    small = client.open(kvstore.Namespace(model="measure", block_size=16, block_bytes=4096))
+    chain = small.hash_chain(np.arange(16 * 256))
+    small.put(chain, np.zeros((256, 4096), np.uint8))
+    large = client.open(kvstore.Namespace(model="measure", block_size=16, block_bytes=2 << 20))
+    chains = [large.hash_chain(np.arange(16 * 16) + 1000 * i) for i in range(16)]
+    memory = client.empty((16, 2 << 20))
+    for each in chains:
+        large.put(each, memory)
+    turn = iter(range(10**9))
+
+    library = ctypes.CDLL(str(given.build / "client/libkvstore.so"))
+    c_match, c_get, close = c_calls(library, endpoint, small, chain, large, chains)
+    bare, theirs, ours, loop = [], [], [], []
+    match = ["--op", "match", "--transport", "unix", "--block-bytes", "4KiB", "--batch", "256"]
+    for _ in range(given.rounds):
+        bare.append(cpp(given.build, endpoint, given.seconds, *match)["p50_us"])
+        theirs.append(quantile(blocking(c_match, given.seconds)))
+        ours.append(quantile(blocking(lambda: small.match(chain), given.seconds)))
+        loop.append(quantile(asyncio.run(awaiting(lambda: small.submit_match(chain), given.seconds))))
+    show("match of 256 blocks, Unix, blocking, p50", theirs, ours, "us", "at most 1.2")
+    show("the same, asyncio, p50", theirs, loop, "us", "at most 1.6")
+    show("the same, blocking, beside a client on the caller's own thread", bare, ours, "us", "")
+
+    theirs, ours, held = [], [], []
+    for _ in range(given.rounds):
+        for rates, call in (
+            (theirs, lambda: c_get(next(turn) % 16)),
+            (ours, lambda: large.get(chains[next(turn) % 16], memory)),
+        ):
+            began = time.perf_counter()
+            calls = len(blocking(call, given.seconds))
+            rates.append(calls * (32 << 20) / (time.perf_counter() - began) / 1e9)
+        for _ in range(50):
+            began = time.thread_time()
+            future = large.submit_get(chains[next(turn) % 16], memory)
+            middle = time.thread_time()
+            future.wait()  # without the GIL
+            after = time.thread_time()
+            future.result()
+            held.append((middle - began + time.thread_time() - after) * 1e6)
+    show("get 2 MiB x 16, shm", theirs, ours, "GB/s", "at least 0.97")
+    print(f"| the GIL held by a get of 32 MiB, p50 | us | | {statistics.median(held):.1f} | | | at most 50 |")
+
+    text = small.namespace.text.encode()
+    tokens = np.random.default_rng(1).integers(0, 2**31, 16384, dtype=np.uint32)
+    room = np.zeros((1024, 32), np.uint8)
+    count = ctypes.c_size_t()
+    arguments = (
+        text,
+        tokens.ctypes.data_as(ctypes.c_void_p),
+        ctypes.c_size_t(len(tokens)),
+        room.ctypes.data_as(ctypes.c_void_p),
+        ctypes.c_size_t(1024),
+        ctypes.byref(count),
+    )
+    assert library.kvs_hash_chain(*arguments) == 0
+    assert (room == small.hash_chain(tokens)).all()
+    theirs, ours = [], []
+    for _ in range(given.rounds):
+        theirs.append(quantile(blocking(lambda: library.kvs_hash_chain(*arguments), given.seconds / 4)))
+        ours.append(quantile(blocking(lambda: small.hash_chain(tokens), given.seconds / 4)))
+    show("hash_chain of 16,384 tokens, C ABI", theirs, ours, "us", "at most 1.1")
+    close()
+    client.close()
+
+
+if __name__ == "__main__":
+    main()

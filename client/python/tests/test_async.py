@@ -1,0 +1,227 @@
+"""Futures and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import namespace, pattern, tokens
+
+import kvstore
+
+
+def test_a_future_has_the_result(space):
+    hashes = space.hash_chain(tokens(16 * 4))
+    future = space.submit_put(hashes, pattern(4))
+    assert future.result().stored == 4
+    assert future.done()
+    assert future.result(0).stored == 4
+    got = np.zeros((4, 4096), np.uint8)
+    futures = [space.submit_match(hashes), space.submit_get(hashes, got), space.submit_touch(hashes)]
+    assert len(kvstore.wait(futures)) == 3
+    assert [futures[0].result().block_count, futures[1].result().block_count, futures[2].result()] == [4, 4, 4]
+    assert space.submit_pin(hashes).result() == 4
+    assert space.submit_unpin(hashes).result() == 4
+    assert space.submit_drop(hashes).result().block_count == 1
+
+
+def test_wait_for_the_first_and_for_a_time(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=2) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        own_node.pause()
+        slow = space.submit_match(hashes, deadline=2)
+        assert kvstore.wait([slow], timeout=0.05) == []
+        assert not slow.wait(0.05)
+        with pytest.raises(kvstore.TimedOut):
+            slow.result(0.05)
+        own_node.resume()
+        assert slow.result().block_count == 0
+        assert kvstore.wait([slow, space.submit_match(hashes)], count=1)
+
+
+def test_many_calls_in_one_loop(space):
+    hashes = space.hash_chain(tokens(16 * 16))
+
+    async def main() -> None:
+        assert (await space.submit_put(hashes, pattern(16))).stored == 16
+        matches = await asyncio.gather(*(space.submit_match(hashes[:n]) for n in range(1, 17)))
+        assert [match.block_count for match in matches] == list(range(1, 17))
+        opened = await space.client.submit_open(namespace())
+        assert opened.block_bytes == 4096
+
+    before = threading.active_count()
+    asyncio.run(main())
+    asyncio.run(main_again(space, hashes))
+    assert threading.active_count() == before
+
+
+async def main_again(space, hashes) -> None:
+    assert (await space.submit_match(hashes)).block_count == 16
+
+
+def test_one_future_for_several_tasks(space):
+    hashes = space.hash_chain(tokens(16))
+
+    async def main() -> None:
+        future = space.submit_match(hashes)
+
+        async def ask() -> int:
+            return (await future).block_count
+
+        assert await asyncio.gather(ask(), ask(), ask()) == [0, 0, 0]
+        assert await ask() == 0
+
+    asyncio.run(main())
+
+
+def test_errors_are_raised_where_they_are_awaited(tmp_path):
+    async def main() -> None:
+        with kvstore.Client(f"unix://{tmp_path}/none") as client:
+            space = client.open(namespace(), wait=False)
+            match = await space.submit_match(space.hash_chain(tokens(32)), deadline=0.2)
+            assert match.why is not None
+            with pytest.raises(kvstore.Error):
+                await space.submit_drop(everything=True, deadline=0.2)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_cancels_its_call(own_node):
+    async def main() -> None:
+        client = kvstore.Client(own_node.endpoint, deadline=30)
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        own_node.pause()
+        future = space.submit_match(hashes)
+
+        async def ask() -> object:
+            return await future
+
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(ask(), 0.05)
+        assert future.wait(1)
+        assert isinstance(future.result().why, kvstore.Cancelled)
+        own_node.resume()
+        assert (await space.submit_match(hashes)).block_count == 0
+        client.close()
+
+    asyncio.run(main())
+
+
+def test_cancel_ends_a_call_soon(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=30) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        own_node.pause()
+        futures = [
+            space.submit_match(hashes),
+            space.submit_get(hashes, bytearray(4 * 4096)),
+            space.submit_put(hashes, pattern(4)),
+        ]
+        drop = space.submit_drop(hashes)
+        for future in (*futures, drop):
+            assert not future.wait(0.02)
+            future.cancel()
+        began = time.monotonic()
+        for future in futures:
+            assert isinstance(future.result().why, kvstore.Cancelled)
+            future.cancel()
+        with pytest.raises(kvstore.Cancelled):
+            drop.result()
+        assert time.monotonic() - began < 1
+        own_node.resume()
+        assert space.put(hashes, pattern(4)).stored == 4
+
+
+def test_close_ends_what_is_in_flight(own_node):
+    client = kvstore.Client(own_node.endpoint, deadline=30)
+    space = client.open(namespace())
+    hashes = space.hash_chain(tokens(64))
+    memory = client.empty((4, 4096))
+    own_node.pause()
+    future = space.submit_get(hashes, memory)
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 2
+    assert isinstance(future.result().why, kvstore.Cancelled)
+    memory[:] = 7
+    assert memory.sum() == 7 * memory.size
+
+
+def test_without_a_node_submitted_lookups_are_answered_at_once(tmp_path):
+    with kvstore.Client(f"unix://{tmp_path}/none", deadline=10) as client:
+        space = client.open(namespace(), wait=False)
+        began = time.monotonic()
+        match = space.submit_match(space.hash_chain(tokens(32))).result()
+        assert isinstance(match.why, kvstore.Unavailable)
+        assert time.monotonic() - began < 1
+
+
+def test_segments_land_in_order(client):
+    space = client.open(namespace(block_bytes=4 * 65536))
+    hashes = space.hash_chain(tokens(16 * 4))
+    blocks = pattern(4, 4 * 65536)
+    space.put(hashes, blocks)
+    ends = [65536, 2 * 65536, 4 * 65536]
+    future = space.submit_get(hashes, np.zeros_like(blocks), segment_ends=ends)
+    assert future.wait_segments(3, 10) == 3
+    assert future.result().block_count == 4
+    assert future.segments == [4, 4, 4]
+
+    async def main() -> None:
+        into = np.zeros_like(blocks)
+        future = space.submit_get(hashes, into, segment_ends=ends)
+        for i in range(3):
+            assert await future.landed(i + 1) >= i + 1
+            assert (into[:, : ends[i]] == blocks[:, : ends[i]]).all()
+        assert (await future).block_count == 4
+
+    asyncio.run(main())
+    with pytest.raises(kvstore.BadRequest):
+        space.get(hashes, np.zeros_like(blocks)[:, ::-1])
+
+
+def test_a_loop_goes_on_while_a_call_waits(own_node):
+    async def main() -> int:
+        with kvstore.Client(own_node.endpoint, deadline=1) as client:
+            space = client.open(namespace())
+            own_node.pause()
+            future = space.submit_match(space.hash_chain(tokens(64)), deadline=0.5)
+            turns = 0
+            until = time.monotonic() + 5
+            while not future.done() and time.monotonic() < until:
+                await asyncio.sleep(0.001)
+                turns += 1
+            match = await future
+            assert isinstance(match.why, kvstore.TimedOut)
+            own_node.resume()
+            return turns
+
+    assert asyncio.run(main()) > 20
+
+
+def test_a_dropped_future_keeps_its_buffer_until_the_end(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=2) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        space.put(hashes, pattern(4))
+        into = bytearray(4 * 4096)
+        own_node.pause()
+        future = space.submit_get(hashes, into, deadline=1)
+        del future
+        with pytest.raises(BufferError):
+            into.extend(b"more")
+        own_node.resume()
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            space.match(hashes)  # each call lets go of what has ended
+            try:
+                into.extend(b"more")
+                break
+            except BufferError:
+                time.sleep(0.01)
+        assert len(into) == 4 * 4096 + 4

@@ -1,0 +1,108 @@
+"""What calls take as memory, and what they refuse by name."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+
+import numpy as np
+import pytest
+from conftest import pattern, tokens
+
+import kvstore
+
+torch = None
+with contextlib.suppress(ImportError):
+    import torch
+
+
+@pytest.fixture
+def hashes(space):
+    made = space.hash_chain(tokens(16 * 4))
+    space.put(made, pattern(4))
+    return made
+
+
+def test_any_buffer_will_do(space, hashes):
+    want = pattern(4)
+    for into in (
+        bytearray(4 * 4096),
+        memoryview(bytearray(4 * 4096)),
+        array.array("I", [0]) * 4096,
+        np.zeros((4, 8, 128), np.float32),
+        np.zeros((8, 4096), np.uint8)[::2],
+        np.zeros((4, 8192), np.uint8)[:, 4096:],
+        np.zeros((4, 4096), np.uint8)[::-1],
+    ):
+        assert space.get(hashes, into).block_count == 4
+        got = into if isinstance(into, np.ndarray) else np.frombuffer(into, np.uint8)
+        assert (np.ascontiguousarray(got).view(np.uint8).reshape(4, 4096) == want).all()
+
+
+def test_a_list_of_blocks_will_do(space, hashes):
+    into = [bytearray(4096), np.zeros(4096, np.uint8), np.zeros((2, 1024), np.uint16), memoryview(bytearray(4096))]
+    assert space.get(hashes, into).block_count == 4
+    for got, want in zip(into, pattern(4), strict=True):
+        assert bytes(got) == want.tobytes()
+
+
+def test_bytes_can_be_stored(space):
+    own = space.hash_chain(tokens(64, seed=9))
+    assert space.put(own, pattern(4).tobytes()).stored == 4
+
+
+def test_what_cannot_be_used_is_refused_by_name(space, hashes):
+    cases = [
+        (b"\0" * 4 * 4096, "read-only"),
+        (np.zeros((4, 4096), np.uint8)[:, ::2], "2048 bytes"),
+        (np.zeros((4, 8192), np.uint8)[:, ::2], "strided inside a block"),
+        (np.zeros(8 * 4096, np.uint8)[::2], "strided"),
+        (np.zeros((3, 4096), np.uint8), "3 for 4"),
+        (np.zeros(100, np.uint8), "whole blocks"),
+        (np.broadcast_to(np.zeros(4096, np.uint8), (4, 4096)), "read-only"),
+        ([bytearray(4096)] * 3, "3 for 4"),
+        ([bytearray(4095)] * 4, "4095 bytes"),
+        ("text", "str"),
+        (7, "int"),
+    ]
+    for into, why in cases:
+        with pytest.raises(kvstore.BadRequest, match=why) as caught:
+            space.get(hashes, into)
+        assert "blocks" in str(caught.value)
+    overlapping = np.lib.stride_tricks.as_strided(np.zeros(8192, np.uint8), (4, 4096), (16, 1))
+    with pytest.raises(kvstore.BadRequest, match="overlap"):
+        space.get(hashes, overlapping)
+
+
+def test_misaligned_numbers_are_taken_as_copies():
+    space = kvstore.Namespace(model="m", block_size=4, block_bytes=64)
+    ids = tokens(16)
+    shifted = np.zeros(16 * 4 + 1, np.uint8)[1:].view(np.uint32)
+    shifted[:] = ids
+    assert not shifted.flags.aligned
+    assert (space.hash_chain(shifted) == space.hash_chain(ids)).all()
+    assert (space.hash_chain(np.repeat(ids, 2)[::2]) == space.hash_chain(ids)).all()
+    with pytest.raises(kvstore.BadRequest, match="tokens"):
+        space.hash_chain(ids.astype(np.float32))
+    with pytest.raises(kvstore.BadRequest, match=r"tokens\[1\]: -1 is out of range"):
+        space.hash_chain(np.array([1, -1]))
+    with pytest.raises(kvstore.BadRequest, match="axes"):
+        space.hash_chain(ids.reshape(2, 8))
+
+
+@pytest.mark.skipif(torch is None, reason="torch is not installed")
+def test_torch_tensors(client, space, hashes):
+    into = torch.zeros((4, 2048), dtype=torch.bfloat16)
+    assert space.get(hashes, into).block_count == 4
+    assert (into.view(torch.uint8).numpy() == pattern(4)).all()
+    lent = client.empty_tensor((4, 1024), torch.float32)
+    assert space.get(hashes, lent).block_count == 4
+    assert lent.numpy().tobytes() == pattern(4).tobytes()
+    assert space.get(hashes, [torch.zeros(4096, dtype=torch.uint8) for _ in range(4)]).block_count == 4
+    with pytest.raises(kvstore.BadRequest, match="strided"):
+        space.get(hashes, torch.zeros((4096, 4), dtype=torch.uint8).T)
+    with pytest.raises(BufferError):
+        space.get(hashes, torch.zeros((4, 1024), requires_grad=True))
+    with pytest.raises((kvstore.BadRequest, ValueError), match="device"):
+        space.get(hashes, torch.zeros((4, 1024), device="meta"))
+    assert (space.hash_chain(torch.arange(64)) == space.hash_chain(np.arange(64))).all()

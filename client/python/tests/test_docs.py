@@ -1,0 +1,67 @@
+"""The examples of docs/python.md and the README do what they say, and the example programs run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+
+def python_blocks(file: Path) -> list[str]:
+    if not file.exists():
+        pytest.skip("without the repository")
+    return re.findall(r"^```python\n(.*?)^```", file.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("name", ["docs/python.md", "README.md"])
+def test_the_examples_of_a_page(node, name):
+    blocks = python_blocks(ROOT / name)
+    assert blocks
+    code = "\n".join(blocks).replace("unix:///tmp/kvstore.sock", node.endpoint)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def run_example(name: str, *arguments: str) -> str:
+    file = ROOT / "client/python/examples" / name
+    if not file.exists():
+        pytest.skip("without the repository")
+    done = subprocess.run(
+        [sys.executable, str(file), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_quickstart(node):
+    assert run_example("quickstart.py", node.endpoint) == "0 of 40 blocks were cached, 40 stored\n"
+    assert run_example("quickstart.py", node.endpoint) == "40 of 40 blocks were cached, 0 stored\n"
+
+
+def test_chat(node):
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    arguments = ["--endpoint", node.endpoint, "--turns", "2", "--tokens", "100", "--answer", "4"]
+    first = run_example("chat.py", *arguments).splitlines()
+    second = run_example("chat.py", *arguments).splitlines()
+    assert [line.split()[-1] for line in (*first[1:3], *second[1:3])] == ["yes"] * 4
+    assert [int(line.split()[2]) for line in first[1:3]] == [0, 96]
+    assert [int(line.split()[2]) for line in second[1:3]] == [96, 192]

@@ -1,0 +1,161 @@
+"""A node that dies, hangs or restarts while calls are on their way; and that memory stays flat."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import resource
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import namespace, pattern, tokens
+
+import kvstore
+
+
+def test_a_node_that_hangs_costs_the_deadline(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=0.3) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        own_node.pause()
+        began = time.monotonic()
+        futures = [space.submit_get(hashes, np.zeros((4, 4096), np.uint8)) for _ in range(4)]
+        got = [future.result() for future in futures]
+        assert time.monotonic() - began < 2
+        assert all(each.block_count == 0 and isinstance(each.why, kvstore.TimedOut) for each in got)
+        own_node.resume()
+
+
+def test_a_node_that_dies_between_submit_and_completion(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=3) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        assert space.put(hashes, pattern(4)).stored == 4
+        own_node.pause()
+        futures = [space.submit_match(hashes), space.submit_put(hashes, pattern(4)), space.submit_drop(hashes)]
+        own_node.kill()
+        assert futures[0].result().block_count == 0
+        assert futures[0].result().why is not None
+        assert futures[1].result().refused == 4
+        with pytest.raises(kvstore.Error):
+            futures[2].result()
+
+
+def test_a_node_that_restarts_is_found_again(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=2) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        blocks = client.empty((4, 4096))
+        blocks[:] = pattern(4)
+        space.put(hashes, blocks)
+        own_node.kill()
+        assert space.match(hashes, deadline=0.2).block_count == 0
+        own_node.start()
+        until = time.monotonic() + 20
+        while space.put(hashes, blocks).refused and time.monotonic() < until:
+            time.sleep(0.05)
+        assert space.match(hashes).block_count == 4
+
+
+def test_memory_of_a_late_get_is_quarantined(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=5) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        memory = client.allocate(4 * 4096)
+        blocks = memory.array((4, 4096))
+        blocks[:] = pattern(4)
+        space.put(hashes, blocks)
+        own_node.pause()
+        assert isinstance(space.get(hashes, blocks, deadline=0.2).why, kvstore.TimedOut)
+        assert client.is_quarantined(memory)
+        with pytest.raises(kvstore.Quarantined):
+            space.get(hashes, blocks, deadline=0.2)
+        own_node.resume()
+        until = time.monotonic() + 10
+        while client.is_quarantined(memory) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert space.get(hashes, blocks).block_count == 4
+        assert (blocks == pattern(4)).all()
+
+
+def test_too_many_calls_are_busy(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=2, calls_max=4) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        own_node.pause()
+        futures = [space.submit_match(hashes, deadline=1) for _ in range(8)]
+        time.sleep(0.1)
+        own_node.resume()
+        busy = 0
+        for future in futures:
+            try:
+                future.result()
+            except kvstore.Busy:
+                busy += 1
+        assert busy == 4
+
+
+def test_a_mismatched_namespace_is_an_error_of_the_open(node):
+    # A node refuses blocks larger than its arena's slabs.
+    with kvstore.Client(node.endpoint, deadline=5) as client, pytest.raises(kvstore.Error):
+        client.open(namespace(block_bytes=1 << 30))
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("calls", [100_000])
+def test_calls_leave_nothing_behind(space, calls):
+    hashes = space.hash_chain(tokens(64))
+    blocks, into = pattern(4), np.zeros((4, 4096), np.uint8)
+    space.put(hashes, blocks)
+
+    def round_(count: int) -> None:
+        for i in range(count):
+            kind = i % 8
+            if kind < 3:
+                space.match(hashes)
+            elif kind < 5:
+                space.get(hashes, into)
+            elif kind == 5:
+                space.put(hashes, blocks)
+            elif kind == 6:
+                space.submit_match(hashes)
+            else:
+                with contextlib.suppress(kvstore.BadRequest):
+                    space.get(hashes, b"read-only")
+
+    round_(calls // 10)
+    gc.collect()
+    counts = sys.getrefcount(hashes), sys.getrefcount(blocks), sys.getrefcount(into), sys.getrefcount(space)
+    before = _resident()
+    round_(calls)
+    space.match(hashes)
+    gc.collect()
+    assert (sys.getrefcount(hashes), sys.getrefcount(blocks), sys.getrefcount(into), sys.getrefcount(space)) == counts
+    assert _resident() - before < 4 << 20
+
+
+def test_every_exception_has_the_status_of_the_c_abi():
+    import re
+    from pathlib import Path
+
+    header = Path(__file__).resolve().parents[2] / "kvstore.h"
+    if not header.exists():
+        pytest.skip("without the repository")
+    statuses = dict(
+        re.findall(r"^  (KVS_[A-Z_]+) = (\d+)[,]?", header.read_text().split("KVS_OK = 0")[1].split("}")[0], re.M)
+    )
+    ours = {each.status_name: str(each.status) for each in kvstore.errors.BY_STATUS.values()}
+    assert ours == statuses
+    for status, kind in kvstore.errors.BY_STATUS.items():
+        made = kvstore.errors.error_of(status, "text")
+        assert type(made) is kind
+        assert isinstance(made, kvstore.Error)
+        assert str(made) == "text"
+        assert "KVS_" + re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).upper() == kind.status_name
+    assert kvstore.errors.error_of(999, "new").status == 999
