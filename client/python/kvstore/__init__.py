@@ -46,6 +46,7 @@ from .futures import Future, wait
 from .layouts import Cache, Layout, Move, Part, Rotation, copy_blocks, gather, relayout, scatter, table_slots
 from .namespaces import Namespace, extra_digest, hashes
 from .paging import PagedCache, PagePool, plan_cascade, plan_chunks
+from .sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 
 __all__ = [
     "Cache",
@@ -66,6 +67,10 @@ __all__ = [
     "Part",
     "PutResult",
     "Rotation",
+    "SetGetResult",
+    "SetMatchResult",
+    "SetPutResult",
+    "SetSpace",
     "Space",
     "__version__",
     "copy_blocks",

@@ -20,6 +20,7 @@ from ._kvstore import DropResult, GetResult, MatchResult, Memory, PutResult
 from .errors import BadRequest
 from .futures import Future
 from .namespaces import Namespace
+from .sets import SetSpace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,8 +121,17 @@ class Client:
         and nodes open the namespace when they come. Waits for the first that does, but not while none can be reached;
         ``wait=False`` waits for nobody. Raises Mismatch, BadRequest, ... if a node refuses the record.
         """
+        if namespace.is_set:
+            raise BadRequest("namespace: of blocks that stand alone: open_set()")
         call = self._native.open(namespace._record, self._deadline(deadline), wait)
         return Space(self, cast(int, call.result(-1)), namespace)
+
+    def open_set(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> SetSpace:
+        """The same of a namespace of blocks that stand alone (``kind="set"``)."""
+        if not namespace.is_set:
+            raise BadRequest('namespace: of chains: open(), or kind="set"')
+        call = self._native.open(namespace._record, self._deadline(deadline), wait)
+        return SetSpace(self, cast(int, call.result(-1)), namespace)
 
     def submit_open(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[Space]:
         """As :meth:`open`, without waiting."""

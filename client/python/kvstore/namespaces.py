@@ -21,7 +21,8 @@ class Namespace:
 
     Required fields are ``model``, ``block_size`` (tokens of a block) and ``block_bytes``. Whatever else shapes the bytes
     belongs there too: ``revision``, ``dtype``, ``layout``, ``rope``, ``lora``, ... Unknown fields are refused; ``x_name``
-    as a keyword, or ``"x.name"`` in a mapping, is the caller's own.
+    as a keyword, or ``"x.name"`` in a mapping, is the caller's own. ``kind="set"`` makes a namespace of blocks that stand
+    alone: ``block_bytes_max`` then bounds their sizes, and there is neither block_size nor block_bytes.
     """
 
     __slots__ = ("_record",)
@@ -82,6 +83,11 @@ class Namespace:
     def block_size(self) -> int:
         """Tokens of every block."""
         return self._record.block_size
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the blocks stand alone (``kind="set"``), instead of forming prefixes."""
+        return self._record.is_set
 
     @property
     def id(self) -> bytes:

@@ -11,6 +11,7 @@
 //   bind_layout.cc      layouts, and moving blocks between them
 //   bind_paging.cc      page pools, sequences, plans for shared prefixes
 //   bind_model.cc       what a model's config.json says of its cache
+//   bind_lmcache.cc     LMCache's native plugin
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,5 +23,6 @@ void bind_client(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
 void bind_paging(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
+void bind_lmcache(nanobind::module_& module);
 
 }  // namespace kv::python

@@ -101,7 +101,7 @@ class PyCall {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
     holds.clear();  // the call has ended: what it borrowed is its owner's again
     if (state->error()) {
-      if (io_->is_disabled()) throw Failure{kStatusInternal, "the client is disabled after an internal error"};
+      if (io_->is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
       throw failure_of(state->error());
     }
     return std::visit([](const auto& outcome) { return to_python(outcome); }, state->outcome());
@@ -173,11 +173,6 @@ class PyCall {
     return list;
   }
   static nb::object to_python(std::span<std::byte>) { return nb::none(); }
-  static nb::object to_python(const std::vector<bool>& flags) {
-    nb::list list;
-    for (const bool flag : flags) list.append(flag);
-    return list;
-  }
   template <class T>
   static nb::object to_python(const T& value) {
     return nb::cast(value);
@@ -367,6 +362,49 @@ class PyClient {
     return call;
   }
 
+  PyCall match_set(std::uint32_t set, nb::handle hashes, double deadline, bool lease, bool prefetch) {
+    PyCall call = begin();
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    SetMatchOptions options{};
+    options.deadline = deadline_of(deadline);
+    options.lease = lease;
+    options.prefetch = prefetch;
+    io_->start<SetMatchResult>(
+        call.state, [=, &state](Client& client) { return client.match_set(Space{set}, state.hashes, options); });
+    return call;
+  }
+  PyCall get_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
+                 std::uint64_t lease, bool memory_only) {
+    PyCall call = begin();
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds);
+    SetGetOptions options{};
+    options.deadline = deadline_of(deadline);
+    options.lease = Lease{lease};
+    options.memory_only = memory_only;
+    io_->start<SetGetResult>(call.state, [=, &state](Client& client) {
+      return client.get_set(Space{set}, state.hashes, state.blocks, options);
+    });
+    return call;
+  }
+  PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline) {
+    PyCall call = begin();
+    Call& state = *call.state;
+    state.hashes = hashes_from(hashes, "hashes");
+    for (const std::span<std::byte> block :
+         sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds)) {
+      state.sources.emplace_back(block);
+    }
+    SetPutOptions options{};
+    options.deadline = deadline_of(deadline);
+    io_->start<SetPutResult>(call.state, [=, &state](Client& client) {
+      return client.put_set(Space{set}, state.hashes, state.sources, options);
+    });
+    return call;
+  }
+
   using CountVerb = Async<std::size_t> (Client::*)(Space, std::span<const BlockHash>, microseconds, CallControl);
   template <CountVerb verb>
   PyCall count(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
@@ -470,8 +508,16 @@ class PyClient {
 
 nb::object why_object(const error_code& why) {
   if (!why) return nb::none();
-  const Failure failure = failure_of(why);
+  const StatusError failure = failure_of(why);
   return nb::module_::import_("kvstore.errors").attr("error_of")(failure.status, failure.text);
+}
+
+template <class To, class From, class Convert>
+std::vector<To> each_of(const std::vector<From>& values, Convert convert) {
+  std::vector<To> made;
+  made.reserve(values.size());
+  for (const From& value : values) made.push_back(convert(value));
+  return made;
 }
 
 std::size_t element_count(nb::handle shape) {
@@ -523,6 +569,53 @@ void bind_client(nb::module_& module) {
   nb::class_<DropResult>(module, "DropResult")
       .def_ro("block_count", &DropResult::block_count)
       .def_ro("until_restart", &DropResult::until_restart);
+
+  nb::class_<SetMatchResult>(module, "SetMatchResult")
+      .def_prop_ro("held",
+                   [](const SetMatchResult& match) {
+                     return numpy_of<std::uint8_t>(
+                         each_of<std::uint8_t>(match.held, [](Held held) { return static_cast<std::uint8_t>(held); }));
+                   })
+      .def_prop_ro("block_bytes",
+                   [](const SetMatchResult& match) { return numpy_of<std::uint32_t>(match.block_bytes); })
+      .def_ro("held_count", &SetMatchResult::held_count)
+      .def_ro("disk_count", &SetMatchResult::disk_count)
+      .def_prop_ro("disk_seconds",
+                   [](const SetMatchResult& match) { return std::chrono::duration<double>(match.disk_time).count(); })
+      .def_prop_ro("why", [](const SetMatchResult& match) { return why_object(match.why); })
+      .def_prop_ro("lease", [](const SetMatchResult& match) { return static_cast<std::uint64_t>(match.lease); });
+  nb::class_<SetGetResult>(module, "SetGetResult")
+      .def_prop_ro(
+          "landed",
+          [](const SetGetResult& got) {
+            return nb::object(numpy_of<std::uint8_t>(each_of<std::uint8_t>(got.blocks, [](const SetGetBlock& block) {
+                                return static_cast<std::uint8_t>(block.has_landed);
+                              })).attr("view")("bool"));
+          })
+      .def_prop_ro("block_bytes",
+                   [](const SetGetResult& got) {
+                     return numpy_of<std::uint64_t>(each_of<std::uint64_t>(
+                         got.blocks, [](const SetGetBlock& block) { return std::uint64_t{block.block_bytes}; }));
+                   })
+      .def("why_of",
+           [](const SetGetResult& got, std::size_t i) {
+             if (i >= got.blocks.size()) throw nb::index_error();
+             return why_object(got.blocks[i].why);
+           })
+      .def_ro("landed_count", &SetGetResult::landed_count)
+      .def_ro("corrupt_count", &SetGetResult::corrupt_count)
+      .def_prop_ro("why", [](const SetGetResult& got) { return why_object(got.why); });
+  nb::class_<SetPutResult>(module, "SetPutResult")
+      .def_prop_ro("states",
+                   [](const SetPutResult& put) {
+                     return numpy_of<std::uint8_t>(each_of<std::uint8_t>(
+                         put.blocks, [](SetPutBlock block) { return static_cast<std::uint8_t>(block); }));
+                   })
+      .def_ro("stored", &SetPutResult::stored)
+      .def_ro("already_stored", &SetPutResult::already_stored)
+      .def_ro("conflicts", &SetPutResult::conflicts)
+      .def_ro("refused", &SetPutResult::refused)
+      .def_prop_ro("why", [](const SetPutResult& put) { return why_object(put.why); });
 
   nb::class_<PyQueue>(module, "ReadyQueue")
       .def(nb::init<>())
@@ -598,11 +691,17 @@ void bind_client(nb::module_& module) {
       .def("put", &PyClient::put, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
            nb::arg("at_once"))
+      .def("match_set", &PyClient::match_set, nb::arg("set"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
+           nb::arg("prefetch"))
+      .def("get_set", &PyClient::get_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
+           nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"))
+      .def("put_set", &PyClient::put_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
+           nb::arg("deadline"))
       .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
-      .def("pin", &PyClient::count<&Client::pin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+      .def("pin", &PyClient::count<&Client::retain>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
-      .def("unpin", &PyClient::count<&Client::unpin>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
+      .def("unpin", &PyClient::count<&Client::unretain>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
       .def("drop", &PyClient::drop, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("at_once"))
       .def("release", &PyClient::release, nb::arg("lease"))

@@ -276,7 +276,7 @@ class NamedRows {
 void check_moved(const Result<void>& moved, const Layout& to, const Layout& from, const Operation& operation) {
   if (moved) return;
   if (const auto flaw = explain_mismatch(to, from, operation))
-    throw Failure{static_cast<int>(Errc::kMismatch), flaw->text};
+    throw StatusError{static_cast<int>(Errc::kMismatch), flaw->text};
   if (moved.error() == Errc::kBadRequest) throw bad_request("a slot or block is beyond the cache");
   throw failure_of(moved.error());
 }

@@ -33,7 +33,7 @@ void bind_model(nb::module_& module) {
             try {
               return read_model_config(text);
             } catch (const std::runtime_error& error) {
-              throw Failure{static_cast<int>(Errc::kUnsupported), error.what()};
+              throw StatusError{static_cast<int>(Errc::kUnsupported), error.what()};
             }
           },
           nb::arg("json"))
@@ -54,7 +54,8 @@ void bind_model(nb::module_& module) {
             const auto bytes = cache_bytes_per_token(shape, format_from(format));
             if (bytes) return *bytes;
             if (bytes.error() == Errc::kUnsupported)
-              throw Failure{static_cast<int>(Errc::kUnsupported), "format: '" + format + "' does not fit this model"};
+              throw StatusError{static_cast<int>(Errc::kUnsupported),
+                                "format: '" + format + "' does not fit this model"};
             throw bad_request("the shape has no layers, heads or head size, or a member out of range");
           },
           nb::arg("format") = "fp16")

@@ -14,8 +14,8 @@
 namespace kv::python {
 namespace {
 
-NamespaceRecord checked(const Result<NamespaceRecord>& record, const std::string& why) {
-  if (!record) throw bad_request(why);
+NamespaceRecord checked(const Result<NamespaceRecord, Failure>& record) {
+  if (!record) throw bad_request(record.error().text);
   return *record;
 }
 
@@ -28,6 +28,7 @@ nb::bytes bytes_of(std::span<const std::byte> bytes) { return nb::bytes(bytes.da
 
 std::vector<BlockHash> chain_of(const NamespaceRecord& record, std::span<const std::uint32_t> tokens,
                                 std::span<const std::byte> extra, std::span<const std::byte> after) {
+  if (record.is_set()) throw bad_request("hash_chain: the blocks of a set have no chain");
   BlockHash root = record.digest();
   if (!after.empty()) {
     if (after.size() != sizeof root) throw bad_request("after: not the 32 bytes of a block hash");
@@ -43,22 +44,15 @@ void bind_namespace(nb::module_& module) {
       .def_static(
           "from_fields",
           [](std::map<std::string, std::string> fields) {
-            std::string why;
-            const auto record = NamespaceRecord::from_fields(std::move(fields), &why);
-            return checked(record, why);
+            return checked(NamespaceRecord::from_fields(std::move(fields)));
           },
           nb::arg("fields"))
       .def_static(
-          "parse",
-          [](const std::string& text) {
-            std::string why;
-            const auto record = NamespaceRecord::parse(text, &why);
-            return checked(record, why);
-          },
-          nb::arg("text"))
+          "parse", [](const std::string& text) { return checked(NamespaceRecord::parse(text)); }, nb::arg("text"))
       .def_prop_ro("text", [](const NamespaceRecord& record) { return record.text(); })
       .def_prop_ro("block_bytes", &NamespaceRecord::block_bytes)
       .def_prop_ro("block_size", &NamespaceRecord::block_size)
+      .def_prop_ro("is_set", &NamespaceRecord::is_set)
       .def_prop_ro("id", [](const NamespaceRecord& record) { return bytes_of(record.id().bytes); })
       .def_prop_ro("digest", [](const NamespaceRecord& record) { return bytes_of(record.digest().bytes); })
       .def(

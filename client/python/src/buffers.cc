@@ -349,4 +349,25 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
   return blocks;
 }
 
+std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
+                                                    bool is_written, Holds& holds) {
+  if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0) {
+    const Array array(object, "blocks", is_written);
+    if (array.dimensions() < 2 || array.shape()[0] == 0)
+      throw bad_request("blocks: neither a list of arrays nor an array of rows");
+    return blocks_from(object, rows, block_count, array.bytes() / static_cast<std::size_t>(array.shape()[0]),
+                       is_written, holds);
+  }
+  if (!rows.is_none()) throw bad_request("rows: only with blocks in one array");
+  std::vector<std::span<std::byte>> blocks;
+  blocks.reserve(block_count);
+  for (const nb::handle each : object) {
+    holds.emplace_back(each, "blocks[" + std::to_string(blocks.size()) + "]", is_written);
+    blocks.push_back(holds.back().all_bytes());
+  }
+  if (blocks.size() != block_count)
+    throw bad_request("blocks: " + std::to_string(blocks.size()) + " for " + std::to_string(block_count) + " hashes");
+  return blocks;
+}
+
 }  // namespace kv::python

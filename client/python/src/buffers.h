@@ -22,7 +22,7 @@ namespace nb = nanobind;
 /// One array and what keeps it alive. Made and destroyed with the GIL held; its memory may be used without.
 class Array {
  public:
-  /// `name` is what the argument is called in refusals. Throws Failure, or what the object's own protocol raised.
+  /// `name` is what the argument is called in refusals. Throws StatusError, or what the object's own protocol raised.
   Array(nb::handle object, std::string name, bool is_written);
   Array(Array&&) noexcept;
   Array& operator=(Array&&) noexcept;
@@ -84,5 +84,9 @@ std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name)
 /// `rows`, block i lies in row rows[i] of the array. Adds what has to stay alive to `holds`.
 std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                               std::size_t block_bytes, bool is_written, Holds& holds);
+
+/// The same of blocks that have each its own size: a sequence of arrays, or the rows of one.
+std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
+                                                    bool is_written, Holds& holds);
 
 }  // namespace kv::python

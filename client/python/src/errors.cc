@@ -14,13 +14,13 @@ int status_of(const error_code& error) {
   return kStatusSystem;
 }
 
-Failure failure_of(const error_code& error) {
+StatusError failure_of(const error_code& error) {
   // "Connection timed out" would mislead: no connection was lost, the call's own time is over.
   if (error == asio::error::timed_out) return {kStatusTimedOut, "the deadline has passed"};
   return {status_of(error), error.message()};
 }
 
-Failure bad_request(std::string text) { return {kStatusBadRequest, std::move(text)}; }
+StatusError bad_request(std::string text) { return {kStatusBadRequest, std::move(text)}; }
 
 void bind_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
@@ -28,7 +28,7 @@ void bind_errors(nb::module_&) {
     std::string text;
     try {
       std::rethrow_exception(thrown);
-    } catch (const Failure& failure) {
+    } catch (const StatusError& failure) {
       status = failure.status;
       text = failure.text;
     } catch (const std::logic_error& error) {  // a KV_ASSERT that failed

@@ -13,7 +13,7 @@ namespace kv::python {
 namespace nb = nanobind;
 
 /// What a binding throws: becomes the exception of kvstore.errors that has this status. Needs no GIL to be made.
-struct Failure {
+struct StatusError {
   int status;  ///< A KVS_ status of kvstore.h.
   std::string text;
 };
@@ -22,9 +22,9 @@ inline constexpr int kStatusBadRequest = 5, kStatusTimedOut = 1000, kStatusSyste
                      kStatusForked = 1003;
 
 int status_of(const error_code& error);
-Failure failure_of(const error_code& error);
+StatusError failure_of(const error_code& error);
 /// A fault of the caller's: kvstore.BadRequest, which is a ValueError too.
-Failure bad_request(std::string text);
+StatusError bad_request(std::string text);
 
 template <class T>
 const T& value_of(const Checked<T>& checked) {

@@ -26,7 +26,7 @@ namespace kv::python {
 /// Thread safety: all. One write to the eventfd stands for all that ended since the last drain().
 class ReadyQueue {
  public:
-  ReadyQueue();  ///< Throws Failure if there is no eventfd.
+  ReadyQueue();  ///< Throws StatusError if there is no eventfd.
   ~ReadyQueue();
   ReadyQueue(const ReadyQueue&) = delete;
   ReadyQueue& operator=(const ReadyQueue&) = delete;
@@ -44,7 +44,7 @@ class ReadyQueue {
 /// What one call came to. `none`: its answer is its error alone.
 using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
                              std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
-                             std::span<std::byte>, bool, std::vector<bool>>;
+                             std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult>;
 
 /// One call on its way, shared by its caller and the I/O thread.
 ///   1. Ends once: error and outcome are written before is_done() is true, and never after.

@@ -13,4 +13,5 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_layout(module);
   kv::python::bind_paging(module);
   kv::python::bind_model(module);
+  kv::python::bind_lmcache(module);
 }

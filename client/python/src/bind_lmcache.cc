@@ -1,0 +1,223 @@
+// LMCache's native plugin: batches of keys in, completions by an eventfd out, no Python between.
+//
+//   {"type": "native_plugin", "module_path": "kvstore.lmcache", "class_name": "Connector",
+//    "adapter_params": {"endpoint": "unix:///run/kvstore/kvstore.sock"}}
+//
+// A key becomes a block of a set, named by the key's SHA-256. A batch is one call: one round trip to each node.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/python/src/bind.h"
+#include "client/python/src/buffers.h"
+#include "client/python/src/errors.h"
+#include "client/python/src/io_client.h"
+
+namespace kv::python {
+namespace {
+
+class LmcacheConnector {
+ public:
+  LmcacheConnector(const std::vector<std::string>& endpoints, const std::string& model, std::size_t object_bytes_max,
+                   double deadline, std::size_t connections) {
+    if (!(deadline > 0 && deadline < 86400)) throw bad_request("deadline: not in (0, 86400) seconds");
+    deadline_ = std::chrono::microseconds(static_cast<std::int64_t>(deadline * 1e6));
+    ClientConfig config;
+    for (const std::string& endpoint : endpoints) config.nodes.emplace_back().endpoint = endpoint;
+    config.identity = "lmcache";
+    config.connections_per_node = connections;
+    auto record = NamespaceRecord::from_fields({{"kind", "set"},
+                                                {"model", model},
+                                                {"block_bytes_max", std::to_string(object_bytes_max)},
+                                                {"x.engine", "lmcache"}});
+    if (!record) throw bad_request(record.error().text);
+    try {
+      io_ = IoClient::make(std::move(config), std::chrono::microseconds(0));
+    } catch (const std::invalid_argument& error) {
+      throw bad_request(error.what());
+    }
+    // Waits for no node: an engine starts while the store is away, and its lookups find nothing.
+    const auto call = std::make_shared<Call>();
+    io_->start<Space>(call,
+                      [record = *record](Client& client) { return client.open(record, std::chrono::microseconds(0)); });
+    {
+      const nb::gil_scoped_release without_gil;
+      while (!call->wait(std::chrono::seconds(1))) {
+      }
+    }
+    if (call->error()) throw failure_of(call->error());
+    set_ = std::get<Space>(call->outcome());
+  }
+  LmcacheConnector(const LmcacheConnector&) = delete;
+  LmcacheConnector& operator=(const LmcacheConnector&) = delete;
+  ~LmcacheConnector() { close(); }
+
+  int event_fd() const { return queue_->fd(); }
+
+  std::uint64_t submit_get(const std::vector<std::string>& keys, const nb::list& views) {
+    Pending pending = prepare(Operation::kGet, keys);
+    Call& state = *pending.call;
+    state.blocks = sized_blocks_from(views, nb::none(), keys.size(), /*is_written=*/true, pending.holds);
+    SetGetOptions options{};
+    options.deadline = deadline_;
+    return launch<SetGetResult>(std::move(pending), [set = set_, &state, options](Client& client) {
+      return client.get_set(set, state.hashes, state.blocks, options);
+    });
+  }
+  std::uint64_t submit_set(const std::vector<std::string>& keys, const nb::list& views) {
+    Pending pending = prepare(Operation::kSet, keys);
+    Call& state = *pending.call;
+    for (const std::span<std::byte> block :
+         sized_blocks_from(views, nb::none(), keys.size(), /*is_written=*/false, pending.holds)) {
+      state.sources.emplace_back(block);
+    }
+    SetPutOptions options{};
+    options.deadline = deadline_;
+    return launch<SetPutResult>(std::move(pending), [set = set_, &state, options](Client& client) {
+      return client.put_set(set, state.hashes, state.sources, options);
+    });
+  }
+  std::uint64_t submit_exists(const std::vector<std::string>& keys) {
+    Pending pending = prepare(Operation::kExists, keys);
+    Call& state = *pending.call;
+    SetMatchOptions options{};
+    options.deadline = deadline_;
+    return launch<SetMatchResult>(std::move(pending), [set = set_, &state, options](Client& client) {
+      return client.match_set(set, state.hashes, options);
+    });
+  }
+  std::uint64_t submit_delete(const std::vector<std::string>& keys) {
+    Pending pending = prepare(Operation::kDelete, keys);
+    Call& state = *pending.call;
+    return launch<DropResult>(std::move(pending), [set = set_, &state, deadline = deadline_](Client& client) {
+      return client.drop(set, state.hashes, deadline);
+    });
+  }
+
+  /// [(id, all went well, what did not, a flag for each key)] of the batches that have ended.
+  nb::list drain() {
+    nb::list completions;
+    for (const std::uint64_t id : queue_->drain()) {
+      const auto found = pending_.find(id);
+      if (found == pending_.end() || !found->second.call->is_done()) continue;
+      completions.append(completion(id, found->second));
+      pending_.erase(found);
+    }
+    return completions;
+  }
+
+  void close() {
+    if (!io_ || is_closed_) return;
+    is_closed_ = true;
+    {
+      const nb::gil_scoped_release without_gil;
+      io_->close();  // cancels what is in flight
+    }
+    pending_.clear();
+  }
+
+ private:
+  enum class Operation { kGet, kSet, kExists, kDelete };
+  struct Pending {
+    Operation operation;
+    CallPtr call = std::make_shared<Call>();
+    Holds holds = {};
+  };
+
+  Pending prepare(Operation operation, const std::vector<std::string>& keys) const {
+    if (is_closed_) throw bad_request("the connector is closed");
+    if (keys.empty()) throw bad_request("keys: none");
+    Pending pending{operation};
+    pending.call->hashes.reserve(keys.size());
+    for (const std::string& key : keys) {
+      pending.call->hashes.push_back(sha256(std::as_bytes(std::span<const char>(key.data(), key.size()))));
+    }
+    return pending;
+  }
+  template <class T, class Make>
+  std::uint64_t launch(Pending pending, Make make) {
+    const std::uint64_t id = ++last_;
+    const CallPtr call = pending.call;
+    KV_ASSERT(call->tell(queue_, id));  // before it begins, so that no end is missed
+    pending_.emplace(id, std::move(pending));
+    io_->start<T>(call, std::move(make));
+    return id;
+  }
+
+  static nb::object completion(std::uint64_t id, const Pending& pending) {
+    const Call& call = *pending.call;
+    const std::size_t count = call.hashes.size();
+    std::vector<bool> flags(count, false);
+    error_code error = call.error();
+    std::string text;
+    if (!error && pending.operation == Operation::kGet) {
+      const auto& got = std::get<SetGetResult>(call.outcome());
+      for (std::size_t i = 0; i < count; ++i) {
+        flags[i] = got.blocks[i].has_landed && got.blocks[i].block_bytes == call.blocks[i].size();
+      }
+      error = got.why;
+    } else if (!error && pending.operation == Operation::kSet) {
+      const auto& put = std::get<SetPutResult>(call.outcome());
+      for (std::size_t i = 0; i < count; ++i) {
+        flags[i] = put.blocks[i] == SetPutBlock::kStored || put.blocks[i] == SetPutBlock::kAlreadyStored;
+      }
+      error = put.why;
+      if (!error && put.conflicts > 0) text = "a key is stored with other bytes";
+    } else if (!error && pending.operation == Operation::kExists) {
+      const auto& match = std::get<SetMatchResult>(call.outcome());
+      for (std::size_t i = 0; i < count; ++i) flags[i] = match.held[i] != Held::kNowhere;
+      error = match.why;
+    } else if (!error) {
+      flags.assign(count, true);
+    }
+    if (error) text = failure_of(error).text;
+    // What is not there is no failure of a lookup or a load; a batch that is stored in part is one of a store.
+    const bool is_store = pending.operation == Operation::kSet;
+    const bool is_good = !call.error() && (!is_store || std::ranges::find(flags, false) == flags.end());
+    nb::list bools;
+    for (const bool flag : flags) bools.append(flag);
+    return nb::make_tuple(id, is_good, text, bools);
+  }
+
+  std::shared_ptr<IoClient> io_;
+  std::shared_ptr<ReadyQueue> queue_ = std::make_shared<ReadyQueue>();
+  Space set_{};
+  std::chrono::microseconds deadline_{};
+  std::map<std::uint64_t, Pending> pending_;
+  std::uint64_t last_ = 0;
+  bool is_closed_ = false;
+};
+
+}  // namespace
+
+void bind_lmcache(nb::module_& module) {
+  nb::class_<LmcacheConnector>(module, "LmcacheConnector")
+      .def(
+          "__init__",
+          [](LmcacheConnector* self, const nb::object& endpoint, const std::string& model, std::size_t object_bytes_max,
+             double deadline, std::size_t connections) {
+            std::vector<std::string> endpoints;
+            if (nb::isinstance<nb::str>(endpoint)) {
+              endpoints.push_back(nb::cast<std::string>(endpoint));
+            } else {
+              endpoints = nb::cast<std::vector<std::string>>(endpoint);
+            }
+            new (self) LmcacheConnector(endpoints, model, object_bytes_max, deadline, connections);
+          },
+          nb::kw_only(), nb::arg("endpoint"), nb::arg("model") = "lmcache",
+          nb::arg("object_bytes_max") = std::size_t{256} << 20, nb::arg("deadline") = 5.0, nb::arg("connections") = 4)
+      .def("event_fd", &LmcacheConnector::event_fd)
+      .def("submit_batch_get", &LmcacheConnector::submit_get, nb::arg("keys"), nb::arg("memoryviews"))
+      .def("submit_batch_set", &LmcacheConnector::submit_set, nb::arg("keys"), nb::arg("memoryviews"))
+      .def("submit_batch_exists", &LmcacheConnector::submit_exists, nb::arg("keys"))
+      .def("submit_batch_delete", &LmcacheConnector::submit_delete, nb::arg("keys"))
+      .def("drain_completions", &LmcacheConnector::drain)
+      .def("close", &LmcacheConnector::close);
+}
+
+}  // namespace kv::python

@@ -1,0 +1,161 @@
+"""Blocks that stand alone, and LMCache's native plugin over them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import namespace, pattern
+
+import kvstore
+from kvstore.lmcache import Connector
+
+
+@pytest.fixture
+def store(client):
+    return client.open_set(kvstore.Namespace(model=f"set-{os.urandom(4).hex()}", kind="set", block_bytes_max=1 << 20))
+
+
+def names(count: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 32), dtype=np.uint8)
+
+
+def test_blocks_of_all_sizes_come_in_any_order(store):
+    hashes = names(5)
+    blocks = [os.urandom(n) for n in (1, 100, 65536, 70000, 4096)]
+    put = store.put(hashes, blocks)
+    assert (put.stored, put.states.tolist(), put.why) == (5, [1] * 5, None)
+    assert store.put(hashes[:2], blocks[:2]).states.tolist() == [2, 2]
+    assert store.put(hashes[:1], [b"other"]).states[0] in (2, 3)  # it stays as it is
+    order = [3, 0, 4]
+    asked = np.concatenate([hashes[order], names(1, seed=2)])
+    match = store.match(asked)
+    assert match.held.tolist() == [1, 1, 1, 0]
+    assert match.block_bytes.tolist() == [70000, 1, 4096, 0]
+    into = [bytearray(80000), bytearray(1), bytearray(10), bytearray(10)]
+    got = store.get(asked, into)
+    assert got.landed.tolist() == [True, True, False, False]
+    assert got.block_bytes.tolist()[:3] == [70000, 1, 4096]
+    assert isinstance(got.why_of(2), kvstore.TooLarge)
+    assert got.why_of(3) is None
+    assert bytes(into[0][:70000]) == blocks[3]
+    assert not any(into[0][70000:])
+    assert bytes(into[1]) == blocks[0]
+    with pytest.raises(IndexError):
+        got.why_of(9)
+
+
+def test_rows_futures_and_retention(store, client):
+    hashes = names(8, seed=3)
+    pool = client.empty((10, 4096))
+    pool[:] = pattern(10)
+    rows = [9, 8, 7, 6, 5, 4, 3, 2]
+
+    async def main() -> None:
+        assert (await store.submit_put(hashes, pool, rows=rows)).stored == 8
+        assert (await store.submit_match(hashes)).held_count == 8
+        into = np.zeros((8, 4096), np.uint8)
+        assert (await store.submit_get(hashes, into)).landed_count == 8
+        assert (into == pool[rows]).all()
+
+    asyncio.run(main())
+    assert store.touch(hashes) == 8
+    assert store.pin(hashes[:3]) == 3
+    assert store.unpin(hashes[:3]) == 3
+    assert store.drop(hashes[2:4]).block_count == 2
+    assert store.match(hashes).held.tolist() == [1, 1, 0, 0, 1, 1, 1, 1]
+    with pytest.raises(kvstore.BadRequest, match="everything"):
+        store.drop([])
+    store.drop(everything=True)
+    assert store.match(hashes).held_count == 0
+
+
+def test_sets_and_chains_are_kept_apart(client, store):
+    with pytest.raises(kvstore.BadRequest, match="open_set"):
+        client.open(store.namespace)
+    with pytest.raises(kvstore.BadRequest, match="open"):
+        client.open_set(namespace())
+    with pytest.raises(kvstore.BadRequest, match="chain"):
+        store.namespace.hash_chain([1, 2, 3])
+    with pytest.raises(kvstore.BadRequest, match="2 for 3"):
+        store.put(names(3), [b"a", b"b"])
+
+
+def drained(connector: Connector, count: int) -> dict[int, tuple]:
+    poller = select.poll()
+    poller.register(connector.event_fd(), select.POLLIN)
+    found: dict[int, tuple] = {}
+    while len(found) < count:
+        assert poller.poll(10_000)
+        for number, ok, error, flags in connector.drain_completions():
+            assert number not in found
+            found[number] = (ok, error, flags)
+    return found
+
+
+def test_the_native_plugin_does_what_lmcache_asks(node):
+    connector = Connector(endpoint=node.endpoint, model=f"lm-{os.urandom(4).hex()}")
+    keys = [f"model@0000000{i}@0@{os.urandom(8).hex()}" for i in range(20)]
+    blocks = [memoryview(bytearray(os.urandom(65536))) for _ in keys]
+    exists = connector.submit_batch_exists(keys)
+    assert drained(connector, 1)[exists] == (True, "", [False] * 20)
+    stored = connector.submit_batch_set(keys[:15], blocks[:15])
+    assert drained(connector, 1)[stored] == (True, "", [True] * 15)
+    into = [memoryview(bytearray(65536)) for _ in keys]
+    get, exists = connector.submit_batch_get(keys, into), connector.submit_batch_exists(keys)
+    done = drained(connector, 2)
+    assert done[get] == (True, "", [True] * 15 + [False] * 5)
+    assert done[exists] == (True, "", [True] * 15 + [False] * 5)
+    assert [bytes(each) for each in into[:15]] == [bytes(each) for each in blocks[:15]]
+    short = connector.submit_batch_get(keys[:1], [memoryview(bytearray(100))])
+    assert drained(connector, 1)[short][2] == [False]
+    deleted = connector.submit_batch_delete(keys[:5])
+    assert drained(connector, 1)[deleted][0]
+    exists = connector.submit_batch_exists(keys)
+    assert drained(connector, 1)[exists][2] == [False] * 5 + [True] * 10 + [False] * 5
+    with pytest.raises(kvstore.BadRequest, match="1 for 2"):
+        connector.submit_batch_set(keys[:2], blocks[:1])
+    with pytest.raises(kvstore.BadRequest, match="read-only"):
+        connector.submit_batch_get(keys[:1], [memoryview(b"1")])
+    assert connector.drain_completions() == []
+    connector.close()
+    connector.close()
+    with pytest.raises(kvstore.BadRequest, match="closed"):
+        connector.submit_batch_exists(keys)
+
+
+def test_the_native_plugin_starts_without_a_node(tmp_path):
+    connector = Connector(endpoint=[f"unix://{tmp_path}/none"], deadline=0.2)
+    exists = connector.submit_batch_exists(["a", "b"])
+    _ok, error, flags = drained(connector, 1)[exists]
+    assert error
+    assert flags == [False, False]
+    stored = connector.submit_batch_set(["a"], [memoryview(b"x")])
+    assert not drained(connector, 1)[stored][0]
+
+
+def test_lmcaches_own_check(node):
+    pytest.importorskip("lmcache", reason="lmcache is not installed")
+    adapter = {
+        "type": "native_plugin",
+        "module_path": "kvstore.lmcache",
+        "class_name": "Connector",
+        "adapter_params": {"endpoint": node.endpoint, "model": os.urandom(4).hex()},
+    }
+    arguments = ["-m", "lmcache.v1.basic_check", "--mode", "test_l2_adapter", "--num-keys", "8", "--obj-size", "65536"]
+    done = subprocess.run(
+        [sys.executable, *arguments, "--l2-adapter", json.dumps(adapter)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LMCACHE_TRACK_USAGE": "false"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "8/8" in done.stdout + done.stderr
