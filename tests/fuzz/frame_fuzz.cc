@@ -54,6 +54,14 @@ void read_as_everything(std::span<const std::byte> bytes) {
   read<PutWant>(bytes, &PutWant::first_block, &PutWant::block_count);
   read<PutData>(bytes, &PutData::checksums, &PutData::block_count);
   read<PutResponse>(bytes, &PutResponse::stored, &PutResponse::refused_why);
+  read<SetMatchRequest>(bytes, &SetMatchRequest::hashes, &SetMatchRequest::namespace_check);
+  read<SetMatchResponse>(bytes, &SetMatchResponse::held, &SetMatchResponse::on_disk, &SetMatchResponse::block_bytes);
+  read<SetGetRequest>(bytes, &SetGetRequest::hashes, &SetGetRequest::offsets, &SetGetRequest::rooms);
+  read<SetGetPart>(bytes, &SetGetPart::blocks, &SetGetPart::block_bytes, &SetGetPart::checksums);
+  read<SetGetResponse>(bytes, &SetGetResponse::too_long, &SetGetResponse::too_long_bytes, &SetGetResponse::unread);
+  read<SetPutRequest>(bytes, &SetPutRequest::hashes, &SetPutRequest::block_bytes, &SetPutRequest::offsets);
+  read<SetPutWant>(bytes, &SetPutWant::blocks);
+  read<SetPutResponse>(bytes, &SetPutResponse::results, &SetPutResponse::refused_why);
   read<CancelRequest>(bytes, &CancelRequest::request_id);
   read<PrefixRequest>(bytes, &PrefixRequest::hashes);
   read<RegionAddRequest>(bytes, &RegionAddRequest::bytes);

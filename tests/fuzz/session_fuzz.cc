@@ -37,6 +37,9 @@ struct Lasting {
   NamespaceRecord record = [] {
     return NamespaceRecord::from_fields({{"model", "m"}, {"block_size", "2"}, {"block_bytes", "4096"}}).value();
   }();
+  NamespaceRecord set = [] {
+    return NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", "4096"}}).value();
+  }();
 };
 Lasting& lasting() {
   spdlog::set_level(spdlog::level::off);
@@ -84,12 +87,19 @@ constexpr std::uint32_t kMessageLane = 2;
 
 class HostileClient {
  public:
-  HostileClient(SimWorld& world, Stream& stream, verbs::FakeVerbs& verbs, Input& input, std::uint8_t version)
-      : world_(world), stream_(stream), verbs_(verbs), input_(input), version_(version) {}
+  HostileClient(SimWorld& world, Stream& stream, verbs::FakeVerbs& verbs, Input& input, std::uint8_t version,
+                bool is_set)
+      : world_(world),
+        stream_(stream),
+        verbs_(verbs),
+        input_(input),
+        version_(version),
+        is_set_(is_set),
+        record_(is_set ? lasting().set : lasting().record) {}
 
   void run() {
     frame(FrameType::kHello, [&](FlatBufferBuilder& b) { return wire::CreateHelloRequest(b, 1, version_); });
-    open(lasting().record.text());
+    open(record_.text());
     if (input_.flag()) connect_messages();
     while (!input_.empty()) step();
     flush();
@@ -139,7 +149,7 @@ class HostileClient {
     return all;
   }
   std::uint32_t space() {
-    check_ = namespace_check(lasting().record.id());
+    check_ = namespace_check(record_.id());
     if (input_.below(8) != 0) return version_ < 2 ? 0 : 1;
     const auto any = static_cast<std::uint32_t>(input_.number(4));
     if (any % 2 == 1) check_ = any;
@@ -243,6 +253,7 @@ class HostileClient {
       }
       case 4: {
         const auto hashes = to_wire(chain());
+        if (is_set_) return set_match(hashes);
         const auto tokens = small_numbers(20);
         return frame(
             FrameType::kMatch,
@@ -259,6 +270,7 @@ class HostileClient {
         const auto hashes = to_wire(chain());
         const auto where = offsets(hashes.size());
         const std::uint32_t to = region();
+        if (is_set_) return set_get(hashes, to, where);
         const std::vector<std::uint64_t> ends(input_.below(8) == 0 ? 1 : 0, input_.below(2) == 0 ? kBlockBytes : 777);
         return frame(
             FrameType::kGet,
@@ -273,6 +285,7 @@ class HostileClient {
       case 8: {
         const auto hashes = to_wire(chain());
         const auto where = offsets(hashes.size());
+        if (is_set_) return set_put(hashes, region(), where);
         const auto positions = input_.below(8) == 0 ? small_numbers(9) : std::vector<std::uint32_t>();
         const auto tokens = input_.below(4) == 0 ? small_numbers(18) : std::vector<std::uint32_t>();
         const std::uint32_t from = region();
@@ -328,7 +341,7 @@ class HostileClient {
       }
       case 17: {
         const auto text = input_.take(input_.below(100));
-        return open(input_.flag() ? lasting().record.text() + "x.a=b\n"
+        return open(input_.flag() ? record_.text() + "x.a=b\n"
                                   : std::string(reinterpret_cast<const char*>(text.data()), text.size()));
       }
       case 18:
@@ -339,6 +352,46 @@ class HostileClient {
       case 21: return add_verbs_region();
       default: reads_ = !reads_;
     }
+  }
+  void set_match(const std::vector<wire::Hash>& hashes) {
+    frame(
+        FrameType::kSetMatch,
+        [&](FlatBufferBuilder& b) {
+          const std::uint32_t handle = space();
+          return wire::CreateSetMatchRequestDirect(b, handle, &hashes, input_.flag(), input_.flag(), check_);
+        },
+        id());
+  }
+  /// Most often whole blocks; else some shorter, or a list of another length.
+  std::vector<std::uint32_t> lengths(std::size_t count) {
+    std::vector<std::uint32_t> all(input_.below(8) == 0 ? input_.below(9) : count, kBlockBytes);
+    if (input_.below(4) == 0) {
+      for (auto& each : all) each = static_cast<std::uint32_t>(input_.below(kBlockBytes + 2));
+    }
+    return all;
+  }
+  void set_get(const std::vector<wire::Hash>& hashes, std::uint32_t to, const std::vector<std::uint64_t>& where) {
+    const std::vector<std::uint32_t> rooms = lengths(hashes.size());
+    frame(
+        FrameType::kSetGet,
+        [&](FlatBufferBuilder& b) {
+          const std::uint32_t handle = space();
+          return wire::CreateSetGetRequestDirect(b, handle, &hashes, input_.below(5), to, to == 0 ? nullptr : &where,
+                                                 &rooms, 2, 0, static_cast<std::uint32_t>(input_.below(4)), check_);
+        },
+        id());
+  }
+  void set_put(const std::vector<wire::Hash>& hashes, std::uint32_t from, const std::vector<std::uint64_t>& where) {
+    const std::vector<std::uint32_t> of_blocks = lengths(hashes.size());
+    const std::uint64_t deadline_us = input_.below(4) == 0 ? input_.below(100) * 1000 : 0;
+    frame(
+        FrameType::kSetPut,
+        [&](FlatBufferBuilder& b) {
+          const std::uint32_t handle = space();
+          return wire::CreateSetPutRequestDirect(b, handle, &hashes, &of_blocks, from, from == 0 ? nullptr : &where,
+                                                 deadline_us, static_cast<std::uint32_t>(input_.below(4)), check_);
+        },
+        id());
   }
   /// Lanes to a queue pair that nobody has, with numbers that are nearly right.
   void connect_lanes() {
@@ -383,9 +436,11 @@ class HostileClient {
     std::vector<std::uint64_t> sums;
     for (const BlockHash& hash : hashes) {
       Bytes block(kBlockBytes, hash.bytes[0]);
-      const NamespaceId space = lasting().record.id();
-      sums.push_back(
-          stripe_checksum(version_ < 2 ? checksum_seed_v1(space, hash) : checksum_seed(space, hash), 0, block));
+      const NamespaceId space = record_.id();
+      const std::uint64_t seed = is_set_        ? set_checksum_seed(space, hash, block.size())
+                                 : version_ < 2 ? checksum_seed_v1(space, hash)
+                                                : checksum_seed(space, hash);
+      sums.push_back(stripe_checksum(seed, 0, block));
       payload.insert(payload.end(), block.begin(), block.end());
       std::memcpy(lasting().memory->bytes().data() + (sums.size() - 1) * kBlockBytes, block.data(), kBlockBytes);
     }
@@ -411,7 +466,9 @@ class HostileClient {
   verbs::FakeVerbs& verbs_;
   Input& input_;
   const std::uint8_t version_;  ///< Of the wire.
-  std::uint64_t check_ = 0;     ///< For the handle that space() gave.
+  const bool is_set_;           ///< Blocks stand alone.
+  const NamespaceRecord& record_;
+  std::uint64_t check_ = 0;  ///< For the handle that space() gave.
   std::unique_ptr<MessageEnd> messages_;
   Bytes out_;
   bool reads_ = true;
@@ -457,7 +514,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ended = true;
   });
   std::optional<HostileClient> client(std::in_place, world, *stream, verbs, input,
-                                      static_cast<std::uint8_t>(size % 2 == 1 ? 1 : 2));
+                                      static_cast<std::uint8_t>(size % 2 == 1 ? 1 : 2), size % 4 >= 2);
   client->run();
   stream->close();
   world.run_until([&] { return ended; }, 100s);

@@ -62,6 +62,7 @@ void print_json(const RunOptions& options, const RunReport& report) {
       {"transport", transport_name(options.transport)},
       {"block_bytes", options.block_bytes},
       {"batch", options.batch},
+      {"set", options.is_set},
       {"concurrency", options.concurrency},
       {"connections", options.connections},
       {"threads", options.thread_count},
@@ -88,11 +89,12 @@ void print_json(const RunOptions& options, const RunReport& report) {
 }
 
 void print_table(const RunOptions& options, const RunReport& report) {
-  std::cout << options.op << ", blocks of " << format_bytes(options.block_bytes) << ", " << options.batch << " a call, "
-            << options.concurrency << " calls in flight on " << options.connections << " connections, "
-            << options.thread_count << (options.thread_count == 1 ? " thread" : " threads") << ", over "
-            << transport_name(options.transport) << (options.no_verify ? ", checksums not verified" : "")
-            << (options.check ? ", every byte compared" : "") << "\n\n";
+  std::cout << options.op << (options.is_set ? " of a set" : "") << ", blocks of " << format_bytes(options.block_bytes)
+            << ", " << options.batch << " a call, " << options.concurrency << " calls in flight on "
+            << options.connections << " connections, " << options.thread_count
+            << (options.thread_count == 1 ? " thread" : " threads") << ", over " << transport_name(options.transport)
+            << (options.no_verify ? ", checksums not verified" : "") << (options.check ? ", every byte compared" : "")
+            << "\n\n";
   TextTable table(
       {"GB/s", "calls/s", "blocks/s", "p50 us", "p99 us", "p99.9 us", "max us", "client cores", "node cores"});
   const LatencyHistogram& latency = report.sum.latency;
@@ -253,6 +255,7 @@ void add_run_command(CLI::App& app) {
           "Spin this many microseconds for an answer before sleeping")
       ->type_name("N")
       ->default_str("0");
+  command->add_flag("--set", options->is_set, "Independent keys of a set instead of chains");
   command->add_flag("--no-verify", options->no_verify,
                     "Do not verify checksums of what was got, to see what they cost");
   command->add_flag("--check", options->check, "Compare every byte with what its block's name says (slow)");

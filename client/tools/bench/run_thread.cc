@@ -4,7 +4,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <map>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "base/assert.h"
@@ -15,10 +17,11 @@ namespace kv {
 namespace {
 
 NamespaceRecord run_record(const RunOptions& options) {
-  auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-run"},
-                                              {"block_size", "16"},
-                                              {"block_bytes", std::to_string(options.block_bytes)},
-                                              {"salt", options.salt}});
+  std::map<std::string, std::string> fields = {{"model", "kvstore-bench-run"}, {"salt", options.salt}};
+  if (options.is_set) fields["kind"] = "set";
+  if (!options.is_set) fields["block_size"] = "16";
+  fields[options.is_set ? "block_bytes_max" : "block_bytes"] = std::to_string(options.block_bytes);
+  auto record = NamespaceRecord::from_fields(std::move(fields));
   if (!record) throw CLI::ValidationError("run", record.error().text);
   return *std::move(record);
 }
@@ -108,11 +111,9 @@ class RunThread {
       for (std::size_t i = 0; i < options_.batch; ++i) {
         fill_pattern(pattern_seed(record_.id(), chains_[c][i]), blocks[i]);
       }
-      const PutOptions put_options{.deadline = options_.node.deadline};
-      auto put = co_await client_->put(space_, chains_[c], sources, put_options);
-      if (!put) throw std::runtime_error("cannot fill the working set: " + describe(put.error()));
-      if (put->refused > 0) {
-        throw std::runtime_error("cannot fill the working set: the node refused blocks: " + describe(put->why));
+      const Outcome put = co_await put_blocks(chains_[c], sources);
+      if (put.block_count < options_.batch) {
+        throw std::runtime_error("cannot fill the working set: the node refused blocks: " + describe(put.why));
       }
       window_.filled_blocks += options_.batch;
     }
@@ -153,24 +154,9 @@ class RunThread {
       start = now();
       Outcome outcome;
       switch (options_.call) {
-        case RunCall::kGet: {
-          const GetOptions get_options{.deadline = options_.node.deadline};
-          auto got = co_await client_->get(space_, chain, targets, get_options);
-          outcome = got ? Outcome{got->block_count, got->why} : Outcome{0, got.error()};
-          break;
-        }
-        case RunCall::kPut: {
-          const PutOptions put_options{.deadline = options_.node.deadline};
-          auto put = co_await client_->put(space_, chain, sources, put_options);
-          outcome = put ? Outcome{put->stored + put->already_stored, put->why} : Outcome{0, put.error()};
-          break;
-        }
-        case RunCall::kMatch: {
-          const MatchOptions match_options{.deadline = options_.node.deadline};
-          auto match = co_await client_->match(space_, chain, match_options);
-          outcome = match ? Outcome{match->block_count, match->why} : Outcome{0, match.error()};
-          break;
-        }
+        case RunCall::kGet: outcome = co_await get_blocks(chain, targets); break;
+        case RunCall::kPut: outcome = co_await put_blocks(chain, sources); break;
+        case RunCall::kMatch: outcome = co_await match_blocks(chain); break;
       }
       const TimePoint end = now();
       // A bug in this program: all further calls would be as fast, and as empty, and would look like a good result.
@@ -179,6 +165,43 @@ class RunThread {
       if (options_.check && options_.call == RunCall::kGet) check(chain.first(outcome.block_count), targets);
       start = now();
     } while (start < window_.end);
+  }
+
+  // One call of the kind asked for. The spans live until it is complete.
+
+  asio::awaitable<Outcome> get_blocks(std::span<const BlockHash> hashes,
+                                      std::span<const std::span<std::byte>> targets) {
+    if (options_.is_set) {
+      const SetGetOptions set_options{.deadline = options_.node.deadline};
+      const auto got = co_await client_->get_set(space_, hashes, targets, set_options);
+      co_return got ? Outcome{got->landed_count, got->why} : Outcome{0, got.error()};
+    }
+    const GetOptions get_options{.deadline = options_.node.deadline};
+    const auto got = co_await client_->get(space_, hashes, targets, get_options);
+    co_return got ? Outcome{got->block_count, got->why} : Outcome{0, got.error()};
+  }
+
+  asio::awaitable<Outcome> put_blocks(std::span<const BlockHash> hashes,
+                                      std::span<const std::span<const std::byte>> sources) {
+    if (options_.is_set) {
+      const SetPutOptions set_options{.deadline = options_.node.deadline};
+      const auto put = co_await client_->put_set(space_, hashes, sources, set_options);
+      co_return put ? Outcome{put->stored + put->already_stored, put->why} : Outcome{0, put.error()};
+    }
+    const PutOptions put_options{.deadline = options_.node.deadline};
+    const auto put = co_await client_->put(space_, hashes, sources, put_options);
+    co_return put ? Outcome{put->stored + put->already_stored, put->why} : Outcome{0, put.error()};
+  }
+
+  asio::awaitable<Outcome> match_blocks(std::span<const BlockHash> hashes) {
+    if (options_.is_set) {
+      const SetMatchOptions set_options{.deadline = options_.node.deadline};
+      const auto match = co_await client_->match_set(space_, hashes, set_options);
+      co_return match ? Outcome{match->held_count, match->why} : Outcome{0, match.error()};
+    }
+    const MatchOptions match_options{.deadline = options_.node.deadline};
+    const auto match = co_await client_->match(space_, hashes, match_options);
+    co_return match ? Outcome{match->block_count, match->why} : Outcome{0, match.error()};
   }
 
   void count(const Outcome& outcome, TimePoint start, TimePoint end) {

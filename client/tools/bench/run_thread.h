@@ -33,6 +33,7 @@ struct RunOptions {
   std::size_t memory_bytes = 512u << 20;  ///< Buffers of each thread, walked in random order.
   std::chrono::milliseconds duration{3000}, warm_up{500};
   std::chrono::microseconds busy_poll{0};
+  bool is_set = false;  ///< Independent keys instead of chains.
   bool no_verify = false, check = false, json = false;
   std::string salt = "0";
 };
