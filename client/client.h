@@ -19,7 +19,8 @@
 //   link/link_lanes.h         its queue pairs, if there is RDMA; link/verbs_lender.h has the devices
 //   link/lent_memory.h        the regions that can be lent, and their quarantine
 //   link/deadline_queue.h     one alarm for all deadlines
-//   blocking_client.h         the same calls from any thread, with an I/O thread of its own
+//   blocking_client.h         the same calls from any thread, with an I/O thread of its own (client_thread.h)
+//   completion_queue.h        the same calls without blocking: submit, and reap what has ended; queue/ has its parts
 //   kvstore.h                 the C ABI
 #pragma once
 

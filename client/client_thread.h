@@ -122,8 +122,9 @@ class ClientThread {
   void detach(const Guest& guest);  ///< On the I/O thread.
 
   /// Somebody was just told something, and most often has a new call now: the thread looks for it a little longer
-  /// before it sleeps, since to wake it costs the caller more than all else. On the I/O thread.
-  void linger();
+  /// before it sleeps, since to wake it costs the caller more than all else. `is_busy`: other calls are in progress. On
+  /// the I/O thread.
+  void linger(bool is_busy);
   /// For who has work for the thread, even when the thread may be gone.
   std::shared_ptr<Waker> waker() const { return waker_; }
 

@@ -218,7 +218,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     KV_ASSERT(self->running_count_ > 0);
     --self->running_count_;
     self->end(slot, error);  // 3: all of serve() is gone
-    if (self->thread_ != nullptr) self->thread_->linger();
+    if (self->thread_ != nullptr) self->thread_->linger(/*is_busy=*/self->running_count_ > 0);
     self->end_if_idle();
   }
 

@@ -157,6 +157,7 @@ int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token
     *count = token_count / record->block_size();
     if (*count > capacity || (hashes == nullptr && *count > 0)) return fail(KVS_TOO_LARGE, "capacity is too small");
     const auto chain = hash_chain(record->digest(), {tokens, token_count}, record->block_size());
+    KV_ASSERT(chain.size() == *count);
     if (!chain.empty()) std::memcpy(hashes, chain.data(), chain.size() * sizeof(kvs_hash));
     return KVS_OK;
   } catch (const std::exception& e) {
@@ -202,6 +203,7 @@ int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
     const auto match = blocking.match(Space{space}, chain, options);
     if (!match) return fail(match.error());
+    KV_ASSERT(match->disk_block_count <= match->block_count && match->block_count <= count);
     kvs_match_result out = KVS_MATCH_RESULT_INIT;
     out.block_count = match->block_count;
     out.why = status_of(match->why);
@@ -234,6 +236,7 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     }
     const auto got = blocking.get(Space{space}, chain, to, options);
     if (!got) return fail(got.error());
+    KV_ASSERT(got->block_count <= count);
     kvs_get_result out = KVS_GET_RESULT_INIT;
     out.block_count = got->block_count;
     out.why = status_of(got->why);
@@ -255,6 +258,7 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     }
     const auto put = blocking.put(Space{space}, chain, from, options);
     if (!put) return fail(put.error());
+    KV_ASSERT(put->stored + put->already_stored + put->refused == count);
     kvs_put_result out = KVS_PUT_RESULT_INIT;
     out.stored = put->stored;
     out.already_stored = put->already_stored;
@@ -302,6 +306,7 @@ int kvs_allocate(kvs_client* client, size_t bytes, void** memory) {
     *memory = nullptr;
     const auto span = blocking.allocate(bytes);
     if (!span) return fail(span.error());
+    KV_ASSERT(span->size() == bytes && span->data() != nullptr);
     *memory = span->data();
     return KVS_OK;
   });

@@ -81,6 +81,7 @@ int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs
     const auto done = scatter_verified(cache->bound, call.rows, blocks->bound, {seeds, block_count}, {sums, sum_count},
                                        call.operation);
     if (!done) return fail_permute(done.error(), cache->bound.layout, blocks->bound.layout, call.operation);
+    KV_ASSERT(*done >= 0 && static_cast<std::size_t>(*done) <= block_count);
     *verified = static_cast<std::size_t>(*done);
     return KVS_OK;
   });

@@ -157,6 +157,7 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
     out.token_capacity = seen->tensor->token_count();
     out.begin = seen->begin;
     out.end = seen->end;
+    KV_ASSERT(out.begin >= 0 && out.begin <= out.end && out.end <= out.token_capacity);  // what the caller may read
     return write_struct(out, view);
   });
 }

@@ -98,6 +98,7 @@ int open_groups(std::span<kvs_paged_cache* const> caches, std::span<const std::s
     opened.push_back(*sequence);
   }
   for (std::size_t g = 0; g < caches.size(); ++g) sequences[g] = static_cast<kvs_sequence>(opened[g]);
+  KV_ASSERT(opened.size() == caches.size() && prefixes.front().token_count <= token_count);
   *cached = prefixes.front().token_count;
   return KVS_OK;
 }
@@ -210,7 +211,7 @@ int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token
     }
     const auto copies = cache->cache.append(SequenceId{sequence}, token_count);
     if (!copies) return fail(copies.error());
-    KV_ASSERT(copies->size() <= capacity);
+    KV_ASSERT(copies->size() <= capacity && cache->cache.token_count(SequenceId{sequence}) == before + token_count);
     *pair_count = copies->size();
     for (std::size_t i = 0; i < copies->size(); ++i) {
       pairs[i][0] = static_cast<std::int64_t>((*copies)[i].from);
@@ -288,6 +289,7 @@ int kvs_paged_slots(const kvs_paged_cache* cache, kvs_sequence sequence, size_t 
     }
     if (slots == nullptr && begin < end) return fail(KVS_BAD_REQUEST, "slots is NULL");
     const auto found = cache->cache.slot_mapping(SequenceId{sequence}, begin, end);
+    KV_ASSERT(found.size() == end - begin);  // the caller has room for just these
     std::copy(found.begin(), found.end(), slots);
     return KVS_OK;
   });

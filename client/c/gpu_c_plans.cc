@@ -46,6 +46,7 @@ class Batch {
     for (std::size_t s = 0; s < from_.sequence_count; ++s) {
       if (const int bad = read_sequence(s); bad != KVS_OK) return bad;
     }
+    KV_ASSERT(sequences_.size() == from_.sequence_count);
     return KVS_OK;
   }
 
@@ -54,6 +55,7 @@ class Batch {
         plan_shared_prefixes(sequences_, {from_.block_tokens, std::max<std::size_t>(from_.sequence_count_min, 2)});
     if (planned) {
       *tree = *std::move(planned);
+      KV_ASSERT(tree->order.size() == from_.sequence_count);
       return KVS_OK;
     }
     return planned.error() == Errc::kBadRequest
@@ -111,6 +113,15 @@ class Batch {
   std::vector<PlannedSequence> sequences_;
 };
 
+/// What every plan begins with: a place for it, and the tree of what the batch shares. `given` outlives `tree`.
+template <class Plan>
+int begin_plan(const kvs_batch* batch, Plan** plan, Batch& given, SharedPrefixTree& tree) {
+  if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
+  *plan = nullptr;
+  if (const int bad = given.read(batch); bad != KVS_OK) return bad;
+  return given.plan(&tree);
+}
+
 }  // namespace
 }  // namespace kv
 
@@ -118,13 +129,9 @@ using namespace kv;
 
 int kvs_plan_cascade(const kvs_batch* batch, size_t level_count_max, kvs_cascade** plan) {
   return gpu_call([&]() -> int {
-    if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
-    *plan = nullptr;
     Batch given;
     SharedPrefixTree tree;
-    int bad = given.read(batch);
-    if (bad == KVS_OK) bad = given.plan(&tree);
-    if (bad != KVS_OK) return bad;
+    if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
     auto planned = plan_cascade(tree, level_count_max == 0 ? SIZE_MAX : level_count_max);
     if (!planned) {
       return fail(KVS_UNSUPPORTED, "level_count_max: " + std::to_string(level_count_max) +
@@ -167,13 +174,9 @@ void kvs_cascade_free(kvs_cascade* plan) { delete plan; }
 
 int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks** plan) {
   return gpu_call([&]() -> int {
-    if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
-    *plan = nullptr;
     Batch given;
     SharedPrefixTree tree;
-    int bad = given.read(batch);
-    if (bad == KVS_OK) bad = given.plan(&tree);
-    if (bad != KVS_OK) return bad;
+    if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
     auto planned = plan_chunks(tree, sharing_threshold == 0 ? 1 : sharing_threshold);
     if (!planned) return fail(KVS_UNSUPPORTED, "batch: query_counts: a plan of chunks has one query a sequence");
     auto made = std::make_unique<kvs_chunks>();

@@ -56,6 +56,7 @@ int read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, 
   }
   call->first_layer = from.first_layer;
   call->layer_count = from.layer_count == 0 ? rest : from.layer_count;
+  KV_ASSERT(call->first_layer >= 0 && call->first_layer + call->layer_count <= blocks.layer_count);
   if (capacity < static_cast<std::size_t>(call->layer_count)) {
     return fail_value("capacity", static_cast<std::int64_t>(capacity),
                       ("at least " + std::to_string(call->layer_count) + ", the number of layers").c_str());
@@ -112,6 +113,7 @@ int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_loa
                             : staging->staging->store(call.blocks, call.first_layer, call.layer_count, marks);
   KV_ASSERT(marks.size() <= capacity);
   for (const StagedLayers& each : marks) {
+    KV_ASSERT(each.layer_end > call.first_layer && each.layer_end <= call.first_layer + call.layer_count);
     layers[(*count)++] = {each.layer_end, {each.mark.number, static_cast<std::uint32_t>(each.mark.lane)}};
   }
   return done ? KVS_OK : fail_staged(done.error(), call.blocks, is_load);

@@ -75,6 +75,9 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
   to.verb = static_cast<int>(from.verb);
   to.status = is_disabled && from.error == Errc::kUnavailable ? KVS_INTERNAL : status_of(from.error);
   to.segment = from.segment;
+  KV_ASSERT(from.call != CallId{} && from.verb >= Verb::kOpen && from.verb <= Verb::kOther);
+  KV_ASSERT(from.kind != Completion::Kind::kMatched || from.verb == Verb::kLoad);
+  KV_ASSERT(from.kind != Completion::Kind::kSegment || from.verb == Verb::kGet || from.verb == Verb::kLoad);
   switch (from.verb) {
     case Verb::kOpen: to.space = static_cast<kvs_space>(from.space); break;
     case Verb::kMatch: to.why = status_of(from.match.why); break;
