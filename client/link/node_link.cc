@@ -35,10 +35,6 @@ void NodeLink::start(Call& call, TimePoint deadline) {
   call.begin(*this);
   ++calls_;
   if (closed_ || !breaker_.admits(call, shared_->clock.now())) return call.end(Errc::kUnavailable);
-  if (call.at_once && up_count_ == 0) {  // whoever waits for the connection must not hold this one up
-    connect_missing();
-    return call.end(Errc::kUnavailable);
-  }
   shared_->deadlines.add(call, deadline);
   LinkSession* session = nullptr;
   // Most calls find everything made: those are never queued. Nobody overtakes a call that waits.
@@ -101,6 +97,7 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
     // The lease is known to that session only: no other will do while it lasts.
     const LinkSession* const wanted = find(call.session_wanted.get());
     if (wanted != nullptr && wanted->is_serving()) return Prepared::kWait;
+    // An at_once call waits for no connection that is being made.
     return up_count_ + (call.at_once ? 0 : connecting_count_) > 0 ? Prepared::kNoRoom : Prepared::kFailed;
   }
   if (call.space != Call::kNoSpace && session->spaces().state(call.space) != LinkSpaces::State::kYes) {
