@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   KV_ASSERT(record->text() == text);  // one namespace has one text
-  KV_ASSERT(record->block_bytes() >= 1 && record->block_bytes() <= 1u << 30 && record->block_size() >= 1);
+  KV_ASSERT(record->block_bytes() >= 1 && record->block_bytes() <= 1u << 30);
+  KV_ASSERT((record->block_size() == 0) == record->is_set());
   const auto again = NamespaceRecord::parse(record->text());
   KV_ASSERT(again && again->id() == record->id());
   return 0;

@@ -5,9 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
-#include <optional>
+#include <set>
 
 #include "base/assert.h"
 #include "base/checksum.h"
@@ -128,15 +127,15 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   SpillVerification result;
   Progress progress(contents.report.bytes, err);
   const auto started = std::chrono::steady_clock::now();
-  std::map<NamespaceId, std::optional<NamespaceRecord>> records;  // how seeds are made depends on the kind
+  std::set<NamespaceId> sets;  // the length is a part of the seed of their blocks
   for (const auto& [id, space] : contents.report.spaces) {
     const auto record = NamespaceRecord::parse(space.record);
-    records[id] = record ? std::optional(*record) : std::nullopt;
+    if (record && record->is_set()) sets.insert(id);
   }
   for (const DiskRecord& record : contents.records) {
-    const auto& space = records[record.space];
-    const std::uint64_t seed =
-        space ? space->checksum_seed(record.hash, record.block_bytes) : checksum_seed(record.space, record.hash);
+    const std::uint64_t seed = sets.contains(record.space)
+                                   ? set_checksum_seed(record.space, record.hash, record.block_bytes)
+                                   : checksum_seed(record.space, record.hash);
     // Oldest first, which is the order of the files: the disk is read from front to back.
     const auto block = disk->read(record.key);
     if (!block) {
