@@ -13,14 +13,19 @@ namespace kv {
 /// A 4-ary heap over numbered leaves that knows where each leaf lies, so that any can be removed or renamed. 4-ary:
 /// half as deep as a binary heap, and the four children lie side by side.
 ///   1. No entry's key is below its parent entry's key.
-///   2. positions_[leaf] is one more than where the leaf's entry lies, 0 if it has none.
-/// Cost: O(log leaves); top() and contains() O(1).
+///   2. positions[leaf] is one more than where the leaf's entry lies, 0 if it has none.
+/// The table of positions belongs to the owner, who keeps an entry in it for each leaf. All of its heaps share the
+/// table: there can be thousands of heaps, and a table each would cost leaves x heaps. So a leaf is in one heap at
+/// most, and only the heap that may hold a leaf is asked about it. Cost: O(log leaves); top() and contains() O(1).
 class LeafHeap {
  public:
+  using Positions = StableTable<std::uint32_t>;
   struct Entry {
     std::uint64_t key;
     std::uint32_t leaf;
   };
+
+  explicit LeafHeap(Positions& positions) : positions_(&positions) {}
 
   bool empty() const { return entries_.size() == 0; }
   std::uint32_t size() const { return entries_.size(); }
@@ -28,24 +33,23 @@ class LeafHeap {
     KV_ASSERT(!empty());
     return entries_[0];
   }
-  bool contains(std::uint32_t leaf) const { return leaf < positions_.size() && positions_[leaf] != 0; }
-  std::uint64_t key(std::uint32_t leaf) const { return entries_[positions_[leaf] - 1].key; }
+  bool contains(std::uint32_t leaf) const { return (*positions_)[leaf] != 0; }
+  std::uint64_t key(std::uint32_t leaf) const { return entries_[(*positions_)[leaf] - 1].key; }
 
   void insert(std::uint32_t leaf, std::uint64_t key) {
-    KV_ASSERT(!contains(leaf));
-    while (positions_.size() <= leaf) positions_[positions_.add()] = 0;
+    KV_ASSERT(leaf < positions_->size() && !contains(leaf));
     sift_up(entries_.add(), {key, leaf});
   }
 
   void set_key(std::uint32_t leaf, std::uint64_t key) {
     KV_ASSERT(contains(leaf));
-    place(positions_[leaf] - 1, {key, leaf});
+    place((*positions_)[leaf] - 1, {key, leaf});
   }
 
   void erase(std::uint32_t leaf) {
     KV_ASSERT(contains(leaf));
-    const std::uint32_t hole = positions_[leaf] - 1;
-    positions_[leaf] = 0;
+    const std::uint32_t hole = (*positions_)[leaf] - 1;
+    (*positions_)[leaf] = 0;
     const Entry last = entries_[entries_.size() - 1];
     entries_.remove_last();
     if (last.leaf != leaf) place(hole, last);
@@ -54,17 +58,16 @@ class LeafHeap {
   /// Gives the entry of `from`, if there is one, to `to`: an edge was split or joined, and its leaf end lives on.
   void rename(std::uint32_t from, std::uint32_t to) {
     if (!contains(from)) return;
-    while (positions_.size() <= to) positions_[positions_.add()] = 0;
-    KV_ASSERT(!contains(to));
-    set(positions_[from] - 1, {key(from), to});
-    positions_[from] = 0;
+    KV_ASSERT(to < positions_->size() && !contains(to));
+    set((*positions_)[from] - 1, {key(from), to});
+    (*positions_)[from] = 0;
   }
 
-  std::size_t heap_bytes() const { return entries_.heap_bytes() + positions_.heap_bytes(); }
+  std::size_t heap_bytes() const { return entries_.heap_bytes(); }  ///< Without the shared table.
 
   bool check() const {  ///< Both invariants; for tests.
     for (std::uint32_t i = 0; i < size(); ++i) {
-      if (positions_[entries_[i].leaf] != i + 1) return false;
+      if ((*positions_)[entries_[i].leaf] != i + 1) return false;
       if (i > 0 && entries_[(i - 1) / 4].key > entries_[i].key) return false;
     }
     return true;
@@ -73,7 +76,7 @@ class LeafHeap {
  private:
   void set(std::uint32_t i, Entry entry) {
     entries_[i] = entry;
-    positions_[entry.leaf] = i + 1;
+    (*positions_)[entry.leaf] = i + 1;
   }
 
   void place(std::uint32_t i, Entry entry) {
@@ -105,8 +108,8 @@ class LeafHeap {
     set(i, entry);
   }
 
-  StableTable<Entry> entries_;
-  StableTable<std::uint32_t> positions_;  // by leaf
+  StableTable<Entry, 512> entries_;  // small chunks: most of many heaps hold few leaves
+  Positions* positions_;             // by leaf
 };
 
 }  // namespace kv

@@ -121,6 +121,7 @@ struct PrefixIndex::Impl {
   /// By group: the nodes without children. A key is a lower bound of the leaf end's recency: touch() does not look for
   /// the heap entry, and oldest_leaf_end() brings a stale one up to date when it reaches the top.
   std::vector<LeafHeap> leaves;
+  LeafHeap::Positions leaf_positions;  ///< By node: its place in the heap of its group.
   TokenTable tokens;
   CoverTable covers;
   std::unordered_map<std::uint32_t, Orphan> orphans;
@@ -203,7 +204,7 @@ struct PrefixIndex::Impl {
 
   void need_group(std::uint32_t group) {
     KV_ASSERT(group <= kGroupMax);
-    if (group >= leaves.size()) leaves.resize(group + 1);
+    while (leaves.size() <= group) leaves.emplace_back(leaf_positions);
   }
 
   /// From the free list first: the tables never shrink, so a freed entry is the cheapest one.
@@ -213,6 +214,8 @@ struct PrefixIndex::Impl {
       free_node = nodes[id].parent;
     } else {
       id = nodes.add();
+      leaf_positions[leaf_positions.add()] = 0;
+      KV_ASSERT(leaf_positions.size() == nodes.size());
     }
     Node& node = nodes[id];
     node.tree = tree & kTreeMax;
@@ -1087,7 +1090,7 @@ std::size_t PrefixIndex::used_bytes() const {
 }
 
 std::size_t PrefixIndex::memory_bytes() const {
-  std::size_t leaves_bytes = impl_->leaves.capacity() * sizeof(LeafHeap);
+  std::size_t leaves_bytes = impl_->leaves.capacity() * sizeof(LeafHeap) + impl_->leaf_positions.heap_bytes();
   for (const LeafHeap& heap : impl_->leaves) leaves_bytes += heap.heap_bytes();
   return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() + leaves_bytes +
          impl_->tokens.heap_bytes() + impl_->heap_bytes + impl_->trees.capacity() * sizeof(Tree) +
@@ -1177,8 +1180,13 @@ std::string PrefixIndex::Impl::check() const {
   std::size_t ids_bytes = 0;
   for (std::uint32_t i = 0; i < blocks.size(); ++i) ids_bytes += tokens.ids_bytes(BlockId{i});
   if (ids_bytes != tokens.used_bytes()) return "the token ids' bytes are miscounted";
-  for (const LeafHeap& heap : leaves)
+  std::size_t entries = 0, positions = 0;
+  for (const LeafHeap& heap : leaves) {
     if (!heap.check()) return "a leaf heap is out of order";
+    entries += heap.size();
+  }
+  for (NodeId i = 0; i < nodes.size(); ++i) positions += leaf_positions[i] != 0;
+  if (entries != positions) return "a leaf is in two heaps";
   return {};
 }
 

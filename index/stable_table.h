@@ -13,7 +13,7 @@ namespace kv {
 /// A std::vector that doubles copies hundreds of megabytes at once, under the Store's lock. This table adds a chunk.
 /// Cost: one more load per access, from a list of chunks that stays in cache. No bounds check: this is the hot path;
 /// callers check ids where they come in (PrefixIndex).
-template <class T>
+template <class T, std::uint32_t kChunk = 2048>
 class StableTable {
  public:
   T& operator[](std::uint32_t i) { return chunks_[i / kChunk][i % kChunk]; }
@@ -36,7 +36,6 @@ class StableTable {
   }
 
  private:
-  static constexpr std::uint32_t kChunk = 2048;
   std::vector<std::unique_ptr<T[]>> chunks_;
   std::uint32_t size_ = 0;
 };

@@ -189,5 +189,14 @@ TEST_F(SetIndexTest, ABlockOfASetTakesAtMost240Bytes) {
   EXPECT_LE((index.used_bytes() - before) / 100'000, 240u);
 }
 
+/// Every slot length is a group. 1000 of them with a table of 20,000 positions each would take 80 MB.
+TEST_F(SetIndexTest, MemoryDoesNotGrowWithBlocksTimesGroups) {
+  for (std::uint32_t i = 0; i < 20'000; ++i) {
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = i % 1000}, tick());
+  }
+  EXPECT_LT(index.memory_bytes(), 32u << 20);
+  EXPECT_EQ(index.check(), "");
+}
+
 }  // namespace
 }  // namespace kv
