@@ -141,14 +141,18 @@ def wait(
     wanted = len(given) if count is None else min(count, len(given))
     until = None if timeout is None else time.monotonic() + timeout
     queue = _kvstore.ReadyQueue()
-    for future in given:
-        future._call.tell(queue, 1)
-    poller = select.poll()
-    poller.register(queue.fileno(), select.POLLIN)
-    while True:
-        ended = [future for future in given if future.done()]
-        left = None if until is None else until - time.monotonic()
-        if len(ended) >= wanted or (left is not None and left <= 0):
-            return ended
-        poller.poll(None if left is None else left * 1000)
-        queue.drain()
+    try:
+        for future in given:
+            future._call.tell(queue, 1)
+        poller = select.poll()
+        poller.register(queue.fileno(), select.POLLIN)
+        while True:
+            ended = [future for future in given if future.done()]
+            left = None if until is None else until - time.monotonic()
+            if len(ended) >= wanted or (left is not None and left <= 0):
+                return ended
+            poller.poll(None if left is None else left * 1000)
+            queue.drain()
+    finally:
+        for future in given:
+            future._call.stop_telling(queue)

@@ -629,9 +629,9 @@ void bind_client(nb::module_& module) {
       .def("result", &PyCall::result, nb::arg("seconds"))
       .def("wait_segments", &PyCall::wait_segments, nb::arg("count"), nb::arg("seconds"))
       .def_prop_ro("segments", [](const PyCall& call) { return call.state->segments(); })
-      .def("tell", [](const PyCall& call, const PyQueue& queue, std::uint64_t id) {
-        return call.state->tell(queue.queue, id);
-      });
+      .def("tell",
+           [](const PyCall& call, const PyQueue& queue, std::uint64_t id) { return call.state->tell(queue.queue, id); })
+      .def("stop_telling", [](const PyCall& call, const PyQueue& queue) { call.state->stop_telling(*queue.queue); });
 
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), nb::is_weak_referenceable())
       .def_prop_ro("nbytes", [](const Memory& memory) { return memory.bytes().size(); })

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <ctime>
@@ -94,30 +95,39 @@ std::vector<std::size_t> Call::segments() const {
 bool Call::tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id) {
   const std::lock_guard lock(mutex_);
   if (is_done()) return false;
-  queue_ = std::move(queue);
-  id_ = id;
+  const auto listener = std::ranges::find(listeners_, queue, &Listener::queue);
+  if (listener == listeners_.end()) {
+    listeners_.push_back({std::move(queue), id});
+  } else {
+    listener->id = id;
+  }
   return true;
 }
 
+void Call::stop_telling(const ReadyQueue& queue) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(listeners_, [&](const Listener& each) { return each.queue.get() == &queue; });
+}
+
 void Call::end(error_code error, Outcome outcome) {
-  std::shared_ptr<ReadyQueue> queue;
+  std::vector<Listener> listeners;
   {
     const std::lock_guard lock(mutex_);
     KV_ASSERT(!is_done());
     error_ = error;
     outcome_ = std::move(outcome);
     is_done_.store(true, std::memory_order_release);
-    queue = std::move(queue_);
+    listeners.swap(listeners_);
   }
   changed();
-  if (queue) queue->push(id_);
+  for (const Listener& each : listeners) each.queue->push(each.id);
 }
 
 void Call::land_segment(std::size_t block_count) {
   {
     const std::lock_guard lock(mutex_);
     segments_.push_back(block_count);
-    if (queue_) queue_->push(id_);
+    for (const Listener& each : listeners_) each.queue->push(each.id);
   }
   changed();
 }

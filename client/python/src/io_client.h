@@ -71,7 +71,10 @@ class Call {
   /// Blocks that have each segment landed so far.
   std::vector<std::size_t> segments() const;
   /// Has `queue` told of the end, under `id`; with segments, of each of these too. False if the call has ended already.
+  /// Several queues can wait for one call: each is told, under the id that it gave last.
   bool tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id);
+  /// Tells `queue` nothing more: who waited there has left.
+  void stop_telling(const ReadyQueue& queue);
 
   const error_code& error() const { return error_; }   ///< Requires is_done().
   const Outcome& outcome() const { return outcome_; }  ///< Requires is_done() without an error.
@@ -85,7 +88,12 @@ class Call {
   /// Until something has changed since `seen`, or for so long.
   void wait_for_change(std::uint32_t seen, std::chrono::nanoseconds time) const;
 
-  mutable std::mutex mutex_;  ///< Of segments_, queue_ and id_.
+  struct Listener {
+    std::shared_ptr<ReadyQueue> queue;
+    std::uint64_t id;
+  };
+
+  mutable std::mutex mutex_;  ///< Of segments_ and listeners_.
   std::atomic<std::uint32_t> changes_{
       0};  ///< A futex. A condition variable would wake a waiter into a lock that is held.
   mutable std::atomic<std::uint32_t> waiting_{0};
@@ -93,8 +101,7 @@ class Call {
   error_code error_;
   Outcome outcome_;
   std::vector<std::size_t> segments_;
-  std::shared_ptr<ReadyQueue> queue_;
-  std::uint64_t id_ = 0;
+  std::vector<Listener> listeners_;  ///< Each queue once.
 };
 using CallPtr = std::shared_ptr<Call>;
 

@@ -78,6 +78,32 @@ def test_one_future_for_several_tasks(space):
     asyncio.run(main())
 
 
+def test_one_future_for_a_task_and_for_threads(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=30) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+
+        async def main() -> None:
+            own_node.pause()
+            future = space.submit_match(hashes)
+
+            async def ask() -> int:
+                return (await future).block_count
+
+            task = asyncio.create_task(ask())
+            await asyncio.sleep(0.02)
+            loop = asyncio.get_running_loop()
+            # One thread looks and leaves; another stays. Neither may take the end away from the task.
+            assert await loop.run_in_executor(None, lambda: kvstore.wait([future], timeout=0)) == []
+            stays = loop.run_in_executor(None, lambda: kvstore.wait([future], timeout=10))
+            await asyncio.sleep(0.05)
+            own_node.resume()
+            assert await asyncio.wait_for(task, 10) == 0
+            assert await asyncio.wait_for(stays, 10) == [future]
+
+        asyncio.run(main())
+
+
 def test_errors_are_raised_where_they_are_awaited(tmp_path):
     async def main() -> None:
         with kvstore.Client(f"unix://{tmp_path}/none") as client:
