@@ -66,7 +66,12 @@ struct Orphans {
   std::list<Orphan> orphans;
 
   void sweep() {
-    std::erase_if(orphans, [](const Orphan& each) { return each.call->is_done(); });
+    std::list<Orphan> ended;  // destroyed last: to let go can run Python, and then another thread may come here
+    for (auto each = orphans.begin(); each != orphans.end();) {
+      const auto next = std::next(each);
+      if (each->call->is_done()) ended.splice(ended.end(), orphans, each);
+      each = next;
+    }
   }
 };
 
@@ -84,7 +89,8 @@ class PyCall {
   PyCall(const PyCall&) = delete;
   PyCall& operator=(const PyCall&) = delete;
   ~PyCall() {
-    if (state && !state->is_done() && !holds.empty()) orphans_->orphans.push_back({state, std::move(holds)});
+    if (has_started && state && !state->is_done() && !holds.empty())
+      orphans_->orphans.push_back({state, std::move(holds)});
   }
 
   bool wait(double seconds) {
@@ -99,7 +105,11 @@ class PyCall {
 
   nb::object result(double seconds) {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
-    holds.clear();  // the call has ended: what it borrowed is its owner's again
+    {
+      // The call has ended: what it borrowed is its owner's again. Taken out first, since to let go can run Python,
+      // and another thread may come here meanwhile.
+      const Holds ended = std::exchange(holds, {});
+    }
     if (state->error()) {
       if (io_->is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
       throw failure_of(state->error());
@@ -118,6 +128,7 @@ class PyCall {
 
   CallPtr state;
   Holds holds;
+  bool has_started = false;  ///< From here on `state` ends some day, and needs what it borrowed until then.
 
  private:
   static nb::object to_python(std::monostate) { return nb::none(); }
@@ -281,13 +292,14 @@ class PyClient {
 
   PyCall open(const NamespaceRecord& record, double deadline, bool waits) {
     PyCall call = begin();
-    io_->start<Space>(call.state, [record, state = call.state, time = waits ? deadline_of(deadline) : 0us](
-                                      Client& client) { return client.open(record, time, state->control()); });
+    start<Space>(call, [record, state = call.state, time = waits ? deadline_of(deadline) : 0us](Client& client) {
+      return client.open(record, time, state->control());
+    });
     return call;
   }
   PyCall wait_open(std::uint32_t space, double deadline) {
     PyCall call = begin();
-    io_->start<void>(call.state, [=, state = call.state, time = deadline_of(deadline)](Client& client) {
+    start<void>(call, [=, state = call.state, time = deadline_of(deadline)](Client& client) {
       return client.wait_open(Space{space}, time, state->control());
     });
     return call;
@@ -308,8 +320,7 @@ class PyClient {
     options.token_ids = state.token_ids;
     options.extras = state.extras;
     options.control = state.control();
-    io_->start<MatchResult>(call.state,
-                            [=, &state](Client& client) { return client.match(Space{space}, state.hashes, options); });
+    start<MatchResult>(call, [=, &state](Client& client) { return client.match(Space{space}, state.hashes, options); });
     return call;
   }
 
@@ -333,9 +344,8 @@ class PyClient {
                             },
                             &state};
     }
-    io_->start<GetResult>(call.state, [=, &state](Client& client) {
-      return client.get(Space{space}, state.hashes, state.blocks, options);
-    });
+    start<GetResult>(
+        call, [=, &state](Client& client) { return client.get(Space{space}, state.hashes, state.blocks, options); });
     return call;
   }
 
@@ -356,9 +366,8 @@ class PyClient {
     options.token_ids = state.token_ids;
     options.extras = state.extras;
     options.control = state.control();
-    io_->start<PutResult>(call.state, [=, &state](Client& client) {
-      return client.put(Space{space}, state.hashes, state.sources, options);
-    });
+    start<PutResult>(
+        call, [=, &state](Client& client) { return client.put(Space{space}, state.hashes, state.sources, options); });
     return call;
   }
 
@@ -370,8 +379,8 @@ class PyClient {
     options.deadline = deadline_of(deadline);
     options.lease = lease;
     options.prefetch = prefetch;
-    io_->start<SetMatchResult>(
-        call.state, [=, &state](Client& client) { return client.match_set(Space{set}, state.hashes, options); });
+    start<SetMatchResult>(call,
+                          [=, &state](Client& client) { return client.match_set(Space{set}, state.hashes, options); });
     return call;
   }
   PyCall get_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
@@ -384,9 +393,8 @@ class PyClient {
     options.deadline = deadline_of(deadline);
     options.lease = Lease{lease};
     options.memory_only = memory_only;
-    io_->start<SetGetResult>(call.state, [=, &state](Client& client) {
-      return client.get_set(Space{set}, state.hashes, state.blocks, options);
-    });
+    start<SetGetResult>(
+        call, [=, &state](Client& client) { return client.get_set(Space{set}, state.hashes, state.blocks, options); });
     return call;
   }
   PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline) {
@@ -399,9 +407,8 @@ class PyClient {
     }
     SetPutOptions options{};
     options.deadline = deadline_of(deadline);
-    io_->start<SetPutResult>(call.state, [=, &state](Client& client) {
-      return client.put_set(Space{set}, state.hashes, state.sources, options);
-    });
+    start<SetPutResult>(
+        call, [=, &state](Client& client) { return client.put_set(Space{set}, state.hashes, state.sources, options); });
     return call;
   }
 
@@ -411,7 +418,7 @@ class PyClient {
     PyCall call = begin(at_once);
     Call& state = *call.state;
     state.hashes = hashes_from(hashes, "hashes");
-    io_->start<std::size_t>(call.state, [=, &state, time = deadline_of(deadline)](Client& client) {
+    start<std::size_t>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       return (client.*verb)(Space{space}, state.hashes, time, state.control());
     });
     return call;
@@ -420,7 +427,7 @@ class PyClient {
     PyCall call = begin(at_once);
     Call& state = *call.state;
     state.hashes = hashes_from(hashes, "hashes");
-    io_->start<DropResult>(call.state, [=, &state, time = deadline_of(deadline)](Client& client) {
+    start<DropResult>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       return client.drop(Space{space}, state.hashes, time, state.control());
     });
     return call;
@@ -428,8 +435,8 @@ class PyClient {
 
   /// Never waits: the end of a lease is no answer that somebody needs.
   void release(std::uint64_t lease) {
-    const PyCall call = begin();
-    io_->run(call.state, [lease](Client& client) -> std::pair<error_code, Outcome> {
+    PyCall call = begin();
+    run(call, [lease](Client& client) -> std::pair<error_code, Outcome> {
       client.release(Lease{lease});
       return {};
     });
@@ -437,44 +444,45 @@ class PyClient {
 
   PyCall stats(double deadline) {
     PyCall call = begin();
-    io_->start<std::vector<NodeStats>>(call.state, [state = call.state, time = deadline_of(deadline)](Client& client) {
+    start<std::vector<NodeStats>>(call, [state = call.state, time = deadline_of(deadline)](Client& client) {
       return client.stats(time, state->control());
     });
     return call;
   }
   PyCall ping(double deadline) {
     PyCall call = begin();
-    io_->start<std::vector<std::chrono::nanoseconds>>(
-        call.state, [state = call.state, time = deadline_of(deadline)](Client& client) {
-          return client.ping(time, state->control());
-        });
+    start<std::vector<std::chrono::nanoseconds>>(call,
+                                                 [state = call.state, time = deadline_of(deadline)](Client& client) {
+                                                   return client.ping(time, state->control());
+                                                 });
     return call;
   }
   PyCall nodes() {
     PyCall call = begin();
-    io_->run(call.state, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.nodes()}; });
+    run(call, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.nodes()}; });
     return call;
   }
 
   /// The caller's to own.
   Memory* allocate(std::size_t bytes) {
     PyCall reserve = begin();
-    io_->run(reserve.state, [bytes](Client& client) -> std::pair<error_code, Outcome> {
+    run(reserve, [bytes](Client& client) -> std::pair<error_code, Outcome> {
       const auto reserved = client.reserve_memory(bytes);
       return {reserved ? error_code() : reserved.error(), std::monostate()};
     });
     reserve.result(-1);
     PyCall adopt = begin();
+    std::shared_ptr<Result<std::unique_ptr<SharedMemory>>> memory;
     {
       const nb::gil_scoped_release without_gil;
       // On this thread: touching takes 0.3 s a GiB, which would hold up all deadlines of the I/O thread.
-      auto memory = std::make_shared<Result<std::unique_ptr<SharedMemory>>>(SharedMemory::create(bytes));
-      io_->run(adopt.state, [bytes, memory](Client& client) -> std::pair<error_code, Outcome> {
-        const auto adopted = client.adopt_memory(bytes, std::move(*memory));
-        if (!adopted) return {adopted.error(), std::monostate()};
-        return {{}, *adopted};
-      });
+      memory = std::make_shared<Result<std::unique_ptr<SharedMemory>>>(SharedMemory::create(bytes));
     }
+    run(adopt, [bytes, memory](Client& client) -> std::pair<error_code, Outcome> {
+      const auto adopted = client.adopt_memory(bytes, std::move(*memory));
+      if (!adopted) return {adopted.error(), std::monostate()};
+      return {{}, *adopted};
+    });
     adopt.result(-1);
     if (is_closed_) throw bad_request("the client is closed");  // meanwhile, and the memory went with it
     auto lent = std::make_shared<LentMemory>(io_, std::get<std::span<std::byte>>(adopt.state->outcome()));
@@ -486,20 +494,36 @@ class PyClient {
   PyCall lend(const Memory& memory, double deadline) {
     PyCall call = begin();
     if (memory.io() != io_) throw bad_request("memory: another client's");
-    io_->start<std::size_t>(call.state, [state = call.state, bytes = memory.bytes(), time = deadline_of(deadline)](
-                                            Client& client) { return client.lend(bytes, time, state->control()); });
+    start<std::size_t>(call, [state = call.state, bytes = memory.bytes(), time = deadline_of(deadline)](
+                                 Client& client) { return client.lend(bytes, time, state->control()); });
     return call;
   }
   bool is_quarantined(const Memory& memory) {
     PyCall call = begin();
-    io_->run(call.state, [bytes = memory.bytes()](Client& client) -> std::pair<error_code, Outcome> {
+    run(call, [bytes = memory.bytes()](Client& client) -> std::pair<error_code, Outcome> {
       return {{}, client.is_quarantined(bytes)};
     });
-    call.wait(-1);
-    return std::get<bool>(call.state->outcome());
+    return nb::cast<bool>(call.result(-1));
   }
 
  private:
+  /// IoClient::start and run, with the GIL held since the client was seen to be open: while the arguments were looked
+  /// at, Python may have run, and have closed it.
+  template <class T, class Make>
+  void start(PyCall& call, Make make) {
+    note_start(call);
+    io_->start<T>(call.state, std::move(make));
+  }
+  template <class Function>
+  void run(PyCall& call, Function function) {
+    note_start(call);
+    io_->run(call.state, std::move(function));
+  }
+  void note_start(PyCall& call) const {
+    if (is_closed_) throw bad_request("the client is closed");
+    call.has_started = true;
+  }
+
   std::shared_ptr<IoClient> io_;
   std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
   std::vector<std::weak_ptr<LentMemory>> memory_;

@@ -251,3 +251,31 @@ def test_a_dropped_future_keeps_its_buffer_until_the_end(own_node):
             except BufferError:
                 time.sleep(0.01)
         assert len(into) == 4 * 4096 + 4
+
+
+def test_a_refused_call_keeps_no_buffer(space):
+    hashes = space.hash_chain(tokens(64))
+    blocks = bytearray(4 * 4096)
+    with pytest.raises((TypeError, kvstore.BadRequest)):
+        space.submit_put(hashes, blocks, token_ids=object())
+    blocks.extend(b"more")
+    assert len(blocks) == 4 * 4096 + 4
+
+
+def test_close_while_another_call_looks_at_its_arguments(own_node):
+    client = kvstore.Client(own_node.endpoint, deadline=30)
+    space = client.open(namespace())
+    hashes = space.hash_chain(tokens(64))
+
+    class Closes:
+        """Blocks whose buffer is asked for when the call has begun."""
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            client.close()
+            return (1, 0)
+
+        def __dlpack__(self, **_: object) -> object:
+            return pattern(4).__dlpack__()
+
+    with pytest.raises(kvstore.BadRequest, match="closed"):
+        space.submit_put(hashes, Closes())
