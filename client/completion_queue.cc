@@ -40,7 +40,10 @@ CompletionQueueOptions checked(CompletionQueueOptions options) {
 template <class Byte>
 std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
   std::size_t bytes = 0;
-  for (const std::span<Byte> block : blocks) bytes += block.size();
+  for (const std::span<Byte> block : blocks) {
+    if (block.size() > PTRDIFF_MAX - bytes) return PTRDIFF_MAX;  // over every bytes_max, with what is copied
+    bytes += block.size();
+  }
   return bytes;
 }
 
@@ -63,6 +66,13 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   /// Makes the queue known to the I/O thread.
   void attach() {
     if (!thread_->attach(shared_from_this())) client_disabled();  // or the parent's: that is found out first
+  }
+
+  /// A list that no call can have: to add up what the lists of one call take would wrap.
+  template <class... T>
+  bool is_too_long(std::span<T>... lists) const {
+    const std::size_t bytes_max = std::min<std::size_t>(options.bytes_max, PTRDIFF_MAX / 16);
+    return ((lists.size() > bytes_max / sizeof(T)) || ...);
   }
 
   bool is_forked() const { return generation_ != fork_generation(); }
@@ -462,6 +472,7 @@ Result<CallId> CompletionQueue::submit_wait_open(Space space, std::chrono::micro
 
 Result<CallId> CompletionQueue::submit_match(Space space, std::span<const BlockHash> hashes, MatchOptions options,
                                              std::uint64_t tag) {
+  if (impl_->is_too_long(hashes, options.token_ids, options.extras)) return error_code(Errc::kTooLarge);
   const std::size_t copied = ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(options.token_ids) +
                              ArgumentStore::bytes_of(options.extras);
   return impl_->submit(Verb::kMatch, options.deadline, 0, copied, tag, [&](CallSlot& slot) {
@@ -490,6 +501,7 @@ Result<CallId> CompletionQueue::submit_get(Space space, std::span<const BlockHas
                                            std::span<const std::span<std::byte>> blocks, GetOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  if (impl_->is_too_long(hashes, blocks, options.segment_ends)) return error_code(Errc::kTooLarge);
   const std::size_t copied =
       ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) + ArgumentStore::bytes_of(options.segment_ends);
   return impl_->submit(Verb::kGet, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
@@ -506,6 +518,7 @@ Result<CallId> CompletionQueue::submit_load(Space space, std::span<const BlockHa
                                             std::span<const std::span<std::byte>> blocks, LoadOptions options,
                                             std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  if (impl_->is_too_long(hashes, blocks, options.segment_ends)) return error_code(Errc::kTooLarge);
   const std::size_t copied =
       ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) + ArgumentStore::bytes_of(options.segment_ends);
   return impl_->submit(Verb::kLoad, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
@@ -528,6 +541,7 @@ Result<CallId> CompletionQueue::submit_put(Space space, std::span<const BlockHas
                                            std::span<const std::span<const std::byte>> blocks, PutOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  if (impl_->is_too_long(hashes, blocks, options.token_ids, options.extras)) return error_code(Errc::kTooLarge);
   const std::size_t copied = ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) +
                              ArgumentStore::bytes_of(options.token_ids) + ArgumentStore::bytes_of(options.extras);
   return impl_->submit(Verb::kPut, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
@@ -545,6 +559,7 @@ namespace {
 template <class Impl>
 Result<CallId> submit_chain(Impl& impl, Verb verb, Space space, std::span<const BlockHash> hashes,
                             std::chrono::microseconds deadline, std::uint64_t tag) {
+  if (impl.is_too_long(hashes)) return error_code(Errc::kTooLarge);
   return impl.submit(verb, deadline, 0, ArgumentStore::bytes_of(hashes), tag, [&](CallSlot& slot) {
     slot.space = space;
     slot.hashes = slot.arguments.copy(hashes);

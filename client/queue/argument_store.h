@@ -15,7 +15,7 @@ namespace kv {
 /// One piece of memory for all lists of one call. A short call after another one allocates nothing.
 class ArgumentStore {
  public:
-  /// What copy() of a list takes.
+  /// What copy() of a list takes. The caller has bounded the list: this does not look for a sum that wraps.
   template <class T>
   static std::size_t bytes_of(std::span<T> list) {
     return (list.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;

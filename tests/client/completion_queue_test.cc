@@ -237,6 +237,19 @@ TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
   EXPECT_EQ(next(bytes).get.block_count, kBlocks);
   CompletionQueue tiny(*client, {.bytes_max = kBlockBytes});
   EXPECT_EQ(tiny.submit_get(space, chain, one.to, {.deadline = 5s}).error(), Errc::kTooLarge);
+  // Counts whose bytes wrap around to a few: nothing of the lists may be looked at.
+  CompletionQueue wide(*client, {.bytes_max = PTRDIFF_MAX});
+  constexpr std::size_t kWraps = (std::size_t{1} << 59) + 1;
+  const std::span<const BlockHash> many(chain.data(), kWraps);
+  const std::span<const std::span<std::byte>> many_to(one.to.data(), kWraps);
+  const std::span<const std::span<const std::byte>> many_from(one.from.data(), kWraps);
+  for (CompletionQueue* const queue : {&tiny, &wide}) {
+    EXPECT_EQ(queue->submit_match(space, many, {.deadline = 5s}).error(), Errc::kTooLarge);
+    EXPECT_EQ(queue->submit_touch(space, many, 5s).error(), Errc::kTooLarge);
+    EXPECT_EQ(queue->submit_get(space, many, many_to, {.deadline = 5s}).error(), Errc::kTooLarge);
+    EXPECT_EQ(queue->submit_put(space, many, many_from, {.deadline = 5s}).error(), Errc::kTooLarge);
+    EXPECT_EQ(queue->bytes_in_flight(), 0u);
+  }
   EXPECT_THROW(CompletionQueue(*client, {.calls_max = 0}), std::invalid_argument);
   EXPECT_THROW(CompletionQueue(*client, {.bytes_max = 0}), std::invalid_argument);
 }
