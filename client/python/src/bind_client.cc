@@ -377,6 +377,7 @@ class PyClient {
     state.hashes = hashes_from(hashes, "hashes");
     SetMatchOptions options{};
     options.deadline = deadline_of(deadline);
+    options.control = state.control();
     options.lease = lease;
     options.prefetch = prefetch;
     start<SetMatchResult>(call,
@@ -391,6 +392,7 @@ class PyClient {
     state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds);
     SetGetOptions options{};
     options.deadline = deadline_of(deadline);
+    options.control = state.control();
     options.lease = Lease{lease};
     options.memory_only = memory_only;
     start<SetGetResult>(
@@ -407,6 +409,7 @@ class PyClient {
     }
     SetPutOptions options{};
     options.deadline = deadline_of(deadline);
+    options.control = state.control();
     start<SetPutResult>(
         call, [=, &state](Client& client) { return client.put_set(Space{set}, state.hashes, state.sources, options); });
     return call;

@@ -50,7 +50,10 @@ class LmcacheConnector {
       while (!call->wait(std::chrono::seconds(1))) {
       }
     }
-    if (call->error()) throw failure_of(call->error());
+    if (call->error()) {
+      io_->close();
+      throw failure_of(call->error());
+    }
     set_ = std::get<Space>(call->outcome());
   }
   LmcacheConnector(const LmcacheConnector&) = delete;
@@ -65,6 +68,7 @@ class LmcacheConnector {
     state.blocks = sized_blocks_from(views, nb::none(), keys.size(), /*is_written=*/true, pending.holds);
     SetGetOptions options{};
     options.deadline = deadline_;
+    options.control = state.control();
     return launch<SetGetResult>(std::move(pending), [set = set_, &state, options](Client& client) {
       return client.get_set(set, state.hashes, state.blocks, options);
     });
@@ -78,6 +82,7 @@ class LmcacheConnector {
     }
     SetPutOptions options{};
     options.deadline = deadline_;
+    options.control = state.control();
     return launch<SetPutResult>(std::move(pending), [set = set_, &state, options](Client& client) {
       return client.put_set(set, state.hashes, state.sources, options);
     });
@@ -87,6 +92,7 @@ class LmcacheConnector {
     Call& state = *pending.call;
     SetMatchOptions options{};
     options.deadline = deadline_;
+    options.control = state.control();
     return launch<SetMatchResult>(std::move(pending), [set = set_, &state, options](Client& client) {
       return client.match_set(set, state.hashes, options);
     });
@@ -95,7 +101,7 @@ class LmcacheConnector {
     Pending pending = prepare(Operation::kDelete, keys);
     Call& state = *pending.call;
     return launch<DropResult>(std::move(pending), [set = set_, &state, deadline = deadline_](Client& client) {
-      return client.drop(set, state.hashes, deadline);
+      return client.drop(set, state.hashes, deadline, state.control());
     });
   }
 
@@ -143,7 +149,8 @@ class LmcacheConnector {
   std::uint64_t launch(Pending pending, Make make) {
     const std::uint64_t id = ++last_;
     const CallPtr call = pending.call;
-    KV_ASSERT(call->tell(queue_, id));  // before it begins, so that no end is missed
+    if (is_closed_) throw bad_request("the connector is closed");  // by Python that ran while the views were looked at
+    KV_ASSERT(call->tell(queue_, id));                             // before it begins, so that no end is missed
     pending_.emplace(id, std::move(pending));
     io_->start<T>(call, std::move(make));
     return id;

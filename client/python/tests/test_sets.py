@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -128,6 +129,38 @@ def test_the_native_plugin_does_what_lmcache_asks(node):
     connector.close()
     with pytest.raises(kvstore.BadRequest, match="closed"):
         connector.submit_batch_exists(keys)
+
+
+def test_cancel_and_close_end_calls_of_sets_soon(own_node):
+    began = time.monotonic()
+    client = kvstore.Client(own_node.endpoint, deadline=30)
+    store = client.open_set(kvstore.Namespace(model="away", kind="set", block_bytes_max=65536))
+    connector = Connector(endpoint=own_node.endpoint, deadline=30)
+    keys = ["a", "b"]
+    connector.submit_batch_exists(keys)
+    drained(connector, 1)
+    own_node.pause()
+    hashes = names(2)
+    calls = [
+        store.submit_match(hashes),
+        store.submit_get(hashes, np.zeros((2, 4096), np.uint8)),
+        store.submit_put(hashes, pattern(2)),
+    ]
+    for call in calls:
+        assert not call.wait(0.02)
+        call.cancel()
+    for call in calls:
+        assert isinstance(call.result(5).why, kvstore.Cancelled)
+    last = store.submit_match(hashes)
+    client.close()
+    assert isinstance(last.result(0).why, kvstore.Cancelled)
+    views = [memoryview(bytearray(4096)) for _ in keys]
+    connector.submit_batch_get(keys, views)
+    connector.submit_batch_set(keys, views)
+    connector.submit_batch_exists(keys)
+    connector.submit_batch_delete(keys)
+    connector.close()
+    assert time.monotonic() - began < 10
 
 
 def test_the_native_plugin_starts_without_a_node(tmp_path):
