@@ -54,7 +54,7 @@ void ClientThread::close() {
   std::vector<std::shared_ptr<Guest>> guests;
   {
     const std::lock_guard lock(mutex_);
-    guests.swap(guests_);
+    guests = guests_;  // they stay listed until they detach: if the thread fails before that, run() tells them
   }
   closing_count_ = guests.size() + 1;
   for (const auto& guest : guests) guest->client_closes([this] { guest_closed(); });
@@ -101,7 +101,8 @@ void ClientThread::run_until_stopped() {
       io_->run_one();
       continue;
     }
-    const bool has_run = spins ? io_->poll() > 0 : io_->poll_one() > 0;
+    // One handler, though more may be ready: during a long transfer there is always one more, and guests would wait.
+    const bool has_run = io_->poll_one() > 0;
     if (serve_guests() || has_run) {
       if (spins) idle_since = std::chrono::steady_clock::now();
     } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {

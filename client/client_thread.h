@@ -65,7 +65,7 @@ class ClientThread {
     /// Waker::wake().
     virtual bool has_work() const = 0;
     virtual void work() = 0;
-    /// The client is about to go: ends what is in progress, then calls `done` once. Detached from here on.
+    /// The client is about to go: ends what is in progress, detaches itself, then calls `done` once.
     virtual void client_closes(std::function<void()> done) = 0;
     /// 2: nothing in progress will ever end by itself.
     virtual void client_disabled() = 0;

@@ -173,8 +173,8 @@ void IoClient::client_closes(std::function<void()> done) {
     const std::lock_guard lock(mutex_);
     calls.assign(calls_.begin(), calls_.end());
   }
-  if (calls.empty()) return done();
   closed_ = std::move(done);
+  if (calls.empty()) return be_closed();
   for (const CallPtr& call : calls) call->cancellation.cancel();
 }
 
@@ -210,7 +210,12 @@ void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
     --call_count_;
   }
   call->end(error, std::move(outcome));
-  if (closed_ && call_count() == 0) std::exchange(closed_, nullptr)();
+  if (closed_ && call_count() == 0) be_closed();
+}
+
+void IoClient::be_closed() {
+  thread_->detach(*this);
+  std::exchange(closed_, nullptr)();
 }
 
 }  // namespace kv::python

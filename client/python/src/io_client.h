@@ -149,6 +149,7 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   template <class Work>
   void hand_over(const CallPtr& call, Work work);
   void leave(const CallPtr& call, error_code error, Outcome outcome);
+  void be_closed();  ///< The client may go: no call is left.
 
   const std::uint32_t generation_ = fork_generation();
   std::mutex mutex_;  ///< Held while the thread is posted to, so that it is there.
