@@ -346,8 +346,12 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
 
   std::size_t good = 0, at = 0;
   while (!move->outcome.error && good < count && !self->is_over_) {
+    const auto rest = self->staged(first + good, count - good);
     std::size_t part = 1;
-    while (good + part < count && self->bytes_of(first + good, part + 1) <= kTurnBytes) ++part;
+    for (std::size_t sum = rest[0].bytes.size(); part < rest.size(); ++part) {
+      sum += rest[part].bytes.size();
+      if (sum > kTurnBytes) break;
+    }
     const auto sums = std::span(claimed).subspan(at, self->sum_count(first + good, part));
     const std::size_t sound = co_await self->verify(first + good, part, sums);
     good += sound;
