@@ -99,6 +99,10 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
       waiting_[above].push_back(next.record);
       continue;
     }
+    if (is_outdated(next.tree, next.record)) {
+      erased_.push_back(next.record.key);
+      continue;
+    }
     const BlockId block = place(next.tree, parent, next.record);
     const DiskRecord& record = next.record;
     // A block that was written again since the start is as new as can be. Else a move keeps the age of the first write.
@@ -142,6 +146,14 @@ const SpillLoader::Known* SpillLoader::find_known(const Name& name) const {
 BlockId SpillLoader::find(const Name& name) const {
   const Known* const known = find_known(name);
   return known == nullptr ? kNoBlock : known->block;
+}
+
+/// Whether the record is of a set's block that was put meanwhile with another length. The one that readers see already
+/// counts; the two cannot be copies of one another.
+bool SpillLoader::is_outdated(TreeId tree, const DiskRecord& record) const {
+  if (!pool_.index().is_set(tree)) return false;
+  const BlockId memory = pool_.index().find_child(tree, kNoBlock, record.hash);
+  return memory != kNoBlock && pool_.length(memory) != record.block_bytes;
 }
 
 BlockId SpillLoader::place(TreeId tree, BlockId parent, const DiskRecord& record) {

@@ -99,6 +99,7 @@ class SpillLoader {
   BlockId find(const Name& name) const;
   bool was_dropped(const DiskRecord& record, const Known* parent) const;
   bool is_dropped(const Name& name) const { return dropped_trees_.contains(name.tree) || dropped_.contains(name); }
+  bool is_outdated(TreeId tree, const DiskRecord& record) const;
   BlockId place(TreeId tree, BlockId parent, const DiskRecord& record);
 
   DiskTier& tier_;

@@ -321,6 +321,27 @@ TEST_F(SetTest, ErasedBlocksOnDiskStayErasedAfterARestart) {
   EXPECT_EQ(held(open_set(4096), hashes), "d..d");
 }
 
+/// The node serves before its disk is loaded, and knows nothing of the names there.
+TEST_F(SetTest, AnOldRecordOfAnotherLengthIsNoCopyOfWhatWasPutMeanwhile) {
+  config.disk.capacity_bytes = 1 << 20;
+  create(64 << 10, 4096);
+  const auto hashes = chain(1, 2);
+  put_all(open_set(4096), hashes, 3000);
+  spill(/*everything=*/true);
+  disk.crash(disk.block_count());
+  create(64 << 10, 4096);
+  put_all(open_set(4096), std::span(hashes).first(1), 200);
+  restart();
+  const std::vector<std::uint32_t> lengths = {200, 3000};
+  EXPECT_EQ(match_set(open_set(4096), hashes).lengths, lengths);
+  spill(/*everything=*/true);
+  disk.crash(disk.block_count());
+  create(64 << 10, 4096);
+  restart();
+  EXPECT_EQ(held(open_set(4096), hashes), "dd");
+  EXPECT_EQ(match_set(open_set(4096), hashes).lengths, lengths);
+}
+
 /// A record that no set can have made is damage, and its block is not found.
 TEST_F(SetTest, ARecordWithAnImpossibleLengthIsNotLoaded) {
   config.disk.capacity_bytes = 1 << 20;
