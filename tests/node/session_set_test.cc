@@ -364,6 +364,15 @@ TEST_F(SessionSetDiskTest, BlocksThatTheDiskDoesNotGiveAreNamedAndTheOthersCome)
   spill->set_faults({});
 }
 
+TEST_F(SessionSetDiskTest, WhatADiskCannotGiveBackCanBePutAgain) {
+  const std::span<const BlockHash> first = std::span(hashes).first(1);
+  EXPECT_EQ(put_blocks(*client, first, {length(0)}), std::vector<int>{2});
+  EXPECT_TRUE(get_blocks(*client, first, {196'608}).blocks.contains(0));
+  spill->die();
+  EXPECT_EQ(put_blocks(*client, first, {length(0)}), std::vector<int>{1});
+  EXPECT_EQ(get_blocks(*client, first, {196'608}).blocks.at(0), bytes_of(hashes[0], length(0)));
+}
+
 TEST_F(SessionSetDiskTest, AtTheDeadlineTheRestIsUnread) {
   spill->set_faults({.delay_max = 10s});
   const GotSet got = get_blocks(*client, hashes, rooms(), /*deadline_us=*/1000);

@@ -85,8 +85,11 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   options.extras = order.extras;
   options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
-  const Store::SetOfferOptions of_set{
-      .session = session_->id, .lengths = order.lengths, .may_lose = options.may_lose, .promote = false};
+  // What the disk cannot give back is no reason to turn away a new copy of it.
+  const Store::SetOfferOptions of_set{.session = session_->id,
+                                      .lengths = order.lengths,
+                                      .may_lose = options.may_lose,
+                                      .promote = node.spill == nullptr || !node.spill->can_read()};
   // At most half of the time there is: room that can be made is better than a refusal.
   if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits.spill_wait, wait / 2);
   bool is_short = false;
