@@ -87,8 +87,9 @@ Result<LeaseId> Store::Impl::grant_set(SessionId session, std::span<const BlockI
 
 Result<Store::PinnedSet> Store::pin_set(SpaceId set, std::span<const BlockHash> hashes, const SetGetOptions& options,
                                         TimePoint now) {
-  const auto found = impl_->find_set(set, hashes);
+  const auto found = impl_->set_space(set, hashes.size());
   if (!found) return found.error();
+  const Space& space = **found;
   BlockPool& pool = impl_->pool;
   const Tick tick = pool.tick(now);
   PinnedSet result{.pinned = {.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet}};
@@ -101,17 +102,22 @@ Result<Store::PinnedSet> Store::pin_set(SpaceId set, std::span<const BlockHash> 
     result.too_long.push_back({i, static_cast<std::uint32_t>(length)});
     return false;
   };
+  // Looked up one by one: a window of a long list ends early, and the next one looks again at what is left.
+  const bool has_disk = options.disk && impl_->tier && !impl_->tier->index().is_empty(space.tree);
+  const auto on_disk = [&](const BlockHash& hash) {
+    return has_disk ? impl_->tier->index().find_child(space.tree, kNoBlock, hash) : kNoBlock;
+  };
   for (; i < hashes.size() && bytes < options.bytes_max; ++i) {
-    if (const BlockId block = found->memory[i]; block != kNoBlock) {
+    if (const BlockId block = pool.index().find_child(space.tree, kNoBlock, hashes[i]); block != kNoBlock) {
       pool.use(block, tick);
       if (!has_room(pool.length(block))) continue;
       pool.pin(block);  // from here to unpin() its slot is not reused; the spans stay good without the lock
       result.pinned.blocks.push_back({block, i, pool.bytes(block), pool.checksums(block)});
       bytes += result.pinned.blocks.back().bytes.size();
-    } else if (const BlockId disk = found->disk[i]; disk != kNoBlock && options.disk) {
+    } else if (const BlockId disk = on_disk(hashes[i]); disk != kNoBlock) {
       impl_->tier->touch(disk, tick);
       if (!has_room(impl_->tier->block_bytes(disk))) continue;
-      result.pinned.spilled.push_back(impl_->pin_on_disk(*found->space, disk, hashes[i], i));
+      result.pinned.spilled.push_back(impl_->pin_on_disk(space, disk, hashes[i], i));
       bytes += result.pinned.spilled.back().block_bytes;
     } else {
       ++miss_count;
