@@ -116,9 +116,11 @@ std::size_t SetPutCall::send_batch() {
   sums_.clear();
   payload_.clear();
   std::size_t bytes = 0, count = 0;
-  for (; sent_ + count < wanted_.size() && count < kBatchBlocksMax && (count == 0 || bytes < kBatchBytes); ++count) {
+  for (; sent_ + count < wanted_.size() && count < kBatchBlocksMax; ++count) {
     const std::uint32_t i = wanted_[sent_ + count];
     const std::span<const std::byte> one = block(i);
+    // A block alone may be as long as a payload at most, so nothing is sent together with one that fills the batch.
+    if (count > 0 && bytes + one.size() > kBatchBytes) break;
     sums_.resize(sums_.size() + stripe_count(one.size()));
     block_checksums(set_checksum_seed(plan->space_id, part->hashes[i], one.size()), one,
                     std::span(sums_).last(stripe_count(one.size())));
