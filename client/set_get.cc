@@ -91,11 +91,12 @@ error_code SetGetCall::send(CallSession& session) {
     offsets = builder.CreateUninitializedVector(asked_, &list);
     for (std::size_t i = 0; i < asked_; ++i) list[i] = offset_in(*region, destination(i));
   }
+  const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;  // another session's has its own ids
   std::uint32_t* list = nullptr;
   const auto rooms = builder.CreateUninitializedVector(asked_, &list);
   for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
   builder.Finish(wire::CreateSetGetRequest(
-      builder, space_handle(), hashes, lease, handle, offsets, rooms, plan->memory_only ? kTierMemory : kTierDisk,
+      builder, space_handle(), hashes, own_lease, handle, offsets, rooms, plan->memory_only ? kTierMemory : kTierDisk,
       time_left_us(plan->until, session.shared().clock), region ? session.lanes_for(*region) : 0, space_check()));
   session.send_frame(type, request_id(), builder);
   return {};
