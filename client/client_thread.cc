@@ -50,6 +50,12 @@ ClientThread::~ClientThread() {
   }
 }
 
+void ClientThread::abandon() {
+  KV_ASSERT(!is_forked() && !is_current());
+  io_->stop();
+  thread_.join();
+}
+
 void ClientThread::close() {
   std::vector<std::shared_ptr<Guest>> guests;
   {

@@ -78,6 +78,10 @@ class ClientThread {
   ClientThread(ClientConfig config, std::chrono::microseconds busy_poll, Network& network);
   ~ClientThread();
 
+  /// For the end of the process: ends the thread after the handler that it is in. Nothing is told to anybody, and the
+  /// object must be left where it is, undestroyed. Not on the I/O thread.
+  void abandon();
+
   bool is_forked() const { return generation_ != fork_generation(); }
   bool is_disabled() const;
   /// Why enter() refuses.

@@ -75,12 +75,6 @@ struct Orphans {
   }
 };
 
-/// All that is alive, for the end of the process.
-std::vector<std::weak_ptr<IoClient>>& living() {
-  static auto* const clients = new std::vector<std::weak_ptr<IoClient>>;
-  return *clients;
-}
-
 class PyCall {
  public:
   PyCall(std::shared_ptr<IoClient> io, std::shared_ptr<Orphans> orphans)
@@ -252,9 +246,6 @@ class PyClient {
     } catch (const std::invalid_argument& error) {
       throw bad_request(error.what());
     }
-    auto& all = living();
-    std::erase_if(all, [](const auto& each) { return each.expired(); });
-    all.push_back(io_);
   }
   PyClient(const PyClient&) = delete;
   PyClient& operator=(const PyClient&) = delete;
@@ -741,10 +732,9 @@ void bind_client(nb::module_& module) {
 
   // For atexit: nothing of C++ may run on while the process takes itself apart.
   module.def("abandon_all", [] {
+    const auto clients = IoClient::all();
     const nb::gil_scoped_release without_gil;
-    for (const auto& each : living()) {
-      if (const auto io = each.lock()) io->abandon();
-    }
+    for (const auto& each : clients) each->abandon();
   });
 }
 

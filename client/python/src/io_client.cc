@@ -134,13 +134,39 @@ void Call::land_segment(std::size_t block_count) {
 
 // -- IoClient
 
+namespace {
+
+/// All that were made, for the end of the process. Never destroyed: threads may outlive static objects.
+struct Living {
+  std::mutex mutex;  ///< Taken with Python's GIL held, as is os.fork(): a child never finds it locked.
+  std::vector<std::weak_ptr<IoClient>> clients;
+};
+Living& living() {
+  static auto* const made = new Living;
+  return *made;
+}
+
+}  // namespace
+
 std::shared_ptr<IoClient> IoClient::make(ClientConfig config, std::chrono::microseconds busy_poll) {
   auto thread = std::make_shared<ClientThread>(std::move(config), busy_poll, socket_network());
   std::shared_ptr<IoClient> made(new IoClient);
   made->thread_ = thread.get();
   made->owned_ = std::move(thread);
-  made->is_disabled_ = !made->thread_->attach(made);
+  if (!made->thread_->attach(made)) made->is_disabled_ = true;  // else the thread may have said so already
+  const std::lock_guard lock(living().mutex);
+  std::erase_if(living().clients, [](const auto& each) { return each.expired(); });
+  living().clients.emplace_back(made);
   return made;
+}
+
+std::vector<std::shared_ptr<IoClient>> IoClient::all() {
+  std::vector<std::shared_ptr<IoClient>> found;
+  const std::lock_guard lock(living().mutex);
+  for (const auto& each : living().clients) {
+    if (auto client = each.lock()) found.push_back(std::move(client));
+  }
+  return found;
 }
 
 IoClient::~IoClient() { KV_ASSERT(is_over_ || is_forked()); }
@@ -163,7 +189,7 @@ void IoClient::abandon() {
     const std::lock_guard lock(mutex_);
     if (is_over_.exchange(true)) return;
   }
-  thread_->io().stop();
+  thread_->abandon();
   leave_to_parent(std::move(owned_));
 }
 

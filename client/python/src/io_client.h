@@ -114,6 +114,8 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
  public:
   /// Throws as Client's constructor.
   static std::shared_ptr<IoClient> make(ClientConfig config, std::chrono::microseconds busy_poll);
+  /// All that are alive. Requires the GIL, as does make().
+  static std::vector<std::shared_ptr<IoClient>> all();
   ~IoClient();
   IoClient(const IoClient&) = delete;
   IoClient& operator=(const IoClient&) = delete;
@@ -135,7 +137,8 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   /// Takes no more calls, cancels those in flight, and ends the client with its thread. Memory that it allocated and
   /// that was not released goes. Not on the I/O thread.
   void close();
-  /// For the end of the process: stops the thread where it stands and leaves all else as it is.
+  /// For the end of the process: ends the thread after the handler that it is in, and leaves all else as it is. The
+  /// thread needs no GIL, so whoever waits here may hold it or not.
   void abandon();
 
  private:

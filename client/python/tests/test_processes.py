@@ -179,6 +179,27 @@ def test_the_interpreter_ends_without_close(node):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_interpreter_ends_with_batches_of_lmcache_in_flight(own_node):
+    code = """
+        import os, select, signal, sys, time
+        from kvstore.lmcache import Connector
+        connector = Connector(endpoint=sys.argv[1], deadline=30)
+        connector.submit_batch_exists(["a"])
+        select.select([connector.event_fd()], [], [])
+        connector.drain_completions()
+        os.kill(int(sys.argv[2]), signal.SIGSTOP)
+        views = [memoryview(bytearray(65536)) for _ in range(8)]
+        connector.submit_batch_get([str(i) for i in range(8)], views)
+        connector.submit_batch_set([str(i) for i in range(8)], views)
+        print("ends", flush=True)
+    """
+    began = time.monotonic()
+    done = run(code, own_node.endpoint, str(own_node.process.pid))
+    own_node.resume()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+    assert time.monotonic() - began < 15
+
+
 def test_sub_interpreters_are_refused_by_name(node):
     code = """
         import sys
