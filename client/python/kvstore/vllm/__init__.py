@@ -1,0 +1,153 @@
+"""vLLM's KV cache in the store: what any engine has computed, the others load (docs/engines.md).
+
+vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_connector_module_path": "kvstore.vllm",
+    "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+    "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
+
+In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), worker.py
+(bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import vllm as _vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.logger import init_logger
+
+from .messages import Report, Step
+from .model import TRIED_VERSIONS, Model
+
+if TYPE_CHECKING:
+    from .scheduler import SchedulerSide
+    from .worker import WorkerSide
+
+__all__ = ["KVStoreConnector"]
+
+logger = init_logger(__name__)
+
+
+class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """What vLLM calls. There is one in the scheduler's process and one in each worker's."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        if _vllm.__version__ not in TRIED_VERSIONS:
+            logger.warning("kvstore: vLLM %s was not tried, only %s", _vllm.__version__, ", ".join(TRIED_VERSIONS))
+        self._model = Model(vllm_config, kv_cache_config)
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        self._invalid_pages: set[int] = set()
+        if role == KVConnectorRole.SCHEDULER:
+            from .scheduler import SchedulerSide
+
+            transfer = vllm_config.kv_transfer_config
+            self._scheduler = SchedulerSide(self._model, loads=transfer.is_kv_consumer, saves=transfer.is_kv_producer)
+            logger.info("kvstore: blocks of %d bytes, namespace %s", self._model.block_bytes_max, self._model.namespace)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a save that is lost is a miss
+
+    # -- scheduler
+
+    @property
+    def _side(self) -> SchedulerSide:
+        assert self._scheduler is not None
+        return self._scheduler
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._side.bind(kv_cache_manager)
+
+    def on_new_request(self, request: Any) -> None:
+        self._side.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        return self._side.matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self._side.admitted(request, blocks.get_block_ids(), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Step:
+        return self._side.build_step(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        if isinstance(connector_output.kv_connector_worker_meta, Report):
+            self._side.received(connector_output.kv_connector_worker_meta)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        self._side.finished(request, block_ids)
+        return False, None  # the pages of saves have references of their own
+
+    def has_pending_block_frees(self) -> bool:
+        return self._side.has_pending_saves
+
+    def has_pending_push_work(self) -> bool:
+        return self._side.has_pending_saves
+
+    def reset_cache(self) -> bool:
+        self._side.reset()
+        return True
+
+    # -- worker
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        from .worker import WorkerSide
+
+        rank = self._vllm_config.parallel_config.rank % self._model.rank_count
+        self._worker = WorkerSide(self._model, rank, kv_caches)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        step = self._get_connector_metadata()
+        assert isinstance(step, Step)
+        if self._worker is not None:
+            self._worker.start_loads(step.loads)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        pass
+
+    def wait_for_save(self) -> None:
+        step = self._get_connector_metadata()
+        assert isinstance(step, Step)
+        if self._worker is not None:
+            self._worker.save(step.saves)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        if self._worker is None:
+            return KVConnectorTransferResults()
+        ended = self._worker.end_loads()
+        self._invalid_pages |= ended.bad_pages
+        return KVConnectorTransferResults(finished_recving=ended.requests, failed_recving=ended.failed)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return None, self.get_transfer_results(finished_req_ids).finished_recving or None
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        pages, self._invalid_pages = self._invalid_pages, set()
+        return pages
+
+    def build_connector_worker_meta(self) -> Report | None:
+        return None if self._worker is None else self._worker.take_report()
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+        if self._scheduler is not None:
+            self._scheduler.close()

@@ -1,0 +1,45 @@
+"""What keeps a store that does not answer from costing every request its deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["Breaker"]
+
+_FAILURES_MAX = 3
+_PAUSE_MIN = 1.0
+_PAUSE_MAX = 30.0
+
+
+class Breaker:
+    """After three failures in a row the store is not asked for a second, then for two, and so on up to thirty.
+
+    1. Any success ends the pause and forgets the failures.
+    2. After a pause, calls are let through again; the next failure begins a pause of twice the length.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._pause = 0.0
+        self._until = 0.0
+
+    def allows(self) -> bool:
+        return self._clock() >= self._until
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._pause = 0.0
+        self._until = 0.0
+
+    def failed(self) -> bool:
+        """Whether a pause begins with this failure."""
+        if not self.allows():
+            return False  # of a call that was under way when the pause began
+        self._failures += 1
+        if self._failures < _FAILURES_MAX:
+            return False
+        self._pause = min(max(_PAUSE_MIN, self._pause * 2), _PAUSE_MAX)
+        self._until = self._clock() + self._pause
+        return True

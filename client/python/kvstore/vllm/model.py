@@ -1,0 +1,263 @@
+"""What an engine's blocks are: its cache groups, their sizes, and the namespace they belong to.
+
+Everything that cannot be served right is refused here, at the engine's start, by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MLAAttentionSpec, SlidingWindowSpec
+
+from ..errors import BadRequest, Unsupported
+from ..namespaces import Namespace
+
+__all__ = ["Group", "Model", "Options"]
+
+#: Releases that the tests ran with.
+TRIED_VERSIONS = ("0.32.0",)
+
+#: What a configuration says besides what the model computes.
+_NOT_COMPUTED = ("_name_or_path", "name_or_path", "transformers_version", "_commit_hash")
+#: Of each file of weights: its first bytes, which name all tensors, and as many samples of so many bytes.
+_HEAD_BYTES = 1 << 16
+_SAMPLE_COUNT = 64
+_SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Options:
+    """``kv_connector_extra_config``. Times are in seconds."""
+
+    endpoints: str | list[str] | None = None
+    #: The model's name in the store; by default its path's last part, or its name in the hub.
+    model: str = ""
+    #: Grows when weights change under one name, as in training.
+    weights_epoch: int | None = None
+    #: Keeps engines apart that must not share blocks.
+    salt: str = ""
+    #: How long a request waits for the store's answer before it is computed.
+    lookup_timeout: float = 0.002
+    load_timeout: float = 1.0
+    save_timeout: float = 5.0
+    #: Of memory that is lent to nodes: half for loads, half for saves.
+    staging_bytes: int = 512 << 20
+    #: Whether blocks of generated tokens are stored too.
+    save_decode: bool = True
+    #: Hits of fewer blocks are computed.
+    load_blocks_min: int = 1
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        known = {each.name: each for each in fields(cls)}
+        for name, value in given.items():
+            if name not in known:
+                raise BadRequest(f"kv_connector_extra_config: {name!r} is none of {', '.join(known)}")
+            default = known[name].default
+            if name == "endpoints":
+                right = isinstance(value, str) or (
+                    isinstance(value, list) and value != [] and all(isinstance(each, str) for each in value)
+                )
+                allowed = "a string or a list of strings"
+            elif isinstance(default, bool):
+                right, allowed = isinstance(value, bool), "true or false"
+            elif isinstance(default, str):
+                right, allowed = isinstance(value, str), "a string"
+            elif isinstance(default, float):
+                right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 3600
+                allowed = "seconds, over 0 and at most 3600"
+            else:
+                right, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number"
+            if not right:
+                raise BadRequest(f"kv_connector_extra_config: {name} is {value!r}, allowed is {allowed}")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that share a table of pages."""
+
+    layers: tuple[str, ...]
+    page_bytes: int
+    #: 0: every token is needed. Else the last so many.
+    window_tokens: int
+    text: str
+
+    @property
+    def block_bytes(self) -> int:
+        return self.page_bytes * len(self.layers)
+
+    def first_needed(self, block_count: int, block_size: int) -> int:
+        """Which block the next token needs first, after so many whole blocks."""
+        if self.window_tokens == 0:
+            return 0
+        return max(0, block_count * block_size - self.window_tokens + 1) // block_size
+
+
+class Model:
+    """An engine's blocks, as the scheduler and all workers see them alike.
+
+    1. Equal namespaces mean equal bytes under equal names, whatever process made them.
+    2. Both halves of the connector make the same namespace: nothing in it comes from one of them alone.
+    """
+
+    def __init__(self, config: Any, cache: Any) -> None:
+        self.options = Options.of(config.kv_transfer_config.kv_connector_extra_config)
+        _check_engine(config)
+        parallel = config.parallel_config
+        self.block_size = int(config.cache_config.block_size)
+        self.groups = tuple(_group_of(i, each, self.block_size) for i, each in enumerate(cache.kv_cache_groups))
+        if not self.groups:
+            raise Unsupported("the model keeps no KV cache")
+        self.page_count = int(cache.num_blocks)
+        self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
+        self.rank_count = int(parallel.tensor_parallel_size)
+        #: Consecutive ranks hold the same bytes: the first of them stores.
+        self.replicas = self.rank_count if self.is_mla else int(getattr(cache, "kv_tp_replicas", 1) or 1)
+        if self.rank_count % self.replicas != 0:
+            raise Unsupported(f"{self.rank_count} tensor-parallel ranks in sets of {self.replicas}")
+        self.shard_count = self.rank_count // self.replicas
+        self.layout = str(cache.kv_cache_layout or config.cache_config.kv_cache_layout or "")
+        if len(self.layout) != 5:
+            raise Unsupported(f"kv_cache_layout: {self.layout!r} is not known")
+        self.namespace = self._namespace(config)
+
+    @property
+    def block_bytes_max(self) -> int:
+        return max(group.block_bytes for group in self.groups)
+
+    def name(self, block_hash: bytes, group: int, epoch: bytes = b"") -> bytes:
+        """vLLM's own hash; with the group where there are several, and with what a reset of the cache has drawn."""
+        if len(self.groups) == 1 and not epoch:
+            return block_hash
+        return block_hash + group.to_bytes(4, "big") + epoch
+
+    def shard_name(self, name: bytes, shard: int) -> bytes:
+        """The same of one rank's part."""
+        return name if self.shard_count == 1 else name + b"/" + shard.to_bytes(4, "big")
+
+    def _namespace(self, config: Any) -> Namespace:
+        model = config.model_config
+        options = self.options
+        hugging_face = {k: v for k, v in model.hf_config.to_dict().items() if k not in _NOT_COMPUTED}
+        is_folder = os.path.isdir(model.model)
+        return Namespace(
+            {
+                "kind": "set",
+                "model": options.model
+                or (os.path.basename(os.path.normpath(model.model)) if is_folder else model.model),
+                "revision": model.revision,
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "quantization": model.quantization,
+                "block_bytes_max": self.block_bytes_max,
+                # Inside a page only: how pages of layers and blocks follow each other does not shape a block.
+                "layout": "vllm-" + self.layout[-3:],
+                "hash": "vllm-" + config.cache_config.prefix_caching_hash_algo,
+                "salt": options.salt or None,
+                "weights_epoch": options.weights_epoch,
+                # Pages are copied as they are, and releases or instruction sets may pack them differently.
+                "x.engine": f"vllm {vllm.__version__} {_instruction_set(config, self.block_size)}",
+                "x.block_size": self.block_size,
+                "x.groups": _short("; ".join(group.text for group in self.groups)),
+                "x.config": _digest(hugging_face),
+                "x.weights": weights_digest(model.model) if is_folder else None,
+                "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
+                "x.shards": self.shard_count if self.shard_count > 1 else None,
+            }
+        )
+
+
+def _check_engine(config: Any) -> None:
+    transfer = config.kv_transfer_config
+    if not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
+        raise Unsupported(f"vLLM {vllm.__version__} is too old: tried were {', '.join(TRIED_VERSIONS)}")
+    if transfer.kv_load_failure_policy != "recompute":
+        raise BadRequest(
+            f"kv_load_failure_policy: {transfer.kv_load_failure_policy!r} fails requests when a node of the store goes "
+            'away. Add "kv_load_failure_policy": "recompute" to --kv-transfer-config (inside MultiConnector: to this '
+            "connector's entry, and to the outer one)"
+        )
+    parallel = config.parallel_config
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) != 1:
+            raise Unsupported(f"{name}: {getattr(parallel, name)} is not supported, only 1 is")
+    if config.speculative_config is not None:
+        raise Unsupported("speculative_config: speculative decoding is not supported: its draft model has blocks too")
+    if current_platform.device_type != "cpu":
+        raise Unsupported(f"device {current_platform.device_type}: only engines on a CPU are supported today")
+    algorithm = config.cache_config.prefix_caching_hash_algo
+    if algorithm.startswith("xxhash") and os.environ.get("PYTHONHASHSEED") is None:
+        raise BadRequest(
+            f"prefix_caching_hash_algo: {algorithm!r} begins with a seed that each process draws for itself, so that no "
+            "other process finds a block. Set --prefix-caching-hash-algo sha256_cbor, or PYTHONHASHSEED to one value "
+            "for all engines"
+        )
+    if algorithm not in ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"):
+        raise Unsupported(f"prefix_caching_hash_algo: {algorithm!r} is not known")
+
+
+def _group_of(index: int, group: Any, block_size: int) -> Group:
+    spec = group.kv_cache_spec
+    name = type(spec).__name__
+    kinds = {FullAttentionSpec: "full", MLAAttentionSpec: "mla", SlidingWindowSpec: "window"}
+    if type(spec) not in kinds:
+        raise Unsupported(
+            f"cache group {index}: {name} is not supported, only {', '.join(k.__name__ for k in kinds)} are"
+        )
+    if spec.block_size != block_size:
+        raise Unsupported(f"cache group {index}: pages of {spec.block_size} tokens, where hashes have {block_size}")
+    if spec.kv_quant_mode != KVQuantMode.NONE or spec.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise Unsupported(f"cache group {index}: a quantised cache ({spec.dtype}) is not supported")
+    window = int(spec.sliding_window) if type(spec) is SlidingWindowSpec else 0
+    if (
+        group.is_eagle_group
+        or group.host_resident
+        or spec.tokens_per_state != 1
+        or getattr(spec, "extra_retained_tokens", 0)
+    ):
+        raise Unsupported(f"cache group {index}: {name} of a draft model, of the host or of compressed states")
+    layers = tuple(group.layer_names)
+    heads = f"{spec.num_heads}x{spec.head_size}+{spec.head_size_v}"
+    text = f"{kinds[type(spec)]}{window or ''} {len(layers)}x{heads} {spec.dtype} {_digest(layers)[:8]}"
+    return Group(layers, int(spec.real_page_size_bytes), window, text)
+
+
+def _instruction_set(config: Any, block_size: int) -> str:
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    model = config.model_config
+    return f"cpu {_get_attn_isa(model.dtype, block_size, model.get_head_size())}"
+
+
+def weights_digest(folder: str) -> str:
+    """Tells the weights in two folders apart: names, sizes, headers and samples of each file, not all of their bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith((".safetensors", ".bin", ".pt", ".gguf")):
+            continue
+        with open(os.path.join(folder, name), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(f"{name} {size}\n".encode())
+            digest.update(file.read(_HEAD_BYTES))
+            for i in range(_SAMPLE_COUNT):
+                file.seek(size * i // _SAMPLE_COUNT)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 1000 else "sha256 " + hashlib.sha256(text.encode()).hexdigest()

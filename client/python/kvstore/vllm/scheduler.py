@@ -1,0 +1,335 @@
+"""The half of the connector in the scheduler's process: what is looked up, loaded and stored, and who holds which page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from vllm.logger import init_logger
+
+from ..client import Client
+from ..errors import Error
+from ..futures import Future
+from ..sets import SetMatchResult
+from .breaker import Breaker
+from .messages import Block, Load, Report, Save, Step
+from .model import Model
+
+__all__ = ["SchedulerSide"]
+
+logger = init_logger(__name__)
+
+#: vLLM's page for what is not there: blocks that a window has left behind.
+_NULL_PAGE = 0
+#: A lookup's answer counts for so long: the node's lease is longer.
+_ANSWER_SECONDS = 4.0
+#: After so many loads that failed, a request is computed.
+_FAILED_LOADS_MAX = 2
+#: Of the engine's pages, what saves may hold.
+_HELD_FRACTION = 0.25
+
+
+@dataclass
+class _Lookup:
+    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded."""
+
+    future: Future[SetMatchResult] | None
+    block_count: int
+    asked: float
+    hit: int = 0
+    lease: int = 0
+    #: Whether the store has said what it holds.
+    is_known: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.future is not None
+
+
+@dataclass
+class _Request:
+    """What is known of a request that has not finished."""
+
+    request: Any
+    lookup: _Lookup | None = None
+    failed_loads: int = 0
+    #: Local blocks when the request was last admitted: what a load begins after.
+    computed: int = 0
+    #: Leading blocks that the store has, or was given, or that were lost: none of them is stored by this request.
+    saved: int = 0
+    is_admitted: bool = False
+    is_loading: bool = False
+
+
+class SchedulerSide:
+    """Runs on the scheduler's thread, which all requests wait for: no call here waits for a node.
+
+    1. A page is in no save without a reference of that save; the reference ends when every worker has reported the job,
+       whatever became of the request: saves have numbers of their own.
+    2. A block is given to at most one save of a request, and only after the step that fills it was scheduled.
+    3. A load names every page that the engine takes for loaded, held by the store or not: a page that was not filled is
+       reported, never read.
+    4. Saves hold at most a quarter of the engine's pages. What is beyond is not stored.
+    """
+
+    def __init__(self, model: Model, *, loads: bool, saves: bool) -> None:
+        self._model = model
+        self._options = model.options
+        self._does_load, self._does_save = loads, saves
+        self._client = Client(model.options.endpoints, identity="vllm-scheduler", deadline=model.options.load_timeout)
+        self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
+        self._breaker = Breaker()
+        self._requests: dict[str, _Request] = {}
+        self._epoch = b""
+        self._manager: Any = None
+        self._last_job = 0
+        self._step = Step()
+        #: Pages of saves that workers have not reported, and how many workers have not.
+        self._held: dict[int, tuple[list[Any], int]] = {}
+        self._held_count = 0
+        self._held_max = int(model.page_count * _HELD_FRACTION)
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("lookups", "lookups_timed_out", "hit_blocks", "loads", "loads_failed", "saved_blocks", "unsaved_blocks"), 0
+        )
+
+    def bind(self, manager: Any) -> None:
+        self._manager = manager
+
+    # -- lookups
+
+    def on_new_request(self, request: Any) -> None:
+        known = self._requests[request.request_id] = _Request(request)
+        self._look_up(known)
+
+    def _look_up(self, known: _Request) -> None:
+        """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
+        request = known.request
+        count = min(len(request.block_hashes), (request.num_tokens - 1) // self._model.block_size)
+        known.lookup = _Lookup(None, count, time.monotonic())
+        if not self._does_load or count < max(1, self._options.load_blocks_min):
+            return
+        if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
+            return
+        names = [
+            self._model.shard_name(self._model.name(block_hash, group, self._epoch), shard)
+            for group in range(len(self._model.groups))
+            for shard in range(self._model.shard_count)
+            for block_hash in request.block_hashes[:count]
+        ]
+        try:
+            known.lookup.future = self._space.submit_match(
+                names, deadline=self._options.load_timeout, lease=True, prefetch=True
+            )
+            self.counters["lookups"] += 1
+        except Error as error:
+            self._failed("lookup", error)
+
+    def _failed(self, what: str, error: object) -> None:
+        if self._breaker.failed():
+            logger.warning("kvstore: %s failed: %s. Requests are computed meanwhile.", what, error)
+
+    def _answer(self, lookup: _Lookup) -> None:
+        """Takes the answer, if it has come; gives the question up when its time is over."""
+        future = lookup.future
+        if future is None:
+            return
+        if not future.done():
+            if time.monotonic() - lookup.asked < self._options.lookup_timeout:
+                return
+            future.cancel()
+            lookup.future = None
+            self.counters["lookups_timed_out"] += 1
+            self._failed("lookup", f"no answer within {self._options.lookup_timeout} s")
+            return
+        lookup.future = None
+        try:
+            match = future.result(0)
+        except Error as error:
+            self._failed("lookup", error)
+            return
+        lookup.lease = match.lease
+        lookup.asked = time.monotonic()  # from here the lease counts
+        if match.why is not None:
+            self._failed("lookup", match.why)
+        else:
+            self._breaker.succeeded()
+            lookup.is_known = True
+        shape = (len(self._model.groups), self._model.shard_count, lookup.block_count)
+        held = np.asarray(match.held).reshape(shape).astype(bool)
+        lengths = np.asarray(match.block_bytes).reshape(shape)
+        sizes = np.array([group.block_bytes for group in self._model.groups]).reshape(-1, 1, 1)
+        lookup.hit = self._usable((held & (lengths == sizes)).all(axis=1))
+
+    def _usable(self, held: npt.NDArray[np.bool_]) -> int:
+        """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
+        model = self._model
+        count = held.shape[1]
+        windows: list[tuple[int, npt.NDArray[np.int64]]] = []
+        for g, group in enumerate(model.groups):
+            gaps = np.flatnonzero(~held[g])
+            if group.window_tokens == 0:
+                count = min(count, int(gaps[0]) if len(gaps) else count)
+            else:
+                # last_gap[n]: one past the last block before n that is not held
+                marks = np.where(held[g], 0, np.arange(1, held.shape[1] + 1))
+                windows.append((g, np.concatenate(([0], np.maximum.accumulate(marks)))))
+        for n in range(count, 0, -1):
+            if all(last_gap[n] <= model.groups[g].first_needed(n, model.block_size) for g, last_gap in windows):
+                return n
+        return 0
+
+    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        known = self._requests.setdefault(request.request_id, _Request(request))
+        lookup = known.lookup
+        is_stale = (
+            lookup is not None
+            and not lookup.is_open
+            and lookup.hit > 0
+            and time.monotonic() - lookup.asked > _ANSWER_SECONDS
+        )
+        if lookup is None or is_stale:
+            self._release(known)
+            self._look_up(known)
+            lookup = known.lookup
+        assert lookup is not None
+        self._answer(lookup)
+        if lookup.is_open:
+            return None, False
+        known.computed = computed_tokens // self._model.block_size
+        more = lookup.hit - known.computed
+        if more <= 0 or more < self._options.load_blocks_min:
+            return 0, False
+        return more * self._model.block_size, True
+
+    def _release(self, known: _Request) -> None:
+        """Nothing will be loaded by the lookup: its lease is not needed."""
+        lookup, known.lookup = known.lookup, None
+        if lookup is None:
+            return
+        if lookup.future is not None:
+            lookup.future.cancel()
+        if lookup.lease:
+            with contextlib.suppress(Error):  # it ends by itself
+                self._space.release(lookup.lease)
+
+    # -- loads
+
+    def admitted(self, request: Any, pages: tuple[list[int], ...], external_tokens: int) -> None:
+        """The request has its pages; so many tokens after the local ones are to be loaded into them."""
+        known = self._requests.setdefault(request.request_id, _Request(request))
+        block_size = self._model.block_size
+        lookup = known.lookup
+        if lookup is not None:
+            # What the store lacks of the local blocks is stored once more: it may have been restarted.
+            known.saved = lookup.hit if lookup.is_known else known.computed
+            known.is_admitted = True
+        if external_tokens == 0:
+            self._release(known)
+            return
+        assert lookup is not None and external_tokens % block_size == 0, (external_tokens, block_size)
+        end = known.computed + external_tokens // block_size
+        blocks = [
+            Block(self._model.name(request.block_hashes[i], g, self._epoch), g, table[i], i)
+            for i in range(known.computed, end)
+            for g, table in enumerate(pages)
+            if table[i] != _NULL_PAGE
+        ]
+        self._step.loads.append(Load(request.request_id, blocks, lookup.lease))
+        known.lookup = None
+        known.saved = max(known.saved, end)
+        known.is_loading = True
+        self.counters["loads"] += 1
+        self.counters["hit_blocks"] += end - known.computed
+
+    # -- saves
+
+    def build_step(self, output: Any) -> Step:
+        for request_id, token_count in output.num_scheduled_tokens.items():
+            known = self._requests.get(request_id)
+            if known is None:
+                continue
+            self._save(known, known.request.num_computed_tokens + token_count, None)
+        step, self._step = self._step, Step()
+        return step
+
+    def _save(self, known: _Request, token_count: int, pages: tuple[list[int], ...] | None) -> None:
+        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them."""
+        request = known.request
+        if not self._does_save or not known.is_admitted or known.is_loading:
+            return
+        end = min(len(request.block_hashes), token_count // self._model.block_size)
+        if not self._options.save_decode:
+            end = min(end, request.num_prompt_tokens // self._model.block_size)
+        if end <= known.saved:
+            return
+        if pages is None:
+            pages = self._manager.get_block_ids(request.request_id)
+        first, known.saved = known.saved, end
+        blocks = [
+            Block(self._model.name(request.block_hashes[i], g, self._epoch), g, table[i], i)
+            for i in range(first, end)
+            for g, table in enumerate(pages)
+            if i < len(table) and table[i] != _NULL_PAGE
+        ]
+        if not blocks or not self._breaker.allows() or self._held_count + len(blocks) > self._held_max:
+            self.counters["unsaved_blocks"] += len(blocks)
+            return
+        self._last_job += 1
+        pool = self._manager.block_pool
+        held = [pool.blocks[block.page] for block in blocks]
+        pool.touch(held)
+        self._held[self._last_job] = held, self._model.rank_count
+        self._held_count += len(held)
+        self._step.saves.append(Save(self._last_job, blocks))
+        self.counters["saved_blocks"] += len(blocks)
+
+    def received(self, report: Report) -> None:
+        """What the workers have done."""
+        for job, count in report.gathered.items():
+            held, left = self._held[job]
+            assert 0 < count <= left, (job, count, left)
+            if count < left:
+                self._held[job] = held, left - count
+                continue
+            del self._held[job]
+            self._held_count -= len(held)
+            self._manager.block_pool.free_blocks(reversed(held))  # a chain's end is reused first
+        for request_id, missing in report.missing.items():
+            known = self._requests.get(request_id)
+            if known is None:
+                continue  # aborted while it was loaded
+            known.is_loading = False
+            if missing is not None:
+                known.saved = min(known.saved, missing)
+                known.failed_loads += 1
+                self.counters["loads_failed"] += 1
+
+    @property
+    def has_pending_saves(self) -> bool:
+        return bool(self._held)
+
+    def finished(self, request: Any, pages: tuple[list[int], ...]) -> None:
+        """Before the request's pages are freed: what it still has to store gets references of its own."""
+        known = self._requests.pop(request.request_id, None)
+        if known is None:
+            return
+        self._release(known)
+        # Steps under way have not filled their pages yet.
+        self._save(known, request.num_computed_tokens - request.num_in_flight_tokens, pages)
+
+    # -- life
+
+    def reset(self) -> None:
+        """The weights may have changed: what was stored until now is not this engine's any longer. Others keep it."""
+        self._epoch = os.urandom(8)
+        for known in self._requests.values():
+            self._release(known)
+            known.saved = 0
+
+    def close(self) -> None:
+        self._client.close()

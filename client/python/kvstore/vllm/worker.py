@@ -1,0 +1,309 @@
+"""The half of the connector in a worker: moves blocks between the engine's pages and lent memory, and that to the store."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+from vllm.logger import init_logger
+
+from ..client import Client
+from ..errors import Error
+from ..futures import Future
+from ..layouts import Cache
+from ..sets import SetGetResult, SetPutResult
+from .breaker import Breaker
+from .messages import Block, Load, Report, Save
+from .model import Model
+from .pages import Staging, bind_pages
+
+__all__ = ["WorkerSide"]
+
+logger = init_logger(__name__)
+
+#: What the end of the engine waits for blocks that are on their way to the store.
+_FLUSH_SECONDS = 1.0
+
+
+@dataclass
+class _Load:
+    """A load under way. ``unsent`` blocks have not been asked for; ``missing`` is the first that will not come."""
+
+    load: Load
+    began: float
+    unsent: int = 0
+    parts: int = 0
+    missing: int | None = None
+
+    def miss(self, blocks: list[Block]) -> None:
+        first = min((block.block_index for block in blocks), default=None)
+        if first is not None:
+            self.missing = first if self.missing is None else min(self.missing, first)
+
+    @property
+    def is_over(self) -> bool:
+        return self.parts == 0 and self.unsent == len(self.load.blocks)
+
+
+@dataclass
+class _Part:
+    """A get of some of a load's blocks: all of them, unless the lent memory is too small."""
+
+    of: _Load
+    blocks: list[Block]
+    rows: list[int]
+    future: Future[SetGetResult]
+
+
+@dataclass
+class _Save:
+    save: Save
+    began: float
+    gathered: int = 0
+
+
+@dataclass
+class _Put:
+    rows: list[int]
+    future: Future[SetPutResult]
+
+
+@dataclass
+class Ended:
+    """Loads that have ended since the last look."""
+
+    requests: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    bad_pages: set[int] = field(default_factory=set)
+
+
+class WorkerSide:
+    """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the GIL;
+    between lent memory and pages here, between two steps.
+
+    1. Pages are read and written only in this thread, never while the model runs: what a step computes is gathered after
+       it, and what is scattered into pages was given to the load by the scheduler.
+    2. A load is reported once, at its timeout plus a little at the latest, with its first missing block.
+    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both.
+    4. Without the store nothing here raises: loads are missing, saves are given up.
+    """
+
+    def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor]) -> None:
+        self._model = model
+        self._options = model.options
+        self._shard = rank // model.replicas
+        self._does_save = rank % model.replicas == 0
+        self._pages: list[Cache] = bind_pages(model, tensors)
+        self._client = Client(model.options.endpoints, identity=f"vllm-worker-{rank}")
+        self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
+        self._load_rows = Staging(self._client, model, model.options.staging_bytes // 2)
+        self._save_rows = Staging(self._client, model, model.options.staging_bytes // 2)
+        for staging in (self._load_rows, self._save_rows):
+            try:
+                staging.lend(model.options.load_timeout)
+            except Error as error:
+                logger.info("kvstore: memory will be lent later: %s", error)
+        self._load_breaker, self._save_breaker = Breaker(), Breaker()
+        self._loads: deque[_Load] = deque()
+        self._parts: list[_Part] = []
+        self._saves: deque[_Save] = deque()
+        self._puts: list[_Put] = []
+        self._report = Report()
+        self.counters: dict[str, int] = dict.fromkeys(
+            (
+                "loaded_blocks",
+                "missing_blocks",
+                "stored_blocks",
+                "already_stored_blocks",
+                "refused_blocks",
+                "dropped_blocks",
+            ),
+            0,
+        )
+
+    # -- loads
+
+    def start_loads(self, loads: list[Load]) -> None:
+        now = time.monotonic()
+        self._loads.extend(_Load(load, now) for load in loads)
+        self._send_loads()
+
+    def _send_loads(self) -> None:
+        """Asks for as many blocks as there is memory for, load after load."""
+        now = time.monotonic()
+        for each in self._loads:
+            blocks = each.load.blocks
+            while each.unsent < len(blocks):
+                left = each.began + self._options.load_timeout - now
+                free = self._load_rows.free_count
+                if left <= 0 or not self._load_breaker.allows() or (free == 0 and not self._parts):
+                    each.miss(blocks[each.unsent :])
+                    each.unsent = len(blocks)
+                    break
+                if free == 0:
+                    return  # the parts under way give theirs back
+                part = blocks[each.unsent : each.unsent + free]
+                rows = self._load_rows.take(len(part))
+                lease = each.load.lease if len(part) == len(blocks) else 0
+                try:
+                    future = self._space.submit_get(
+                        [self._model.shard_name(block.name, self._shard) for block in part],
+                        self._load_rows.rows,
+                        rows=rows,
+                        deadline=left,
+                        lease=lease,
+                    )
+                except Error as error:
+                    self._load_rows.give(rows, is_doubtful=True)
+                    self._load_failed(error)
+                    each.miss(part)
+                else:
+                    self._parts.append(_Part(each, part, rows, future))
+                    each.parts += 1
+                each.unsent += len(part)
+
+    def _load_failed(self, error: object) -> None:
+        if self._load_breaker.failed():
+            logger.warning("kvstore: loads fail: %s. Requests are computed meanwhile.", error)
+
+    def _end_part(self, part: _Part) -> None:
+        part.of.parts -= 1
+        try:
+            got = part.future.result(0)
+        except Error as error:
+            self._load_rows.give(part.rows, is_doubtful=True)
+            self._load_failed(error)
+            part.of.miss(part.blocks)
+            self.counters["missing_blocks"] += len(part.blocks)
+            return
+        groups = self._model.groups
+        landed = [
+            bool(is_here) and int(size) == groups[block.group].block_bytes
+            for is_here, size, block in zip(got.landed, got.block_bytes, part.blocks, strict=True)
+        ]
+        for g in range(len(groups)):
+            mine = [i for i, block in enumerate(part.blocks) if block.group == g and landed[i]]
+            if mine:
+                page_ids = [part.blocks[i].page for i in mine]
+                self._load_rows.scatter(g, self._pages[g], page_ids, [part.rows[i] for i in mine])
+        part.of.miss([block for block, is_here in zip(part.blocks, landed, strict=True) if not is_here])
+        count = sum(landed)
+        self.counters["loaded_blocks"] += count
+        self.counters["missing_blocks"] += len(landed) - count
+        if got.why is not None:
+            self._load_failed(got.why)
+        else:
+            self._load_breaker.succeeded()
+        self._load_rows.give(part.rows, is_doubtful=got.why is not None)
+
+    def end_loads(self) -> Ended:
+        """Puts what has landed into the pages. With several groups, page numbers alone do not say whose they are."""
+        under_way = []
+        for part in self._parts:
+            if part.future.done():
+                self._end_part(part)
+            else:
+                under_way.append(part)
+        self._parts = under_way
+        self._send_loads()
+        ended = Ended()
+        for each in [each for each in self._loads if each.is_over]:
+            self._loads.remove(each)
+            request = each.load.request_id
+            ended.requests.add(request)
+            self._report.missing[request] = each.missing
+            if each.missing is None:
+                continue
+            if len(self._model.groups) > 1:
+                ended.failed.add(request)
+            else:
+                ended.bad_pages |= {block.page for block in each.load.blocks if block.block_index >= each.missing}
+        return ended
+
+    # -- saves
+
+    def save(self, saves: list[Save]) -> None:
+        """After a step: gathers its blocks, and what was left over before."""
+        now = time.monotonic()
+        self._end_puts()
+        self._saves.extend(_Save(save, now) for save in saves)
+        while self._saves:
+            each = self._saves[0]
+            blocks = each.save.blocks
+            free = self._save_rows.free_count
+            if not self._does_save:
+                pass
+            elif not self._save_breaker.allows() or now - each.began > self._options.save_timeout:
+                self.counters["dropped_blocks"] += len(blocks) - each.gathered
+            elif each.gathered < len(blocks):
+                if free == 0:
+                    return
+                self._put(blocks[each.gathered : each.gathered + free])
+                each.gathered += min(free, len(blocks) - each.gathered)
+                continue
+            self._saves.popleft()
+            self._report.gathered[each.save.job] = 1
+
+    def _put(self, blocks: list[Block]) -> None:
+        rows = self._save_rows.take(len(blocks))
+        groups = self._model.groups
+        for g in range(len(groups)):
+            mine = [i for i, block in enumerate(blocks) if block.group == g]
+            if mine:
+                self._save_rows.gather(g, self._pages[g], [blocks[i].page for i in mine], [rows[i] for i in mine])
+        names = [self._model.shard_name(block.name, self._shard) for block in blocks]
+        sizes = [groups[block.group].block_bytes for block in blocks]
+        deadline = self._options.save_timeout
+        try:
+            if len(groups) == 1:
+                future = self._space.submit_put(names, self._save_rows.rows, rows=rows, deadline=deadline)
+            else:
+                future = self._space.submit_put(names, self._save_rows.views(rows, sizes), deadline=deadline)
+        except Error as error:
+            self._save_rows.give(rows)
+            self._save_failed(error, len(blocks))
+            return
+        self._puts.append(_Put(rows, future))
+
+    def _save_failed(self, error: object, count: int) -> None:
+        self.counters["refused_blocks"] += count
+        if self._save_breaker.failed():
+            logger.warning("kvstore: blocks are not stored: %s", error)
+
+    def _end_puts(self) -> None:
+        under_way = []
+        for each in self._puts:
+            if not each.future.done():
+                under_way.append(each)
+                continue
+            self._save_rows.give(each.rows)
+            try:
+                put = each.future.result(0)
+            except Error as error:
+                self._save_failed(error, len(each.rows))
+                continue
+            self.counters["stored_blocks"] += put.stored
+            self.counters["already_stored_blocks"] += put.already_stored + put.conflicts
+            if put.why is not None and put.stored + put.already_stored + put.conflicts == 0:
+                self._save_failed(put.why, put.refused)
+            else:
+                self.counters["refused_blocks"] += put.refused
+                self._save_breaker.succeeded()
+        self._puts = under_way
+
+    def take_report(self) -> Report | None:
+        report, self._report = self._report, Report()
+        return report if report.gathered or report.missing else None
+
+    # -- life
+
+    def close(self) -> None:
+        """What was gathered still goes to the store, for a second at most."""
+        until = time.monotonic() + _FLUSH_SECONDS
+        for each in self._puts:
+            if not each.future.wait(max(0.0, until - time.monotonic())):
+                break
+        self._end_puts()
+        self._client.close()

@@ -1,0 +1,77 @@
+"""A vLLM engine in a process of its own, told what to do by lines of JSON.
+
+The first line has LLM's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n, ...}`` gives tokens,
+log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what vLLM prints is no answer
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+
+    def answer(value: Any) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    import vllm
+
+    arguments = json.loads(sys.stdin.readline())
+    try:
+        llm = vllm.LLM(
+            **{
+                "skip_tokenizer_init": True,
+                "dtype": "bfloat16",
+                "enforce_eager": True,
+                "max_model_len": 4096,
+                "max_num_seqs": 8,
+                "enable_prefix_caching": True,
+                "block_size": 32,
+                "prefix_caching_hash_algo": "sha256_cbor",
+                "disable_log_stats": True,
+            }
+            | arguments
+        )
+    except Exception as error:
+        answer({"error": repr(error)})
+        return
+    answer({"ready": True})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "reset" in asked:
+            until = time.monotonic() + 10
+            while not (done := llm.reset_prefix_cache()) and time.monotonic() < until:
+                time.sleep(0.01)
+            answer({"reset": done})
+            continue
+        salt = {"cache_salt": asked["salt"]} if "salt" in asked else {}
+        prompts = [{"prompt_token_ids": tokens} | salt for tokens in asked["generate"]]
+        sampling = vllm.SamplingParams(
+            temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True, detokenize=False, logprobs=1
+        )
+        began = time.perf_counter()
+        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        answer(
+            {
+                "seconds": seconds,
+                "tokens": [list(each.outputs[0].token_ids) for each in outputs],
+                "logprobs": [
+                    [next(iter(step.values())).logprob for step in each.outputs[0].logprobs or []] for each in outputs
+                ],
+                "cached": [each.num_cached_tokens for each in outputs],
+            }
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,443 @@
+"""The connector with vLLM's own scheduler and block pool, a real node, and arithmetic in place of a model (synthetic.py)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import tiny
+from conftest import Node
+from synthetic import BLOCK, Engine, cache_config, engine_config
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.v1.kv_cache_interface import KVCacheConfig
+
+import kvstore
+from kvstore.vllm import KVStoreConnector
+from kvstore.vllm.breaker import Breaker
+from kvstore.vllm.messages import Report
+
+BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make("llama", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def engines(model: Path) -> Iterator[Any]:
+    made = []
+
+    def make(endpoint: str | None, **more: Any) -> Engine:
+        made.append(Engine(model, endpoint, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def prompt_of(count: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(1000), k=count)
+
+
+def settle(engine: Engine, at_least: int) -> None:
+    """Until the engine's blocks are in the store: what is put is counted with the next step's saves."""
+    until = time.monotonic() + 20
+    while engine.worker._worker.counters["stored_blocks"] < at_least:
+        assert time.monotonic() < until, engine.worker._worker.counters
+        engine.worker._worker.save([])
+        time.sleep(0.002)
+
+
+# -- what is loaded is what was stored
+
+
+@BOTH
+def test_another_engine_computes_only_what_is_new(engines: Any, own_node: Node, windows: bool) -> None:
+    prompt = prompt_of(700, 1)
+    (expected,) = engines(None, windows=windows).generate(prompt, max_tokens=80)
+    first = engines(own_node.endpoint, windows=windows)
+    assert first.generate(prompt, max_tokens=80) == [expected]
+    assert first.last_cached() == 0
+    settle(first, 24)
+    second = engines(own_node.endpoint, windows=windows)
+    assert second.generate(prompt, max_tokens=80) == [expected]
+    assert second.last_cached() == 21 * BLOCK
+    # The next turn: what the first engine generated is there too.
+    turn = prompt + expected + prompt_of(40, 2)
+    third = engines(own_node.endpoint, windows=windows)
+    (answer,) = third.generate(turn)
+    assert third.last_cached() == 24 * BLOCK
+    assert [answer] == engines(None, windows=windows).generate(turn)
+
+
+@pytest.mark.parametrize("length", [BLOCK - 1, BLOCK, BLOCK + 1, 4 * BLOCK - 1, 4 * BLOCK, 4 * BLOCK + 1])
+def test_the_last_token_is_computed(engines: Any, own_node: Node, length: int) -> None:
+    prompt = prompt_of(length, length)
+    first = engines(own_node.endpoint)
+    expected = first.generate(prompt, max_tokens=2)
+    if length >= BLOCK:
+        settle(first, length // BLOCK)
+    second = engines(own_node.endpoint)
+    assert second.generate(prompt, max_tokens=2) == expected
+    assert second.last_cached() == (length - 1) // BLOCK * BLOCK
+
+
+def test_a_finished_requests_last_block_is_stored(engines: Any, own_node: Node) -> None:
+    """Its hash is known only when the last token is: the save outlives the request."""
+    engine = engines(own_node.endpoint)
+    engine.generate(prompt_of(BLOCK, 3), max_tokens=BLOCK + 1)
+    settle(engine, 2)
+    assert engine.side.counters["saved_blocks"] == 2
+
+
+def test_each_block_is_stored_once(engines: Any, own_node: Node) -> None:
+    engine = engines(own_node.endpoint)
+    prompt = prompt_of(20 * BLOCK, 4)
+    engine.generate(prompt, max_tokens=3 * BLOCK)
+    settle(engine, 22)
+    assert engine.side.counters["saved_blocks"] == 22
+    # The same again: what is computed again is offered again, and nothing else.
+    engine.generate(prompt, max_tokens=3 * BLOCK)
+    assert engine.side.counters["saved_blocks"] == 22 + 3
+
+
+def test_generated_tokens_are_not_stored_if_so_asked(engines: Any, own_node: Node) -> None:
+    engine = engines(own_node.endpoint, options={"save_decode": False})
+    engine.generate(prompt_of(3 * BLOCK, 5), max_tokens=3 * BLOCK)
+    settle(engine, 3)
+    assert engine.side.counters["saved_blocks"] == 3
+
+
+def test_salts_never_share(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK, 6)
+    first = engines(own_node.endpoint)
+    first.generate(prompt, cache_salt="a")
+    settle(first, 10)
+    second = engines(own_node.endpoint)
+    second.generate(prompt, cache_salt="b")
+    assert second.last_cached() == 0
+    second.generate(prompt)
+    assert second.last_cached() == 0
+    third = engines(own_node.endpoint)
+    third.generate(prompt, cache_salt="a")
+    assert third.last_cached() == 9 * BLOCK
+
+
+def test_adapters_never_share(engines: Any, own_node: Node) -> None:
+    from vllm.lora.request import LoRARequest
+
+    def adapter(number: int) -> LoRARequest:
+        return LoRARequest(f"adapter-{number}", number, f"/adapters/{number}")
+
+    prompt = prompt_of(10 * BLOCK, 7)
+    first = engines(own_node.endpoint)
+    first.generate(prompt, lora_request=adapter(1))
+    settle(first, 10)
+    for request in (adapter(2), None):
+        other = engines(own_node.endpoint)
+        other.generate(prompt, lora_request=request)
+        assert other.last_cached() == 0
+    same = engines(own_node.endpoint)
+    same.generate(prompt, lora_request=adapter(1))
+    assert same.last_cached() == 9 * BLOCK
+
+
+def test_a_reset_of_the_cache_forgets_what_the_store_has_for_this_engine_alone(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK, 8)
+    engine = engines(own_node.endpoint)
+    expected = engine.generate(prompt)
+    settle(engine, 10)
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True)
+    assert engine.generate(prompt) == expected
+    assert engine.last_cached() == 0
+    settle(engine, 20)
+    assert engine.scheduler.reset_prefix_cache()
+    assert engine.generate(prompt) == expected
+    assert engine.last_cached() == 9 * BLOCK
+    other = engines(own_node.endpoint)
+    other.generate(prompt)
+    assert other.last_cached() == 9 * BLOCK
+
+
+# -- failure
+
+
+@BOTH
+def test_a_node_killed_between_lookup_and_load_costs_a_recompute(engines: Any, own_node: Node, windows: bool) -> None:
+    prompt = prompt_of(700, 9)
+    first = engines(own_node.endpoint, windows=windows)
+    (expected,) = first.generate(prompt)
+    settle(first, 21)
+    second = engines(own_node.endpoint, windows=windows)
+
+    def kill() -> None:
+        if second.side.counters["loads"] == 1 and own_node.process.poll() is None:
+            own_node.kill()
+
+    second.between = kill
+    assert second.generate(prompt) == [expected]
+    assert second.side.counters["loads"] == 1
+    assert second.side.counters["loads_failed"] == 1
+
+
+@BOTH
+def test_blocks_that_are_gone_are_computed(engines: Any, own_node: Node, windows: bool) -> None:
+    """The node was restarted, or has evicted them, between lookup and load: the load is short or empty."""
+    prompt = prompt_of(700, 10)
+    first = engines(own_node.endpoint, windows=windows)
+    (expected,) = first.generate(prompt)
+    settle(first, 21)
+    second = engines(own_node.endpoint, windows=windows)
+    side = second.side
+
+    def drop() -> None:
+        if side.counters["loads"] == 1 and side.counters["loads_failed"] == 0:
+            request = next(iter(second.scheduler.requests.values()))
+            second.between = lambda: None
+            names = [side._model.name(h, g) for h in request.block_hashes[7:9] for g in range(1 + 2 * windows)]
+            with kvstore.Client(own_node.endpoint, deadline=10) as client:
+                assert client.open_set(side._model.namespace).drop(names).block_count > 0
+
+    second.between = drop
+    assert second.generate(prompt) == [expected]
+    assert side.counters["loads_failed"] == 1
+    # What went is stored again, once.
+    settle(second, 2)
+    third = engines(own_node.endpoint, windows=windows)
+    assert third.generate(prompt) == [expected]
+    assert third.last_cached() == 21 * BLOCK
+
+
+def test_a_stopped_node_costs_the_timeouts_and_then_the_breaker_nothing(engines: Any, own_node: Node) -> None:
+    plain = engines(None)
+    engine = engines(own_node.endpoint, options={"lookup_timeout": 0.05, "load_timeout": 0.2, "save_timeout": 0.2})
+    own_node.pause()
+    for i in range(8):
+        assert engine.generate(prompt_of(300, 100 + i)) == plain.generate(prompt_of(300, 100 + i))
+    assert engine.side.counters["lookups"] < 8
+    assert engine.side.counters["hit_blocks"] == 0
+    own_node.resume()
+
+
+def test_a_node_stopped_before_the_load_costs_its_timeout(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(700, 11)
+    first = engines(own_node.endpoint)
+    (expected,) = first.generate(prompt)
+    settle(first, 21)
+    second = engines(own_node.endpoint, options={"lookup_timeout": 5.0, "load_timeout": 0.3})
+
+    def stop() -> None:
+        if second.side.counters["loads"] == 1:
+            own_node.pause()
+            second.between = lambda: None
+
+    second.between = stop
+    assert second.generate(prompt) == [expected]
+    assert second.side.counters["loads_failed"] >= 1
+    own_node.resume()
+    # Rows that the node may have written meanwhile come back, and the next load is right.
+    until = time.monotonic() + 30
+    while True:
+        assert second.scheduler.reset_prefix_cache()
+        assert second.generate(prompt) == [expected]
+        if second.last_cached():
+            break
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert second.last_cached() == 21 * BLOCK
+
+
+def test_the_engine_lives_without_the_store(engines: Any, tmp_path: Path, own_node: Node) -> None:
+    own_node.kill()
+    engine = engines(own_node.endpoint, options={"lookup_timeout": 0.05})
+    prompt = prompt_of(300, 12)
+    expected = engines(None).generate(prompt)
+    assert engine.generate(prompt) == expected
+    own_node.start()
+    until = time.monotonic() + 60
+    while True:  # the store came later, and is used
+        assert engine.scheduler.reset_prefix_cache()
+        assert engine.generate(prompt) == expected
+        if engine.last_cached():
+            break
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, own_node: Node) -> None:
+    plain, engine = engines(None), engines(own_node.endpoint, options={"save_timeout": 0.5})
+
+    def kill() -> None:
+        if engine.side.counters["saved_blocks"] > 8 and own_node.process.poll() is None:
+            own_node.kill()
+
+    engine.between = kill
+    prompts = [prompt_of(500, 200 + i) for i in range(4)]
+    assert engine.generate(*prompts, max_tokens=60) == plain.generate(*prompts, max_tokens=60)
+    assert own_node.process.poll() is not None
+    assert not engine.side.has_pending_saves
+
+
+# -- pages
+
+
+@BOTH
+def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
+    engines: Any, own_node: Node, model: Path, windows: bool
+) -> None:
+    """Few pages, so that requests are preempted while blocks are saved and loaded; aborts in every state; the engines'
+    own caches emptied; memory for three blocks at once; the node stopped and going on.
+    """
+    seed = random.randrange(10**9)
+    print("seed", seed)
+    rng = random.Random(seed)
+    block_bytes = 2 * 2 * BLOCK * 16 * 2
+    options = {"staging_bytes": 16 * block_bytes, "lookup_timeout": 1.0, "load_timeout": 1.0, "save_timeout": 1.0}
+    plain = engines(None, windows=windows, page_count=2000)
+    pair = [
+        engines(own_node.endpoint, windows=windows, page_count=100 if windows else 40, options=options)
+        for _ in range(2)
+    ]
+    roots = [prompt_of(rng.randrange(100, 500), seed + i) for i in range(4)]
+    expected: dict[tuple[int, ...], list[int]] = {}
+    began: list[dict[str, tuple[int, ...]]] = [{}, {}]
+    aborted: set[tuple[int, str]] = set()
+    until = time.monotonic() + 25
+    while time.monotonic() < until:
+        for i, engine in enumerate(pair):
+            if len(engine.scheduler.requests) < 6 and rng.random() < 0.3:
+                prompt = rng.choice(roots)[: rng.randrange(40, 500)] + prompt_of(rng.randrange(1, 60), rng.randrange(8))
+                began[i][engine.add(prompt, max_tokens=40)] = tuple(prompt)
+            if engine.scheduler.requests and rng.random() < 0.02:
+                name = rng.choice(list(engine.scheduler.requests))
+                aborted.add((i, name))
+                engine.abort(name)
+            if rng.random() < 0.01:
+                engine.scheduler.reset_prefix_cache(reset_running_requests=rng.random() < 0.5)
+            engine.step()
+    assert sum(len(each) for each in began) > 20
+    checked = 0
+    for i, engine in enumerate(pair):
+        engine.run()
+        for name, prompt in began[i].items():
+            if prompt not in expected:
+                (expected[prompt],) = plain.generate(list(prompt), max_tokens=40)
+            tokens = engine.tokens[name]
+            assert tokens == expected[prompt][: len(tokens)], (seed, name)
+            assert (i, name) in aborted or len(tokens) == 40
+            checked += 1
+        # Nothing holds a page any more.
+        assert not engine.side.has_pending_saves and not engine.side._requests
+        assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1
+    assert sum(engine.worker._worker.counters["loaded_blocks"] for engine in pair) > 0
+    assert sum(engine.preemptions for engine in pair) > 0
+    print(checked, [(engine.side.counters, engine.worker._worker.counters) for engine in pair])
+
+
+def test_pages_of_a_save_stay_until_they_are_gathered(engines: Any, own_node: Node) -> None:
+    """The node stands, and memory is for eight blocks: the rest waits for the node, while its request is gone."""
+    block_bytes = 2 * 2 * BLOCK * 16 * 2
+    options = {"staging_bytes": 16 * block_bytes, "save_timeout": 20.0}
+    engine = engines(own_node.endpoint, options=options, page_count=60)
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    first = prompt_of(8 * BLOCK, 13)
+    engine.generate(first)
+    settle(engine, 8)
+    own_node.pause()
+    name = engine.add(prompt_of(14 * BLOCK, 14), max_tokens=1)
+    while name in engine.scheduler.requests:
+        engine.step()
+        if not engine.tokens[name] and engine.side._requests[name].lookup is not None:
+            time.sleep(0.01)
+    held = engine.side._held_count
+    assert 0 < held <= 14
+    assert pool.get_num_free_blocks() == 59 - held
+    own_node.resume()
+    engine.run()
+    assert engine.side._held_count == 0
+    assert pool.get_num_free_blocks() == 59
+
+
+def test_reports_of_several_workers_add_up() -> None:
+    both = Report({1: 1, 2: 1}, {"a": None, "b": 3}).aggregate(Report({1: 1}, {"a": 5, "b": 2, "c": None}))
+    assert both.gathered == {1: 2, 2: 1}
+    assert both.missing == {"a": 5, "b": 2, "c": None}
+
+
+def test_the_breaker_pauses_longer_each_time_and_any_success_ends_it() -> None:
+    now = 0.0
+    breaker = Breaker(lambda: now)
+    assert [breaker.failed() for _ in range(3)] == [False, False, True]
+    assert not breaker.allows()
+    for pause in (1, 2, 4, 8, 16, 30, 30):
+        now += pause - 0.01
+        assert not breaker.allows()
+        now += 0.01
+        assert breaker.allows()
+        assert breaker.failed()
+    breaker.succeeded()
+    assert breaker.allows()
+    assert not breaker.failed()
+
+
+# -- what is refused
+
+
+def refused(model: Path, text: str, cache: KVCacheConfig | None = None, **more: Any) -> None:
+    config = engine_config(model, "unix:///nowhere", **more)
+    with pytest.raises(kvstore.Error, match=text):
+        KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache or cache_config(20))
+
+
+def test_the_default_policy_is_refused_and_says_what_to_set(model: Path) -> None:
+    refused(model, '"kv_load_failure_policy": "recompute"', policy="fail")
+
+
+def test_a_hash_that_no_other_process_makes_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    refused(model, "--prefix-caching-hash-algo sha256_cbor", prefix_caching_hash_algo="xxhash")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"lookup": 1}, "'lookup' is none of endpoints, "),
+        ({"load_timeout": 0}, "load_timeout is 0, allowed is seconds, over 0"),
+        ({"save_decode": "no"}, "save_decode is 'no', allowed is true or false"),
+        ({"staging_bytes": -1}, "staging_bytes is -1"),
+        ({"endpoints": 7}, "endpoints is 7"),
+    ],
+)
+def test_options_are_checked(model: Path, options: dict[str, Any], text: str) -> None:
+    refused(model, text, options=options)
+
+
+def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
+    import torch
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MambaSpec
+
+    cache = cache_config(20)
+    cache.kv_cache_groups.append(
+        KVCacheGroupSpec(["state"], MambaSpec(block_size=BLOCK, shapes=((4,),), dtypes=(torch.float32,)))
+    )
+    refused(model, "cache group 1: MambaSpec is not supported", cache)
+
+
+def test_models_of_one_name_and_other_weights_never_share(engines: Any, own_node: Node, tmp_path: Path) -> None:
+    one, other = tiny.make("llama", tmp_path / "1", seed=1), tiny.make("llama", tmp_path / "2", seed=2)
+    other = other.rename(other.with_name(one.name))
+    first, second = Engine(one, own_node.endpoint), Engine(other, own_node.endpoint)
+    same = Engine(one, own_node.endpoint)
+    assert first.side._model.namespace == same.side._model.namespace
+    assert first.side._model.namespace != second.side._model.namespace
+    for each in (first, second, same):
+        each.close()
