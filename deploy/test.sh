@@ -14,6 +14,9 @@
 #   deploy/test.sh --python      builds the Python package into an environment of its own and runs its tests, mypy and ruff (skipped where
 #                                pip finds no packages). KV_PYTHON names the interpreter; if it has nanobind, scikit-build-core and
 #                                pytest it is used as it is, with torch and transformers if it has those
+#   deploy/test.sh --engines     real engines with the package: vLLM on the CPU, in an environment of its own of 6 GB (Python 3.11; skipped
+#                                where pip finds no packages). KV_ENGINES_PYTHON names an interpreter that has what
+#                                client/python/tests/engines/requirements.txt lists
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
@@ -30,9 +33,9 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
     --all) steps=(release python cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,28s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -265,32 +268,14 @@ python_environment() {
   echo "$folder/bin/python"
 }
 
-step_python() {
-  begin 'python: the package'
-  if cut python; then return; fi
-  local python junit=$logs/python.xml
-  if ! python=$(python_environment); then
-    skips+=("python: $python")
-    count python 0 0 1
-    return
-  fi
-  build release kvstore-node kvstorectl || return 0
-  # Not into the environment itself, which may be a person's own.
-  local site=$root/build/python/site tool
-  rm -rf "$site" "$junit"
-  if ! timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --target "$site" \
-    client/python > "$logs/python-build.log" 2>&1; then
-    if cut 'python build'; then return; fi
-    tail -n 40 "$logs/python-build.log"
-    count 'python build' 0 1 0
-    return
-  fi
-  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+# pytest_step NAME FOLDER SITE PYTHON SECONDS: runs and counts the tests of FOLDER with the package in SITE
+pytest_step() {
+  local name=$1 folder=$2 site=$3 python=$4 junit=$logs/$1.xml good=0 bad=1 skip=0
+  rm -f "$junit"
   # From the tests' folder: from the package's, `python -m` would find the sources, without the extension.
   (cd client/python/tests && PYTHONPATH=$site KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 \
-    timeout "$(left 1200)" "$python" -m pytest -q -rs --junitxml="$junit" -p no:cacheprovider) > "$logs/python.log" 2>&1 ||
-    tail -n 120 "$logs/python.log"
-  local good=0 bad=1 skip=0
+    timeout "$(left "$5")" "$python" -m pytest -q -rs --junitxml="$junit" -p no:cacheprovider "$root/$folder") > "$logs/$name.log" 2>&1 ||
+    tail -n 120 "$logs/$name.log"
   if [ -s "$junit" ]; then
     read -r good bad skip < <("$python" - "$junit" <<'END'
 import sys, xml.etree.ElementTree as tree
@@ -300,8 +285,32 @@ print(total - failed - errors - skipped, failed + errors, skipped)
 END
     )
   fi
-  count python "$good" "$bad" "$skip"
-  while IFS= read -r line; do skips+=("python: $line"); done < <(sed -n 's/^SKIPPED //p' "$logs/python.log")
+  count "$name" "$good" "$bad" "$skip"
+  while IFS= read -r line; do skips+=("$name: $line"); done < <(sed -n 's/^SKIPPED //p' "$logs/$name.log")
+}
+
+step_python() {
+  begin 'python: the package'
+  if cut python; then return; fi
+  local python
+  if ! python=$(python_environment); then
+    skips+=("python: $python")
+    count python 0 0 1
+    return
+  fi
+  build release kvstore-node kvstorectl || return 0
+  # Not into the environment itself, which may be a person's own.
+  local site=$root/build/python/site tool
+  rm -rf "$site"
+  if ! timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --target "$site" \
+    client/python > "$logs/python-build.log" 2>&1; then
+    if cut 'python build'; then return; fi
+    tail -n 40 "$logs/python-build.log"
+    count 'python build' 0 1 0
+    return
+  fi
+  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+  pytest_step python client/python/tests "$site" "$python" 1200
   for tool in "mypy" "ruff check ." "ruff format --check ."; do
     # shellcheck disable=SC2086  # words
     if "$python" -m ${tool%% *} --version > /dev/null 2>&1; then
@@ -311,6 +320,57 @@ END
       count "python $tool" 0 0 1
     fi
   done
+}
+
+# engines_environment: prints an interpreter that has vLLM; or says why there is none, and fails
+engines_environment() {
+  local list=client/python/tests/engines/requirements.txt folder=$root/build/engines/venv python=${KV_ENGINES_PYTHON:-}
+  if [ -n "$python" ]; then
+    "$python" -c 'import vllm, pytest' > /dev/null 2>&1 || { echo "KV_ENGINES_PYTHON: $python has no vllm or no pytest"; return 1; }
+    echo "$python"
+    return
+  fi
+  python=$(command -v python3.11) || { echo "there is no python3.11"; return 1; }
+  [ "$(uname -m)" = x86_64 ] || { echo "the list is for x86-64"; return 1; }
+  if ! cmp -s "$list" "$folder/installed"; then
+    rm -rf "$folder"
+    "$python" -m venv "$folder" > "$logs/engines-venv.log" 2>&1 || { echo "no virtual environment: apt-get install python3-venv"; return 1; }
+    timeout "$(left 600)" "$folder/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 15 --no-deps \
+      --require-hashes -r "$list" >> "$logs/engines-venv.log" 2>&1 || { echo "pip finds no packages"; return 1; }
+    cp "$list" "$folder/installed"
+  fi
+  echo "$folder/bin/python"
+}
+
+step_engines() {
+  begin 'engines: the package and its connectors'
+  if cut engines; then return; fi
+  local python
+  if ! python=$(engines_environment); then
+    skips+=("engines: $python")
+    count engines 0 0 1
+    return
+  fi
+  build release kvstore-node || return 0
+  local site=$root/build/engines/site
+  # The package's build tools are not the engine's dependencies: a folder of their own.
+  if ! { [ -d "$root/build/engines/tools" ] || timeout "$(left 300)" "$python" -m pip install -q --disable-pip-version-check \
+    --target "$root/build/engines/tools" nanobind scikit-build-core; } > "$logs/engines-build.log" 2>&1; then
+    rm -rf "$root/build/engines/tools"
+    skips+=('engines: pip finds no packages')
+    count engines 0 0 1
+    return
+  fi
+  rm -rf "$site"
+  if ! PYTHONPATH=$root/build/engines/tools timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check \
+    --no-build-isolation --no-deps --target "$site" client/python >> "$logs/engines-build.log" 2>&1; then
+    if cut 'engines build'; then return; fi
+    tail -n 40 "$logs/engines-build.log"
+    count 'engines build' 0 1 0
+    return
+  fi
+  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+  pytest_step engines client/python/tests/engines "$site" "$python" 1800
 }
 
 step_cuda() {

@@ -25,7 +25,6 @@ class Load:
 
     request_id: str
     blocks: list[Block]
-    lease: int
 
 
 @dataclass

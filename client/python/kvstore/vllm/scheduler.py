@@ -13,7 +13,7 @@ import numpy.typing as npt
 from vllm.logger import init_logger
 
 from ..client import Client
-from ..errors import Error
+from ..errors import Busy, Error
 from ..futures import Future
 from ..sets import SetMatchResult
 from .breaker import Breaker
@@ -64,6 +64,8 @@ class _Request:
     saved: int = 0
     is_admitted: bool = False
     is_loading: bool = False
+    #: Of the load under way. Leases are this half's client's, so a worker's get cannot end one.
+    lease: int = 0
 
 
 class SchedulerSide:
@@ -154,7 +156,7 @@ class SchedulerSide:
             return
         lookup.lease = match.lease
         lookup.asked = time.monotonic()  # from here the lease counts
-        if match.why is not None:
+        if match.why is not None and not isinstance(match.why, Busy):  # busy: no lease, and the answer counts
             self._failed("lookup", match.why)
         else:
             self._breaker.succeeded()
@@ -207,15 +209,17 @@ class SchedulerSide:
         return more * self._model.block_size, True
 
     def _release(self, known: _Request) -> None:
-        """Nothing will be loaded by the lookup: its lease is not needed."""
+        """Nothing will be loaded by the lookup, or the load has ended: the leases are not needed."""
         lookup, known.lookup = known.lookup, None
-        if lookup is None:
-            return
-        if lookup.future is not None:
-            lookup.future.cancel()
-        if lookup.lease:
-            with contextlib.suppress(Error):  # it ends by itself
-                self._space.release(lookup.lease)
+        leases = [known.lease]
+        known.lease = 0
+        if lookup is not None:
+            leases.append(lookup.lease)
+            if lookup.future is not None:
+                lookup.future.cancel()
+        with contextlib.suppress(Error):  # they end by themselves
+            for lease in filter(None, leases):
+                self._space.release(lease)
 
     # -- loads
 
@@ -239,7 +243,8 @@ class SchedulerSide:
             for g, table in enumerate(pages)
             if table[i] != _NULL_PAGE
         ]
-        self._step.loads.append(Load(request.request_id, blocks, lookup.lease))
+        self._step.loads.append(Load(request.request_id, blocks))
+        known.lease = lookup.lease
         known.lookup = None
         known.saved = max(known.saved, end)
         known.is_loading = True
@@ -276,8 +281,10 @@ class SchedulerSide:
             for g, table in enumerate(pages)
             if i < len(table) and table[i] != _NULL_PAGE
         ]
-        if not blocks or not self._breaker.allows() or self._held_count + len(blocks) > self._held_max:
-            self.counters["unsaved_blocks"] += len(blocks)
+        room = self._held_max - self._held_count if self._breaker.allows() else 0
+        self.counters["unsaved_blocks"] += max(0, len(blocks) - room)
+        blocks = blocks[: max(0, room)]
+        if not blocks:
             return
         self._last_job += 1
         pool = self._manager.block_pool
@@ -304,6 +311,7 @@ class SchedulerSide:
             if known is None:
                 continue  # aborted while it was loaded
             known.is_loading = False
+            self._release(known)
             if missing is not None:
                 known.saved = min(known.saved, missing)
                 known.failed_loads += 1

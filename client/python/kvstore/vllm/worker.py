@@ -146,14 +146,12 @@ class WorkerSide:
                     return  # the parts under way give theirs back
                 part = blocks[each.unsent : each.unsent + free]
                 rows = self._load_rows.take(len(part))
-                lease = each.load.lease if len(part) == len(blocks) else 0
                 try:
                     future = self._space.submit_get(
                         [self._model.shard_name(block.name, self._shard) for block in part],
                         self._load_rows.rows,
                         rows=rows,
                         deadline=left,
-                        lease=lease,
                     )
                 except Error as error:
                     self._load_rows.give(rows, is_doubtful=True)

@@ -17,6 +17,7 @@ from conftest import Node
 from synthetic import BLOCK, Engine, cache_config, engine_config
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.request import RequestStatus
 
 import kvstore
 from kvstore.vllm import KVStoreConnector
@@ -295,13 +296,13 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
     engines: Any, own_node: Node, model: Path, windows: bool
 ) -> None:
     """Few pages, so that requests are preempted while blocks are saved and loaded; aborts in every state; the engines'
-    own caches emptied; memory for three blocks at once; the node stopped and going on.
+    own caches emptied; memory for eight blocks at once.
     """
     seed = random.randrange(10**9)
     print("seed", seed)
     rng = random.Random(seed)
     block_bytes = 2 * 2 * BLOCK * 16 * 2
-    options = {"staging_bytes": 16 * block_bytes, "lookup_timeout": 1.0, "load_timeout": 1.0, "save_timeout": 1.0}
+    options = {"staging_bytes": 16 * block_bytes, "lookup_timeout": 5.0, "load_timeout": 5.0, "save_timeout": 5.0}
     plain = engines(None, windows=windows, page_count=2000)
     pair = [
         engines(own_node.endpoint, windows=windows, page_count=100 if windows else 40, options=options)
@@ -311,7 +312,7 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
     expected: dict[tuple[int, ...], list[int]] = {}
     began: list[dict[str, tuple[int, ...]]] = [{}, {}]
     aborted: set[tuple[int, str]] = set()
-    until = time.monotonic() + 25
+    until = time.monotonic() + 12
     while time.monotonic() < until:
         for i, engine in enumerate(pair):
             if len(engine.scheduler.requests) < 6 and rng.random() < 0.3:
@@ -321,8 +322,13 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
                 name = rng.choice(list(engine.scheduler.requests))
                 aborted.add((i, name))
                 engine.abort(name)
-            if rng.random() < 0.01:
-                engine.scheduler.reset_prefix_cache(reset_running_requests=rng.random() < 0.5)
+            if rng.random() < 0.02:
+                # vLLM raises if a request that does not run, or a save, holds pages.
+                is_quiet = not engine.side.has_pending_saves and all(
+                    each.status == RequestStatus.RUNNING or each.num_computed_tokens == 0
+                    for each in engine.scheduler.requests.values()
+                )
+                engine.scheduler.reset_prefix_cache(reset_running_requests=is_quiet)
             engine.step()
     assert sum(len(each) for each in began) > 20
     checked = 0
@@ -335,6 +341,8 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
             assert tokens == expected[prompt][: len(tokens)], (seed, name)
             assert (i, name) in aborted or len(tokens) == 40
             checked += 1
+        # Every request was looked up: leases that are not ended would have the node refuse them.
+        assert engine.side.counters["lookups"] >= len(began[i])
         # Nothing holds a page any more.
         assert not engine.side.has_pending_saves and not engine.side._requests
         assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1

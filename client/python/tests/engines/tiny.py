@@ -20,7 +20,13 @@ def make(kind: str, folder: Path, seed: int = 1) -> Path:
         model = transformers.LlamaForCausalLM(config)
     elif kind == "gemma3":
         config = transformers.Gemma3TextConfig(
-            num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=32, sliding_window=128, **common
+            num_hidden_layers=6,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            head_dim=32,
+            sliding_window=128,
+            tie_word_embeddings=False,  # tied, random weights repeat one token
+            **common,
         )
         model = transformers.Gemma3ForCausalLM(config)
     elif kind == "deepseek":
@@ -29,9 +35,9 @@ def make(kind: str, folder: Path, seed: int = 1) -> Path:
             num_attention_heads=4,
             num_key_value_heads=4,
             q_lora_rank=None,
-            kv_lora_rank=64,
+            kv_lora_rank=512,  # with 64 of the rotary part: what vLLM's kernel for the CPU takes
             qk_nope_head_dim=32,
-            qk_rope_head_dim=32,
+            qk_rope_head_dim=64,
             v_head_dim=32,
             n_routed_experts=4,
             n_shared_experts=1,
