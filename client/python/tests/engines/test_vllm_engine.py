@@ -1,8 +1,7 @@
 """Real vLLM engines with small models, and a real node that is killed, stopped and restarted under them.
 
 What an engine says is compared with an engine without a store: cold with cold, a hit from the store with a hit in the
-engine's own cache. Tokens are equal; log-probabilities nearly: two cold engines without a store already differ in the
-last bits of some, as their threads divide sums differently.
+engine's own cache. Both are the same computation, so tokens and log-probabilities are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +48,9 @@ class Engine:
                 stderr=file,
                 text=True,
                 start_new_session=True,
-                env=os.environ | {"VLLM_LOGGING_LEVEL": "WARNING"},
+                # With several threads, sums are divided differently from run to run, and near ties turn out otherwise.
+                env=os.environ
+                | {"VLLM_LOGGING_LEVEL": "WARNING", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
             )
         self._write(arguments)
         self._is_ready = False
@@ -107,17 +107,16 @@ def prompt_of(count: int, seed: int) -> list[int]:
 
 
 def same(one: Any, other: Any) -> bool:
-    pairs = zip(chain.from_iterable(one["logprobs"]), chain.from_iterable(other["logprobs"]), strict=True)
-    return bool(one["tokens"] == other["tokens"]) and all(abs(a - b) < 0.05 for a, b in pairs)
+    return bool(one["tokens"] == other["tokens"] and one["logprobs"] == other["logprobs"])
 
 
-def until_cached(engine: Engine, prompt: list[int], tokens: int, expected: Any) -> Any:
-    """Asks until the store's blocks are used; the tokens are right each time."""
+def until_cached(engine: Engine, prompt: list[int], tokens: int, *expected: Any) -> Any:
+    """Asks until the store's blocks are used; the tokens are some of the expected each time."""
     until = time.monotonic() + 90
     while True:
         engine.reset()
         answer = engine.generate(prompt)
-        assert answer["tokens"] == expected["tokens"]
+        assert answer["tokens"] in [each["tokens"] for each in expected]
         if answer["cached"] == [tokens]:
             return answer
         assert time.monotonic() < until, answer["cached"]
@@ -247,15 +246,15 @@ def test_an_engine_killed_while_it_stores_leaves_right_blocks(running: Trio) -> 
 
 @pytest.mark.parametrize(("kind", "block_size"), [("gemma3", 32), ("deepseek", 16)])
 def test_other_models_are_shared_too(kind: str, block_size: int, own_node: Node, tmp_path: Path) -> None:
-    """Sliding windows beside full attention, and MLA."""
+    """Sliding windows beside full attention, and MLA, where vLLM's own hit gives other tokens than no hit does."""
     model = tiny.make(kind, tmp_path)
     pair = [Engine(model, own_node.endpoint, tmp_path / f"{i}.log", block_size=block_size) for i in range(2)]
     prompt = prompt_of(1500, 8)
     cold = pair[0].generate(prompt)
     local = pair[0].generate(prompt)
-    hit = (1499 // block_size) * block_size
-    warm = until_cached(pair[1], prompt, hit, cold)
-    assert warm["tokens"] == cold["tokens"]
-    assert local["cached"] != [hit] or same(warm, local)
+    hit = 1499 // block_size * block_size
+    assert cold["cached"] == [0] and local["cached"] == [hit]
+    assert len(set(cold["tokens"][0])) > 4
+    assert same(until_cached(pair[1], prompt, hit, cold, local), local)
     for each in pair:
         each.close()
