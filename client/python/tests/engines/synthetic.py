@@ -7,6 +7,7 @@ pages of the sequence. So one wrong byte anywhere changes the tokens.
 from __future__ import annotations
 
 import itertools
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,7 @@ class Engine:
         self.cached: dict[str, int] = {}
         self.names = (f"request-{i}" for i in itertools.count())
         self.preemptions = 0
+        self.has_computed = False
 
     @property
     def side(self) -> Any:
@@ -135,6 +137,7 @@ class Engine:
         if self.worker is not None:
             assert isinstance(output.kv_connector_metadata, Step)
             self.worker.bind_connector_metadata(output.kv_connector_metadata)
+        self.has_computed = output.total_num_scheduled_tokens > 0
         sampled = self._compute(output.num_scheduled_tokens)
         connector_output = None
         if self.worker is not None:
@@ -196,13 +199,14 @@ class Engine:
                 self.tokens[name].append(token)
         return sampled
 
-    def run(self, steps_max: int = 20000) -> None:
-        """Until there is nothing to do. Requests that wait for the store are asked again in the next step."""
-        for _ in range(steps_max):
-            if not self.scheduler.has_requests():
-                return
+    def run(self, seconds_max: float = 60) -> None:
+        """Until there is nothing to do. As vLLM does, waits a moment after a step that computed nothing."""
+        until = time.monotonic() + seconds_max
+        while self.scheduler.has_requests():
+            assert time.monotonic() < until, "the scheduler does not come to an end"
             self.step()
-        raise AssertionError("the scheduler does not come to an end")
+            if not self.has_computed:
+                time.sleep(0.001)
 
     def generate(self, *prompts: list[int], max_tokens: int = 8, **more: Any) -> list[list[int]]:
         names = [self.add(prompt, max_tokens, **more) for prompt in prompts]
