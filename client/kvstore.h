@@ -273,7 +273,8 @@ KVS_API int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t
  * kvs_put and kvs_submit_load of a set are KVS_UNSUPPORTED, and so are these calls of a chain.
  *
  * Lists have `count` elements, element i for hashes[i]; lengths are in bytes. Those that a call fills are the caller's
- * memory. A blocking call writes them if it returns KVS_OK, and else leaves them alone. */
+ * memory. A blocking call writes them if it returns KVS_OK, and else leaves them alone. For the submitted ones see
+ * kvs_submit_match_set. */
 enum { KVS_HELD_NOWHERE = 0, KVS_HELD_IN_MEMORY = 1, KVS_HELD_ON_DISK = 2 };
 enum {
   KVS_PUT_REFUSED = 0, /* not stored; the result's `why` says why */
@@ -379,12 +380,13 @@ KVS_API int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashe
  * was shut down or its client closed, KVS_INTERNAL, KVS_FORKED. It takes no lock, waits for nobody and makes at most
  * one system call. Other mistakes are the status of the completion.
  *
- * Copied by the submit: hashes, the list of block addresses, segment ends, token ids, extras and records. Only the
- * blocks themselves, `checksums`, `json` and `length` stay in use until the call's KVS_EVENT_END, and that also after
- * kvs_cancel and after the deadline: until then the caller keeps them, and does not change what is put. Afterwards they
- * are the caller's again, with the one exception that blocking calls have too: memory of kvs_allocate and device memory
- * that a node may still write after a cancelled or late get is quarantined, and calls that name it fail with
- * KVS_QUARANTINED until the node has answered or ended. Memory of kvs_allocate may be freed meanwhile.
+ * Copied by the submit: hashes, the list of block addresses, rooms, lengths, segment ends, token ids, extras and
+ * records. Only the blocks themselves, `checksums`, `json` and `length`, and the lists that the calls of sets fill stay
+ * in use until the call's KVS_EVENT_END, and that also after kvs_cancel and after the deadline: until then the caller
+ * keeps them, and does not change what is put. Afterwards they are the caller's again, with the one exception that
+ * blocking calls have too: memory of kvs_allocate and device memory that a node may still write after a cancelled or
+ * late get is quarantined, and calls that name it fail with KVS_QUARANTINED until the node has answered or ended.
+ * Memory of kvs_allocate may be freed meanwhile.
  *
  * Deadlines count from the submit. While a node is not connected, what it owns is answered at once, with the `why`
  * KVS_UNAVAILABLE, and connecting goes on in the background; so a worker that starts before the store gets "nothing"
@@ -442,7 +444,10 @@ enum {
   KVS_VERB_RELEASE = 11,
   KVS_VERB_LEND = 12,
   KVS_VERB_REMOVE_DEVICE_MEMORY = 13,
-  KVS_VERB_STATS = 14
+  KVS_VERB_STATS = 14,
+  KVS_VERB_MATCH_SET = 15,
+  KVS_VERB_GET_SET = 16,
+  KVS_VERB_PUT_SET = 17
 };
 typedef struct kvs_completion { /* grows at its end: kvs_reap and kvs_wait are told its size */
   kvs_call call;
@@ -450,21 +455,22 @@ typedef struct kvs_completion { /* grows at its end: kvs_reap and kvs_wait are t
   int event;
   int verb;
   int status; /* what the blocking call would have returned; KVS_CANCELLED: given up, and the results say how far */
-  int why;    /* of match, get, load and put: why not more */
-  /* match: found. get, load: landed and verified (a device's memory: landed). put: stored. touch, pin, unpin, drop: as
-   * many blocks. lend: connections. */
+  int why;    /* of match, get, load, put and their kin for sets: why not more */
+  /* match, match_set: found. get, load, get_set: landed and verified (a device's memory: landed). put, put_set: stored.
+   * touch, pin, unpin, drop: as many blocks. lend: connections. */
   size_t block_count;
   size_t segment;
   size_t matched_count;    /* of a load: blocks found */
-  size_t disk_block_count; /* of a match or load: of those found, on disk */
+  size_t disk_block_count; /* of a match, match_set or load: of those found, on disk */
   uint64_t disk_us;
-  kvs_lease lease;            /* of a match */
+  kvs_lease lease;            /* of a match or match_set */
   size_t partial_token_count; /* of a match, as is the next */
   kvs_hash partial_block;
-  size_t corrupt_count;           /* of a get or load */
-  size_t already_stored, refused; /* of a put */
+  size_t corrupt_count;           /* of a get, load or get_set */
+  size_t already_stored, refused; /* of a put or put_set */
   int until_restart;              /* of a drop */
   kvs_space space;                /* of an open */
+  size_t conflicts;               /* of a put_set */
 } kvs_completion;
 
 KVS_API int kvs_queue_open(kvs_client* client, const kvs_queue_options* options, kvs_queue** queue);
@@ -492,6 +498,17 @@ KVS_API int kvs_submit_load(kvs_queue* queue, kvs_space space, const kvs_hash* h
                             void* const* blocks, const kvs_load_options* options, uint64_t tag, kvs_call* call);
 KVS_API int kvs_submit_put(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
                            const void* const* blocks, const kvs_put_options* options, uint64_t tag, kvs_call* call);
+/* Of sets. Lists are filled by the end of the call, whatever its status is: blocks of which nothing is known then are
+ * held nowhere, or refused, or have that status. Rooms count against bytes_max, up to the set's largest block each. */
+KVS_API int kvs_submit_match_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count,
+                                 const kvs_match_set_options* options, uint8_t* held, uint32_t* block_bytes,
+                                 uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_get_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count,
+                               void* const* blocks, const size_t* rooms, const kvs_get_set_options* options,
+                               kvs_set_block* landed, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_put_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count,
+                               const void* const* blocks, const size_t* lengths, const kvs_put_set_options* options,
+                               uint8_t* outcomes, uint64_t tag, kvs_call* call);
 KVS_API int kvs_submit_touch(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
                              uint64_t deadline_us, uint64_t tag, kvs_call* call);
 KVS_API int kvs_submit_pin(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,

@@ -254,6 +254,95 @@ static kvs_completion next(kvs_queue* queue) {
   return one;
 }
 
+/* Those of sets without blocking. */
+static void submitted_sets(kvs_client* client, unsigned char* memory) {
+  kvs_space set, chain;
+  CHECK(kvs_open(client, "kind=set\nmodel=c\nblock_bytes_max=131072\n", 5000000, &set) == KVS_OK);
+  CHECK(kvs_open(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
+  kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
+  kvs_queue* queue = NULL;
+  options.bytes_max = NAMES * (BLOCK_BYTES + 256);
+  CHECK(kvs_queue_open(client, &options, &queue) == KVS_OK);
+  kvs_hash names[NAMES];
+  void* at[NAMES];
+  make_set(memory, names, at);
+  const void* from[NAMES];
+  for (size_t i = 0; i < NAMES; ++i) from[i] = at[i];
+
+  kvs_put_set_options put = KVS_PUT_SET_OPTIONS_INIT;
+  uint8_t outcomes[NAMES];
+  memset(outcomes, 0xEE, sizeof outcomes);
+  put.deadline_us = 5000000;
+  kvs_call call = 0;
+  CHECK(kvs_submit_put_set(queue, set, names, NAMES - 1, from, kLengths, &put, outcomes, 1, &call) == KVS_OK);
+  kvs_completion end = next(queue);
+  CHECK(end.call == call && end.tag == 1 && end.verb == KVS_VERB_PUT_SET && end.event == KVS_EVENT_END);
+  CHECK(end.status == KVS_OK && end.why == KVS_OK && end.block_count == NAMES - 1 && end.refused == 0);
+  for (size_t i = 0; i < NAMES - 1; ++i) CHECK(outcomes[i] == KVS_PUT_STORED);
+  CHECK(outcomes[NAMES - 1] == 0xEE);
+
+  kvs_match_set_options match = KVS_MATCH_SET_OPTIONS_INIT;
+  uint8_t held[NAMES];
+  uint32_t found[NAMES];
+  match.deadline_us = 5000000;
+  match.lease = 1;
+  CHECK(kvs_submit_match_set(queue, set, names, NAMES, &match, held, found, 2, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.verb == KVS_VERB_MATCH_SET && end.status == KVS_OK && end.block_count == NAMES - 1 && end.lease != 0);
+  for (size_t i = 0; i < NAMES - 1; ++i) CHECK(held[i] == KVS_HELD_IN_MEMORY && found[i] == kLengths[i]);
+  CHECK(held[NAMES - 1] == KVS_HELD_NOWHERE && found[NAMES - 1] == 0);
+
+  kvs_get_set_options get = KVS_GET_SET_OPTIONS_INIT;
+  kvs_set_block landed[NAMES];
+  size_t rooms[NAMES];
+  get.deadline_us = 5000000;
+  get.lease = end.lease;
+  for (size_t i = 0; i < NAMES; ++i) rooms[i] = BLOCK_BYTES;
+  rooms[1] = 63;
+  memset(memory, 0, NAMES * BLOCK_BYTES);
+  CHECK(kvs_submit_get_set(queue, set, names, NAMES, at, rooms, &get, landed, 3, NULL) == KVS_OK);
+  /* Rooms count in full until the end is reaped. */
+  get.lease = 0;
+  CHECK(kvs_submit_get_set(queue, set, names, NAMES, at, rooms, &get, landed, 4, NULL) == KVS_BUSY);
+  end = next(queue);
+  CHECK(end.verb == KVS_VERB_GET_SET && end.status == KVS_OK && end.block_count == NAMES - 2 && end.why == KVS_OK);
+  CHECK(landed[1].status == KVS_TOO_LARGE && landed[1].block_bytes == 64);
+  CHECK(landed[NAMES - 1].status == KVS_NOT_FOUND);
+  for (size_t i = 0; i < NAMES - 1; ++i) {
+    if (i == 1) continue;
+    CHECK(landed[i].status == KVS_OK && landed[i].block_bytes == kLengths[i]);
+    CHECK(is_filled(at[i], kLengths[i], (int)(i + 101)));
+  }
+
+  /* Lists are filled whatever the end is: of a call that is refused, and of one that was late from the start. */
+  memset(held, 0xEE, sizeof held);
+  CHECK(kvs_submit_match_set(queue, chain, names, NAMES, &match, held, NULL, 5, NULL) == KVS_OK);
+  CHECK(next(queue).status == KVS_UNSUPPORTED);
+  for (size_t i = 0; i < NAMES; ++i) CHECK(held[i] == KVS_HELD_NOWHERE);
+  CHECK(kvs_submit_get_set(queue, chain, names, 1, at, rooms, &get, landed, 6, NULL) == KVS_OK);
+  CHECK(next(queue).status == KVS_UNSUPPORTED && landed[0].status == KVS_UNSUPPORTED && landed[0].block_bytes == 0);
+  get.deadline_us = 0;
+  CHECK(kvs_submit_get_set(queue, set, names, 2, at, rooms, &get, landed, 7, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.status == KVS_OK && end.why == KVS_TIMED_OUT && end.block_count == 0);
+  CHECK(landed[0].status == KVS_TIMED_OUT && landed[1].status == KVS_TIMED_OUT);
+  put.deadline_us = 0;
+  CHECK(kvs_submit_put_set(queue, set, names, 2, from, kLengths, &put, outcomes, 8, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.why == KVS_TIMED_OUT && end.refused == 2 && outcomes[0] == KVS_PUT_REFUSED);
+
+  CHECK(kvs_submit_get_set(queue, set + 9, names, 1, at, rooms, &get, landed, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_get_set(queue, set, names, 1, at, NULL, &get, landed, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_put_set(queue, set, names, 1, from, NULL, &put, outcomes, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_match_set(NULL, set, names, 1, &match, held, found, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_drop(queue, set, NULL, 0, 5000000, 9, NULL) == KVS_OK);
+  CHECK(next(queue).block_count == NAMES - 1);
+  size_t calls = 1;
+  uint64_t bytes = 1;
+  CHECK(kvs_queue_in_flight(queue, &calls, &bytes) == KVS_OK && calls == 0 && bytes == 0);
+  kvs_queue_close(queue);
+}
+
 /* The same verbs without blocking. */
 static void submitted(kvs_client* client, unsigned char* memory) {
   const char* record = "model=c\nblock_size=16\nblock_bytes=131072\n";
@@ -590,12 +679,14 @@ int main(int argc, char** argv) {
   verbs(client, memory);
   submitted(client, memory);
   sets(client, memory);
+  submitted_sets(client, memory);
   free(memory);
   void* lent = NULL;
   CHECK(kvs_allocate(client, BLOCKS * BLOCK_BYTES, &lent) == KVS_OK);
   verbs(client, lent);
   submitted(client, lent);
   sets(client, lent);
+  submitted_sets(client, lent);
   CHECK(kvs_free(client, lent, BLOCKS * BLOCK_BYTES) == KVS_OK);
   device_memory(client);
   other_versions(client);
