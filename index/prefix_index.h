@@ -160,8 +160,9 @@ class PrefixIndex {
   bool is_cover(BlockId block) const;
 
   /// The least recently used leaf end that is not pinned, in any tree; kNoBlock if there is none.
-  /// Cost: amortised O(log leaves); but one call may find that many leaf ends were used or pinned since the last call.
-  /// With `steps`, the search stops when none are left: then kNoBlock says nothing, and the next call goes on.
+  /// Cost: amortised O(log leaves), however many groups there are; but one call may find that many leaf ends were used
+  /// or pinned since the last call. With `steps`, all that it looks at is counted, and the search stops when none are
+  /// left: then kNoBlock says nothing, and the next call goes on.
   BlockId oldest_leaf_end(Steps* steps = nullptr);
   /// The same among the trees of a group (blocks of one size, say).
   BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
