@@ -159,6 +159,8 @@ std::string SetPutCall::on_last(const FrameReader::Frame& frame) {
     if (result > static_cast<std::uint8_t>(SetPutBlock::kConflict)) return "set_put: result " + std::to_string(result);
     results_.push_back(static_cast<SetPutBlock>(result));
   }
+  // Without a refusal of the node, what is not stored was not asked for: more blocks than it takes at once.
+  if (std::ranges::find(results_, SetPutBlock::kRefused) == results_.end()) return {};
   refused_why_ =
       make_error_code(response->refused_why() != 0 ? static_cast<Errc>(response->refused_why()) : Errc::kOutOfMemory);
   return {};
