@@ -20,6 +20,7 @@ constexpr std::size_t kMarkBytes = 4 << 20;           ///< Copied before others 
 constexpr std::size_t kPieceBytes = 256 * 1024;       ///< As copy_in_pieces() of a Get.
 constexpr std::size_t kMoveBytes = 16 << 20;          ///< By RDMA at once: enough to keep several lanes busy.
 constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< Not worth a coroutine.
+constexpr std::size_t kLookupsPerLock = 1024;         ///< Some hundred microseconds.
 constexpr std::size_t kPartBlocksMax = 16384;         ///< So that the table of a part stays far below every limit.
 
 }  // namespace
@@ -54,7 +55,8 @@ error_code SetGet::pin_window() {
                                      .lease = order_.lease,
                                      .disk = order_.disk,
                                      .rooms = std::span(order_.rooms).subspan(pinned_),
-                                     .bytes_max = node_.limits.inline_window_bytes};
+                                     .bytes_max = node_.limits.inline_window_bytes,
+                                     .count_max = kLookupsPerLock};
   auto set = node_.store.with([&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
   if (!set) return set.error();
   KV_ASSERT(set->looked_count > 0 || hashes.empty());
