@@ -1,6 +1,7 @@
 #include "index/prefix_index.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <deque>
 #include <set>
@@ -96,6 +97,7 @@ struct Orphan {
 // Hashes ahead. A run is some pages long and often not in cache, and the processor's own prefetch stops at each page.
 // Measured: 8.2 -> 6.4 ns a block when cold, 1.46 -> 1.55 when warm.
 constexpr std::size_t kPrefetchAhead = 32;
+constexpr std::size_t kFoundAtOnce = 16;  // Names of a set: as many misses as a core has under way, and not more.
 
 /// How many leading hashes of `a` and `b` are equal. Four words
 /// by XOR and OR: one branch a block instead of a call of memcmp.
@@ -683,10 +685,34 @@ PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent
 
 void PrefixIndex::find_each(TreeId set, std::span<const BlockHash> hashes, std::span<BlockId> blocks) const {
   KV_ASSERT(is_set(set) && blocks.size() == hashes.size());
-  const Node& root = impl_->nodes[impl_->at(set).root];
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    const NodeId child = impl_->find_child_node(root, hashes[i]);
-    blocks[i] = child == kNoNode ? kNoBlock : impl_->nodes[child].run.ids()[0];
+  const Impl& impl = *impl_;
+  const ChildMap& children = impl.nodes[impl_->at(set).root].children;
+  std::array<std::uint32_t, kFoundAtOnce> prints;
+  std::array<NodeId, kFoundAtOnce> likely;
+  // In rounds over a few names: each round reads what the one before has asked for, so that the misses of one name wait
+  // together with those of the others.
+  for (std::size_t first = 0; first < hashes.size(); first += kFoundAtOnce) {
+    const auto some = hashes.subspan(first, std::min(kFoundAtOnce, hashes.size() - first));
+    for (std::size_t k = 0; k < some.size(); ++k) children.prefetch(prints[k] = impl.fingerprint(some[k]));
+    for (std::size_t k = 0; k < some.size(); ++k) {
+      likely[k] = children.find(prints[k], [](NodeId) { return true; });
+      if (likely[k] != kNoNode) __builtin_prefetch(&impl.nodes[likely[k]]);
+    }
+    for (std::size_t k = 0; k < some.size(); ++k) {
+      if (likely[k] == kNoNode) continue;
+      const BlockRun& run = impl.nodes[likely[k]].run;
+      __builtin_prefetch(run.hashes());
+      __builtin_prefetch(run.ids());  // 32 bytes on, perhaps in the next line
+    }
+    for (std::size_t k = 0; k < some.size(); ++k) {
+      BlockId& block = blocks[first + k] = kNoBlock;
+      if (likely[k] == kNoNode) continue;
+      const auto is_it = [&](NodeId child) { return impl.nodes[child].run.hashes()[0] == some[k]; };
+      const NodeId child = children.find(prints[k], is_it);
+      if (child == kNoNode) continue;
+      block = impl.nodes[child].run.ids()[0];
+      __builtin_prefetch(&impl.blocks[to_int(block)]);  // for the caller
+    }
   }
 }
 

@@ -107,7 +107,8 @@ class PrefixIndex {
   PartialBlock match_partial(TreeId tree, BlockId parent, std::span<const std::uint32_t> token_ids,
                              const ExtraDigest& extra = {}) const;
 
-  /// Of each of `hashes`, the block of that name in a set, or kNoBlock. Cost: O(1) a block, two cache misses.
+  /// Of each of `hashes`, the block of that name in a set, or kNoBlock. Cost: O(1) a block, four cache misses, most
+  /// of them at the same time as those of the others.
   void find_each(TreeId set, std::span<const BlockHash> hashes, std::span<BlockId> blocks) const;
   /// The child of `parent` called `hash`, or kNoBlock.
   BlockId find_child(TreeId tree, BlockId parent, const BlockHash& hash) const;

@@ -25,9 +25,13 @@ Result<Store::Impl::FoundSet> Store::Impl::find_set(SpaceId id, std::span<const 
   FoundSet found{*space, std::vector<BlockId>(hashes.size(), kNoBlock), std::vector<BlockId>(hashes.size(), kNoBlock)};
   pool.index().find_each((*space)->tree, hashes, found.memory);
   if (!tier || tier->index().is_empty((*space)->tree)) return found;
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    if (found.memory[i] == kNoBlock) found.disk[i] = tier->index().find_child((*space)->tree, kNoBlock, hashes[i]);
-  }
+  std::vector<BlockHash> missing;
+  for (std::size_t i = 0; i < hashes.size(); ++i)
+    if (found.memory[i] == kNoBlock) missing.push_back(hashes[i]);
+  std::vector<BlockId> on_disk(missing.size());
+  tier->index().find_each((*space)->tree, missing, on_disk);
+  for (std::size_t i = 0, next = 0; i < hashes.size(); ++i)
+    if (found.memory[i] == kNoBlock) found.disk[i] = on_disk[next++];
   return found;
 }
 
@@ -43,14 +47,15 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   const Tick tick = pool.tick(now);
   SetMatch match{.held = std::vector<Held>(hashes.size(), Held::kNowhere),
                  .lengths = std::vector<std::uint32_t>(hashes.size(), 0)};
-  std::vector<BlockId> in_memory;
-  std::size_t disk_count = 0;
+  std::vector<BlockId> in_memory;  // for a lease
+  std::size_t memory_count = 0, disk_count = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     if (const BlockId block = found->memory[i]; block != kNoBlock) {
       match.held[i] = Held::kInMemory;
       match.lengths[i] = pool.index().position(block);
       pool.use(block, tick);
-      in_memory.push_back(block);
+      ++memory_count;
+      if (options.lease) in_memory.push_back(block);
     } else if (const BlockId disk = found->disk[i]; disk != kNoBlock) {
       match.held[i] = Held::kOnDisk;
       match.lengths[i] = static_cast<std::uint32_t>(impl_->tier->block_bytes(disk));
@@ -58,9 +63,9 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
       ++disk_count;
     }
   }
-  impl_->counters.match_hit_blocks += in_memory.size();
+  impl_->counters.match_hit_blocks += memory_count;
   impl_->counters.match_disk_blocks += disk_count;
-  impl_->counters.match_miss_blocks += hashes.size() - in_memory.size() - disk_count;
+  impl_->counters.match_miss_blocks += hashes.size() - memory_count - disk_count;
   match.lease = options.rest;
   if (options.lease && !in_memory.empty()) {
     std::ranges::sort(in_memory);  // a name may come twice, and one lease on it is enough
