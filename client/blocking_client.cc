@@ -13,7 +13,7 @@ BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options, Net
 BlockingClient::~BlockingClient() {
   if (!thread_->is_forked()) return;
   // The thread cannot be joined here, and to take a socket out of the event queue would take it out in the parent.
-  leave_to_parent(std::shared_ptr<ClientThread>(std::move(thread_)));
+  never_destroy(std::shared_ptr<ClientThread>(std::move(thread_)));
 }
 
 Result<Space> BlockingClient::open(NamespaceRecord record, std::chrono::microseconds deadline) {

@@ -184,10 +184,8 @@ Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<O
   std::vector<CountCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].type = verb;
-    calls[i].space = static_cast<std::uint32_t>(space);
-    calls[i].group = &group;
     calls[i].hashes = chains[i].hashes;
-    links[chains[i].node]->start(calls[i], until);
+    start(calls[i], chains[i].node, space, group, until);
   }
   co_await wait_all(group);
   DropResult sum;

@@ -10,6 +10,7 @@
 //   client.h           the whole public C++ interface
 //   get.cc, put.cc, match.cc  the long verbs, each one coroutine from call to answer; client.cc has the short ones
 //   set_get.cc, set_put.cc, set_match.cc  the same for blocks that stand alone; set_types.h has what they give
+//   client_impl.h, batch_put.h  what the verbs share; what the two puts share
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
 //   cluster_map.h             which node owns a block
 //   link/call.h               one request to one node, and what it needs of those who carry it

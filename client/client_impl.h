@@ -30,8 +30,11 @@ struct Client::Impl {
     std::uint64_t id;                    ///< The node's.
   };
   struct LeaseEntry {
-    TimePoint until;  ///< Of the part that ends first.
+    TimePoint until = TimePoint::max();  ///< Of the part that ends first.
     std::vector<LeasePart> parts;
+    /// What a node granted, for so long; 0: nothing.
+    void add(std::size_t node, std::weak_ptr<CallSession> session, std::uint64_t id, std::uint64_t lease_us,
+             TimePoint now);
   };
 
   const ClientShared::SpaceInfo* find_space(Space space) const;
@@ -43,6 +46,12 @@ struct Client::Impl {
                           CallControl control);
   Async<std::size_t> count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
                                   std::chrono::microseconds deadline, CallControl control);
+  /// `group` is told of the end. The call may have ended when this returns.
+  void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
+    call.space = static_cast<std::uint32_t>(space);
+    call.group = &group;
+    links[node]->start(call, until);
+  }
   /// One call to each node, in node order.
   template <class C>
   void start_on_each(std::vector<C>& calls, CallGroup& group, TimePoint until) {
@@ -56,6 +65,8 @@ struct Client::Impl {
   Lease keep_lease(LeaseEntry entry);
   /// Takes a lease out of the books. Empty: it is not there.
   std::vector<LeasePart> take_lease(Lease lease);
+  /// The id of a node's part, for a call that must then go to the session which granted it. 0: it has none.
+  static std::uint64_t use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call);
 
   std::shared_ptr<ClientShared> shared;
   ClusterMap map;
@@ -130,6 +141,34 @@ inline std::uint64_t offset_in(const LentMemory::Region& region, std::span<const
   return offset;
 }
 
+/// How a request names the caller's blocks in a region.
+struct NamedRegion {
+  std::uint32_t handle = 0, lanes = 0;
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
+};
+/// Of `count` blocks; block(i) is the i-th. Without a region: nothing.
+template <class Block>
+NamedRegion name_region(const CallSession& session, flatbuffers::FlatBufferBuilder& builder,
+                        const LentMemory::Region* region, std::size_t count, Block&& block) {
+  NamedRegion named;
+  if (region == nullptr) return named;
+  named.handle = session.region_handle(*region);
+  named.lanes = session.lanes_for(*region);
+  std::uint64_t* list = nullptr;
+  named.offsets = builder.CreateUninitializedVector(count, &list);
+  for (std::size_t i = 0; i < count; ++i) list[i] = offset_in(*region, block(i));
+  return named;
+}
+
+/// Adds `block` to `ranges`: to the last of them, if it follows that, as it does most often.
+inline void append_range(std::vector<std::span<const std::byte>>& ranges, std::span<const std::byte> block) {
+  if (!ranges.empty() && ranges.back().data() + ranges.back().size() == block.data()) {
+    ranges.back() = {ranges.back().data(), ranges.back().size() + block.size()};
+  } else if (!block.empty()) {
+    ranges.push_back(block);
+  }
+}
+
 /// What is left until a deadline, at least 1: a node takes 0 for its own limit.
 inline std::uint64_t time_left_us(TimePoint until, const Clock& clock) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - clock.now()).count();
@@ -160,6 +199,14 @@ asio::awaitable<void> wait_all(CallGroup& group);
 inline constexpr std::chrono::microseconds kDeadlineMax = std::chrono::hours(24);
 /// Of a request's table, besides what grows with the chain.
 inline constexpr std::size_t kTableOverheadBytes = 512;
+/// How many of `block_count` blocks a node takes in one request, whose table has so many bytes for each block, and so
+/// many besides.
+inline std::size_t blocks_in_request(const LinkTerms& terms, std::size_t block_count, std::size_t bytes_per_block,
+                                     std::size_t other_bytes = 0) {
+  const std::size_t overhead = kTableOverheadBytes + other_bytes;
+  const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, overhead);
+  return std::min({block_count, std::size_t{terms.chain_blocks_max}, room / bytes_per_block});
+}
 inline constexpr std::chrono::microseconds kLeaseMax =
     std::chrono::hours(1);  ///< What we believe of a node's lease_us.
 inline constexpr std::chrono::microseconds kDiskTimeMax = std::chrono::hours(1);  ///< And of its disk_us.

@@ -44,9 +44,9 @@ ClientThread::~ClientThread() {
   asio::post(*io_, [this] { close(); });
   thread_.join();      // the coroutines of closed sessions run to their end
   if (is_disabled_) {  // 2: what is left cannot be trusted to destroy itself
-    (void)client_.release();
-    (void)watched_.release();
-    (void)io_.release();
+    never_destroy(std::move(client_));
+    never_destroy(std::move(watched_));
+    never_destroy(std::move(io_));
   }
 }
 
@@ -198,14 +198,14 @@ void ClientThread::detach(const Guest& guest) {
   std::erase_if(guests_, [&](const auto& each) { return each.get() == &guest; });
 }
 
-void leave_to_parent(std::shared_ptr<const void> object) {
-  struct Left {
+void never_destroy(std::shared_ptr<const void> object) {
+  struct Kept {
     std::shared_ptr<const void> object;
-    Left* before;
+    Kept* before;
   };
-  static std::atomic<Left*> last{nullptr};
-  auto* const left = new Left{std::move(object), last.load()};
-  while (!last.compare_exchange_weak(left->before, left)) {
+  static std::atomic<Kept*> last{nullptr};
+  auto* const kept = new Kept{std::move(object), last.load()};
+  while (!last.compare_exchange_weak(kept->before, kept)) {
   }
 }
 

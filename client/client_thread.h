@@ -197,8 +197,8 @@ class ClientThread {
   std::thread thread_;
 };
 
-/// Keeps in a child of fork() what only the parent may destroy, where leak checkers see it: it may hold locks that are
-/// held for ever, and an event queue that the two processes share.
-void leave_to_parent(std::shared_ptr<const void> object);
+/// Keeps an object to the end of the process, where leak checkers see that it is no leak: in a child of fork(), what
+/// only the parent may destroy (locks may be held for ever, and the event queue is shared), or what a bug has broken.
+void never_destroy(std::shared_ptr<const void> object);
 
 }  // namespace kv

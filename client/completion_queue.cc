@@ -504,7 +504,7 @@ CompletionQueue::CompletionQueue(BlockingClient& client, CompletionQueueOptions 
 
 CompletionQueue::~CompletionQueue() {
   if (impl_->is_forked()) {
-    leave_to_parent(std::move(impl_));
+    never_destroy(std::move(impl_));
     return;
   }
   impl_->shutdown();

@@ -117,29 +117,20 @@ error_code GetCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
   if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller expects other seeds
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
-  const std::size_t overhead = kTableOverheadBytes + plan->ends.size() * sizeof(std::uint64_t);
-  const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, overhead);
-  asked_ = std::min({chain->hashes.size(), std::size_t{terms.chain_blocks_max}, room / per_block});
+  asked_ = blocks_in_request(terms, chain->hashes.size(), per_block, plan->ends.size() * sizeof(std::uint64_t));
   if (asked_ == 0) return Errc::kTooLarge;
   limit_ = asked_;
 
   auto& builder = session.shared().new_request();
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
-  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets, ends;
-  std::uint32_t handle = 0;
-  if (region) {
-    handle = session.region_handle(*region);
-    std::uint64_t* list = nullptr;
-    offsets = builder.CreateUninitializedVector(asked_, &list);
-    for (std::size_t i = 0; i < asked_; ++i) {
-      list[i] = offset_in(*region, plan->blocks[chain->position(i)]);
-    }
-  }
+  const NamedRegion named = name_region(session, builder, region.get(), asked_,
+                                        [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> ends;
   if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
-  builder.Finish(wire::CreateGetRequest(
-      builder, space_handle(), hashes, own_lease, handle, offsets, ends, plan->memory_only ? kTierMemory : kTierDisk,
-      time_left_us(plan->until, session.shared().clock), region ? session.lanes_for(*region) : 0, space_check()));
+  builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, ends,
+                                        plan->memory_only ? kTierMemory : kTierDisk,
+                                        time_left_us(plan->until, session.shared().clock), named.lanes, space_check()));
   // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
   if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
     const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);
@@ -288,12 +279,7 @@ std::vector<std::span<const std::byte>> GetCall::unfinished_destinations() const
   if (!region || segment_ >= plan->ends.size()) return ranges;
   const std::size_t first = segment_ + 1 == plan->ends.size() ? next_block_ : 0;
   for (std::size_t i = first; i < limit_; ++i) {
-    const std::span<const std::byte> block = plan->blocks[chain->position(i)];
-    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == block.data()) {  // most often: one range
-      ranges.back() = {ranges.back().data(), ranges.back().size() + block.size()};
-    } else {
-      ranges.push_back(block);
-    }
+    append_range(ranges, plan->blocks[chain->position(i)]);
   }
   return ranges;
 }
@@ -467,16 +453,10 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
     GetCall& call = calls.add();
     call.plan = &plan;
     call.chain = &chain;
-    call.space = static_cast<std::uint32_t>(space);
     call.region = plan.region;
     call.data_bytes = chain.hashes.size() * plan.block_bytes;
-    call.group = &group;
-    for (const Impl::LeasePart& lease : leases) {
-      if (lease.node != chain.node) continue;
-      call.session_wanted = lease.session.lock();
-      call.lease = lease.id;
-    }
-    impl.links[chain.node]->start(call, plan.until);
+    call.lease = Impl::use_lease(leases, chain.node, call);
+    impl.start(call, chain.node, space, group, plan.until);
   }
 
   // Blocks land and are verified meanwhile, by the calls. The

@@ -37,9 +37,7 @@ class MatchCall final : public Call {
     const LinkTerms& terms = session.terms();
     const std::size_t token_bytes = options->token_ids.size() * sizeof(std::uint32_t);
     const std::size_t extra_bytes = token_bytes > 0 ? options->extras.size_bytes() : 0;
-    const std::size_t overhead = kTableOverheadBytes + token_bytes + extra_bytes;
-    const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, overhead);
-    asked = std::min({chain->hashes.size(), std::size_t{terms.chain_blocks_max}, room / sizeof(BlockHash)});
+    asked = blocks_in_request(terms, chain->hashes.size(), sizeof(BlockHash), token_bytes + extra_bytes);
     if (asked == 0 && !chain->hashes.empty()) return Errc::kTooLarge;
     auto& builder = session.shared().new_request();
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked);
@@ -84,6 +82,14 @@ class MatchCall final : public Call {
 
 }  // namespace
 
+void Client::Impl::LeaseEntry::add(std::size_t node, std::weak_ptr<CallSession> session, std::uint64_t id,
+                                   std::uint64_t lease_us, TimePoint now) {
+  if (id == 0) return;
+  const auto granted = std::chrono::microseconds(std::min(lease_us, static_cast<std::uint64_t>(kLeaseMax.count())));
+  until = std::min(until, now + granted);
+  parts.push_back({node, std::move(session), id});
+}
+
 /// Bounded in number and in time: a scheduler that never releases its leases must not grow this table for ever. Of
 /// too many the oldest is forgotten here, and still ends at its nodes by time.
 Lease Client::Impl::keep_lease(LeaseEntry entry) {
@@ -103,6 +109,13 @@ std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
   auto parts = std::move(found->second.parts);
   leases.erase(found);
   return parts;
+}
+
+std::uint64_t Client::Impl::use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call) {
+  const auto part = std::ranges::find(parts, node, &LeasePart::node);
+  if (part == parts.end()) return 0;
+  call.session_wanted = part->session.lock();
+  return part->id;
 }
 
 Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
@@ -127,17 +140,15 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
   std::vector<MatchCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    calls[i].space = static_cast<std::uint32_t>(space);
-    calls[i].group = &group;
     calls[i].chain = &chains[i];
     calls[i].options = &options;
-    impl.links[chains[i].node]->start(calls[i], until);
+    impl.start(calls[i], chains[i].node, space, group, until);
   }
   co_await wait_all(group);
 
   MatchResult result;
   result.block_count = hashes.size();
-  Impl::LeaseEntry lease{TimePoint::max(), {}};
+  Impl::LeaseEntry lease;
   for (const MatchCall& call : calls) {
     if (call.block_count < call.chain->hashes.size()) {
       const std::size_t gap = call.chain->position(call.block_count);
@@ -146,12 +157,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
         result.why = call.reason();
       }
     }
-    if (call.lease != 0) {
-      const auto granted = std::chrono::microseconds(
-          std::min<std::uint64_t>(call.lease_us, static_cast<std::uint64_t>(kLeaseMax.count())));
-      lease.until = std::min(lease.until, impl.shared->clock.now() + granted);
-      lease.parts.push_back({call.chain->node, call.answered_by, call.lease});
-    }
+    lease.add(call.chain->node, call.answered_by, call.lease, call.lease_us, impl.shared->clock.now());
   }
   for (const MatchCall& call : calls) {
     KV_ASSERT(call.disk_block_count <= call.block_count && call.block_count <= call.chain->hashes.size());

@@ -4,21 +4,15 @@
 // batches, their checksums computed just before: then the bytes pass through the cache once for both. Of blocks in lent
 // memory only the checksums are sent: the node copies. It verifies, commits and counts.
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "client/client_impl.h"
+#include "client/batch_put.h"
 
 namespace kv {
 namespace {
-
-constexpr std::size_t kBatchBytes = 2 << 20;      // Small enough to be still in the cache when the socket copies it.
-constexpr std::size_t kUnsentBytesMax = 8 << 20;  // Of one call, in the writer.
-constexpr std::size_t kOwnedBytesMax = 4 << 20;   // What the writer may copy of a put that ends too early.
-constexpr std::size_t kBytesPerTurn = 2 << 20;    // Then the executor gets a turn.
 
 struct PutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the whole chain.
@@ -32,21 +26,16 @@ struct PutPlan {
 
 /// The part of a put that one node gets.
 ///   1. Blocks before sent_ were sent, or not wanted; those up to wanted_end_ are still to be sent.
-///   2. The caller's bytes are borrowed by the writer only while the call is on a session: on_leave() takes them back.
-class PutCall final : public Call {
+class PutCall final : public BatchPut {
  public:
   PutCall() { type = FrameType::kPut; }
-  ~PutCall() override {  // only when the client is torn down is it not over
-    if (session() != nullptr) (void)session()->take_back(*this, SIZE_MAX);
-  }
 
   const PutPlan* plan = nullptr;
   const OwnedChain* chain = nullptr;
 
-  bool has_batch() const { return session() != nullptr && sent_ < wanted_end_ && unsent_bytes_ < kUnsentBytesMax; }
   /// Computes the checksums of the first blocks while the offer travels: a put seldom offers what it knows is stored.
   void prepare_batch();
-  std::size_t send_batch();  ///< Returns its bytes. Requires has_batch().
+  std::size_t send_batch() override;
 
   std::size_t stored() const { return stored_; }
   std::size_t already_stored() const { return already_stored_; }
@@ -54,30 +43,21 @@ class PutCall final : public Call {
     KV_ASSERT(stored_ + already_stored_ <= chain->hashes.size());  // on_last() has held the node to its sum
     return chain->hashes.size() - stored_ - already_stored_;
   }
-  error_code reason() const {
-    if (error()) return error();
-    return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);
-  }
 
  private:
   error_code send(CallSession& session) override;
   std::string on_more(CallSession& session, const FrameReader::Frame& frame) override;
   std::string on_last(const FrameReader::Frame& frame) override;
-  void on_leave(CallSession& session) override;
+  bool has_unsent() const override { return sent_ < wanted_end_; }
+  void forget_unsent() override { wanted_end_ = sent_; }
 
   std::size_t batch_blocks() const { return std::max<std::size_t>(1, kBatchBytes / plan->block_bytes); }
   /// To sums_; of a device's memory they are given, and its bytes are not looked at.
   void compute_sums(std::size_t first, std::size_t count);
 
-  std::size_t asked_ = 0;
-  std::size_t prepared_ = 0;  ///< Leading blocks whose checksums sums_ holds already.
-  bool has_want_ = false;
+  std::size_t prepared_ = 0;               ///< Leading blocks whose checksums sums_ holds already.
   std::size_t sent_ = 0, wanted_end_ = 0;  ///< Of the node's part.
-  std::size_t unsent_bytes_ = 0;           ///< That the writer borrows.
   std::size_t stored_ = 0, already_stored_ = 0;
-  error_code refused_why_;
-  std::vector<std::uint64_t> sums_;
-  std::vector<std::span<const std::byte>> payload_;
 };
 
 error_code PutCall::send(CallSession& session) {
@@ -88,8 +68,7 @@ error_code PutCall::send(CallSession& session) {
                                 (region ? sizeof(std::uint64_t) : 0) +
                                 (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) +
                                 (has_extras ? sizeof(ExtraDigest) : 0);
-  const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, kTableOverheadBytes);
-  asked_ = std::min({chain->hashes.size(), std::size_t{terms.chain_blocks_max}, room / per_block});
+  asked_ = blocks_in_request(terms, chain->hashes.size(), per_block);
   if (asked_ == 0) return Errc::kTooLarge;
   has_want_ = false;
   sent_ = wanted_end_ = prepared_ = 0;
@@ -113,19 +92,11 @@ error_code PutCall::send(CallSession& session) {
     for (std::size_t i = 0; i < asked_; ++i)
       std::memcpy(&list[i], plan->extras[chain->position(i)].bytes.data(), sizeof *list);
   }
-  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
-  std::uint32_t handle = 0;
-  if (region) {
-    handle = session.region_handle(*region);
-    std::uint64_t* list = nullptr;
-    offsets = builder.CreateUninitializedVector(asked_, &list);
-    for (std::size_t i = 0; i < asked_; ++i) {
-      list[i] = offset_in(*region, plan->blocks[chain->position(i)]);
-    }
-  }
-  builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, handle, offsets,
-                                        time_left_us(plan->until, session.shared().clock),
-                                        region ? session.lanes_for(*region) : 0, space_check(), extras));
+  const NamedRegion named = name_region(session, builder, region.get(), asked_,
+                                        [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
+  builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
+                                        time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
+                                        extras));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -167,8 +138,6 @@ void PutCall::compute_sums(std::size_t first, std::size_t count) {
   }
 }
 
-/// Checksums first, then the bytes, in one frame: the node verifies while it reads. (Of lent memory only the
-/// checksums.) A batch is small enough to be in the cache for both passes.
 std::size_t PutCall::send_batch() {
   KV_ASSERT(has_batch() && has_want_ && wanted_end_ <= asked_);  // 1
   const std::size_t first = sent_;
@@ -180,22 +149,8 @@ std::size_t PutCall::send_batch() {
     for (std::size_t i = 0; i < count; ++i) payload_.push_back(plan->blocks[chain->position(first + i)]);
   }
   sent_ += count;
-
-  auto& builder = session()->shared().new_request();
   KV_ASSERT(sums_.size() == count * stripe_count(plan->block_bytes));
-  const auto sums = builder.CreateVector(sums_);
-  builder.Finish(wire::CreatePutData(builder, static_cast<std::uint32_t>(count), sums));
-  if (region) {
-    session()->send_frame(FrameType::kPutData, request_id(), builder);
-  } else {
-    unsent_bytes_ += bytes;
-    const auto sent = [this, bytes](bool) {
-      unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // 0 once the call has left the session
-      group->event.set();
-    };
-    session()->send_lent(FrameType::kPutData, *this, builder, payload_, sent);
-  }
-  session()->flush();
+  send_data(count, bytes);
   return bytes;
 }
 
@@ -206,24 +161,9 @@ std::string PutCall::on_last(const FrameReader::Frame& frame) {
   session()->cut_lanes(response->broken_lanes());
   const std::uint64_t sum = std::uint64_t{response->stored()} + response->already_stored() + response->refused();
   if (sum != asked_) return "put: counts " + std::to_string(sum) + " blocks of " + std::to_string(asked_);
-  if (response->refused_why() >= kErrcLocal) return "put: refused_why " + std::to_string(response->refused_why());
   stored_ = response->stored();
   already_stored_ = response->already_stored();
-  if (response->refused() > 0) {
-    refused_why_ =
-        make_error_code(response->refused_why() != 0 ? static_cast<Errc>(response->refused_why()) : Errc::kOutOfMemory);
-  }
-  return {};
-}
-
-/// The caller gets its memory back now, but a frame that has
-/// begun must be completed: the writer copies what is left of it.
-void PutCall::on_leave(CallSession& session) {
-  wanted_end_ = sent_;
-  if (std::exchange(unsent_bytes_, 0) == 0) return;
-  if (!session.take_back(*this, kOwnedBytesMax)) {
-    session.give_up("a put ended in the middle of a large payload");
-  }
+  return note_refusal(response->refused_why(), response->refused() > 0);
 }
 
 /// Errors: kBadRequest, kQuarantined.
@@ -276,34 +216,15 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
     PutCall& call = calls[i];
     call.plan = &plan;
     call.chain = &chains[i];
-    call.space = static_cast<std::uint32_t>(space);
     call.region = region;
     call.data_bytes = chains[i].hashes.size() * plan.block_bytes;
-    call.group = &group;
-    impl.links[chains[i].node]->start(call, plan.until);
+    impl.start(call, chains[i].node, space, group, plan.until);
   }
 
-  // The offers leave first; while they travel, the first checksums are computed. Then whoever wants blocks gets a batch
-  // in turn, and a batch at a time lets other calls on the executor have theirs.
+  // The offers leave first; while they travel, the first checksums are computed.
   co_await asio::post(shared->executor, asio::use_awaitable);
   for (PutCall& call : calls) call.prepare_batch();
-  std::size_t bytes_this_turn = 0;
-  while (!group.running.empty()) {
-    bool sent = false;
-    for (PutCall& call : calls) {
-      if (!call.has_batch()) continue;
-      bytes_this_turn += call.send_batch();
-      sent = true;
-    }
-    if (sent && bytes_this_turn < kBytesPerTurn) continue;
-    bytes_this_turn = 0;
-    if (sent) {
-      co_await asio::post(shared->executor, asio::use_awaitable);
-    } else {
-      group.event.reset();
-      co_await group.event.wait();
-    }
-  }
+  co_await send_batches(shared->executor, calls, group);
 
   PutResult result;
   for (const PutCall& call : calls) {

@@ -73,9 +73,7 @@ error_code SetGetCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
   if (!terms.has_sets) return Errc::kUnsupported;
   const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
-  const std::size_t room_bytes =
-      terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, kTableOverheadBytes);
-  asked_ = std::min({part->hashes.size(), std::size_t{terms.chain_blocks_max}, room_bytes / per_block});
+  asked_ = blocks_in_request(terms, part->hashes.size(), per_block);
   if (asked_ == 0) return Errc::kTooLarge;
   blocks_.assign(asked_, {});
   arriving_.clear();
@@ -83,21 +81,16 @@ error_code SetGetCall::send(CallSession& session) {
 
   auto& builder = session.shared().new_request();
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked_);
-  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
-  std::uint32_t handle = 0;
-  if (region) {
-    handle = session.region_handle(*region);
-    std::uint64_t* list = nullptr;
-    offsets = builder.CreateUninitializedVector(asked_, &list);
-    for (std::size_t i = 0; i < asked_; ++i) list[i] = offset_in(*region, destination(i));
-  }
+  const NamedRegion named =
+      name_region(session, builder, region.get(), asked_, [this](std::size_t i) { return destination(i); });
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;  // another session's has its own ids
   std::uint32_t* list = nullptr;
   const auto rooms = builder.CreateUninitializedVector(asked_, &list);
   for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
-  builder.Finish(wire::CreateSetGetRequest(
-      builder, space_handle(), hashes, own_lease, handle, offsets, rooms, plan->memory_only ? kTierMemory : kTierDisk,
-      time_left_us(plan->until, session.shared().clock), region ? session.lanes_for(*region) : 0, space_check()));
+  builder.Finish(wire::CreateSetGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets,
+                                           rooms, plan->memory_only ? kTierMemory : kTierDisk,
+                                           time_left_us(plan->until, session.shared().clock), named.lanes,
+                                           space_check()));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -200,14 +193,7 @@ std::vector<std::span<const std::byte>> SetGetCall::unfinished_destinations() co
   std::vector<std::span<const std::byte>> ranges;
   if (!region) return ranges;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    if (blocks_[i].is_told) continue;
-    const std::span<const std::byte> block = destination(i).first(room(i));
-    if (block.empty()) continue;
-    if (!ranges.empty() && ranges.back().data() + ranges.back().size() == block.data()) {  // most often: one range
-      ranges.back() = {ranges.back().data(), ranges.back().size() + block.size()};
-    } else {
-      ranges.push_back(block);
-    }
+    if (!blocks_[i].is_told) append_range(ranges, destination(i).first(room(i)));
   }
   return ranges;
 }
@@ -249,16 +235,10 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
     SetGetCall& call = calls[i];
     call.plan = &plan;
     call.part = &parts[i];
-    call.space = static_cast<std::uint32_t>(set);
     call.region = region;
     for (std::size_t k = 0; k < parts[i].hashes.size(); ++k) call.data_bytes += blocks[parts[i].position(k)].size();
-    call.group = &group;
-    for (const Impl::LeasePart& lease : leases) {
-      if (lease.node != parts[i].node) continue;
-      call.session_wanted = lease.session.lock();
-      call.lease = lease.id;
-    }
-    impl.links[parts[i].node]->start(call, plan.until);
+    call.lease = Impl::use_lease(leases, parts[i].node, call);
+    impl.start(call, parts[i].node, set, group, plan.until);
   }
   co_await wait_all(group);
 

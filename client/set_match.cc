@@ -32,8 +32,7 @@ class SetMatchCall final : public Call {
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
     if (!terms.has_sets) return Errc::kUnsupported;
-    const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, kTableOverheadBytes);
-    asked = std::min({part->hashes.size(), std::size_t{terms.chain_blocks_max}, room / sizeof(BlockHash)});
+    asked = blocks_in_request(terms, part->hashes.size(), sizeof(BlockHash));
     if (asked == 0) return Errc::kTooLarge;
     held.clear();
     block_bytes.clear();
@@ -101,16 +100,14 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
   const std::vector<OwnedChain> parts = split_chain(impl.map, hashes);
   std::vector<SetMatchCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    calls[i].space = static_cast<std::uint32_t>(set);
-    calls[i].group = &group;
     calls[i].part = &parts[i];
     calls[i].options = &options;
     calls[i].block_bytes_max = record.block_bytes();
-    impl.links[parts[i].node]->start(calls[i], until);
+    impl.start(calls[i], parts[i].node, set, group, until);
   }
   co_await wait_all(group);
 
-  Impl::LeaseEntry lease{TimePoint::max(), {}};
+  Impl::LeaseEntry lease;
   for (const SetMatchCall& call : calls) {
     if (!result.why) result.why = call.reason();
     if (!result.why) result.why = call.lease_error;
@@ -124,10 +121,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
     }
     const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
     result.disk_time = std::max(result.disk_time, time);
-    if (call.lease == 0) continue;
-    const auto granted = std::chrono::microseconds(std::min<std::uint64_t>(call.lease_us, kLeaseMax.count()));
-    lease.until = std::min(lease.until, impl.shared->clock.now() + granted);
-    lease.parts.push_back({call.part->node, call.answered_by, call.lease});
+    lease.add(call.part->node, call.answered_by, call.lease, call.lease_us, impl.shared->clock.now());
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
   co_return result;

@@ -2,22 +2,16 @@
 // it owns, answers which blocks it wants, and is sent those in batches. The answer says of each block what became of
 // it.
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "client/client_impl.h"
+#include "client/batch_put.h"
 
 namespace kv {
 namespace {
 
-// As put.cc has them.
-constexpr std::size_t kBatchBytes = 2 << 20;
-constexpr std::size_t kBatchBlocksMax = 4096;
-constexpr std::size_t kUnsentBytesMax = 8 << 20;
-constexpr std::size_t kOwnedBytesMax = 4 << 20;
-constexpr std::size_t kBytesPerTurn = 2 << 20;
+constexpr std::size_t kBatchBlocksMax = 4096;  // Blocks may be small: so that the table of a batch stays small too.
 
 struct SetPutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the caller's list.
@@ -27,51 +21,36 @@ struct SetPutPlan {
 
 /// The part of a put that one node gets.
 ///   1. Of the blocks that the node wants, the first sent_ were sent.
-///   2. The caller's bytes are borrowed by the writer only while the call is on a session: on_leave() takes them back.
-class SetPutCall final : public Call {
+class SetPutCall final : public BatchPut {
  public:
   SetPutCall() { type = FrameType::kSetPut; }
-  ~SetPutCall() override {  // only when the client is torn down is it not over
-    if (session() != nullptr) (void)session()->take_back(*this, SIZE_MAX);
-  }
 
   const SetPutPlan* plan = nullptr;
   const OwnedChain* part = nullptr;
 
-  bool has_batch() const { return session() != nullptr && sent_ < wanted_.size() && unsent_bytes_ < kUnsentBytesMax; }
-  std::size_t send_batch();  ///< Returns its bytes. Requires has_batch().
+  std::size_t send_batch() override;
 
   SetPutBlock outcome(std::size_t i) const { return i < results_.size() ? results_[i] : SetPutBlock::kRefused; }
-  error_code reason() const {  ///< Why some are refused.
-    if (error()) return error();
-    return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);
-  }
 
  private:
   error_code send(CallSession& session) override;
   std::string on_more(CallSession& session, const FrameReader::Frame& frame) override;
   std::string on_last(const FrameReader::Frame& frame) override;
-  void on_leave(CallSession& session) override;
+  bool has_unsent() const override { return sent_ < wanted_.size(); }
+  void forget_unsent() override { wanted_.resize(sent_); }
 
   std::span<const std::byte> block(std::size_t i) const { return plan->blocks[part->position(i)]; }
 
-  std::size_t asked_ = 0;
-  bool has_want_ = false;
   std::vector<std::uint32_t> wanted_;  ///< Indices in the part.
   std::size_t sent_ = 0;               ///< Of these.
-  std::size_t unsent_bytes_ = 0;       ///< That the writer borrows.
   std::vector<SetPutBlock> results_;
-  error_code refused_why_;
-  std::vector<std::uint64_t> sums_;
-  std::vector<std::span<const std::byte>> payload_;
 };
 
 error_code SetPutCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
   if (!terms.has_sets) return Errc::kUnsupported;
   const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
-  const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, kTableOverheadBytes);
-  asked_ = std::min({part->hashes.size(), std::size_t{terms.chain_blocks_max}, room / per_block});
+  asked_ = blocks_in_request(terms, part->hashes.size(), per_block);
   if (asked_ == 0) return Errc::kTooLarge;
   has_want_ = false;
   wanted_.clear();
@@ -83,17 +62,11 @@ error_code SetPutCall::send(CallSession& session) {
   std::uint32_t* length = nullptr;
   const auto lengths = builder.CreateUninitializedVector(asked_, &length);
   for (std::size_t i = 0; i < asked_; ++i) length[i] = static_cast<std::uint32_t>(block(i).size());
-  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> offsets;
-  std::uint32_t handle = 0;
-  if (region) {
-    handle = session.region_handle(*region);
-    std::uint64_t* list = nullptr;
-    offsets = builder.CreateUninitializedVector(asked_, &list);
-    for (std::size_t i = 0; i < asked_; ++i) list[i] = offset_in(*region, block(i));
-  }
-  builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, handle, offsets,
-                                           time_left_us(plan->until, session.shared().clock),
-                                           region ? session.lanes_for(*region) : 0, space_check()));
+  const NamedRegion named =
+      name_region(session, builder, region.get(), asked_, [this](std::size_t i) { return block(i); });
+  builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
+                                           time_left_us(plan->until, session.shared().clock), named.lanes,
+                                           space_check()));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -128,21 +101,7 @@ std::size_t SetPutCall::send_batch() {
     bytes += one.size();
   }
   sent_ += count;
-
-  auto& builder = session()->shared().new_request();
-  const auto sums = builder.CreateVector(sums_);
-  builder.Finish(wire::CreatePutData(builder, static_cast<std::uint32_t>(count), sums));
-  if (region) {
-    session()->send_frame(FrameType::kPutData, request_id(), builder);
-  } else {
-    unsent_bytes_ += bytes;
-    const auto sent = [this, bytes](bool) {
-      unsent_bytes_ -= std::min(bytes, unsent_bytes_);  // 0 once the call has left the session
-      group->event.set();
-    };
-    session()->send_lent(FrameType::kPutData, *this, builder, payload_, sent);
-  }
-  session()->flush();
+  send_data(count, bytes);
   return bytes;
 }
 
@@ -154,23 +113,11 @@ std::string SetPutCall::on_last(const FrameReader::Frame& frame) {
     return "set_put: " + std::to_string(response->results()->size()) + " results for " + std::to_string(asked_) +
            " blocks";
   }
-  if (response->refused_why() >= kErrcLocal) return "set_put: refused_why " + std::to_string(response->refused_why());
   for (const std::uint8_t result : *response->results()) {
     if (result > static_cast<std::uint8_t>(SetPutBlock::kConflict)) return "set_put: result " + std::to_string(result);
     results_.push_back(static_cast<SetPutBlock>(result));
   }
-  // Without a refusal of the node, what is not stored was not asked for: more blocks than it takes at once.
-  if (std::ranges::find(results_, SetPutBlock::kRefused) == results_.end()) return {};
-  refused_why_ =
-      make_error_code(response->refused_why() != 0 ? static_cast<Errc>(response->refused_why()) : Errc::kOutOfMemory);
-  return {};
-}
-
-/// As a put's: the caller gets its memory back now, but a frame that has begun must be completed.
-void SetPutCall::on_leave(CallSession& session) {
-  wanted_.resize(sent_);
-  if (std::exchange(unsent_bytes_, 0) == 0) return;
-  if (!session.take_back(*this, kOwnedBytesMax)) session.give_up("a put ended in the middle of a large payload");
+  return note_refusal(response->refused_why(), std::ranges::count(results_, SetPutBlock::kRefused) > 0);
 }
 
 }  // namespace
@@ -208,31 +155,12 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
     SetPutCall& call = calls[i];
     call.plan = &plan;
     call.part = &parts[i];
-    call.space = static_cast<std::uint32_t>(set);
     call.region = region;
     for (std::size_t k = 0; k < parts[i].hashes.size(); ++k) call.data_bytes += blocks[parts[i].position(k)].size();
-    call.group = &group;
-    impl.links[parts[i].node]->start(call, plan.until);
+    impl.start(call, parts[i].node, set, group, plan.until);
   }
 
-  // Whoever wants blocks gets a batch in turn, and a batch at a time lets other calls on the executor have theirs.
-  std::size_t bytes_this_turn = 0;
-  while (!group.running.empty()) {
-    bool sent = false;
-    for (SetPutCall& call : calls) {
-      if (!call.has_batch()) continue;
-      bytes_this_turn += call.send_batch();
-      sent = true;
-    }
-    if (sent && bytes_this_turn < kBytesPerTurn) continue;
-    bytes_this_turn = 0;
-    if (sent) {
-      co_await asio::post(shared->executor, asio::use_awaitable);
-    } else {
-      group.event.reset();
-      co_await group.event.wait();
-    }
-  }
+  co_await send_batches(shared->executor, calls, group);
 
   for (const SetPutCall& call : calls) {
     for (std::size_t i = 0; i < call.part->hashes.size(); ++i) {

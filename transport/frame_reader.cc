@@ -210,7 +210,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
       co_return got.error() == asio::error::eof ? error_code(Errc::kBadFrame) : got.error();
     }
     bytes_read_ += *got;
-    is_drained_ = *got < room + room_ahead;
+    is_drained_ = false;  // more has come by the time that the sink is done with this
     const std::size_t mine = std::min(*got, room);
     KV_ASSERT(*got - mine <= capacity_ - end_);
     end_ += *got - mine;

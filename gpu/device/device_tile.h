@@ -120,8 +120,8 @@ constexpr void find_tile_breaks(const Part& part, TileScratch& scratch, const Wo
     const std::uint32_t each = is_to ? kVecElements<T> : from_group<T>(part), first = i % 8 * each;
     const std::int64_t unit = element_bytes(is_to ? part.to.element : part.from.element);
     const std::int64_t bytes = each * unit < 16 ? each * unit : 16;
-    const std::int64_t* offsets = (is_to ? scratch.to_offsets : scratch.from_offsets) + first;
-    const bool is_whole = first >= kTileTokens<T> || is_one_access(offsets, each, unit, bytes);
+    const std::int64_t* offsets = is_to ? scratch.to_offsets : scratch.from_offsets;
+    const bool is_whole = first >= kTileTokens<T> || is_one_access(offsets + first, each, unit, bytes);
     (is_to ? scratch.to_breaks : scratch.from_breaks)[i % 8] = is_whole ? 0 : 1;
   }
 }

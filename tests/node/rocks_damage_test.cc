@@ -29,14 +29,27 @@ using testing::HasSubstr;
 
 using Directory = std::map<std::string, std::string>;  // path below the directory -> bytes
 
-Directory read_directory(const fs::path& path) {
-  Directory files;
+std::map<std::string, std::uintmax_t> sizes_of_files(const fs::path& path) {
+  std::map<std::string, std::uintmax_t> sizes;
+  std::error_code gone;  // a compaction deletes its input
   for (const auto& entry : fs::recursive_directory_iterator(path)) {
-    if (!entry.is_regular_file()) continue;
-    std::ifstream in(entry.path(), std::ios::binary);
-    files[fs::relative(entry.path(), path).string()] = std::string(std::istreambuf_iterator<char>(in), {});
+    if (entry.is_regular_file(gone)) sizes[fs::relative(entry.path(), path).string()] = entry.file_size(gone);
   }
-  return files;
+  return sizes;
+}
+
+/// All of it at one moment, as a kill leaves it: RocksDB may be at work there, so the files are read until none has
+/// come, gone or grown meanwhile.
+Directory read_directory(const fs::path& path) {
+  for (;;) {
+    const auto before = sizes_of_files(path);
+    Directory files;
+    for (const auto& [name, bytes] : before) {
+      std::ifstream in(path / name, std::ios::binary);
+      files[name] = std::string(std::istreambuf_iterator<char>(in), {});
+    }
+    if (sizes_of_files(path) == before) return files;
+  }
 }
 
 void write_directory(const fs::path& path, const Directory& files) {

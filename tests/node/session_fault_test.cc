@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <random>
 
 #include "tests/node/node_world.h"
 
@@ -244,29 +245,37 @@ TEST_F(SlowReaderTest, AReaderThatKeepsUpGetsAllOfItInWindows) {
   EXPECT_EQ(stats().get_hit_blocks, 30u) << "counted once, not with each window";
 }
 
-/// A socket whose peer reads a little all the time: there is some room at every flush, and never much.
+/// A socket whose peer reads a little all the time. A write takes little and fails as often, at random; and whoever
+/// waits for room learns of it late, so that others, a flush say, find it first.
 class DripStream final : public Stream {
  public:
-  explicit DripStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
+  DripStream(std::unique_ptr<Stream> inner, asio::any_io_executor executor)
+      : inner_(std::move(inner)), executor_(std::move(executor)) {}
   Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) override { return inner_->try_read(to); }
   Result<std::size_t> try_write(std::span<const asio::const_buffer> from) override {
-    if (std::exchange(is_full_, !is_full_)) return error_code(asio::error::would_block);
+    if (random_() % 2 == 0) return error_code(asio::error::would_block);
     const asio::const_buffer first(from[0].data(), std::min<std::size_t>(from[0].size(), kBytes));
     return inner_->try_write(std::span(&first, 1));
   }
   Async<void> wait_readable() override { return inner_->wait_readable(); }
-  Async<void> wait_writable() override { return inner_->wait_writable(); }
+  Async<void> wait_writable() override {
+    for (int turn = 0; turn < 4; ++turn) co_await asio::post(executor_, asio::use_awaitable);
+    co_return co_await inner_->wait_writable();
+  }
   void close() override { inner_->close(); }
   std::string peer() const override { return inner_->peer(); }
 
  private:
-  static constexpr std::size_t kBytes = 1000;
+  static constexpr std::size_t kBytes = 4000;
   std::unique_ptr<Stream> inner_;
-  bool is_full_ = false;
+  asio::any_io_executor executor_;
+  std::minstd_rand random_{1};
 };
 
 TEST_F(SlowReaderTest, AFlushThatMakesRoomDoesNotEndTheAnswer) {
-  wrap_accepted = [](std::unique_ptr<Stream> inner) { return std::make_unique<DripStream>(std::move(inner)); };
+  wrap_accepted = [this](std::unique_ptr<Stream> inner) {
+    return std::make_unique<DripStream>(std::move(inner), world.io.get_executor());
+  };
   const auto dripping = greet();
   for (std::size_t count = 1; count <= 30; ++count) {
     const Got got = get(*dripping, std::span(hashes).first(count));

@@ -173,7 +173,7 @@ IoClient::~IoClient() { KV_ASSERT(is_over_ || is_forked()); }
 
 void IoClient::close() {
   if (is_forked()) {
-    leave_to_parent(std::move(owned_));
+    never_destroy(std::move(owned_));
     return;
   }
   {
@@ -190,7 +190,7 @@ void IoClient::abandon() {
     if (is_over_.exchange(true)) return;
   }
   thread_->abandon();
-  leave_to_parent(std::move(owned_));
+  never_destroy(std::move(owned_));
 }
 
 void IoClient::client_closes(std::function<void()> done) {

@@ -16,45 +16,22 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kMarkBytes = 4 << 20;  ///< Copied between two progress marks: 0.25 ms, then others get a turn.
-constexpr std::size_t kPieceBytes = 256 * 1024;
-constexpr std::uint64_t kMovingBytesMax = 16 << 20;   ///< By RDMA, of one get: enough to keep several lanes busy.
-constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< A get into a region up to this size is not worth a coroutine.
+constexpr std::uint64_t kMovingBytesMax = 16 << 20;  ///< By RDMA, of one get: enough to keep several lanes busy.
 /// With several segments every block is needed until the last segment: a get has at most so much from disk, and the
 /// answer ends there.
 constexpr std::uint64_t kSegmentedBytesMax = 256 << 20;
 
-/// memcpy() in pieces that fit a core's second-level cache: glibc moves those with `rep movsb`, which does not read the
-/// lines it is about to overwrite. 1.2 times as fast as one call for 2 MiB, and a reader on another core costs it
-/// nothing.
-void copy_in_pieces(std::span<std::byte> to, std::span<const std::byte> from) {
-  KV_ASSERT(to.size() == from.size());
-  for (std::size_t at = 0; at < from.size(); at += kPieceBytes) {
-    std::memcpy(to.data() + at, from.data() + at, std::min(kPieceBytes, from.size() - at));
-  }
-}
-
 }  // namespace
 
-Get::Window::Window(std::shared_ptr<InFlight> g, LockedStore& store, Store::PinnedPrefix pinned)
-    : get(std::move(g)), prefix(store, std::move(pinned)) {}
-
 Get::Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder order, BlockPath path)
-    : session_(std::move(session)),
-      node_(session_->node),
-      space_(space.id),
-      space_name_(space.name),
+    : GetInProgress(std::move(session), space, FrameType::kGet, order.request_id, std::move(path)),
       block_bytes_(space.block_bytes),
-      order_(std::move(order)),
-      path_(std::move(path)),
-      began_(node_.clock.now()),
-      is_inline_(path_.way() == Path::kInline),
-      in_flight_(std::make_shared<InFlight>(session_, began_)) {
+      order_(std::move(order)) {
   if (order_.segment_ends.empty()) order_.segment_ends.push_back(block_bytes_);
   KV_ASSERT(order_.segment_ends.back() == block_bytes_);
 }
 
-Get::~Get() { KV_ASSERT(move_count_ == 0 && wake_ == nullptr); }
+Get::~Get() { KV_ASSERT(move_count_ == 0); }
 
 std::string Get::check_segments(std::span<const std::uint64_t> ends, std::uint64_t block_bytes) {
   for (std::size_t i = 0; i < ends.size(); ++i) {
@@ -77,10 +54,7 @@ error_code Get::pin(std::span<const BlockHash> hashes) {
   const bool needs_windows = has_more_windows_ && hashes.size() * block_bytes_ > node_.limits.inline_window_bytes;
   if (hashes.size() <= node_.chain_blocks_max && (needs_windows || session_->version < 2))
     hashes_.assign(hashes.begin(), hashes.end());
-  const error_code error = pin_window(hashes);
-  in_flight_->is_pinned = !error;
-  if (error) in_flight_.reset();
-  return error;
+  return first_pinned(pin_window(hashes));
 }
 
 /// Pins up to the end of the next window, and all above: what is above a block that is being sent cannot be evicted
@@ -107,8 +81,8 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
   });
   if (!pinned) return pinned.error();
   window_ = std::make_shared<Window>(in_flight_, node_.store, std::move(*pinned));
-  const auto in_memory = window_->prefix.blocks();
-  const auto on_disk = window_->prefix.spilled();
+  const auto in_memory = window_->pins.blocks();
+  const auto on_disk = window_->pins.spilled();
   for (std::size_t i = before; i < in_memory.size(); ++i) {
     KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
     blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
@@ -232,20 +206,15 @@ bool Get::has_undelivered() const {
          block_ < blocks_.size();
 }
 
-/// So much may be queued before a get waits with its next frame; more would keep a cancel from being read.
-std::uint64_t Get::ahead_bytes_max() const {
-  return std::min<std::uint64_t>(node_.limits.inline_ahead_bytes, node_.limits.queued_bytes_max / 2);
-}
-
 /// Appends what can be read to blocks_; with one segment it is delivered as it comes.
 asio::awaitable<void> Get::read_from_disk() {
   const bool is_streamed = order_.segment_ends.size() == 1;
-  const std::size_t spilled_count = window_->prefix.spilled().size();
+  const std::size_t spilled_count = window_->pins.spilled().size();
   const std::size_t count =
       is_streamed ? spilled_count
                   : std::min<std::size_t>(spilled_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
   // The guard of the prefix, and what counts the get, as one owner.
-  const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->prefix);
+  const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->pins);
   ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kChain, hashes_}, prefix, count);
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
@@ -456,48 +425,14 @@ void Get::write_sums(const Part& part, std::uint64_t* sums) const {
 
 // -- the end
 
-void Get::cancel() {
-  is_cancelled_ = true;
-  stop_moves();
-  if (in_flight_) session_->writer.withdraw(OwnerId(in_flight_.get()));
-  if (wake_ != nullptr) wake_->set();
-}
+LeaseId Get::unused_lease() const { return is_cancelled_ && !hashes_.empty() ? order_.options.lease : LeaseId{}; }
 
-void Get::cancel_late() {
-  is_late_ = true;
-  cancel();
-}
-
-void Get::finish() {
-  KV_ASSERT(in_flight_ && move_count_ == 0);
-  in_flight_->has_failed = in_flight_->has_failed || is_cancelled_ || outcome_.error;
-  window_.reset();
-  in_flight_.reset();
-  if (is_cancelled_ && order_.options.lease != LeaseId{} && !hashes_.empty()) {
-    // The window that would have taken the lease over was not pinned.
-    node_.store.with([&](Store& store) { static_cast<void>(store.release(session_->id, order_.options.lease)); });
-  }
-  const std::uint32_t broken = outcome_.broken | path_.broken();
-  const auto refuse = [&](Errc code, const std::string& message) {
-    session_->replies.refuse(FrameType::kGet, request_id(), code, "get: " + message, broken);
-  };
-  if (outcome_.error && !(is_cancelled_ && outcome_.error == Errc::kCancelled)) {
-    refuse(Errc::kUnavailable, "the transfer broke: " + outcome_.error.message());
-  } else if (is_late_) {
-    refuse(Errc::kStaleLease, "took longer than get-seconds; what was sent so far is good");
-  } else if (met_hole_) {
-    refuse(Errc::kNoRegion, "region: memory was taken out of the memfd after it was lent");
-  } else if (is_cancelled_) {
-    refuse(Errc::kCancelled, "cancelled");
-  } else {
-    // 3. A writer that was closed sends no answer either.
-    KV_ASSERT(session_->writer.is_closed() || (parts_.empty() && !has_undelivered()));
-    const auto count = static_cast<std::uint32_t>(blocks_.size());
-    session_->replies.reply(FrameType::kGet, request_id(), 0, [&](FlatBufferBuilder& builder) {
-      return wire::CreateGetResponse(builder, count, broken);
-    });
-  }
-  path_ = {};  // after the answer: whoever removes the region is answered next
+void Get::answer(std::uint32_t broken) {
+  // 3. A writer that was closed sends no answer either.
+  KV_ASSERT(session_->writer.is_closed() || (parts_.empty() && !has_undelivered()));
+  const auto count = static_cast<std::uint32_t>(blocks_.size());
+  session_->replies.reply(FrameType::kGet, request_id(), 0,
+                          [&](FlatBufferBuilder& builder) { return wire::CreateGetResponse(builder, count, broken); });
 }
 
 }  // namespace kv

@@ -51,25 +51,10 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   bool send_with_answer(MessageAnswers& messages);
   /// Sends all of it and finishes, if that needs no waiting. False: call deliver().
   bool send_at_once();
-  // GetInProgress
+
   asio::awaitable<void> deliver() override;
-  void finish() override;
-  void cancel() override;
-  void cancel_late() override;
-  std::uint64_t request_id() const override { return order_.request_id; }
-  TimePoint began() const override { return began_; }
-  bool is_cancelled() const override { return is_cancelled_; }
-  bool is_inline() const override { return is_inline_; }
-  bool uses(const Region& region) const override { return path_.uses(region); }
 
  private:
-  using InFlight = GetInFlight;
-  /// What a part of the get has pinned, and the get itself as far as it is in flight: the pins end first.
-  struct Window {
-    Window(std::shared_ptr<InFlight> g, LockedStore& store, Store::PinnedPrefix pinned);
-    std::shared_ptr<InFlight> get;
-    PinnedPrefixGuard prefix;
-  };
   /// A block ready to go: in the arena, or read from disk.
   struct ReadyBlock {
     std::span<const std::byte> bytes;
@@ -83,6 +68,12 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
     std::uint64_t move = 0;        ///< By RDMA, until it ends.
     std::weak_ptr<Window> window;  ///< Of the move.
   };
+
+  // GetInProgress
+  bool is_moving() const override { return move_count_ > 0; }
+  void stop_moves() override;
+  LeaseId unused_lease() const override;
+  void answer(std::uint32_t broken) override;
 
   error_code pin_window(std::span<const BlockHash> hashes);
   bool deliver_some();
@@ -99,30 +90,19 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   std::vector<Placement> placements(const Part& part) const;
   void begin_move(Part& part);
   void move_ended(std::uint64_t move, std::uint64_t bytes, const MoveOutcome& outcome);
-  void stop_moves();
   void tell_of_parts();
   void tell_of(const Part& part);
   void write_sums(const Part& part, std::uint64_t* sums) const;
 
   bool is_stopped() const { return is_cancelled_ || outcome_.error || met_hole_; }
   bool has_undelivered() const;
-  std::uint64_t ahead_bytes_max() const;
   std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : order_.segment_ends[i - 1]; }
   std::uint64_t segment_bytes(std::size_t i) const { return order_.segment_ends[i] - segment_begin(i); }
 
-  const std::shared_ptr<SessionCore> session_;
-  NodeContext& node_;
-  const SpaceId space_;
-  const NamespaceId space_name_;
   const std::uint64_t block_bytes_;
   GetOrder order_;
-  BlockPath path_;
-  const TimePoint began_;
-  const bool is_inline_;
 
   std::vector<BlockHash> hashes_;  ///< Only if some blocks are on disk, or in windows, or in version 1.
-  std::shared_ptr<InFlight> in_flight_;
-  std::shared_ptr<Window> window_;  ///< The newest; older ones live as long as what they pin is on its way.
   bool has_more_windows_ = false;
   std::vector<ReadyBlock> blocks_;  ///< In order, as far as they are ready.
   bool is_complete_ = true;         ///< No more will be.
@@ -134,12 +114,6 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   std::size_t move_count_ = 0;      ///< That have not ended.
   std::uint64_t moving_bytes_ = 0;  ///< Of them.
   std::uint64_t read_bytes_ = 0;    ///< Read from disk and not told of.
-
-  MoveOutcome outcome_;  ///< Of moves that failed.
-  bool is_cancelled_ = false;
-  bool is_late_ = false;   ///< It took longer than get_timeout.
-  bool met_hole_ = false;  ///< In the region: its memory was taken out after it was lent.
-  Event* wake_ = nullptr;  ///< While it waits, for the disk or for moves.
 };
 
 }  // namespace kv

@@ -1,39 +1,28 @@
-// store/node/session/get_in_progress.h: what a session knows of a get of either kind, while it is carried out.
+// store/node/session/get_in_progress.h: what the gets of both kinds share: what is pinned, how they are stopped, and
+// how they end.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/event.h"
+#include "base/result.h"
+#include "store/node/session/block_path.h"
 #include "store/node/session/region_table.h"
 #include "store/node/session/session_core.h"
+#include "store/node/session/space_handles.h"
+#include "store/node/session/store_guards.h"
 
 namespace kv {
 
-/// A prefix that leaves (Get), or blocks that stand alone (SetGet). Thread safety: none; on the session's executor.
-class GetInProgress {
- public:
-  virtual ~GetInProgress() = default;
-
-  /// Sends as fast as the disk gives and the client takes, until all has been sent or the get is stopped.
-  virtual asio::awaitable<void> deliver() = 0;
-  /// Sends the last frame and lets go of the region. Once, after deliver().
-  virtual void finish() = 0;
-  virtual void cancel() = 0;       ///< What was begun still lands, then the last frame goes out.
-  virtual void cancel_late() = 0;  ///< The same for get_timeout.
-
-  virtual std::uint64_t request_id() const = 0;
-  virtual TimePoint began() const = 0;
-  virtual bool is_cancelled() const = 0;
-  virtual bool is_inline() const = 0;  ///< Its bytes follow its answer.
-  virtual bool uses(const Region& region) const = 0;
-};
-
 /// Counts a get until its last byte has left, and observes then how long that took.
 struct GetInFlight {
-  GetInFlight(std::shared_ptr<SessionCore> s, TimePoint b, FrameType t = FrameType::kGet)
-      : session(std::move(s)), began(b), type(t) {
+  GetInFlight(std::shared_ptr<SessionCore> s, TimePoint b, FrameType t) : session(std::move(s)), began(b), type(t) {
     ++session->sending_count;
   }
   ~GetInFlight() {
@@ -49,6 +38,80 @@ struct GetInFlight {
   FrameType type;
   bool is_pinned = false;   ///< The request was not refused.
   bool has_failed = false;  ///< Some of it did not leave.
+};
+
+/// A prefix that leaves (Get), or blocks that stand alone (SetGet).
+///   1. A block is pinned until no copy, move or queued frame touches it (Window).
+///   2. There is one last frame: the answer, or why there is none; and nothing of this get after it.
+///   3. A get that was stopped still waits for what its devices have begun.
+/// Thread safety: none; on the session's executor.
+class GetInProgress {
+ public:
+  virtual ~GetInProgress() { KV_ASSERT(wake_ == nullptr); }
+  GetInProgress(const GetInProgress&) = delete;
+  GetInProgress& operator=(const GetInProgress&) = delete;
+
+  /// Sends as fast as the disk gives and the client takes, until all has been sent or the get is stopped.
+  virtual asio::awaitable<void> deliver() = 0;
+  /// Sends the last frame and lets go of the region. Once, after deliver().
+  void finish();
+  void cancel();       ///< What was begun still lands, then the last frame goes out.
+  void cancel_late();  ///< The same for get_timeout.
+
+  std::uint64_t request_id() const { return request_id_; }
+  TimePoint began() const { return began_; }
+  bool is_cancelled() const { return is_cancelled_; }
+  bool is_inline() const { return is_inline_; }  ///< Its bytes follow its answer.
+  bool uses(const Region& region) const { return path_.uses(region); }
+
+ protected:
+  /// What is pinned together, and the get itself as far as it is in flight: the pins end first.
+  struct Window {
+    Window(std::shared_ptr<GetInFlight> g, LockedStore& store, Store::PinnedPrefix pinned)
+        : get(std::move(g)), pins(store, std::move(pinned)) {}
+    std::shared_ptr<GetInFlight> get;
+    PinnedPrefixGuard pins;
+  };
+  static constexpr std::size_t kMarkBytes = 4 << 20;  ///< Copied between two marks: 0.25 ms, then others get a turn.
+  static constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< Copying up to this size is not worth a coroutine.
+
+  GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpace& space, FrameType type, std::uint64_t request_id,
+                BlockPath path);
+
+  virtual bool is_moving() const = 0;
+  virtual void stop_moves() = 0;
+  /// A lease of the client that a window would have taken over which was not pinned; LeaseId{}: none.
+  virtual LeaseId unused_lease() const = 0;
+  /// The last frame of a get that was carried out, with the lanes that broke.
+  virtual void answer(std::uint32_t broken) = 0;
+
+  /// Whether the first window could be pinned. A get that could not is refused, and is not in flight.
+  error_code first_pinned(error_code error);
+  /// So much may be queued before a get waits with its next frame; more would keep a cancel from being read.
+  std::uint64_t ahead_bytes_max() const;
+  /// memcpy() in pieces that fit a core's second-level cache.
+  static void copy_in_pieces(std::span<std::byte> to, std::span<const std::byte> from);
+
+  const std::shared_ptr<SessionCore> session_;
+  NodeContext& node_;
+  const SpaceId space_;
+  const NamespaceId space_name_;
+  const FrameType type_;
+  const std::uint64_t request_id_;
+  BlockPath path_;
+  const TimePoint began_;
+  const bool is_inline_;
+
+  std::shared_ptr<GetInFlight> in_flight_;
+  std::shared_ptr<Window> window_;  ///< The newest; older ones live as long as what they pin is on its way.
+  MoveOutcome outcome_;             ///< Of moves that failed.
+  bool is_cancelled_ = false;
+  bool is_late_ = false;   ///< It took longer than get_timeout.
+  bool met_hole_ = false;  ///< In the region: its memory was taken out after it was lent.
+  Event* wake_ = nullptr;  ///< While it waits, for the disk or for moves.
+
+ private:
+  std::optional<Failure> why_unfinished() const;
 };
 
 }  // namespace kv

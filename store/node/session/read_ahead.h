@@ -50,6 +50,10 @@ class ReadAhead {
   /// After kEnd, in a set: on to the next block, which does not follow the one that cannot be had.
   void skip();
   std::uint32_t next_index() const { return prefix_->spilled()[next_].index; }  ///< Of the next block's hash.
+  /// The blocks from the next one on that were to be read and have not been taken.
+  std::span<const Store::SpilledBlock> rest() const {
+    return std::span<const Store::SpilledBlock>(prefix_->spilled()).subspan(next_, count_ - next_);
+  }
   /// Of the block that was taken last: the store thinks that it should be in memory.
   bool wants_promotion() const { return prefix_->spilled()[next_ - 1].promote; }
   /// Stores that block in memory, if there is room and all blocks above it are there.

@@ -16,38 +16,21 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kMarkBytes = 4 << 20;           ///< Copied before others get a turn, as of a Get.
-constexpr std::size_t kPieceBytes = 256 * 1024;       ///< As copy_in_pieces() of a Get.
-constexpr std::size_t kMoveBytes = 16 << 20;          ///< By RDMA at once: enough to keep several lanes busy.
-constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< Not worth a coroutine.
-constexpr std::size_t kLookupsPerLock = 1024;         ///< Some hundred microseconds.
-constexpr std::size_t kPartBlocksMax = 16384;         ///< So that the table of a part stays far below every limit.
+constexpr std::size_t kLookupsPerLock = 1024;  ///< Some hundred microseconds.
+constexpr std::size_t kMoveBytes = 16 << 20;   ///< By RDMA at once: enough to keep several lanes busy.
+constexpr std::size_t kPartBlocksMax = 16384;  ///< So that the table of a part stays far below every limit.
 
 }  // namespace
 
 SetGet::SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, SetGetOrder order, BlockPath path)
-    : session_(std::move(session)),
-      node_(session_->node),
-      space_(space.id),
-      space_name_(space.name),
-      order_(std::move(order)),
-      path_(std::move(path)),
-      began_(node_.clock.now()),
-      is_inline_(path_.way() == Path::kInline),
-      in_flight_(std::make_shared<GetInFlight>(session_, began_, FrameType::kSetGet)) {
+    : GetInProgress(std::move(session), space, FrameType::kSetGet, order.request_id, std::move(path)),
+      order_(std::move(order)) {
   KV_ASSERT(order_.rooms.size() == order_.hashes.size());
 }
 
-SetGet::~SetGet() { KV_ASSERT(wake_ == nullptr); }
-
 // -- what is pinned
 
-error_code SetGet::pin() {
-  const error_code error = pin_window();
-  in_flight_->is_pinned = !error;
-  if (error) in_flight_.reset();
-  return error;
-}
+error_code SetGet::pin() { return first_pinned(pin_window()); }
 
 error_code SetGet::pin_window() {
   const auto hashes = std::span(order_.hashes).subspan(pinned_);
@@ -66,7 +49,7 @@ error_code SetGet::pin_window() {
   const auto first = static_cast<std::uint32_t>(window_first_);
   ready_.clear();
   next_ = 0;
-  for (const Store::PinnedBlock& block : window_->blocks.blocks())
+  for (const Store::PinnedBlock& block : window_->pins.blocks())
     ready_.push_back({first + block.index, block.bytes, block.checksums, {}});
   for (const auto& [index, length] : set->too_long) {
     too_long_.push_back(first + index);
@@ -78,12 +61,12 @@ error_code SetGet::pin_window() {
 // -- the ways out
 
 bool SetGet::send_at_once() {
-  if (!is_last_window() || !window_->blocks.spilled().empty()) return false;
+  if (!is_last_window() || !window_->pins.spilled().empty()) return false;
   std::uint64_t bytes = 0;
   for (const ReadyBlock& block : ready_) bytes += block.bytes.size();
   const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
                                            : bytes <= node_.limits.inline_frame_bytes &&
-                                                 session_->writer.queued_bytes() < node_.limits.inline_ahead_bytes;
+                                                 session_->writer.queued_bytes() < ahead_bytes_max();
   if (!is_small || ready_.size() > kPartBlocksMax) return false;
   const Path way = path_.way();
   if (way == Path::kMemfd && !copy(ready_)) {
@@ -98,20 +81,18 @@ bool SetGet::send_at_once() {
 asio::awaitable<void> SetGet::deliver() {
   for (;;) {
     co_await deliver_ready();
-    if (!is_stopped() && !window_->blocks.spilled().empty()) co_await read_from_disk();
+    if (!is_stopped() && !window_->pins.spilled().empty()) co_await read_from_disk();
     if (is_stopped() || is_last_window() || pin_window()) break;  // a namespace that is gone ends the answer here
   }
 }
 
 /// What is ready, as fast as the client takes it.
 asio::awaitable<void> SetGet::deliver_ready() {
-  const std::size_t ahead_bytes_max =
-      std::min<std::uint64_t>(node_.limits.inline_ahead_bytes, node_.limits.queued_bytes_max / 2);
   while (next_ < ready_.size() && !is_stopped()) {
     const Path way = path_.way(/*is_in_arena=*/!ready_[next_].owner);
-    if (way == Path::kInline && session_->writer.queued_bytes() >= ahead_bytes_max) {
+    if (way == Path::kInline && session_->writer.queued_bytes() >= ahead_bytes_max()) {
       session_->writer.flush();
-      if (session_->writer.queued_bytes() >= ahead_bytes_max) co_await session_->writer.wait_for_room();
+      if (session_->writer.queued_bytes() >= ahead_bytes_max()) co_await session_->writer.wait_for_room();
       continue;
     }
     const auto part = std::span(ready_).subspan(next_, next_part(way));
@@ -150,10 +131,8 @@ std::size_t SetGet::next_part(Path way) const {
 bool SetGet::copy(std::span<const ReadyBlock> part) {
   if (path_.has_hole(*node_.lent, node_.clock.now())) return false;
   for (const ReadyBlock& block : part) {
-    KV_ASSERT(block.bytes.size() <= order_.rooms[block.index]);  // 3
-    const std::span<std::byte> to = path_.at_client(block.index, 0, block.bytes.size());
-    for (std::size_t at = 0; at < to.size(); at += kPieceBytes)
-      std::memcpy(to.data() + at, block.bytes.data() + at, std::min(kPieceBytes, to.size() - at));
+    KV_ASSERT(block.bytes.size() <= order_.rooms[block.index]);  // 2
+    copy_in_pieces(path_.at_client(block.index, 0, block.bytes.size()), block.bytes);
   }
   return true;
 }
@@ -161,7 +140,7 @@ bool SetGet::copy(std::span<const ReadyBlock> part) {
 asio::awaitable<void> SetGet::move(std::span<const ReadyBlock> part) {
   std::vector<Placement> placements;
   for (const ReadyBlock& block : part) {
-    KV_ASSERT(!block.owner && block.bytes.size() <= order_.rooms[block.index]);  // 3
+    KV_ASSERT(!block.owner && block.bytes.size() <= order_.rooms[block.index]);  // 2
     // The device reads what nobody may write: a pinned block never changes.
     auto* const slot = const_cast<std::byte*>(block.bytes.data());
     placements.push_back(path_.placement(block.index, 0, {slot, block.bytes.size()}));
@@ -171,16 +150,18 @@ asio::awaitable<void> SetGet::move(std::span<const ReadyBlock> part) {
     MoveOutcome outcome;
   };
   const auto moved = std::make_shared<Move>(Move{Event(session_->executor), {}});
+  is_moving_ = true;
   path_.move(verbs::Direction::kToPeer, placements, window_, [moved](const MoveOutcome& outcome) {
     moved->outcome = outcome;
     moved->ended.set();
   });
   while (!moved->ended.is_set()) co_await moved->ended.wait();
+  is_moving_ = false;
   if (moved->outcome.error) outcome_ = moved->outcome;
 }
 
 asio::awaitable<void> SetGet::read_from_disk() {
-  const std::shared_ptr<PinnedPrefixGuard> pinned(window_, &window_->blocks);
+  const std::shared_ptr<PinnedPrefixGuard> pinned(window_, &window_->pins);
   const auto hashes = std::span<const BlockHash>(order_.hashes).subspan(window_first_);
   const auto first = static_cast<std::uint32_t>(window_first_);
   ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kSet, hashes}, pinned, pinned->spilled().size());
@@ -216,13 +197,8 @@ asio::awaitable<void> SetGet::read_from_disk() {
   }
   wake_ = nullptr;
   if (is_stopped()) co_return;
-  const auto spilled = pinned->spilled();
-  std::size_t rest = spilled.size();
-  if (!ahead.is_at_end()) {
-    // Not by the deadline: they are there, and the client may ask again.
-    while (rest > 0 && spilled[rest - 1].index + first != first + ahead.next_index()) --rest;
-    for (std::size_t i = rest - 1; i < spilled.size(); ++i) unread_.push_back(first + spilled[i].index);
-  }
+  // Not by the deadline: they are there, and the client may ask again.
+  for (const Store::SpilledBlock& block : ahead.rest()) unread_.push_back(first + block.index);
 }
 
 // -- what the client is told
@@ -268,47 +244,17 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
 
 // -- the end
 
-void SetGet::cancel() {
-  is_cancelled_ = true;
-  if (window_) path_.stop(OwnerId(window_.get()));
-  if (in_flight_) session_->writer.withdraw(OwnerId(in_flight_.get()));
-  if (wake_ != nullptr) wake_->set();
+void SetGet::stop_moves() {
+  if (is_moving_) path_.stop(OwnerId(window_.get()));
 }
 
-void SetGet::cancel_late() {
-  is_late_ = true;
-  cancel();
-}
-
-void SetGet::finish() {
-  KV_ASSERT(in_flight_);
-  in_flight_->has_failed = in_flight_->has_failed || is_cancelled_ || outcome_.error;
-  window_.reset();
-  in_flight_.reset();
-  if (!is_last_window() && order_.lease != LeaseId{}) {  // the window that would have taken it over was not pinned
-    node_.store.with([&](Store& store) { static_cast<void>(store.release(session_->id, order_.lease)); });
-  }
-  const std::uint32_t broken = outcome_.broken | path_.broken();
-  const auto refuse = [&](Errc code, const std::string& message) {
-    session_->replies.refuse(FrameType::kSetGet, request_id(), code, "set_get: " + message, broken);
-  };
-  if (outcome_.error && !(is_cancelled_ && outcome_.error == Errc::kCancelled)) {
-    refuse(Errc::kUnavailable, "the transfer broke: " + outcome_.error.message());
-  } else if (is_late_) {
-    refuse(Errc::kStaleLease, "took longer than get-seconds; what was sent so far is good");
-  } else if (met_hole_) {
-    refuse(Errc::kNoRegion, "region: memory was taken out of the memfd after it was lent");
-  } else if (is_cancelled_) {
-    refuse(Errc::kCancelled, "cancelled");
-  } else {
-    session_->replies.reply(FrameType::kSetGet, request_id(), 0, [&](FlatBufferBuilder& builder) {
-      const auto too_long = builder.CreateVector(too_long_);
-      const auto too_long_bytes = builder.CreateVector(too_long_bytes_);
-      const auto unread = builder.CreateVector(unread_);
-      return wire::CreateSetGetResponse(builder, delivered_, too_long, too_long_bytes, unread, broken);
-    });
-  }
-  path_ = {};  // after the answer: whoever removes the region is answered next
+void SetGet::answer(std::uint32_t broken) {
+  session_->replies.reply(FrameType::kSetGet, request_id(), 0, [&](FlatBufferBuilder& builder) {
+    const auto too_long = builder.CreateVector(too_long_);
+    const auto too_long_bytes = builder.CreateVector(too_long_bytes_);
+    const auto unread = builder.CreateVector(unread_);
+    return wire::CreateSetGetResponse(builder, delivered_, too_long, too_long_bytes, unread, broken);
+  });
 }
 
 }  // namespace kv

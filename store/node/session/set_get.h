@@ -28,40 +28,22 @@ struct SetGetOrder {
 
 /// What Get is to a chain. No block waits for another, so the request is carried out in windows, one after the other:
 /// pin some, send what is in memory, then what the disk gives, let go.
-///   1. A block is pinned until no copy, move or queued frame touches it (Window).
-///   2. The client is told of a block once, after its bytes are where they belong, with its own length.
-///   3. No block is sent that is longer than its room; the last frame names those.
-///   4. At most a window, and what is queued of the one before, is pinned: a slow reader keeps no more.
+///   1. The client is told of a block once, after its bytes are where they belong, with its own length.
+///   2. No block is sent that is longer than its room; the last frame names those.
+///   3. At most a window, and what is queued of the one before, is pinned: a slow reader keeps no more.
 /// Thread safety: none; on the session's executor.
 class SetGet final : public GetInProgress, public std::enable_shared_from_this<SetGet> {
  public:
   SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, SetGetOrder order, BlockPath path);
-  ~SetGet() override;
 
   /// Pins the first window. Errors: of Store::pin_set; then nothing else may be called.
   error_code pin();
   /// Sends all of it and finishes, if that needs no waiting. False: call deliver().
   bool send_at_once();
 
-  // GetInProgress
   asio::awaitable<void> deliver() override;
-  void finish() override;
-  void cancel() override;
-  void cancel_late() override;
-  std::uint64_t request_id() const override { return order_.request_id; }
-  TimePoint began() const override { return began_; }
-  bool is_cancelled() const override { return is_cancelled_; }
-  bool is_inline() const override { return is_inline_; }
-  bool uses(const Region& region) const override { return path_.uses(region); }
 
  private:
-  /// What is pinned together, and the get as far as it is in flight: the pins end first.
-  struct Window {
-    Window(std::shared_ptr<GetInFlight> g, LockedStore& store, Store::PinnedPrefix pinned)
-        : get(std::move(g)), blocks(store, std::move(pinned)) {}
-    std::shared_ptr<GetInFlight> get;
-    PinnedPrefixGuard blocks;
-  };
   /// A block ready to go: in the arena, or read from disk.
   struct ReadyBlock {
     std::uint32_t index;  ///< Of its hash in the request.
@@ -69,6 +51,12 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
     std::span<const std::uint64_t> checksums;
     Owner owner;  ///< Of what was read from disk. None: the arena.
   };
+
+  // GetInProgress
+  bool is_moving() const override { return is_moving_; }
+  void stop_moves() override;
+  LeaseId unused_lease() const override { return is_last_window() ? LeaseId{} : order_.lease; }
+  void answer(std::uint32_t broken) override;
 
   error_code pin_window();
   asio::awaitable<void> deliver_ready();
@@ -81,27 +69,16 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
   bool is_stopped() const { return is_cancelled_ || outcome_.error || met_hole_ || session_->writer.is_closed(); }
   bool is_last_window() const { return pinned_ == order_.hashes.size(); }
 
-  const std::shared_ptr<SessionCore> session_;
-  NodeContext& node_;
-  const SpaceId space_;
-  const NamespaceId space_name_;
   const SetGetOrder order_;
-  BlockPath path_;
-  const TimePoint began_;
-  const bool is_inline_;
 
-  std::shared_ptr<GetInFlight> in_flight_;
-  std::shared_ptr<Window> window_;  ///< The newest.
-  std::size_t window_first_ = 0;    ///< Its first hash.
-  std::size_t pinned_ = 0;          ///< Hashes of all windows so far.
-  std::vector<ReadyBlock> ready_;   ///< Of the window.
-  std::size_t next_ = 0;            ///< Of these: to be sent next.
+  std::size_t window_first_ = 0;   ///< First hash of the newest window.
+  std::size_t pinned_ = 0;         ///< Hashes of all windows so far.
+  std::vector<ReadyBlock> ready_;  ///< Of the window.
+  std::size_t next_ = 0;           ///< Of these: to be sent next.
 
   std::uint32_t delivered_ = 0;
   std::vector<std::uint32_t> too_long_, too_long_bytes_, unread_;
-  MoveOutcome outcome_;  ///< Of moves that failed.
-  bool is_cancelled_ = false, is_late_ = false, met_hole_ = false;
-  Event* wake_ = nullptr;  ///< While it waits, for the disk or for a move.
+  bool is_moving_ = false;
 };
 
 }  // namespace kv

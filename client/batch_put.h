@@ -1,0 +1,85 @@
+// client/batch_put.h: what the puts of chains (put.cc) and of sets (set_put.cc) share: blocks leave in batches.
+#pragma once
+
+#include <boost/asio/post.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/assert.h"
+#include "client/client_impl.h"
+
+namespace kv {
+
+/// The part of a put that one node gets: an offer, the answer which blocks it wants, those in batches.
+///   1. The caller's bytes are borrowed by the writer only while the call is on a session: on_leave() takes them back.
+class BatchPut : public Call {
+ public:
+  ~BatchPut() override {  // only when the client is torn down is it not over
+    if (session() != nullptr) (void)session()->take_back(*this, SIZE_MAX);
+  }
+
+  bool has_batch() const { return session() != nullptr && has_unsent() && unsent_bytes_ < kUnsentBytesMax; }
+  /// Sends the next wanted blocks and returns their bytes. Requires has_batch().
+  virtual std::size_t send_batch() = 0;
+
+  /// Why some blocks are refused.
+  error_code reason() const {
+    if (error()) return error();
+    return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);  // over what the node takes in one request
+  }
+
+ protected:
+  static constexpr std::size_t kBatchBytes = 2 << 20;  ///< Small enough to be still cached when the socket copies it.
+
+  virtual bool has_unsent() const = 0;
+  virtual void forget_unsent() = 0;
+
+  /// One frame of `block_count` blocks, `bytes` in all: the checksums in sums_, then payload_. (Of lent memory only the
+  /// checksums: the node copies.) A batch is small enough to be in the cache for both passes.
+  void send_data(std::size_t block_count, std::size_t bytes);
+  /// Of the last frame, and whether it refuses a block. Returns "" or what is wrong.
+  std::string note_refusal(std::uint32_t refused_why, bool has_refused);
+
+  std::size_t asked_ = 0;  ///< Leading blocks of the part, that are in the request.
+  bool has_want_ = false;
+  error_code refused_why_;
+  std::vector<std::uint64_t> sums_;
+  std::vector<std::span<const std::byte>> payload_;
+
+ private:
+  static constexpr std::size_t kUnsentBytesMax = 8 << 20;  ///< Of one call, in the writer.
+  static constexpr std::size_t kOwnedBytesMax = 4 << 20;   ///< What the writer may copy of a put that ends too early.
+
+  void on_leave(CallSession& session) final;
+
+  std::size_t unsent_bytes_ = 0;  ///< That the writer borrows.
+};
+
+/// Until all have ended. Whoever wants blocks gets a batch in turn, and a few batches at a time let other calls on the
+/// executor have theirs.
+template <class C>
+asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C>& calls, CallGroup& group) {
+  constexpr std::size_t kBytesPerTurn = 2 << 20;
+  std::size_t bytes_this_turn = 0;
+  while (!group.running.empty()) {
+    bool sent = false;
+    for (C& call : calls) {
+      if (!call.has_batch()) continue;
+      bytes_this_turn += call.send_batch();
+      sent = true;
+    }
+    if (sent && bytes_this_turn < kBytesPerTurn) continue;
+    bytes_this_turn = 0;
+    if (sent) {
+      co_await asio::post(executor, asio::use_awaitable);
+    } else {
+      group.event.reset();
+      co_await group.event.wait();
+    }
+  }
+}
+
+}  // namespace kv
