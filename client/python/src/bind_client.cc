@@ -281,6 +281,13 @@ class PyClient {
     return call;
   }
 
+  /// The same of a call about blocks.
+  PyCall begin(nb::handle hashes, bool at_once) {
+    PyCall call = begin(at_once);
+    call.state->hashes = hashes_from(hashes, "hashes");
+    return call;
+  }
+
   PyCall open(const NamespaceRecord& record, double deadline, bool waits) {
     PyCall call = begin();
     start<Space>(call, [record, state = call.state, time = waits ? deadline_of(deadline) : 0us](Client& client) {
@@ -298,12 +305,9 @@ class PyClient {
 
   PyCall match(std::uint32_t space, nb::handle hashes, double deadline, bool lease, bool prefetch, nb::handle tokens,
                nb::handle extras, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    const Numbers<std::uint32_t> ids(tokens, "token_ids");
-    state.token_ids.assign(ids.values().begin(), ids.values().end());
-    state.extras = extras_from(extras, "extras");
+    take_tokens(state, tokens, extras);
     MatchOptions options{};
     options.deadline = deadline_of(deadline);
     options.lease = lease;
@@ -318,9 +322,8 @@ class PyClient {
   PyCall get(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
              double deadline, std::uint64_t lease, std::vector<std::uint64_t> segment_ends, bool memory_only,
              bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds);
     state.segment_ends = std::move(segment_ends);
     GetOptions options{};
@@ -342,16 +345,10 @@ class PyClient {
 
   PyCall put(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
              double deadline, nb::handle tokens, nb::handle extras, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    for (const std::span<std::byte> block :
-         blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds)) {
-      state.sources.emplace_back(block);
-    }
-    const Numbers<std::uint32_t> ids(tokens, "token_ids");
-    state.token_ids.assign(ids.values().begin(), ids.values().end());
-    state.extras = extras_from(extras, "extras");
+    state.read_from(blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds));
+    take_tokens(state, tokens, extras);
     PutOptions options{};
     options.deadline = deadline_of(deadline);
     options.token_ids = state.token_ids;
@@ -362,10 +359,9 @@ class PyClient {
     return call;
   }
 
-  PyCall match_set(std::uint32_t set, nb::handle hashes, double deadline, bool lease, bool prefetch) {
-    PyCall call = begin();
+  PyCall match_set(std::uint32_t set, nb::handle hashes, double deadline, bool lease, bool prefetch, bool at_once) {
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     SetMatchOptions options{};
     options.deadline = deadline_of(deadline);
     options.control = state.control();
@@ -376,10 +372,9 @@ class PyClient {
     return call;
   }
   PyCall get_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
-                 std::uint64_t lease, bool memory_only) {
-    PyCall call = begin();
+                 std::uint64_t lease, bool memory_only, bool at_once) {
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds);
     SetGetOptions options{};
     options.deadline = deadline_of(deadline);
@@ -390,14 +385,11 @@ class PyClient {
         call, [=, &state](Client& client) { return client.get_set(Space{set}, state.hashes, state.blocks, options); });
     return call;
   }
-  PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline) {
-    PyCall call = begin();
+  PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
+                 bool at_once) {
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    for (const std::span<std::byte> block :
-         sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds)) {
-      state.sources.emplace_back(block);
-    }
+    state.read_from(sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds));
     SetPutOptions options{};
     options.deadline = deadline_of(deadline);
     options.control = state.control();
@@ -409,18 +401,16 @@ class PyClient {
   using CountVerb = Async<std::size_t> (Client::*)(Space, std::span<const BlockHash>, microseconds, CallControl);
   template <CountVerb verb>
   PyCall count(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     start<std::size_t>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       return (client.*verb)(Space{space}, state.hashes, time, state.control());
     });
     return call;
   }
   PyCall drop(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     start<DropResult>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       return client.drop(Space{space}, state.hashes, time, state.control());
     });
@@ -512,6 +502,11 @@ class PyClient {
   void run(PyCall& call, Function function) {
     note_start(call);
     io_->run(call.state, std::move(function));
+  }
+  static void take_tokens(Call& state, nb::handle tokens, nb::handle extras) {
+    const Numbers<std::uint32_t> ids(tokens, "token_ids");
+    state.token_ids.assign(ids.values().begin(), ids.values().end());
+    state.extras = extras_from(extras, "extras");
   }
   void note_start(PyCall& call) const {
     if (is_closed_) throw bad_request("the client is closed");
@@ -710,11 +705,11 @@ void bind_client(nb::module_& module) {
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
            nb::arg("at_once"))
       .def("match_set", &PyClient::match_set, nb::arg("set"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
-           nb::arg("prefetch"))
+           nb::arg("prefetch"), nb::arg("at_once"))
       .def("get_set", &PyClient::get_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
-           nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"))
+           nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"), nb::arg("at_once"))
       .def("put_set", &PyClient::put_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
-           nb::arg("deadline"))
+           nb::arg("deadline"), nb::arg("at_once"))
       .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
       .def("pin", &PyClient::count<&Client::retain>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),

@@ -76,10 +76,7 @@ class LmcacheConnector {
   std::uint64_t submit_set(const std::vector<std::string>& keys, const nb::list& views) {
     Pending pending = prepare(Operation::kSet, keys);
     Call& state = *pending.call;
-    for (const std::span<std::byte> block :
-         sized_blocks_from(views, nb::none(), keys.size(), /*is_written=*/false, pending.holds)) {
-      state.sources.emplace_back(block);
-    }
+    state.read_from(sized_blocks_from(views, nb::none(), keys.size(), /*is_written=*/false, pending.holds));
     SetPutOptions options{};
     options.deadline = deadline_;
     options.control = state.control();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -63,6 +64,7 @@ class Call {
   bool at_once = false;       ///< See CallControl.
 
   CallControl control() { return {.at_once = at_once, .cancellation = &cancellation}; }
+  void read_from(std::span<const std::span<std::byte>> from) { sources.assign(from.begin(), from.end()); }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   /// Waits at most `time`; whether the call has ended.
   bool wait(std::chrono::nanoseconds time) const;

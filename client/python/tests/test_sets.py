@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import namespace, pattern
+from conftest import namespace, pattern, tokens
 
 import kvstore
 from kvstore.lmcache import Connector
@@ -75,6 +75,53 @@ def test_rows_futures_and_retention(store, client):
         store.drop([])
     store.drop(everything=True)
     assert store.match(hashes).held_count == 0
+
+
+def test_both_kinds_share_one_class_and_its_submit_forms(store, space):
+    chain = space.hash_chain(tokens(64))
+    space.put(chain, pattern(4))
+    store.put(names(4), pattern(4))
+    for opened, hashes in ((space, chain), (store, names(4))):
+        assert type(opened).submit_pin is kvstore.spaces.OpenedNamespace.submit_pin
+        assert opened.client is space.client
+        opened.wait_open()
+
+        async def main(opened=opened, hashes=hashes) -> None:
+            assert await opened.submit_touch(hashes) == 4
+            assert await opened.submit_pin(hashes) == 4
+            assert await opened.submit_unpin(hashes) == 4
+            lease = (await opened.submit_match(hashes, lease=True)).lease
+            assert lease
+            opened.release(lease)
+            await opened.submit_drop(hashes[:1])
+
+        asyncio.run(main())
+        assert opened.submit_touch(hashes).result() == (0 if opened is space else 3)
+        for drop in (opened.drop, opened.submit_drop):
+            with pytest.raises(kvstore.BadRequest, match="everything"):
+                drop([])
+        assert not opened.submit_drop(everything=True).result().until_restart
+    opened = store.client.submit_open_set(store.namespace).result()
+    assert isinstance(opened, kvstore.SetSpace)
+    with pytest.raises(kvstore.BadRequest, match="open"):
+        store.client.submit_open_set(space.namespace)
+    with pytest.raises(kvstore.BadRequest, match="open_set"):
+        store.client.submit_open(store.namespace)
+
+
+def test_without_a_node_what_is_submitted_to_a_set_is_answered_at_once(tmp_path):
+    with kvstore.Client(f"unix://{tmp_path}/none", deadline=3600) as client:
+        store = client.open_set(kvstore.Namespace(model="away", kind="set", block_bytes_max=4096), wait=False)
+        into = np.zeros((2, 4096), np.uint8)
+        for future in (
+            store.submit_match(names(2)),
+            store.submit_get(names(2), into),
+            store.submit_put(names(2), into),
+        ):
+            assert isinstance(future.result(60).why, kvstore.Unavailable)
+        for submit in (store.submit_touch, store.submit_pin, store.submit_unpin, store.submit_drop):
+            with pytest.raises(kvstore.Unavailable):
+                submit(names(2)).result(60)
 
 
 def test_sets_and_chains_are_kept_apart(client, store):
