@@ -65,16 +65,24 @@ struct Orphans {
   };
   std::list<Orphan> orphans;
 
-  void sweep() {
+  /// Lets go of what has ended; in a child of fork(), where nothing runs any longer, of all.
+  void sweep(bool is_forked) {
     std::list<Orphan> ended;  // destroyed last: to let go can run Python, and then another thread may come here
     for (auto each = orphans.begin(); each != orphans.end();) {
       const auto next = std::next(each);
-      if (each->call->is_done()) ended.splice(ended.end(), orphans, each);
+      if (is_forked || each->call->is_done()) ended.splice(ended.end(), orphans, each);
       each = next;
     }
   }
 };
 
+/// The queue that calls on their way share: ending a call must never touch a Python object.
+struct PyQueue {
+  std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
+};
+
+/// One call as Python sees it. In a child of fork() a call that was in flight has ended, with kForked: nobody is there
+/// who would end it, and its lock may be held for ever.
 class PyCall {
  public:
   PyCall(std::shared_ptr<IoClient> io, std::shared_ptr<Orphans> orphans)
@@ -83,13 +91,13 @@ class PyCall {
   PyCall(const PyCall&) = delete;
   PyCall& operator=(const PyCall&) = delete;
   ~PyCall() {
-    if (has_started && state && !state->is_done() && !holds.empty())
-      orphans_->orphans.push_back({state, std::move(holds)});
+    if (has_started && state && !has_ended() && !holds.empty()) orphans_->orphans.push_back({state, std::move(holds)});
   }
 
+  bool has_ended() const { return state->is_done() || io_->is_forked(); }
   bool wait(double seconds) {
     try {
-      return state->is_done() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
+      return has_ended() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
     } catch (const nb::python_error&) {  // Ctrl-C: nobody wants the answer any longer
       cancel();
       throw;
@@ -104,6 +112,7 @@ class PyCall {
       // and another thread may come here meanwhile.
       const Holds ended = std::exchange(holds, {});
     }
+    if (!state->is_done()) throw failure_of(Errc::kForked);
     if (state->error()) {
       if (io_->is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
       throw failure_of(state->error());
@@ -118,6 +127,17 @@ class PyCall {
       return landed >= count || state->is_done();
     });
     return landed;
+  }
+
+  std::vector<std::size_t> segments() const {
+    if (io_->is_forked()) throw failure_of(Errc::kForked);
+    return state->segments();
+  }
+
+  /// False: it has ended, and `queue` will not be told.
+  bool tell(const PyQueue& queue, std::uint64_t id) { return !has_ended() && state->tell(queue.queue, id); }
+  void stop_telling(const PyQueue& queue) {
+    if (!io_->is_forked()) state->stop_telling(*queue.queue);
   }
 
   CallPtr state;
@@ -233,11 +253,6 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
-/// The queue that calls on their way share: ending a call must never touch a Python object.
-struct PyQueue {
-  std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
-};
-
 class PyClient {
  public:
   PyClient(ClientConfig config, double busy_poll) {
@@ -270,12 +285,12 @@ class PyClient {
     } else {
       io_->close();
     }
-    orphans_->sweep();
+    orphans_->sweep(io_->is_forked());
   }
 
   PyCall begin(bool at_once = false) {
     if (is_closed_) throw bad_request("the client is closed");
-    orphans_->sweep();
+    orphans_->sweep(io_->is_forked());
     PyCall call(io_, orphans_);
     call.state->at_once = at_once;
     return call;
@@ -636,15 +651,14 @@ void bind_client(nb::module_& module) {
       .def("drain", [](const PyQueue& self) { return self.queue->drain(); });
 
   nb::class_<PyCall>(module, "Call")
-      .def("done", [](const PyCall& call) { return call.state->is_done(); })
+      .def("done", &PyCall::has_ended)
       .def("wait", &PyCall::wait, nb::arg("seconds"))
       .def("cancel", &PyCall::cancel)
       .def("result", &PyCall::result, nb::arg("seconds"))
       .def("wait_segments", &PyCall::wait_segments, nb::arg("count"), nb::arg("seconds"))
-      .def_prop_ro("segments", [](const PyCall& call) { return call.state->segments(); })
-      .def("tell",
-           [](const PyCall& call, const PyQueue& queue, std::uint64_t id) { return call.state->tell(queue.queue, id); })
-      .def("stop_telling", [](const PyCall& call, const PyQueue& queue) { call.state->stop_telling(*queue.queue); });
+      .def_prop_ro("segments", &PyCall::segments)
+      .def("tell", &PyCall::tell, nb::arg("queue"), nb::arg("id"))
+      .def("stop_telling", &PyCall::stop_telling, nb::arg("queue"));
 
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), nb::is_weak_referenceable())
       .def_prop_ro("nbytes", [](const Memory& memory) { return memory.bytes().size(); })

@@ -104,6 +104,7 @@ class LmcacheConnector {
 
   /// [(id, all went well, what did not, a flag for each key)] of the batches that have ended.
   nb::list drain() {
+    check_process();
     nb::list completions;
     for (const std::uint64_t id : queue_->drain()) {
       const auto found = pending_.find(id);
@@ -132,7 +133,11 @@ class LmcacheConnector {
     Holds holds = {};
   };
 
+  void check_process() const {
+    if (io_->is_forked()) throw failure_of(Errc::kForked);
+  }
   Pending prepare(Operation operation, const std::vector<std::string>& keys) const {
+    check_process();
     if (is_closed_) throw bad_request("the connector is closed");
     if (keys.empty()) throw bad_request("keys: none");
     Pending pending{operation};

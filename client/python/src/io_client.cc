@@ -23,6 +23,7 @@ ReadyQueue::ReadyQueue() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 ReadyQueue::~ReadyQueue() { ::close(fd_); }
 
 void ReadyQueue::push(std::uint64_t id) {
+  if (is_forked()) return;  // before the lock, which may be held for ever
   bool is_first;
   {
     const std::lock_guard lock(mutex_);
@@ -37,6 +38,7 @@ void ReadyQueue::push(std::uint64_t id) {
 }
 
 std::vector<std::uint64_t> ReadyQueue::drain() {
+  if (is_forked()) return {};
   std::uint64_t count;
   // Read first: what is pushed between the two makes the eventfd ready again, and an empty drain is harmless.
   while (::read(fd_, &count, sizeof count) < 0 && errno == EINTR) {

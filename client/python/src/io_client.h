@@ -24,7 +24,8 @@
 namespace kv::python {
 
 /// Tells which calls have ended, by a number of the caller's for each, and wakes an event loop by an eventfd.
-/// Thread safety: all. One write to the eventfd stands for all that ended since the last drain().
+/// Thread safety: all. One write to the eventfd stands for all that ended since the last drain(). A child of fork()
+/// shares the eventfd with its parent, and so neither reads nor writes it: there a queue of the parent's stays empty.
 class ReadyQueue {
  public:
   ReadyQueue();  ///< Throws StatusError if there is no eventfd.
@@ -37,6 +38,9 @@ class ReadyQueue {
   std::vector<std::uint64_t> drain();
 
  private:
+  bool is_forked() const { return generation_ != fork_generation(); }
+
+  const std::uint32_t generation_ = fork_generation();
   int fd_;
   std::mutex mutex_;
   std::vector<std::uint64_t> ids_;
