@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
 from ._kvstore import GetResult, MatchResult, Memory, PutResult
-from .errors import BadRequest
+from .errors import BadRequest, TimedOut
 from .futures import Future
 from .namespaces import Namespace
 from .sets import SetSpace
@@ -145,6 +145,9 @@ class Client:
     def allocate(self, nbytes: int) -> Memory:
         """Memory that nodes fill and drain themselves, without a socket between: those on this host, and those that
         RDMA reaches. NumPy arrays and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
+
+        All of it is touched before this returns: 0.3 s a GiB, more on slow machines, and no deadline ends that. Ctrl-C
+        does; what was being made then goes back, and counts against ``region_bytes_max`` until it has.
         """
         return self._native.allocate(nbytes)
 
@@ -162,8 +165,15 @@ class Client:
         return self.allocate(max(math.prod(sizes) * dtype.itemsize, 1)).tensor(sizes, dtype)
 
     def lend(self, memory: Memory, *, deadline: Seconds | None = None) -> int:
-        """Lends memory of :meth:`allocate` to all nodes now, not at its first use. To how many connections it is lent."""
-        return cast(int, self._native.lend(memory, self._deadline(deadline)).result(-1))
+        """Lends memory of :meth:`allocate` to all nodes now, not at its first use. To how many connections it is lent; 0:
+        no node can have it. ``deadline`` is 10 s and 5 s a GiB unless it is named: nodes map it all, and RDMA devices
+        register it. Raises TimedOut if no node has it by then.
+        """
+        time = 10.0 + 5.0 * memory.nbytes / (1 << 30) if deadline is None else seconds(deadline)
+        try:
+            return cast(int, self._native.lend(memory, time).result(-1))
+        except TimedOut:
+            raise TimedOut(f"memory: no node has taken {memory.nbytes} bytes within {time:g} s") from None
 
     def is_quarantined(self, memory: Memory) -> bool:
         """Whether some node may still write a part of it for a get that has missed its deadline."""

@@ -12,12 +12,12 @@
 #include <list>
 
 #include "base/assert.h"
+#include "client/python/src/allocation.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
 #include "client/python/src/numpy_arrays.h"
-#include "transport/shared_memory.h"
 
 namespace kv::python {
 namespace {
@@ -55,6 +55,13 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
     if (looks_for_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
     if (left == 0ns) return false;
   }
+}
+
+/// Throws what a call came to, if that is an error.
+void check(const IoClient& io, const error_code& error) {
+  if (!error) return;
+  if (io.is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
+  throw failure_of(error);
 }
 
 /// Buffers of calls that were given up while they ran. Used with the GIL held.
@@ -113,10 +120,7 @@ class PyCall {
       const Holds ended = std::exchange(holds, {});
     }
     if (!state->is_done()) throw failure_of(Errc::kForked);
-    if (state->error()) {
-      if (io_->is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
-      throw failure_of(state->error());
-    }
+    check(*io_, state->error());
     return std::visit([](const auto& outcome) { return to_python(outcome); }, state->outcome());
   }
 
@@ -207,26 +211,6 @@ class PyCall {
   std::shared_ptr<Orphans> orphans_;
 };
 
-/// What a client allocated. Once its client is closed, `mapping` alone keeps it.
-struct LentMemory {
-  std::shared_ptr<IoClient> io;
-  std::span<std::byte> bytes;
-  std::shared_ptr<const void> mapping = {};
-
-  /// Takes it back from the client; it stays mapped as long as `mapping` does. Without the GIL.
-  void take_back() {
-    if (mapping || io->is_forked() || io->is_over()) return;
-    const auto call = std::make_shared<Call>();
-    io->run(call, [this](Client& client) -> std::pair<error_code, Outcome> {
-      auto released = client.release_memory(bytes);
-      if (released) mapping = std::move(*released);
-      return {};
-    });
-    while (!call->wait(1s)) {
-    }
-  }
-};
-
 /// Views of it (NumPy, torch) keep it alive by the buffer protocol.
 class Memory {
  public:
@@ -252,6 +236,15 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 }
 
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+/// As Client::lend, but that nobody has it when the time is over is an error: some node was still to answer.
+Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, microseconds deadline,
+                                CallControl control) {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  const auto lent = co_await client.lend(memory, deadline, control);
+  if (lent && *lent == 0 && std::chrono::steady_clock::now() >= until) co_return error_code(asio::error::timed_out);
+  co_return lent;
+}
 
 class PyClient {
  public:
@@ -462,29 +455,21 @@ class PyClient {
     return call;
   }
 
-  /// The caller's to own.
+  /// The caller's to own. Ctrl-C ends the wait at once; what is on its way then goes back by itself.
   Memory* allocate(std::size_t bytes) {
-    PyCall reserve = begin();
-    run(reserve, [bytes](Client& client) -> std::pair<error_code, Outcome> {
-      const auto reserved = client.reserve_memory(bytes);
-      return {reserved ? error_code() : reserved.error(), std::monostate()};
-    });
-    reserve.result(-1);
-    PyCall adopt = begin();
-    std::shared_ptr<Result<std::unique_ptr<SharedMemory>>> memory;
-    {
+    if (is_closed_) throw bad_request("the client is closed");
+    if (io_->is_forked()) throw failure_of(Errc::kForked);
+    const auto allocation = Allocation::begin(io_, bytes);
+    try {
+      wait_in_steps(*io_, -1, [&](auto time) { return allocation->call().wait(time); });
+    } catch (...) {
       const nb::gil_scoped_release without_gil;
-      // On this thread: touching takes 0.3 s a GiB, which would hold up all deadlines of the I/O thread.
-      memory = std::make_shared<Result<std::unique_ptr<SharedMemory>>>(SharedMemory::create(bytes));
+      allocation->abandon();
+      throw;
     }
-    run(adopt, [bytes, memory](Client& client) -> std::pair<error_code, Outcome> {
-      const auto adopted = client.adopt_memory(bytes, std::move(*memory));
-      if (!adopted) return {adopted.error(), std::monostate()};
-      return {{}, *adopted};
-    });
-    adopt.result(-1);
+    check(*io_, allocation->call().error());
     if (is_closed_) throw bad_request("the client is closed");  // meanwhile, and the memory went with it
-    auto lent = std::make_shared<LentMemory>(io_, std::get<std::span<std::byte>>(adopt.state->outcome()));
+    auto lent = allocation->memory();
     std::erase_if(memory_, [](const auto& each) { return each.expired(); });
     memory_.push_back(lent);
     return new Memory(std::move(lent));
@@ -494,7 +479,7 @@ class PyClient {
     PyCall call = begin();
     if (memory.io() != io_) throw bad_request("memory: another client's");
     start<std::size_t>(call, [state = call.state, bytes = memory.bytes(), time = deadline_of(deadline)](
-                                 Client& client) { return client.lend(bytes, time, state->control()); });
+                                 Client& client) { return lend_in_time(client, bytes, time, state->control()); });
     return call;
   }
   bool is_quarantined(const Memory& memory) {

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import resource
 import sys
+import threading
 import time
 
 import numpy as np
@@ -78,6 +79,26 @@ def test_memory_of_a_late_get_is_quarantined(own_node):
             time.sleep(0.01)
         assert space.get(hashes, blocks).block_count == 4
         assert (blocks == pattern(4)).all()
+
+
+def test_lending_to_a_node_that_hangs_is_a_clear_error(own_node):
+    with kvstore.Client(own_node.endpoint, connections_per_node=1, connect_timeout=60) as client:
+        client.open(namespace(), deadline=10)
+        memory = client.allocate(1 << 20)
+        own_node.pause()
+        with pytest.raises(kvstore.TimedOut, match="1048576 bytes within"):
+            client.lend(memory, deadline=0.2)
+        own_node.resume()
+        assert client.lend(memory) == 1
+
+
+def test_a_large_region_has_longer_than_connect_timeout_to_be_lent(own_node):
+    with kvstore.Client(own_node.endpoint, connections_per_node=1, connect_timeout=0.3) as client:
+        client.open(namespace(), deadline=10)
+        memory = client.allocate(1 << 30)
+        own_node.pause()
+        threading.Timer(0.6, own_node.resume).start()
+        assert client.lend(memory) == 1
 
 
 def test_too_many_calls_are_busy(own_node):

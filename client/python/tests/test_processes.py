@@ -230,6 +230,50 @@ def test_ctrl_c_ends_a_blocking_call_and_leaves_the_client_usable(own_node):
         assert space.get(hashes, into, deadline=10).block_count == 4
 
 
+def shared_bytes() -> int:
+    """What this process has touched of shared memory."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssShmem"))
+
+
+def test_ctrl_c_ends_an_allocation_before_all_of_it_was_touched(node):
+    nbytes = 2 << 30
+    with kvstore.Client(node.endpoint, deadline=30, region_bytes_max=nbytes) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        before = shared_bytes()
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            client.allocate(nbytes)
+        assert shared_bytes() - before < nbytes
+        timer.join()
+        assert space.put(hashes, pattern(4)).stored == 4
+        until = time.monotonic() + 60
+        while True:  # what was being made goes back by itself
+            try:
+                memory = client.allocate(64 << 20)
+                break
+            except kvstore.Busy:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        assert client.lend(memory) > 0
+
+
+def test_ctrl_c_during_an_allocation_that_is_never_awaited_ends_with_the_process(node):
+    code = """
+        import os, signal, sys, threading, kvstore
+        client = kvstore.Client(sys.argv[1])
+        try:
+            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+            client.allocate(1 << 30)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """
+    done = run(code, node.endpoint)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
 @pytest.mark.parametrize("daemon", [True, False])
 def test_the_interpreter_ends_with_calls_in_flight(own_node, daemon):
     own_node.pause()
