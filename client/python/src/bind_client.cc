@@ -98,7 +98,13 @@ class PyCall {
   PyCall(const PyCall&) = delete;
   PyCall& operator=(const PyCall&) = delete;
   ~PyCall() {
-    if (has_started && state && !has_ended() && !holds.empty()) orphans_->orphans.push_back({state, std::move(holds)});
+    if (has_started && state && !has_ended()) orphans_->orphans.splice(orphans_->orphans.end(), borrowed_);
+  }
+
+  /// For what the call borrows. Made now: what gives it to the orphans later can then do without memory.
+  Holds& holds() {
+    if (borrowed_.empty()) borrowed_.push_back({state, {}});
+    return borrowed_.front().holds;
   }
 
   bool has_ended() const { return state->is_done() || io_->is_forked(); }
@@ -117,7 +123,7 @@ class PyCall {
     {
       // The call has ended: what it borrowed is its owner's again. Taken out first, since to let go can run Python,
       // and another thread may come here meanwhile.
-      const Holds ended = std::exchange(holds, {});
+      const std::list<Orphans::Orphan> ended = std::exchange(borrowed_, {});
     }
     if (!state->is_done()) throw failure_of(Errc::kForked);
     check(*io_, state->error());
@@ -145,7 +151,6 @@ class PyCall {
   }
 
   CallPtr state;
-  Holds holds;
   bool has_started = false;  ///< From here on `state` ends some day, and needs what it borrowed until then.
 
  private:
@@ -207,6 +212,7 @@ class PyCall {
     return nb::cast(value);
   }
 
+  std::list<Orphans::Orphan> borrowed_;  ///< One at most.
   std::shared_ptr<IoClient> io_;
   std::shared_ptr<Orphans> orphans_;
 };
@@ -282,7 +288,7 @@ class PyClient {
   }
 
   PyCall begin(bool at_once = false) {
-    if (is_closed_) throw bad_request("the client is closed");
+    check_open();
     orphans_->sweep(io_->is_forked());
     PyCall call(io_, orphans_);
     call.state->at_once = at_once;
@@ -332,7 +338,7 @@ class PyClient {
              bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds);
+    state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds());
     state.segment_ends = std::move(segment_ends);
     GetOptions options{};
     options.deadline = deadline_of(deadline);
@@ -355,7 +361,7 @@ class PyClient {
              double deadline, nb::handle tokens, nb::handle extras, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.read_from(blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds));
+    state.read_from(blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds()));
     take_tokens(state, tokens, extras);
     PutOptions options{};
     options.deadline = deadline_of(deadline);
@@ -383,7 +389,7 @@ class PyClient {
                  std::uint64_t lease, bool memory_only, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds);
+    state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds());
     SetGetOptions options{};
     options.deadline = deadline_of(deadline);
     options.control = state.control();
@@ -397,7 +403,7 @@ class PyClient {
                  bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.read_from(sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds));
+    state.read_from(sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds()));
     SetPutOptions options{};
     options.deadline = deadline_of(deadline);
     options.control = state.control();
@@ -457,7 +463,7 @@ class PyClient {
 
   /// The caller's to own. Ctrl-C ends the wait at once; what is on its way then goes back by itself.
   Memory* allocate(std::size_t bytes) {
-    if (is_closed_) throw bad_request("the client is closed");
+    check_open();
     if (io_->is_forked()) throw failure_of(Errc::kForked);
     const auto allocation = Allocation::begin(io_, bytes);
     try {
@@ -468,7 +474,7 @@ class PyClient {
       throw;
     }
     check(*io_, allocation->call().error());
-    if (is_closed_) throw bad_request("the client is closed");  // meanwhile, and the memory went with it
+    check_open();  // else it was closed meanwhile, and the memory went with it
     auto lent = allocation->memory();
     std::erase_if(memory_, [](const auto& each) { return each.expired(); });
     memory_.push_back(lent);
@@ -495,22 +501,23 @@ class PyClient {
   /// at, Python may have run, and have closed it.
   template <class T, class Make>
   void start(PyCall& call, Make make) {
-    note_start(call);
+    check_open();
     io_->start<T>(call.state, std::move(make));
+    call.has_started = true;
   }
   template <class Function>
   void run(PyCall& call, Function function) {
-    note_start(call);
+    check_open();
     io_->run(call.state, std::move(function));
+    call.has_started = true;
+  }
+  void check_open() const {
+    if (is_closed_) throw bad_request("the client is closed");
   }
   static void take_tokens(Call& state, nb::handle tokens, nb::handle extras) {
     const Numbers<std::uint32_t> ids(tokens, "token_ids");
     state.token_ids.assign(ids.values().begin(), ids.values().end());
     state.extras = extras_from(extras, "extras");
-  }
-  void note_start(PyCall& call) const {
-    if (is_closed_) throw bad_request("the client is closed");
-    call.has_started = true;
   }
 
   std::shared_ptr<IoClient> io_;
