@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -218,6 +219,90 @@ def test_the_native_plugin_starts_without_a_node(tmp_path):
     assert flags == [False, False]
     stored = connector.submit_batch_set(["a"], [memoryview(b"x")])
     assert not drained(connector, 1)[stored][0]
+
+
+class Noisy(bytearray):
+    """Memory that says when the last batch has let go of it."""
+
+    told: Callable[[], None]
+
+    def __del__(self) -> None:
+        self.told()
+
+
+def noisy_views(count: int, told: Callable[[], None]) -> list[memoryview]:
+    made = [Noisy(4096) for _ in range(count)]
+    for each in made:
+        each.told = told
+    return [memoryview(each) for each in made]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_native_plugin_can_be_called_while_it_drains(node, closes):
+    connector = Connector(endpoint=node.endpoint, model=os.urandom(4).hex())
+    told: list[int] = []
+    ended = 0
+
+    def again() -> None:
+        nonlocal ended
+        ended += 1
+        told.extend(number for number, *_ in connector.drain_completions())
+        if closes:
+            connector.close()
+            connector.close()
+
+    numbers = [connector.submit_batch_set([str(i), f"{i}b"], noisy_views(2, again)) for i in range(20)]
+    until = time.monotonic() + 30
+    while len(told) < len(numbers):
+        assert time.monotonic() < until
+        select.select([connector.event_fd()], [], [], 1)
+        told.extend(number for number, *_ in connector.drain_completions())
+    assert sorted(told) == numbers  # each once
+    assert ended == 40
+    assert connector.drain_completions() == []
+    connector.close()
+
+
+def test_the_native_plugin_can_be_called_while_it_closes(own_node):
+    connector = Connector(endpoint=own_node.endpoint, deadline=60)
+    connector.submit_batch_exists(["a"])
+    drained(connector, 1)
+    own_node.pause()
+    told: list[tuple] = []
+
+    def again() -> None:
+        told.extend(connector.drain_completions())
+        connector.close()
+
+    numbers = [connector.submit_batch_set([f"{i}", f"{i}b"], noisy_views(2, again)) for i in range(10)]
+    numbers += [connector.submit_batch_get([f"{i}"], noisy_views(1, again)) for i in range(10)]
+    numbers += [connector.submit_batch_exists(["a", "b"]), connector.submit_batch_delete(["a"])]
+    connector.close()
+    connector.close()
+    told.extend(connector.drain_completions())
+    assert sorted(number for number, *_ in told) == numbers
+    for _number, ok, error, flags in told:
+        assert not ok
+        assert error
+        assert not any(flags)
+    assert connector.drain_completions() == []
+
+
+def test_the_native_plugin_survives_close_while_it_looks_at_its_arguments(node):
+    connector = Connector(endpoint=node.endpoint, model=os.urandom(4).hex())
+    kept = connector.submit_batch_exists(["a"])
+
+    class Closes:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            connector.close()
+            return (1, 0)
+
+        def __dlpack__(self, **_: object) -> object:
+            return np.zeros(4096, np.uint8).__dlpack__()
+
+    with pytest.raises(kvstore.BadRequest, match="closed"):
+        connector.submit_batch_set(["b"], [Closes()])
+    assert [number for number, *_ in connector.drain_completions()] == [kept]
 
 
 def test_lmcaches_own_check(node):
