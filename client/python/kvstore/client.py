@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
-from ._kvstore import GetResult, MatchResult, Memory, PutResult
+from ._kvstore import GetResult, LoadResult, MatchResult, Memory, PutResult
 from .errors import BadRequest, TimedOut
 from .futures import Future
 from .namespaces import Namespace
@@ -343,6 +343,57 @@ class Space(OpenedNamespace):
         """
         at_once = self._client._at_once
         return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only, at_once))
+
+    def _load(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        rows: Numbers | None,
+        deadline: Seconds | None,
+        block_count_min: int,
+        segment_ends: Sequence[int],
+        memory_only: bool,
+        at_once: bool,
+    ) -> _kvstore.Call:
+        if block_count_min < 1:
+            raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
+        time = self._client._deadline(deadline)
+        ends = [int(end) for end in segment_ends]
+        return self._native.load(
+            self._id, self._block_bytes, hashes, blocks, rows, time, block_count_min, ends, memory_only, at_once
+        )
+
+    def load(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        block_count_min: int = 1,
+        memory_only: bool = False,
+    ) -> LoadResult:
+        """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, but nothing if it
+        has fewer than ``block_count_min`` blocks: to compute a short one is cheaper. What was found stays until it has
+        been copied.
+        """
+        call = self._load(hashes, blocks, rows, deadline, block_count_min, (), memory_only, False)
+        return cast(LoadResult, call.result(-1))
+
+    def submit_load(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        block_count_min: int = 1,
+        segment_ends: Sequence[int] = (),
+        memory_only: bool = False,
+    ) -> Future[LoadResult]:
+        """As :meth:`load`, without waiting; memory and ``segment_ends`` as in :meth:`submit_get`."""
+        at_once = self._client._at_once
+        return Future(self._load(hashes, blocks, rows, deadline, block_count_min, segment_ends, memory_only, at_once))
 
     def _put(
         self,

@@ -346,14 +346,28 @@ class PyClient {
     options.segment_ends = state.segment_ends;
     options.memory_only = memory_only;
     options.control = state.control();
-    if (!state.segment_ends.empty()) {
-      options.on_segment = {[](void* context, std::size_t, std::size_t block_count) {
-                              static_cast<Call*>(context)->land_segment(block_count);
-                            },
-                            &state};
-    }
+    options.on_segment = tell_segments(state);
     start<GetResult>(
         call, [=, &state](Client& client) { return client.get(Space{space}, state.hashes, state.blocks, options); });
+    return call;
+  }
+
+  PyCall load(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
+              double deadline, std::size_t block_count_min, std::vector<std::uint64_t> segment_ends, bool memory_only,
+              bool at_once) {
+    PyCall call = begin(hashes, at_once);
+    Call& state = *call.state;
+    state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds());
+    state.segment_ends = std::move(segment_ends);
+    LoadOptions options{};
+    options.deadline = deadline_of(deadline);
+    options.block_count_min = block_count_min;
+    options.segment_ends = state.segment_ends;
+    options.memory_only = memory_only;
+    options.on_segment = tell_segments(state);
+    start<LoadResult>(call, [=, &state](Client& client) {
+      return python::load(client, Space{space}, state.hashes, state.blocks, options, state.control());
+    });
     return call;
   }
 
@@ -514,6 +528,13 @@ class PyClient {
   void check_open() const {
     if (is_closed_) throw bad_request("the client is closed");
   }
+  static SegmentCallback tell_segments(Call& state) {
+    if (state.segment_ends.empty()) return {};
+    return {[](void* context, std::size_t, std::size_t block_count) {
+              static_cast<Call*>(context)->land_segment(block_count);
+            },
+            &state};
+  }
   static void take_tokens(Call& state, nb::handle tokens, nb::handle extras) {
     const Numbers<std::uint32_t> ids(tokens, "token_ids");
     state.token_ids.assign(ids.values().begin(), ids.values().end());
@@ -581,6 +602,12 @@ void bind_client(nb::module_& module) {
       .def_ro("block_count", &GetResult::block_count)
       .def_ro("corrupt_count", &GetResult::corrupt_count)
       .def_prop_ro("why", [](const GetResult& got) { return why_object(got.why); });
+  nb::class_<LoadResult>(module, "LoadResult")
+      .def_prop_ro("found_count", [](const LoadResult& loaded) { return loaded.match.block_count; })
+      .def_prop_ro("disk_block_count", [](const LoadResult& loaded) { return loaded.match.disk_block_count; })
+      .def_prop_ro("block_count", [](const LoadResult& loaded) { return loaded.get.block_count; })
+      .def_prop_ro("corrupt_count", [](const LoadResult& loaded) { return loaded.get.corrupt_count; })
+      .def_prop_ro("why", [](const LoadResult& loaded) { return why_object(loaded.get.why); });
   nb::class_<PutResult>(module, "PutResult")
       .def_ro("stored", &PutResult::stored)
       .def_ro("already_stored", &PutResult::already_stored)
@@ -706,6 +733,9 @@ void bind_client(nb::module_& module) {
            nb::arg("prefetch"), nb::arg("token_ids").none(), nb::arg("extras").none(), nb::arg("at_once"))
       .def("get", &PyClient::get, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("lease"), nb::arg("segment_ends"),
+           nb::arg("memory_only"), nb::arg("at_once"))
+      .def("load", &PyClient::load, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
+           nb::arg("rows").none(), nb::arg("deadline"), nb::arg("block_count_min"), nb::arg("segment_ends"),
            nb::arg("memory_only"), nb::arg("at_once"))
       .def("put", &PyClient::put, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
