@@ -302,7 +302,7 @@ class Space(OpenedNamespace):
     ) -> _kvstore.Call:
         time = self._client.deadline if deadline is None else seconds(deadline)
         number = lease if isinstance(lease, int) else lease.id
-        ends = [int(end) for end in segment_ends]
+        ends = [int(end) for end in segment_ends] if len(segment_ends) else []
         return self._native.get(
             self._id, self._block_bytes, hashes, blocks, rows, time, number, ends, memory_only, at_once
         )
@@ -358,7 +358,7 @@ class Space(OpenedNamespace):
         if block_count_min < 1:
             raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
         time = self._client._deadline(deadline)
-        ends = [int(end) for end in segment_ends]
+        ends = [int(end) for end in segment_ends] if len(segment_ends) else []
         return self._native.load(
             self._id, self._block_bytes, hashes, blocks, rows, time, block_count_min, ends, memory_only, at_once
         )

@@ -287,6 +287,7 @@ void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
     --call_count_;
   }
   call->end(error, std::move(outcome));
+  thread_->linger(/*is_busy=*/call_count() > 0);
   if (closed_ && call_count() == 0) be_closed();
 }
 
