@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -153,7 +152,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   // -- the I/O thread
 
   bool has_work() const override {
-    return !submitted_.is_empty() || !cancelled_.is_empty() || !starting_.empty() ||
+    return !submitted_.is_empty() || !cancelled_.is_empty() || starting_ != nullptr ||
            (is_closed_.load(std::memory_order_seq_cst) && !has_closed_);
   }
 
@@ -177,9 +176,9 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
         if (slots[i].stage != CallSlot::Stage::kNone) slots[i].cancellation->cancel();
       }
     }
-    for (std::size_t i = 0; i < kStartsPerTurn && !starting_.empty(); ++i) {
-      CallSlot& slot = *starting_.front();
-      starting_.pop_front();
+    for (std::size_t i = 0; i < kStartsPerTurn && starting_ != nullptr; ++i) {
+      CallSlot& slot = *starting_;
+      starting_ = slot.next_submitted;
       start(slot);
     }
     end_if_idle();
@@ -198,7 +197,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].stage != CallSlot::Stage::kNone) end(slots[i], Errc::kUnavailable);
     }
-    starting_.clear();
+    starting_ = nullptr;
     running_count_ = 0;
     be_over();
     refuse_submitted();
@@ -225,14 +224,16 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     is_closed_.store(true, std::memory_order_seq_cst);
   }
 
+  /// Allocates nothing: a call that was taken and is in no list would never be told its end (1).
   void take_submitted() {
     for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
-      CallSlot* const next = slot->next_submitted;
+      CallSlot* const next = std::exchange(slot->next_submitted, nullptr);
       KV_ASSERT(slot->stage == CallSlot::Stage::kNone);
       slot->stage = CallSlot::Stage::kTaken;
       slot->cancellation.emplace();
       if (has_closed_) slot->cancellation->cancel();  // it was pushed while the others were being cancelled
-      starting_.push_back(slot);
+      (starting_ == nullptr ? starting_ : starting_last_->next_submitted) = slot;
+      starting_last_ = slot;
       slot = next;
     }
   }
@@ -273,7 +274,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   }
 
   void end_if_idle() {
-    if (!is_closed_.load(std::memory_order_relaxed) || running_count_ > 0 || !starting_.empty()) return;
+    if (!is_closed_.load(std::memory_order_relaxed) || running_count_ > 0 || starting_ != nullptr) return;
     if (thread_ == nullptr) return;
     thread_->detach(*this);
     const auto done = std::exchange(done_, nullptr);
@@ -315,7 +316,8 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   std::atomic<Errc> why_closed_{};
 
   // The I/O thread's.
-  std::deque<CallSlot*> starting_;
+  CallSlot* starting_ = nullptr;  ///< Taken, and not started yet, linked by next_submitted.
+  CallSlot* starting_last_ = nullptr;
   std::size_t running_count_ = 0;
   bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled what was in progress.
   std::function<void()> done_;

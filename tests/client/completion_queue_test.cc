@@ -12,11 +12,30 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
+#include <new>
 #include <random>
+#include <semaphore>
 #include <thread>
 
 #include "tests/client/real_nodes.h"
+
+namespace {
+
+/// Allocations of this thread until one fails; below 0: none will.
+thread_local long allocations_left = -1;
+
+}  // namespace
+
+// Not inlined: compilers take the pair of them for a mismatch then.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
+  if (void* const memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace kv {
 namespace {
@@ -547,6 +566,28 @@ TEST_F(CompletionQueueTest, AnInternalErrorEndsAllCallsAndRefusesMore) {
   EXPECT_TRUE(later.is_disabled());
   EXPECT_EQ(later.submit_match(away, chain, {.deadline = 1h}).error(), Errc::kUnavailable);
   queue.reset();
+}
+
+TEST_F(CompletionQueueTest, NoCallIsLostWhereTheIoThreadHasNoMemory) {
+  store();
+  constexpr std::size_t kCalls = 300;  // more than one look at the list takes without memory of its own
+  for (long count = 0; count < 8; ++count) {
+    SCOPED_TRACE(count);
+    const auto failing = make_client(endpoint);
+    const Space there = failing->open(record, 10s).value();
+    CompletionQueue queue(*failing, {.calls_max = kCalls + 1});
+    std::binary_semaphore all_submitted{0};
+    ASSERT_TRUE(queue.submit_other([&all_submitted, count](Client& failing_client, CallControl) {
+      all_submitted.acquire();
+      allocations_left = count;  // of the I/O thread, which runs this
+      return failing_client.lend({}, 5s);
+    }));
+    for (std::size_t i = 0; i < kCalls; ++i) ASSERT_TRUE(queue.submit_touch(there, chain, 10s));
+    all_submitted.release();
+    std::vector<Completion> ended(kCalls + 1);
+    EXPECT_EQ(queue.reap(ended, kCalls + 1, 20s).value(), kCalls + 1);
+    EXPECT_EQ(queue.calls_in_flight(), 0u);
+  }
 }
 
 TEST_F(CompletionQueueTest, AChildOfForkLeavesTheQueueToItsParent) {
