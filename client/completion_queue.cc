@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -47,6 +46,27 @@ std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
   return bytes;
 }
 
+bool is_of_set(Verb verb) { return verb == Verb::kMatchSet || verb == Verb::kGetSet || verb == Verb::kPutSet; }
+
+/// The results of a call for which no node was asked in time.
+std::shared_ptr<const SetResults> late_set(Verb verb, std::size_t count) {
+  const error_code why = asio::error::timed_out;
+  SetResults late;
+  if (verb == Verb::kMatchSet) {
+    late.match.held.resize(count, Held::kNowhere);
+    late.match.block_bytes.resize(count, 0);
+    late.match.why = why;
+  } else if (verb == Verb::kGetSet) {
+    late.get.blocks.resize(count, {.why = why});
+    late.get.why = why;
+  } else {
+    late.put.blocks.resize(count, SetPutBlock::kRefused);
+    late.put.refused = count;
+    late.put.why = why;
+  }
+  return std::make_shared<const SetResults>(std::move(late));
+}
+
 }  // namespace
 
 /// Both ends of a queue, and the I/O thread's work between them.
@@ -68,11 +88,13 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     if (!thread_->attach(shared_from_this())) client_disabled();  // or the parent's: that is found out first
   }
 
-  /// A list that no call can have: to add up what the lists of one call take would wrap.
+  /// What the copies of one call's lists take. Errors: kTooLarge for a list that no call can have; sums of shorter ones
+  /// do not wrap.
   template <class... T>
-  bool is_too_long(std::span<T>... lists) const {
+  Result<std::size_t> copied_bytes(std::span<T>... lists) const {
     const std::size_t bytes_max = std::min<std::size_t>(options.bytes_max, PTRDIFF_MAX / 16);
-    return ((lists.size() > bytes_max / sizeof(T)) || ...);
+    if (((lists.size() > bytes_max / sizeof(T)) || ...)) return error_code(Errc::kTooLarge);
+    return (ArgumentStore::bytes_of(lists) + ...);
   }
 
   bool is_forked() const { return generation_ != fork_generation(); }
@@ -130,7 +152,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   // -- the I/O thread
 
   bool has_work() const override {
-    return !submitted_.is_empty() || !cancelled_.is_empty() || !starting_.empty() ||
+    return !submitted_.is_empty() || !cancelled_.is_empty() || starting_ != nullptr ||
            (is_closed_.load(std::memory_order_seq_cst) && !has_closed_);
   }
 
@@ -154,9 +176,9 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
         if (slots[i].stage != CallSlot::Stage::kNone) slots[i].cancellation->cancel();
       }
     }
-    for (std::size_t i = 0; i < kStartsPerTurn && !starting_.empty(); ++i) {
-      CallSlot& slot = *starting_.front();
-      starting_.pop_front();
+    for (std::size_t i = 0; i < kStartsPerTurn && starting_ != nullptr; ++i) {
+      CallSlot& slot = *starting_;
+      starting_ = slot.next_submitted;
       start(slot);
     }
     end_if_idle();
@@ -175,7 +197,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].stage != CallSlot::Stage::kNone) end(slots[i], Errc::kUnavailable);
     }
-    starting_.clear();
+    starting_ = nullptr;
     running_count_ = 0;
     be_over();
     refuse_submitted();
@@ -202,14 +224,16 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     is_closed_.store(true, std::memory_order_seq_cst);
   }
 
+  /// Allocates nothing: a call that was taken and is in no list would never be told its end (1).
   void take_submitted() {
     for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
-      CallSlot* const next = slot->next_submitted;
+      CallSlot* const next = std::exchange(slot->next_submitted, nullptr);
       KV_ASSERT(slot->stage == CallSlot::Stage::kNone);
       slot->stage = CallSlot::Stage::kTaken;
       slot->cancellation.emplace();
       if (has_closed_) slot->cancellation->cancel();  // it was pushed while the others were being cancelled
-      starting_.push_back(slot);
+      (starting_ == nullptr ? starting_ : starting_last_->next_submitted) = slot;
+      starting_last_ = slot;
       slot = next;
     }
   }
@@ -245,11 +269,12 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     slot.cancellation.reset();
     slot.work = nullptr;
     slot.record.reset();
+    if (slot.lists.write != nullptr) slot.lists.write(std::exchange(slot.lists, {}), slot.end);
     completions.tell_end(slot);  // the slot may be another call's by the time that this returns
   }
 
   void end_if_idle() {
-    if (!is_closed_.load(std::memory_order_relaxed) || running_count_ > 0 || !starting_.empty()) return;
+    if (!is_closed_.load(std::memory_order_relaxed) || running_count_ > 0 || starting_ != nullptr) return;
     if (thread_ == nullptr) return;
     thread_->detach(*this);
     const auto done = std::exchange(done_, nullptr);
@@ -291,7 +316,8 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   std::atomic<Errc> why_closed_{};
 
   // The I/O thread's.
-  std::deque<CallSlot*> starting_;
+  CallSlot* starting_ = nullptr;  ///< Taken, and not started yet, linked by next_submitted.
+  CallSlot* starting_last_ = nullptr;
   std::size_t running_count_ = 0;
   bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled what was in progress.
   std::function<void()> done_;
@@ -316,8 +342,9 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
   if (has_deadline && left <= std::chrono::microseconds(0)) {
     end.match.why = end.get.why = end.put.why = asio::error::timed_out;
     end.put.refused = slot.hashes.size();
-    const bool has_why =
-        slot.verb == Verb::kMatch || slot.verb == Verb::kGet || slot.verb == Verb::kLoad || slot.verb == Verb::kPut;
+    if (is_of_set(slot.verb)) end.sets = late_set(slot.verb, slot.hashes.size());
+    const bool has_why = slot.verb == Verb::kMatch || slot.verb == Verb::kGet || slot.verb == Verb::kLoad ||
+                         slot.verb == Verb::kPut || is_of_set(slot.verb);
     co_return has_why ? error_code() : error_code(asio::error::timed_out);
   }
   switch (slot.verb) {
@@ -362,6 +389,33 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
       if (!put) co_return put.error();
       end.put = *put;
       co_return end.put.why == Errc::kCancelled ? end.put.why : error_code();
+    }
+    case Verb::kMatchSet: {
+      slot.match_set.deadline = left;
+      slot.match_set.control = control;
+      auto match = co_await client.match_set(slot.space, slot.hashes, slot.match_set);
+      if (!match) co_return match.error();
+      const error_code why = match->why;
+      end.sets = std::make_shared<const SetResults>(SetResults{.match = std::move(*match), .get = {}, .put = {}});
+      co_return why == Errc::kCancelled ? why : error_code();
+    }
+    case Verb::kGetSet: {
+      slot.get_set.deadline = left;
+      slot.get_set.control = control;
+      auto got = co_await client.get_set(slot.space, slot.hashes, slot.to, slot.get_set);
+      if (!got) co_return got.error();
+      const error_code why = got->why;
+      end.sets = std::make_shared<const SetResults>(SetResults{.match = {}, .get = std::move(*got), .put = {}});
+      co_return why == Errc::kCancelled ? why : error_code();
+    }
+    case Verb::kPutSet: {
+      slot.put_set.deadline = left;
+      slot.put_set.control = control;
+      auto put = co_await client.put_set(slot.space, slot.hashes, slot.from, slot.put_set);
+      if (!put) co_return put.error();
+      const error_code why = put->why;
+      end.sets = std::make_shared<const SetResults>(SetResults{.match = {}, .get = {}, .put = std::move(*put)});
+      co_return why == Errc::kCancelled ? why : error_code();
     }
     case Verb::kTouch:
     case Verb::kRetain:
@@ -472,10 +526,9 @@ Result<CallId> CompletionQueue::submit_wait_open(Space space, std::chrono::micro
 
 Result<CallId> CompletionQueue::submit_match(Space space, std::span<const BlockHash> hashes, MatchOptions options,
                                              std::uint64_t tag) {
-  if (impl_->is_too_long(hashes, options.token_ids, options.extras)) return error_code(Errc::kTooLarge);
-  const std::size_t copied = ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(options.token_ids) +
-                             ArgumentStore::bytes_of(options.extras);
-  return impl_->submit(Verb::kMatch, options.deadline, 0, copied, tag, [&](CallSlot& slot) {
+  const auto copied = impl_->copied_bytes(hashes, options.token_ids, options.extras);
+  if (!copied) return copied.error();
+  return impl_->submit(Verb::kMatch, options.deadline, 0, *copied, tag, [&](CallSlot& slot) {
     slot.space = space;
     slot.hashes = slot.arguments.copy(hashes);
     slot.match = options;
@@ -501,10 +554,9 @@ Result<CallId> CompletionQueue::submit_get(Space space, std::span<const BlockHas
                                            std::span<const std::span<std::byte>> blocks, GetOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  if (impl_->is_too_long(hashes, blocks, options.segment_ends)) return error_code(Errc::kTooLarge);
-  const std::size_t copied =
-      ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) + ArgumentStore::bytes_of(options.segment_ends);
-  return impl_->submit(Verb::kGet, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
+  const auto copied = impl_->copied_bytes(hashes, blocks, options.segment_ends);
+  if (!copied) return copied.error();
+  return impl_->submit(Verb::kGet, options.deadline, total_bytes(blocks), *copied, tag, [&](CallSlot& slot) {
     slot.space = space;
     slot.hashes = slot.arguments.copy(hashes);
     slot.to = slot.arguments.copy(blocks);
@@ -518,10 +570,9 @@ Result<CallId> CompletionQueue::submit_load(Space space, std::span<const BlockHa
                                             std::span<const std::span<std::byte>> blocks, LoadOptions options,
                                             std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  if (impl_->is_too_long(hashes, blocks, options.segment_ends)) return error_code(Errc::kTooLarge);
-  const std::size_t copied =
-      ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) + ArgumentStore::bytes_of(options.segment_ends);
-  return impl_->submit(Verb::kLoad, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
+  const auto copied = impl_->copied_bytes(hashes, blocks, options.segment_ends);
+  if (!copied) return copied.error();
+  return impl_->submit(Verb::kLoad, options.deadline, total_bytes(blocks), *copied, tag, [&](CallSlot& slot) {
     slot.space = space;
     slot.hashes = slot.arguments.copy(hashes);
     slot.to = slot.arguments.copy(blocks);
@@ -541,10 +592,9 @@ Result<CallId> CompletionQueue::submit_put(Space space, std::span<const BlockHas
                                            std::span<const std::span<const std::byte>> blocks, PutOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  if (impl_->is_too_long(hashes, blocks, options.token_ids, options.extras)) return error_code(Errc::kTooLarge);
-  const std::size_t copied = ArgumentStore::bytes_of(hashes) + ArgumentStore::bytes_of(blocks) +
-                             ArgumentStore::bytes_of(options.token_ids) + ArgumentStore::bytes_of(options.extras);
-  return impl_->submit(Verb::kPut, options.deadline, total_bytes(blocks), copied, tag, [&](CallSlot& slot) {
+  const auto copied = impl_->copied_bytes(hashes, blocks, options.token_ids, options.extras);
+  if (!copied) return copied.error();
+  return impl_->submit(Verb::kPut, options.deadline, total_bytes(blocks), *copied, tag, [&](CallSlot& slot) {
     slot.space = space;
     slot.hashes = slot.arguments.copy(hashes);
     slot.from = slot.arguments.copy(blocks);
@@ -554,13 +604,61 @@ Result<CallId> CompletionQueue::submit_put(Space space, std::span<const BlockHas
   });
 }
 
+Result<CallId> CompletionQueue::submit_match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options,
+                                                 std::uint64_t tag, SetLists lists) {
+  const auto copied = impl_->copied_bytes(hashes);
+  if (!copied) return copied.error();
+  const std::size_t result_bytes = hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
+  return impl_->submit(Verb::kMatchSet, options.deadline, result_bytes, *copied, tag, [&](CallSlot& slot) {
+    slot.space = set;
+    slot.hashes = slot.arguments.copy(hashes);
+    slot.match_set = options;
+    slot.lists = lists;
+  });
+}
+
+Result<CallId> CompletionQueue::submit_get_set(Space set, std::span<const BlockHash> hashes,
+                                               std::span<const std::span<std::byte>> blocks, SetGetOptions options,
+                                               std::uint64_t tag, SetLists lists) {
+  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  const auto copied = impl_->copied_bytes(hashes, blocks);
+  if (!copied) return copied.error();
+  const std::size_t result_bytes = hashes.size() * sizeof(SetGetBlock);
+  return impl_->submit(Verb::kGetSet, options.deadline, total_bytes(blocks) + result_bytes, *copied, tag,
+                       [&](CallSlot& slot) {
+                         slot.space = set;
+                         slot.hashes = slot.arguments.copy(hashes);
+                         slot.to = slot.arguments.copy(blocks);
+                         slot.get_set = options;
+                         slot.lists = lists;
+                       });
+}
+
+Result<CallId> CompletionQueue::submit_put_set(Space set, std::span<const BlockHash> hashes,
+                                               std::span<const std::span<const std::byte>> blocks,
+                                               SetPutOptions options, std::uint64_t tag, SetLists lists) {
+  if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
+  const auto copied = impl_->copied_bytes(hashes, blocks);
+  if (!copied) return copied.error();
+  const std::size_t result_bytes = hashes.size() * sizeof(SetPutBlock);
+  return impl_->submit(Verb::kPutSet, options.deadline, total_bytes(blocks) + result_bytes, *copied, tag,
+                       [&](CallSlot& slot) {
+                         slot.space = set;
+                         slot.hashes = slot.arguments.copy(hashes);
+                         slot.from = slot.arguments.copy(blocks);
+                         slot.put_set = options;
+                         slot.lists = lists;
+                       });
+}
+
 namespace {
 
 template <class Impl>
 Result<CallId> submit_chain(Impl& impl, Verb verb, Space space, std::span<const BlockHash> hashes,
                             std::chrono::microseconds deadline, std::uint64_t tag) {
-  if (impl.is_too_long(hashes)) return error_code(Errc::kTooLarge);
-  return impl.submit(verb, deadline, 0, ArgumentStore::bytes_of(hashes), tag, [&](CallSlot& slot) {
+  const auto copied = impl.copied_bytes(hashes);
+  if (!copied) return copied.error();
+  return impl.submit(verb, deadline, 0, *copied, tag, [&](CallSlot& slot) {
     slot.space = space;
     slot.hashes = slot.arguments.copy(hashes);
   });

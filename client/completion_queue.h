@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "client/blocking_client.h"
 
@@ -46,7 +47,18 @@ enum class Verb : std::uint8_t {
   kRelease,
   kLend,
   kRemoveDeviceMemory,
-  kOther
+  kOther,
+  kMatchSet,
+  kGetSet,
+  kPutSet
+};
+
+/// What became of the blocks of a set, by name: one of the three, of the call's verb. Each of its lists has an element
+/// for each hash.
+struct SetResults {
+  SetMatchResult match;
+  SetGetResult get;
+  SetPutResult put;
 };
 
 /// Something that became known of a call. Each call has exactly one with kEnd, and that comes last; those of one call
@@ -69,6 +81,9 @@ struct Completion {
   GetResult get;      ///< Of get and load.
   PutResult put;
   DropResult drop;
+  /// Of match_set, get_set and put_set; null where `error` says that no block was looked at. Behind a pointer, so that
+  /// the completions of other verbs stay short.
+  std::shared_ptr<const SetResults> sets;
   std::size_t count = 0;  ///< Of touch, retain and unretain: blocks. Of lend: connections. Of other: what it returned.
   Space space{};          ///< Of open.
   std::size_t segment = 0;
@@ -86,6 +101,16 @@ struct LoadOptions {
   std::span<std::uint64_t> checksums = {};           ///< As in GetOptions.
 };
 static_assert(std::is_trivially_destructible_v<LoadOptions>);
+
+/// For a border whose caller has lists of its own: where the results by name go.
+struct SetLists {
+  /// Called once for each call that was handed over, just before its end is told, on any thread. Must not throw.
+  void (*write)(const SetLists& lists, const Completion& end) = nullptr;
+  void* first = nullptr;  ///< Known to `write` alone, as are the others.
+  void* second = nullptr;
+  std::size_t count = 0;
+};
+static_assert(std::is_trivially_destructible_v<SetLists>);
 
 /// Calls in flight, and the completions that nobody has reaped.
 ///   1. A call is in flight from its submit until its kEnd is reaped. Calls and bytes in flight are bounded.
@@ -133,6 +158,16 @@ class CompletionQueue {
   Result<CallId> submit_put(Space space, std::span<const BlockHash> hashes,
                             std::span<const std::span<const std::byte>> blocks, PutOptions options,
                             std::uint64_t tag = 0);
+  // Blocks that stand alone, as Client's verbs of these names. Rooms count against bytes_max whole, whatever lands
+  // there, and so do the results by name.
+  Result<CallId> submit_match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options,
+                                  std::uint64_t tag = 0, SetLists lists = {});
+  Result<CallId> submit_get_set(Space set, std::span<const BlockHash> hashes,
+                                std::span<const std::span<std::byte>> blocks, SetGetOptions options,
+                                std::uint64_t tag = 0, SetLists lists = {});
+  Result<CallId> submit_put_set(Space set, std::span<const BlockHash> hashes,
+                                std::span<const std::span<const std::byte>> blocks, SetPutOptions options,
+                                std::uint64_t tag = 0, SetLists lists = {});
   Result<CallId> submit_touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
                               std::uint64_t tag = 0);
   Result<CallId> submit_retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,

@@ -55,7 +55,7 @@ enum {
   KVS_QUARANTINED = 13,  /* a timed-out get may still write this memory, or it is being taken back */
   KVS_DRAINING = 14,     /* the node is shutting down */
   KVS_CANCELLED = 15,    /* given up */
-  KVS_NOT_FOUND = 16,    /* no such call of a queue; nothing under that key of the disk tier */
+  KVS_NOT_FOUND = 16,    /* no such call of a queue, or block of a set; nothing under that key of the disk tier */
   KVS_DISK_FAILED = 17,  /* the disk tier failed */
   KVS_TIMED_OUT = 1000,  /* the deadline has passed */
   KVS_SYSTEM = 1001,     /* an error of the operating system; kvs_last_error() names it */
@@ -204,14 +204,15 @@ KVS_API int kvs_hash_chain(const char* record, const uint32_t* tokens, size_t to
 /* The digest of what is hashed into a block besides its tokens (an image's digest, say): none for 0 bytes. */
 KVS_API int kvs_digest_extra(const void* extra, size_t bytes, kvs_extra* digest);
 
-/* Opens a namespace: `record` is its canonical text, or its "key=value" lines in any order. No node need be there: a
- * worker starts while the store is away, its lookups find nothing, with `why`, and nodes open the namespace when they
- * come. Waits for the first that does until the deadline, but not while none can be reached; 0: does not wait.
- * KVS_MISMATCH, KVS_BAD_REQUEST, KVS_UNSUPPORTED, KVS_TOO_LARGE: a node refuses the record; one that comes later says
- * so as the `why` of each call. */
+/* Opens a namespace: `record` is its canonical text, or its "key=value" lines in any order; with kind=set, a set (see
+ * below). No node need be there: a worker starts while the store is away, its lookups find nothing, with `why`, and
+ * nodes open the namespace when they come. Waits for the first that does until the deadline, but not while none can be
+ * reached; 0: does not wait. KVS_MISMATCH, KVS_BAD_REQUEST, KVS_UNSUPPORTED, KVS_TOO_LARGE: a node refuses the record;
+ * one that comes later says so as the `why` of each call. */
 KVS_API int kvs_open(kvs_client* client, const char* record, uint64_t deadline_us, kvs_space* space);
 /* Until one node has opened it. KVS_UNAVAILABLE, KVS_TIMED_OUT: none did. */
 KVS_API int kvs_wait_open(kvs_client* client, kvs_space space, uint64_t deadline_us);
+/* Of every block of a chain; of a set's largest. */
 KVS_API int kvs_block_bytes(kvs_client* client, kvs_space space, uint64_t* bytes);
 
 KVS_API int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,
@@ -223,16 +224,17 @@ KVS_API int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes,
 KVS_API int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,
                     const void* const* blocks, const kvs_put_options* options, kvs_put_result* result);
 
-/* *blocks: how many, over all nodes. NULL is allowed. */
+/* Of a chain's longest prefix; of a set's blocks, each of those held. *blocks: how many, over all nodes. NULL is
+ * allowed. */
 KVS_API int kvs_touch(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                       uint64_t* blocks);
 KVS_API int kvs_pin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                     uint64_t* blocks);
 KVS_API int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                       uint64_t* blocks);
-/* Drops the chain's last block and all below it; count 0: the whole namespace. *until_restart: 1 if a node's disk could
- * not be told in time, so that blocks may come back when that node starts again; else the drop holds, whatever happens.
- * NULL is allowed. */
+/* Drops the chain's last block and all below it, or each of a set's blocks; count 0: the whole namespace.
+ * *until_restart: 1 if a node's disk could not be told in time, so that blocks may come back when that node starts
+ * again; else the drop holds, whatever happens. NULL is allowed. */
 KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                      uint64_t* blocks, int* until_restart);
 
@@ -258,6 +260,105 @@ KVS_API int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* m
  * KVS_TIMED_OUT call again. KVS_BUSY: a call in progress uses it. kvs_client_close does the same for all. */
 KVS_API int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t bytes, uint64_t deadline_us);
 
+/* ---- Sets: namespaces whose blocks stand alone
+ *
+ *   kvs_open(client, "model=m\nkind=set\nblock_bytes_max=1048576\n", deadline_us, &set);
+ *   kvs_put_set(client, set, names, count, blocks, lengths, &put, outcomes, &stored);
+ *   kvs_match_set(client, set, names, count, &match, held, lengths_found, &matched);
+ *   kvs_get_set(client, set, names, count, memory, rooms, &get, landed, &got);
+ *
+ * Each block of a set has a name (a kvs_hash that the caller chooses) and a length of its own, 1 to kvs_block_bytes
+ * bytes. A call names any blocks in any order, at most as many as the nodes take at once; each node is asked once for
+ * all that it owns. kvs_touch, kvs_pin, kvs_unpin, kvs_drop and kvs_release are for sets too. kvs_match, kvs_get,
+ * kvs_put and kvs_submit_load of a set are KVS_UNSUPPORTED, and so are these calls of a chain.
+ *
+ * Lists have `count` elements, element i for hashes[i]; lengths are in bytes. Those that a call fills are the caller's
+ * memory. A blocking call writes them if it returns KVS_OK, and else leaves them alone. For the submitted ones see
+ * kvs_submit_match_set. */
+enum { KVS_HELD_NOWHERE = 0, KVS_HELD_IN_MEMORY = 1, KVS_HELD_ON_DISK = 2 };
+enum {
+  KVS_PUT_REFUSED = 0, /* not stored; the result's `why` says why */
+  KVS_PUT_STORED = 1,
+  KVS_PUT_ALREADY_STORED = 2, /* a block of this name is stored already, and stays as it is */
+  KVS_PUT_CONFLICT = 3        /* the same, and it has other bytes or another length */
+};
+
+typedef struct kvs_match_set_options {
+  size_t struct_size;
+  uint64_t deadline_us;
+  int lease;    /* not 0: keep what is in memory for a while */
+  int prefetch; /* not 0: bring what lies on disk to memory, for a get to come */
+} kvs_match_set_options;
+#define KVS_MATCH_SET_OPTIONS_INIT \
+  { sizeof(kvs_match_set_options), 0, 0, 0 }
+typedef struct kvs_match_set_result {
+  size_t struct_size;
+  size_t held_count; /* in memory or on disk */
+  size_t disk_count; /* of those: on disk */
+  uint64_t disk_us;  /* about how long reading those takes */
+  int why;           /* why some could not be asked for, or there is no lease; KVS_OK: all were looked up */
+  kvs_lease lease;
+} kvs_match_set_result;
+#define KVS_MATCH_SET_RESULT_INIT \
+  { sizeof(kvs_match_set_result), 0, 0, 0, 0, 0 }
+
+typedef struct kvs_get_set_options {
+  size_t struct_size;
+  uint64_t deadline_us;
+  kvs_lease lease; /* of a kvs_match_set before; ended by this get */
+  int memory_only; /* not 0: not what the nodes would have to read from disk */
+} kvs_get_set_options;
+#define KVS_GET_SET_OPTIONS_INIT \
+  { sizeof(kvs_get_set_options), 0, 0, 0 }
+typedef struct kvs_set_block { /* does not grow */
+  /* KVS_OK: landed and verified. KVS_NOT_FOUND: held nowhere. KVS_TOO_LARGE: longer than its room (block_bytes says how
+   * long), or more blocks were named than the node takes. Else why it did not come, such as KVS_TIMED_OUT,
+   * KVS_UNAVAILABLE, KVS_CORRUPT_BLOCK, KVS_DISK_FAILED. */
+  int status;
+  size_t block_bytes; /* 0: not known */
+} kvs_set_block;
+typedef struct kvs_get_set_result {
+  size_t struct_size;
+  size_t landed_count;
+  size_t corrupt_count; /* whose checksum failed here */
+  int why;              /* the first of the blocks' that is neither KVS_NOT_FOUND nor KVS_TOO_LARGE */
+} kvs_get_set_result;
+#define KVS_GET_SET_RESULT_INIT \
+  { sizeof(kvs_get_set_result), 0, 0, 0 }
+
+typedef struct kvs_put_set_options {
+  size_t struct_size;
+  uint64_t deadline_us;
+} kvs_put_set_options;
+#define KVS_PUT_SET_OPTIONS_INIT \
+  { sizeof(kvs_put_set_options), 0 }
+typedef struct kvs_put_set_result {
+  size_t struct_size;
+  size_t stored, already_stored, conflicts, refused; /* sum: count */
+  /* Why some were refused. KVS_TOO_LARGE: more blocks were named than a node takes; put the rest with another call.
+   * KVS_OUT_OF_MEMORY: a node has no room now. */
+  int why;
+} kvs_put_set_result;
+#define KVS_PUT_SET_RESULT_INIT \
+  { sizeof(kvs_put_set_result), 0, 0, 0, 0, 0 }
+
+/* Which of the names are held. held[i]: a KVS_HELD_*; block_bytes[i]: how long the block is, 0 if it is held nowhere.
+ * Either list may be NULL. */
+KVS_API int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count,
+                          const kvs_match_set_options* options, uint8_t* held, uint32_t* block_bytes,
+                          kvs_match_set_result* result);
+/* Copies those that are held to memory: block i to blocks[i], which has room for rooms[i] bytes. No two overlap. A
+ * block that is longer is not sent. What follows a shorter one in its room stays as it was; the memory of a block that
+ * did not land is unspecified. landed[i]: what became of it; NULL is allowed. A device's memory: KVS_UNSUPPORTED. */
+KVS_API int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count, void* const* blocks,
+                        const size_t* rooms, const kvs_get_set_options* options, kvs_set_block* landed,
+                        kvs_get_set_result* result);
+/* Stores those whose name is not held yet, block i from the lengths[i] bytes at blocks[i]. outcomes[i]: a KVS_PUT_*;
+ * NULL is allowed. */
+KVS_API int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count,
+                        const void* const* blocks, const size_t* lengths, const kvs_put_set_options* options,
+                        uint8_t* outcomes, kvs_put_set_result* result);
+
 /* ---- Calls that never block
  *
  *   kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
@@ -279,12 +380,13 @@ KVS_API int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t
  * was shut down or its client closed, KVS_INTERNAL, KVS_FORKED. It takes no lock, waits for nobody and makes at most
  * one system call. Other mistakes are the status of the completion.
  *
- * Copied by the submit: hashes, the list of block addresses, segment ends, token ids, extras and records. Only the
- * blocks themselves, `checksums`, `json` and `length` stay in use until the call's KVS_EVENT_END, and that also after
- * kvs_cancel and after the deadline: until then the caller keeps them, and does not change what is put. Afterwards they
- * are the caller's again, with the one exception that blocking calls have too: memory of kvs_allocate and device memory
- * that a node may still write after a cancelled or late get is quarantined, and calls that name it fail with
- * KVS_QUARANTINED until the node has answered or ended. Memory of kvs_allocate may be freed meanwhile.
+ * Copied by the submit: hashes, the list of block addresses, rooms, lengths, segment ends, token ids, extras and
+ * records. Only the blocks themselves, `checksums`, `json` and `length`, and the lists that the calls of sets fill stay
+ * in use until the call's KVS_EVENT_END, and that also after kvs_cancel and after the deadline: until then the caller
+ * keeps them, and does not change what is put. Afterwards they are the caller's again, with the one exception that
+ * blocking calls have too: memory of kvs_allocate and device memory that a node may still write after a cancelled or
+ * late get is quarantined, and calls that name it fail with KVS_QUARANTINED until the node has answered or ended.
+ * Memory of kvs_allocate may be freed meanwhile.
  *
  * Deadlines count from the submit. While a node is not connected, what it owns is answered at once, with the `why`
  * KVS_UNAVAILABLE, and connecting goes on in the background; so a worker that starts before the store gets "nothing"
@@ -342,7 +444,10 @@ enum {
   KVS_VERB_RELEASE = 11,
   KVS_VERB_LEND = 12,
   KVS_VERB_REMOVE_DEVICE_MEMORY = 13,
-  KVS_VERB_STATS = 14
+  KVS_VERB_STATS = 14,
+  KVS_VERB_MATCH_SET = 15,
+  KVS_VERB_GET_SET = 16,
+  KVS_VERB_PUT_SET = 17
 };
 typedef struct kvs_completion { /* grows at its end: kvs_reap and kvs_wait are told its size */
   kvs_call call;
@@ -350,21 +455,22 @@ typedef struct kvs_completion { /* grows at its end: kvs_reap and kvs_wait are t
   int event;
   int verb;
   int status; /* what the blocking call would have returned; KVS_CANCELLED: given up, and the results say how far */
-  int why;    /* of match, get, load and put: why not more */
-  /* match: found. get, load: landed and verified (a device's memory: landed). put: stored. touch, pin, unpin, drop: as
-   * many blocks. lend: connections. */
+  int why;    /* of match, get, load, put and their kin for sets: why not more */
+  /* match, match_set: found. get, load, get_set: landed and verified (a device's memory: landed). put, put_set: stored.
+   * touch, pin, unpin, drop: as many blocks. lend: connections. */
   size_t block_count;
   size_t segment;
   size_t matched_count;    /* of a load: blocks found */
-  size_t disk_block_count; /* of a match or load: of those found, on disk */
+  size_t disk_block_count; /* of a match, match_set or load: of those found, on disk */
   uint64_t disk_us;
-  kvs_lease lease;            /* of a match */
+  kvs_lease lease;            /* of a match or match_set */
   size_t partial_token_count; /* of a match, as is the next */
   kvs_hash partial_block;
-  size_t corrupt_count;           /* of a get or load */
-  size_t already_stored, refused; /* of a put */
+  size_t corrupt_count;           /* of a get, load or get_set */
+  size_t already_stored, refused; /* of a put or put_set */
   int until_restart;              /* of a drop */
   kvs_space space;                /* of an open */
+  size_t conflicts;               /* of a put_set */
 } kvs_completion;
 
 KVS_API int kvs_queue_open(kvs_client* client, const kvs_queue_options* options, kvs_queue** queue);
@@ -392,6 +498,17 @@ KVS_API int kvs_submit_load(kvs_queue* queue, kvs_space space, const kvs_hash* h
                             void* const* blocks, const kvs_load_options* options, uint64_t tag, kvs_call* call);
 KVS_API int kvs_submit_put(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
                            const void* const* blocks, const kvs_put_options* options, uint64_t tag, kvs_call* call);
+/* Of sets. Lists are filled by the end of the call, whatever its status is: blocks of which nothing is known then are
+ * held nowhere, or refused, or have that status. Rooms count against bytes_max, up to the set's largest block each. */
+KVS_API int kvs_submit_match_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count,
+                                 const kvs_match_set_options* options, uint8_t* held, uint32_t* block_bytes,
+                                 uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_get_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count,
+                               void* const* blocks, const size_t* rooms, const kvs_get_set_options* options,
+                               kvs_set_block* landed, uint64_t tag, kvs_call* call);
+KVS_API int kvs_submit_put_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count,
+                               const void* const* blocks, const size_t* lengths, const kvs_put_set_options* options,
+                               uint8_t* outcomes, uint64_t tag, kvs_call* call);
 KVS_API int kvs_submit_touch(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
                              uint64_t deadline_us, uint64_t tag, kvs_call* call);
 KVS_API int kvs_submit_pin(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,

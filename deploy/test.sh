@@ -19,6 +19,8 @@
 #                                client/python/tests/engines/requirements.txt lists
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
+#   deploy/test.sh --debian13-python   the README's `pip install client/python` in a bare Debian 13, and its ten lines (skipped where
+#                                pip finds no packages); in no other run
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
 #
 # KV_TEST_MINUTES=N: after N minutes, what is left is counted as skipped. Without arguments N is 75, else there is no limit. The
@@ -34,8 +36,9 @@ for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
     --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --debian13-python) steps+=(debian13_python) ;;
     --all) steps=(release python cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,28s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,30s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -484,7 +487,8 @@ in_debian() {
   read -r good bad skip < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$log" | tail -n 1) ||
     read -r good bad skip <<< '0 1 0'  # it did not get to the end
   count "$name" "$good" "$bad" "$skip"
-  swap_directories "$1"
+  while IFS= read -r line; do skips+=("$name: $line"); done < <(sed -n 's/^skipped: //p' "$log")
+  [ "$2" = python ] || swap_directories "$1"
 }
 
 # swap_directories RELEASE: this system's RocksDB and that Debian's take turns on one spill directory
@@ -509,6 +513,7 @@ swap_directories() {
 
 step_debian12() { in_debian 12 commands; }
 step_debian13() { in_debian 13 commands; }
+step_debian13_python() { in_debian 13 python; }
 step_debian13_store() { in_debian 13 store; }
 
 # A third of the planted bugs, another third with each commit: all of them take half an hour.

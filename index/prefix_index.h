@@ -107,7 +107,8 @@ class PrefixIndex {
   PartialBlock match_partial(TreeId tree, BlockId parent, std::span<const std::uint32_t> token_ids,
                              const ExtraDigest& extra = {}) const;
 
-  /// Of each of `hashes`, the block of that name in a set, or kNoBlock. Cost: O(1) a block, two cache misses.
+  /// Of each of `hashes`, the block of that name in a set, or kNoBlock. Cost: O(1) a block, four cache misses, most
+  /// of them at the same time as those of the others.
   void find_each(TreeId set, std::span<const BlockHash> hashes, std::span<BlockId> blocks) const;
   /// The child of `parent` called `hash`, or kNoBlock.
   BlockId find_child(TreeId tree, BlockId parent, const BlockHash& hash) const;
@@ -160,8 +161,9 @@ class PrefixIndex {
   bool is_cover(BlockId block) const;
 
   /// The least recently used leaf end that is not pinned, in any tree; kNoBlock if there is none.
-  /// Cost: amortised O(log leaves); but one call may find that many leaf ends were used or pinned since the last call.
-  /// With `steps`, the search stops when none are left: then kNoBlock says nothing, and the next call goes on.
+  /// Cost: amortised O(log leaves), however many groups there are; but one call may find that many leaf ends were used
+  /// or pinned since the last call. With `steps`, all that it looks at is counted, and the search stops when none are
+  /// left: then kNoBlock says nothing, and the next call goes on.
   BlockId oldest_leaf_end(Steps* steps = nullptr);
   /// The same among the trees of a group (blocks of one size, say).
   BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);

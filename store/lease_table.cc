@@ -37,12 +37,12 @@ Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint no
   return entry.id;
 }
 
-Result<LeaseId> LeaseTable::grant(SessionId session, std::span<const BlockId> blocks, TimePoint now) {
+Result<LeaseId> LeaseTable::grant(SessionId session, std::span<const BlockId> blocks, TimePoint now, LeaseId rest) {
   KV_ASSERT(!blocks.empty());
   if (blocks.size() > config_.count_max - lease_count_ ||
       blocks.size() > config_.count_per_session_max - lease_count(session))
     return Errc::kBusy;
-  LeaseId next{};
+  LeaseId next = rest;
   // The last block first: each entry then knows the one after it.
   for (std::size_t i = blocks.size(); i-- > 0;) {
     const auto lease = grant(session, blocks[i], now);

@@ -41,8 +41,9 @@ class LeaseTable {
   /// Errors: kBusy at a limit.
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
   /// One promise for several blocks that stand alone. Each is a lease of its own to the limits and to expire(); the id
-  /// is the first one's, and release() leads on from each to the next. All or none. Errors: kBusy at a limit.
-  Result<LeaseId> grant(SessionId session, std::span<const BlockId> blocks, TimePoint now);
+  /// is the first one's, and release() leads on from each to the next, and behind the last to `rest`. All or none.
+  /// Errors: kBusy at a limit.
+  Result<LeaseId> grant(SessionId session, std::span<const BlockId> blocks, TimePoint now, LeaseId rest = {});
   /// The block it was granted for. `*next`: the next lease of the same promise, to be released as well; 0: no more.
   /// Errors: kStaleLease if it has ended, never was, or is another session's.
   Result<BlockId> release(SessionId session, LeaseId lease, LeaseId* next = nullptr);

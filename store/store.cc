@@ -266,8 +266,9 @@ Result<std::size_t> Store::touch(SpaceId space, std::span<const BlockHash> hashe
   return found->prefix.block_count;
 }
 
-Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hashes) {
-  if (impl_->is_set(space)) return impl_->retain_set(space, hashes);
+Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hashes,
+                                  std::vector<BlockHash>* fresh_names) {
+  if (impl_->is_set(space)) return impl_->retain_set(space, hashes, fresh_names);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   BlockPool& pool = impl_->pool;

@@ -216,6 +216,8 @@ class Store {
     std::vector<StagedBlock> staged;
     std::vector<std::uint32_t> wanted;  ///< Of a set, by the offer alone: the indices of all blocks not here.
     std::size_t refused_count = 0;      ///< The rest of the chain; no memory for them now.
+    /// Why, if some are refused: kOutOfMemory passes; kTooLarge does not, there are as many slot sizes as there may be.
+    Errc refused_why = Errc::kOutOfMemory;
     /// Some were refused only because this call reached its bound on work: call offer_more at once.
     bool again = false;
   };
@@ -257,7 +259,8 @@ class Store {
   // -- sets: namespaces of blocks that stand alone
   // match, pin_prefix and offer are for chains, match_set, pin_set and offer_set for sets; of the other kind each is
   // refused (kUnsupported). What else takes hashes means each of them in a set, and the prefix in a chain. A lease on a
-  // set counts as one for each block.
+  // set counts as one for each block. Each name costs a lookup of its own, at two cache misses and more: so long lists
+  // come in parts, one a call.
   enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
   struct SetMatch {
     std::vector<Held> held;              ///< Of each hash.
@@ -268,6 +271,7 @@ class Store {
   struct SetMatchOptions {
     SessionId session{};
     bool lease = false;
+    LeaseId rest{};  ///< Of the parts before this one. It grows; or, if it cannot, it is released and there is none.
   };
   /// Which of `hashes` are held; marks those as used. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kUnsupported.
   Result<SetMatch> match_set(SpaceId set, std::span<const BlockHash> hashes, const SetMatchOptions& options,
@@ -278,6 +282,7 @@ class Store {
     bool disk = false;                          ///< Also what lies on disk.
     std::span<const std::uint32_t> rooms = {};  ///< Of each hash: a longer block is not pinned. Empty: no bound.
     std::uint64_t bytes_max = ~0ull;            ///< Stop looking behind the block that reaches this sum.
+    std::size_t count_max = ~std::size_t{0};    ///< Stop looking behind so many hashes.
   };
   struct PinnedSet {
     PinnedPrefix pinned;           ///< In the order of the hashes, in memory and on disk each.
@@ -296,10 +301,15 @@ class Store {
     bool may_lose = true;                    ///< As OfferOptions.
     /// Blocks that lie on disk alone are wanted too, for someone has read them. Else they count as stored.
     bool promote = false;
+    PutId put{};              ///< Of the parts before this one, if they have one.
+    std::uint32_t first = 0;  ///< The index of hashes[0] in the whole list.
+    bool is_part = false;     ///< More follow: nothing is staged yet.
   };
   /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
-  /// name that is held is stored already, whatever its length is there. Commits come in the order of the plan. Errors:
-  /// kNoNamespace, kTooLarge, kUnsupported, kBadRequest (no hashes, or lengths do not fit them or the bound).
+  /// name that is held is stored already, whatever its length is there. Commits come in the order of the plan. Of a
+  /// list in parts, each plan has the part's `wanted` and `stored_count`, and the last one has the rest. Errors:
+  /// kNoNamespace, kTooLarge, kUnsupported, kBadRequest (no hashes, lengths that do not fit them or the bound, or a put
+  /// that is not of this session, set and list).
   Result<OfferPlan> offer_set(SpaceId set, std::span<const BlockHash> hashes, const SetOfferOptions& options,
                               TimePoint now);
   /// Drops each of `hashes`, as drop() does; drop_more() goes on. Appends to `*kept` what the disk must keep. At least
@@ -310,8 +320,9 @@ class Store {
   /// Marks the longest prefix as used. Returns its block count.
   Result<std::size_t> touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
   /// Keeps the longest prefix until unretain or drop. Returns its block count. Idempotent. Errors: kBusy if more than
-  /// retained_fraction_max would be kept; then nothing changed.
-  Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes);
+  /// retained_fraction_max would be kept; then nothing changed. `*fresh` (may be nullptr) gets, of a set, the names
+  /// that were not retained before: to undo the first parts of a list.
+  Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes, std::vector<BlockHash>* fresh = nullptr);
   /// Takes retention off the blocks of the longest prefix. Returns how many had it.
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);
   void unretain_all();

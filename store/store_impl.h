@@ -145,10 +145,11 @@ struct Store::Impl {
   Result<Space*> set_space(SpaceId id, std::size_t hash_count) const;
   /// As find(), of each hash alone.
   Result<FoundSet> find_set(SpaceId id, std::span<const BlockHash> hashes) const;
-  Result<LeaseId> grant_set(SessionId session, std::span<const BlockId> blocks, TimePoint now);
+  Result<LeaseId> grant_set(const SetMatchOptions& options, std::span<const BlockId> blocks, TimePoint now);
+  Result<Put*> set_put(Space& set, const SetOfferOptions& options);
   SpilledBlock pin_on_disk(const Space& space, BlockId block, const BlockHash& hash, std::uint32_t index);
   Result<std::size_t> touch_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
-  Result<std::size_t> retain_set(SpaceId id, std::span<const BlockHash> hashes);
+  Result<std::size_t> retain_set(SpaceId id, std::span<const BlockHash> hashes, std::vector<BlockHash>* fresh);
   Result<std::size_t> unretain_set(SpaceId id, std::span<const BlockHash> hashes);
   CommitStatus commit_set(Put& put, std::size_t i, std::span<const std::uint64_t> checksums, TimePoint now);
   /// The arena's class for slots of so many bytes, counted as the namespace's from here on. False: there are as many

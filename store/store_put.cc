@@ -82,7 +82,10 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
     if (room != Room::kIs) break;
     const std::size_t i = put.slots.size();
     const std::size_t bytes = slot_bytes(put, i);
-    if (!use_class(*put.space, bytes)) break;
+    if (!use_class(*put.space, bytes)) {
+      plan.refused_why = Errc::kTooLarge;  // no eviction makes room for another size
+      break;
+    }
     // Without a disk tier every eviction loses a block, and waiting would help nobody.
     const Evictor::Found found = evictor.find_slot(bytes, steps, now, may_lose || !tier, put.was_refused);
     plan.again = found.again;

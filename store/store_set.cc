@@ -25,9 +25,13 @@ Result<Store::Impl::FoundSet> Store::Impl::find_set(SpaceId id, std::span<const 
   FoundSet found{*space, std::vector<BlockId>(hashes.size(), kNoBlock), std::vector<BlockId>(hashes.size(), kNoBlock)};
   pool.index().find_each((*space)->tree, hashes, found.memory);
   if (!tier || tier->index().is_empty((*space)->tree)) return found;
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    if (found.memory[i] == kNoBlock) found.disk[i] = tier->index().find_child((*space)->tree, kNoBlock, hashes[i]);
-  }
+  std::vector<BlockHash> missing;
+  for (std::size_t i = 0; i < hashes.size(); ++i)
+    if (found.memory[i] == kNoBlock) missing.push_back(hashes[i]);
+  std::vector<BlockId> on_disk(missing.size());
+  tier->index().find_each((*space)->tree, missing, on_disk);
+  for (std::size_t i = 0, next = 0; i < hashes.size(); ++i)
+    if (found.memory[i] == kNoBlock) found.disk[i] = on_disk[next++];
   return found;
 }
 
@@ -43,14 +47,15 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   const Tick tick = pool.tick(now);
   SetMatch match{.held = std::vector<Held>(hashes.size(), Held::kNowhere),
                  .lengths = std::vector<std::uint32_t>(hashes.size(), 0)};
-  std::vector<BlockId> in_memory;
-  std::size_t disk_count = 0;
+  std::vector<BlockId> in_memory;  // for a lease
+  std::size_t memory_count = 0, disk_count = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     if (const BlockId block = found->memory[i]; block != kNoBlock) {
       match.held[i] = Held::kInMemory;
       match.lengths[i] = pool.index().position(block);
       pool.use(block, tick);
-      in_memory.push_back(block);
+      ++memory_count;
+      if (options.lease) in_memory.push_back(block);
     } else if (const BlockId disk = found->disk[i]; disk != kNoBlock) {
       match.held[i] = Held::kOnDisk;
       match.lengths[i] = static_cast<std::uint32_t>(impl_->tier->block_bytes(disk));
@@ -58,26 +63,33 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
       ++disk_count;
     }
   }
-  impl_->counters.match_hit_blocks += in_memory.size();
+  impl_->counters.match_hit_blocks += memory_count;
   impl_->counters.match_disk_blocks += disk_count;
-  impl_->counters.match_miss_blocks += hashes.size() - in_memory.size() - disk_count;
+  impl_->counters.match_miss_blocks += hashes.size() - memory_count - disk_count;
+  match.lease = options.rest;
   if (options.lease && !in_memory.empty()) {
     std::ranges::sort(in_memory);  // a name may come twice, and one lease on it is enough
     in_memory.erase(std::ranges::unique(in_memory).begin(), in_memory.end());
-    const auto lease = impl_->grant_set(options.session, in_memory, now);
+    const auto lease = impl_->grant_set(options, in_memory, now);
+    // Half a promise is none.
+    if (!lease && options.rest != LeaseId{}) static_cast<void>(release(options.session, options.rest));
     match.lease = lease ? *lease : LeaseId{};
     match.lease_error = lease ? Errc{} : Errc::kBusy;
-    ++(lease ? impl_->counters.leases_granted : impl_->counters.leases_refused);
+    if (!lease) {
+      ++impl_->counters.leases_refused;
+    } else if (options.rest == LeaseId{}) {
+      ++impl_->counters.leases_granted;
+    }
   }
   return match;
 }
 
-Result<LeaseId> Store::Impl::grant_set(SessionId session, std::span<const BlockId> blocks, TimePoint now) {
+Result<LeaseId> Store::Impl::grant_set(const SetMatchOptions& options, std::span<const BlockId> blocks, TimePoint now) {
   std::size_t added = 0;
   for (const BlockId block : blocks) added += pool.unleased_bytes(block);
   const double bytes_max = config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
   if (added > 0 && static_cast<double>(pool.leased_bytes() + added) > bytes_max) return Errc::kBusy;
-  const auto lease = leases.grant(session, blocks, now);
+  const auto lease = leases.grant(options.session, blocks, now, options.rest);
   if (!lease) return lease.error();
   for (const BlockId block : blocks) pool.lease(block);
   return lease;
@@ -107,7 +119,8 @@ Result<Store::PinnedSet> Store::pin_set(SpaceId set, std::span<const BlockHash> 
   const auto on_disk = [&](const BlockHash& hash) {
     return has_disk ? impl_->tier->index().find_child(space.tree, kNoBlock, hash) : kNoBlock;
   };
-  for (; i < hashes.size() && bytes < options.bytes_max; ++i) {
+  const std::size_t end = std::min(hashes.size(), options.count_max);
+  for (; i < end && bytes < options.bytes_max; ++i) {
     if (const BlockId block = pool.index().find_child(space.tree, kNoBlock, hashes[i]); block != kNoBlock) {
       pool.use(block, tick);
       if (!has_room(pool.length(block))) continue;
@@ -162,25 +175,46 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
     }
   }
   plan.stored_count = hashes.size() - plan.wanted.size();
+  plan.put = options.put;
+  if (plan.wanted.empty() && plan.put == PutId{}) {
+    impl_->counters.already_stored_blocks += plan.stored_count;
+    return plan;
+  }
+  const auto of_list = impl_->set_put(*found->space, options);
+  if (!of_list) return of_list.error();
   impl_->counters.already_stored_blocks += plan.stored_count;
-  if (plan.wanted.empty()) return plan;
-
-  plan.put = PutId{++impl_->put_count};
-  Put& put = impl_->puts[plan.put];
-  impl_->puts_by_session.emplace(options.session, plan.put);
-  put.session = options.session;
-  put.space = found->space;
-  ++put.space->put_count;
-  put.stored_count = plan.stored_count;
-  put.tail = kNoBlock;  // nothing is above a block that stands alone
-  put.indices = plan.wanted;
-  for (const std::uint32_t i : plan.wanted) {
+  Put& put = **of_list;
+  plan.put = options.put != PutId{} ? options.put : PutId{impl_->put_count};
+  put.stored_count += plan.stored_count;
+  for (std::uint32_t& i : plan.wanted) {
     put.hashes.push_back(hashes[i]);
     put.lengths.push_back(options.lengths[i]);
+    put.indices.push_back(i += options.first);
   }
+  if (options.is_part) return plan;
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
+}
+
+/// The put of the parts before; or a new one, which has the last id.
+Result<Store::Put*> Store::Impl::set_put(Space& set, const SetOfferOptions& options) {
+  if (options.put != PutId{}) {
+    const auto of_list = puts.find(options.put);
+    const bool is_ours = of_list != puts.end() && of_list->second.session == options.session &&
+                         of_list->second.space == &set && of_list->second.slots.empty();
+    if (!is_ours) return Errc::kBadRequest;
+    return &of_list->second;
+  }
+  const PutId id{++put_count};
+  Put& put = puts[id];
+  puts_by_session.emplace(options.session, id);
+  put.session = options.session;
+  put.space = &set;
+  ++set.put_count;
+  put.stored_count = 0;
+  put.tail = kNoBlock;  // nothing is above a block that stands alone
+  return &put;
 }
 
 /// The part of Store::commit that concerns hashes[i] of a put to a set.
@@ -235,7 +269,8 @@ Result<std::size_t> Store::Impl::touch_set(SpaceId id, std::span<const BlockHash
   return count;
 }
 
-Result<std::size_t> Store::Impl::retain_set(SpaceId id, std::span<const BlockHash> hashes) {
+Result<std::size_t> Store::Impl::retain_set(SpaceId id, std::span<const BlockHash> hashes,
+                                            std::vector<BlockHash>* fresh) {
   const auto found = find_set(id, hashes);
   if (!found) return found.error();
   // All or nothing: the bound is checked for all of them before the first is retained.
@@ -249,7 +284,10 @@ Result<std::size_t> Store::Impl::retain_set(SpaceId id, std::span<const BlockHas
   for (const BlockId block : here) bytes += pool.block_bytes(block);
   const double bytes_max = config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
   if (!here.empty() && static_cast<double>(bytes) > bytes_max) return Errc::kBusy;
-  for (const BlockId block : here) pool.retain(block);
+  for (const BlockId block : here) {
+    pool.retain(block);
+    if (fresh != nullptr) fresh->push_back(pool.index().hash(block));
+  }
   return count;
 }
 

@@ -11,6 +11,7 @@
 #include "client/c/c_arguments.h"
 #include "client/c/c_handles.h"
 #include "client/c/c_status.h"
+#include "client/c/set_results.h"
 #include "client/c/stats_json.h"
 #include "client/kvstore.h"
 
@@ -288,6 +289,81 @@ int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t
     if (!dropped) return fail(dropped.error());
     if (blocks != nullptr) *blocks = dropped->block_count;
     if (until_restart != nullptr) *until_restart = dropped->until_restart;
+    return KVS_OK;
+  });
+}
+
+int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count,
+                  const kvs_match_set_options* given, uint8_t* held, uint32_t* block_bytes,
+                  kvs_match_set_result* result) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    SetMatchOptions options{};
+    std::span<const BlockHash> names;
+    if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    const auto match = blocking.match_set(Space{set}, names, options);
+    if (!match) return fail(match.error());
+    KV_ASSERT(match->held.size() == count && match->disk_count <= match->held_count && match->held_count <= count);
+    kvs_match_set_result out = KVS_MATCH_SET_RESULT_INIT;
+    out.held_count = match->held_count;
+    out.disk_count = match->disk_count;
+    out.disk_us = static_cast<std::uint64_t>(match->disk_time.count());
+    out.why = status_of(match->why);
+    out.lease = static_cast<kvs_lease>(match->lease);
+    if (const int bad = write_struct(out, result); bad != KVS_OK) return bad;
+    c_api::write_held(*match, count, held, block_bytes);
+    return KVS_OK;
+  });
+}
+
+int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count, void* const* blocks,
+                const size_t* rooms, const kvs_get_set_options* given, kvs_set_block* landed,
+                kvs_get_set_result* result) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    SetGetOptions options{};
+    std::span<const BlockHash> names;
+    c_api::BlockList<std::byte> to;
+    if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    const std::size_t bytes_max = blocking.block_bytes(Space{set});
+    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
+    if (const int bad = c_api::read_rooms(blocks, rooms, count, bytes_max, to); bad != KVS_OK) return bad;
+    const auto got = blocking.get_set(Space{set}, names, to, options);
+    if (!got) return fail(got.error());
+    KV_ASSERT(got->blocks.size() == count && got->landed_count <= count);
+    kvs_get_set_result out = KVS_GET_SET_RESULT_INIT;
+    out.landed_count = got->landed_count;
+    out.corrupt_count = got->corrupt_count;
+    out.why = status_of(got->why);
+    if (const int bad = write_struct(out, result); bad != KVS_OK) return bad;
+    c_api::write_landed(*got, {}, count, landed);
+    return KVS_OK;
+  });
+}
+
+int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count, const void* const* blocks,
+                const size_t* lengths, const kvs_put_set_options* given, uint8_t* outcomes,
+                kvs_put_set_result* result) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    SetPutOptions options{};
+    std::span<const BlockHash> names;
+    c_api::BlockList<const std::byte> from;
+    if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    const std::size_t bytes_max = blocking.block_bytes(Space{set});
+    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
+    if (const int bad = c_api::read_lengths(blocks, lengths, count, bytes_max, from); bad != KVS_OK) return bad;
+    const auto put = blocking.put_set(Space{set}, names, from, options);
+    if (!put) return fail(put.error());
+    KV_ASSERT(put->stored + put->already_stored + put->conflicts + put->refused == count);
+    kvs_put_set_result out = KVS_PUT_SET_RESULT_INIT;
+    out.stored = put->stored;
+    out.already_stored = put->already_stored;
+    out.conflicts = put->conflicts;
+    out.refused = put->refused;
+    out.why = status_of(put->why);
+    if (const int bad = write_struct(out, result); bad != KVS_OK) return bad;
+    c_api::write_outcomes(*put, count, outcomes);
     return KVS_OK;
   });
 }

@@ -1,6 +1,7 @@
 #include "client/c/c_arguments.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/assert.h"
 #include "client/c/c_status.h"
@@ -48,6 +49,28 @@ int read_blocks(void* const* blocks, std::size_t count, std::size_t block_bytes,
 int read_blocks(const void* const* blocks, std::size_t count, std::size_t block_bytes,
                 BlockList<const std::byte>& list) {
   return read_addresses(blocks, count, block_bytes, list);
+}
+
+int read_rooms(void* const* blocks, const std::size_t* rooms, std::size_t count, std::size_t bytes_max,
+               BlockList<std::byte>& list) {
+  if (is_missing(rooms, count)) return fail(KVS_BAD_REQUEST, "rooms is NULL");
+  if (const int bad = read_addresses(blocks, count, bytes_max, list); bad != KVS_OK) return bad;
+  for (std::size_t i = 0; i < count; ++i) list[i] = list[i].first(std::min(rooms[i], bytes_max));
+  return KVS_OK;
+}
+
+int read_lengths(const void* const* blocks, const std::size_t* lengths, std::size_t count, std::size_t bytes_max,
+                 BlockList<const std::byte>& list) {
+  if (is_missing(lengths, count)) return fail(KVS_BAD_REQUEST, "lengths is NULL");
+  if (const int bad = read_addresses(blocks, count, bytes_max, list); bad != KVS_OK) return bad;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (lengths[i] == 0 || lengths[i] > bytes_max) {
+      return fail(KVS_BAD_REQUEST, "lengths[" + std::to_string(i) + "]: " + std::to_string(lengths[i]) + ", not 1.." +
+                                       std::to_string(bytes_max) + ", the set's block_bytes_max");
+    }
+    list[i] = list[i].first(lengths[i]);
+  }
+  return KVS_OK;
 }
 
 int read_match(const kvs_match_options* given, MatchOptions& options) {
@@ -102,6 +125,31 @@ int read_put(const kvs_put_options* given, PutOptions& options) {
   options.token_ids = {own.token_ids, own.token_count};
   options.extras = extras_of(own.extras, own.extra_count);
   options.checksums = {own.checksums, own.checksum_count};
+  return KVS_OK;
+}
+
+int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options) {
+  kvs_match_set_options own;
+  if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
+  options.deadline = microseconds(own.deadline_us);
+  options.lease = own.lease != 0;
+  options.prefetch = own.prefetch != 0;
+  return KVS_OK;
+}
+
+int read_get_set(const kvs_get_set_options* given, SetGetOptions& options) {
+  kvs_get_set_options own;
+  if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
+  options.deadline = microseconds(own.deadline_us);
+  options.lease = Lease{own.lease};
+  options.memory_only = own.memory_only != 0;
+  return KVS_OK;
+}
+
+int read_put_set(const kvs_put_set_options* given, SetPutOptions& options) {
+  kvs_put_set_options own;
+  if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
+  options.deadline = microseconds(own.deadline_us);
   return KVS_OK;
 }
 

@@ -30,9 +30,18 @@ int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockH
 int read_blocks(void* const* blocks, std::size_t count, std::size_t block_bytes, BlockList<std::byte>& list);
 int read_blocks(const void* const* blocks, std::size_t count, std::size_t block_bytes,
                 BlockList<const std::byte>& list);
+/// Of a set: block i has sizes[i] bytes. What a room has beyond `bytes_max`, the set's largest block, is never used,
+/// and is left out; a length beyond it is an error.
+int read_rooms(void* const* blocks, const std::size_t* rooms, std::size_t count, std::size_t bytes_max,
+               BlockList<std::byte>& list);
+int read_lengths(const void* const* blocks, const std::size_t* lengths, std::size_t count, std::size_t bytes_max,
+                 BlockList<const std::byte>& list);
 int read_match(const kvs_match_options* given, MatchOptions& options);
 int read_get(const kvs_get_options* given, GetOptions& options);
 int read_load(const kvs_load_options* given, LoadOptions& options);
 int read_put(const kvs_put_options* given, PutOptions& options);
+int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options);
+int read_get_set(const kvs_get_set_options* given, SetGetOptions& options);
+int read_put_set(const kvs_put_set_options* given, SetPutOptions& options);
 
 }  // namespace kv::c_api

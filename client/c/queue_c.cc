@@ -13,6 +13,7 @@
 #include "client/c/c_arguments.h"
 #include "client/c/c_handles.h"
 #include "client/c/c_status.h"
+#include "client/c/set_results.h"
 #include "client/c/stats_json.h"
 
 namespace kv {
@@ -23,7 +24,9 @@ using c_api::fail, c_api::microseconds, c_api::status_of;
 constexpr std::size_t kReapedAtOnce = 32;  // Completions on the stack: some 10 KiB.
 
 static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_MATCH == static_cast<int>(Verb::kMatch) &&
-              KVS_VERB_PUT == static_cast<int>(Verb::kPut) && KVS_VERB_STATS == static_cast<int>(Verb::kOther));
+              KVS_VERB_PUT == static_cast<int>(Verb::kPut) && KVS_VERB_STATS == static_cast<int>(Verb::kOther) &&
+              KVS_VERB_MATCH_SET == static_cast<int>(Verb::kMatchSet) &&
+              KVS_VERB_PUT_SET == static_cast<int>(Verb::kPutSet));
 static_assert(KVS_EVENT_MATCHED == static_cast<int>(Completion::Kind::kMatched) &&
               KVS_EVENT_SEGMENT == static_cast<int>(Completion::Kind::kSegment));
 
@@ -75,7 +78,7 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
   to.verb = static_cast<int>(from.verb);
   to.status = is_disabled && from.error == Errc::kUnavailable ? KVS_INTERNAL : status_of(from.error);
   to.segment = from.segment;
-  KV_ASSERT(from.call != CallId{} && from.verb >= Verb::kOpen && from.verb <= Verb::kOther);
+  KV_ASSERT(from.call != CallId{} && from.verb >= Verb::kOpen && from.verb <= Verb::kPutSet);
   KV_ASSERT(from.kind != Completion::Kind::kMatched || from.verb == Verb::kLoad);
   KV_ASSERT(from.kind != Completion::Kind::kSegment || from.verb == Verb::kGet || from.verb == Verb::kLoad);
   switch (from.verb) {
@@ -89,6 +92,24 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
       to.already_stored = from.put.already_stored;
       to.refused = from.put.refused;
       break;
+    case Verb::kMatchSet:
+    case Verb::kGetSet:
+    case Verb::kPutSet: {
+      if (!from.sets) break;
+      const SetResults& sets = *from.sets;
+      to.why = status_of(from.verb == Verb::kMatchSet ? sets.match.why
+                         : from.verb == Verb::kGetSet ? sets.get.why
+                                                      : sets.put.why);
+      to.block_count = sets.match.held_count + sets.get.landed_count + sets.put.stored;  // the others are zero
+      to.disk_block_count = sets.match.disk_count;
+      to.disk_us = static_cast<std::uint64_t>(sets.match.disk_time.count());
+      to.lease = static_cast<kvs_lease>(sets.match.lease);
+      to.corrupt_count = sets.get.corrupt_count;
+      to.already_stored = sets.put.already_stored;
+      to.conflicts = sets.put.conflicts;
+      to.refused = sets.put.refused;
+      break;
+    }
     case Verb::kDrop:
       to.block_count = from.drop.block_count;
       to.until_restart = from.drop.until_restart;
@@ -252,6 +273,67 @@ int kvs_submit_put(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, si
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
     if (const int bad = read_blocks(calls, space, blocks, count, from); bad != KVS_OK) return bad;
     return told(calls, calls.submit_put(Space{space}, chain, from, options, tag), call);
+  });
+}
+
+int kvs_submit_match_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count,
+                         const kvs_match_set_options* given, uint8_t* held, uint32_t* block_bytes, uint64_t tag,
+                         kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    SetMatchOptions options{};
+    std::span<const BlockHash> names;
+    if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    const auto write = [](const SetLists& lists, const Completion& end) {
+      const SetMatchResult none;
+      c_api::write_held(end.sets ? end.sets->match : none, lists.count, static_cast<std::uint8_t*>(lists.first),
+                        static_cast<std::uint32_t*>(lists.second));
+    };
+    const SetLists lists{.write = write, .first = held, .second = block_bytes, .count = count};
+    return told(calls, calls.submit_match_set(Space{set}, names, options, tag, lists), call);
+  });
+}
+
+int kvs_submit_get_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count, void* const* blocks,
+                       const size_t* rooms, const kvs_get_set_options* given, kvs_set_block* landed, uint64_t tag,
+                       kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    SetGetOptions options{};
+    std::span<const BlockHash> names;
+    c_api::BlockList<std::byte> to;
+    if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    const std::size_t bytes_max = calls.block_bytes(Space{set});
+    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
+    if (const int bad = c_api::read_rooms(blocks, rooms, count, bytes_max, to); bad != KVS_OK) return bad;
+    const auto write = [](const SetLists& lists, const Completion& end) {
+      const SetGetResult none;
+      c_api::write_landed(end.sets ? end.sets->get : none, end.error, lists.count,
+                          static_cast<kvs_set_block*>(lists.first));
+    };
+    const SetLists lists{.write = write, .first = landed, .count = count};
+    return told(calls, calls.submit_get_set(Space{set}, names, to, options, tag, lists), call);
+  });
+}
+
+int kvs_submit_put_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, size_t count, const void* const* blocks,
+                       const size_t* lengths, const kvs_put_set_options* given, uint8_t* outcomes, uint64_t tag,
+                       kvs_call* call) {
+  return guarded(queue, [&](CompletionQueue& calls) -> int {
+    SetPutOptions options{};
+    std::span<const BlockHash> names;
+    c_api::BlockList<const std::byte> from;
+    if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    const std::size_t bytes_max = calls.block_bytes(Space{set});
+    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
+    if (const int bad = c_api::read_lengths(blocks, lengths, count, bytes_max, from); bad != KVS_OK) return bad;
+    const auto write = [](const SetLists& lists, const Completion& end) {
+      const SetPutResult none;
+      c_api::write_outcomes(end.sets ? end.sets->put : none, lists.count, static_cast<std::uint8_t*>(lists.first));
+    };
+    const SetLists lists{.write = write, .first = outcomes, .count = count};
+    return told(calls, calls.submit_put_set(Space{set}, names, from, options, tag, lists), call);
   });
 }
 

@@ -43,6 +43,10 @@ struct CallSlot {
   MatchOptions match{};
   GetOptions get{};
   PutOptions put{};
+  SetMatchOptions match_set{};
+  SetGetOptions get_set{};
+  SetPutOptions put_set{};
+  SetLists lists{};
   std::size_t block_count_min = 0;  ///< Of a load, as is the next.
   bool tell_match = false;
   Lease lease{};

@@ -120,6 +120,128 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(until_restart == 0);
 }
 
+#define NAMES 6
+static const size_t kLengths[NAMES] = {1, 64, 4095, 65536, 65537, BLOCK_BYTES};
+
+/* Names of their own; the bytes of block i are i + 101. */
+static void make_set(unsigned char* memory, kvs_hash* names, void** at) {
+  memset(names, 0, NAMES * sizeof *names);
+  for (size_t i = 0; i < NAMES; ++i) {
+    names[i].bytes[0] = (uint8_t)(i + 1);
+    at[i] = memory + i * BLOCK_BYTES;
+    memset(at[i], (int)(i + 101), BLOCK_BYTES);
+  }
+}
+
+static int is_filled(const unsigned char* at, size_t bytes, int value) {
+  for (size_t i = 0; i < bytes; ++i) {
+    if (at[i] != value) return 0;
+  }
+  return 1;
+}
+
+/* Blocks that stand alone. */
+static void sets(kvs_client* client, unsigned char* memory) {
+  const char* record = "kind=set\nmodel=c\nblock_bytes_max=131072\n";
+  kvs_space set;
+  uint64_t bytes_max = 0;
+  CHECK(kvs_open(client, record, 5000000, &set) == KVS_OK);
+  CHECK(kvs_block_bytes(client, set, &bytes_max) == KVS_OK && bytes_max == BLOCK_BYTES);
+  kvs_hash names[NAMES];
+  void* at[NAMES];
+  make_set(memory, names, at);
+  const void* from[NAMES];
+  for (size_t i = 0; i < NAMES; ++i) from[i] = at[i];
+
+  kvs_put_set_options put = KVS_PUT_SET_OPTIONS_INIT;
+  kvs_put_set_result stored = KVS_PUT_SET_RESULT_INIT;
+  uint8_t outcomes[NAMES];
+  put.deadline_us = 5000000;
+  size_t wrong[NAMES];
+  memcpy(wrong, kLengths, sizeof wrong);
+  wrong[3] = 0;
+  CHECK(kvs_put_set(client, set, names, NAMES, from, wrong, &put, outcomes, &stored) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "lengths[3]: 0, not 1..131072, the set's block_bytes_max") == 0);
+  wrong[3] = BLOCK_BYTES + 1;
+  CHECK(kvs_put_set(client, set, names, NAMES, from, wrong, &put, outcomes, &stored) == KVS_BAD_REQUEST);
+  /* All but the last; then a name keeps what it has. */
+  CHECK(kvs_put_set(client, set, names, NAMES - 1, from, kLengths, &put, outcomes, &stored) == KVS_OK);
+  CHECK(stored.stored == NAMES - 1 && stored.refused == 0 && stored.conflicts == 0 && stored.why == KVS_OK);
+  for (size_t i = 0; i < NAMES - 1; ++i) CHECK(outcomes[i] == KVS_PUT_STORED);
+  CHECK(kvs_put_set(client, set, names, 2, from, kLengths + 1, &put, outcomes, &stored) == KVS_OK);
+  CHECK(stored.already_stored == 2 && outcomes[0] == KVS_PUT_ALREADY_STORED);
+  CHECK(kvs_put_set(client, set, names, NAMES - 1, from, kLengths, &put, NULL, &stored) == KVS_OK);
+  CHECK(stored.already_stored == NAMES - 1);
+
+  kvs_match_set_options match = KVS_MATCH_SET_OPTIONS_INIT;
+  kvs_match_set_result matched = KVS_MATCH_SET_RESULT_INIT;
+  uint8_t held[NAMES];
+  uint32_t found[NAMES];
+  match.deadline_us = 5000000;
+  match.lease = 1;
+  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, found, &matched) == KVS_OK);
+  CHECK(matched.held_count == NAMES - 1 && matched.disk_count == 0 && matched.why == KVS_OK && matched.lease != 0);
+  for (size_t i = 0; i < NAMES - 1; ++i) CHECK(held[i] == KVS_HELD_IN_MEMORY && found[i] == kLengths[i]);
+  CHECK(held[NAMES - 1] == KVS_HELD_NOWHERE && found[NAMES - 1] == 0);
+
+  /* Any of them in any order: here the last first, one with too little room, and one that is not there. */
+  kvs_get_set_options get = KVS_GET_SET_OPTIONS_INIT;
+  kvs_get_set_result got = KVS_GET_SET_RESULT_INIT;
+  kvs_set_block landed[NAMES];
+  get.deadline_us = 5000000;
+  get.lease = matched.lease;
+  kvs_hash asked[NAMES];
+  size_t rooms[NAMES];
+  for (size_t i = 0; i < NAMES; ++i) {
+    asked[i] = names[NAMES - 1 - i];
+    rooms[i] = i == 1 ? 65536 : BLOCK_BYTES;
+  }
+  memset(memory, 0xEE, NAMES * BLOCK_BYTES);
+  rooms[5] = SIZE_MAX; /* as much as there can be of any block */
+  CHECK(kvs_get_set(client, set, asked, NAMES, at, rooms, &get, landed, &got) == KVS_OK);
+  CHECK(got.landed_count == NAMES - 2 && got.corrupt_count == 0 && got.why == KVS_OK);
+  CHECK(landed[0].status == KVS_NOT_FOUND && landed[0].block_bytes == 0);
+  CHECK(landed[1].status == KVS_TOO_LARGE && landed[1].block_bytes == 65537);
+  for (size_t i = 2; i < NAMES; ++i) {
+    const size_t length = kLengths[NAMES - 1 - i];
+    CHECK(landed[i].status == KVS_OK && landed[i].block_bytes == length);
+    CHECK(is_filled(at[i], length, (int)(NAMES - 1 - i + 101)));
+    CHECK(is_filled((unsigned char*)at[i] + length, BLOCK_BYTES - length, 0xEE));
+  }
+  CHECK(kvs_release(client, matched.lease) == KVS_OK); /* the get has ended it, and that is no error */
+
+  uint64_t blocks = 0;
+  CHECK(kvs_touch(client, set, names, NAMES, 5000000, &blocks) == KVS_OK && blocks == NAMES - 1);
+  CHECK(kvs_pin(client, set, names, NAMES, 5000000, &blocks) == KVS_OK && blocks == NAMES - 1);
+  CHECK(kvs_unpin(client, set, names + 1, NAMES - 1, 5000000, &blocks) == KVS_OK && blocks == NAMES - 2);
+  CHECK(kvs_drop(client, set, names + 1, 2, 5000000, &blocks, NULL) == KVS_OK && blocks == 2);
+  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, NULL, &matched) == KVS_OK);
+  CHECK(matched.held_count == NAMES - 3 && held[0] == KVS_HELD_IN_MEMORY && held[1] == KVS_HELD_NOWHERE);
+  CHECK(kvs_release(client, matched.lease) == KVS_OK);
+  CHECK(kvs_match_set(client, set, NULL, 0, &match, NULL, NULL, &matched) == KVS_OK && matched.held_count == 0);
+
+  /* Mistakes. */
+  kvs_space chain;
+  CHECK(kvs_open(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
+  kvs_match_options of_chain = KVS_MATCH_OPTIONS_INIT;
+  kvs_match_result prefix = KVS_MATCH_RESULT_INIT;
+  of_chain.deadline_us = 5000000;
+  CHECK(kvs_match(client, set, names, 1, &of_chain, &prefix) == KVS_UNSUPPORTED);
+  CHECK(kvs_match_set(client, chain, names, 1, &match, held, found, &matched) == KVS_UNSUPPORTED);
+  CHECK(kvs_get_set(client, chain, names, 1, at, rooms, &get, landed, &got) == KVS_UNSUPPORTED);
+  CHECK(kvs_put_set(client, chain, names, 1, from, kLengths, &put, outcomes, &stored) == KVS_UNSUPPORTED);
+  CHECK(kvs_get_set(client, set + 9, names, 1, at, rooms, &get, landed, &got) == KVS_BAD_REQUEST);
+  CHECK(kvs_get_set(client, set, names, 1, at, NULL, &get, landed, &got) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "rooms is NULL") == 0);
+  CHECK(kvs_put_set(client, set, names, 1, from, NULL, &put, outcomes, &stored) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "lengths is NULL") == 0);
+  CHECK(kvs_match_set(client, set, NULL, 1, &match, held, found, &matched) == KVS_BAD_REQUEST);
+  CHECK(kvs_match_set(client, set, names, 1, NULL, held, found, &matched) == KVS_BAD_REQUEST);
+  CHECK(kvs_match_set(client, set, names, 1, &match, held, found, NULL) == KVS_BAD_REQUEST);
+  CHECK(kvs_match_set(NULL, set, names, 1, &match, held, found, &matched) == KVS_BAD_REQUEST);
+  CHECK(kvs_drop(client, set, NULL, 0, 5000000, &blocks, NULL) == KVS_OK && blocks == NAMES - 3);
+}
+
 static int readable(kvs_queue* queue, int timeout_ms) {
   struct pollfd one = {kvs_queue_fd(queue), POLLIN, 0};
   return poll(&one, 1, timeout_ms);
@@ -130,6 +252,95 @@ static kvs_completion next(kvs_queue* queue) {
   size_t count = 0;
   CHECK(kvs_reap(queue, &one, sizeof one, 1, 1, 10000000, &count) == KVS_OK && count == 1);
   return one;
+}
+
+/* Those of sets without blocking. */
+static void submitted_sets(kvs_client* client, unsigned char* memory) {
+  kvs_space set, chain;
+  CHECK(kvs_open(client, "kind=set\nmodel=c\nblock_bytes_max=131072\n", 5000000, &set) == KVS_OK);
+  CHECK(kvs_open(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);
+  kvs_queue_options options = KVS_QUEUE_OPTIONS_INIT;
+  kvs_queue* queue = NULL;
+  options.bytes_max = NAMES * (BLOCK_BYTES + 256);
+  CHECK(kvs_queue_open(client, &options, &queue) == KVS_OK);
+  kvs_hash names[NAMES];
+  void* at[NAMES];
+  make_set(memory, names, at);
+  const void* from[NAMES];
+  for (size_t i = 0; i < NAMES; ++i) from[i] = at[i];
+
+  kvs_put_set_options put = KVS_PUT_SET_OPTIONS_INIT;
+  uint8_t outcomes[NAMES];
+  memset(outcomes, 0xEE, sizeof outcomes);
+  put.deadline_us = 5000000;
+  kvs_call call = 0;
+  CHECK(kvs_submit_put_set(queue, set, names, NAMES - 1, from, kLengths, &put, outcomes, 1, &call) == KVS_OK);
+  kvs_completion end = next(queue);
+  CHECK(end.call == call && end.tag == 1 && end.verb == KVS_VERB_PUT_SET && end.event == KVS_EVENT_END);
+  CHECK(end.status == KVS_OK && end.why == KVS_OK && end.block_count == NAMES - 1 && end.refused == 0);
+  for (size_t i = 0; i < NAMES - 1; ++i) CHECK(outcomes[i] == KVS_PUT_STORED);
+  CHECK(outcomes[NAMES - 1] == 0xEE);
+
+  kvs_match_set_options match = KVS_MATCH_SET_OPTIONS_INIT;
+  uint8_t held[NAMES];
+  uint32_t found[NAMES];
+  match.deadline_us = 5000000;
+  match.lease = 1;
+  CHECK(kvs_submit_match_set(queue, set, names, NAMES, &match, held, found, 2, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.verb == KVS_VERB_MATCH_SET && end.status == KVS_OK && end.block_count == NAMES - 1 && end.lease != 0);
+  for (size_t i = 0; i < NAMES - 1; ++i) CHECK(held[i] == KVS_HELD_IN_MEMORY && found[i] == kLengths[i]);
+  CHECK(held[NAMES - 1] == KVS_HELD_NOWHERE && found[NAMES - 1] == 0);
+
+  kvs_get_set_options get = KVS_GET_SET_OPTIONS_INIT;
+  kvs_set_block landed[NAMES];
+  size_t rooms[NAMES];
+  get.deadline_us = 5000000;
+  get.lease = end.lease;
+  for (size_t i = 0; i < NAMES; ++i) rooms[i] = BLOCK_BYTES;
+  rooms[1] = 63;
+  memset(memory, 0, NAMES * BLOCK_BYTES);
+  CHECK(kvs_submit_get_set(queue, set, names, NAMES, at, rooms, &get, landed, 3, NULL) == KVS_OK);
+  /* Rooms count in full until the end is reaped. */
+  get.lease = 0;
+  CHECK(kvs_submit_get_set(queue, set, names, NAMES, at, rooms, &get, landed, 4, NULL) == KVS_BUSY);
+  end = next(queue);
+  CHECK(end.verb == KVS_VERB_GET_SET && end.status == KVS_OK && end.block_count == NAMES - 2 && end.why == KVS_OK);
+  CHECK(landed[1].status == KVS_TOO_LARGE && landed[1].block_bytes == 64);
+  CHECK(landed[NAMES - 1].status == KVS_NOT_FOUND);
+  for (size_t i = 0; i < NAMES - 1; ++i) {
+    if (i == 1) continue;
+    CHECK(landed[i].status == KVS_OK && landed[i].block_bytes == kLengths[i]);
+    CHECK(is_filled(at[i], kLengths[i], (int)(i + 101)));
+  }
+
+  /* Lists are filled whatever the end is: of a call that is refused, and of one that was late from the start. */
+  memset(held, 0xEE, sizeof held);
+  CHECK(kvs_submit_match_set(queue, chain, names, NAMES, &match, held, NULL, 5, NULL) == KVS_OK);
+  CHECK(next(queue).status == KVS_UNSUPPORTED);
+  for (size_t i = 0; i < NAMES; ++i) CHECK(held[i] == KVS_HELD_NOWHERE);
+  CHECK(kvs_submit_get_set(queue, chain, names, 1, at, rooms, &get, landed, 6, NULL) == KVS_OK);
+  CHECK(next(queue).status == KVS_UNSUPPORTED && landed[0].status == KVS_UNSUPPORTED && landed[0].block_bytes == 0);
+  get.deadline_us = 0;
+  CHECK(kvs_submit_get_set(queue, set, names, 2, at, rooms, &get, landed, 7, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.status == KVS_OK && end.why == KVS_TIMED_OUT && end.block_count == 0);
+  CHECK(landed[0].status == KVS_TIMED_OUT && landed[1].status == KVS_TIMED_OUT);
+  put.deadline_us = 0;
+  CHECK(kvs_submit_put_set(queue, set, names, 2, from, kLengths, &put, outcomes, 8, NULL) == KVS_OK);
+  end = next(queue);
+  CHECK(end.why == KVS_TIMED_OUT && end.refused == 2 && outcomes[0] == KVS_PUT_REFUSED);
+
+  CHECK(kvs_submit_get_set(queue, set + 9, names, 1, at, rooms, &get, landed, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_get_set(queue, set, names, 1, at, NULL, &get, landed, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_put_set(queue, set, names, 1, from, NULL, &put, outcomes, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_match_set(NULL, set, names, 1, &match, held, found, 0, &call) == KVS_BAD_REQUEST);
+  CHECK(kvs_submit_drop(queue, set, NULL, 0, 5000000, 9, NULL) == KVS_OK);
+  CHECK(next(queue).block_count == NAMES - 1);
+  size_t calls = 1;
+  uint64_t bytes = 1;
+  CHECK(kvs_queue_in_flight(queue, &calls, &bytes) == KVS_OK && calls == 0 && bytes == 0);
+  kvs_queue_close(queue);
 }
 
 /* The same verbs without blocking. */
@@ -467,11 +678,15 @@ int main(int argc, char** argv) {
   CHECK(memory != NULL);
   verbs(client, memory);
   submitted(client, memory);
+  sets(client, memory);
+  submitted_sets(client, memory);
   free(memory);
   void* lent = NULL;
   CHECK(kvs_allocate(client, BLOCKS * BLOCK_BYTES, &lent) == KVS_OK);
   verbs(client, lent);
   submitted(client, lent);
+  sets(client, lent);
+  submitted_sets(client, lent);
   CHECK(kvs_free(client, lent, BLOCKS * BLOCK_BYTES) == KVS_OK);
   device_memory(client);
   other_versions(client);

@@ -12,11 +12,30 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
+#include <new>
 #include <random>
+#include <semaphore>
 #include <thread>
 
 #include "tests/client/real_nodes.h"
+
+namespace {
+
+/// Allocations of this thread until one fails; below 0: none will.
+thread_local long allocations_left = -1;
+
+}  // namespace
+
+// Not inlined: compilers take the pair of them for a mismatch then.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
+  if (void* const memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace kv {
 namespace {
@@ -60,6 +79,9 @@ class CompletionQueueTest : public testing::Test {
   NamespaceRecord record = test_record(kBlockBytes);
   Space space = client->open(record, 5s).value();
   std::vector<BlockHash> chain = test_chain(record, kBlocks);
+  NamespaceRecord set_record =
+      NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", std::to_string(kBlockBytes)}})
+          .value();
 };
 
 TEST_F(CompletionQueueTest, EveryVerbEndsWithItsResultAndItsTag) {
@@ -111,6 +133,64 @@ TEST_F(CompletionQueueTest, EveryVerbEndsWithItsResultAndItsTag) {
   EXPECT_FALSE(next(queue).error);
   ASSERT_TRUE(queue.submit_other([](Client& there, CallControl) { return there.lend({}, 5s); }));
   EXPECT_EQ(next(queue).error, Errc::kBadRequest);
+  EXPECT_EQ(queue.calls_in_flight(), 0u);
+  EXPECT_EQ(queue.bytes_in_flight(), 0u);
+}
+
+TEST_F(CompletionQueueTest, CallsOfASetEndWithAResultForEachName) {
+  const Space set = client->open(set_record, 5s).value();
+  CompletionQueue queue(*client);
+  Blocks blocks(kBlocks, kBlockBytes);
+  blocks.fill(chain);
+  std::vector<std::span<const std::byte>> from;
+  for (std::size_t i = 0; i + 1 < kBlocks; ++i) from.push_back(blocks.from[i].first(1 + i * 30'000));
+  const std::span<const BlockHash> known = std::span(chain).first(kBlocks - 1);
+  const auto put = queue.submit_put_set(set, known, from, {.deadline = 5s}, 1).value();
+  Completion end = next(queue);
+  EXPECT_EQ(end.call, put);
+  EXPECT_EQ(end.verb, Verb::kPutSet);
+  EXPECT_EQ(end.tag, 1u);
+  ASSERT_TRUE(!end.error && end.sets);
+  EXPECT_EQ(end.sets->put.stored, kBlocks - 1);
+  EXPECT_EQ(end.sets->put.blocks, std::vector<SetPutBlock>(kBlocks - 1, SetPutBlock::kStored));
+
+  ASSERT_TRUE(queue.submit_match_set(set, chain, {.deadline = 5s, .lease = true}, 2));
+  end = next(queue);
+  ASSERT_TRUE(end.sets);
+  EXPECT_EQ(end.sets->match.held_count, kBlocks - 1);
+  ASSERT_EQ(end.sets->match.held.size(), kBlocks);
+  EXPECT_EQ(end.sets->match.held[0], Held::kInMemory);
+  EXPECT_EQ(end.sets->match.held[kBlocks - 1], Held::kNowhere);
+  EXPECT_EQ(end.sets->match.block_bytes[2], 60'001u);
+  const Lease lease = end.sets->match.lease;
+  ASSERT_NE(lease, Lease{});
+
+  blocks.clear();
+  blocks.to[1] = blocks.to[1].first(30'000);  // one byte too short
+  ASSERT_TRUE(queue.submit_get_set(set, chain, blocks.to, {.deadline = 5s, .lease = lease}, 3));
+  end = next(queue);
+  ASSERT_TRUE(end.sets);
+  EXPECT_EQ(end.sets->get.landed_count, kBlocks - 2);
+  ASSERT_EQ(end.sets->get.blocks.size(), kBlocks);
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    const SetGetBlock& block = end.sets->get.blocks[i];
+    EXPECT_EQ(block.has_landed, i != 1 && i + 1 < kBlocks) << i;
+    EXPECT_EQ(block.why, i == 1 ? make_error_code(Errc::kTooLarge) : error_code()) << i;
+    if (!block.has_landed) continue;
+    std::vector<std::byte> expected(block.block_bytes);
+    fill_block(chain[i], expected);
+    // The generator's words are cut at the length, so a shorter block begins as a longer one.
+    EXPECT_TRUE(std::ranges::equal(expected, blocks.to[i].first(block.block_bytes))) << i;
+  }
+
+  ASSERT_TRUE(queue.submit_get_set(space, chain, blocks.to, {.deadline = 5s}));
+  end = next(queue);
+  EXPECT_EQ(end.error, Errc::kUnsupported) << "a chain is no set";
+  EXPECT_FALSE(end.sets);
+  ASSERT_TRUE(queue.submit_match(set, chain, {.deadline = 5s}));
+  EXPECT_EQ(next(queue).error, Errc::kUnsupported);
+  EXPECT_EQ(queue.submit_put_set(set, chain, from, {.deadline = 5s}).error(), Errc::kBadRequest);
+  EXPECT_EQ(queue.submit_get_set(set, known, blocks.to, {.deadline = 5s}).error(), Errc::kBadRequest);
   EXPECT_EQ(queue.calls_in_flight(), 0u);
   EXPECT_EQ(queue.bytes_in_flight(), 0u);
 }
@@ -248,6 +328,9 @@ TEST_F(CompletionQueueTest, CallsAndBytesInFlightAreBoundedUntilTheyAreReaped) {
     EXPECT_EQ(queue->submit_touch(space, many, 5s).error(), Errc::kTooLarge);
     EXPECT_EQ(queue->submit_get(space, many, many_to, {.deadline = 5s}).error(), Errc::kTooLarge);
     EXPECT_EQ(queue->submit_put(space, many, many_from, {.deadline = 5s}).error(), Errc::kTooLarge);
+    EXPECT_EQ(queue->submit_match_set(space, many, {.deadline = 5s}).error(), Errc::kTooLarge);
+    EXPECT_EQ(queue->submit_get_set(space, many, many_to, {.deadline = 5s}).error(), Errc::kTooLarge);
+    EXPECT_EQ(queue->submit_put_set(space, many, many_from, {.deadline = 5s}).error(), Errc::kTooLarge);
     EXPECT_EQ(queue->bytes_in_flight(), 0u);
   }
   EXPECT_THROW(CompletionQueue(*client, {.calls_max = 0}), std::invalid_argument);
@@ -323,10 +406,25 @@ TEST_F(CompletionQueueTest, ACancelledCallEndsSoonAndThenItsMemoryIsTheCallers) 
   const auto get = queue.submit_get(away, chain, blocks->to, {.deadline = 1h}, 1).value();
   const auto match = queue.submit_match(away, chain, {.deadline = 1h}, 2).value();
   const auto open = queue.submit_wait_open(away, 1h, 3).value();
+  const Space set = stuck->open(set_record, 0us).value();
+  const auto get_set = queue.submit_get_set(set, chain, blocks->to, {.deadline = 1h}, 4).value();
+  const auto put_set = queue.submit_put_set(set, chain, blocks->from, {.deadline = 1h}, 5).value();
+  const auto match_set = queue.submit_match_set(set, chain, {.deadline = 1h}, 6).value();
   Completion none;
   EXPECT_EQ(queue.reap({&none, 1}, 1, 20ms).value(), 0u) << "they wait for the node";
-  for (const CallId call : {get, match, open}) EXPECT_TRUE(queue.cancel(call));
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(next(queue).error, Errc::kCancelled);
+  for (const CallId call : {get, match, open, get_set, put_set, match_set}) EXPECT_TRUE(queue.cancel(call));
+  for (int i = 0; i < 6; ++i) {
+    const Completion end = next(queue);
+    EXPECT_EQ(end.error, Errc::kCancelled) << end.tag;
+    if (end.tag == 4) {
+      ASSERT_TRUE(end.sets && end.sets->get.blocks.size() == kBlocks);
+      EXPECT_EQ(end.sets->get.blocks[0].why, Errc::kCancelled);
+    }
+    if (end.tag == 5) {
+      ASSERT_TRUE(end.sets);
+      EXPECT_EQ(end.sets->put.refused, kBlocks);
+    }
+  }
   blocks.reset();  // nothing names it any more
   EXPECT_EQ(queue.calls_in_flight(), 0u);
 }
@@ -343,6 +441,7 @@ TEST_F(CompletionQueueTest, ADeadlineCountsFromTheSubmitAndIsASmallerResult) {
       << end.match.why.message();
   // Late before it could begin: the I/O thread is held up until the deadline has passed.
   CompletionQueue late(*client);
+  const Space set = client->open(set_record, 0us).value();
   ASSERT_TRUE(late.submit_other([](Client&, CallControl) -> Async<std::size_t> {
     std::this_thread::sleep_for(50ms);
     co_return std::size_t{0};
@@ -351,8 +450,13 @@ TEST_F(CompletionQueueTest, ADeadlineCountsFromTheSubmitAndIsASmallerResult) {
   const Blocks blocks(kBlocks, kBlockBytes);
   ASSERT_TRUE(late.submit_put(space, chain, blocks.from, {.deadline = 10ms}, 8));
   ASSERT_TRUE(late.submit_touch(space, chain, 10ms, 9));
-  for (int i = 0; i < 4; ++i) {
+  ASSERT_TRUE(late.submit_match_set(set, chain, {.deadline = 10ms}, 10));
+  for (int i = 0; i < 5; ++i) {
     end = next(late);
+    if (end.tag == 10) {
+      ASSERT_TRUE(end.sets && end.sets->match.held.size() == kBlocks);
+      EXPECT_EQ(end.sets->match.why, asio::error::timed_out);
+    }
     if (end.tag == 7) {
       EXPECT_EQ(end.match.why, asio::error::timed_out);
     }
@@ -462,6 +566,28 @@ TEST_F(CompletionQueueTest, AnInternalErrorEndsAllCallsAndRefusesMore) {
   EXPECT_TRUE(later.is_disabled());
   EXPECT_EQ(later.submit_match(away, chain, {.deadline = 1h}).error(), Errc::kUnavailable);
   queue.reset();
+}
+
+TEST_F(CompletionQueueTest, NoCallIsLostWhereTheIoThreadHasNoMemory) {
+  store();
+  constexpr std::size_t kCalls = 300;  // more than one look at the list takes without memory of its own
+  for (long count = 0; count < 8; ++count) {
+    SCOPED_TRACE(count);
+    const auto failing = make_client(endpoint);
+    const Space there = failing->open(record, 10s).value();
+    CompletionQueue queue(*failing, {.calls_max = kCalls + 1});
+    std::binary_semaphore all_submitted{0};
+    ASSERT_TRUE(queue.submit_other([&all_submitted, count](Client& failing_client, CallControl) {
+      all_submitted.acquire();
+      allocations_left = count;  // of the I/O thread, which runs this
+      return failing_client.lend({}, 5s);
+    }));
+    for (std::size_t i = 0; i < kCalls; ++i) ASSERT_TRUE(queue.submit_touch(there, chain, 10s));
+    all_submitted.release();
+    std::vector<Completion> ended(kCalls + 1);
+    EXPECT_EQ(queue.reap(ended, kCalls + 1, 20s).value(), kCalls + 1);
+    EXPECT_EQ(queue.calls_in_flight(), 0u);
+  }
 }
 
 TEST_F(CompletionQueueTest, AChildOfForkLeavesTheQueueToItsParent) {

@@ -235,6 +235,26 @@ TEST_P(SetClientTest, FortyMebibytesOfMixedLengthsGoThroughInOneCallEach) {
   for (std::size_t i = 0; i < hashes.size(); ++i) EXPECT_TRUE(is_right(hashes[i], mine.to[i])) << i;
 }
 
+TEST_P(SetClientTest, MoreNamesThanANodeTakesAreStoredInPartAndTheRestIsTooLarge) {
+  const Space set = open(set_record());
+  const auto hashes = names(1, 65537);
+  const std::vector<std::byte> bytes(hashes.size(), std::byte{7});
+  std::vector<std::span<const std::byte>> from;
+  for (const std::byte& each : bytes) from.emplace_back(&each, 1);
+  const SetPutResult put = loop.run(client->put_set(set, hashes, from, {.deadline = 20s})).value();
+  const std::size_t refused = GetParam().node_count == 1 ? 1 : 0;
+  EXPECT_EQ(put.stored, hashes.size() - refused) << put.why.message();
+  EXPECT_EQ(put.refused, refused);
+  EXPECT_EQ(put.why, refused > 0 ? make_error_code(Errc::kTooLarge) : error_code()) << put.why.message();
+  if (refused == 0) return;
+  EXPECT_EQ(put.blocks.back(), SetPutBlock::kRefused);
+  const SetMatchResult match = loop.run(client->match_set(set, hashes, {.deadline = 20s})).value();
+  EXPECT_EQ(match.held_count, hashes.size() - 1);
+  EXPECT_EQ(match.why, Errc::kTooLarge);
+  const auto last = std::span(hashes).last(1);
+  EXPECT_EQ(loop.run(client->put_set(set, last, std::span(from).last(1), {.deadline = 5s})).value().stored, 1u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, SetClientTest,
                          testing::Values(Setup{"tcp", 1}, Setup{"unix", 1}, Setup{"memfd", 1}, Setup{"sim", 1},
                                          Setup{"verbs", 1}, Setup{"unix", 3}, Setup{"memfd", 3}, Setup{"sim", 3},

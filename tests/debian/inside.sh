@@ -3,6 +3,7 @@
 #
 #   tests/debian/inside.sh store      builds what an install needs, and builds and runs the tests of the store and its disk
 #   tests/debian/inside.sh commands   the README's two commands, an install, and what the README says under "Operate it"
+#   tests/debian/inside.sh python     what the README says under "From Python": pip install client/python, a node, the ten lines
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 jobs=$(nproc)
@@ -65,7 +66,42 @@ operate() {
   return "$code"
 }
 
+# The README's ten lines, run twice: the second process must load what the first one stored.
+ten_lines() {
+  local python=$1 socket=/tmp/kvstore.sock pid first second code=0
+  awk '/^## From Python/ { here = 1 } here && /^```$/ { exit } in_code; here && /^```python$/ { in_code = 1 }' README.md > /tmp/ten_lines.py
+  grep -q 'kvstore.Client("unix:///tmp/kvstore.sock")' /tmp/ten_lines.py || { echo 'the README has no such lines'; return 1; }
+  build/release/store/node/kvstore-node --capacity 64MiB --listen "unix://$socket" --admin none &
+  pid=$!
+  for _ in $(seq 600); do
+    [ -S "$socket" ] && break
+    sleep 0.1
+  done
+  first=$(cd /tmp && "$python" ten_lines.py) && second=$(cd /tmp && "$python" ten_lines.py) &&
+    "$python" -m kvstore status --endpoint "unix://$socket" || code=$?
+  printf '%s\n%s\n' "$first" "$second"
+  [ "$first" = '0 of 4 blocks were cached, 4 stored' ] && [ "$second" = '4 of 4 blocks were cached, 0 stored' ] || code=1
+  kill -TERM "$pid"
+  wait "$pid" || code=$?
+  return "$code"
+}
+
 case ${1:-} in
+  python)
+    deploy/install-dependencies.sh > /dev/null
+    apt-get install -y -q python3-dev python3-venv > /tmp/apt.log 2>&1 || tail -n 20 /tmp/apt.log
+    versions
+    python3 -m venv /tmp/venv
+    if ! /tmp/venv/bin/pip download -q --no-deps -d /tmp/probe nanobind > /tmp/pip.log 2>&1; then
+      tail -n 3 /tmp/pip.log
+      echo 'skipped: pip finds no packages here (nanobind, scikit-build-core, NumPy)'
+      skipped=1
+    else
+      check 'pip install client/python' /tmp/venv/bin/pip install client/python
+      check 'build a node' bash -c "cmake --preset release && cmake --build --preset release -j $jobs --target kvstore-node"
+      check "the README's ten lines, twice" ten_lines /tmp/venv/bin/python
+    fi
+    ;;
   store)
     deploy/install-dependencies.sh > /dev/null
     versions
@@ -87,7 +123,7 @@ case ${1:-} in
       read -r good bad skip <<< '0 1 0'
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
     ;;
-  *) echo "inside.sh: 'store' or 'commands'" >&2; exit 2 ;;
+  *) echo "inside.sh: 'store', 'commands' or 'python'" >&2; exit 2 ;;
 esac
 printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

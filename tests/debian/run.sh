@@ -61,6 +61,13 @@ make_root() {
 make_root
 [ "$mode" = run ] || exit 0
 
+# How this system reaches its package index is how that one will.
+if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+  cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/outside.crt"
+  { echo '[global]' && echo 'cert = /etc/ssl/outside.crt'
+    [ -z "${PIP_INDEX_URL:-}" ] || echo "index-url = $PIP_INDEX_URL"; } > "$root/etc/pip.conf"
+fi
+
 # Files that did not change keep their time, so that nothing is built twice.
 mkdir -p "$root/kvstore/build" "$root/ccache"
 mv "$root/kvstore/build" "$root/kvstore-build"

@@ -87,6 +87,7 @@ struct Scene {
   verbs::FakeVerbs& verbs;
   Input& input;
   bool has_rdma = false;
+  bool is_set = false;  ///< The namespace: its blocks stand alone.
   std::uint8_t version = kWireVersion;
   std::vector<std::unique_ptr<NodeLanes>> lanes;  ///< Of all connections: they go when nothing runs any more.
   NamespaceRecord record = [] {
@@ -94,6 +95,13 @@ struct Scene {
                {{"model", "m"}, {"block_size", "2"}, {"block_bytes", std::to_string(kBlockBytes)}})
         .value();
   }();
+  NamespaceRecord set_record = [] {
+    return NamespaceRecord::from_fields(
+               {{"model", "m"}, {"kind", "set"}, {"block_bytes_max", std::to_string(kBlockBytes)}})
+        .value();
+  }();
+  /// Of the set's blocks, which all begin as `block` does.
+  static constexpr std::size_t kLengths[kCount] = {kBlockBytes, 100, kStripeBytes};
   std::vector<BlockHash> hashes = std::vector<BlockHash>(kCount);
   Bytes block = Bytes(kBlockBytes, std::byte{0x42});  ///< The bytes of every block.
 };
@@ -209,13 +217,14 @@ struct Connection : std::enable_shared_from_this<Connection> {
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
           return wire::CreateHelloResponseDirect(
-              b, scene.version, "n", 0, scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0, 1 << 20, 1000, 16,
-              1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
+              b, scene.version, "n", 0,
+              (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) | (scene.is_set ? kFeatureSets : 0), 1 << 20,
+              1000, 16, 1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
-          const NamespaceId name = scene.record.id();
+          const NamespaceId name = scene.is_set ? scene.set_record.id() : scene.record.id();
           const auto* const bytes = reinterpret_cast<const std::uint8_t*>(name.bytes.data());
           return wire::CreateOpenResponse(b, 0, kBlockBytes, b.CreateVector(bytes, name.bytes.size()));
         });
@@ -260,11 +269,27 @@ struct Connection : std::enable_shared_from_this<Connection> {
         return;
       case FrameType::kPutData:
         if (std::exchange(asked_for, 0) == id) {
-          return answer(FrameType::kPut, id, kFrameError, [&](FlatBufferBuilder& b) {
-            return wire::CreateErrorDirect(b, static_cast<std::uint16_t>(Errc::kNoNamespace), "no");
-          });
+          return answer(scene.is_set ? FrameType::kSetPut : FrameType::kPut, id, kFrameError,
+                        [&](FlatBufferBuilder& b) {
+                          return wire::CreateErrorDirect(b, static_cast<std::uint16_t>(Errc::kNoNamespace), "no");
+                        });
         }
+        if (scene.is_set) return answer_set_put(id);
         return answer(FrameType::kPut, id, 0, [&](FlatBufferBuilder& b) { return wire::CreatePutResponse(b, kCount); });
+      case FrameType::kSetMatch: return answer_set_match(id);
+      case FrameType::kSetGet: return answer_set_get(frame);
+      case FrameType::kSetPut: {
+        std::vector<std::uint32_t> wanted = {0, 1, 2};
+        if (input.below(4) == 0) wanted = {static_cast<std::uint32_t>(input.below(4)), 2};
+        answer(type, id, kFrameMore, [&](FlatBufferBuilder& b) { return wire::CreateSetPutWantDirect(b, &wanted); });
+        switch (input.below(8)) {
+          case 1: deaf_for = std::chrono::milliseconds(input.below(100)); break;
+          case 2: return answer_set_put(id);  // before the data
+          case 3: asked_for = id; break;
+          default: break;
+        }
+        return;
+      }
       case FrameType::kTouch:
       case FrameType::kRetain:
       case FrameType::kUnretain:
@@ -283,6 +308,64 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kCancel: return;
       default: return answer(type, id, 0, [](FlatBufferBuilder& b) { return wire::CreateEmptyResponse(b); });
     }
+  }
+  // -- sets: right answers, some of which answer() makes wrong
+
+  void answer_set_match(std::uint64_t id) {
+    Input& input = scene.input;
+    const std::vector<std::uint8_t> held = {static_cast<std::uint8_t>(input.below(8) == 0 ? input.byte() : 0b101)};
+    const std::vector<std::uint8_t> on_disk = {static_cast<std::uint8_t>(input.below(8) == 0 ? input.byte() : 0b001)};
+    std::vector<std::uint32_t> lengths = {kBlockBytes, kStripeBytes};
+    if (input.below(8) == 0) lengths.push_back(static_cast<std::uint32_t>(input.number(4)));
+    answer(FrameType::kSetMatch, id, 0, [&](FlatBufferBuilder& b) {
+      return wire::CreateSetMatchResponseDirect(b, &held, &on_disk, &lengths, 1, 1000, 0, input.below(2000));
+    });
+  }
+  void answer_set_get(const FrameReader::Frame& frame) {
+    Input& input = scene.input;
+    const auto* request = read_table<wire::SetGetRequest>(frame.table);
+    KV_ASSERT(request != nullptr && request->rooms() != nullptr && request->rooms()->size() == kCount);
+    const std::uint64_t id = frame.header.request_id;
+    const bool is_inline = request->region() == 0 || (scene.has_rdma && input.below(4) == 0);
+    std::uint32_t told = 0;
+    std::vector<std::uint32_t> too_long, too_long_bytes, unread;
+    const auto first = static_cast<std::uint32_t>(input.below(kCount));  // the node's order
+    for (std::uint32_t k = 0; k < kCount; ++k) {
+      const std::uint32_t i = (first + k) % kCount;
+      const std::size_t length = Scene::kLengths[i];
+      if (input.below(8) == 7) continue;  // a miss
+      if (length > request->rooms()->Get(i)) {
+        too_long.push_back(i);
+        too_long_bytes.push_back(static_cast<std::uint32_t>(length));
+        continue;
+      }
+      if (input.below(8) == 7) {
+        unread.push_back(i);
+        continue;
+      }
+      const std::span<const std::byte> bytes = std::span<const std::byte>(scene.block).first(length);
+      std::vector<std::uint64_t> sums(stripe_count(length));
+      block_checksums(set_checksum_seed(scene.set_record.id(), scene.hashes[i], length), bytes, sums);
+      const std::vector<std::uint32_t> blocks = {i}, lengths = {static_cast<std::uint32_t>(length)};
+      answer(
+          FrameType::kSetGet, id, kFrameMore,
+          [&](FlatBufferBuilder& b) { return wire::CreateSetGetPartDirect(b, &blocks, &lengths, &sums); },
+          is_inline ? bytes : std::span<const std::byte>());
+      ++told;
+    }
+    answer(FrameType::kSetGet, id, 0, [&](FlatBufferBuilder& b) {
+      return wire::CreateSetGetResponseDirect(b, told, &too_long, &too_long_bytes, &unread);
+    });
+  }
+  void answer_set_put(std::uint64_t id) {
+    Input& input = scene.input;
+    std::vector<std::uint8_t> results(input.below(16) == 0 ? input.below(5) : kCount, 1);
+    for (auto& result : results) {
+      if (input.below(8) == 0) result = static_cast<std::uint8_t>(input.below(5));
+    }
+    answer(FrameType::kSetPut, id, 0, [&](FlatBufferBuilder& b) {
+      return wire::CreateSetPutResponseDirect(b, &results, static_cast<std::uint16_t>(input.below(3)));
+    });
   }
   void connect_lanes(const FrameReader::Frame& frame) {
     const auto* request = read_table<wire::VerbsConnectRequest>(frame.table);
@@ -356,11 +439,61 @@ asio::awaitable<void> accept_all(Scene& scene, Listener& listener) {
   }
 }
 
+/// One call of a set, chosen by the input.
+asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span<std::byte> own, bool in_lent,
+                              std::span<const std::span<std::byte>> blocks, std::chrono::microseconds deadline) {
+  Input& input = scene.input;
+  switch (input.below(4)) {
+    case 0: {
+      const SetMatchOptions options{.deadline = deadline, .lease = true, .prefetch = input.flag()};
+      const auto match = co_await client.match_set(set, scene.hashes, options);
+      KV_ASSERT(!match || (match->held.size() == kCount && match->held_count <= kCount));
+      for (std::size_t i = 0; match && i < kCount; ++i) {
+        KV_ASSERT((match->held[i] == Held::kNowhere) == (match->block_bytes[i] == 0));
+        KV_ASSERT(match->block_bytes[i] <= kBlockBytes);
+      }
+      if (match) client.release(match->lease);
+      break;
+    }
+    case 1:
+    case 2: {
+      std::fill(own.begin(), own.end(), std::byte{0});
+      std::vector<std::span<std::byte>> rooms(blocks.begin(), blocks.end());
+      if (input.flag()) rooms[input.below(kCount)] = blocks[0].first(0);
+      if (input.flag()) rooms[kCount - 1] = blocks[kCount - 1].first(input.below(200));
+      const SetGetOptions options{.deadline = deadline};
+      const auto got = co_await client.get_set(set, scene.hashes, rooms, options);
+      std::size_t landed = 0;
+      for (std::size_t i = 0; got && i < kCount; ++i) {
+        const SetGetBlock& block = got->blocks[i];
+        KV_ASSERT(!block.has_landed || (block.block_bytes > 0 && block.block_bytes <= rooms[i].size()));
+        landed += block.has_landed;
+        if (in_lent || !block.has_landed) continue;
+        const auto bytes = rooms[i].first(block.block_bytes);
+        KV_ASSERT(std::equal(bytes.begin(), bytes.end(), scene.block.begin()));
+      }
+      KV_ASSERT(!got || got->landed_count == landed);
+      break;
+    }
+    default: {
+      std::fill(own.begin(), own.end(), std::byte{0x42});
+      std::vector<std::span<const std::byte>> sources;
+      for (std::size_t i = 0; i < kCount; ++i) sources.push_back(blocks[i].first(Scene::kLengths[i]));
+      const SetPutOptions options{.deadline = deadline};
+      const auto put = co_await client.put_set(set, scene.hashes, sources, options);
+      KV_ASSERT(!put || put->stored + put->already_stored + put->conflicts + put->refused == kCount);
+      KV_ASSERT(!put || (put->refused > 0) == bool(put->why));
+      break;
+    }
+  }
+}
+
 asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> lent, bool& done) {
   constexpr std::chrono::microseconds kDeadline(50'000);
   Input& input = scene.input;
   const TimePoint before_open = scene.world.clock.now();
-  auto space = co_await client.open(scene.record, kDeadline);
+  NamespaceRecord record = scene.is_set ? scene.set_record : scene.record;
+  auto space = co_await client.open(std::move(record), kDeadline);
   KV_ASSERT(scene.world.clock.now() - before_open <= kDeadline + 1ms);
   if (!space) {
     done = true;
@@ -378,7 +511,12 @@ asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> len
       sources.push_back(memory.subspan(k * kBlockBytes, kBlockBytes));
     }
     const std::uint64_t ends[] = {kStripeBytes, kBlockBytes};
-    switch (input.below(7)) {
+    const std::size_t verb = input.below(7);
+    switch (scene.is_set && verb < 5 ? 7 : verb) {
+      case 7: {
+        co_await use_set(scene, client, *space, own, in_lent, blocks, kDeadline);
+        break;
+      }
       case 0: {
         const MatchOptions options{.deadline = kDeadline, .lease = true};
         const auto match = co_await client.match(*space, scene.hashes, options);
@@ -448,7 +586,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     config.breaker_open = 5ms;
     config.seed = 1;
     scene.has_rdma = input.flag();
-    if (size % 2 == 1) scene.version = 1;  // not from the input: what the corpus holds keeps its meaning
+    // Not from the input: what the corpus holds keeps its meaning.
+    if (size % 2 == 1) scene.version = 1;
+    scene.is_set = size % 4 == 2;  // version 1 knows no sets
     if (scene.has_rdma) world.network.set_passes_descriptors(false);
     config.rdma_devices = {"fake1"};
     Client client(world.io.get_executor(), config, world.network, world.clock, &verbs);

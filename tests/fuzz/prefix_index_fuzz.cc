@@ -1,7 +1,8 @@
-// Bytes as operations on a PrefixIndex and on a model of maps that answers by looking at everything.
+// Bytes as operations on a PrefixIndex, a tree and a set, and on a model of maps that answers by looking at everything.
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/assert.h"
@@ -19,13 +20,15 @@ struct ModelBlock {
   ExtraDigest extra = {};
   std::uint32_t pins = 0;
   bool linked = true;
+  std::optional<std::uint32_t> group = {};  ///< Of a block of the set.
 };
 
 class Model {
  public:
-  explicit Model(Input& input) : input_(input) {}
+  Model(Input& input, bool has_set) : input_(input), has_set_(has_set) {}
 
   void step() {
+    if (has_set_ && input_.below(4) == 0) return set_step();
     switch (input_.below(11)) {
       case 0:
       case 1:
@@ -64,7 +67,13 @@ class Model {
   }
   BlockId child(BlockId parent, const BlockHash& hash) const {
     for (const auto& [id, block] : blocks_) {
-      if (block.linked && block.parent == parent && block.hash == hash) return id;
+      if (block.linked && !block.group && block.parent == parent && block.hash == hash) return id;
+    }
+    return kNoBlock;
+  }
+  BlockId in_set(const BlockHash& hash) const {
+    for (const auto& [id, block] : blocks_) {
+      if (block.linked && block.group && block.hash == hash) return id;
     }
     return kNoBlock;
   }
@@ -82,6 +91,7 @@ class Model {
 
   void insert() {
     BlockId parent = input_.flag() ? any(true) : kNoBlock;
+    if (parent != kNoBlock && blocks_.at(parent).group) parent = kNoBlock;  // nothing is below a block of a set
     ++tick_;
     std::uint32_t position = parent == kNoBlock ? 0 : index_.position(parent) + 1;
     for (std::size_t left = 1 + input_.below(6); left > 0; --left, ++position) {
@@ -128,7 +138,8 @@ class Model {
     return extra;
   }
   void match_partial() {
-    const BlockId parent = input_.flag() ? any(true) : kNoBlock;
+    BlockId parent = input_.flag() ? any(true) : kNoBlock;
+    if (parent != kNoBlock && blocks_.at(parent).group) parent = kNoBlock;
     const std::vector<std::uint32_t> ids = tokens();
     const ExtraDigest extra = extra_of(input_.below(3));
     const auto shared = [&](const ModelBlock& block) {
@@ -140,7 +151,7 @@ class Model {
     };
     std::size_t best = 0;
     for (const auto& [id, block] : blocks_)
-      if (block.linked && block.parent == parent) best = std::max(best, shared(block));
+      if (block.linked && !block.group && block.parent == parent) best = std::max(best, shared(block));
     const auto found = index_.match_partial(tree_, parent, ids, extra);
     KV_ASSERT(found.token_count == best && (found.block == kNoBlock) == (best == 0));
     if (best > 0) KV_ASSERT(blocks_.at(found.block).parent == parent && shared(blocks_.at(found.block)) == best);
@@ -180,6 +191,47 @@ class Model {
     index_.unpin(id);
     if (--blocks_.at(id).pins == 0 && !blocks_.at(id).linked) forget_if_unpinned(id);
   }
+  /// As many groups as a small heap of them has in three levels.
+  static constexpr std::uint32_t kGroups = 20;
+
+  void set_step() {
+    std::vector<BlockHash> hashes(1 + input_.below(8));
+    for (BlockHash& hash : hashes) hash = hash_of(static_cast<std::uint8_t>(input_.below(40)));
+    std::vector<BlockId> found(hashes.size());
+    index_.find_each(set_, hashes, found);
+    for (std::size_t i = 0; i < hashes.size(); ++i) KV_ASSERT(found[i] == in_set(hashes[i]));
+    switch (input_.below(4)) {
+      case 0: {  // the oldest of a group
+        const auto group = static_cast<std::uint32_t>(input_.below(kGroups));
+        std::uint64_t least = UINT64_MAX;
+        for (const auto& [id, block] : blocks_) {
+          if (block.linked && block.pins == 0 && block.group.value_or(0) == group && is_leaf(id))
+            least = std::min(least, block.recency);
+        }
+        Steps steps(1 + input_.below(100));
+        const BlockId oldest = index_.oldest_leaf_end(group, &steps);
+        KV_ASSERT(oldest == kNoBlock || blocks_.at(oldest).recency == least);
+        if (steps.are_left()) KV_ASSERT((oldest == kNoBlock) == (least == UINT64_MAX));
+        return;
+      }
+      case 1: {  // the oldest of all, in steps
+        Steps steps(1 + input_.below(100));
+        const BlockId oldest = index_.oldest_leaf_end(&steps);
+        if (oldest != kNoBlock) KV_ASSERT(blocks_.at(oldest).pins == 0 && is_leaf(oldest));
+        return;
+      }
+      default: break;
+    }
+    if (found[0] != kNoBlock) return;
+    ++tick_;
+    const auto group = static_cast<std::uint32_t>(input_.below(kGroups));
+    const auto length = static_cast<std::uint32_t>(1 + input_.below(1000));
+    const BlockId id = index_.insert(
+        set_, kNoBlock, {.hash = hashes[0], .slot = SlotId{tick_}, .position = length, .group = group}, Tick{tick_});
+    ModelBlock block{.parent = kNoBlock, .hash = hashes[0], .recency = tick_};
+    block.group = group;
+    KV_ASSERT(blocks_.emplace(id, block).second);
+  }
   void evict() {
     const BlockId oldest = index_.oldest_leaf_end();
     std::uint64_t least = UINT64_MAX;
@@ -215,7 +267,9 @@ class Model {
 
   Input& input_;
   PrefixIndex index_;
+  const bool has_set_;
   TreeId tree_ = index_.add_tree();
+  TreeId set_ = index_.add_tree(0, TreeKind::kSet);
   std::map<BlockId, ModelBlock> blocks_;
   std::uint64_t tick_ = 0;
 };
@@ -225,7 +279,7 @@ class Model {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   kv::Input input(data, std::min<std::size_t>(size, 2048));
-  kv::Model model(input);
+  kv::Model model(input, size % 2 == 1);  // not from the input: what the corpus holds keeps its meaning
   for (int i = 0; !input.empty(); ++i) {
     model.step();
     if (i % 64 == 0) model.check();

@@ -1,4 +1,5 @@
-// Bytes as operations on a Store with several block sizes. Every stored byte is a function of its block's name.
+// Bytes as operations on a Store with several block sizes, and a set. Every stored byte is a function of its block's
+// name; in a set, of its length too.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -23,10 +24,14 @@ BlockHash name(std::size_t chain, std::size_t index) {
 std::byte byte_of(const BlockHash& hash, std::size_t space) {
   return hash.bytes[0] ^ static_cast<std::byte>(space * 85);
 }
+constexpr std::size_t kSetBytesMax = 10'000;
+std::byte byte_in_set(const BlockHash& hash, std::size_t length) {
+  return hash.bytes[0] ^ static_cast<std::byte>(length * 37);
+}
 
 class Operations {
  public:
-  explicit Operations(Input& input) : input_(input) {
+  Operations(Input& input, bool has_set) : input_(input), has_set_(has_set) {
     StoreConfig config;
     config.arena.capacity_bytes = 4096 * (20 + input_.below(60));
     config.arena.granule_bytes = 4096;
@@ -35,7 +40,7 @@ class Operations {
     config.lease_count_per_session_max = 4;
     config.leased_fraction_max = static_cast<double>(1 + input_.below(4)) / 4;
     config.chain_blocks_max = 16;
-    config.namespace_count_max = 3;
+    config.namespace_count_max = has_set_ ? 4 : 3;
     store_ = Store::create(config).value();
     for (const std::size_t bytes : kSizes) {
       const auto record =
@@ -47,14 +52,20 @@ class Operations {
 
   void run() {
     for (int i = 0; !input_.empty(); ++i) {
-      step();
+      if (has_set_ && input_.flag()) {
+        set_step();
+      } else {
+        step();
+      }
       if (i % 16 == 0) KV_ASSERT(store_->check().empty());
     }
     KV_ASSERT(store_->check().empty());
     for (const auto& prefix : pinned_) unpin(prefix);
+    for (const auto& set : pinned_sets_) unpin_set(set);
     for (std::uint64_t session = 0; session < 3; ++session) store_->end_session(SessionId{session});
     puts_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) KV_ASSERT(store_->drop(open(i), {}));
+    if (has_set_) KV_ASSERT(store_->drop(open_set(), {}));
     while (store_->is_dropping()) store_->drop_more(now_);
     KV_ASSERT(store_->check().empty());
     const StoreStats stats = store_->stats();
@@ -75,6 +86,7 @@ class Operations {
     std::vector<BlockHash> hashes;
     std::vector<Store::StagedBlock> staged;
     std::size_t done = 0;
+    bool is_set = false;
   };
   struct Pinned {
     Store::PinnedPrefix prefix;
@@ -168,7 +180,7 @@ class Operations {
     const SpaceId space = store_->open(spaces_[which].record).value();
     if (space == spaces_[which].id) return space;
     KV_ASSERT(store_->find_namespace(spaces_[which].id) == nullptr);
-    for (const auto& [id, put] : puts_) KV_ASSERT(put.space != which);
+    for (const auto& [id, put] : puts_) KV_ASSERT(put.is_set || put.space != which);
     for (const Pinned& pinned : pinned_) KV_ASSERT(pinned.space != which || pinned.prefix.blocks.empty());
     return spaces_[which].id = space;
   }
@@ -215,9 +227,9 @@ class Operations {
     Put& put = at->second;
     if (put.done == put.staged.size()) return;
     const auto& staged = put.staged[put.done++];
-    for (const std::byte each : staged.bytes) {
-      KV_ASSERT(each == byte_of(put.hashes[staged.index], put.space));  // nobody else was given this slot
-    }
+    const BlockHash& hash = put.hashes[staged.index];
+    const std::byte due = put.is_set ? byte_in_set(hash, staged.bytes.size()) : byte_of(hash, put.space);
+    for (const std::byte each : staged.bytes) KV_ASSERT(each == due);  // nobody else was given this slot
     std::vector<std::uint64_t> sums(stripe_count(staged.bytes.size()));
     block_checksums(staged.seed, staged.bytes, sums);
     (void)store_->commit(at->first, sums, now_);
@@ -250,7 +262,146 @@ class Operations {
     store_->unpin(pinned.prefix);
   }
 
+  // -- the set
+
+  struct PinnedSet {
+    Store::PinnedSet set;
+    std::vector<BlockHash> hashes;
+  };
+  SpaceId open_set() {
+    const SpaceId set = store_->open(set_record_).value();
+    if (set == set_) return set;
+    for (const auto& [id, put] : puts_) KV_ASSERT(!put.is_set);
+    for (const PinnedSet& pinned : pinned_sets_) KV_ASSERT(pinned.set.pinned.blocks.empty());
+    return set_ = set;
+  }
+  std::vector<BlockHash> names() {
+    std::vector<BlockHash> hashes(input_.below(kBlocks + 1));
+    for (BlockHash& hash : hashes) hash = name(input_.below(kChains), input_.below(kBlocks));
+    return hashes;
+  }
+  void set_step() {
+    now_ += std::chrono::milliseconds(input_.below(20));
+    const SpaceId set = open_set();
+    switch (input_.below(9)) {
+      case 0:
+      case 1:
+      case 2: return offer_set(set);
+      case 3: return match_set(set);
+      case 4:
+      case 5: return pin_set(set);
+      case 6: {
+        if (pinned_sets_.empty()) return;
+        const std::size_t at = input_.below(pinned_sets_.size());
+        unpin_set(pinned_sets_[at]);
+        pinned_sets_.erase(pinned_sets_.begin() + static_cast<std::ptrdiff_t>(at));
+        return;
+      }
+      case 7: {
+        const auto hashes = names();
+        switch (input_.below(3)) {
+          case 0: KV_ASSERT(store_->touch(set, hashes, now_)); return;
+          case 1: (void)store_->retain(set, hashes); return;
+          default: KV_ASSERT(store_->unretain(set, hashes));
+        }
+        return;
+      }
+      default: {
+        const auto hashes = names();
+        std::vector<DiskDrop> kept;
+        KV_ASSERT(store_->erase(set, hashes, &kept, now_).has_value() == !hashes.empty());
+        KV_ASSERT(kept.size() == hashes.size());
+        const auto match = store_->match_set(set, hashes, {}, now_).value();
+        for (const auto held : match.held) KV_ASSERT(held == Store::Held::kNowhere);
+      }
+    }
+  }
+  void match_set(SpaceId set) {
+    const auto hashes = names();
+    Store::SetMatchOptions options{.session = session(), .lease = input_.flag()};
+    const std::size_t cut = input_.below(hashes.size() + 1);
+    for (const auto part : {std::span(hashes).first(cut), std::span(hashes).subspan(cut)}) {
+      const auto match = store_->match_set(set, part, options, now_);
+      KV_ASSERT(match && match->held.size() == part.size() && match->lengths.size() == part.size());
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        KV_ASSERT((match->held[i] == Store::Held::kNowhere) == (match->lengths[i] == 0));
+        KV_ASSERT(match->lengths[i] <= kSetBytesMax);
+      }
+      options.rest = match->lease;
+      options.lease = options.lease && match->lease_error == Errc{};
+    }
+    if (options.rest != LeaseId{}) leases_.emplace_back(options.session, options.rest);
+  }
+  void offer_set(SpaceId set) {
+    const auto hashes = names();
+    std::vector<std::uint32_t> lengths(hashes.size());
+    for (auto& length : lengths) length = static_cast<std::uint32_t>(1 + input_.below(kSetBytesMax));
+    Store::SetOfferOptions options{.session = session(), .lengths = lengths};
+    const std::size_t cut = hashes.size() > 1 && input_.flag() ? 1 + input_.below(hashes.size() - 1) : 0;
+    Put put{0, static_cast<std::uint64_t>(options.session), hashes, {}, 0, true};
+    if (cut > 0) {
+      options.lengths = std::span(lengths).first(cut);
+      options.is_part = true;
+      const auto plan = store_->offer_set(set, std::span(hashes).first(cut), options, now_).value();
+      KV_ASSERT(plan.staged.empty() && plan.stored_count + plan.wanted.size() == cut);
+      options.put = plan.put;
+      options.lengths = std::span(lengths).subspan(cut);
+      options.first = static_cast<std::uint32_t>(cut);
+      options.is_part = false;
+    }
+    auto plan = store_->offer_set(set, std::span(hashes).subspan(cut), options, now_);
+    KV_ASSERT(plan.has_value() == !hashes.empty());
+    if (!plan || plan->put == PutId{}) return;
+    for (;;) {
+      put.staged.insert(put.staged.end(), plan->staged.begin(), plan->staged.end());
+      if (!plan->again) break;
+      plan = store_->offer_more(plan->put, now_);
+      KV_ASSERT(plan);
+    }
+    for (const auto& staged : put.staged) {
+      const BlockHash& hash = hashes[staged.index];
+      KV_ASSERT(staged.bytes.size() == lengths[staged.index]);
+      KV_ASSERT(staged.seed == set_checksum_seed(set_record_.id(), hash, staged.bytes.size()));
+      std::memset(staged.bytes.data(), static_cast<int>(byte_in_set(hash, staged.bytes.size())), staged.bytes.size());
+    }
+    puts_.emplace(plan->put, std::move(put));
+  }
+  void pin_set(SpaceId set) {
+    const auto hashes = names();
+    std::vector<std::uint32_t> rooms(input_.flag() ? hashes.size() : 0);
+    for (auto& room : rooms) room = static_cast<std::uint32_t>(input_.below(kSetBytesMax + 1));
+    const LeaseId lease = leases_.empty() || input_.flag() ? LeaseId{} : leases_[input_.below(leases_.size())].second;
+    const Store::SetGetOptions options{.session = session(),
+                                       .lease = lease,
+                                       .rooms = rooms,
+                                       .bytes_max = 1 + input_.below(3 * kSetBytesMax),
+                                       .count_max = 1 + input_.below(kBlocks)};
+    auto pinned = store_->pin_set(set, hashes, options, now_);
+    KV_ASSERT(pinned && pinned->looked_count <= std::min(hashes.size(), options.count_max));
+    for (const auto& [index, length] : pinned->too_long) KV_ASSERT(length > rooms[index]);
+    pinned_sets_.push_back({std::move(*pinned), hashes});
+    expect_intact(pinned_sets_.back());
+  }
+  void expect_intact(const PinnedSet& pinned) const {
+    for (const auto& block : pinned.set.pinned.blocks) {
+      const BlockHash& hash = pinned.hashes[block.index];
+      for (const std::byte each : block.bytes) KV_ASSERT(each == byte_in_set(hash, block.bytes.size()));
+      KV_ASSERT(
+          verify_block(set_checksum_seed(set_record_.id(), hash, block.bytes.size()), block.bytes, block.checksums));
+    }
+  }
+  void unpin_set(const PinnedSet& pinned) {
+    expect_intact(pinned);  // constant while pinned
+    store_->unpin(pinned.set.pinned);
+  }
+
   Input& input_;
+  const bool has_set_;
+  const NamespaceRecord set_record_ =
+      NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", std::to_string(kSetBytesMax)}})
+          .value();
+  SpaceId set_{};
+  std::vector<PinnedSet> pinned_sets_;
   std::unique_ptr<Store> store_;
   std::vector<Space> spaces_;
   std::map<PutId, Put> puts_;
@@ -264,6 +415,6 @@ class Operations {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   kv::Input input(data, std::min<std::size_t>(size, 1024));
-  kv::Operations(input).run();
+  kv::Operations(input, size % 2 == 1).run();  // not from the input: what the corpus holds keeps its meaning
   return 0;
 }

@@ -181,6 +181,44 @@ TEST_F(SetIndexTest, ABlockWithoutPinsInABigSetIsFoundAndRemovedInStepsThatDoNot
   EXPECT_EQ(index.check(), "");
 }
 
+TEST_F(SetIndexTest, TheOldestOfAllIsFoundInStepsThatDoNotGrowWithTheGroups) {
+  constexpr std::uint64_t kGroups = 3000;
+  for (std::uint64_t i = 0; i < 2 * kGroups; ++i) {
+    const auto group = static_cast<std::uint32_t>(2 + i % kGroups);
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = group}, tick());
+  }
+  for (std::uint64_t i = 0; i < 2 * kGroups; ++i) {
+    Steps steps(1'000'000);
+    const BlockId oldest = index.oldest_leaf_end(&steps);
+    ASSERT_EQ(index.hash(oldest), name(i));
+    ASSERT_LE(steps.used(), 4 * Steps::kLeaf);  // the group before this one has another oldest leaf now, or none
+    index.remove_leaf_end(oldest);
+    if (i % 500 == 0) {
+      ASSERT_EQ(index.check(), "");
+    }
+  }
+  // Each use is paid for once, and in steps: a call that has few stops and goes on with the next.
+  for (std::uint64_t i = 0; i < kGroups; ++i) {
+    const auto group = static_cast<std::uint32_t>(2 + i);
+    index.insert(trees[0], kNoBlock, {.hash = name(i), .slot = SlotId{i}, .position = 1, .group = group}, tick());
+  }
+  std::vector<BlockId> used(kGroups);
+  std::vector<BlockHash> hashes;
+  for (std::uint64_t i = 0; i < kGroups; ++i) hashes.push_back(name(i));
+  index.find_each(trees[0], hashes, used);
+  for (const BlockId block : used) index.touch(block, tick());
+  BlockId oldest = kNoBlock;
+  std::size_t calls = 0;
+  for (; oldest == kNoBlock && calls < 10'000; ++calls) {
+    Steps steps(64 * Steps::kLeaf);
+    oldest = index.oldest_leaf_end(&steps);
+    ASSERT_LE(steps.used(), 64 * Steps::kLeaf);
+  }
+  EXPECT_EQ(oldest, used[0]);
+  EXPECT_GT(calls, 10u);
+  EXPECT_EQ(index.check(), "");
+}
+
 /// 230 bytes, as of a prompt of one block; and what a chain takes is what it took before there were sets.
 TEST_F(SetIndexTest, ABlockOfASetTakesAtMost240Bytes) {
   const std::size_t before = index.used_bytes();

@@ -87,6 +87,27 @@ TEST_F(DropLogTest, ADamagedByteCostsOneDropAtMost) {
   EXPECT_EQ(bounds(DropLog(path)), (Numbers{1, 2, 3}));
 }
 
+TEST_F(DropLogTest, AFloodFromOneNamespaceBecomesOneDropOfItAndLeavesTheOthersAlone) {
+  DropLog log(path);
+  for (std::uint64_t number = 1; number <= 5; ++number) ASSERT_FALSE(add(log, number));
+  NamespaceId flooder = disk_space();
+  flooder.bytes[0] ^= std::byte{1};
+  std::vector<DiskDrop> flood(kDropLogCountMax - 5, {flooder, hash_of(9), DiskKey{}});
+  for (std::size_t i = 0; i < flood.size(); ++i) flood[i].before = DiskKey{100 + i};
+  ASSERT_FALSE(log.add(flood));
+  EXPECT_EQ(log.drops().size(), kDropLogCountMax) << "as many as may be kept";
+  const DiskDrop one{flooder, hash_of(10), DiskKey{7}};
+  ASSERT_FALSE(log.add(std::span(&one, 1)));
+  ASSERT_FALSE(add(log, 6));
+  const DropLog again(path);
+  for (const DropLog* const each : {static_cast<const DropLog*>(&log), &again}) {
+    EXPECT_EQ(bounds(*each), (Numbers{1, 2, 3, 4, 5, 100 + flood.size() - 1, 6}));
+    EXPECT_EQ(each->drops()[4].hash, hash_of(5));
+    EXPECT_EQ(each->drops()[5].space, flooder);
+    EXPECT_EQ(each->drops()[5].hash, BlockHash{}) << "the whole namespace, as of its newest drop";
+  }
+}
+
 TEST_F(DropLogTest, WhereNothingCanBeWrittenNothingIsAcknowledged) {
   std::filesystem::remove(path);
   DropLog log(path);

@@ -211,6 +211,80 @@ TEST_F(SessionSetTest, EachBlockHasItsOwnLengthAndResult) {
   EXPECT_THAT(got.too_long, ElementsAre(3u));
 }
 
+TEST_F(SessionSetTest, ALongListIsLookedUpInPartsAndAnsweredAsAWhole) {
+  const auto client = greet_set();
+  const auto hashes = chain(5, 1000);
+  Lengths lengths;
+  for (std::uint32_t i = 0; i < hashes.size(); ++i) lengths.push_back(1 + i % 64);
+  // The second half first, and then the third quarter of that is known to both.
+  EXPECT_EQ(put_blocks(*client, std::span(hashes).last(400), Lengths(lengths.end() - 400, lengths.end())),
+            std::vector<int>(400, 1));
+  const auto results = put_blocks(*client, hashes, lengths);
+  for (std::size_t i = 0; i < hashes.size(); ++i) EXPECT_EQ(results[i], i < 600 ? 1 : 2) << i;
+
+  std::vector<BlockHash> asked = hashes;
+  std::swap(asked[511], asked[512]);  // at the border of two parts
+  const Answer match = client->ask(FrameType::kSetMatch, 9, set_match(asked, true));
+  const auto& found = match.as<wire::SetMatchResponse>();
+  ASSERT_EQ(found.block_bytes()->size(), 1000u);
+  EXPECT_EQ(found.block_bytes()->Get(510), lengths[510]);
+  EXPECT_EQ(found.block_bytes()->Get(511), lengths[512]);
+  EXPECT_EQ(found.block_bytes()->Get(512), lengths[511]);
+  EXPECT_EQ(found.block_bytes()->Get(999), lengths[999]);
+  ASSERT_NE(found.lease(), 0u);
+  const auto lease_count = [&] { return store->with([](Store& each) { return each.stats().lease_count; }); };
+  const auto release = [&](std::uint64_t lease) {
+    (void)client->ask(FrameType::kRelease, 9,
+                      [&](FlatBufferBuilder& b) { return wire::CreateReleaseRequest(b, lease); });
+  };
+  EXPECT_EQ(lease_count(), 1000u);
+  release(found.lease());
+  EXPECT_EQ(lease_count(), 0u) << "released as a whole";
+  // With 400 more than a session may hold: what the first part was promised goes when the second is refused.
+  const Answer few = client->ask(FrameType::kSetMatch, 9, set_match(std::span(asked).first(400), true));
+  EXPECT_EQ(lease_count(), 400u);
+  const Answer more = client->ask(FrameType::kSetMatch, 9, set_match(asked, true));
+  EXPECT_EQ(more.as<wire::SetMatchResponse>().lease(), 0u);
+  EXPECT_EQ(more.as<wire::SetMatchResponse>().lease_error(), static_cast<std::uint16_t>(Errc::kBusy));
+  EXPECT_EQ(more.as<wire::SetMatchResponse>().block_bytes()->size(), 1000u);
+  EXPECT_EQ(lease_count(), 400u);
+  release(few.as<wire::SetMatchResponse>().lease());
+  EXPECT_EQ(lease_count(), 0u);
+
+  const auto got = get_blocks(*client, asked, Lengths(1000, 64));
+  EXPECT_EQ(got.blocks.size(), 1000u);
+  EXPECT_EQ(got.blocks.at(511).size(), lengths[512]);
+  const auto counted = [&](FrameType type) {
+    return client
+        ->ask(type, 9,
+              [&, all = wire_hashes(asked)](FlatBufferBuilder& b) {
+                return wire::CreatePrefixRequestDirect(b, space, &all, set_check());
+              })
+        .as<wire::CountResponse>()
+        .count();
+  };
+  EXPECT_EQ(counted(FrameType::kTouch), 1000u);
+  EXPECT_EQ(counted(FrameType::kRetain), 1000u);
+  EXPECT_EQ(counted(FrameType::kUnretain), 1000u);
+}
+
+TEST_F(SessionSetTest, ARetainThatIsRefusedOnTheWayKeepsNothing) {
+  const auto client = greet_set();
+  // 512 small ones, then more than half of the arena.
+  const auto hashes = chain(6, 560);
+  Lengths lengths(512, 64);
+  lengths.resize(560, static_cast<std::uint32_t>(kStripeBytes));
+  EXPECT_EQ(put_blocks(*client, hashes, lengths), std::vector<int>(560, 1));
+  const auto ask = [&](FrameType type, std::span<const BlockHash> which) {
+    return client->ask(type, 9, [&, all = wire_hashes(which)](FlatBufferBuilder& b) {
+      return wire::CreatePrefixRequestDirect(b, space, &all, set_check());
+    });
+  };
+  EXPECT_EQ(ask(FrameType::kRetain, std::span(hashes).first(3)).as<wire::CountResponse>().count(), 3u);
+  expect_refused(ask(FrameType::kRetain, hashes), Errc::kBusy, "560");
+  EXPECT_EQ(ask(FrameType::kUnretain, hashes).as<wire::CountResponse>().count(), 3u) << "those from before";
+}
+
 TEST_F(SessionSetTest, ABlockThatDoesNotMatchItsChecksumsOrItsLengthIsNeverStored) {
   const auto client = greet_set();
   const auto hashes = chain(1, 1);

@@ -342,6 +342,83 @@ TEST_F(SetTest, AnOldRecordOfAnotherLengthIsNoCopyOfWhatWasPutMeanwhile) {
   EXPECT_EQ(match_set(open_set(4096), hashes).lengths, lengths);
 }
 
+TEST_F(SetTest, AListInPartsIsOneOfferOnePromiseAndOneGet) {
+  create(1 << 20, 64 << 10);
+  const SpaceId set = open_set(4096), other = open_set(4096, "other");
+  const auto hashes = chain(1, 9);
+  const std::vector<std::uint32_t> lengths = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  put_all(set, std::span(hashes).subspan(4, 1), 5);
+
+  const auto first = std::span(hashes).first(5), rest = std::span(hashes).last(4);
+  Store::SetOfferOptions options{.session = kAlice, .lengths = std::span(lengths).first(5), .is_part = true};
+  auto plan = store->offer_set(set, first, options, now).value();
+  EXPECT_EQ(plan.wanted, (std::vector<std::uint32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(plan.stored_count, 1u);
+  EXPECT_TRUE(plan.staged.empty());
+  ASSERT_EQ(store->check(), "");
+  options = {.session = kBob, .lengths = std::span(lengths).last(4), .put = plan.put, .first = 5};
+  EXPECT_EQ(store->offer_set(set, rest, options, now).error(), Errc::kBadRequest) << "another session's";
+  options.session = kAlice;
+  EXPECT_EQ(store->offer_set(other, rest, options, now).error(), Errc::kBadRequest) << "another set's";
+  const PutId put = plan.put;
+  plan = store->offer_set(set, rest, options, now).value();
+  EXPECT_EQ(plan.put, put);
+  EXPECT_EQ(plan.wanted, (std::vector<std::uint32_t>{5, 6, 7, 8}));
+  ASSERT_EQ(plan.staged.size(), 8u);
+  EXPECT_EQ(store->offer_set(set, rest, options, now).error(), Errc::kBadRequest) << "that list has ended";
+  for (const auto& block : plan.staged) {
+    EXPECT_EQ(block.bytes.size(), lengths[block.index]);
+    EXPECT_EQ(store->commit(put, fill(block), now), Status::kStored);
+  }
+  store->end_put(put);
+
+  const auto half = store->match_set(set, first, {.session = kAlice, .lease = true}, now).value();
+  const auto whole = store->match_set(set, rest, {.session = kAlice, .lease = true, .rest = half.lease}, now).value();
+  EXPECT_EQ(store->stats().lease_count, 9u);
+  EXPECT_EQ(store->stats().leases_granted, 1u);
+  ASSERT_EQ(store->check(), "");
+  // Of a list of which the last part finds nothing, the promise is that of the parts before.
+  const auto none = chain(7, 2);
+  const auto same = store->match_set(set, none, {.session = kAlice, .lease = true, .rest = whole.lease}, now).value();
+  EXPECT_EQ(same.lease, whole.lease);
+
+  const auto pinned =
+      store->pin_set(set, hashes, {.session = kAlice, .lease = whole.lease, .count_max = 6}, now).value();
+  EXPECT_EQ(pinned.looked_count, 6u);
+  EXPECT_EQ(pinned.pinned.blocks.size(), 6u);
+  EXPECT_EQ(store->stats().lease_count, 9u) << "there is more to look at";
+  const auto last =
+      store->pin_set(set, std::span(hashes).last(3), {.session = kAlice, .lease = whole.lease, .count_max = 6}, now)
+          .value();
+  EXPECT_EQ(last.looked_count, 3u);
+  EXPECT_EQ(store->stats().lease_count, 0u);
+  store->unpin(pinned.pinned);
+  store->unpin(last.pinned);
+  EXPECT_EQ(store->check(), "");
+}
+
+TEST_F(SetTest, WhatNoEvictionMakesRoomForIsTooLargeAndALackOfMemoryIsThat) {
+  config.namespace_count_max = 5000;
+  create(1 << 20, 64 << 10);
+  const SpaceId set = open_set(4096);
+  const auto hashes = chain(1, 300);
+  const std::vector<std::uint32_t> lengths(300, 4096);
+  auto plan = store->offer_set(set, hashes, {.session = kAlice, .lengths = lengths}, now).value();
+  EXPECT_EQ(plan.staged.size(), 256u);
+  EXPECT_EQ(plan.refused_count, 44u);
+  EXPECT_EQ(plan.refused_why, Errc::kOutOfMemory) << "until some of it is committed, and evicted";
+  store->end_put(plan.put);
+  store->expire_leases(now);
+  // As many slot sizes as there may be; this one is not among them.
+  for (std::size_t i = 0; i + 1 <= PrefixIndex::kGroupMax; ++i) (void)open(100'000 + 64 * i, "c" + std::to_string(i));
+  const std::uint32_t length = 64;
+  plan = store->offer_set(set, std::span(hashes).first(1), {.session = kAlice, .lengths = {&length, 1}}, now).value();
+  EXPECT_EQ(plan.refused_count, 1u);
+  EXPECT_EQ(plan.refused_why, Errc::kTooLarge);
+  store->end_put(plan.put);
+  EXPECT_EQ(put_all(set, std::span(hashes).first(1), 4096), 1u) << "a size that is in use";
+}
+
 /// A record that no set can have made is damage, and its block is not found.
 TEST_F(SetTest, ARecordWithAnImpossibleLengthIsNotLoaded) {
   config.disk.capacity_bytes = 1 << 20;

@@ -38,7 +38,7 @@ except ImportError as _error:
     ) from _error
 
 from . import errors, layouts, models, paging
-from ._kvstore import DropResult, GetResult, MatchResult, Memory, PutResult, __version__
+from ._kvstore import DropResult, GetResult, LoadResult, MatchResult, Memory, PutResult, __version__
 from .client import Client, Lease, Node, Space
 from .errors import *  # noqa: F403
 from .errors import Error
@@ -57,6 +57,7 @@ __all__ = [
     "GetResult",
     "Layout",
     "Lease",
+    "LoadResult",
     "MatchResult",
     "Memory",
     "Move",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,3 +15,9 @@ Buffer: TypeAlias = Any
 Hashes: TypeAlias = "npt.NDArray[np.uint8] | Sequence[bytes]"
 #: Whole numbers: an array of any integer type, or a list.
 Numbers: TypeAlias = "npt.NDArray[Any] | Sequence[int] | Any"
+#: Seconds, or a timedelta.
+Seconds: TypeAlias = "float | timedelta"
+
+
+def seconds(time: Seconds) -> float:
+    return time.total_seconds() if isinstance(time, timedelta) else float(time)

@@ -71,6 +71,25 @@ class GetResult:
     def why(self) -> Error | None:
         """Why not more; None for a plain miss."""
 
+class LoadResult:
+    """What a load found, and brought."""
+
+    @property
+    def found_count(self) -> int:
+        """Leading blocks held by their owners, in memory or on disk."""
+    @property
+    def disk_block_count(self) -> int:
+        """Of them: on disk."""
+    @property
+    def block_count(self) -> int:
+        """Leading blocks landed and verified; 0 if fewer than ``block_count_min`` were found. Later ones are unspecified."""
+    @property
+    def corrupt_count(self) -> int:
+        """Blocks whose checksum failed here."""
+    @property
+    def why(self) -> Error | None:
+        """Why not more; None for a plain miss."""
+
 class PutResult:
     """What became of a put's blocks."""
 
@@ -243,6 +262,19 @@ class Client:
         memory_only: bool,
         at_once: bool,
     ) -> Call: ...
+    def load(
+        self,
+        space: int,
+        block_bytes: int,
+        hashes: Any,
+        blocks: Any,
+        rows: Any,
+        deadline: float,
+        block_count_min: int,
+        segment_ends: Sequence[int],
+        memory_only: bool,
+        at_once: bool,
+    ) -> Call: ...
     def put(
         self,
         space: int,
@@ -255,11 +287,19 @@ class Client:
         extras: Any,
         at_once: bool,
     ) -> Call: ...
-    def match_set(self, set: int, hashes: Any, deadline: float, lease: bool, prefetch: bool) -> Call: ...
+    def match_set(self, set: int, hashes: Any, deadline: float, lease: bool, prefetch: bool, at_once: bool) -> Call: ...
     def get_set(
-        self, set: int, hashes: Any, blocks: Any, rows: Any, deadline: float, lease: int, memory_only: bool
+        self,
+        set: int,
+        hashes: Any,
+        blocks: Any,
+        rows: Any,
+        deadline: float,
+        lease: int,
+        memory_only: bool,
+        at_once: bool,
     ) -> Call: ...
-    def put_set(self, set: int, hashes: Any, blocks: Any, rows: Any, deadline: float) -> Call: ...
+    def put_set(self, set: int, hashes: Any, blocks: Any, rows: Any, deadline: float, at_once: bool) -> Call: ...
     def touch(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...
     def pin(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...
     def unpin(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...

@@ -10,26 +10,23 @@ import math
 import os
 import stat
 from collections.abc import Sequence
-from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from . import _kvstore
-from ._arrays import Buffer, Hashes, Numbers
-from ._kvstore import DropResult, GetResult, MatchResult, Memory, PutResult
-from .errors import BadRequest
+from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
+from ._kvstore import GetResult, LoadResult, MatchResult, Memory, PutResult
+from .errors import BadRequest, TimedOut
 from .futures import Future
 from .namespaces import Namespace
 from .sets import SetSpace
+from .spaces import OpenedNamespace
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 __all__ = ["Client", "Lease", "Node", "Space"]
-
-#: Seconds, or a timedelta.
-Seconds: TypeAlias = "float | timedelta"
 
 _UNIX = "/run/kvstore/kvstore.sock"
 _TCP = "tcp://127.0.0.1:7400"
@@ -56,10 +53,6 @@ def default_nodes() -> list[str]:
     except OSError:
         has_socket = False
     return ["unix://" + _UNIX if has_socket else _TCP]
-
-
-def _seconds(time: Seconds) -> float:
-    return time.total_seconds() if isinstance(time, timedelta) else float(time)
 
 
 class Client:
@@ -95,54 +88,66 @@ class Client:
             nodes = default_nodes()
         if isinstance(nodes, (str, Node)):
             nodes = [nodes]
-        self.deadline = _seconds(deadline)
+        self.deadline = seconds(deadline)
         self._at_once = not wait_while_away
         self._native = _kvstore.Client(
             nodes=[each if isinstance(each, str) else tuple(each) for each in nodes],
             identity=identity,
             connections_per_node=connections_per_node,
-            connect_timeout=_seconds(connect_timeout),
+            connect_timeout=seconds(connect_timeout),
             calls_max=calls_max,
             region_bytes_max=region_bytes_max,
             rdma=rdma,
             rdma_devices=list(rdma_devices),
             rdma_lanes=rdma_lanes,
             verify=verify,
-            busy_poll=_seconds(busy_poll),
+            busy_poll=seconds(busy_poll),
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:
-        return self.deadline if deadline is None else _seconds(deadline)
+        return self.deadline if deadline is None else seconds(deadline)
 
     # -- namespaces
+
+    @staticmethod
+    def _record(namespace: Namespace, *, is_set: bool) -> _kvstore.Record:
+        if namespace.is_set and not is_set:
+            raise BadRequest("namespace: of blocks that stand alone: open_set()")
+        if is_set and not namespace.is_set:
+            raise BadRequest('namespace: of chains: open(), or kind="set"')
+        return namespace._record
 
     def open(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> Space:
         """Opens a namespace. No node need be there: a worker starts while the store is away, its lookups find nothing,
         and nodes open the namespace when they come. Waits for the first that does, but not while none can be reached;
         ``wait=False`` waits for nobody. Raises Mismatch, BadRequest, ... if a node refuses the record.
         """
-        if namespace.is_set:
-            raise BadRequest("namespace: of blocks that stand alone: open_set()")
-        call = self._native.open(namespace._record, self._deadline(deadline), wait)
+        call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), wait)
         return Space(self, cast(int, call.result(-1)), namespace)
 
     def open_set(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> SetSpace:
         """The same of a namespace of blocks that stand alone (``kind="set"``)."""
-        if not namespace.is_set:
-            raise BadRequest('namespace: of chains: open(), or kind="set"')
-        call = self._native.open(namespace._record, self._deadline(deadline), wait)
+        call = self._native.open(self._record(namespace, is_set=True), self._deadline(deadline), wait)
         return SetSpace(self, cast(int, call.result(-1)), namespace)
 
     def submit_open(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[Space]:
         """As :meth:`open`, without waiting."""
-        call = self._native.open(namespace._record, self._deadline(deadline), True)
+        call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), True)
         return Future(call, lambda space: Space(self, space, namespace))
+
+    def submit_open_set(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[SetSpace]:
+        """As :meth:`open_set`, without waiting."""
+        call = self._native.open(self._record(namespace, is_set=True), self._deadline(deadline), True)
+        return Future(call, lambda space: SetSpace(self, space, namespace))
 
     # -- memory
 
     def allocate(self, nbytes: int) -> Memory:
         """Memory that nodes fill and drain themselves, without a socket between: those on this host, and those that
         RDMA reaches. NumPy arrays and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
+
+        All of it is touched before this returns: 0.3 s a GiB, more on slow machines, and no deadline ends that. Ctrl-C
+        does; what was being made then goes back, and counts against ``region_bytes_max`` until it has.
         """
         return self._native.allocate(nbytes)
 
@@ -160,8 +165,15 @@ class Client:
         return self.allocate(max(math.prod(sizes) * dtype.itemsize, 1)).tensor(sizes, dtype)
 
     def lend(self, memory: Memory, *, deadline: Seconds | None = None) -> int:
-        """Lends memory of :meth:`allocate` to all nodes now, not at its first use. To how many connections it is lent."""
-        return cast(int, self._native.lend(memory, self._deadline(deadline)).result(-1))
+        """Lends memory of :meth:`allocate` to all nodes now, not at its first use. To how many connections it is lent; 0:
+        no node can have it. ``deadline`` is 10 s and 5 s a GiB unless it is named: nodes map it all, and RDMA devices
+        register it. Raises TimedOut if no node has it by then.
+        """
+        time = 10.0 + 5.0 * memory.nbytes / (1 << 30) if deadline is None else seconds(deadline)
+        try:
+            return cast(int, self._native.lend(memory, time).result(-1))
+        except TimedOut:
+            raise TimedOut(f"memory: no node has taken {memory.nbytes} bytes within {time:g} s") from None
 
     def is_quarantined(self, memory: Memory) -> bool:
         """Whether some node may still write a part of it for a get that has missed its deadline."""
@@ -205,25 +217,19 @@ class Client:
         raise TypeError("a Client cannot be pickled: each process makes one of its own")
 
 
-class Space:
-    """A namespace, opened by a client. Stays valid whatever nodes come and go.
+class Space(OpenedNamespace):
+    """A namespace whose blocks form prefixes: each hash names a block and all before it. Stays valid whatever nodes come
+    and go.
 
     The calls of this class block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a
     form ``submit_...`` that gives a :class:`Future` at once: ``result()`` of it blocks, ``await`` does not.
     """
 
-    __slots__ = ("_block_bytes", "_client", "_id", "_native", "namespace")
+    __slots__ = ("_block_bytes",)
 
     def __init__(self, client: Client, number: int, namespace: Namespace) -> None:
-        self._client = client
-        self._native = client._native
-        self._id = number
+        super().__init__(client, number, namespace)
         self._block_bytes = namespace.block_bytes
-        self.namespace = namespace
-
-    @property
-    def client(self) -> Client:
-        return self._client
 
     @property
     def block_bytes(self) -> int:
@@ -237,10 +243,6 @@ class Space:
         """As :meth:`Namespace.hash_chain`."""
         return self.namespace.hash_chain(tokens, extra=extra)
 
-    def wait_open(self, *, deadline: Seconds | None = None) -> None:
-        """Until one node has opened it. Raises Unavailable or TimedOut if none did."""
-        self._native.wait_open(self._id, self._client._deadline(deadline)).result(-1)
-
     def _match(
         self,
         hashes: Hashes,
@@ -251,7 +253,7 @@ class Space:
         extras: Any,
         at_once: bool,
     ) -> _kvstore.Call:
-        time = self._client.deadline if deadline is None else _seconds(deadline)
+        time = self._client.deadline if deadline is None else seconds(deadline)
         return self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, at_once)
 
     def match(
@@ -298,9 +300,9 @@ class Space:
         memory_only: bool,
         at_once: bool,
     ) -> _kvstore.Call:
-        time = self._client.deadline if deadline is None else _seconds(deadline)
+        time = self._client.deadline if deadline is None else seconds(deadline)
         number = lease if isinstance(lease, int) else lease.id
-        ends = [int(end) for end in segment_ends]
+        ends = [int(end) for end in segment_ends] if len(segment_ends) else []
         return self._native.get(
             self._id, self._block_bytes, hashes, blocks, rows, time, number, ends, memory_only, at_once
         )
@@ -342,6 +344,57 @@ class Space:
         at_once = self._client._at_once
         return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only, at_once))
 
+    def _load(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        rows: Numbers | None,
+        deadline: Seconds | None,
+        block_count_min: int,
+        segment_ends: Sequence[int],
+        memory_only: bool,
+        at_once: bool,
+    ) -> _kvstore.Call:
+        if block_count_min < 1:
+            raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
+        time = self._client._deadline(deadline)
+        ends = [int(end) for end in segment_ends] if len(segment_ends) else []
+        return self._native.load(
+            self._id, self._block_bytes, hashes, blocks, rows, time, block_count_min, ends, memory_only, at_once
+        )
+
+    def load(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        block_count_min: int = 1,
+        memory_only: bool = False,
+    ) -> LoadResult:
+        """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, but nothing if it
+        has fewer than ``block_count_min`` blocks: to compute a short one is cheaper. What was found stays until it has
+        been copied.
+        """
+        call = self._load(hashes, blocks, rows, deadline, block_count_min, (), memory_only, False)
+        return cast(LoadResult, call.result(-1))
+
+    def submit_load(
+        self,
+        hashes: Hashes,
+        blocks: Buffer | Sequence[Buffer],
+        *,
+        rows: Numbers | None = None,
+        deadline: Seconds | None = None,
+        block_count_min: int = 1,
+        segment_ends: Sequence[int] = (),
+        memory_only: bool = False,
+    ) -> Future[LoadResult]:
+        """As :meth:`load`, without waiting; memory and ``segment_ends`` as in :meth:`submit_get`."""
+        at_once = self._client._at_once
+        return Future(self._load(hashes, blocks, rows, deadline, block_count_min, segment_ends, memory_only, at_once))
+
     def _put(
         self,
         hashes: Hashes,
@@ -352,7 +405,7 @@ class Space:
         extras: Any,
         at_once: bool,
     ) -> _kvstore.Call:
-        time = self._client.deadline if deadline is None else _seconds(deadline)
+        time = self._client.deadline if deadline is None else seconds(deadline)
         return self._native.put(self._id, self._block_bytes, hashes, blocks, rows, time, token_ids, extras, at_once)
 
     def put(
@@ -382,56 +435,6 @@ class Space:
     ) -> Future[PutResult]:
         """As :meth:`put`, without waiting. The memory must not change until the future is done."""
         return Future(self._put(hashes, blocks, rows, deadline, token_ids, extras, self._client._at_once))
-
-    def touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
-        """Marks the prefix as used. How many blocks, over all nodes."""
-        return cast(int, self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1))
-
-    def submit_touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """As :meth:`touch`, without waiting."""
-        return Future(self._native.touch(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
-
-    def pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
-        """Keeps the prefix from being evicted until :meth:`unpin`. How many blocks."""
-        return cast(int, self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
-
-    def submit_pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """As :meth:`pin`, without waiting."""
-        return Future(self._native.pin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
-
-    def unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
-        """Ends :meth:`pin`. How many blocks."""
-        return cast(int, self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
-
-    def submit_unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
-        """As :meth:`unpin`, without waiting."""
-        return Future(self._native.unpin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
-
-    def drop(
-        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
-    ) -> DropResult:
-        """Drops the chain's last block and all below it; with ``everything`` and no hashes the whole namespace."""
-        return cast(DropResult, self._drop(hashes, everything, deadline, False).result(-1))
-
-    def submit_drop(
-        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
-    ) -> Future[DropResult]:
-        """As :meth:`drop`, without waiting."""
-        return Future(self._drop(hashes, everything, deadline, self._client._at_once))
-
-    def _drop(self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool) -> _kvstore.Call:
-        given: Hashes = [] if hashes is None else hashes
-        # An empty chain means the whole namespace; that must not happen because a prompt was short.
-        if (len(given) == 0) != everything:
-            raise BadRequest("hashes: name some, or everything=True for the whole namespace")
-        return self._native.drop(self._id, given, self._client._deadline(deadline), at_once)
-
-    def release(self, lease: Lease | int) -> None:
-        """Ends a match's lease early. Waits for nobody."""
-        self._native.release(lease if isinstance(lease, int) else lease.id)
-
-    def __repr__(self) -> str:
-        return f"<kvstore.Space {self.namespace!r}>"
 
 
 class Lease:

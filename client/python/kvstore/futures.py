@@ -68,6 +68,7 @@ class Future(Generic[T]):
         self._number: int | None = None
 
     def done(self) -> bool:
+        """Whether it has ended. A future that was in flight at a fork() has ended in the child: its result raises Forked."""
         return self._call.done()
 
     def result(self, timeout: float | None = None) -> T:

@@ -5,7 +5,9 @@
 //   errors.h            errors as exceptions
 //   buffers.h           Python objects' memory: checked, held, used without a copy
 //   numpy_arrays.h      results as NumPy arrays
+//   load.h              match, then get what was found, as one call
 //   io_client.h         the C++ client on a thread of its own; calls that are started, and told when they end
+//   allocation.h        memory that is lent to nodes, made on a thread of its own
 //   bind_client.cc      Client, Call, ReadyQueue, Memory
 //   bind_namespace.cc   namespace records and block hashes
 //   bind_layout.cc      layouts, and moving blocks between them

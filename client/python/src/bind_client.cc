@@ -12,12 +12,12 @@
 #include <list>
 
 #include "base/assert.h"
+#include "client/python/src/allocation.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
 #include "client/python/src/numpy_arrays.h"
-#include "transport/shared_memory.h"
 
 namespace kv::python {
 namespace {
@@ -57,6 +57,13 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
   }
 }
 
+/// Throws what a call came to, if that is an error.
+void check(const IoClient& io, const error_code& error) {
+  if (!error) return;
+  if (io.is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
+  throw failure_of(error);
+}
+
 /// Buffers of calls that were given up while they ran. Used with the GIL held.
 struct Orphans {
   struct Orphan {
@@ -65,16 +72,24 @@ struct Orphans {
   };
   std::list<Orphan> orphans;
 
-  void sweep() {
+  /// Lets go of what has ended; in a child of fork(), where nothing runs any longer, of all.
+  void sweep(bool is_forked) {
     std::list<Orphan> ended;  // destroyed last: to let go can run Python, and then another thread may come here
     for (auto each = orphans.begin(); each != orphans.end();) {
       const auto next = std::next(each);
-      if (each->call->is_done()) ended.splice(ended.end(), orphans, each);
+      if (is_forked || each->call->is_done()) ended.splice(ended.end(), orphans, each);
       each = next;
     }
   }
 };
 
+/// The queue that calls on their way share: ending a call must never touch a Python object.
+struct PyQueue {
+  std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
+};
+
+/// One call as Python sees it. In a child of fork() a call that was in flight has ended, with kForked: nobody is there
+/// who would end it, and its lock may be held for ever.
 class PyCall {
  public:
   PyCall(std::shared_ptr<IoClient> io, std::shared_ptr<Orphans> orphans)
@@ -83,13 +98,19 @@ class PyCall {
   PyCall(const PyCall&) = delete;
   PyCall& operator=(const PyCall&) = delete;
   ~PyCall() {
-    if (has_started && state && !state->is_done() && !holds.empty())
-      orphans_->orphans.push_back({state, std::move(holds)});
+    if (has_started && state && !has_ended()) orphans_->orphans.splice(orphans_->orphans.end(), borrowed_);
   }
 
+  /// For what the call borrows. Made now: what gives it to the orphans later can then do without memory.
+  Holds& holds() {
+    if (borrowed_.empty()) borrowed_.push_back({state, {}});
+    return borrowed_.front().holds;
+  }
+
+  bool has_ended() const { return state->is_done() || io_->is_forked(); }
   bool wait(double seconds) {
     try {
-      return state->is_done() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
+      return has_ended() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
     } catch (const nb::python_error&) {  // Ctrl-C: nobody wants the answer any longer
       cancel();
       throw;
@@ -102,12 +123,10 @@ class PyCall {
     {
       // The call has ended: what it borrowed is its owner's again. Taken out first, since to let go can run Python,
       // and another thread may come here meanwhile.
-      const Holds ended = std::exchange(holds, {});
+      const std::list<Orphans::Orphan> ended = std::exchange(borrowed_, {});
     }
-    if (state->error()) {
-      if (io_->is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
-      throw failure_of(state->error());
-    }
+    if (!state->is_done()) throw failure_of(Errc::kForked);
+    check(*io_, state->error());
     return std::visit([](const auto& outcome) { return to_python(outcome); }, state->outcome());
   }
 
@@ -120,8 +139,18 @@ class PyCall {
     return landed;
   }
 
+  std::vector<std::size_t> segments() const {
+    if (io_->is_forked()) throw failure_of(Errc::kForked);
+    return state->segments();
+  }
+
+  /// False: it has ended, and `queue` will not be told.
+  bool tell(const PyQueue& queue, std::uint64_t id) { return !has_ended() && state->tell(queue.queue, id); }
+  void stop_telling(const PyQueue& queue) {
+    if (!io_->is_forked()) state->stop_telling(*queue.queue);
+  }
+
   CallPtr state;
-  Holds holds;
   bool has_started = false;  ///< From here on `state` ends some day, and needs what it borrowed until then.
 
  private:
@@ -183,28 +212,9 @@ class PyCall {
     return nb::cast(value);
   }
 
+  std::list<Orphans::Orphan> borrowed_;  ///< One at most.
   std::shared_ptr<IoClient> io_;
   std::shared_ptr<Orphans> orphans_;
-};
-
-/// What a client allocated. Once its client is closed, `mapping` alone keeps it.
-struct LentMemory {
-  std::shared_ptr<IoClient> io;
-  std::span<std::byte> bytes;
-  std::shared_ptr<const void> mapping = {};
-
-  /// Takes it back from the client; it stays mapped as long as `mapping` does. Without the GIL.
-  void take_back() {
-    if (mapping || io->is_forked() || io->is_over()) return;
-    const auto call = std::make_shared<Call>();
-    io->run(call, [this](Client& client) -> std::pair<error_code, Outcome> {
-      auto released = client.release_memory(bytes);
-      if (released) mapping = std::move(*released);
-      return {};
-    });
-    while (!call->wait(1s)) {
-    }
-  }
 };
 
 /// Views of it (NumPy, torch) keep it alive by the buffer protocol.
@@ -233,10 +243,14 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
-/// The queue that calls on their way share: ending a call must never touch a Python object.
-struct PyQueue {
-  std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
-};
+/// As Client::lend, but that nobody has it when the time is over is an error: some node was still to answer.
+Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, microseconds deadline,
+                                CallControl control) {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  const auto lent = co_await client.lend(memory, deadline, control);
+  if (lent && *lent == 0 && std::chrono::steady_clock::now() >= until) co_return error_code(asio::error::timed_out);
+  co_return lent;
+}
 
 class PyClient {
  public:
@@ -270,14 +284,21 @@ class PyClient {
     } else {
       io_->close();
     }
-    orphans_->sweep();
+    orphans_->sweep(io_->is_forked());
   }
 
   PyCall begin(bool at_once = false) {
-    if (is_closed_) throw bad_request("the client is closed");
-    orphans_->sweep();
+    check_open();
+    orphans_->sweep(io_->is_forked());
     PyCall call(io_, orphans_);
     call.state->at_once = at_once;
+    return call;
+  }
+
+  /// The same of a call about blocks.
+  PyCall begin(nb::handle hashes, bool at_once) {
+    PyCall call = begin(at_once);
+    call.state->hashes = hashes_from(hashes, "hashes");
     return call;
   }
 
@@ -298,12 +319,9 @@ class PyClient {
 
   PyCall match(std::uint32_t space, nb::handle hashes, double deadline, bool lease, bool prefetch, nb::handle tokens,
                nb::handle extras, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    const Numbers<std::uint32_t> ids(tokens, "token_ids");
-    state.token_ids.assign(ids.values().begin(), ids.values().end());
-    state.extras = extras_from(extras, "extras");
+    take_tokens(state, tokens, extras);
     MatchOptions options{};
     options.deadline = deadline_of(deadline);
     options.lease = lease;
@@ -318,10 +336,9 @@ class PyClient {
   PyCall get(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
              double deadline, std::uint64_t lease, std::vector<std::uint64_t> segment_ends, bool memory_only,
              bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds);
+    state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds());
     state.segment_ends = std::move(segment_ends);
     GetOptions options{};
     options.deadline = deadline_of(deadline);
@@ -329,29 +346,37 @@ class PyClient {
     options.segment_ends = state.segment_ends;
     options.memory_only = memory_only;
     options.control = state.control();
-    if (!state.segment_ends.empty()) {
-      options.on_segment = {[](void* context, std::size_t, std::size_t block_count) {
-                              static_cast<Call*>(context)->land_segment(block_count);
-                            },
-                            &state};
-    }
+    options.on_segment = tell_segments(state);
     start<GetResult>(
         call, [=, &state](Client& client) { return client.get(Space{space}, state.hashes, state.blocks, options); });
     return call;
   }
 
+  PyCall load(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
+              double deadline, std::size_t block_count_min, std::vector<std::uint64_t> segment_ends, bool memory_only,
+              bool at_once) {
+    PyCall call = begin(hashes, at_once);
+    Call& state = *call.state;
+    state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds());
+    state.segment_ends = std::move(segment_ends);
+    LoadOptions options{};
+    options.deadline = deadline_of(deadline);
+    options.block_count_min = block_count_min;
+    options.segment_ends = state.segment_ends;
+    options.memory_only = memory_only;
+    options.on_segment = tell_segments(state);
+    start<LoadResult>(call, [=, &state](Client& client) {
+      return python::load(client, Space{space}, state.hashes, state.blocks, options, state.control());
+    });
+    return call;
+  }
+
   PyCall put(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
              double deadline, nb::handle tokens, nb::handle extras, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    for (const std::span<std::byte> block :
-         blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds)) {
-      state.sources.emplace_back(block);
-    }
-    const Numbers<std::uint32_t> ids(tokens, "token_ids");
-    state.token_ids.assign(ids.values().begin(), ids.values().end());
-    state.extras = extras_from(extras, "extras");
+    state.read_from(blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds()));
+    take_tokens(state, tokens, extras);
     PutOptions options{};
     options.deadline = deadline_of(deadline);
     options.token_ids = state.token_ids;
@@ -362,10 +387,9 @@ class PyClient {
     return call;
   }
 
-  PyCall match_set(std::uint32_t set, nb::handle hashes, double deadline, bool lease, bool prefetch) {
-    PyCall call = begin();
+  PyCall match_set(std::uint32_t set, nb::handle hashes, double deadline, bool lease, bool prefetch, bool at_once) {
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     SetMatchOptions options{};
     options.deadline = deadline_of(deadline);
     options.control = state.control();
@@ -376,11 +400,10 @@ class PyClient {
     return call;
   }
   PyCall get_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
-                 std::uint64_t lease, bool memory_only) {
-    PyCall call = begin();
+                 std::uint64_t lease, bool memory_only, bool at_once) {
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds);
+    state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds());
     SetGetOptions options{};
     options.deadline = deadline_of(deadline);
     options.control = state.control();
@@ -390,14 +413,11 @@ class PyClient {
         call, [=, &state](Client& client) { return client.get_set(Space{set}, state.hashes, state.blocks, options); });
     return call;
   }
-  PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline) {
-    PyCall call = begin();
+  PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
+                 bool at_once) {
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
-    for (const std::span<std::byte> block :
-         sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds)) {
-      state.sources.emplace_back(block);
-    }
+    state.read_from(sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds()));
     SetPutOptions options{};
     options.deadline = deadline_of(deadline);
     options.control = state.control();
@@ -409,18 +429,16 @@ class PyClient {
   using CountVerb = Async<std::size_t> (Client::*)(Space, std::span<const BlockHash>, microseconds, CallControl);
   template <CountVerb verb>
   PyCall count(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     start<std::size_t>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       return (client.*verb)(Space{space}, state.hashes, time, state.control());
     });
     return call;
   }
   PyCall drop(std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
-    PyCall call = begin(at_once);
+    PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
-    state.hashes = hashes_from(hashes, "hashes");
     start<DropResult>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       return client.drop(Space{space}, state.hashes, time, state.control());
     });
@@ -457,29 +475,21 @@ class PyClient {
     return call;
   }
 
-  /// The caller's to own.
+  /// The caller's to own. Ctrl-C ends the wait at once; what is on its way then goes back by itself.
   Memory* allocate(std::size_t bytes) {
-    PyCall reserve = begin();
-    run(reserve, [bytes](Client& client) -> std::pair<error_code, Outcome> {
-      const auto reserved = client.reserve_memory(bytes);
-      return {reserved ? error_code() : reserved.error(), std::monostate()};
-    });
-    reserve.result(-1);
-    PyCall adopt = begin();
-    std::shared_ptr<Result<std::unique_ptr<SharedMemory>>> memory;
-    {
+    check_open();
+    if (io_->is_forked()) throw failure_of(Errc::kForked);
+    const auto allocation = Allocation::begin(io_, bytes);
+    try {
+      wait_in_steps(*io_, -1, [&](auto time) { return allocation->call().wait(time); });
+    } catch (...) {
       const nb::gil_scoped_release without_gil;
-      // On this thread: touching takes 0.3 s a GiB, which would hold up all deadlines of the I/O thread.
-      memory = std::make_shared<Result<std::unique_ptr<SharedMemory>>>(SharedMemory::create(bytes));
+      allocation->abandon();
+      throw;
     }
-    run(adopt, [bytes, memory](Client& client) -> std::pair<error_code, Outcome> {
-      const auto adopted = client.adopt_memory(bytes, std::move(*memory));
-      if (!adopted) return {adopted.error(), std::monostate()};
-      return {{}, *adopted};
-    });
-    adopt.result(-1);
-    if (is_closed_) throw bad_request("the client is closed");  // meanwhile, and the memory went with it
-    auto lent = std::make_shared<LentMemory>(io_, std::get<std::span<std::byte>>(adopt.state->outcome()));
+    check(*io_, allocation->call().error());
+    check_open();  // else it was closed meanwhile, and the memory went with it
+    auto lent = allocation->memory();
     std::erase_if(memory_, [](const auto& each) { return each.expired(); });
     memory_.push_back(lent);
     return new Memory(std::move(lent));
@@ -489,7 +499,7 @@ class PyClient {
     PyCall call = begin();
     if (memory.io() != io_) throw bad_request("memory: another client's");
     start<std::size_t>(call, [state = call.state, bytes = memory.bytes(), time = deadline_of(deadline)](
-                                 Client& client) { return client.lend(bytes, time, state->control()); });
+                                 Client& client) { return lend_in_time(client, bytes, time, state->control()); });
     return call;
   }
   bool is_quarantined(const Memory& memory) {
@@ -505,17 +515,30 @@ class PyClient {
   /// at, Python may have run, and have closed it.
   template <class T, class Make>
   void start(PyCall& call, Make make) {
-    note_start(call);
+    check_open();
     io_->start<T>(call.state, std::move(make));
+    call.has_started = true;
   }
   template <class Function>
   void run(PyCall& call, Function function) {
-    note_start(call);
+    check_open();
     io_->run(call.state, std::move(function));
-  }
-  void note_start(PyCall& call) const {
-    if (is_closed_) throw bad_request("the client is closed");
     call.has_started = true;
+  }
+  void check_open() const {
+    if (is_closed_) throw bad_request("the client is closed");
+  }
+  static SegmentCallback tell_segments(Call& state) {
+    if (state.segment_ends.empty()) return {};
+    return {[](void* context, std::size_t, std::size_t block_count) {
+              static_cast<Call*>(context)->land_segment(block_count);
+            },
+            &state};
+  }
+  static void take_tokens(Call& state, nb::handle tokens, nb::handle extras) {
+    const Numbers<std::uint32_t> ids(tokens, "token_ids");
+    state.token_ids.assign(ids.values().begin(), ids.values().end());
+    state.extras = extras_from(extras, "extras");
   }
 
   std::shared_ptr<IoClient> io_;
@@ -579,6 +602,12 @@ void bind_client(nb::module_& module) {
       .def_ro("block_count", &GetResult::block_count)
       .def_ro("corrupt_count", &GetResult::corrupt_count)
       .def_prop_ro("why", [](const GetResult& got) { return why_object(got.why); });
+  nb::class_<LoadResult>(module, "LoadResult")
+      .def_prop_ro("found_count", [](const LoadResult& loaded) { return loaded.match.block_count; })
+      .def_prop_ro("disk_block_count", [](const LoadResult& loaded) { return loaded.match.disk_block_count; })
+      .def_prop_ro("block_count", [](const LoadResult& loaded) { return loaded.get.block_count; })
+      .def_prop_ro("corrupt_count", [](const LoadResult& loaded) { return loaded.get.corrupt_count; })
+      .def_prop_ro("why", [](const LoadResult& loaded) { return why_object(loaded.get.why); });
   nb::class_<PutResult>(module, "PutResult")
       .def_ro("stored", &PutResult::stored)
       .def_ro("already_stored", &PutResult::already_stored)
@@ -641,15 +670,14 @@ void bind_client(nb::module_& module) {
       .def("drain", [](const PyQueue& self) { return self.queue->drain(); });
 
   nb::class_<PyCall>(module, "Call")
-      .def("done", [](const PyCall& call) { return call.state->is_done(); })
+      .def("done", &PyCall::has_ended)
       .def("wait", &PyCall::wait, nb::arg("seconds"))
       .def("cancel", &PyCall::cancel)
       .def("result", &PyCall::result, nb::arg("seconds"))
       .def("wait_segments", &PyCall::wait_segments, nb::arg("count"), nb::arg("seconds"))
-      .def_prop_ro("segments", [](const PyCall& call) { return call.state->segments(); })
-      .def("tell",
-           [](const PyCall& call, const PyQueue& queue, std::uint64_t id) { return call.state->tell(queue.queue, id); })
-      .def("stop_telling", [](const PyCall& call, const PyQueue& queue) { call.state->stop_telling(*queue.queue); });
+      .def_prop_ro("segments", &PyCall::segments)
+      .def("tell", &PyCall::tell, nb::arg("queue"), nb::arg("id"))
+      .def("stop_telling", &PyCall::stop_telling, nb::arg("queue"));
 
   nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), nb::is_weak_referenceable())
       .def_prop_ro("nbytes", [](const Memory& memory) { return memory.bytes().size(); })
@@ -706,15 +734,18 @@ void bind_client(nb::module_& module) {
       .def("get", &PyClient::get, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("lease"), nb::arg("segment_ends"),
            nb::arg("memory_only"), nb::arg("at_once"))
+      .def("load", &PyClient::load, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
+           nb::arg("rows").none(), nb::arg("deadline"), nb::arg("block_count_min"), nb::arg("segment_ends"),
+           nb::arg("memory_only"), nb::arg("at_once"))
       .def("put", &PyClient::put, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
            nb::arg("at_once"))
       .def("match_set", &PyClient::match_set, nb::arg("set"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
-           nb::arg("prefetch"))
+           nb::arg("prefetch"), nb::arg("at_once"))
       .def("get_set", &PyClient::get_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
-           nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"))
+           nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"), nb::arg("at_once"))
       .def("put_set", &PyClient::put_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
-           nb::arg("deadline"))
+           nb::arg("deadline"), nb::arg("at_once"))
       .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
       .def("pin", &PyClient::count<&Client::retain>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),

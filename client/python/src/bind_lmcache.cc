@@ -21,6 +21,11 @@
 namespace kv::python {
 namespace {
 
+/// Python can run wherever this class touches a Python object: memory that is looked at or let go, a list that grows.
+/// It may call any function of the same connector again, from the same thread or another.
+///   1. What is being told or destroyed is in none of the members any more.
+///   2. Each batch is told once. What could not be told, because an exception came, is told by the next drain().
+///   3. close() ends all batches: those in flight are told as failed, and let go of their memory at once.
 class LmcacheConnector {
  public:
   LmcacheConnector(const std::vector<std::string>& endpoints, const std::string& model, std::size_t object_bytes_max,
@@ -76,10 +81,7 @@ class LmcacheConnector {
   std::uint64_t submit_set(const std::vector<std::string>& keys, const nb::list& views) {
     Pending pending = prepare(Operation::kSet, keys);
     Call& state = *pending.call;
-    for (const std::span<std::byte> block :
-         sized_blocks_from(views, nb::none(), keys.size(), /*is_written=*/false, pending.holds)) {
-      state.sources.emplace_back(block);
-    }
+    state.read_from(sized_blocks_from(views, nb::none(), keys.size(), /*is_written=*/false, pending.holds));
     SetPutOptions options{};
     options.deadline = deadline_;
     options.control = state.control();
@@ -107,12 +109,17 @@ class LmcacheConnector {
 
   /// [(id, all went well, what did not, a flag for each key)] of the batches that have ended.
   nb::list drain() {
+    check_process();
+    for (const std::uint64_t id : queue_->drain()) note_ended(id);
     nb::list completions;
-    for (const std::uint64_t id : queue_->drain()) {
-      const auto found = pending_.find(id);
-      if (found == pending_.end() || !found->second.call->is_done()) continue;
-      completions.append(completion(id, found->second));
-      pending_.erase(found);
+    Batches told = std::exchange(ended_, {});  // 1
+    try {
+      for (const auto& [id, batch] : told) completions.append(completion(id, batch));
+    } catch (...) {
+      ended_.merge(told);  // 2
+      queue_->expect();
+      queue_->push(0);
+      throw;
     }
     return completions;
   }
@@ -124,7 +131,12 @@ class LmcacheConnector {
       const nb::gil_scoped_release without_gil;
       io_->close();  // cancels what is in flight
     }
-    pending_.clear();
+    if (io_->is_forked()) return;
+    std::vector<Holds> memory;
+    memory.reserve(pending_.size());
+    Batches left = std::exchange(pending_, {});
+    for (auto& [id, batch] : left) memory.push_back(std::move(batch.holds));
+    ended_.merge(left);  // 3
   }
 
  private:
@@ -134,8 +146,20 @@ class LmcacheConnector {
     CallPtr call = std::make_shared<Call>();
     Holds holds = {};
   };
+  using Batches = std::map<std::uint64_t, Pending>;
 
+  void note_ended(std::uint64_t id) {
+    const auto found = pending_.find(id);
+    if (found == pending_.end()) return;  // told by close(), or no batch: a call for attention
+    KV_ASSERT(found->second.call->is_done());
+    ended_.insert(pending_.extract(found));
+  }
+
+  void check_process() const {
+    if (io_->is_forked()) throw failure_of(Errc::kForked);
+  }
   Pending prepare(Operation operation, const std::vector<std::string>& keys) const {
+    check_process();
     if (is_closed_) throw bad_request("the connector is closed");
     if (keys.empty()) throw bad_request("keys: none");
     Pending pending{operation};
@@ -151,8 +175,13 @@ class LmcacheConnector {
     const CallPtr call = pending.call;
     if (is_closed_) throw bad_request("the connector is closed");  // by Python that ran while the views were looked at
     KV_ASSERT(call->tell(queue_, id));                             // before it begins, so that no end is missed
-    pending_.emplace(id, std::move(pending));
-    io_->start<T>(call, std::move(make));
+    const auto entry = pending_.emplace(id, std::move(pending)).first;
+    try {
+      io_->start<T>(call, std::move(make));
+    } catch (...) {  // no memory: it has not begun, and nobody has its id
+      const auto refused = pending_.extract(entry);
+      throw;
+    }
     return id;
   }
 
@@ -160,7 +189,9 @@ class LmcacheConnector {
     const Call& call = *pending.call;
     const std::size_t count = call.hashes.size();
     std::vector<bool> flags(count, false);
-    error_code error = call.error();
+    // One that was abandoned with the process has no answer.
+    const error_code failed = call.is_done() ? call.error() : error_code(Errc::kCancelled);
+    error_code error = failed;
     std::string text;
     if (!error && pending.operation == Operation::kGet) {
       const auto& got = std::get<SetGetResult>(call.outcome());
@@ -185,7 +216,8 @@ class LmcacheConnector {
     if (error) text = failure_of(error).text;
     // What is not there is no failure of a lookup or a load; a batch that is stored in part is one of a store.
     const bool is_store = pending.operation == Operation::kSet;
-    const bool is_good = !call.error() && (!is_store || std::ranges::find(flags, false) == flags.end());
+    const bool is_good =
+        !failed && error != Errc::kCancelled && (!is_store || std::ranges::find(flags, false) == flags.end());
     nb::list bools;
     for (const bool flag : flags) bools.append(flag);
     return nb::make_tuple(id, is_good, text, bools);
@@ -195,7 +227,7 @@ class LmcacheConnector {
   std::shared_ptr<ReadyQueue> queue_ = std::make_shared<ReadyQueue>();
   Space set_{};
   std::chrono::microseconds deadline_{};
-  std::map<std::uint64_t, Pending> pending_;
+  Batches pending_, ended_;  ///< On their way; over, and not told yet.
   std::uint64_t last_ = 0;
   bool is_closed_ = false;
 };

@@ -42,7 +42,7 @@ struct DlVersioned {
 };
 constexpr std::uint64_t kDlReadOnly = 1;
 
-constexpr int kCpu = 1, kCudaHost = 3, kRocmHost = 11;
+constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kRocmHost = 11, kCudaManaged = 13;
 
 char kind_of(DlType type) {
   switch (type.code) {
@@ -138,7 +138,11 @@ Array::Array(nb::handle object, std::string name, bool is_written)
     }
     return;
   }
+  constexpr const char* kDevices =
+      "; this call takes host memory. A GPU's can be lent by RDMA from C and C++ (docs/rdma.md)";
   if (!nb::hasattr(object, "__dlpack__")) {
+    if (nb::hasattr(object, "__cuda_array_interface__"))
+      throw bad_request(name_ + ": the memory lies on a CUDA device" + kDevices);
     const std::string type = nb::cast<std::string>(nb::str(object.type().attr("__name__")));
     throw bad_request(name_ + ": an object of type " + type +
                       " has neither the buffer protocol nor DLPack; give a NumPy array, a torch tensor or bytes");
@@ -148,8 +152,8 @@ Array::Array(nb::handle object, std::string name, bool is_written)
   const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   if (type != kCpu && type != kCudaHost && type != kRocmHost)
-    throw bad_request(name_ + ": the memory lies on a device (DLPack type " + text_of(type) +
-                      "); this call takes host memory");
+    throw bad_request(name_ + ": the memory lies on " + (type == kCuda || type == kCudaManaged ? "a CUDA" : "a") +
+                      " device (DLPack type " + text_of(type) + ")" + kDevices);
   const DlTensor& tensor = source_->take(dlpack_of(object));
   const DlVersioned* const versioned = source_->versioned;
   if (versioned != nullptr && versioned->major != 1)

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <climits>
 #include <ctime>
+#include <new>
 
 #include "base/assert.h"
 #include "client/python/src/errors.h"
@@ -22,27 +23,67 @@ ReadyQueue::ReadyQueue() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 }
 ReadyQueue::~ReadyQueue() { ::close(fd_); }
 
+void ReadyQueue::expect() {
+  if (is_forked()) return;  // before the lock, which may be held for ever
+  const std::lock_guard lock(mutex_);
+  const std::size_t needed = ends_.size() + expected_ + 1;
+  if (needed > ends_.capacity()) ends_.reserve(std::max(needed, 2 * ends_.capacity()));
+  ++expected_;
+}
+
+void ReadyQueue::expect_no_longer() {
+  if (is_forked()) return;
+  const std::lock_guard lock(mutex_);
+  KV_ASSERT(expected_ > 0);
+  --expected_;
+}
+
 void ReadyQueue::push(std::uint64_t id) {
+  if (is_forked()) return;
   bool is_first;
   {
     const std::lock_guard lock(mutex_);
-    is_first = ids_.empty();
-    ids_.push_back(id);
+    KV_ASSERT(expected_ > 0 && ends_.size() < ends_.capacity());
+    is_first = ends_.empty() && progress_.empty();
+    ends_.push_back(id);
+    --expected_;
   }
-  if (is_first) {
-    const std::uint64_t one = 1;
-    while (::write(fd_, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+  if (is_first) wake();
+}
+
+void ReadyQueue::push_progress(std::uint64_t id) {
+  if (is_forked()) return;
+  bool is_first;
+  try {
+    const std::lock_guard lock(mutex_);
+    is_first = ends_.empty() && progress_.empty();
+    progress_.push_back(id);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  if (is_first) wake();
+}
+
+void ReadyQueue::wake() {
+  const std::uint64_t one = 1;
+  while (::write(fd_, &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
 
 std::vector<std::uint64_t> ReadyQueue::drain() {
+  if (is_forked()) return {};
+  std::vector<std::uint64_t> told;
+  const std::lock_guard lock(mutex_);
+  told.reserve(ends_.size() + progress_.size());  // before anything is taken
   std::uint64_t count;
-  // Read first: what is pushed between the two makes the eventfd ready again, and an empty drain is harmless.
+  // Who was first in writes after it let go of the lock: perhaps only now, which makes an empty drain, and no harm.
   while (::read(fd_, &count, sizeof count) < 0 && errno == EINTR) {
   }
-  const std::lock_guard lock(mutex_);
-  return std::exchange(ids_, {});
+  told.insert(told.end(), progress_.begin(), progress_.end());
+  told.insert(told.end(), ends_.begin(), ends_.end());
+  progress_.clear();
+  ends_.clear();  // its room stays: 1
+  return told;
 }
 
 // -- Call
@@ -97,6 +138,8 @@ bool Call::tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id) {
   if (is_done()) return false;
   const auto listener = std::ranges::find(listeners_, queue, &Listener::queue);
   if (listener == listeners_.end()) {
+    listeners_.reserve(listeners_.size() + 1);
+    queue->expect();
     listeners_.push_back({std::move(queue), id});
   } else {
     listener->id = id;
@@ -104,9 +147,10 @@ bool Call::tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id) {
   return true;
 }
 
-void Call::stop_telling(const ReadyQueue& queue) {
+void Call::stop_telling(ReadyQueue& queue) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(listeners_, [&](const Listener& each) { return each.queue.get() == &queue; });
+  if (std::erase_if(listeners_, [&](const Listener& each) { return each.queue.get() == &queue; }) > 0)
+    queue.expect_no_longer();
 }
 
 void Call::end(error_code error, Outcome outcome) {
@@ -127,7 +171,7 @@ void Call::land_segment(std::size_t block_count) {
   {
     const std::lock_guard lock(mutex_);
     segments_.push_back(block_count);
-    for (const Listener& each : listeners_) each.queue->push(each.id);
+    for (const Listener& each : listeners_) each.queue->push_progress(each.id);
   }
   changed();
 }
@@ -218,15 +262,22 @@ void IoClient::client_disabled() {
 void IoClient::cancel_all() {
   if (is_forked()) return;
   const std::lock_guard lock(mutex_);
-  if (is_over_ || is_disabled_) return;
-  for (const CallPtr& call : calls_) asio::post(thread_->io(), [call] { call->cancellation.cancel(); });
+  for (const CallPtr& call : calls_) post_cancel(call);
 }
 
 void IoClient::cancel(const CallPtr& call) {
   if (is_forked()) return;
   const std::lock_guard lock(mutex_);  // the thread is there as long as this is held and is_over_ is false
+  post_cancel(call);
+}
+
+void IoClient::post_cancel(const CallPtr& call) {
   if (is_over_ || is_disabled_) return;
-  asio::post(thread_->io(), [call] { call->cancellation.cancel(); });
+  try {
+    asio::post(thread_->io(), [call] { call->cancellation.cancel(); });
+  } catch (const std::bad_alloc&) {
+    // It ends by its deadline.
+  }
 }
 
 void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
@@ -236,6 +287,7 @@ void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
     --call_count_;
   }
   call->end(error, std::move(outcome));
+  thread_->linger(/*is_busy=*/call_count() > 0);
   if (closed_ && call_count() == 0) be_closed();
 }
 

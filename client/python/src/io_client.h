@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -18,11 +19,15 @@
 #include "client/call_control.h"
 #include "client/client.h"
 #include "client/client_thread.h"
+#include "client/python/src/load.h"
 #include "transport/forked.h"
 
 namespace kv::python {
 
 /// Tells which calls have ended, by a number of the caller's for each, and wakes an event loop by an eventfd.
+///   1. An end that expect() made room for is told without memory, so that none is lost for want of it.
+///   2. A child of fork() shares the eventfd with its parent, and so neither reads nor writes it: there a queue of the
+///      parent's stays empty.
 /// Thread safety: all. One write to the eventfd stands for all that ended since the last drain().
 class ReadyQueue {
  public:
@@ -32,23 +37,33 @@ class ReadyQueue {
   ReadyQueue& operator=(const ReadyQueue&) = delete;
 
   int fd() const { return fd_; }
-  void push(std::uint64_t id);
+  void expect();                ///< Room for one more end. Throws std::bad_alloc.
+  void expect_no_longer();      ///< Of an end that will not be told here.
+  void push(std::uint64_t id);  ///< An end that was expected.
+  /// Something else about the call. Lost where there is no memory: the end will come.
+  void push_progress(std::uint64_t id);
   std::vector<std::uint64_t> drain();
 
  private:
+  bool is_forked() const { return generation_ != fork_generation(); }
+  void wake();
+
+  const std::uint32_t generation_ = fork_generation();
   int fd_;
   std::mutex mutex_;
-  std::vector<std::uint64_t> ids_;
+  std::vector<std::uint64_t> ends_, progress_;
+  std::size_t expected_ = 0;  ///< 1: ends_ has room for so many more.
 };
 
 /// What one call came to. `none`: its answer is its error alone.
 using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
                              std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
-                             std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult>;
+                             std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult, LoadResult>;
 
 /// One call on its way, shared by its caller and the I/O thread.
 ///   1. Ends once: error and outcome are written before is_done() is true, and never after.
 ///   2. The arguments live here, so that they live until the call has ended, whoever has lost interest by then.
+///   3. To end needs no memory.
 /// Thread safety: all, but the arguments are the caller's until the call has started.
 class Call {
  public:
@@ -63,6 +78,7 @@ class Call {
   bool at_once = false;       ///< See CallControl.
 
   CallControl control() { return {.at_once = at_once, .cancellation = &cancellation}; }
+  void read_from(std::span<const std::span<std::byte>> from) { sources.assign(from.begin(), from.end()); }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   /// Waits at most `time`; whether the call has ended.
   bool wait(std::chrono::nanoseconds time) const;
@@ -71,10 +87,10 @@ class Call {
   /// Blocks that have each segment landed so far.
   std::vector<std::size_t> segments() const;
   /// Has `queue` told of the end, under `id`; with segments, of each of these too. False if the call has ended already.
-  /// Several queues can wait for one call: each is told, under the id that it gave last.
+  /// Several queues can wait for one call: each is told, under the id that it gave last. Throws std::bad_alloc.
   bool tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id);
   /// Tells `queue` nothing more: who waited there has left.
-  void stop_telling(const ReadyQueue& queue);
+  void stop_telling(ReadyQueue& queue);
 
   const error_code& error() const { return error_; }   ///< Requires is_done().
   const Outcome& outcome() const { return outcome_; }  ///< Requires is_done() without an error.
@@ -109,6 +125,7 @@ using CallPtr = std::shared_ptr<Call>;
 /// for by itself, by threads and event loops at once, has any kind of result, and keeps what Python lent to it.
 ///   1. Every started call ends: by its answer, by cancel(), or with kUnavailable when the thread ends on an exception.
 ///   2. After fork() the child touches nothing of it: every call ends with kForked at once.
+///   3. A call that could not be handed over for want of memory has not begun: start() and run() throw std::bad_alloc.
 /// Thread safety: all calls from any thread; none needs or takes Python's GIL.
 class IoClient final : public ClientThread::Guest, public std::enable_shared_from_this<IoClient> {
  public:
@@ -126,7 +143,7 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   /// Runs a plain function of the client on its thread and ends `call` with what it returns.
   template <class Function>
   void run(const CallPtr& call, Function function);
-  /// Gives the call up: it ends soon, whatever the node does.
+  /// Gives the call up: it ends soon, whatever the node does. Without memory for that, by its deadline.
   void cancel(const CallPtr& call);
   void cancel_all();
 
@@ -152,7 +169,8 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   template <class Work>
   void hand_over(const CallPtr& call, Work work);
   void leave(const CallPtr& call, error_code error, Outcome outcome);
-  void be_closed();  ///< The client may go: no call is left.
+  void post_cancel(const CallPtr& call);  ///< With mutex_ held.
+  void be_closed();                       ///< The client may go: no call is left.
 
   const std::uint32_t generation_ = fork_generation();
   std::mutex mutex_;  ///< Held while the thread is posted to, so that it is there.
@@ -170,9 +188,15 @@ void IoClient::hand_over(const CallPtr& call, Work work) {
   if (!is_forked()) {  // before anything is locked: in a child the lock may be held for ever
     const std::lock_guard lock(mutex_);
     if (!is_disabled_ && !is_over_) {
-      calls_.insert(call);
+      const auto entry = calls_.insert(call).first;
       ++call_count_;
-      asio::post(thread_->io(), std::move(work));
+      try {
+        asio::post(thread_->io(), std::move(work));
+      } catch (...) {  // 3: else close() would wait for it for ever
+        calls_.erase(entry);
+        --call_count_;
+        throw;
+      }
       return;
     }
     refused = is_over_ ? Errc::kCancelled : Errc::kUnavailable;

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -47,10 +48,14 @@ class Node:
         self.log = open(self.folder / "log", "ab")  # noqa: SIM115
         self.process = subprocess.Popen(self.arguments, stdout=self.log, stderr=self.log)
         until = time.monotonic() + 30
-        while not self.socket.exists():
+        while not self._listens():  # the file is there before the node listens: a client is refused then
             if time.monotonic() > until or self.process.poll() is not None:
                 raise RuntimeError((self.folder / "log").read_text())
             time.sleep(0.01)
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
 
     def kill(self) -> None:
         assert self.process is not None

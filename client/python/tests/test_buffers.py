@@ -74,6 +74,28 @@ def test_what_cannot_be_used_is_refused_by_name(space, hashes):
         space.get(hashes, overlapping)
 
 
+def test_memory_of_a_device_is_refused_by_name(space, hashes):
+    class OnDevice:
+        def __init__(self, kind: int) -> None:
+            self.kind = kind
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (self.kind, 0)
+
+        def __dlpack__(self, **_: object) -> object:
+            raise AssertionError("not to be asked for")
+
+    class OfNumba:
+        __cuda_array_interface__ = {"shape": (4, 4096), "typestr": "|u1", "data": (4096, False), "version": 3}  # noqa: RUF012
+
+    for blocks, why in ((OnDevice(2), "a CUDA device"), (OnDevice(10), "type 10"), (OfNumba(), "a CUDA device")):
+        for given in (blocks, [blocks] * 4):
+            with pytest.raises(kvstore.BadRequest, match=rf"blocks.*: the memory lies on .*{why}.*host memory"):
+                space.get(hashes, given)
+            with pytest.raises(kvstore.BadRequest, match="host memory"):
+                space.put(hashes, given)
+
+
 def test_misaligned_numbers_are_taken_as_copies():
     space = kvstore.Namespace(model="m", block_size=4, block_bytes=64)
     ids = tokens(16)

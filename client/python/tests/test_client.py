@@ -258,3 +258,44 @@ def test_a_full_node_refuses_with_a_reason():
             assert isinstance(put.why, kvstore.OutOfMemory)
     finally:
         small.close()
+
+
+def test_a_load_moves_only_what_is_found_and_only_if_it_is_enough(client):
+    space = client.open(namespace(block_bytes=2 * 65536))
+    hashes = space.hash_chain(tokens(16 * 6))
+    blocks = pattern(6, 2 * 65536)
+    assert space.put(hashes[:4], blocks[:4]).stored == 4
+    into = np.full_like(blocks, 0xEE)
+    few = space.load(hashes, into, block_count_min=5)
+    assert (few.found_count, few.block_count, few.why) == (4, 0, None)
+    assert (into == 0xEE).all()
+    loaded = space.load(hashes, into, block_count_min=4)
+    assert (loaded.found_count, loaded.disk_block_count, loaded.block_count, loaded.corrupt_count) == (4, 0, 4, 0)
+    assert loaded.why is None
+    assert (into[:4] == blocks[:4]).all()
+    pool = np.zeros((8, 2 * 65536), np.uint8)
+    future = space.submit_load(hashes, pool, rows=[7, 5, 3, 1, 0, 2], segment_ends=[65536, 2 * 65536])
+    assert future.result().block_count == 4
+    assert future.segments == [4, 4]
+    assert (pool[[7, 5, 3, 1]] == blocks[:4]).all()
+    nothing = space.load(space.hash_chain(tokens(32, seed=5)), into[:2])
+    assert (nothing.found_count, nothing.block_count, nothing.why) == (0, 0, None)
+    with pytest.raises(kvstore.BadRequest, match="block_count_min"):
+        space.load(hashes, into, block_count_min=0)
+    with pytest.raises(kvstore.BadRequest, match="read-only"):
+        space.load(hashes, blocks.tobytes())
+
+
+def test_a_load_of_a_node_that_hangs_ends_by_its_deadline_and_when_it_is_cancelled(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=60) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        space.put(hashes, pattern(4))
+        into = np.zeros((4, 4096), np.uint8)
+        own_node.pause()
+        late, cancelled = space.submit_load(hashes, into, deadline=0.1), space.submit_load(hashes, into.copy())
+        assert isinstance(late.result().why, kvstore.TimedOut)
+        cancelled.cancel()
+        assert isinstance(cancelled.result().why, kvstore.Cancelled)
+        own_node.resume()
+        assert space.load(hashes, into).block_count == 4

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import resource
+import shutil
+import subprocess
 import sys
+import textwrap
+import threading
 import time
 
 import numpy as np
@@ -80,6 +85,26 @@ def test_memory_of_a_late_get_is_quarantined(own_node):
         assert (blocks == pattern(4)).all()
 
 
+def test_lending_to_a_node_that_hangs_is_a_clear_error(own_node):
+    with kvstore.Client(own_node.endpoint, connections_per_node=1, connect_timeout=60) as client:
+        client.open(namespace(), deadline=10)
+        memory = client.allocate(1 << 20)
+        own_node.pause()
+        with pytest.raises(kvstore.TimedOut, match="1048576 bytes within"):
+            client.lend(memory, deadline=0.2)
+        own_node.resume()
+        assert client.lend(memory) == 1
+
+
+def test_a_large_region_has_longer_than_connect_timeout_to_be_lent(own_node):
+    with kvstore.Client(own_node.endpoint, connections_per_node=1, connect_timeout=0.3) as client:
+        client.open(namespace(), deadline=10)
+        memory = client.allocate(1 << 30)
+        own_node.pause()
+        threading.Timer(0.6, own_node.resume).start()
+        assert client.lend(memory) == 1
+
+
 def test_too_many_calls_are_busy(own_node):
     with kvstore.Client(own_node.endpoint, deadline=2, calls_max=4) as client:
         space = client.open(namespace())
@@ -138,6 +163,104 @@ def test_calls_leave_nothing_behind(space, calls):
     gc.collect()
     assert (sys.getrefcount(hashes), sys.getrefcount(blocks), sys.getrefcount(into), sys.getrefcount(space)) == counts
     assert _resident() - before < 4 << 20
+
+
+SHIM = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+void* __libc_malloc(size_t);
+void* __libc_memalign(size_t, size_t);
+static __thread uintptr_t begin, end;
+static __thread long left = -1;
+static int fails(void* caller) {
+  uintptr_t at = (uintptr_t)caller;
+  return left >= 0 && at >= begin && at < end && left-- == 0;
+}
+/* The allocation number `count` that code in [from, to) makes on this thread will fail. */
+void arm(uintptr_t from, uintptr_t to, long count) { begin = from, end = to, left = count; }
+/* Whether it has. */
+int disarm(void) {
+  int fired = left < 0;
+  left = -1;
+  return fired;
+}
+void* malloc(size_t bytes) {
+  if (!fails(__builtin_return_address(0))) return __libc_malloc(bytes);
+  errno = ENOMEM;
+  return NULL;
+}
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  if (!fails(__builtin_return_address(0))) return __libc_memalign(alignment, bytes);
+  errno = ENOMEM;
+  return NULL;
+}
+"""
+
+
+def test_where_memory_ends_no_call_is_lost_and_no_buffer_leaks(node, tmp_path):
+    """Each allocation that the extension makes on the caller's thread fails once: in a submit, or while one waits."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "shim.c").write_text(SHIM)
+    shim = tmp_path / "shim.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, tmp_path / "shim.c"], check=True)
+    code = """
+        import asyncio, contextlib, ctypes, sys, kvstore
+        shim = ctypes.CDLL(sys.argv[2])
+        shim.arm.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_long]
+        with open("/proc/self/maps") as maps:
+            line = next(line for line in maps if "r-xp" in line and "/_kvstore" in line)
+        begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+        name = kvstore.Namespace(model="no-memory", block_size=16, block_bytes=4096)
+
+        def attempt(count):
+            client = kvstore.Client(sys.argv[1], deadline=20, connections_per_node=1)
+            space = client.open(name)
+            hashes = space.hash_chain(list(range(64)))
+            space.put(hashes, bytes(4 * 4096))
+            lists = [[bytearray(4096) for _ in range(4)] for _ in range(3)]
+            futures = []
+
+            async def main():
+                await space.submit_match(hashes)
+                shim.arm(begin, end, count)
+                for blocks in lists:
+                    with contextlib.suppress(MemoryError, kvstore.Error):
+                        futures.append(space.submit_get(hashes, blocks))
+                del futures[1:2]
+                for future in futures:
+                    with contextlib.suppress(MemoryError, kvstore.Error):
+                        await future
+
+            asyncio.run(main())
+            fired = shim.disarm()
+            assert kvstore.wait(futures, timeout=60) == futures
+            for future in futures:
+                with contextlib.suppress(kvstore.Error):
+                    future.result()
+            client.close()
+            for block in sum(lists, []):
+                block.append(1)  # BufferError if a call still holds it
+            return fired
+
+        count = 0
+        while attempt(count):
+            count += 1
+        print(count)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), node.endpoint, str(shim)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LD_PRELOAD": str(shim)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout) > 20
 
 
 def test_every_exception_has_the_status_of_the_c_abi():

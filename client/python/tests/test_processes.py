@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 from conftest import namespace, pattern, tokens
 
 import kvstore
+from kvstore.lmcache import Connector
 
 
 def run(code: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -31,9 +34,10 @@ def run(code: str, *arguments: str, timeout: float = 60) -> subprocess.Completed
 
 
 def child_of_fork(work) -> int:
-    """The exit status of a forked child that runs `work`."""
+    """The exit status of a forked child that runs `work`. One that hangs ends by a signal."""
     number = os.fork()
     if number == 0:
+        signal.alarm(30)
         status = 1
         try:
             work()
@@ -62,6 +66,89 @@ def test_a_child_of_fork_is_told_and_the_parent_goes_on(space):
     assert child_of_fork(work) == 0
     assert future.result().block_count == 4
     assert space.match(hashes).block_count == 4
+
+
+def test_a_future_that_was_in_flight_at_a_fork_ends_in_the_child(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=60) as client:
+        space = client.open(namespace(block_bytes=2 * 65536))
+        hashes = space.hash_chain(tokens(64))
+        done = space.submit_match(hashes)
+        assert done.result().block_count == 0
+        own_node.pause()
+        match, put = space.submit_match(hashes), space.submit_put(hashes, pattern(4, 2 * 65536))
+        get = space.submit_get(hashes, np.zeros((4, 2 * 65536), np.uint8), segment_ends=[65536, 2 * 65536])
+        futures = [match, put, get]
+
+        def work() -> None:
+            for future in futures:
+                assert future.done()
+                assert future.wait()
+                with pytest.raises(kvstore.Forked):
+                    future.result()
+            assert kvstore.wait([*futures, done]) == [*futures, done]
+            for wait in (lambda: get.wait_segments(1), lambda: get.segments, lambda: asyncio.run(get.landed(1))):
+                with pytest.raises(kvstore.Forked):
+                    wait()
+
+            async def ask() -> object:
+                return await match
+
+            with pytest.raises(kvstore.Forked):
+                asyncio.run(ask())
+            assert done.result().block_count == 0
+            match.cancel()
+            while futures:
+                futures.pop()
+
+        assert child_of_fork(work) == 0
+        own_node.resume()
+        assert match.result().why is None
+        assert get.result().why is None
+        assert put.result().stored == 4
+
+
+def test_a_child_of_fork_takes_no_news_from_the_parents_event_loop(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=60) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+
+        async def main() -> None:
+            own_node.pause()
+            future = space.submit_match(hashes)
+
+            async def ask() -> int:
+                return (await future).block_count
+
+            task = asyncio.ensure_future(ask())
+            await asyncio.sleep(0)
+            own_node.resume()
+            assert future.wait(30)  # told: the loop has not looked yet
+            queue = kvstore.futures._queue_of(asyncio.get_running_loop())
+
+            def work() -> None:
+                assert queue._queue.drain() == []
+
+            assert child_of_fork(work) == 0
+            assert await asyncio.wait_for(task, 30) == 0
+
+        asyncio.run(main())
+
+
+def test_lmcaches_connector_after_a_fork_is_the_parents(node):
+    connector = Connector(endpoint=node.endpoint)
+    exists = connector.submit_batch_exists(["a"])
+    assert select.select([connector.event_fd()], [], [], 30)[0]
+
+    def work() -> None:
+        with pytest.raises(kvstore.Forked):
+            connector.drain_completions()
+        with pytest.raises(kvstore.Forked):
+            connector.submit_batch_exists(["a"])
+        connector.close()
+
+    assert child_of_fork(work) == 0
+    assert connector.drain_completions() == [(exists, True, "", [False])]
+    connector.close()
 
 
 def test_a_child_of_fork_makes_its_own(node, space):
@@ -141,6 +228,42 @@ def test_ctrl_c_ends_a_blocking_call_and_leaves_the_client_usable(own_node):
         own_node.resume()
         assert space.put(hashes, pattern(4), deadline=10).stored == 4
         assert space.get(hashes, into, deadline=10).block_count == 4
+
+
+def test_ctrl_c_ends_an_allocation_and_what_was_being_made_goes_back(node):
+    nbytes = 2 << 30
+    with kvstore.Client(node.endpoint, deadline=30, region_bytes_max=nbytes) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            client.allocate(nbytes)
+        timer.join()
+        assert space.put(hashes, pattern(4)).stored == 4
+        until = time.monotonic() + 60
+        while True:  # what was being made goes back by itself
+            try:
+                memory = client.allocate(64 << 20)
+                break
+            except kvstore.Busy:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        assert client.lend(memory) > 0
+
+
+def test_ctrl_c_during_an_allocation_that_is_never_awaited_ends_with_the_process(node):
+    code = """
+        import os, signal, sys, threading, kvstore
+        client = kvstore.Client(sys.argv[1])
+        try:
+            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+            client.allocate(1 << 30)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """
+    done = run(code, node.endpoint)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
 @pytest.mark.parametrize("daemon", [True, False])

@@ -9,10 +9,11 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import namespace, pattern
+from conftest import namespace, pattern, tokens
 
 import kvstore
 from kvstore.lmcache import Connector
@@ -75,6 +76,53 @@ def test_rows_futures_and_retention(store, client):
         store.drop([])
     store.drop(everything=True)
     assert store.match(hashes).held_count == 0
+
+
+def test_both_kinds_share_one_class_and_its_submit_forms(store, space):
+    chain = space.hash_chain(tokens(64))
+    space.put(chain, pattern(4))
+    store.put(names(4), pattern(4))
+    for opened, hashes in ((space, chain), (store, names(4))):
+        assert type(opened).submit_pin is kvstore.spaces.OpenedNamespace.submit_pin
+        assert opened.client is space.client
+        opened.wait_open()
+
+        async def main(opened=opened, hashes=hashes) -> None:
+            assert await opened.submit_touch(hashes) == 4
+            assert await opened.submit_pin(hashes) == 4
+            assert await opened.submit_unpin(hashes) == 4
+            lease = (await opened.submit_match(hashes, lease=True)).lease
+            assert lease
+            opened.release(lease)
+            await opened.submit_drop(hashes[:1])
+
+        asyncio.run(main())
+        assert opened.submit_touch(hashes).result() == (0 if opened is space else 3)
+        for drop in (opened.drop, opened.submit_drop):
+            with pytest.raises(kvstore.BadRequest, match="everything"):
+                drop([])
+        assert not opened.submit_drop(everything=True).result().until_restart
+    opened = store.client.submit_open_set(store.namespace).result()
+    assert isinstance(opened, kvstore.SetSpace)
+    with pytest.raises(kvstore.BadRequest, match="open"):
+        store.client.submit_open_set(space.namespace)
+    with pytest.raises(kvstore.BadRequest, match="open_set"):
+        store.client.submit_open(store.namespace)
+
+
+def test_without_a_node_what_is_submitted_to_a_set_is_answered_at_once(tmp_path):
+    with kvstore.Client(f"unix://{tmp_path}/none", deadline=3600) as client:
+        store = client.open_set(kvstore.Namespace(model="away", kind="set", block_bytes_max=4096), wait=False)
+        into = np.zeros((2, 4096), np.uint8)
+        for future in (
+            store.submit_match(names(2)),
+            store.submit_get(names(2), into),
+            store.submit_put(names(2), into),
+        ):
+            assert isinstance(future.result(60).why, kvstore.Unavailable)
+        for submit in (store.submit_touch, store.submit_pin, store.submit_unpin, store.submit_drop):
+            with pytest.raises(kvstore.Unavailable):
+                submit(names(2)).result(60)
 
 
 def test_sets_and_chains_are_kept_apart(client, store):
@@ -171,6 +219,90 @@ def test_the_native_plugin_starts_without_a_node(tmp_path):
     assert flags == [False, False]
     stored = connector.submit_batch_set(["a"], [memoryview(b"x")])
     assert not drained(connector, 1)[stored][0]
+
+
+class Noisy(bytearray):
+    """Memory that says when the last batch has let go of it."""
+
+    told: Callable[[], None]
+
+    def __del__(self) -> None:
+        self.told()
+
+
+def noisy_views(count: int, told: Callable[[], None]) -> list[memoryview]:
+    made = [Noisy(4096) for _ in range(count)]
+    for each in made:
+        each.told = told
+    return [memoryview(each) for each in made]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_native_plugin_can_be_called_while_it_drains(node, closes):
+    connector = Connector(endpoint=node.endpoint, model=os.urandom(4).hex())
+    told: list[int] = []
+    ended = 0
+
+    def again() -> None:
+        nonlocal ended
+        ended += 1
+        told.extend(number for number, *_ in connector.drain_completions())
+        if closes:
+            connector.close()
+            connector.close()
+
+    numbers = [connector.submit_batch_set([str(i), f"{i}b"], noisy_views(2, again)) for i in range(20)]
+    until = time.monotonic() + 30
+    while len(told) < len(numbers):
+        assert time.monotonic() < until
+        select.select([connector.event_fd()], [], [], 1)
+        told.extend(number for number, *_ in connector.drain_completions())
+    assert sorted(told) == numbers  # each once
+    assert ended == 40
+    assert connector.drain_completions() == []
+    connector.close()
+
+
+def test_the_native_plugin_can_be_called_while_it_closes(own_node):
+    connector = Connector(endpoint=own_node.endpoint, deadline=60)
+    connector.submit_batch_exists(["a"])
+    drained(connector, 1)
+    own_node.pause()
+    told: list[tuple] = []
+
+    def again() -> None:
+        told.extend(connector.drain_completions())
+        connector.close()
+
+    numbers = [connector.submit_batch_set([f"{i}", f"{i}b"], noisy_views(2, again)) for i in range(10)]
+    numbers += [connector.submit_batch_get([f"{i}"], noisy_views(1, again)) for i in range(10)]
+    numbers += [connector.submit_batch_exists(["a", "b"]), connector.submit_batch_delete(["a"])]
+    connector.close()
+    connector.close()
+    told.extend(connector.drain_completions())
+    assert sorted(number for number, *_ in told) == numbers
+    for _number, ok, error, flags in told:
+        assert not ok
+        assert error
+        assert not any(flags)
+    assert connector.drain_completions() == []
+
+
+def test_the_native_plugin_survives_close_while_it_looks_at_its_arguments(node):
+    connector = Connector(endpoint=node.endpoint, model=os.urandom(4).hex())
+    kept = connector.submit_batch_exists(["a"])
+
+    class Closes:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            connector.close()
+            return (1, 0)
+
+        def __dlpack__(self, **_: object) -> object:
+            return np.zeros(4096, np.uint8).__dlpack__()
+
+    with pytest.raises(kvstore.BadRequest, match="closed"):
+        connector.submit_batch_set(["b"], [Closes()])
+    assert [number for number, *_ in connector.drain_completions()] == [kept]
 
 
 def test_lmcaches_own_check(node):

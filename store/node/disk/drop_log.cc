@@ -8,8 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "store/node/disk/spill_directory.h"
@@ -64,15 +68,41 @@ error_code DropLog::add(std::span<const DiskDrop> drops) {
   const std::lock_guard lock(mutex_);
   drops_.insert(drops_.end(), drops.begin(), drops.end());
   if (drops_.size() > kDropLogCountMax) {
-    const std::size_t surplus = drops_.size() - kDropLogCountMax / 2;
-    // Half goes at once. One at a time, every drop from now on would write the whole log anew, 16 MiB.
-    spdlog::warn("spill: {}: full; its {} oldest drops are forgotten, and a restart may bring back what they dropped",
-                 file_.string(), surplus);
-    drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
+    shorten();
     is_whole_ = false;
   }
   KV_ASSERT(drops_.size() <= kDropLogCountMax);
   return is_whole_ ? append(drops) : rewrite();
+}
+
+/// To half of what may be kept, at once: one drop at a time, each from now on would write the whole log anew, 16 MiB. A
+/// cache may lose more than it was told to drop, and must not bring any of that back; and whoever drops names by the
+/// hundred thousand, perhaps made-up ones, pays for that alone.
+void DropLog::shorten() {
+  constexpr std::size_t kKept = kDropLogCountMax / 2;
+  std::map<NamespaceId, std::vector<const DiskDrop*>> by_space;
+  for (const DiskDrop& drop : drops_) by_space[drop.space].push_back(&drop);
+  std::vector<std::pair<std::size_t, NamespaceId>> most;
+  for (const auto& [space, of_space] : by_space) most.emplace_back(of_space.size(), space);
+  std::ranges::sort(most, std::greater<>());
+  std::map<NamespaceId, DiskDrop> whole;
+  std::size_t left = drops_.size();
+  for (const auto& [count, space] : most) {
+    if (left <= kKept || count < 2) break;
+    DiskDrop all{.space = space, .hash = BlockHash{}};
+    for (const DiskDrop* const drop : by_space[space]) all.before = std::max(all.before, drop->before);
+    whole.emplace(space, all);
+    left -= count - 1;
+  }
+  std::erase_if(drops_, [&](const DiskDrop& drop) { return whole.contains(drop.space); });
+  for (const auto& [space, drop] : whole) drops_.push_back(drop);
+  spdlog::warn("spill: {}: full; the drops of {} namespaces became one each, and a restart finds nothing older there",
+               file_.string(), whole.size());
+  if (drops_.size() <= kKept) return;
+  const std::size_t surplus = drops_.size() - kKept;
+  spdlog::warn("spill: {}: full; {} drops are forgotten, and a restart may bring back what they dropped",
+               file_.string(), surplus);
+  drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
 }
 
 /// After an error nobody knows what is in the file, because the kernel counts a page that could not be synced as clean.

@@ -25,7 +25,9 @@ inline constexpr std::size_t kDropLogCountMax = 262'144;  ///< 16 MiB.
 /// Drops enter with add(), which makes them durable, and leave with forget(), once they concern nothing on disk.
 ///   1. After add() without an error, the drops are in the file, whatever kill or power cut follows.
 ///   2. A torn end loses only drops that were never acknowledged; a damaged drop inside is skipped and counted.
-///   3. At most kDropLogCountMax drops are kept: the oldest go first, with a line in the log.
+///   3. At most kDropLogCountMax drops are kept. Beyond that, those of the namespace that has most become one, of the
+///   whole namespace: after a restart it has lost more than was dropped, and nobody else's drops are touched. Only if
+///   hardly any namespace has more than one, the oldest are forgotten, with a line in the log.
 /// Thread safety: all from any thread; a thread that waits for the disk makes the others wait.
 class DropLog {
  public:
@@ -38,6 +40,7 @@ class DropLog {
   std::size_t damaged_count() const { return damaged_count_; }
 
  private:
+  void shorten();
   error_code rewrite();
   error_code append(std::span<const DiskDrop> drops);
 

@@ -13,6 +13,8 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kErasedPerLock = 256;  ///< Blocks of a set: some tens of microseconds.
+/// Drops of one request that wait for the disk. Its queue is everybody's, and each batch costs one sync.
+constexpr std::size_t kToldAtOnce = 1024;
 
 }  // namespace
 
@@ -60,7 +62,7 @@ asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std
       has_rest = store.is_dropping();
     });
   }
-  if (!session->is_ending) keep(request_id, count, drops);
+  if (!session->is_ending) keep(request_id, count, std::move(drops));
   KV_ASSERT(freeing_count_ > 0);
   --freeing_count_;
   session->writer.flush();
@@ -90,25 +92,32 @@ asio::awaitable<void> Drops::erase(std::shared_ptr<SessionCore> session, std::ui
   co_await free_rest(session, request_id, count, std::move(drops), std::move(job));
 }
 
-void Drops::keep(std::uint64_t request_id, std::size_t count, const std::vector<DiskDrop>& drops) {
+void Drops::keep(std::uint64_t request_id, std::size_t count, std::vector<DiskDrop> drops) {
   NodeContext& node = session_.node;
   const std::uint64_t number = ++last_;
   const bool is_full = pending_.size() >= node.limits.requests_max;
-  pending_[number] = {request_id, count, node.clock.make_alarm(session_.executor), drops.size()};
+  Pending& drop = pending_[number] = {request_id, count, node.clock.make_alarm(session_.executor), std::move(drops)};
   if (node.spill == nullptr) return end(number, true);
   if (is_full) return end(number, false);
+  const auto late = [this, weak = session_.weak_from_this(), number] {
+    if (const auto session = weak.lock()) end(number, false);
+  };
+  drop.alarm->arm(node.clock.now() + node.limits.drop_wait,
+                  [late, executor = session_.executor] { asio::post(executor, late); });
+  tell_disk(number, drop);
+}
+
+void Drops::tell_disk(std::uint64_t number, Pending& drop) {
   // Posted: the end of a drop ends its alarm, and the disk's thread is not ours.
   const auto ended = [this, weak = session_.weak_from_this(), number, executor = session_.executor](bool is_kept) {
     asio::post(executor, [this, weak, number, is_kept] {
       if (const auto session = weak.lock()) one_ended(number, is_kept);
     });
   };
-  const auto late = [this, weak = session_.weak_from_this(), number] {
-    if (const auto session = weak.lock()) end(number, false);
-  };
-  pending_[number].alarm->arm(node.clock.now() + node.limits.drop_wait,
-                              [late, executor = session_.executor] { asio::post(executor, late); });
-  for (const DiskDrop& drop : drops) node.spill->keep_drop(drop, ended);
+  KV_ASSERT(drop.waiting == 0 && drop.told < drop.drops.size());
+  drop.waiting = std::min(kToldAtOnce, drop.drops.size() - drop.told);
+  for (std::size_t left = drop.waiting; left > 0; --left)
+    session_.node.spill->keep_drop(drop.drops[drop.told++], ended);
 }
 
 void Drops::one_ended(std::uint64_t number, bool is_kept) {
@@ -117,7 +126,9 @@ void Drops::one_ended(std::uint64_t number, bool is_kept) {
   Pending& drop = found->second;
   KV_ASSERT(drop.waiting > 0);
   drop.is_kept = drop.is_kept && is_kept;
-  if (--drop.waiting == 0) end(number, drop.is_kept);
+  if (--drop.waiting > 0) return;
+  if (drop.told < drop.drops.size()) return tell_disk(number, drop);
+  end(number, drop.is_kept);
 }
 
 void Drops::end(std::uint64_t number, bool is_kept) {

@@ -33,14 +33,17 @@ class Drops {
     std::uint64_t request_id;
     std::size_t count;
     std::unique_ptr<Alarm> alarm;
-    std::size_t waiting = 0;  ///< For so many of its blocks the disk has not answered yet.
-    bool is_kept = true;      ///< Of all others.
+    std::vector<DiskDrop> drops;  ///< Of one or several blocks.
+    std::size_t told = 0;         ///< Of these: the disk was told of the first ones,
+    std::size_t waiting = 0;      ///< and has not answered for so many yet.
+    bool is_kept = true;          ///< Of all that it has answered for.
   };
   asio::awaitable<void> free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id, std::size_t count,
                                   std::vector<DiskDrop> drops, SessionJob job);
   asio::awaitable<void> erase(std::shared_ptr<SessionCore> session, std::uint64_t request_id, SpaceId set,
                               std::vector<BlockHash> hashes, SessionJob job);
-  void keep(std::uint64_t request_id, std::size_t count, const std::vector<DiskDrop>& drops);
+  void keep(std::uint64_t request_id, std::size_t count, std::vector<DiskDrop> drops);
+  void tell_disk(std::uint64_t number, Pending& drop);
   void end(std::uint64_t number, bool is_kept);
   void one_ended(std::uint64_t number, bool is_kept);
 

@@ -2,14 +2,26 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/node/rdma/verbs_node.h"
 
 namespace kv {
 namespace {
+
+constexpr std::size_t kNamesPerLock = 512;  ///< Of a set, each looked up alone: some ten microseconds, cold a hundred.
+
+/// Calls body(part) for each part of `names`, at least once, until one returns false.
+template <class Body>
+void for_each_part(std::span<const BlockHash> names, Body body) {
+  for (std::size_t at = 0; at == 0 || at < names.size(); at += kNamesPerLock) {
+    if (!body(names.subspan(at, std::min(kNamesPerLock, names.size() - at)))) return;
+  }
+}
 
 /// Processor time of this process: with it a load generator tells what a request costs the node.
 double process_cpu_seconds() {
@@ -83,9 +95,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   if (space == nullptr) return std::nullopt;
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
-  const Store::SetMatchOptions options{.session = session_.id, .lease = request->lease()};
-  const auto match =
-      node.store.with([&](Store& store) { return store.match_set(space->id, hashes, options, node.clock.now()); });
+  const auto match = match_set(*space, hashes, request->lease());
   if (!match) {
     session_.refuse(frame, match.error(),
                     "set_match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
@@ -121,6 +131,41 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   return Wanted{space, hashes};
 }
 
+Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<const BlockHash> hashes, bool lease) {
+  NodeContext& node = session_.node;
+  if (hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
+  Store::SetMatch whole;
+  Store::SetMatchOptions options{.session = session_.id, .lease = lease};
+  error_code error;
+  for_each_part(hashes, [&](std::span<const BlockHash> part) {
+    auto found =
+        node.store.with([&](Store& store) { return store.match_set(space.id, part, options, node.clock.now()); });
+    if (!found) {
+      error = found.error();
+      return false;
+    }
+    options.rest = found->lease;
+    if (found->lease_error != Errc{}) {
+      whole.lease_error = found->lease_error;
+      options.lease = false;  // the parts that follow would be half of what was asked for
+    }
+    if (part.size() == hashes.size()) {
+      whole = std::move(*found);
+      return false;
+    }
+    whole.held.insert(whole.held.end(), found->held.begin(), found->held.end());
+    whole.lengths.insert(whole.lengths.end(), found->lengths.begin(), found->lengths.end());
+    whole.lease = found->lease;
+    return true;
+  });
+  if (error) {
+    if (options.rest != LeaseId{})
+      node.store.with([&](Store& store) { static_cast<void>(store.release(session_.id, options.rest)); });
+    return error;
+  }
+  return whole;
+}
+
 void Lookups::on_release(const Frame& frame) {
   const auto* request = read_request<wire::ReleaseRequest>(session_, frame);
   if (request == nullptr) return;
@@ -135,13 +180,8 @@ void Lookups::on_release(const Frame& frame) {
 
 void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes) {
   const FrameType type = frame.header.type;
-  const auto count = session_.node.store.with([&](Store& store) {
-    switch (type) {
-      case FrameType::kTouch: return store.touch(space.id, hashes, session_.node.clock.now());
-      case FrameType::kRetain: return store.retain(space.id, hashes);
-      default: return store.unretain(space.id, hashes);
-    }
-  });
+  const auto count =
+      space.kind == SpaceKind::kSet ? count_in_set(type, space, hashes) : this->count(type, space.id, hashes, nullptr);
   if (!count) {
     return session_.refuse(frame, count.error(),
                            std::string(frame_type_name(type)) + ": " + count.error().message() +
@@ -149,6 +189,36 @@ void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<co
   }
   session_.replies.reply(type, frame.header.request_id, 0,
                          [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, *count); });
+}
+
+Result<std::size_t> Lookups::count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,
+                                   std::vector<BlockHash>* fresh) {
+  return session_.node.store.with([&](Store& store) {
+    switch (type) {
+      case FrameType::kTouch: return store.touch(space, hashes, session_.node.clock.now());
+      case FrameType::kRetain: return store.retain(space, hashes, fresh);
+      default: return store.unretain(space, hashes);
+    }
+  });
+}
+
+/// The same, a part at a time. A retain that is refused on the way is undone: all or nothing.
+Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space, std::span<const BlockHash> hashes) {
+  if (hashes.size() > session_.node.chain_blocks_max) return error_code(Errc::kTooLarge);
+  std::vector<BlockHash> fresh;
+  std::size_t sum = 0;
+  error_code error;
+  for_each_part(hashes, [&](std::span<const BlockHash> part) {
+    const auto counted = count(type, space.id, part, &fresh);
+    error = counted ? error_code() : counted.error();
+    sum += counted ? *counted : 0;
+    return !error;
+  });
+  if (!error) return sum;
+  for_each_part(fresh, [&](std::span<const BlockHash> part) {
+    return count(FrameType::kUnretain, space.id, part, nullptr).has_value();
+  });
+  return error;
 }
 
 void Lookups::on_stats(const Frame& frame) {

@@ -1,15 +1,18 @@
 // store/node/session/lookups.h: requests that move no bytes: match, release, touch, retain, stats.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_door.h"
 
 namespace kv {
 
-/// Each is one call of the Store under its lock and one answer. Thread safety: none; on the session's executor.
+/// Each is one call of the Store under its lock and one answer; of a long list of a set's names one call for each part.
+/// Thread safety: none; on the session's executor.
 class Lookups {
  public:
   using Frame = SessionCore::Frame;
@@ -30,6 +33,11 @@ class Lookups {
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.
 
  private:
+  Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes, bool lease);
+  Result<std::size_t> count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,
+                            std::vector<BlockHash>* fresh);
+  Result<std::size_t> count_in_set(FrameType type, const OpenSpace& space, std::span<const BlockHash> hashes);
+
   SessionCore& session_;
   SpaceDoor& door_;
   TimePoint lease_until_{};

@@ -1,10 +1,14 @@
 #include "store/node/session/prefetch.h"
 
+#include <span>
 #include <utility>
 
 #include "base/assert.h"
 
 namespace kv {
+namespace {
+constexpr std::size_t kLookupsPerLock = 1024;  ///< Of a set: some hundred microseconds.
+}
 
 Prefetch::Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes)
     : session_(std::move(session)),
@@ -15,16 +19,39 @@ Prefetch::Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space,
 
 error_code Prefetch::pin() {
   NodeContext& node = session_->node;
-  auto pinned = node.store.with([&](Store& store) -> Result<Store::PinnedPrefix> {
-    if (kind_ == SpaceKind::kChain)
-      return store.pin_prefix(space_, hashes_, {.session = session_->id, .disk = true}, node.clock.now());
-    auto set = store.pin_set(space_, hashes_, {.session = session_->id, .disk = true}, node.clock.now());
-    if (!set) return set.error();
-    return std::move(set->pinned);
+  auto pinned = kind_ == SpaceKind::kSet ? pin_set() : node.store.with([&](Store& store) {
+    return store.pin_prefix(space_, hashes_, {.session = session_->id, .disk = true}, node.clock.now());
   });
   if (!pinned) return pinned.error();
   prefix_ = std::make_shared<PinnedPrefixGuard>(node.store, std::move(*pinned));
   return {};
+}
+
+/// A part at a time. What is in memory is let go at once: nothing hangs on it.
+Result<Store::PinnedPrefix> Prefetch::pin_set() {
+  NodeContext& node = session_->node;
+  Store::PinnedPrefix all{.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet};
+  for (std::size_t at = 0; at < hashes_.size();) {
+    const auto rest = std::span<const BlockHash>(hashes_).subspan(at);
+    error_code error;
+    node.store.with([&](Store& store) {
+      auto part = store.pin_set(space_, rest, {.session = session_->id, .disk = true, .count_max = kLookupsPerLock},
+                                node.clock.now());
+      if (!part) {
+        error = part.error();
+        return store.unpin(all);
+      }
+      for (Store::SpilledBlock& block : part->pinned.spilled) {
+        block.index += static_cast<std::uint32_t>(at);
+        all.spilled.push_back(block);
+      }
+      part->pinned.spilled.clear();
+      store.unpin(part->pinned);
+      at += part->looked_count;
+    });
+    if (error) return error;
+  }
+  return all;
 }
 
 asio::awaitable<void> Prefetch::run() {

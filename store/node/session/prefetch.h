@@ -27,6 +27,8 @@ class Prefetch {
   void cancel();
 
  private:
+  Result<Store::PinnedPrefix> pin_set();
+
   const std::shared_ptr<SessionCore> session_;
   const SpaceId space_;
   const NamespaceId space_name_;

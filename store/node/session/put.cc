@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kTurnBytes = 4 << 20;          ///< Copied from a region before others get a turn.
 constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would take longer to wake.
+constexpr std::size_t kOfferedPerLock = 512;         ///< Of a set: each is looked up alone.
 constexpr std::size_t kCommitsPerLock = 256;  ///< So that thousands of small blocks do not hold it for milliseconds.
 
 /// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
@@ -85,17 +86,11 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   options.extras = order.extras;
   options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
-  // What the disk cannot give back is no reason to turn away a new copy of it.
-  const Store::SetOfferOptions of_set{.session = session_->id,
-                                      .lengths = order.lengths,
-                                      .may_lose = options.may_lose,
-                                      .promote = node.spill == nullptr || !node.spill->can_read()};
   // At most half of the time there is: room that can be made is better than a refusal.
   if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits.spill_wait, wait / 2);
   bool is_short = false;
-  auto plan = node.store.with([&](Store& store) {
-    auto offered = is_set_ ? store.offer_set(space_, order.hashes, of_set, began_)
-                           : store.offer(space_, order.hashes, options, began_);
+  auto plan = is_set_ ? offer_set(order, options.may_lose, is_short) : node.store.with([&](Store& store) {
+    auto offered = store.offer(space_, order.hashes, options, began_);
     is_short = store.wants_spill();
     return offered;
   });
@@ -118,9 +113,39 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   return true;
 }
 
+Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bool& is_short) {
+  NodeContext& node = session_->node;
+  if (order.hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
+  KV_ASSERT(order.lengths.size() == order.hashes.size());
+  Store::OfferPlan whole;
+  for (std::size_t at = 0; at == 0 || at < order.hashes.size(); at += kOfferedPerLock) {
+    const auto part = order.hashes.subspan(at, std::min(kOfferedPerLock, order.hashes.size() - at));
+    // What the disk cannot give back is no reason to turn away a new copy of it.
+    const Store::SetOfferOptions options{.session = session_->id,
+                                         .lengths = order.lengths.subspan(at, part.size()),
+                                         .may_lose = may_lose,
+                                         .promote = node.spill == nullptr || !node.spill->can_read(),
+                                         .put = whole.put,
+                                         .first = static_cast<std::uint32_t>(at),
+                                         .is_part = at + part.size() < order.hashes.size()};
+    auto plan = node.store.with([&](Store& store) {
+      auto offered = store.offer_set(space_, part, options, began_);
+      if (!offered && whole.put != PutId{}) store.end_put(whole.put);
+      is_short = store.wants_spill();
+      return offered;
+    });
+    if (!plan) return plan.error();
+    plan->stored_count += whole.stored_count;
+    whole.wanted.insert(whole.wanted.end(), plan->wanted.begin(), plan->wanted.end());
+    plan->wanted = std::move(whole.wanted);
+    whole = std::move(*plan);  // the last part has what was staged
+  }
+  return whole;
+}
+
 void Put::begin() {
   KV_ASSERT(staged_ && is_waiting_ && !is_over_);
-  if (plan_.refused_count > 0 && (plan_.again || deadline_ > began_) && plan_.put != PutId{}) {
+  if (plan_.refused_count > 0 && (plan_.again || deadline_ > began_) && plan_.put != PutId{} && may_pass()) {
     asio::co_spawn(session_->executor, wait_for_memory(shared_from_this(), SessionJob(session_)), asio::detached);
     return;
   }
@@ -134,7 +159,7 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
   Store::OfferPlan& plan = self->plan_;
   Event retry(session->executor);
   const auto alarm = node.clock.make_alarm(session->executor);
-  while (plan.refused_count > 0 && !self->is_over_ && !session->is_ending) {
+  while (plan.refused_count > 0 && self->may_pass() && !self->is_over_ && !session->is_ending) {
     const TimePoint now = node.clock.now();
     if (!plan.again && now >= self->deadline_) {
       node.metrics.deadline_missed();
@@ -154,6 +179,7 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
     if (!more) break;
     plan.staged.insert(plan.staged.end(), more->staged.begin(), more->staged.end());
     plan.refused_count = more->refused_count;
+    plan.refused_why = more->refused_why;
     plan.again = more->again;
     if (may_lose && self->spill_deadline_ != TimePoint{} && !more->staged.empty()) {
       node.spill->fell_behind(4 * node.limits.spill_wait);  // so that puts do not all wait for nothing
@@ -454,7 +480,7 @@ void Put::finish() {
     const bool has_refused = std::ranges::find(results_, kResultRefused) != results_.end();
     session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
       const auto results = builder.CreateVector(results_);
-      const auto why = has_refused ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0};
+      const auto why = has_refused ? static_cast<std::uint16_t>(plan_.refused_why) : std::uint16_t{0};
       return wire::CreateSetPutResponse(builder, results, why, broken);
     });
   } else if (is_whole) {

@@ -16,6 +16,7 @@
 namespace kv {
 namespace {
 
+constexpr std::size_t kLookupsPerLock = 1024;  ///< Some hundred microseconds.
 constexpr std::size_t kMoveBytes = 16 << 20;   ///< By RDMA at once: enough to keep several lanes busy.
 constexpr std::size_t kPartBlocksMax = 16384;  ///< So that the table of a part stays far below every limit.
 
@@ -37,7 +38,8 @@ error_code SetGet::pin_window() {
                                      .lease = order_.lease,
                                      .disk = order_.disk,
                                      .rooms = std::span(order_.rooms).subspan(pinned_),
-                                     .bytes_max = node_.limits.inline_window_bytes};
+                                     .bytes_max = node_.limits.inline_window_bytes,
+                                     .count_max = kLookupsPerLock};
   auto set = node_.store.with([&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
   if (!set) return set.error();
   KV_ASSERT(set->looked_count > 0 || hashes.empty());

@@ -1,0 +1,93 @@
+"""What opened namespaces of both kinds share: chains (:class:`kvstore.Space`) and sets (:class:`kvstore.SetSpace`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from ._arrays import Hashes, Seconds
+from ._kvstore import DropResult
+from .errors import BadRequest
+from .futures import Future
+from .namespaces import Namespace
+
+if TYPE_CHECKING:
+    from . import _kvstore
+    from .client import Client, Lease
+
+__all__ = ["OpenedNamespace"]
+
+
+class OpenedNamespace:
+    """A namespace, opened by a client. Stays valid whatever nodes come and go.
+
+    Calls block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a form ``submit_...``
+    that gives a :class:`Future` at once: ``result()`` of it blocks, ``await`` does not.
+    """
+
+    __slots__ = ("_client", "_id", "_native", "namespace")
+
+    def __init__(self, client: Client, number: int, namespace: Namespace) -> None:
+        self._client = client
+        self._native = client._native
+        self._id = number
+        self.namespace = namespace
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    def wait_open(self, *, deadline: Seconds | None = None) -> None:
+        """Until one node has opened it. Raises Unavailable or TimedOut if none did."""
+        self._native.wait_open(self._id, self._client._deadline(deadline)).result(-1)
+
+    def touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+        """Marks the blocks as used: of a chain the prefix, of a set each. How many, over all nodes."""
+        return cast(int, self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+
+    def submit_touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """As :meth:`touch`, without waiting."""
+        return Future(self._native.touch(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
+
+    def pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+        """Keeps the blocks from being evicted until :meth:`unpin`. How many."""
+        return cast(int, self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+
+    def submit_pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """As :meth:`pin`, without waiting."""
+        return Future(self._native.pin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
+
+    def unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
+        """Ends :meth:`pin`. How many."""
+        return cast(int, self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+
+    def submit_unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
+        """As :meth:`unpin`, without waiting."""
+        return Future(self._native.unpin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
+
+    def drop(
+        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
+    ) -> DropResult:
+        """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the
+        whole namespace.
+        """
+        return cast(DropResult, self._drop(hashes, everything, deadline, False).result(-1))
+
+    def submit_drop(
+        self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
+    ) -> Future[DropResult]:
+        """As :meth:`drop`, without waiting."""
+        return Future(self._drop(hashes, everything, deadline, self._client._at_once))
+
+    def _drop(self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool) -> _kvstore.Call:
+        given: Hashes = [] if hashes is None else hashes
+        # No hashes mean the whole namespace; that must not happen because a prompt was short.
+        if (len(given) == 0) != everything:
+            raise BadRequest("hashes: name some, or everything=True for the whole namespace")
+        return self._native.drop(self._id, given, self._client._deadline(deadline), at_once)
+
+    def release(self, lease: Lease | int) -> None:
+        """Ends a match's lease early. Waits for nobody."""
+        self._native.release(lease if isinstance(lease, int) else lease.id)
+
+    def __repr__(self) -> str:
+        return f"<kvstore.{type(self).__name__} {self.namespace!r}>"

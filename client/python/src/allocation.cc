@@ -1,0 +1,108 @@
+#include "client/python/src/allocation.h"
+
+#include <csignal>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/assert.h"
+#include "client/python/src/errors.h"
+#include "transport/shared_memory.h"
+
+namespace kv::python {
+namespace {
+
+/// Runs a function of the client and waits for it. kCancelled: the client is being abandoned, and answers no more.
+template <class Function>
+error_code run_and_wait(IoClient& io, const CallPtr& call, Function function) {
+  io.run(call, std::move(function));
+  while (!call->wait(1s)) {
+    if (io.is_over()) return Errc::kCancelled;
+  }
+  return call->error();
+}
+
+}  // namespace
+
+void LentMemory::take_back() {
+  if (mapping || io->is_forked() || io->is_over()) return;
+  try {
+    // Not `this`: it may be gone before a client that is being abandoned has come to it.
+    const auto taken = std::make_shared<std::shared_ptr<const void>>();
+    const auto call = std::make_shared<Call>();
+    const error_code failed =
+        run_and_wait(*io, call, [memory = bytes, taken](Client& client) -> std::pair<error_code, Outcome> {
+          auto released = client.release_memory(memory);
+          if (released) *taken = std::move(*released);
+          return {};
+        });
+    if (!failed) mapping = std::move(*taken);
+  } catch (const std::bad_alloc&) {
+    // It stays the client's, and goes with it.
+  }
+}
+
+std::shared_ptr<Allocation> Allocation::begin(std::shared_ptr<IoClient> io, std::size_t bytes) {
+  KV_ASSERT(!io->is_forked());
+  auto made = std::make_shared<Allocation>(std::move(io), bytes);
+  // Signals are for the threads that the process has made itself.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  error_code failed;
+  try {
+    std::thread([made] { made->make(); }).detach();
+  } catch (const std::system_error& error) {
+    failed = error_code(error.code().value(), boost::system::system_category());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failed) throw failure_of(failed);
+  return made;
+}
+
+std::shared_ptr<LentMemory> Allocation::memory() const {
+  KV_ASSERT(call_->is_done() && !call_->error());
+  return std::make_shared<LentMemory>(LentMemory{io_, std::get<std::span<std::byte>>(call_->outcome())});
+}
+
+void Allocation::abandon() {
+  if (state_.exchange(State::kAbandoned) == State::kMade) memory()->take_back();
+}
+
+void Allocation::make() {
+  std::span<std::byte> made;
+  error_code failed;
+  try {
+    failed = make_memory(made);
+  } catch (const std::bad_alloc&) {
+    failed = error_code(boost::system::errc::not_enough_memory, boost::system::generic_category());
+  } catch (const std::exception&) {  // a KV_ASSERT that failed
+    failed = Errc::kUnavailable;
+  }
+  if (failed) return call_->end(failed, std::monostate());
+  // Ended first: whoever abandons what was made finds it there.
+  call_->end({}, made);
+  State waited_for = State::kWaitedFor;
+  if (!state_.compare_exchange_strong(waited_for, State::kMade)) LentMemory{io_, made}.take_back();
+}
+
+error_code Allocation::make_memory(std::span<std::byte>& made) {
+  const auto reserve = std::make_shared<Call>(), adopt = std::make_shared<Call>();
+  const std::size_t bytes = bytes_;
+  error_code failed = run_and_wait(*io_, reserve, [bytes](Client& client) -> std::pair<error_code, Outcome> {
+    const auto reserved = client.reserve_memory(bytes);
+    return {reserved ? error_code() : reserved.error(), std::monostate()};
+  });
+  if (failed) return failed;
+  const auto memory = std::make_shared<Result<std::unique_ptr<SharedMemory>>>(SharedMemory::create(bytes));
+  failed = run_and_wait(*io_, adopt, [bytes, memory](Client& client) -> std::pair<error_code, Outcome> {
+    const auto adopted = client.adopt_memory(bytes, std::move(*memory));
+    if (!adopted) return {adopted.error(), std::monostate()};
+    return {{}, *adopted};
+  });
+  if (!failed) made = std::get<std::span<std::byte>>(adopt->outcome());
+  return failed;
+}
+
+}  // namespace kv::python

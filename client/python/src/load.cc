@@ -1,0 +1,51 @@
+#include "client/python/src/load.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/assert.h"
+
+namespace kv::python {
+
+Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> hashes,
+                       std::span<const std::span<std::byte>> blocks, LoadOptions options, CallControl control) {
+  KV_ASSERT(blocks.size() == hashes.size());
+  const auto until = std::chrono::steady_clock::now() + options.deadline;
+  MatchOptions wanted{};
+  wanted.deadline = options.deadline;
+  wanted.lease = true;  // what was found stays until the get, and is not looked for twice
+  wanted.prefetch = !options.memory_only;
+  wanted.control = control;
+  const auto match = co_await client.match(space, hashes, wanted);
+  if (!match) co_return match.error();
+  const Lease lease = match->lease;
+  const std::size_t found = match->block_count;
+  KV_ASSERT(found <= hashes.size());
+  LoadResult result;
+  result.match = *match;
+  result.match.lease = Lease{};  // used up here
+  result.get.why = match->why;
+  if (control.is_cancelled()) result.get.why = Errc::kCancelled;
+  if (control.is_cancelled() || found < std::max<std::size_t>(options.block_count_min, 1)) {
+    client.release(lease);
+    co_return result;
+  }
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
+  GetOptions options_of_get{};
+  options_of_get.deadline = std::max(left, std::chrono::microseconds(0));
+  options_of_get.lease = lease;
+  options_of_get.segment_ends = options.segment_ends;
+  options_of_get.on_segment = options.on_segment;
+  options_of_get.memory_only = options.memory_only;
+  options_of_get.control = control;
+  const auto got = co_await client.get(space, hashes.first(found), blocks.first(found), options_of_get);
+  if (!got) {
+    client.release(lease);  // it was refused before it took the lease
+    co_return got.error();
+  }
+  result.get = *got;
+  if (got->block_count == found && !got->why) result.get.why = match->why;  // why there are not more than these
+  co_return result;
+}
+
+}  // namespace kv::python

@@ -1,0 +1,18 @@
+// client/python/src/load.h: match, then get what was found, as one call.
+#pragma once
+
+#include "client/client.h"
+#include "client/completion_queue.h"
+
+namespace kv::python {
+
+struct LoadResult {
+  MatchResult match;
+  GetResult get;  ///< Empty if too little was found.
+};
+
+/// As CompletionQueue::submit_load. What `call` has of arguments stays until it has ended.
+Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> hashes,
+                       std::span<const std::span<std::byte>> blocks, LoadOptions options, CallControl control);
+
+}  // namespace kv::python
