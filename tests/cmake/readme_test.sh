@@ -11,7 +11,7 @@ fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 sed "s|\$PWD/||g; s|/tmp/|$scratch/|g; s|build/release|$build|g" "$source/README.md" > "$scratch/README.md"
 {
   echo "trap 'kill \$(jobs -p) 2> /dev/null || true' EXIT"  # a command that fails leaves no node behind
-  sed -n '/^## Use it$/,/^## Operate it$/s/^    //p' "$scratch/README.md" | sed -n "/^sed /,\$p" | sed "s|README.md|$scratch/README.md|"
+  sed -n '/^## Use it$/,/^## From Python$/s/^    //p' "$scratch/README.md" | sed -n "/^sed /,\$p" | sed "s|README.md|$scratch/README.md|"
 } > "$scratch/commands.sh"
 (cd "$source" && timeout 120 bash -e "$scratch/commands.sh") > "$scratch/out" 2>&1 || { cat "$scratch/out" >&2; fail 'a command of the README'; }
 
