@@ -1,7 +1,8 @@
 """A vLLM engine in a process of its own, told what to do by lines of JSON.
 
 The first line has LLM's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n, ...}`` gives tokens,
-log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache.
+log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache;
+``{"metrics": prefix}`` gives the sums of vLLM's counters and gauges whose names begin so.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> None:
                 "enable_prefix_caching": True,
                 "block_size": 32,
                 "prefix_caching_hash_algo": "sha256_cbor",
-                "disable_log_stats": True,
+                "disable_log_stats": False,
             }
             | arguments
         )
@@ -52,6 +53,15 @@ def main() -> None:
             while not (done := llm.reset_prefix_cache()) and time.monotonic() < until:
                 time.sleep(0.01)
             answer({"reset": done})
+            continue
+        if "metrics" in asked:
+            sums: dict[str, float] = {}
+            for each in llm.get_metrics():
+                if each.name.startswith(asked["metrics"]) and hasattr(each, "value"):
+                    labels = [f"{k}={v}" for k, v in sorted(each.labels.items()) if k not in ("engine", "model_name")]
+                    name = ",".join([each.name, *labels])
+                    sums[name] = sums.get(name, 0) + each.value
+            answer(sums)
             continue
         salt = {"cache_salt": asked["salt"]} if "salt" in asked else {}
         prompts = [{"prompt_token_ids": tokens} | salt for tokens in asked["generate"]]
