@@ -15,8 +15,8 @@
 #                                pip finds no packages). KV_PYTHON names the interpreter; if it has nanobind, scikit-build-core and
 #                                pytest it is used as it is, with torch and transformers if it has those
 #   deploy/test.sh --engines     real engines with the package: vLLM on the CPU, in an environment of its own of 6 GB (Python 3.11; skipped
-#                                where pip finds no packages). KV_ENGINES_PYTHON names an interpreter that has what
-#                                client/python/tests/engines/requirements.txt lists
+#                                where pip finds no packages); then the bugs of tests/planted/engines. KV_ENGINES_PYTHON names an
+#                                interpreter that has what client/python/tests/engines/requirements.txt lists
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --debian13-python   the README's `pip install client/python` in a bare Debian 13, and its ten lines (skipped where
@@ -374,6 +374,36 @@ step_engines() {
   fi
   printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
   pytest_step engines client/python/tests/engines "$site" "$python" 1800
+  plant_in_engines "$site" "$python"
+}
+
+# plant_in_engines SITE PYTHON: plants the bugs of tests/planted/engines one by one in a copy of the package in SITE. Their headers are
+# those of tests/planted/run.sh without Build; Tests is an expression of pytest -k. The tests have passed before, without the bug.
+plant_in_engines() {
+  local site=$1 python=$2 copy=$root/build/engines/planted patch name log status planted=0 caught=0
+  for patch in "$root"/tests/planted/engines/*.patch; do
+    if cut 'engines planted'; then return; fi
+    name=$(basename "$patch" .patch) log=$logs/engines-planted-$(basename "$patch" .patch).log status=0
+    planted=$((planted + 1))
+    rm -rf "$copy"
+    mkdir -p "$copy"
+    cp -r "$site/kvstore" "$copy/"
+    # The patches are of client/python/kvstore.
+    if ! patch -p3 -s --no-backup-if-mismatch -d "$copy" < "$patch" > "$log" 2>&1; then
+      printf '   MISSED  %s: the patch does not apply any more\n' "$name"
+      continue
+    fi
+    (cd client/python/tests && PYTHONPATH=$copy KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 timeout "$(left 300)" \
+      "$python" -m pytest -q -p no:cacheprovider -k "$(sed -n 's/^Tests: //p' "$patch")" "$root/client/python/tests/engines") >> "$log" 2>&1 ||
+      status=$?
+    if [ "$status" = 1 ]; then  # of pytest: tests ran, and some failed
+      caught=$((caught + 1))
+      printf '   caught  %s\n' "$name"
+    else
+      printf '   MISSED  %s: %s [pytest: %s]\n' "$name" "$(sed -n 's/^What: //p' "$patch")" "$status"
+    fi
+  done
+  count 'engines planted' "$caught" $((planted - caught)) 0
 }
 
 step_cuda() {

@@ -93,7 +93,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return False, None  # the pages of saves have references of their own
 
     def has_pending_block_frees(self) -> bool:
-        return self._side.has_pending_saves
+        return self._side.will_free_pages
 
     def has_pending_push_work(self) -> bool:
         return self._side.has_pending_saves

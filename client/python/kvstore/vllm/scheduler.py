@@ -30,6 +30,8 @@ _NULL_PAGE = 0
 _ANSWER_SECONDS = 4.0
 #: After so many loads that failed, a request is computed.
 _FAILED_LOADS_MAX = 2
+#: How long a request that needs a page waits for saves that do not get on, before vLLM preempts another one.
+_STUCK_SAVES_SECONDS = 0.02
 #: Of the engine's pages, what saves may hold.
 _HELD_FRACTION = 0.25
 
@@ -94,6 +96,8 @@ class SchedulerSide:
         #: Pages of saves that workers have not reported, and how many workers have not.
         self._held: dict[int, tuple[list[Any], int]] = {}
         self._held_count = 0
+        #: When a worker last gave pages back, or the only save began.
+        self._saves_moved = 0.0
         self._held_max = int(model.page_count * _HELD_FRACTION)
         self.counters: dict[str, int] = dict.fromkeys(
             ("lookups", "lookups_timed_out", "hit_blocks", "loads", "loads_failed", "saved_blocks", "unsaved_blocks"), 0
@@ -290,6 +294,8 @@ class SchedulerSide:
         pool = self._manager.block_pool
         held = [pool.blocks[block.page] for block in blocks]
         pool.touch(held)
+        if not self._held:
+            self._saves_moved = time.monotonic()
         self._held[self._last_job] = held, self._model.rank_count
         self._held_count += len(held)
         self._step.saves.append(Save(self._last_job, blocks))
@@ -297,6 +303,8 @@ class SchedulerSide:
 
     def received(self, report: Report) -> None:
         """What the workers have done."""
+        if report.gathered:
+            self._saves_moved = time.monotonic()
         for job, count in report.gathered.items():
             held, left = self._held[job]
             assert 0 < count <= left, (job, count, left)
@@ -320,6 +328,11 @@ class SchedulerSide:
     @property
     def has_pending_saves(self) -> bool:
         return bool(self._held)
+
+    @property
+    def will_free_pages(self) -> bool:
+        """Whether to wait for saves is better than to preempt. A node that stands must not stop the requests that run."""
+        return bool(self._held) and time.monotonic() - self._saves_moved < _STUCK_SAVES_SECONDS
 
     def finished(self, request: Any, pages: tuple[list[int], ...]) -> None:
         """Before the request's pages are freed: what it still has to store gets references of its own."""

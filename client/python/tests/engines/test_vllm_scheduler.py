@@ -375,6 +375,43 @@ def test_pages_of_a_save_stay_until_they_are_gathered(engines: Any, own_node: No
     assert pool.get_num_free_blocks() == 59
 
 
+def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any, own_node: Node) -> None:
+    """The node stands while a request is preempted and others write into pages that it had. Memory is for eight blocks, so
+    half of what the request has computed is gathered only after that.
+    """
+    block_bytes = 2 * 2 * BLOCK * 16 * 2
+    engine = engines(
+        own_node.endpoint, options={"staging_bytes": 16 * block_bytes, "save_timeout": 20.0}, page_count=60
+    )
+    worker = engine.worker._worker
+    for i in range(3):
+        engine.add(prompt_of(13 * BLOCK + 1, 50 + i), max_tokens=100)
+    while any(not tokens for tokens in engine.tokens.values()):
+        engine.step()
+    while worker._saves or worker._puts:
+        worker.save([])
+        time.sleep(0.002)
+    stored = worker.counters["stored_blocks"]
+    prompt = prompt_of(15 * BLOCK + 16, 53)
+    name = engine.add(prompt, max_tokens=100)
+    lookup = engine.side._requests[name].lookup
+    lookup.future.wait(10)
+    own_node.pause()
+    while not engine.preemptions:
+        assert name in engine.scheduler.requests
+        engine.step()
+    assert worker._saves  # not gathered yet
+    for _ in range(20):
+        engine.step()
+    own_node.resume()
+    engine.run()
+    settle(engine, stored + 15)
+    other = engines(own_node.endpoint)
+    assert other.generate(prompt, max_tokens=20) == engines(None).generate(prompt, max_tokens=20)
+    assert other.last_cached() == 15 * BLOCK
+    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == 59
+
+
 def test_reports_of_several_workers_add_up() -> None:
     both = Report({1: 1, 2: 1}, {"a": None, "b": 3}).aggregate(Report({1: 1}, {"a": 5, "b": 2, "c": None}))
     assert both.gathered == {1: 2, 2: 1}
