@@ -30,6 +30,8 @@ _NULL_PAGE = 0
 _ANSWER_SECONDS = 4.0
 #: After so many loads that failed, a request is computed.
 _FAILED_LOADS_MAX = 2
+#: Of a finished request's blocks, so many are marked as used: a call for more takes the scheduler's thread over 50 us.
+_TOUCHED_NAMES_MAX = 256
 #: How long a request that needs a page waits for saves that do not get on, before vLLM preempts another one.
 _STUCK_SAVES_SECONDS = 0.02
 #: Of the engine's pages, what saves may hold.
@@ -121,12 +123,7 @@ class SchedulerSide:
             return
         if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
             return
-        names = [
-            self._model.shard_name(self._model.name(block_hash, group, self._epoch), shard)
-            for group in range(len(self._model.groups))
-            for shard in range(self._model.shard_count)
-            for block_hash in request.block_hashes[:count]
-        ]
+        names = self._names(request, count)
         try:
             known.lookup.future = self._space.submit_match(
                 names, deadline=self._options.load_timeout, lease=True, prefetch=True
@@ -134,6 +131,15 @@ class SchedulerSide:
             self.counters["lookups"] += 1
         except Error as error:
             self._failed("lookup", error)
+
+    def _names(self, request: Any, count: int) -> list[bytes]:
+        """Of the leading blocks, as [group, shard, block]."""
+        return [
+            self._model.shard_name(self._model.name(block_hash, group, self._epoch), shard)
+            for group in range(len(self._model.groups))
+            for shard in range(self._model.shard_count)
+            for block_hash in request.block_hashes[:count]
+        ]
 
     def _failed(self, what: str, error: object) -> None:
         if self._breaker.failed():
@@ -341,7 +347,23 @@ class SchedulerSide:
             return
         self._release(known)
         # Steps under way have not filled their pages yet.
-        self._save(known, request.num_computed_tokens - request.num_in_flight_tokens, pages)
+        token_count = request.num_computed_tokens - request.num_in_flight_tokens
+        self._save(known, token_count, pages)
+        if known.is_admitted:
+            self._touch(request, token_count // self._model.block_size)
+
+    def _touch(self, request: Any, count: int) -> None:
+        """The request's leading blocks were used, also where the engine had them itself. The store evicts one by one, so
+        that a chain whose beginning goes first is lost: the first half is marked once more, to go last.
+        """
+        model = self._model
+        count = min(count, len(request.block_hashes), _TOUCHED_NAMES_MAX // (len(model.groups) * model.shard_count))
+        if not self._breaker.allows():
+            return
+        with contextlib.suppress(Error):  # it is a hint
+            for part in (count, count // 2):
+                if part > 0:
+                    self._space.submit_touch(self._names(request, part), deadline=self._options.load_timeout)
 
     # -- life
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("vllm")
@@ -167,6 +168,34 @@ def test_a_reset_of_the_cache_forgets_what_the_store_has_for_this_engine_alone(e
     other = engines(own_node.endpoint)
     other.generate(prompt)
     assert other.last_cached() == 9 * BLOCK
+
+
+def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the beginning of a conversation that goes on for long is the first that a full store evicts."""
+    node = Node(capacity="4MiB")
+    engine = engines(node.endpoint)
+    side = engine.side
+    prompt = prompt_of(16 * BLOCK, 60)
+    engine.generate(prompt)
+    settle(engine, 16)
+    touches = []
+    submit = kvstore.SetSpace.submit_touch
+    monkeypatch.setattr(kvstore.SetSpace, "submit_touch", lambda *given, **more: touches.append(submit(*given, **more)))
+    name = engine.add(prompt)
+    names = side._names(engine.scheduler.requests[name], 16)
+
+    def fill(client: kvstore.Client, blocks: int) -> None:
+        space = client.open_set(kvstore.Namespace({"kind": "set", "model": "filler", "block_bytes_max": 4096}))
+        fresh = [random.randbytes(32) for _ in range(blocks)]
+        assert space.put(fresh, np.ones((blocks, 4096), np.uint8)).stored == blocks
+
+    with kvstore.Client(node.endpoint, deadline=10) as client:
+        fill(client, 600)
+        engine.run()
+        assert [each.result(10) for each in touches] == [16, 8]
+        fill(client, 600)
+        assert all(client.open_set(side._model.namespace).match(names).held)
+    node.close()
 
 
 # -- failure
