@@ -5,15 +5,18 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
 In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), worker.py
-(bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused).
+(bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused),
+stats.py (what is counted).
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 import vllm as _vllm
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
@@ -24,6 +27,7 @@ from vllm.logger import init_logger
 
 from .messages import Report, Step
 from .model import TRIED_VERSIONS, Model
+from .stats import KVStorePromMetrics, KVStoreStats
 
 if TYPE_CHECKING:
     from .scheduler import SchedulerSide
@@ -72,6 +76,9 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._side.matched_tokens(request, num_computed_tokens)
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
+        return self._side.hit_sources(request, num_external_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._side.admitted(request, blocks.get_block_ids(), num_external_tokens)
@@ -145,9 +152,30 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def build_connector_worker_meta(self) -> Report | None:
         return None if self._worker is None else self._worker.take_report()
 
+    # -- statistics, of both halves
+
+    def get_kv_connector_stats(self) -> KVStoreStats | None:
+        half = self._worker if self._scheduler is None else self._scheduler
+        return None if half is None else half.take_stats()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVStoreStats:
+        return KVStoreStats(data={} if data is None else data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
+    ) -> KVStorePromMetrics:
+        return KVStorePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.close()
             self._worker = None
         if self._scheduler is not None:
             self._scheduler.close()
+
+
+# MultiConnector looks its parts' classes up by their names, when their statistics have come from another process.
+with contextlib.suppress(ValueError):  # registered already
+    KVConnectorFactory.register_connector("KVStoreConnector", __name__, "KVStoreConnector")

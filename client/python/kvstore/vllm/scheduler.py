@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from vllm.logger import init_logger
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..client import Client
 from ..errors import Busy, Error
@@ -19,6 +20,7 @@ from ..sets import SetMatchResult
 from .breaker import Breaker
 from .messages import Block, Load, Report, Save, Step
 from .model import Model
+from .stats import KVStoreStats, Teller
 
 __all__ = ["SchedulerSide"]
 
@@ -26,6 +28,8 @@ logger = init_logger(__name__)
 
 #: vLLM's page for what is not there: blocks that a window has left behind.
 _NULL_PAGE = 0
+#: In SetMatchResult.held.
+_ON_DISK = 2
 #: A lookup's answer counts for so long: the node's lease is longer.
 _ANSWER_SECONDS = 4.0
 #: After so many loads that failed, a request is computed.
@@ -49,6 +53,8 @@ class _Lookup:
     lease: int = 0
     #: Whether the store has said what it holds.
     is_known: bool = False
+    #: Which blocks lie on a node's disk, in any of the groups.
+    on_disk: npt.NDArray[np.bool_] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -68,6 +74,10 @@ class _Request:
     saved: int = 0
     is_admitted: bool = False
     is_loading: bool = False
+    #: Of the load under way: the blocks between the two, and those of them that came from a disk.
+    load_begin: int = 0
+    load_end: int = 0
+    load_disk_count: int = 0
     #: Of the load under way. Leases are this half's client's, so a worker's get cannot end one.
     lease: int = 0
 
@@ -102,8 +112,25 @@ class SchedulerSide:
         self._saves_moved = 0.0
         self._held_max = int(model.page_count * _HELD_FRACTION)
         self.counters: dict[str, int] = dict.fromkeys(
-            ("lookups", "lookups_timed_out", "hit_blocks", "loads", "loads_failed", "saved_blocks", "unsaved_blocks"), 0
+            (
+                "lookups",
+                "lookups_timed_out",
+                "hit_tokens",
+                "loads",
+                "loads_failed",
+                "loaded_tokens",
+                "saved_tokens",
+                "saved_blocks",
+                "unsaved_blocks",
+                "failures",
+            ),
+            0,
         )
+        self._teller = Teller()
+        endpoints = [model.options.endpoints] if isinstance(model.options.endpoints, str) else model.options.endpoints
+        is_local = endpoints is None or all(each.startswith("unix:") for each in endpoints)
+        #: Of what a node has in memory. vLLM has no word for another machine's.
+        self._memory = CacheHitSource.HOST if is_local else CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def bind(self, manager: Any) -> None:
         self._manager = manager
@@ -142,6 +169,7 @@ class SchedulerSide:
         ]
 
     def _failed(self, what: str, error: object) -> None:
+        self.counters["failures"] += 1
         if self._breaker.failed():
             logger.warning("kvstore: %s failed: %s. Requests are computed meanwhile.", what, error)
 
@@ -175,6 +203,7 @@ class SchedulerSide:
         held = np.asarray(match.held).reshape(shape).astype(bool)
         lengths = np.asarray(match.block_bytes).reshape(shape)
         sizes = np.array([group.block_bytes for group in self._model.groups]).reshape(-1, 1, 1)
+        lookup.on_disk = np.asarray(match.held).reshape(shape).max(axis=(0, 1)) == _ON_DISK
         lookup.hit = self._usable((held & (lengths == sizes)).all(axis=1))
 
     def _usable(self, held: npt.NDArray[np.bool_]) -> int:
@@ -259,7 +288,17 @@ class SchedulerSide:
         known.saved = max(known.saved, end)
         known.is_loading = True
         self.counters["loads"] += 1
-        self.counters["hit_blocks"] += end - known.computed
+        known.load_begin, known.load_end = known.computed, end
+        on_disk = lookup.on_disk
+        known.load_disk_count = 0 if on_disk is None else int(on_disk[known.computed : end].sum())
+        self.counters["hit_tokens"] += external_tokens
+
+    def hit_sources(self, request: Any, external_tokens: int) -> dict[CacheHitSource, int]:
+        """Where the tokens of the load that was just admitted come from."""
+        known = self._requests.get(request.request_id)
+        disk = 0 if known is None else known.load_disk_count * self._model.block_size
+        memory = external_tokens - disk
+        return {source: n for source, n in ((self._memory, memory), (CacheHitSource.DISK, disk)) if n > 0}
 
     # -- saves
 
@@ -306,6 +345,7 @@ class SchedulerSide:
         self._held_count += len(held)
         self._step.saves.append(Save(self._last_job, blocks))
         self.counters["saved_blocks"] += len(blocks)
+        self.counters["saved_tokens"] += len({block.block_index for block in blocks}) * self._model.block_size
 
     def received(self, report: Report) -> None:
         """What the workers have done."""
@@ -326,6 +366,9 @@ class SchedulerSide:
                 continue  # aborted while it was loaded
             known.is_loading = False
             self._release(known)
+            # With several groups, a load that is not complete is computed from its first token.
+            end = known.load_end if missing is None else missing if len(self._model.groups) == 1 else known.load_begin
+            self.counters["loaded_tokens"] += (end - known.load_begin) * self._model.block_size
             if missing is not None:
                 known.saved = min(known.saved, missing)
                 known.failed_loads += 1
@@ -366,6 +409,9 @@ class SchedulerSide:
                     self._space.submit_touch(self._names(request, part), deadline=self._options.load_timeout)
 
     # -- life
+
+    def take_stats(self) -> KVStoreStats | None:
+        return self._teller.tell(self.counters, {"lookups": not self._breaker.allows()})
 
     def reset(self) -> None:
         """The weights may have changed: what was stored until now is not this engine's any longer. Others keep it."""

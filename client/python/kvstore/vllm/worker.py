@@ -6,6 +6,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from vllm.logger import init_logger
 
@@ -18,11 +19,14 @@ from .breaker import Breaker
 from .messages import Block, Load, Report, Save
 from .model import Model
 from .pages import Staging, bind_pages
+from .stats import KVStoreStats, Teller
 
 __all__ = ["WorkerSide"]
 
 logger = init_logger(__name__)
 
+#: In SetPutResult.states.
+_STORED = 1
 #: What the end of the engine waits for blocks that are on their way to the store.
 _FLUSH_SECONDS = 1.0
 
@@ -67,6 +71,7 @@ class _Save:
 @dataclass
 class _Put:
     rows: list[int]
+    sizes: list[int]
     future: Future[SetPutResult]
 
 
@@ -114,14 +119,18 @@ class WorkerSide:
         self.counters: dict[str, int] = dict.fromkeys(
             (
                 "loaded_blocks",
+                "loaded_bytes",
                 "missing_blocks",
                 "stored_blocks",
+                "stored_bytes",
                 "already_stored_blocks",
                 "refused_blocks",
                 "dropped_blocks",
+                "failures",
             ),
             0,
         )
+        self._teller = Teller()
 
     # -- loads
 
@@ -163,6 +172,7 @@ class WorkerSide:
                 each.unsent += len(part)
 
     def _load_failed(self, error: object) -> None:
+        self.counters["failures"] += 1
         if self._load_breaker.failed():
             logger.warning("kvstore: loads fail: %s. Requests are computed meanwhile.", error)
 
@@ -189,6 +199,9 @@ class WorkerSide:
         part.of.miss([block for block, is_here in zip(part.blocks, landed, strict=True) if not is_here])
         count = sum(landed)
         self.counters["loaded_blocks"] += count
+        self.counters["loaded_bytes"] += sum(
+            groups[block.group].block_bytes for block, is_here in zip(part.blocks, landed, strict=True) if is_here
+        )
         self.counters["missing_blocks"] += len(landed) - count
         if got.why is not None:
             self._load_failed(got.why)
@@ -263,10 +276,11 @@ class WorkerSide:
             self._save_rows.give(rows)
             self._save_failed(error, len(blocks))
             return
-        self._puts.append(_Put(rows, future))
+        self._puts.append(_Put(rows, sizes, future))
 
     def _save_failed(self, error: object, count: int) -> None:
         self.counters["refused_blocks"] += count
+        self.counters["failures"] += 1
         if self._save_breaker.failed():
             logger.warning("kvstore: blocks are not stored: %s", error)
 
@@ -283,6 +297,7 @@ class WorkerSide:
                 self._save_failed(error, len(each.rows))
                 continue
             self.counters["stored_blocks"] += put.stored
+            self.counters["stored_bytes"] += int(np.asarray(each.sizes)[put.states == _STORED].sum())
             self.counters["already_stored_blocks"] += put.already_stored + put.conflicts
             if put.why is not None and put.stored + put.already_stored + put.conflicts == 0:
                 self._save_failed(put.why, put.refused)
@@ -296,6 +311,10 @@ class WorkerSide:
         return report if report.gathered or report.missing else None
 
     # -- life
+
+    def take_stats(self) -> KVStoreStats | None:
+        paused = {"loads": not self._load_breaker.allows(), "saves": not self._save_breaker.allows()}
+        return self._teller.tell(self.counters, paused)
 
     def close(self) -> None:
         """What was gathered still goes to the store, for a second at most."""

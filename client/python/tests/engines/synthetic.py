@@ -22,6 +22,8 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -114,6 +116,8 @@ class Engine:
         self.names = (f"request-{i}" for i in itertools.count())
         self.preemptions = 0
         self.has_computed = False
+        self.stats = KVStoreConnector.build_kv_connector_stats()
+        self.hits_by_source: dict[CacheHitSource, int] = {}
 
     @property
     def side(self) -> Any:
@@ -157,7 +161,7 @@ class Engine:
         self.preemptions = max(
             [self.preemptions] + [request.num_preemptions for request in self.scheduler.requests.values()]
         )
-        self.scheduler.update_from_output(
+        outputs = self.scheduler.update_from_output(
             output,
             ModelRunnerOutput(
                 req_ids=names,
@@ -166,6 +170,17 @@ class Engine:
                 kv_connector_output=connector_output,
             ),
         )
+        for each in outputs.values():
+            if each.scheduler_stats is not None:
+                self._count(each.scheduler_stats)
+
+    def _count(self, stats: SchedulerStats) -> None:
+        """What vLLM's front end is told."""
+        if stats.kv_connector_stats:
+            self.stats.aggregate(KVStoreConnector.build_kv_connector_stats(stats.kv_connector_stats))
+        if stats.connector_prefix_cache_stats is not None:
+            for source, tokens in stats.connector_prefix_cache_stats.hits_by_source.items():
+                self.hits_by_source[source] = self.hits_by_source.get(source, 0) + tokens
 
     def _compute(self, counts: dict[str, int]) -> dict[str, list[int]]:
         sampled = {}

@@ -221,6 +221,24 @@ def test_a_second_process_computes_only_what_is_new(running: House) -> None:
     assert same(warm, local)
 
 
+def test_vllms_metrics_tell_of_the_store(running: House) -> None:
+    prompt = prompt_of(500, 9)
+    expected = running.stored(prompt)
+    was = running.other.metrics("vllm:kvstore")
+    assert running.other.generate(prompt)["cached"] == [15 * BLOCK]
+    now = running.other.metrics("vllm:")
+    for name, change in {"lookups": 1, "loads": 1, "hit_tokens": 15 * BLOCK, "loaded_tokens": 15 * BLOCK}.items():
+        assert now[f"vllm:kvstore_{name}"] - was[f"vllm:kvstore_{name}"] == change, name
+    assert now["vllm:kvstore_loaded_bytes"] - was["vllm:kvstore_loaded_bytes"] == 15 * (128 << 10)
+    assert running.one.metrics("vllm:kvstore")["vllm:kvstore_saved_tokens"] >= 15 * BLOCK
+    assert now["vllm:kvstore_paused,calls=lookups"] == 0
+    running.node.kill()
+    for i in range(5):
+        running.other.generate(prompt_of(100, 900 + i), max_tokens=2)
+    assert running.other.metrics("vllm:kvstore")["vllm:kvstore_paused,calls=lookups"] == 1
+    assert running.other.generate(prompt)["tokens"] == expected["tokens"]
+
+
 def test_a_conversation_goes_on_in_another_process(running: House) -> None:
     talk = prompt_of(300, 2)
     for turn in range(5):

@@ -18,6 +18,7 @@ from conftest import Node
 from synthetic import BLOCK, Engine, cache_config, engine_config
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
 import kvstore
@@ -57,6 +58,13 @@ def settle(engine: Engine, at_least: int) -> None:
         assert time.monotonic() < until, engine.worker._worker.counters
         engine.worker._worker.save([])
         time.sleep(0.002)
+
+
+def fill(client: kvstore.Client, blocks: int) -> None:
+    """Stores so many other blocks, of the size of a synthetic engine's."""
+    space = client.open_set(kvstore.Namespace({"kind": "set", "model": "filler", "block_bytes_max": 4096}))
+    names = [random.randbytes(32) for _ in range(blocks)]
+    assert space.put(names, np.ones((blocks, 4096), np.uint8)).stored == blocks
 
 
 # -- what is loaded is what was stored
@@ -184,11 +192,6 @@ def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monke
     name = engine.add(prompt)
     names = side._names(engine.scheduler.requests[name], 16)
 
-    def fill(client: kvstore.Client, blocks: int) -> None:
-        space = client.open_set(kvstore.Namespace({"kind": "set", "model": "filler", "block_bytes_max": 4096}))
-        fresh = [random.randbytes(32) for _ in range(blocks)]
-        assert space.put(fresh, np.ones((blocks, 4096), np.uint8)).stored == blocks
-
     with kvstore.Client(node.endpoint, deadline=10) as client:
         fill(client, 600)
         engine.run()
@@ -254,7 +257,7 @@ def test_a_stopped_node_costs_the_timeouts_and_then_the_breaker_nothing(engines:
     for i in range(8):
         assert engine.generate(prompt_of(300, 100 + i)) == plain.generate(prompt_of(300, 100 + i))
     assert engine.side.counters["lookups"] < 8
-    assert engine.side.counters["hit_blocks"] == 0
+    assert engine.side.counters["hit_tokens"] == 0
     own_node.resume()
 
 
@@ -315,6 +318,54 @@ def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, o
     assert engine.generate(*prompts, max_tokens=60) == plain.generate(*prompts, max_tokens=60)
     assert own_node.process.poll() is not None
     assert not engine.side.has_pending_saves
+
+
+# -- what vLLM is told
+
+
+def test_statistics_tell_what_was_loaded_and_stored_once(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 61)
+    first = engines(own_node.endpoint)
+    first.generate(prompt)
+    settle(first, 10)
+    first.generate(prompt)  # a hit of its own; what the worker has seen since is told in its steps
+    told = first.stats.reduce()
+    assert (told["lookups"], told["saved_tokens"], told["stored_bytes"]) == (2, 10 * BLOCK, 10 * 4096)
+    assert "hit_tokens" not in told and "failures" not in told
+    second = engines(own_node.endpoint)
+    second.generate(prompt)
+    told = second.stats.reduce()
+    assert (told["lookups"], told["loads"]) == (1, 1)
+    assert told["hit_tokens"] == told["loaded_tokens"] == 10 * BLOCK
+    assert told["loaded_bytes"] == 10 * 4096
+    assert second.hits_by_source == {CacheHitSource.HOST: 10 * BLOCK}
+    assert second.side.take_stats() is None and second.worker._worker.take_stats() is None
+
+
+def test_statistics_tell_failures_and_pauses(engines: Any, own_node: Node) -> None:
+    engine = engines(own_node.endpoint, options={"lookup_timeout": 0.05})
+    own_node.kill()
+    for i in range(4):
+        engine.generate(prompt_of(300, 62 + i))
+    told = engine.stats.reduce()
+    assert told["failures"] >= 3 and told["paused_lookups"] == 1
+    assert "hit_tokens" not in told and "stored_bytes" not in told
+
+
+def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path: Path) -> None:
+    node = Node("--spill-path", str(tmp_path / "spill"), "--spill-capacity", "1GiB", capacity="4MiB")
+    prompt = prompt_of(16 * BLOCK + 1, 66)
+    first = engines(node.endpoint)
+    expected = first.generate(prompt)
+    settle(first, 16)
+    with kvstore.Client(node.endpoint, deadline=10) as client:
+        for _ in range(4):
+            fill(client, 600)
+    second = engines(node.endpoint)
+    assert second.generate(prompt) == expected
+    assert second.last_cached() == 16 * BLOCK
+    assert second.hits_by_source == {CacheHitSource.DISK: 16 * BLOCK}
+    node.close()
 
 
 # -- pages

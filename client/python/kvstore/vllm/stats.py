@@ -1,0 +1,103 @@
+"""What the connector tells vLLM's log and Prometheus about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import Counter, Gauge
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+__all__ = ["KVStorePromMetrics", "KVStoreStats", "Teller"]
+
+#: Of the scheduler's half and of the workers'. Blocks are those of one cache group on one rank, tokens are the engine's.
+COUNTERS = {
+    "lookups": "Requests that the store was asked about.",
+    "lookups_timed_out": "Lookups that were not answered in time.",
+    "hit_tokens": "Tokens that the store had and the engine had not.",
+    "loads": "Loads that were begun.",
+    "loads_failed": "Loads of which something did not come.",
+    "loaded_tokens": "Tokens that were loaded instead of computed.",
+    "loaded_bytes": "Bytes that were loaded.",
+    "missing_blocks": "Blocks of loads that did not come.",
+    "saved_tokens": "Tokens that were given to be stored.",
+    "unsaved_blocks": "Blocks not given to be stored, because too many pages wait for that already or the store is away.",
+    "stored_bytes": "Bytes that the store has taken.",
+    "already_stored_blocks": "Blocks given to the store that it had.",
+    "refused_blocks": "Blocks that the store did not take.",
+    "dropped_blocks": "Blocks that waited too long to be stored.",
+    "failures": "Calls to the store that failed.",
+}
+#: 1 while failures keep the connector from making such calls.
+PAUSES = ("lookups", "loads", "saves")
+
+
+class KVStoreStats(KVConnectorStats):  # type: ignore[misc]
+    """``data``: what was added to each counter, and ``paused_...`` as it is; over an interval, as it was at its worst."""
+
+    def reset(self) -> None:
+        self.data: dict[str, Any] = {}
+
+    def aggregate(self, other: KVConnectorStats) -> KVStoreStats:
+        assert isinstance(other, KVStoreStats)
+        for name, value in other.data.items():
+            known = self.data.get(name, 0)
+            self.data[name] = max(known, value) if name.startswith("paused_") else known + value
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return dict(self.data)
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+
+class Teller:
+    """Makes statistics of running totals: each change is told once."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, int] = {}
+        self._paused: dict[str, int] = {}
+
+    def tell(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> KVStoreStats | None:
+        """None if nothing has changed."""
+        data = {}
+        for name, total in totals.items():
+            if name in COUNTERS and total != self._told.get(name, 0):
+                data[name] = total - self._told.get(name, 0)
+                self._told[name] = total
+        for name, is_paused in paused.items():
+            # A pause is told in every step: other ranks, which have none, must not hide it.
+            if is_paused or self._paused.get(name, 0):
+                data[f"paused_{name}"] = self._paused[name] = int(is_paused)
+        return KVStoreStats(data=data) if data else None
+
+
+class KVStorePromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
+    def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        counter, gauge = metric_types[Counter], metric_types[Gauge]
+        # vLLM takes its own metrics away by this prefix, when an engine begins in a process that had one.
+        self._counters = {
+            name: counter(name=f"vllm:kvstore_{name}", documentation=text, labelnames=labelnames)
+            for name, text in COUNTERS.items()
+        }
+        self._paused = gauge(
+            name="vllm:kvstore_paused",
+            documentation="1 while failures keep the connector from asking the store.",
+            multiprocess_mode="mostrecent",
+            labelnames=[*labelnames, "calls"],
+        )
+        for values in per_engine_labelvalues.values():
+            for each in self._counters.values():
+                each.labels(*values)  # shown from the start, as 0
+            for name in PAUSES:
+                self._paused.labels(*values, name).set(0)
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        values = self.per_engine_labelvalues[engine_idx]
+        for name, value in transfer_stats_data.items():
+            if name in self._counters:
+                self._counters[name].labels(*values).inc(value)
+            elif name.startswith("paused_"):
+                self._paused.labels(*values, name.removeprefix("paused_")).set(value)
