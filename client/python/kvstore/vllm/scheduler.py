@@ -73,7 +73,11 @@ class _Request:
     #: Leading blocks that the store has, or was given, or that were lost: none of them is stored by this request.
     saved: int = 0
     is_admitted: bool = False
+    #: Admitted, and in no step since.
+    is_fresh: bool = False
     is_loading: bool = False
+    #: Nothing is stored before more tokens than these have been computed: another connector may have loaded some of them.
+    doubtful_tokens: int = -1
     #: Of the load under way: the blocks between the two, and those of them that came from a disk.
     load_begin: int = 0
     load_end: int = 0
@@ -90,7 +94,8 @@ class SchedulerSide:
     2. A block is given to at most one save of a request, and only after the step that fills it was scheduled.
     3. A load names every page that the engine takes for loaded, held by the store or not: a page that was not filled is
        reported, never read.
-    4. Saves hold at most a quarter of the engine's pages. What is beyond is not stored.
+    4. What another connector loads is stored only after a step that read it has ended, and so has told what did not come.
+    5. Saves hold at most a quarter of the engine's pages. What is beyond is not stored.
     """
 
     def __init__(self, model: Model, *, loads: bool, saves: bool) -> None:
@@ -100,6 +105,8 @@ class SchedulerSide:
         self._client = Client(model.options.endpoints, identity="vllm-scheduler", deadline=model.options.load_timeout)
         self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
         self._breaker = Breaker()
+        #: Requests that other connectors have loaded blocks for, until a step with them has ended.
+        self._doubtful: dict[str, _Request] = {}
         self._requests: dict[str, _Request] = {}
         self._epoch = b""
         self._manager: Any = None
@@ -270,7 +277,9 @@ class SchedulerSide:
         if lookup is not None:
             # What the store lacks of the local blocks is stored once more: it may have been restarted.
             known.saved = lookup.hit if lookup.is_known else known.computed
-            known.is_admitted = True
+            known.is_admitted = known.is_fresh = True
+            known.load_begin = known.load_end = known.computed
+            known.doubtful_tokens = -1
         if external_tokens == 0:
             self._release(known)
             return
@@ -303,18 +312,43 @@ class SchedulerSide:
     # -- saves
 
     def build_step(self, output: Any) -> Step:
-        for request_id, token_count in output.num_scheduled_tokens.items():
-            known = self._requests.get(request_id)
-            if known is None:
-                continue
+        scheduled = [
+            (self._requests[request_id], token_count)
+            for request_id, token_count in output.num_scheduled_tokens.items()
+            if request_id in self._requests
+        ]
+        self._doubt([known for known, _ in scheduled if known.is_fresh])
+        for known, token_count in scheduled:
+            known.is_fresh = False
             self._save(known, known.request.num_computed_tokens + token_count, None)
         step, self._step = self._step, Step()
         return step
 
+    def _doubt(self, fresh: list[_Request]) -> None:
+        """Of requests in their first step: blocks that neither the engine had nor this connector has loaded are another
+        connector's, which tells only with the step's end what did not come. Meanwhile any request may share them.
+        """
+        block_size = self._model.block_size
+        for request_id, known in list(self._doubtful.items()):
+            if self._is_settled(known) or self._requests.get(request_id) is not known:
+                del self._doubtful[request_id]
+        others = [each for each in fresh if each.request.num_computed_tokens // block_size > each.load_end]
+        if others or self._doubtful:
+            for known in fresh:
+                known.doubtful_tokens = known.request.num_computed_tokens
+            self._doubtful.update((each.request.request_id, each) for each in others)
+
+    @staticmethod
+    def _is_settled(known: _Request) -> bool:
+        request = known.request
+        return bool(request.num_computed_tokens - request.num_in_flight_tokens > known.doubtful_tokens)
+
     def _save(self, known: _Request, token_count: int, pages: tuple[list[int], ...] | None) -> None:
         """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them."""
         request = known.request
-        if not self._does_save or not known.is_admitted or known.is_loading:
+        if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
+            return
+        if not self._is_settled(known):
             return
         end = min(len(request.block_hashes), token_count // self._model.block_size)
         if not self._options.save_decode:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
@@ -29,7 +30,6 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from kvstore.vllm import KVStoreConnector
-from kvstore.vllm.messages import Step
 
 BLOCK = 32
 HEADS, SIZE, LAYERS = 2, 8, 2
@@ -37,7 +37,7 @@ MASK = (1 << 63) - 1
 
 
 def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", **more: Any) -> VllmConfig:
-    options = more.pop("options", {})
+    options, beside = more.pop("options", {}), more.pop("beside", None)
     arguments = {
         "model": str(model),
         "skip_tokenizer_init": True,
@@ -57,6 +57,13 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
             "kv_load_failure_policy": policy,
             "kv_connector_extra_config": {"endpoints": endpoint, "lookup_timeout": 5.0, "load_timeout": 5.0} | options,
         }
+    if beside is not None:
+        arguments["kv_transfer_config"] = {
+            "kv_connector": "MultiConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": policy,
+            "kv_connector_extra_config": {"connectors": [beside, arguments["kv_transfer_config"]]},
+        }
     return EngineArgs(**(arguments | more)).create_engine_config()
 
 
@@ -75,8 +82,15 @@ def cache_config(page_count: int, windows: bool = False) -> KVCacheConfig:
     )
 
 
+def ours(connector: Any) -> Any:
+    """The store's connector: itself, or the last in MultiConnector."""
+    return getattr(connector, "sub_connectors", [connector])[-1]
+
+
 class Engine:
-    """``between``: called in each step after the scheduler's part, before the workers'."""
+    """``between``: called in each step after the scheduler's part, before the workers'. ``beside``: the configuration of
+    another connector, which is asked first.
+    """
 
     def __init__(
         self, model: Path, endpoint: str | None, *, page_count: int = 200, windows: bool = False, **more: Any
@@ -84,9 +98,9 @@ class Engine:
         self.config = engine_config(model, endpoint, **more)
         self.config.cache_config.num_gpu_blocks = page_count
         self.cache = cache_config(page_count, windows)
-        self.worker: KVStoreConnector | None = None
+        self.worker: Any = None
         if endpoint is not None:
-            self.worker = KVStoreConnector(self.config, KVConnectorRole.WORKER, self.cache)
+            self.worker = KVConnectorFactory.create_connector(self.config, KVConnectorRole.WORKER, self.cache)
         # One allocation, layer after layer; each group has the same pages in it, as in an engine.
         self.memory = torch.zeros((LAYERS, page_count, HEADS, BLOCK, 2 * SIZE), dtype=torch.bfloat16)
         if self.worker is not None:
@@ -116,12 +130,16 @@ class Engine:
         self.names = (f"request-{i}" for i in itertools.count())
         self.preemptions = 0
         self.has_computed = False
-        self.stats = KVStoreConnector.build_kv_connector_stats()
+        self.stats = (type(self.worker) if self.worker else KVStoreConnector).build_kv_connector_stats()
         self.hits_by_source: dict[CacheHitSource, int] = {}
 
     @property
     def side(self) -> Any:
-        return self.scheduler.connector._scheduler
+        return ours(self.scheduler.connector)._scheduler
+
+    @property
+    def worker_side(self) -> Any:
+        return ours(self.worker)._worker
 
     def add(self, prompt: list[int], max_tokens: int = 8, **more: Any) -> str:
         name = next(self.names)
@@ -139,13 +157,15 @@ class Engine:
         output = self.scheduler.schedule()
         self.between()
         if self.worker is not None:
-            assert isinstance(output.kv_connector_metadata, Step)
             self.worker.bind_connector_metadata(output.kv_connector_metadata)
+            if output.has_sync_kv_loads:
+                self.worker.start_load_kv(None)
         self.has_computed = output.total_num_scheduled_tokens > 0
         sampled = self._compute(output.num_scheduled_tokens)
         connector_output = None
         if self.worker is not None:
-            self.worker.start_load_kv(None)
+            if not output.has_sync_kv_loads:
+                self.worker.start_load_kv(None)
             self.worker.wait_for_save()
             results = self.worker.get_transfer_results(output.finished_req_ids)
             connector_output = KVConnectorOutput(
@@ -171,13 +191,15 @@ class Engine:
             ),
         )
         for each in outputs.values():
+            for answer in each.outputs:
+                self.tokens[answer.request_id] += answer.new_token_ids
             if each.scheduler_stats is not None:
                 self._count(each.scheduler_stats)
 
     def _count(self, stats: SchedulerStats) -> None:
         """What vLLM's front end is told."""
         if stats.kv_connector_stats:
-            self.stats.aggregate(KVStoreConnector.build_kv_connector_stats(stats.kv_connector_stats))
+            self.stats.aggregate(type(self.worker).build_kv_connector_stats(stats.kv_connector_stats))
         if stats.connector_prefix_cache_stats is not None:
             for source, tokens in stats.connector_prefix_cache_stats.hits_by_source.items():
                 self.hits_by_source[source] = self.hits_by_source.get(source, 0) + tokens
@@ -211,7 +233,6 @@ class Engine:
                         digest = zlib.crc32(self.words[:, table[i], :, low:high].tobytes(), digest)
                 token = digest % 1000
                 sampled[name] = [token]
-                self.tokens[name].append(token)
         return sampled
 
     def run(self, seconds_max: float = 60) -> None:

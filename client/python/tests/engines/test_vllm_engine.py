@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -42,11 +43,24 @@ def connector(endpoint: str, **options: Any) -> dict[str, Any]:
 
 class Engine:
     def __init__(
-        self, model: Path, endpoint: str | None, log: Path, options: dict[str, Any] | None = None, **arguments: Any
+        self,
+        model: Path,
+        endpoint: str | None,
+        log: Path,
+        options: dict[str, Any] | None = None,
+        beside: dict[str, Any] | None = None,
+        **arguments: Any,
     ) -> None:
         arguments["model"] = str(model)
         if endpoint is not None:
             arguments["kv_transfer_config"] = connector(endpoint, **(options or {}))
+        if beside is not None:
+            arguments["kv_transfer_config"] = {
+                "kv_connector": "MultiConnector",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"connectors": [beside, arguments["kv_transfer_config"]]},
+            }
         self.log = log
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
@@ -149,7 +163,8 @@ class House:
     """Engines that share a node, all of them started while it was away.
 
     ``plain`` has no store. ``one`` reaches the node by its Unix socket, ``other`` by TCP through a proxy. ``tight`` has so
-    few pages that it has to preempt, and so little lent memory that saves and loads take several steps.
+    few pages that it has to preempt, and so little lent memory that saves and loads take several steps. ``beside`` has
+    another connector too, which is asked first and keeps files in ``beside_folder``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -169,7 +184,14 @@ class House:
         self.tight = engine(
             "tight", self.node.endpoint, options={"staging_bytes": 4 << 20}, num_gpu_blocks_override=140
         )
-        self.all = (self.plain, self.one, self.other, self.tight)
+        self.beside_folder = folder / "beside"
+        example = {"shared_storage_path": str(self.beside_folder)}
+        self.beside = engine(
+            "beside",
+            self.node.endpoint,
+            beside={"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": example},
+        )
+        self.all = (self.plain, self.one, self.other, self.tight, self.beside)
         for each in self.all:
             each.wait_ready()
         self.node.start()
@@ -221,6 +243,18 @@ def test_a_second_process_computes_only_what_is_new(running: House) -> None:
     assert same(warm, local)
 
 
+def test_a_conversation_goes_on_in_another_process(running: House) -> None:
+    talk = prompt_of(300, 2)
+    for turn in range(5):
+        engine = (running.one, running.other)[turn % 2]
+        expected = running.plain.generate(talk, max_tokens=64)
+        answer = engine.generate(talk, max_tokens=64)
+        assert same(answer, expected), turn
+        assert turn == 0 or answer["cached"] == expected["cached"], turn
+        talk = talk + answer["tokens"][0] + prompt_of(50, 20 + turn)
+        time.sleep(0.5)  # what was generated last is stored after the answer
+
+
 def test_vllms_metrics_tell_of_the_store(running: House) -> None:
     prompt = prompt_of(500, 9)
     expected = running.stored(prompt)
@@ -237,18 +271,6 @@ def test_vllms_metrics_tell_of_the_store(running: House) -> None:
         running.other.generate(prompt_of(100, 900 + i), max_tokens=2)
     assert running.other.metrics("vllm:kvstore")["vllm:kvstore_paused,calls=lookups"] == 1
     assert running.other.generate(prompt)["tokens"] == expected["tokens"]
-
-
-def test_a_conversation_goes_on_in_another_process(running: House) -> None:
-    talk = prompt_of(300, 2)
-    for turn in range(5):
-        engine = (running.one, running.other)[turn % 2]
-        expected = running.plain.generate(talk, max_tokens=64)
-        answer = engine.generate(talk, max_tokens=64)
-        assert same(answer, expected), turn
-        assert turn == 0 or answer["cached"] == expected["cached"], turn
-        talk = talk + answer["tokens"][0] + prompt_of(50, 20 + turn)
-        time.sleep(0.5)  # what was generated last is stored after the answer
 
 
 def test_a_killed_node_costs_a_recompute_and_a_restarted_one_is_used(running: House) -> None:
@@ -386,6 +408,24 @@ def test_two_engines_that_store_one_prefix_at_once_agree(running: House) -> None
     running.other.begin(*prompts, max_tokens=40)
     assert running.one.end()["tokens"] == expected["tokens"]
     assert running.other.end()["tokens"] == expected["tokens"]
+
+
+def test_beside_another_connector_both_store_and_the_first_that_has_it_loads(running: House) -> None:
+    prompt = prompt_of(1000, 37)
+    cold = running.plain.generate(prompt)
+    local = running.plain.generate(prompt)
+    assert same(running.beside.generate(prompt), cold)
+    assert any(running.beside_folder.rglob("*.safetensors"))
+    until_cached(running.other, prompt, 31 * BLOCK, cold)
+    loads = "vllm:kvstore_loads"
+    for count, gone in ((0, False), (1, True)):
+        if gone:
+            shutil.rmtree(running.beside_folder)
+        was = running.beside.metrics(loads)[loads]
+        running.beside.reset()
+        warm = running.beside.generate(prompt)
+        assert same(warm, local) and warm["cached"] == [31 * BLOCK]
+        assert running.beside.metrics(loads)[loads] - was == count
 
 
 def test_an_engine_killed_while_it_stores_leaves_right_blocks(running: House) -> None:

@@ -54,9 +54,9 @@ def prompt_of(count: int, seed: int) -> list[int]:
 def settle(engine: Engine, at_least: int) -> None:
     """Until the engine's blocks are in the store: what is put is counted with the next step's saves."""
     until = time.monotonic() + 20
-    while engine.worker._worker.counters["stored_blocks"] < at_least:
-        assert time.monotonic() < until, engine.worker._worker.counters
-        engine.worker._worker.save([])
+    while engine.worker_side.counters["stored_blocks"] < at_least:
+        assert time.monotonic() < until, engine.worker_side.counters
+        engine.worker_side.save([])
         time.sleep(0.002)
 
 
@@ -320,6 +320,46 @@ def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, o
     assert not engine.side.has_pending_saves
 
 
+# -- beside another connector
+
+
+FICKLE = {"kv_connector": "FickleConnector", "kv_connector_module_path": "fickle", "kv_role": "kv_both"}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_what_another_connector_has_not_delivered_is_not_stored(engines: Any, own_node: Node, is_async: bool) -> None:
+    """It has filled the pages with wrong bytes, and says so when the step has ended. Two requests share the pages."""
+    beside = FICKLE | {"kv_connector_extra_config": {"is_async": is_async}}
+    root = prompt_of(12 * BLOCK, 67)
+    prompts = [root + prompt_of(10, 68), root + prompt_of(10, 69)]
+    expected = engines(None).generate(*prompts, max_tokens=40)
+    first = engines(own_node.endpoint, beside=beside)
+    assert first.generate(*prompts, max_tokens=40) == expected
+    settle(first, 13)
+    second = engines(own_node.endpoint)
+    for prompt, tokens in zip(prompts, expected, strict=True):
+        second.scheduler.reset_prefix_cache()
+        assert second.generate(prompt, max_tokens=40) == [tokens]
+        assert second.last_cached() == 12 * BLOCK
+
+
+def test_nothing_is_stored_of_a_request_that_ends_while_another_connector_loads(engines: Any, own_node: Node) -> None:
+    engine = engines(
+        own_node.endpoint, beside=FICKLE | {"kv_connector_extra_config": {"is_async": True, "is_mute": True}}
+    )
+    prompt = prompt_of(12 * BLOCK, 70)
+    name = engine.add(prompt)
+    until = time.monotonic() + 10
+    while engine.scheduler.requests[name].status != RequestStatus.WAITING_FOR_REMOTE_KVS:
+        assert time.monotonic() < until
+        engine.step()
+    assert engine.scheduler.requests[name].num_computed_tokens == 11 * BLOCK
+    engine.abort(name)
+    engine.step()
+    assert engine.side.counters["lookups"] == 1
+    assert engine.side.counters["saved_blocks"] == 0
+
+
 # -- what vLLM is told
 
 
@@ -339,7 +379,7 @@ def test_statistics_tell_what_was_loaded_and_stored_once(engines: Any, own_node:
     assert told["hit_tokens"] == told["loaded_tokens"] == 10 * BLOCK
     assert told["loaded_bytes"] == 10 * 4096
     assert second.hits_by_source == {CacheHitSource.HOST: 10 * BLOCK}
-    assert second.side.take_stats() is None and second.worker._worker.take_stats() is None
+    assert second.side.take_stats() is None and second.worker_side.take_stats() is None
 
 
 def test_statistics_tell_failures_and_pauses(engines: Any, own_node: Node) -> None:
@@ -426,9 +466,9 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
         # Nothing holds a page any more.
         assert not engine.side.has_pending_saves and not engine.side._requests
         assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1
-    assert sum(engine.worker._worker.counters["loaded_blocks"] for engine in pair) > 0
+    assert sum(engine.worker_side.counters["loaded_blocks"] for engine in pair) > 0
     assert sum(engine.preemptions for engine in pair) > 0
-    print(checked, [(engine.side.counters, engine.worker._worker.counters) for engine in pair])
+    print(checked, [(engine.side.counters, engine.worker_side.counters) for engine in pair])
 
 
 def test_pages_of_a_save_stay_until_they_are_gathered(engines: Any, own_node: Node) -> None:
@@ -463,7 +503,7 @@ def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any,
     engine = engines(
         own_node.endpoint, options={"staging_bytes": 16 * block_bytes, "save_timeout": 20.0}, page_count=60
     )
-    worker = engine.worker._worker
+    worker = engine.worker_side
     for i in range(3):
         engine.add(prompt_of(13 * BLOCK + 1, 50 + i), max_tokens=100)
     while any(not tokens for tokens in engine.tokens.values()):
