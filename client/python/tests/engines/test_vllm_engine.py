@@ -49,6 +49,7 @@ class Engine:
         log: Path,
         options: dict[str, Any] | None = None,
         beside: dict[str, Any] | None = None,
+        threads: int = 1,
         **arguments: Any,
     ) -> None:
         arguments["model"] = str(model)
@@ -72,7 +73,11 @@ class Engine:
                 start_new_session=True,
                 # With several threads, sums are divided differently from run to run, and near ties turn out otherwise.
                 env=os.environ
-                | {"VLLM_LOGGING_LEVEL": "WARNING", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+                | {
+                    "VLLM_LOGGING_LEVEL": "WARNING",
+                    "OMP_NUM_THREADS": str(threads),
+                    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                },
             )
         self._write(arguments)
         self._is_ready = False
@@ -90,7 +95,8 @@ class Engine:
 
     def wait_ready(self) -> None:
         if not self._is_ready:
-            assert self._read() == {"ready": True}
+            answer = self._read()
+            assert answer == {"ready": True}, answer
             self._is_ready = True
 
     def begin(self, *prompts: list[int], **more: Any) -> None:
