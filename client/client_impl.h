@@ -67,6 +67,8 @@ struct Client::Impl {
   Lease keep_lease(LeaseEntry entry);
   /// Takes a lease out of the books. Empty: it is not there.
   std::vector<LeasePart> take_lease(Lease lease);
+  /// Ends a node's part early. Never waits for the node.
+  void release(const LeasePart& part);
   /// The id of a node's part, for a call that must then go to the session which granted it. 0: it has none.
   static std::uint64_t use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call);
 
