@@ -58,9 +58,9 @@ struct NodeConfig {
 
 struct ClientConfig {
   std::vector<NodeConfig> nodes;  ///< A static list; at least one.
-  /// Of a chain, one block in so many begins an *extent*, which lies on one node (cluster_map.h); 1..1048576. Equal on
-  /// all clients of a cluster: else they do not find what others have stored. No matter with one node.
-  std::size_t extent_blocks = 256;
+  /// Of a chain, one block in so many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. 1: each
+  /// block alone. Equal on all clients of a cluster: else they do not find what others have stored.
+  std::size_t extent_blocks = 1;
   std::string identity = "client";       ///< For the node's logs and limits.
   std::size_t connections_per_node = 2;  ///< 1..64. Large transfers and lookups then do not wait for one another.
   Duration connect_timeout = 1s;         ///< Connect and hello.

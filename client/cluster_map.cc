@@ -57,7 +57,8 @@ std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> c
   if (chain.empty()) return extents;
   if (node_count() == 1) return {{0, chain.size(), 0}};
   extents.reserve(chain.size() / extent_blocks_ + 8);
-  std::size_t begin = 0;  // the first block behind the hot root, once blocks that are on every node exist
+  // Once there is a hot root, blocks that are on every node, the first extent's anchor is the first block behind it.
+  std::size_t begin = 0;
   for (std::size_t i = begin + 1; i <= chain.size(); ++i) {
     if (i < chain.size() && i - begin < extent_blocks_max() && !is_anchor(chain[i])) continue;
     extents.push_back({begin, i, owner(chain[begin])});

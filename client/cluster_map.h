@@ -35,16 +35,20 @@ class ClusterMap {
     std::size_t begin, end;
     std::size_t node;  ///< An index into the list of nodes.
   };
-  static constexpr std::size_t kExtentBlocks = 256;  ///< 4,096 tokens in blocks of 16.
+  /// Each block alone. 256 blocks (4,096 tokens in blocks of 16) are few nodes to a get and little lost with a node,
+  /// but what many prompts begin with, and each one's blocks behind that up to its own next anchor, then lie on one
+  /// node: until such a root is placed by what follows (extents()), that is for prompts that share no beginning.
+  static constexpr std::size_t kExtentBlocksDefault = 1;
   static constexpr std::size_t kExtentBlocksLimit = 1 << 20;
   static constexpr std::size_t kExtentLengthMax = 4;  ///< In extent_blocks.
 
   /// `extent_blocks`: one block in so many is an anchor; 1: each block is an extent. A part of the placement, equal on
   /// all clients. Throws std::invalid_argument: no node, an empty or doubled name, a weight that is not finite and
   /// positive, extent_blocks not 1..kExtentBlocksLimit.
-  explicit ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks = kExtentBlocks);
+  explicit ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks = kExtentBlocksDefault);
 
   std::size_t node_count() const { return seeds_.size(); }
+  bool has_extents() const { return extent_blocks_ > 1; }  ///< Else each block is one.
   std::size_t extent_blocks_max() const { return extent_blocks_ * kExtentLengthMax; }
   /// The owner rule: the only place that says who owns which block of a chain. Without gaps, in chain order.
   std::vector<Extent> extents(std::span<const BlockHash> chain) const;

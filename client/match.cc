@@ -19,7 +19,7 @@ constexpr std::size_t kLeasesMax = 65536;
 
 /// How many extents are asked for by the end of each round; after these all. The first covers most prompts (16,384
 /// tokens in blocks of 16), so that they cost one round trip; three rounds are the most for the longest.
-constexpr std::size_t kExtentsByRound[] = {4, 32};
+constexpr std::array<std::size_t, 2> kExtentsByRound = {4, 32};
 
 class MatchCall final : public Call {
  public:
@@ -97,7 +97,8 @@ class MatchRounds {
  public:
   MatchRounds(const ClusterMap& map, std::span<const BlockHash> hashes)
       : hashes_(hashes), newest_(map.node_count()), leased_(map.node_count()) {
-    if (map.node_count() > 1) extents_ = map.extents(hashes);  // else one round, for the chain itself
+    if (map.node_count() > 1) extents_ = map.extents(hashes);       // else one round, for the chain itself
+    if (!map.has_extents()) round_extents_ = {SIZE_MAX, SIZE_MAX};  // most nodes have a part of every prompt
   }
 
   bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
@@ -117,12 +118,13 @@ class MatchRounds {
   const std::vector<const MatchCall*>& leases_replaced() const { return leases_replaced_; }
 
  private:
-  static constexpr std::size_t kRounds = std::size(kExtentsByRound) + 1;
+  static constexpr std::size_t kRounds = kExtentsByRound.size() + 1;
   template <class T>
   using ByNode = boost::container::small_vector<T, 8>;
 
   const std::span<const BlockHash> hashes_;
   std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has all.
+  std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
   std::array<std::vector<MatchCall>, kRounds> calls_;
   std::size_t round_ = 0;  ///< Rounds that have begun.
   std::size_t asked_ = 0;  ///< Leading blocks asked for.
@@ -142,7 +144,7 @@ std::span<MatchCall> MatchRounds::begin_next() {
     chains.emplace_back().hashes = hashes_;
   } else {
     const std::size_t count =
-        round_ + 1 < kRounds ? std::min(kExtentsByRound[round_], extents_.size()) : extents_.size();
+        round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
     asked_ = extents_[count - 1].end;
     chains = split_extents(newest_.size(), hashes_, std::span(extents_).first(count));
     std::erase_if(chains, [&](const OwnedChain& chain) { return chain.own_positions.back() < asked_before; });  // 3

@@ -45,8 +45,8 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
       ->type_name("URL");
   app.add_option(
          "--extent-blocks", options.extent_blocks,
-         "With several nodes: one block of a chain in so many begins an extent, which lies on one node. Equal on "
-         "all clients of a cluster; 1 places each block alone")
+         "With several nodes: one block of a chain in so many begins an extent, which lies on one node; 1 places "
+         "each block alone. Equal on all clients of a cluster")
       ->check(CLI::Range(std::size_t{1}, ClusterMap::kExtentBlocksLimit))
       ->capture_default_str();
   add_duration_option(app, "--deadline", options.deadline, "Deadline of each call");

@@ -135,7 +135,7 @@ std::vector<std::string> owners_by_name(const ClusterMap& map, std::span<const C
 }
 
 TEST(ClusterMapTest, ExtentsOfTheGoldenChainNeverChange) {
-  const ClusterMap map(nodes_named({"a", "b", "c", "tcp://10.0.0.4:7700"}));
+  const ClusterMap map(nodes_named({"a", "b", "c", "tcp://10.0.0.4:7700"}), 256);
   std::ostringstream extents;
   for (const ClusterMap::Extent& extent : map.extents(random_hashes(3000, 42))) {
     extents << extent.begin << ":" << extent.node << " ";
@@ -270,7 +270,7 @@ TEST_F(RuleTest, WithoutANodeOnlyItsExtentsMove) {  // 5
 
 TEST(ClusterMapTest, WhoChoosesHashesCannotPutALongChainOnOneNode) {
   const std::vector<ClusterMap::Node> nodes = nodes_named({"a", "b", "c", "d"});
-  const ClusterMap map(nodes);
+  const ClusterMap map(nodes, 256);
   std::vector<BlockHash> chain;
   for (const BlockHash& hash : random_hashes(42'000, 6)) {
     const BlockHash pair[] = {chain.empty() ? hash : chain.back(), hash};

@@ -187,6 +187,21 @@ TEST_F(ClusterTest, ALongHitTakesThreeRoundsAndAGapEndsThem) {
   for (const std::uint64_t count : calls()) EXPECT_LE(count, 3u);
 }
 
+TEST_F(ClusterTest, WhereEachBlockStandsAloneAMatchIsOneRoundToAllOwners) {
+  config.extent_blocks = 1;
+  client = make_client();
+  space = loop.run(client->open(record, 5s)).value();
+  loop.run(client->ping(5s)).value();
+  const auto chain = long_chain();
+  calls();
+  EXPECT_EQ(match(chain), 0u);
+  EXPECT_THAT(calls(), testing::Each(1u));
+  put(chain);
+  calls();
+  EXPECT_EQ(match(chain), chain.size());
+  EXPECT_THAT(calls(), testing::Each(1u));
+}
+
 TEST_F(ClusterTest, AGetGoesToTheOwnersOfWhatWasFound) {
   const auto chain = long_chain();
   const std::size_t stored = map->extents(chain)[1].end;
