@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/busy_poll.h"
+
 namespace kv {
 namespace {
 
@@ -11,7 +13,7 @@ namespace {
 constexpr std::chrono::microseconds kLinger{20}, kLingerBusy{200};
 
 /// One step of a spin. Whoever is to answer may have been given the same core, and must get to run.
-inline void relax() { std::this_thread::yield(); }
+inline void give_way() { std::this_thread::yield(); }
 
 }  // namespace
 
@@ -101,6 +103,7 @@ void ClientThread::run() {
 
 void ClientThread::run_until_stopped() {
   const bool spins = busy_poll_.count() > 0;
+  BusyPoll poll(*io_, busy_poll_);
   TimePoint idle_since = std::chrono::steady_clock::now();
   while (!io_->stopped()) {
     if (served_.empty() && !spins) {
@@ -108,15 +111,16 @@ void ClientThread::run_until_stopped() {
       continue;
     }
     // One handler, though more may be ready: during a long transfer there is always one more, and guests would wait.
-    const bool has_run = io_->poll_one() > 0;
+    const bool has_run = poll.poll_one();
     if (serve_guests() || has_run) {
       if (spins) idle_since = std::chrono::steady_clock::now();
     } else if (spins && std::chrono::steady_clock::now() - idle_since < busy_poll_) {
-      relax();
+      give_way();
     } else if (awake_until_ != TimePoint{} && std::chrono::steady_clock::now() < awake_until_) {
-      relax();
+      give_way();
     } else {
       awake_until_ = {};
+      poll.rest();
       waker_->fall_asleep();
       if (std::ranges::none_of(served_, [](const Guest* guest) { return guest->has_work(); })) io_->run_one();
       waker_->awake();
@@ -168,7 +172,7 @@ bool ClientThread::leave(Waiting& call) {
 
 void ClientThread::spin_until_set(const std::atomic<bool>& flag, std::chrono::microseconds spin) {
   const auto until = std::chrono::steady_clock::now() + spin;
-  while (!flag.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) relax();
+  while (!flag.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until) give_way();
 }
 
 Async<Space> ClientThread::open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control) {

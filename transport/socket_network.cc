@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -10,15 +11,18 @@
 
 #include <array>
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <utility>
 
+#include "base/busy_poll.h"
 #include "transport/forked.h"
 #include "transport/resolver.h"
 #include "transport/stream.h"
@@ -29,6 +33,32 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 using Socket = asio::generic::stream_protocol::socket;
 
+/// The wait of one read, for a thread that spins. Keeps the context from running out of work, as a wait by the reactor
+/// does.
+template <class Handler>
+class ReadWait final : public SpinWait {
+ public:
+  ReadWait(Socket& socket, Handler handler)
+      : socket_(socket),
+        executor_(asio::prefer(asio::get_associated_executor(handler, socket.get_executor()),
+                               asio::execution::outstanding_work.tracked)),
+        handler_(std::move(handler)) {}
+
+  bool is_over() override {
+    pollfd entry{socket_.native_handle(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) > 0;
+  }
+  void complete(error_code error) override {
+    asio::dispatch(executor_, [handler = std::move(handler_), error]() mutable { std::move(handler)(error); });
+  }
+  void leave_to_reactor() override { socket_.async_wait(Socket::wait_read, std::move(handler_)); }
+
+ private:
+  Socket& socket_;
+  asio::any_io_executor executor_;
+  Handler handler_;
+};
+
 /// Calls sendmsg and recvmsg itself and leaves only the waiting to Asio. So whole blocks move in as few calls as the
 /// socket buffer allows (Asio's composed operations stop at 64 KiB), and descriptors can go along.
 class SocketStream final : public Stream {
@@ -36,6 +66,7 @@ class SocketStream final : public Stream {
   SocketStream(Socket socket, std::unique_ptr<ClosedInChild> in_child, bool is_unix, std::string peer,
                std::string peer_group = "")
       : socket_(std::move(socket)),
+        spin_watch_(asio::use_service<SpinWatch>(asio::query(socket_.get_executor(), asio::execution::context))),
         in_child_(std::move(in_child)),
         is_unix_(is_unix),
         peer_(std::move(peer)),
@@ -103,13 +134,24 @@ class SocketStream final : public Stream {
     return static_cast<std::size_t>(count);
   }
 
-  Async<void> wait_readable() override { co_return co_await wait(Socket::wait_read); }
+  Async<void> wait_readable() override {
+    if (!spin_watch_.has_room()) co_return co_await wait(Socket::wait_read);
+    const auto initiate = [this](auto handler) {
+      spin_watch_.add(std::make_unique<ReadWait<decltype(handler)>>(socket_, std::move(handler)), this);
+    };
+    const auto [error] = co_await asio::async_initiate<decltype(kAwait), void(error_code)>(initiate, kAwait);
+    if (error) co_return error;
+    co_return Result<void>();
+  }
   Async<void> wait_writable() override { co_return co_await wait(Socket::wait_write); }
 
   /// Shuts the connection down as well: it ends even if another process got hold of the descriptor.
   void close() override {
     if (!socket_.is_open()) return;
-    in_child_.reset();  // first: the number is another file's soon
+    in_child_.reset();                         // first: the number is another file's soon
+    if (auto wait = spin_watch_.take(this)) {  // ends where the thread goes on, not within this call
+      asio::post(socket_.get_executor(), [wait = std::move(wait)] { wait->complete(asio::error::operation_aborted); });
+    }
     ::shutdown(socket_.native_handle(), SHUT_RDWR);
     boost::system::error_code ignored;
     socket_.close(ignored);
@@ -155,6 +197,7 @@ class SocketStream final : public Stream {
   }
 
   Socket socket_;
+  SpinWatch& spin_watch_;
   std::unique_ptr<ClosedInChild> in_child_;
   bool is_unix_;
   std::string peer_, peer_group_;

@@ -118,7 +118,7 @@ std::string describe(const error_code& error) {
 }
 
 ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
-    : busy_poll_(busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {}
+    : busy_poll_(context_, busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {}
 
 /// Two steps: open() without waiting only makes the client know the record, and wait_open() tells whether a node took
 /// it. open() alone succeeds while all nodes are away, which is right for a worker and wrong for a person.
@@ -156,7 +156,7 @@ void ToolClient::run_all(std::vector<asio::awaitable<void>> tasks) {
 /// until the caller's own count is down.
 void ToolClient::run_until_zero(const std::size_t& running) {
   KV_ASSERT(std::this_thread::get_id() == thread_);
-  while (running > 0) busy_poll_.run_some(context_);
+  while (running > 0) busy_poll_.run_some();
 }
 
 }  // namespace kv

@@ -129,8 +129,8 @@ void Server::run_thread(Thread& thread) {
     context.run();
     return;
   }
-  const BusyPoll busy_poll(config_.busy_poll);
-  while (!context.stopped()) busy_poll.run_some(context);
+  BusyPoll busy_poll(context, config_.busy_poll);
+  while (!context.stopped()) busy_poll.run_some();
 }
 
 /// Asks each thread again and again: a session may have begun after the thread was asked.

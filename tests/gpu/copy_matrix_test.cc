@@ -295,11 +295,12 @@ TEST_P(CopyMatrixTest, ACallMayEndInTheMiddleOfABlock) {
 TEST_P(CopyMatrixTest, IdsFarBeyondTheCacheReachNoSlotOfIt) {
   SCOPED_TRACE(seed_text(seed_));
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kNinthOf17 = 0x7878787878787879;  // 17 times it is 9, modulo 2^64
   for (const std::int64_t tokens : {16, 17, 1}) {
     const Layout layout = layouts::nhd({.block_count = 4, .block_tokens = tokens, .heads = 2, .key_size = 32}).value();
     for (const std::int64_t far :
          {std::int64_t{4}, std::int64_t{1} << 28, std::int64_t{1} << 31, std::int64_t{1} << 32, std::int64_t{1} << 59,
-          std::int64_t{1} << 60, std::int64_t{1} << 62, kMax / tokens, kMax / tokens - 1, kMax - 1, kMax}) {
+          std::int64_t{1} << 60, std::int64_t{1} << 62, kMax / tokens, kMax / tokens - 1, kMax - 1, kMax, kNinthOf17}) {
       SCOPED_TRACE(std::to_string(tokens) + " tokens a block, id " + std::to_string(far));
       const std::vector<std::int64_t> beyond = {far, 1, 2, 3}, holes = {-1, 1, 2, 3};
       TestCache cache(layout), rows(dense_rows(layout, 4 * tokens));

@@ -10,6 +10,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,7 +18,9 @@
 #include <optional>
 #include <random>
 #include <sstream>
+#include <tuple>
 
+#include "base/busy_poll.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
 #include "transport/shared_memory.h"
@@ -47,13 +50,19 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-class SocketNetworkTest : public testing::TestWithParam<Endpoint::Scheme> {
+/// The scheme, and how long the thread spins before it sleeps: then reads are waited for in another way.
+using NetworkParam = std::tuple<Endpoint::Scheme, Duration>;
+
+class SocketNetworkTest : public testing::TestWithParam<NetworkParam> {
  protected:
   TemporaryDirectory directory;
   asio::io_context io{1};
+  BusyPoll busy_poll{io, std::get<1>(GetParam())};
+
+  static Endpoint::Scheme scheme() { return std::get<0>(GetParam()); }
 
   Endpoint any_endpoint() const {
-    if (GetParam() == Endpoint::Scheme::kUnix) return {Endpoint::Scheme::kUnix, directory / "s", ""};
+    if (scheme() == Endpoint::Scheme::kUnix) return {Endpoint::Scheme::kUnix, directory / "s", ""};
     return {Endpoint::Scheme::kTcp, "127.0.0.1", "0"};
   }
   template <class T>
@@ -67,11 +76,12 @@ class SocketNetworkTest : public testing::TestWithParam<Endpoint::Scheme> {
     return std::move(*result);
   }
   void run_until(const std::function<bool()>& done) {
-    io.restart();
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    asio::steady_timer at_end(io, end);
+    at_end.async_wait([](error_code) {});
     while (!done() && std::chrono::steady_clock::now() < end) {
       io.restart();
-      io.run_one_until(end);
+      busy_poll.run_some();
     }
     EXPECT_TRUE(done()) << "nothing more happened";
   }
@@ -233,6 +243,7 @@ TEST_P(SocketNetworkTest, CloseEndsTheOwnWaitsAndLaterCallsFail) {
   EXPECT_FALSE(result.has_value());
   pair.server->close();
   pair.server->close();
+  EXPECT_FALSE(result.has_value()) << "who waits goes on by itself, not within close()";
   run_until([&] { return result.has_value(); });
   EXPECT_EQ(*result, asio::error::operation_aborted);
   std::string text(1, 'x');
@@ -242,6 +253,60 @@ TEST_P(SocketNetworkTest, CloseEndsTheOwnWaitsAndLaterCallsFail) {
   EXPECT_NE(read.error(), asio::error::would_block);
   const asio::const_buffer rest = asio::buffer(text);
   EXPECT_FALSE(pair.server->try_write(std::span(&rest, 1)));
+}
+
+TEST_P(SocketNetworkTest, WhatComesAfterALongSilenceIsSeenToo) {
+  const auto listener = listen();
+  const Pair pair = connect(*listener);
+  for (const Duration silence : {Duration(0us), Duration(5ms)}) {  // within the spin, and long after it
+    asio::steady_timer timer(io, silence);
+    timer.async_wait([&](error_code) {
+      const asio::const_buffer byte = asio::buffer("x", 1);
+      EXPECT_TRUE(pair.client->try_write(std::span(&byte, 1)));
+    });
+    EXPECT_EQ(await(read_some(*pair.server, 1)).value(), "x");
+  }
+}
+
+TEST_P(SocketNetworkTest, MoreStreamsThanAThreadWatchesAllGetTheirTurn) {
+  const auto listener = listen();
+  std::vector<Pair> pairs;
+  for (int i = 0; i < 12; ++i) pairs.push_back(connect(*listener));
+  for (int round = 0; round < 20; ++round) {
+    std::size_t read_count = 0;
+    for (const Pair& pair : pairs) {
+      asio::co_spawn(io, read_some(*pair.server, 3), [&](std::exception_ptr, const std::string& text) {
+        EXPECT_EQ(text, "abc");
+        ++read_count;
+      });
+    }
+    io.restart();
+    io.poll();  // all wait
+    for (const Pair& pair : pairs) EXPECT_EQ(await(write_all(*pair.client, "abc")).value(), 3u);
+    run_until([&] { return read_count == pairs.size(); });
+  }
+}
+
+TEST_P(SocketNetworkTest, AContextThatGoesTakesItsWaitsAlong) {
+  const std::size_t before = descriptor_count();
+  {
+    asio::io_context other{1};
+    BusyPoll other_poll(other, std::get<1>(GetParam()));
+    const auto listener = socket_network().listen(any_endpoint(), other.get_executor()).value();
+    std::size_t connected = 0;
+    // Each coroutine owns the stream that it waits for.
+    const auto wait = [&](Async<std::unique_ptr<Stream>> opening) -> asio::awaitable<void> {
+      const auto stream = co_await std::move(opening);
+      EXPECT_TRUE(stream);
+      ++connected;
+      const auto ready = co_await (*stream)->wait_readable();
+      ADD_FAILURE() << "nothing came: " << ready.has_value();
+    };
+    asio::co_spawn(other, wait(listener->accept(other.get_executor())), asio::detached);
+    asio::co_spawn(other, wait(socket_network().connect(listener->endpoint(), other.get_executor())), asio::detached);
+    while (connected < 2) other_poll.run_some();
+  }
+  EXPECT_EQ(descriptor_count(), before);
 }
 
 TEST_P(SocketNetworkTest, AcceptEndsWithTheListener) {
@@ -276,7 +341,7 @@ TEST_P(SocketNetworkTest, AnAddressThatAnswersIsNotTakenOver) {
 TEST_P(SocketNetworkTest, PeersAreNamedForTheLog) {
   const auto listener = listen();
   const Pair pair = connect(*listener);
-  const bool is_unix = GetParam() == Endpoint::Scheme::kUnix;
+  const bool is_unix = scheme() == Endpoint::Scheme::kUnix;
   EXPECT_EQ(pair.server->peer().find(is_unix ? "unix:pid=" + std::to_string(::getpid()) : "tcp:127.0.0.1:"), 0u)
       << pair.server->peer();
   EXPECT_EQ(pair.client->peer(), listener->endpoint().to_string());
@@ -290,11 +355,19 @@ TEST_P(SocketNetworkTest, StreamsGiveTheirDescriptorsBack) {
   EXPECT_EQ(descriptor_count(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Loopback, SocketNetworkTest, testing::Values(Endpoint::Scheme::kTcp, Endpoint::Scheme::kUnix),
-                         [](const auto& each) { return each.param == Endpoint::Scheme::kTcp ? "Tcp" : "Unix"; });
+std::string name_of(const testing::TestParamInfo<NetworkParam>& each) {
+  return std::string(std::get<0>(each.param) == Endpoint::Scheme::kTcp ? "Tcp" : "Unix") +
+         (std::get<1>(each.param) > 0us ? "Spinning" : "");
+}
+const auto kSpins = testing::Values(Duration(0us), Duration(200us));
+
+INSTANTIATE_TEST_SUITE_P(Loopback, SocketNetworkTest,
+                         testing::Combine(testing::Values(Endpoint::Scheme::kTcp, Endpoint::Scheme::kUnix), kSpins),
+                         name_of);
 
 class TcpNetworkTest : public SocketNetworkTest {};
-INSTANTIATE_TEST_SUITE_P(Loopback, TcpNetworkTest, testing::Values(Endpoint::Scheme::kTcp));
+INSTANTIATE_TEST_SUITE_P(Loopback, TcpNetworkTest, testing::Combine(testing::Values(Endpoint::Scheme::kTcp), kSpins),
+                         name_of);
 
 TEST_P(TcpNetworkTest, ANameIsResolvedAndAnUnknownOneIsAnError) {
   const auto listener = listen();
@@ -363,7 +436,8 @@ class UnixNetworkTest : public SocketNetworkTest {
     return fd;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Loopback, UnixNetworkTest, testing::Values(Endpoint::Scheme::kUnix));
+INSTANTIATE_TEST_SUITE_P(Loopback, UnixNetworkTest, testing::Combine(testing::Values(Endpoint::Scheme::kUnix), kSpins),
+                         name_of);
 
 TEST_P(UnixNetworkTest, ADescriptorArrivesWithItsFrame) {
   const auto listener = listen();
