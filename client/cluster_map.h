@@ -35,9 +35,9 @@ class ClusterMap {
     std::size_t begin, end;
     std::size_t node;  ///< An index into the list of nodes.
   };
-  /// Each block alone. 256 blocks (4,096 tokens in blocks of 16) are few nodes to a get and little lost with a node,
-  /// but what many prompts begin with, and each one's blocks behind that up to its own next anchor, then lie on one
-  /// node: until such a root is placed by what follows (extents()), that is for prompts that share no beginning.
+  /// Each block alone. With 256 (4,096 tokens in blocks of 16) a get talks to few nodes, and a dead node takes little.
+  /// But then blocks that many prompts begin with, and behind these each prompt's own up to its next anchor, all lie on
+  /// one node. So this stays 1 until such blocks lie on every node (docs/cluster.md).
   static constexpr std::size_t kExtentBlocksDefault = 1;
   static constexpr std::size_t kExtentBlocksLimit = 1 << 20;
   static constexpr std::size_t kExtentLengthMax = 4;  ///< In extent_blocks.
