@@ -202,7 +202,7 @@ Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::
                                               std::chrono::microseconds deadline, CallControl control) {
   if (const error_code refused = refuses(space, deadline, control)) co_return refused;
   if (hashes.empty()) co_return std::size_t{0};
-  auto chains = split_chain(map, hashes);
+  auto chains = split(space, hashes);
   const auto counted = co_await count(verb, space, std::move(chains), deadline_after(deadline), control);
   if (!counted) co_return counted.error();
   co_return counted->block_count;
@@ -232,12 +232,14 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
     chains.resize(impl.links.size());
     for (std::size_t node = 0; node < chains.size(); ++node) chains[node].node = node;
   } else {
-    chains = split_chain(impl.map, hashes);
+    chains = impl.split(space, hashes);
   }
   if (!hashes.empty() && !impl.find_space(space)->record.is_set()) {
     // What lies below the last block on other nodes can no longer be reached, and ages out.
-    const std::size_t owner = impl.map.owner(hashes.back());
-    std::erase_if(chains, [&](const OwnedChain& chain) { return chain.node != owner; });
+    const auto has_last = [&](const OwnedChain& chain) {
+      return chain.position(chain.hashes.size() - 1) == hashes.size() - 1;
+    };
+    std::erase_if(chains, [&](const OwnedChain& chain) { return !has_last(chain); });
     KV_ASSERT(chains.size() == 1 && chains[0].hashes.back() == hashes.back());
   }
   const TimePoint until = impl.deadline_after(deadline);

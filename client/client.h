@@ -57,7 +57,10 @@ struct NodeConfig {
 };
 
 struct ClientConfig {
-  std::vector<NodeConfig> nodes;         ///< A static list; at least one.
+  std::vector<NodeConfig> nodes;  ///< A static list; at least one.
+  /// Of a chain, one block in so many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. 1: each
+  /// block alone. Equal on all clients of a cluster: else they do not find what others have stored.
+  std::size_t extent_blocks = 1;
   std::string identity = "client";       ///< For the node's logs and limits.
   std::size_t connections_per_node = 2;  ///< 1..64. Large transfers and lookups then do not wait for one another.
   Duration connect_timeout = 1s;         ///< Connect and hello.
@@ -222,6 +225,7 @@ class Client {
   std::size_t block_bytes(Space space) const;  ///< Of every block of a chain; of a set's largest.
 
   /// How many leading blocks of the chain are held.
+  /// `hashes` (of this and the following calls) is a chain from its first block on; it may end anywhere.
   /// Errors (of this and the following calls): kBadRequest for arguments that break the rules below, kBusy at
   /// calls_max. That a node is dead, slow or full is never an error but a smaller result with its `why`.
   Async<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);

@@ -39,8 +39,38 @@ ClientConfig checked(ClientConfig config) {
 ClusterMap make_map(const ClientConfig& config) {
   std::vector<ClusterMap::Node> nodes;
   for (const NodeConfig& node : config.nodes) nodes.push_back({node.name, node.weight});
-  return ClusterMap(nodes);
+  return ClusterMap(nodes, config.extent_blocks);
 }
+
+/// Positions and hashes by node, as they come in.
+class Parts {
+ public:
+  explicit Parts(std::size_t node_count) : parts_(node_count) {}
+
+  void add(std::size_t node, std::size_t position, std::span<const BlockHash> hashes) {
+    OwnedChain& part = parts_[node];
+    KV_ASSERT(part.own_positions.empty() || part.own_positions.back() < position);  // in the order of the chain
+    part.own_hashes.insert(part.own_hashes.end(), hashes.begin(), hashes.end());
+    for (std::size_t i = 0; i < hashes.size(); ++i)
+      part.own_positions.push_back(static_cast<std::uint32_t>(position + i));
+  }
+  /// Those that are not empty, in node order.
+  std::vector<OwnedChain> take() {
+    std::vector<OwnedChain> owned;
+    owned.reserve(parts_.size());
+    for (std::size_t node = 0; node < parts_.size(); ++node) {
+      if (parts_[node].own_hashes.empty()) continue;
+      OwnedChain& part = owned.emplace_back(std::move(parts_[node]));
+      part.node = node;
+      part.hashes = part.own_hashes;
+      part.positions = part.own_positions;
+    }
+    return owned;
+  }
+
+ private:
+  std::vector<OwnedChain> parts_;
+};
 
 }  // namespace
 
@@ -52,19 +82,28 @@ std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const Block
     owned.emplace_back().hashes = chain;
     return owned;
   }
-  auto positions = map.split(chain);
-  owned.reserve(positions.size());
-  for (std::size_t node = 0; node < positions.size(); ++node) {
-    if (positions[node].empty()) continue;
-    OwnedChain& part = owned.emplace_back();
-    part.node = node;
-    part.own_positions = std::move(positions[node]);
-    part.own_hashes.reserve(part.own_positions.size());
-    for (const std::uint32_t position : part.own_positions) part.own_hashes.push_back(chain[position]);
-    part.hashes = part.own_hashes;
-    part.positions = part.own_positions;
+  return split_extents(map.node_count(), chain, map.extents(chain));
+}
+
+std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const BlockHash> chain,
+                                      std::span<const ClusterMap::Extent> extents) {
+  Parts parts(node_count);
+  for (const ClusterMap::Extent& extent : extents) {
+    KV_ASSERT(extent.begin < extent.end && extent.end <= chain.size());
+    parts.add(extent.node, extent.begin, chain.subspan(extent.begin, extent.end - extent.begin));
   }
-  return owned;
+  return parts.take();
+}
+
+std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks) {
+  std::vector<OwnedChain> owned;
+  if (map.node_count() == 1) {
+    owned.emplace_back().hashes = blocks;
+    return owned;
+  }
+  Parts parts(map.node_count());
+  for (std::size_t i = 0; i < blocks.size(); ++i) parts.add(map.owner(blocks[i]), i, blocks.subspan(i, 1));
+  return parts.take();
 }
 
 Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network& network, Clock& clock,
@@ -87,6 +126,10 @@ Client::Impl::~Impl() {
 const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
   const auto index = static_cast<std::size_t>(space);
   return index < shared->spaces.size() ? shared->spaces[index].get() : nullptr;
+}
+
+std::vector<OwnedChain> Client::Impl::split(Space space, std::span<const BlockHash> hashes) const {
+  return find_space(space)->record.is_set() ? split_set(map, hashes) : split_chain(map, hashes);
 }
 
 error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline, const CallControl& control) const {

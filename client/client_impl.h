@@ -46,6 +46,8 @@ struct Client::Impl {
                           CallControl control);
   Async<std::size_t> count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
                                   std::chrono::microseconds deadline, CallControl control);
+  /// As the space's kind asks.
+  std::vector<OwnedChain> split(Space space, std::span<const BlockHash> hashes) const;
   /// `group` is told of the end. The call may have ended when this returns.
   void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
     call.space = static_cast<std::uint32_t>(space);
@@ -65,6 +67,8 @@ struct Client::Impl {
   Lease keep_lease(LeaseEntry entry);
   /// Takes a lease out of the books. Empty: it is not there.
   std::vector<LeasePart> take_lease(Lease lease);
+  /// Ends a node's part early. Never waits for the node.
+  void release(const LeasePart& part);
   /// The id of a node's part, for a call that must then go to the session which granted it. 0: it has none.
   static std::uint64_t use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call);
 
@@ -88,7 +92,8 @@ class VerbInProgress {
   std::shared_ptr<ClientShared> shared_;
 };
 
-/// The part of a chain that one node owns. With one node it is the chain itself, not copied.
+/// The part of a chain, or of a set's blocks, that one node owns: all of its extents together, since the node's tree is
+/// over what it owns of the chain. With one node it is the chain itself, not copied.
 struct OwnedChain {
   std::size_t node = 0;
   std::span<const BlockHash> hashes;
@@ -98,8 +103,14 @@ struct OwnedChain {
   std::vector<BlockHash> own_hashes;
   std::vector<std::uint32_t> own_positions;
 };
-/// One element per node that owns a part of `chain`; elements must not move afterwards.
+/// One element per node that owns a part of `chain`, which begins with the chain's first block; elements must not move
+/// afterwards.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain);
+/// The same of its first extents, as the map has them.
+std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const BlockHash> chain,
+                                      std::span<const ClusterMap::Extent> extents);
+/// The same of blocks that stand alone.
+std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks);
 
 /// Keeps a region from being freed while a node works on it for this verb. A null region is none.
 class RegionUse {

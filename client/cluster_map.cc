@@ -10,8 +10,19 @@
 
 namespace kv {
 
-ClusterMap::ClusterMap(std::span<const Node> nodes) {
+namespace {
+
+/// "anchor" in ASCII. No node's seed but by chance: whether a block is an anchor says nothing of who would own it.
+constexpr std::uint64_t kAnchorSeed = 0x726F68636E61;
+
+}  // namespace
+
+ClusterMap::ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks) : extent_blocks_(extent_blocks) {
   if (nodes.empty()) throw std::invalid_argument("nodes: at least one is needed");
+  if (extent_blocks < 1 || extent_blocks > kExtentBlocksLimit) {
+    throw std::invalid_argument("extent_blocks: is " + std::to_string(extent_blocks) + ", must be 1.." +
+                                std::to_string(kExtentBlocksLimit));
+  }
   std::vector<std::string> names;
   for (const Node& node : nodes) {
     if (node.name.empty()) throw std::invalid_argument("nodes: a node has an empty name");
@@ -33,16 +44,46 @@ ClusterMap::ClusterMap(std::span<const Node> nodes) {
   }
 }
 
-/// Weighted rendezvous hashing: each node draws a number from the block's hash and its own name, and the highest wins.
+/// A block is owned by the owner of its *anchor*, the nearest block at or before it that begins an extent:
+///   - the chain's first block;
+///   - a natural anchor: a block whose hash, hashed again, is 0 mod extent_blocks;
+///   - a forced one: the block extent_blocks_max() blocks behind an anchor, where no natural one came before.
+/// This is content-defined chunking (Muthitacharoen, Chen, Mazieres: A Low-bandwidth Network File System, SOSP 2001):
+/// clients agree on the cuts without talking. A natural extent is longer than 4 x extent_blocks once in e^4 = 55 times.
+/// Without the forced cut, who chooses hashes could put a chain of any length on one node. Refused: extents counted
+/// from the chain's start, which leave all that hangs behind a shared system prompt with one node.
+std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> chain) const {
+  std::vector<Extent> extents;
+  if (chain.empty()) return extents;
+  if (node_count() == 1) return {{0, chain.size(), 0}};
+  extents.reserve(chain.size() / extent_blocks_ + 8);
+  // Once there is a hot root, blocks that are on every node, the first extent's anchor is the first block behind it.
+  std::size_t begin = 0;
+  for (std::size_t i = begin + 1; i <= chain.size(); ++i) {
+    if (i < chain.size() && i - begin < extent_blocks_max() && !is_anchor(chain[i])) continue;
+    extents.push_back({begin, i, owner(chain[begin])});
+    begin = i;
+  }
+  KV_ASSERT(extents.back().end == chain.size());
+  return extents;
+}
+
+/// All of the hash is hashed again, because engines' own hashes may be short, with zeros before or behind them.
+bool ClusterMap::is_anchor(const BlockHash& block) const {
+  return XXH3_64bits_withSeed(block.bytes.data(), block.bytes.size(), kAnchorSeed) % extent_blocks_ == 0;
+}
+
+/// Weighted rendezvous hashing: each node draws a number from the anchor's hash and its own name, and the highest wins.
 /// So a node that leaves or joins moves only its own share, and all clients agree without talking. Ties are broken by
-/// the rank of the names, since the order of the configuration may differ between clients.
-std::size_t ClusterMap::owner(const BlockHash& block) const {
+/// the rank of the names, since the order of the configuration may differ between clients. (Thaler, Ravishankar: Using
+/// Name-Based Mappings to Increase Hit Rates, 1998; the weights: Resch: New Hashing Algorithms for Data Storage, 2015.)
+std::size_t ClusterMap::owner(const BlockHash& anchor) const {
   KV_ASSERT(!seeds_.empty() && weights_.size() == seeds_.size() && ranks_.size() == seeds_.size());
   if (seeds_.size() == 1) return 0;
   std::size_t best = 0;
   double best_score = -1;
   for (std::size_t node = 0; node < seeds_.size(); ++node) {
-    const std::uint64_t hash = XXH3_64bits_withSeed(block.bytes.data(), block.bytes.size(), seeds_[node]);
+    const std::uint64_t hash = XXH3_64bits_withSeed(anchor.bytes.data(), anchor.bytes.size(), seeds_[node]);
     const double u = (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;  // 53 bits and a half: never 0, never 1
     // -1 / ln(u) grows with u: among equal weights u itself gives the same order.
     const double score = equal_weights_ ? u : -weights_[node] / std::log(u);
@@ -52,13 +93,6 @@ std::size_t ClusterMap::owner(const BlockHash& block) const {
     }
   }
   return best;
-}
-
-std::vector<std::vector<std::uint32_t>> ClusterMap::split(std::span<const BlockHash> chain) const {
-  std::vector<std::vector<std::uint32_t>> positions(node_count());
-  for (auto& list : positions) list.reserve(chain.size() / node_count() + 8);  // an even share, and some more
-  for (std::size_t i = 0; i < chain.size(); ++i) positions[owner(chain[i])].push_back(static_cast<std::uint32_t>(i));
-  return positions;
 }
 
 }  // namespace kv

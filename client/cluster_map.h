@@ -11,33 +11,58 @@
 
 namespace kv {
 
-/// Weighted rendezvous hashing of each block's own hash: owner(block) = argmax over nodes of -weight / ln(u), where u
-/// in (0, 1) is the XXH3-64 of the block hash, seeded with the XXH3-64 of the node's name.
-///   1. Every client with the same names and weights picks the same owner, whatever the order of its list (golden
-///      test).
-///   2. A node holds blocks in proportion to its weight; adding or removing one moves only the blocks that it gains or
-///      loses.
-/// Immutable. Cost: some nanoseconds per block and node.
+/// A chain is cut into *extents*, and one node owns a whole extent. A get then talks to few nodes, and a dead node
+/// takes only its own extents, where placing each block by its own hash gives every node a part of every prefix.
+///   1. Every client with the same names, weights and extent_blocks picks the same owners, whatever the order of its
+///      list (golden test).
+///   2. A block's owner depends on the blocks up to it alone: it is the same for each prefix of the chain that has the
+///      block. So each call must be given the chain from its first block on; it may end anywhere.
+///   3. Where an extent begins is read from the hashes, not counted from the chain's start: a change near the start
+///      moves what lies before the next natural anchor, and nothing behind it.
+///   4. An extent has at most extent_blocks_max() blocks.
+///   5. A node holds extents in proportion to its weight; adding or removing one moves only the extents that it gains
+///      or loses.
+/// The blocks of a set stand alone: each is its own extent.
+/// Immutable. Cost: some nanoseconds per block, and per extent and node.
 class ClusterMap {
  public:
   struct Node {
     std::string name;
     double weight = 1.0;
   };
-  /// Throws std::invalid_argument: no node, an empty or doubled name, a weight that is not finite and positive.
-  explicit ClusterMap(std::span<const Node> nodes);
+  /// Blocks of one owner in a chain: from `begin` to before `end`.
+  struct Extent {
+    std::size_t begin, end;
+    std::size_t node;  ///< An index into the list of nodes.
+  };
+  /// Each block alone. With 256 (4,096 tokens in blocks of 16) a get talks to few nodes, and a dead node takes little.
+  /// But then blocks that many prompts begin with, and behind these each prompt's own up to its next anchor, all lie on
+  /// one node. So this stays 1 until such blocks lie on every node (docs/cluster.md).
+  static constexpr std::size_t kExtentBlocksDefault = 1;
+  static constexpr std::size_t kExtentBlocksLimit = 1 << 20;
+  static constexpr std::size_t kExtentLengthMax = 4;  ///< In extent_blocks.
+
+  /// `extent_blocks`: one block in so many is an anchor; 1: each block is an extent. A part of the placement, equal on
+  /// all clients. Throws std::invalid_argument: no node, an empty or doubled name, a weight that is not finite and
+  /// positive, extent_blocks not 1..kExtentBlocksLimit.
+  explicit ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks = kExtentBlocksDefault);
 
   std::size_t node_count() const { return seeds_.size(); }
-  /// The only place that says who owns a block. An index into the list of nodes.
-  std::size_t owner(const BlockHash& block) const;
-  /// Positions in `chain` of the blocks that each node owns, increasing; one list per node.
-  std::vector<std::vector<std::uint32_t>> split(std::span<const BlockHash> chain) const;
+  bool has_extents() const { return extent_blocks_ > 1; }  ///< Else each block is one.
+  std::size_t extent_blocks_max() const { return extent_blocks_ * kExtentLengthMax; }
+  /// The owner rule: the only place that says who owns which block of a chain. Without gaps, in chain order.
+  std::vector<Extent> extents(std::span<const BlockHash> chain) const;
+  /// The owner of a block that stands alone, and of the extent that begins with it. An index into the list of nodes.
+  std::size_t owner(const BlockHash& anchor) const;
 
  private:
+  bool is_anchor(const BlockHash& block) const;
+
   std::vector<std::uint64_t> seeds_;
   std::vector<double> weights_;
   std::vector<std::uint32_t> ranks_;  ///< By name: breaks ties, so that the order of the list never matters.
   bool equal_weights_ = true;
+  std::size_t extent_blocks_;
 };
 
 }  // namespace kv

@@ -95,9 +95,11 @@ typedef struct kvs_options {
   uint32_t rdma_lanes;           /* queue pairs of one connection; 0: one for each device */
   int rdma_messages_off;         /* not 0: small requests go through the socket, not by SEND */
   uint8_t rdma_traffic_class;    /* of this side's packets; on RoCE 4 x DSCP */
+  uint64_t extent_blocks; /* one block in so many begins an extent, which lies on one node; 0: 1, each block alone.
+                             Equal on all clients of a cluster. (64 bits: 32 would lie in what was padding.) */
 } kvs_options;
 #define KVS_OPTIONS_INIT \
-  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
+  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
 
 typedef struct kvs_match_options {
   size_t struct_size;

@@ -1,8 +1,11 @@
 // client/match.cc: how many leading blocks of a chain are held, and the leases that keep them held.
 //
-// match() asks each owner for its part of the chain, all at once, and cuts at the first gap of the whole chain, as
-// get() does. Each owner grants a lease of its own; to the caller they are one.
+// match() asks the owners of the chain's first extents, all at once, and the owners of later ones only if everything
+// before them is held: a miss does not cost every node a request. The result is cut at the first gap of the whole
+// chain, as in get(). Each owner grants a lease of its own; to the caller they are one.
 #include <algorithm>
+#include <array>
+#include <boost/container/small_vector.hpp>
 #include <cstring>
 #include <utility>
 
@@ -14,10 +17,14 @@ namespace {
 
 constexpr std::size_t kLeasesMax = 65536;
 
+/// How many extents are asked for by the end of each round; after these all. The first covers most prompts (16,384
+/// tokens in blocks of 16), so that they cost one round trip; three rounds are the most for the longest.
+constexpr std::array<std::size_t, 2> kExtentsByRound = {4, 32};
+
 class MatchCall final : public Call {
  public:
   MatchCall() { type = FrameType::kMatch; }
-  const OwnedChain* chain = nullptr;
+  OwnedChain chain;  ///< All that the node owns of what has been asked for, earlier rounds included.
   const MatchOptions* options = nullptr;
   std::size_t asked = 0;
   std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
@@ -29,7 +36,7 @@ class MatchCall final : public Call {
 
   error_code reason() const {
     if (error()) return error();
-    return block_count == asked && asked < chain->hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
+    return block_count == asked && asked < chain.hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
   }
 
  private:
@@ -37,13 +44,13 @@ class MatchCall final : public Call {
     const LinkTerms& terms = session.terms();
     const std::size_t token_bytes = options->token_ids.size() * sizeof(std::uint32_t);
     const std::size_t extra_bytes = token_bytes > 0 ? options->extras.size_bytes() : 0;
-    asked = blocks_in_request(terms, chain->hashes.size(), sizeof(BlockHash), token_bytes + extra_bytes);
-    if (asked == 0 && !chain->hashes.empty()) return Errc::kTooLarge;
+    asked = blocks_in_request(terms, chain.hashes.size(), sizeof(BlockHash), token_bytes + extra_bytes);
+    if (asked == 0 && !chain.hashes.empty()) return Errc::kTooLarge;
     auto& builder = session.shared().new_request();
-    const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked);
+    const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain.hashes), asked);
     flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
     flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> extras;
-    if (token_bytes > 0 && asked == chain->hashes.size()) {  // they continue the whole chain, not a part of it
+    if (token_bytes > 0 && asked == chain.hashes.size()) {  // they continue the whole chain, not a part of it
       tokens = builder.CreateVector(options->token_ids.data(), options->token_ids.size());
       if (extra_bytes > 0) extras = builder.CreateVectorOfStructs(wire_extras(options->extras), options->extras.size());
     }
@@ -79,6 +86,121 @@ class MatchCall final : public Call {
     if (session != nullptr) answered_by = session->handle();
   }
 };
+
+/// The calls of one match, round by round, and what they say together.
+///   1. A round begins only if every block that was asked for before it is held.
+///   2. A round never takes back what an earlier one found. Under a lease that is still held; without one the get
+///   tells.
+///   3. A node is asked again only if it owns something new, and then for all that it owns from the chain's start on,
+///      since its tree begins there. So one node may grant two leases: the newer one covers the older.
+class MatchRounds {
+ public:
+  MatchRounds(const ClusterMap& map, std::span<const BlockHash> hashes)
+      : hashes_(hashes), newest_(map.node_count()), leased_(map.node_count()) {
+    if (map.node_count() > 1) extents_ = map.extents(hashes);       // else one round, for the chain itself
+    if (!map.has_extents()) round_extents_ = {SIZE_MAX, SIZE_MAX};  // most nodes have a part of every prompt
+  }
+
+  bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
+  /// The calls to start. They end before end().
+  std::span<MatchCall> begin_next();
+  void end();
+  /// No further round, for `why`.
+  void stop(error_code why) {
+    if (has_next()) why_ = why;
+    is_stopped_ = true;
+  }
+
+  MatchResult result() const;
+  /// The calls whose leases are granted and cover most, at most one of each node.
+  std::vector<const MatchCall*> leases() const;
+  /// Those that newer ones have made superfluous.
+  const std::vector<const MatchCall*>& leases_replaced() const { return leases_replaced_; }
+
+ private:
+  static constexpr std::size_t kRounds = kExtentsByRound.size() + 1;
+  template <class T>
+  using ByNode = boost::container::small_vector<T, 8>;
+
+  const std::span<const BlockHash> hashes_;
+  std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has all.
+  std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
+  std::array<std::vector<MatchCall>, kRounds> calls_;
+  std::size_t round_ = 0;  ///< Rounds that have begun.
+  std::size_t asked_ = 0;  ///< Leading blocks asked for.
+  std::size_t held_ = 0;   ///< Leading blocks found.
+  error_code why_;         ///< Why not more.
+  bool is_stopped_ = false;
+  ByNode<const MatchCall*> newest_, leased_;
+  std::vector<const MatchCall*> leases_replaced_;
+};
+
+std::span<MatchCall> MatchRounds::begin_next() {
+  KV_ASSERT(has_next() && round_ < kRounds);  // the last round asks for everything
+  const std::size_t asked_before = asked_;
+  std::vector<OwnedChain> chains;
+  if (extents_.empty()) {
+    asked_ = hashes_.size();
+    chains.emplace_back().hashes = hashes_;
+  } else {
+    const std::size_t count =
+        round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
+    asked_ = extents_[count - 1].end;
+    chains = split_extents(newest_.size(), hashes_, std::span(extents_).first(count));
+    std::erase_if(chains, [&](const OwnedChain& chain) { return chain.own_positions.back() < asked_before; });  // 3
+  }
+  calls_[round_] = std::vector<MatchCall>(chains.size());
+  for (std::size_t i = 0; i < chains.size(); ++i) calls_[round_][i].chain = std::move(chains[i]);
+  return calls_[round_++];
+}
+
+void MatchRounds::end() {
+  std::size_t gap = asked_;
+  for (const MatchCall& call : calls_[round_ - 1]) {
+    const OwnedChain& chain = call.chain;
+    KV_ASSERT(call.has_ended() && call.block_count <= chain.hashes.size());
+    if (call.block_count < chain.hashes.size() && chain.position(call.block_count) < gap) {
+      gap = chain.position(call.block_count);
+      why_ = call.reason();
+    }
+    if (!call.error()) newest_[chain.node] = &call;
+    if (call.lease == 0) continue;
+    if (leased_[chain.node] != nullptr) leases_replaced_.push_back(leased_[chain.node]);
+    leased_[chain.node] = &call;
+  }
+  held_ = std::max(held_, gap);  // 2
+}
+
+MatchResult MatchRounds::result() const {
+  MatchResult result;
+  result.block_count = held_;
+  result.why = why_;
+  for (const MatchCall* call : newest_) {
+    if (call == nullptr) continue;
+    KV_ASSERT(call->disk_block_count <= call->block_count);
+    if (call->lease_error && !result.why) result.why = call->lease_error;
+    std::size_t on_disk = 0;
+    for (std::size_t i = call->block_count - call->disk_block_count; i < call->block_count; ++i)
+      on_disk += call->chain.position(i) < held_;
+    result.disk_block_count += on_disk;
+    const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call->disk_us, kDiskTimeMax.count()));
+    if (on_disk > 0) result.disk_time = std::max(result.disk_time, time);
+  }
+  KV_ASSERT(result.disk_block_count <= result.block_count && result.block_count <= hashes_.size());
+  if (newest_.size() == 1 && newest_[0] != nullptr) {
+    result.partial_token_count = newest_[0]->partial_tokens;
+    result.partial_block = newest_[0]->partial_block;
+  }
+  return result;
+}
+
+std::vector<const MatchCall*> MatchRounds::leases() const {
+  std::vector<const MatchCall*> leases;
+  for (const MatchCall* call : leased_) {
+    if (call != nullptr) leases.push_back(call);
+  }
+  return leases;
+}
 
 }  // namespace
 
@@ -136,43 +258,25 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
 
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(options.deadline);
-  CallGroup group(impl.shared->executor, options.control);
-  const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
-  std::vector<MatchCall> calls(chains.size());
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    calls[i].chain = &chains[i];
-    calls[i].options = &options;
-    impl.start(calls[i], chains[i].node, space, group, until);
-  }
-  co_await wait_all(group);
-
-  MatchResult result;
-  result.block_count = hashes.size();
-  Impl::LeaseEntry lease;
-  for (const MatchCall& call : calls) {
-    if (call.block_count < call.chain->hashes.size()) {
-      const std::size_t gap = call.chain->position(call.block_count);
-      if (gap < result.block_count) {
-        result.block_count = gap;
-        result.why = call.reason();
-      }
+  CallGroup group(impl.shared->executor, options.control);  // outlives the calls, which point to it
+  MatchRounds rounds(impl.map, hashes);
+  while (rounds.has_next()) {
+    for (MatchCall& call : rounds.begin_next()) {
+      call.options = &options;
+      impl.start(call, call.chain.node, space, group, until);
     }
-    lease.add(call.chain->node, call.answered_by, call.lease, call.lease_us, impl.shared->clock.now());
+    co_await wait_all(group);
+    rounds.end();
+    if (options.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between two rounds no call would end for it
   }
-  for (const MatchCall& call : calls) {
-    KV_ASSERT(call.disk_block_count <= call.block_count && call.block_count <= call.chain->hashes.size());
-    if (call.lease_error && !result.why) result.why = call.lease_error;
-    std::size_t on_disk = 0;
-    for (std::size_t i = call.block_count - call.disk_block_count; i < call.block_count; ++i)
-      on_disk += call.chain->position(i) < result.block_count;
-    result.disk_block_count += on_disk;
-    const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
-    if (on_disk > 0) result.disk_time = std::max(result.disk_time, time);
+
+  MatchResult result = rounds.result();
+  Impl::LeaseEntry lease;
+  for (const MatchCall* call : rounds.leases()) {
+    lease.add(call->chain.node, call->answered_by, call->lease, call->lease_us, impl.shared->clock.now());
   }
-  KV_ASSERT(result.disk_block_count <= result.block_count && result.block_count <= hashes.size());
-  if (calls.size() == 1) {
-    result.partial_token_count = calls[0].partial_tokens;
-    result.partial_block = calls[0].partial_block;
+  for (const MatchCall* call : rounds.leases_replaced()) {
+    impl.release({call->chain.node, call->answered_by, call->lease});
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
   co_return result;
@@ -180,14 +284,16 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
 
 /// Nobody waits for the answer. If the request is lost with its session, the lease has ended with the session; if the
 /// session is full, the lease ends by its time.
+void Client::Impl::release(const LeasePart& part) {
+  const auto session = part.session.lock();
+  if (!session) return;
+  auto& builder = shared->new_request();
+  builder.Finish(wire::CreateReleaseRequest(builder, part.id));
+  session->send_and_forget(FrameType::kRelease, builder);
+}
+
 void Client::release(Lease lease) {
-  for (const Impl::LeasePart& part : impl_->take_lease(lease)) {
-    const auto session = part.session.lock();
-    if (!session) continue;
-    auto& builder = impl_->shared->new_request();
-    builder.Finish(wire::CreateReleaseRequest(builder, part.id));
-    session->send_and_forget(FrameType::kRelease, builder);
-  }
+  for (const Impl::LeasePart& part : impl_->take_lease(lease)) impl_->release(part);
 }
 
 }  // namespace kv

@@ -97,13 +97,21 @@ class ChildMap {
 
   template <class Visit>
   void for_each(Visit visit) const {
-    if (shards_) {
-      for (std::uint32_t i = 0; i < kShards; ++i) shards_[i].for_each(visit);
-    } else {
-      for (std::uint32_t i = 0; i < capacity_; ++i) {
-        if (entries_[i].node != kNone) visit(entries_[i].node);
-      }
+    visit_some([&](std::uint32_t node) {
+      visit(node);
+      return true;
+    });
+  }
+  /// As for_each, until `visit` returns false. Returns whether all were visited.
+  template <class Visit>
+  bool visit_some(Visit visit) const {
+    const std::uint32_t count = shards_ ? kShards : capacity_;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const bool goes_on =
+          shards_ ? shards_[i].visit_some(visit) : entries_[i].node == kNone || visit(entries_[i].node);
+      if (!goes_on) return false;
     }
+    return true;
   }
 
   void clear(std::size_t& heap_bytes) {

@@ -1106,6 +1106,39 @@ bool PrefixIndex::is_leaf_end(BlockId block) const {
 
 bool PrefixIndex::is_linked(BlockId block) const { return impl_->is_linked(block); }
 
+BlockId PrefixIndex::leaf_end_below(BlockId block, Steps& steps) const {
+  NodeId id = impl_->linked(block).node;
+  for (;;) {
+    steps.take(Steps::kBlock);
+    const NodeId child = impl_->nodes[id].children.any();
+    if (child == ChildMap::kNone) return impl_->nodes[id].run.last();
+    id = child;
+  }
+}
+
+void PrefixIndex::visit_below(BlockId block, Steps& steps, const std::function<bool(BlockId)>& visit) const {
+  const Impl& impl = *impl_;
+  NodeId id = impl.linked(block).node;
+  std::uint32_t from = impl.offset(impl.linked(block)) + 1;
+  std::vector<NodeId> edges;  // yet to be visited; no more than steps were taken
+  for (;;) {
+    const Node& node = impl.nodes[id];
+    for (std::uint32_t i = from; i < node.run.size(); ++i) {
+      if (!steps.are_left() || !visit(node.run.ids()[i])) return;
+      steps.take(Steps::kBlock);
+    }
+    const bool is_whole = node.children.visit_some([&](NodeId child) {
+      edges.push_back(child);
+      steps.take(Steps::kGranule);
+      return steps.are_left();
+    });
+    if (!is_whole || edges.empty()) return;
+    id = edges.back();
+    edges.pop_back();
+    from = 0;
+  }
+}
+
 const BlockHash& PrefixIndex::hash(BlockId block) const {
   const Block& known = impl_->at(block);
   if (known.node == kUnlinkedNode) return impl_->orphans.at(to_int(block)).hash;

@@ -169,6 +169,11 @@ class PrefixIndex {
   BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
 
   bool is_leaf_end(BlockId block) const;
+  /// Some leaf end at or below `block`, the same one as long as nothing below changes. Cost: O(edges between).
+  BlockId leaf_end_below(BlockId block, Steps& steps) const;
+  /// Blocks below `block`, each after the one above it, until `visit` returns false or no steps are left. `visit` may
+  /// pin and read blocks, nothing else.
+  void visit_below(BlockId block, Steps& steps, const std::function<bool(BlockId)>& visit) const;
   bool is_linked(BlockId block) const;
   const BlockHash& hash(BlockId block) const;
   TreeId tree(BlockId block) const;

@@ -427,6 +427,7 @@ std::size_t Arena::slab_bytes() const { return impl_->slab_bytes; }
 bool Arena::uses_huge_pages() const { return impl_->huge_pages; }
 bool Arena::fits(std::size_t block_bytes) const { return block_bytes > 0 && block_bytes <= impl_->capacity_bytes; }
 std::size_t Arena::class_count() const { return impl_->class_of_size.size(); }
+bool Arena::has_class(std::size_t block_bytes) const { return impl_->class_of_size.contains(block_bytes); }
 
 std::vector<Arena::SizeClass> Arena::classes() const {
   std::vector<SizeClass> classes;
@@ -521,6 +522,12 @@ std::optional<Tick> Arena::last_use(const Window& window, std::size_t block_byte
   for (std::size_t i = 0; i < window.granule_count; ++i)
     latest = std::max(latest, impl_->last_use(window.first_granule + i, class_index));
   return latest == Impl::kNever ? std::nullopt : std::optional(Tick{latest});
+}
+
+bool Arena::is_in(const Window& window, SlotId slot) const {
+  const Impl::Slab& slab = impl_->slab_of(slot);
+  return slab.first_granule < window.first_granule + window.granule_count &&
+         window.first_granule < std::size_t{slab.first_granule} + slab.granule_count;
 }
 
 std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const {

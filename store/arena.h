@@ -85,6 +85,7 @@ class Arena {
   };
   std::vector<SizeClass> classes() const;  ///< In order of their numbers.
   std::size_t class_count() const;
+  bool has_class(std::size_t block_bytes) const;
 
   // -- Slab reassignment, for the evictor: which run of granules to clear for a class that needs a slab.
   void set_owner(SlotId slot, BlockId block);  ///< What lies there; kNoBlock at first. For slots_in().
@@ -125,6 +126,7 @@ class Arena {
   void search(std::size_t block_bytes, Search& search, Steps& steps) const;
   /// When the window was used last, as of now; nullopt if it cannot be cleared (any more).
   std::optional<Tick> last_use(const Window& window, std::size_t block_bytes) const;
+  bool is_in(const Window& window, SlotId slot) const;  ///< Whether the slot's slab lies in it, in part or whole.
   /// The result of a whole search, the oldest window; nullopt if there is none. O(granules): for tests.
   std::optional<Window> oldest_window(std::size_t block_bytes) const;
 

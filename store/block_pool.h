@@ -86,6 +86,7 @@ class BlockPool {
   /// still known (children first).
   void reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed);
 
+  bool has_disk() const { return disk_ != nullptr; }
   bool is_on_disk(BlockId block) const { return disk_ != nullptr && disk_->copy_on_disk(block) != kNoBlock; }
   /// Of its slot: what is accounted. A set's block may be shorter.
   std::size_t block_bytes(BlockId block) const { return arena_->block_bytes(index_.slot(block)); }

@@ -22,7 +22,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
   if (size_class >= hunts_.size()) hunts_.resize(size_class + 1);
   Hunt& hunt = hunts_[size_class];
   // The number may have been another size's: what that one was hunting for is of no use.
-  if (std::exchange(hunt.block_bytes, block_bytes) != block_bytes) hunt = {.block_bytes = block_bytes};
+  if (hunt.block_bytes != block_bytes) hunt = {.block_bytes = block_bytes, .is_short = hunt.is_short};
   for (;;) {
     steps.take(Steps::kBlock);
     if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
@@ -34,20 +34,27 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
     const BlockId own = pool_.index().oldest_leaf_end(size_class, &steps);
     if (!steps.are_left()) return {.again = true};
-    // Then only a block that is on disk may go, and no run is cleared: that could lose others.
-    if (!may_lose && (own == kNoBlock || !pool_.is_on_disk(own))) return {};
-    if (may_lose && oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own))) {
-      const Cleared cleared = clear_oldest_window(block_bytes, hunt, steps, now, may_rest);
+    // Even if something on disk can go this time: what goes after that should be there by then.
+    set_short(size_class);
+    Cleared cleared = Cleared::kNone;
+    if (takes_window(oldest, own) && (may_lose || hunt.is_short != Short::kBeingWritten)) {
+      cleared = clear_oldest_window(hunt, may_lose, steps, now, may_rest);
       if (cleared == Cleared::kUnfinished) return {.again = true};
       if (cleared == Cleared::kSome) continue;
     }
     // Free granules that lie across two places for a slab. Not earlier: a run that is cleared in several calls would be
     // taken as soon as enough of it is free, at a place where it leaves room for one slab instead of two.
-    if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
-    if (own == kNoBlock) return {};
+    if (cleared != Cleared::kUnwritten || !hunt.is_begun) {
+      if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
+    }
+    if (own == kNoBlock || (!may_lose && !pool_.is_on_disk(own))) return {};
     evict(own, now);
     steps.take(Steps::kRemoval);
   }
+}
+
+bool Evictor::takes_window(BlockId oldest, BlockId own) const {
+  return oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own));
 }
 
 bool Evictor::is_much_older(BlockId block, BlockId than) const {
@@ -82,69 +89,102 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
 /// Evicts what lies in the run of granules that was used longest ago, with all below. Goes through the whole run twice:
 /// first to look for pins, so that no half run is evicted in vain, then to evict. Between two calls something in the
 /// run may be pinned or used: then it is left as it is. kNone: there is no such run, or it is free already.
-Evictor::Cleared Evictor::clear_oldest_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now,
-                                              bool may_rest) {
+Evictor::Cleared Evictor::clear_oldest_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest) {
   Arena& arena = pool_.arena();
-  if (hunt.window) {
-    steps.take(hunt.window->granule_count * Steps::kGranule);
-    const auto use = arena.last_use(*hunt.window, block_bytes);
-    if (!use || *use > hunt.window->last_use) hunt.window.reset();
-  }
+  recheck_window(hunt, steps);
   // Each round tries one window; it ends when one is cleared, none is left to try, or the steps are used up.
   for (;;) {
-    if (!hunt.window) {
-      if (const Cleared chosen = choose_window(block_bytes, hunt, steps, now, may_rest); chosen != Cleared::kSome)
-        return chosen;
-    }
+    if (const Cleared found = find_window(hunt, may_lose, steps, now, may_rest); found != Cleared::kSome) return found;
     while (hunt.window) {
+      const Arena::Cursor before = hunt.at;
+      const auto slot = arena.next_slot(*hunt.window, hunt.at, steps);
+      if (!slot) {
+        if (!steps.are_left()) return Cleared::kUnfinished;
+        hunt.window.reset();
+        return Cleared::kSome;
+      }
+      if (is_kept(*slot, steps)) {
+        hunt.window.reset();
+        break;
+      }
+      const BlockId block = arena.owner(*slot);
+      if (may_lose) {
+        begin_window(hunt);
+        pool_.detach(block, BlockPool::Removal::kEviction);
+        steps.take(Steps::kRemoval);
+        reap(steps, now);
+        if (pool_.index().has_detached()) return Cleared::kUnfinished;
+      } else if (const Cleared evicted = evict_written(block, hunt, steps, now); evicted != Cleared::kSome) {
+        hunt.at = before;
+        return evicted;
+      }
+    }
+  }
+}
+
+/// A window whose blocks nothing keeps, into hunt.window. kUnwritten: without `may_lose` there is none; the window is
+/// the oldest of those where only that is missing.
+Evictor::Cleared Evictor::find_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest) {
+  Arena& arena = pool_.arena();
+  if (may_lose) take_back_unwritten(hunt);
+  for (;;) {
+    if (!hunt.window) {
+      Cleared chosen = next_found(hunt, steps);
+      if (chosen == Cleared::kNone && !hunt.unwritten.empty()) {
+        take_back_unwritten(hunt);
+        set_window(hunt, hunt.found.back());
+        hunt.found.pop_back();
+        return Cleared::kUnwritten;
+      }
+      if (chosen == Cleared::kNone) chosen = choose_window(hunt, steps, now, may_rest);
+      if (chosen != Cleared::kSome) return chosen;
+    }
+    while (hunt.window && !hunt.is_checked) {
       const auto slot = arena.next_slot(*hunt.window, hunt.at, steps);
       if (!slot) {
         if (!steps.are_left()) return Cleared::kUnfinished;
         if (!hunt.has_block) {
           hunt.window.reset();
           hunt.found.clear();
+          hunt.unwritten.clear();
           return Cleared::kNone;  // free, only not at a place where a slab should begin: Place::kAny will take it
         }
         hunt.at = arena.begin(*hunt.window);
-        if (!std::exchange(hunt.is_checked, true)) continue;
-        hunt.window.reset();
-        return Cleared::kSome;
-      }
-      hunt.has_block = true;
-      const BlockId block = arena.owner(*slot);
-      if (arena.is_held(*slot) || block == kNoBlock || pool_.index().has_pinned(block, steps)) {
-        arena.shield(*slot);
-        hunt.window.reset();
+        hunt.is_checked = true;
         break;
       }
-      if (!hunt.is_checked) continue;
-      if (!std::exchange(hunt.is_begun, true)) ++stats_.slab_moves;
-      hunt.is_last_look = false;
-      pool_.detach(block, BlockPool::Removal::kEviction);
-      steps.take(Steps::kRemoval);
-      reap(steps, now);
-      if (pool_.index().has_detached()) return Cleared::kUnfinished;
+      hunt.has_block = true;
+      if (is_kept(*slot, steps)) {
+        hunt.window.reset();
+      } else if (!may_lose && !pool_.is_on_disk(arena.owner(*slot))) {
+        hunt.unwritten.push_back(*hunt.window);
+        hunt.window.reset();
+      }
     }
+    if (hunt.window) return Cleared::kSome;
   }
 }
 
-/// Takes the oldest window found that was neither used nor pinned since; searches for more when none is left.
-Evictor::Cleared Evictor::choose_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now,
-                                        bool may_rest) {
+/// The oldest of the windows found that was neither used nor pinned since, into hunt.window.
+Evictor::Cleared Evictor::next_found(Hunt& hunt, Steps& steps) {
+  for (; !hunt.found.empty(); hunt.found.pop_back()) {
+    if (!steps.are_left()) return Cleared::kUnfinished;
+    const Arena::Window window = hunt.found.back();
+    steps.take(window.granule_count * Steps::kGranule);
+    const auto use = pool_.arena().last_use(window, hunt.block_bytes);
+    if (!use || *use > window.last_use) continue;
+    set_window(hunt, window);
+    hunt.found.pop_back();
+    return Cleared::kSome;
+  }
+  return Cleared::kNone;
+}
+
+/// As next_found(); searches for more when none is left.
+Evictor::Cleared Evictor::choose_window(Hunt& hunt, Steps& steps, TimePoint now, bool may_rest) {
   Arena& arena = pool_.arena();
   for (;;) {
-    for (; !hunt.found.empty(); hunt.found.pop_back()) {
-      if (!steps.are_left()) return Cleared::kUnfinished;
-      const Arena::Window window = hunt.found.back();
-      steps.take(window.granule_count * Steps::kGranule);
-      const auto use = arena.last_use(window, block_bytes);
-      if (!use || *use > window.last_use) continue;
-      hunt.window = window;
-      hunt.has_block = hunt.is_checked = hunt.is_begun = false;
-      hunt.at = arena.begin(window);
-      hunt.found.pop_back();
-      return Cleared::kSome;
-    }
+    if (const Cleared found = next_found(hunt, steps); found != Cleared::kNone) return found;
     if (!hunt.search) {
       if (hunt.none_at == arena.change_count() || (may_rest && now < hunt.rest_until)) return Cleared::kNone;
       if (now - shielded_since_ > kShieldDuration) end_shields(now);
@@ -154,7 +194,7 @@ Evictor::Cleared Evictor::choose_window(std::size_t block_bytes, Hunt& hunt, Ste
       hunt.none_at.reset();
     }
     const std::size_t before = steps.used();
-    arena.search(block_bytes, *hunt.search, steps);
+    arena.search(hunt.block_bytes, *hunt.search, steps);
     hunt.search_steps += steps.used() - before;
     if (!hunt.search->is_over) return Cleared::kUnfinished;
     hunt.found = std::move(hunt.search->aligned);
@@ -171,6 +211,164 @@ Evictor::Cleared Evictor::choose_window(std::size_t block_bytes, Hunt& hunt, Ste
     hunt.rest_until = now + hunt.search_steps * kRestPerStep;
     return Cleared::kNone;
   }
+}
+
+void Evictor::set_window(Hunt& hunt, const Arena::Window& window) {
+  hunt.window = window;
+  hunt.has_block = hunt.is_checked = hunt.is_begun = false;
+  hunt.at = hunt.written_to = pool_.arena().begin(window);
+}
+
+void Evictor::begin_window(Hunt& hunt) {
+  if (!std::exchange(hunt.is_begun, true)) ++stats_.slab_moves;
+  hunt.is_last_look = false;
+}
+
+/// Between two calls something in the window may have been pinned or used.
+void Evictor::recheck_window(Hunt& hunt, Steps& steps) {
+  if (!hunt.window) return;
+  steps.take(hunt.window->granule_count * Steps::kGranule);
+  const auto use = pool_.arena().last_use(*hunt.window, hunt.block_bytes);
+  if (!use || *use > hunt.window->last_use) hunt.window.reset();
+}
+
+/// Before those found and not looked at: they are older.
+void Evictor::take_back_unwritten(Hunt& hunt) {
+  hunt.found.insert(hunt.found.end(), hunt.unwritten.rbegin(), hunt.unwritten.rend());
+  hunt.unwritten.clear();
+}
+
+bool Evictor::is_kept(SlotId slot, Steps& steps) {
+  Arena& arena = pool_.arena();
+  KV_ASSERT(arena.is_held(slot) || arena.owner(slot) != kNoBlock);  // staged slots are held
+  // No shield for a held slot: a search sees those, and such a pin is often the disk tier's and ends soon.
+  if (arena.is_held(slot)) return true;
+  if (!pool_.index().has_pinned(arena.owner(slot), steps)) return false;
+  arena.shield(slot);
+  return true;
+}
+
+/// Evicts a block and all below it, one by one from the ends, as far as they are on disk. A leaf end that is there has
+/// all above it there (DiskTier, invariant 1).
+Evictor::Cleared Evictor::evict_written(BlockId top, Hunt& hunt, Steps& steps, TimePoint now) {
+  for (;;) {
+    if (!steps.are_left()) return Cleared::kUnfinished;
+    const BlockId end = pool_.index().leaf_end_below(top, steps);
+    if (!pool_.is_on_disk(end)) return Cleared::kUnwritten;
+    begin_window(hunt);
+    evict(end, now);
+    steps.take(Steps::kRemoval);
+    if (end == top) return Cleared::kSome;
+  }
+}
+
+// -- for the disk tier
+
+void Evictor::set_short(std::uint32_t size_class) {
+  Hunt& hunt = hunts_[size_class];
+  if (!pool_.has_disk() || hunt.is_short != Short::kNo) return;
+  hunt.is_short = Short::kYes;
+  short_.push_back(size_class);
+}
+
+void Evictor::write_victims(std::size_t own_bytes_max, Steps& steps, TimePoint now,
+                            const std::function<bool(BlockId)>& write) {
+  KV_ASSERT(being_written_.empty() && !pool_.index().has_detached());
+  while (!short_.empty()) {
+    const std::uint32_t size_class = short_.front();
+    Hunt& hunt = hunts_[size_class];
+    KV_ASSERT(hunt.is_short == Short::kYes);
+    bool is_any_written = false;
+    Cleared done = Cleared::kSome;
+    if (pool_.arena().has_class(hunt.block_bytes)) {
+      done = write_victims(size_class, own_bytes_max, steps, now, [&](BlockId block) {
+        if (pool_.is_on_disk(block)) return true;
+        const bool has_room = write(block);
+        is_any_written |= has_room;
+        return has_room;
+      });
+    }
+    if (done != Cleared::kSome && !is_any_written) return;
+    short_.pop_front();
+    hunt.is_short = is_any_written ? Short::kBeingWritten : Short::kNo;
+    if (is_any_written) being_written_.push_back(size_class);
+    if (done != Cleared::kSome) return;
+  }
+}
+
+/// Of one class. kSome: all of them; kUnfinished: the steps are used up; kUnwritten: `write` takes no more.
+Evictor::Cleared Evictor::write_victims(std::uint32_t size_class, std::size_t own_bytes_max, Steps& steps,
+                                        TimePoint now, const std::function<bool(BlockId)>& write) {
+  Hunt& hunt = hunts_[size_class];
+  PrefixIndex& index = pool_.index();
+  const BlockId oldest = index.oldest_leaf_end(&steps);
+  const BlockId first = index.oldest_leaf_end(size_class, &steps);
+  if (!steps.are_left()) return Cleared::kUnfinished;
+  if (takes_window(oldest, first)) {
+    recheck_window(hunt, steps);
+    if (!hunt.window) {
+      take_back_unwritten(hunt);
+      if (choose_window(hunt, steps, now, /*may_rest=*/true) == Cleared::kUnfinished) return Cleared::kUnfinished;
+    }
+    if (hunt.window) return write_window(hunt, steps, write);
+  }
+  for (std::size_t bytes = 0; bytes < own_bytes_max;) {
+    const BlockId own = index.oldest_leaf_end(size_class, &steps);
+    if (!steps.are_left()) return Cleared::kUnfinished;
+    if (own == kNoBlock || pool_.is_on_disk(own)) break;
+    if (!write(own)) return Cleared::kUnwritten;
+    KV_ASSERT(index.pin_count(own) > 0);  // so the next look finds another
+    bytes += pool_.block_bytes(own);
+  }
+  return Cleared::kSome;
+}
+
+Evictor::Cleared Evictor::write_window(Hunt& hunt, Steps& steps, const std::function<bool(BlockId)>& write) {
+  const Arena& arena = pool_.arena();
+  const PrefixIndex& index = pool_.index();
+  const Arena::Window& window = *hunt.window;
+  for (;;) {
+    const Arena::Cursor before = hunt.written_to;
+    const auto slot = arena.next_slot(window, hunt.written_to, steps);
+    if (!slot) {
+      if (!steps.are_left()) return Cleared::kUnfinished;
+      hunt.written_to = arena.begin(window);
+      return Cleared::kSome;
+    }
+    const BlockId block = arena.owner(*slot);
+    if (block == kNoBlock || !index.is_linked(block)) continue;  // held: the next look at the window will see that
+    steps.take(Steps::kBlock);
+    bool has_room = write(block);
+    const BlockId parent = index.parent(block);
+    if (has_room && !index.is_leaf_end(block) && (parent == kNoBlock || !arena.is_in(window, index.slot(parent)))) {
+      // That one first, since evict_written() asks for it first: so each round gets on, however much lies below.
+      has_room = write(index.leaf_end_below(block, steps));
+      index.visit_below(block, steps, [&](BlockId below) { return has_room = has_room && write(below); });
+    }
+    if (has_room) continue;
+    hunt.written_to = before;
+    return Cleared::kUnwritten;
+  }
+}
+
+void Evictor::end_writes() {
+  for (const std::uint32_t size_class : being_written_) {
+    KV_ASSERT(hunts_[size_class].is_short == Short::kBeingWritten);
+    hunts_[size_class].is_short = Short::kYes;  // the next look finds whether there is more
+    short_.push_back(size_class);
+  }
+  being_written_.clear();
+}
+
+std::string Evictor::check() const {
+  std::size_t short_count = 0;
+  for (const Hunt& hunt : hunts_) short_count += hunt.is_short != Short::kNo;
+  if (short_count != short_.size() + being_written_.size()) return "evictor: a short class is not listed once";
+  for (const std::uint32_t size_class : short_)
+    if (hunts_[size_class].is_short != Short::kYes) return "evictor: a class listed as short is not";
+  for (const std::uint32_t size_class : being_written_)
+    if (hunts_[size_class].is_short != Short::kBeingWritten) return "evictor: a class waits for no write";
+  return "";
 }
 
 void Evictor::end_shields(TimePoint now) {

@@ -4,7 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -28,6 +31,14 @@ namespace kv {
 /// With blocks of one size this is exact: a slot is found as long as some block is not pinned and has no pinned block
 /// below. With several sizes it may be refused although such a block exists, when pins are scattered over every run of
 /// granules that is long enough.
+/// With a disk tier, a class that had to evict is *short*. Free bytes do not say that a class has room, since all of
+/// them may be free slots of others. write_victims() has what such a class evicts next by 2 or 3 written in advance;
+/// the class is short until all of that is on disk.
+///   4. Without `may_lose` only blocks go that are on disk. Of the windows that the last search found, the oldest one
+///      whose blocks are all there is cleared. If there is none, the call finds no slot and the class is short.
+///   5. While the victims of a class are being written, calls without `may_lose` look at no other window. Since the
+///      victims are pinned meanwhile, each retry would have another window written.
+///   6. A class that is short is listed once, in short_ or in being_written_; no other class is listed.
 /// Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With two sizes in
 /// equal use that cost a fifth of all hits, because hardly any block was then evicted singly.
 /// Thread safety: none, the Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules looked at, the
@@ -50,43 +61,72 @@ class Evictor {
 
   explicit Evictor(BlockPool& pool) : pool_(pool) {}
 
-  /// `may_lose`: whether a block that is not on disk may go. If not, only 1, and 2 for blocks that are on disk.
+  /// `may_lose`: whether a block that is not on disk may go (4).
   /// `may_rest`: the caller was refused before, and asks every so often. If the last search of a large arena found
   /// nothing, the next one may wait a while: twenty times what the last one took.
   Found find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose = true, bool may_rest = false);
+
+  // -- for the disk tier
+  bool has_short_class() const { return !short_.empty(); }  ///< One that write_victims() has not seen yet.
+  /// Hands to `write` what goes next for the short classes and is not on disk, the class first that is short the
+  /// longest: a window with all below, or leaf ends of the class of up to `own_bytes_max`. `write` pins the block; it
+  /// returns false when it takes no more. Stops there, or when no steps are left; the next call goes on. Requires:
+  /// nothing is detached, and end_writes() followed the call before.
+  void write_victims(std::size_t own_bytes_max, Steps& steps, TimePoint now, const std::function<bool(BlockId)>& write);
+  void end_writes();  ///< What was handed out is on disk, or could not be written.
 
   void evict(BlockId leaf_end, TimePoint now);  ///< Requires: no pins.
   /// Frees what was cut off, as long as there are steps. Returns how many of these blocks were dropped.
   std::size_t reap(Steps& steps, TimePoint now);
   const Stats& stats() const { return stats_; }
+  std::string check() const;  ///< Invariant 6; for tests. Empty, or what is broken.
 
  private:
+  enum class Short : std::uint8_t { kNo, kYes, kBeingWritten };
   /// How far one size class has come with taking memory from the others.
   struct Hunt {
-    std::size_t block_bytes = 0;          ///< The class's number may have been another size's before.
-    std::optional<Arena::Search> search;  ///< Under way.
-    std::vector<Arena::Window> found;     ///< By the last one; the oldest last.
-    std::optional<Arena::Window> window;  ///< Being cleared.
-    bool has_block = false;               ///< Something lies in the window.
-    bool is_checked = false;              ///< Nothing in the window, or below what lies in it, is pinned.
-    bool is_begun = false;                ///< Something in it was evicted.
+    std::size_t block_bytes = 0;           ///< The class's number may have been another size's before.
+    std::optional<Arena::Search> search;   ///< Under way.
+    std::vector<Arena::Window> found;      ///< By the last one; the oldest last.
+    std::vector<Arena::Window> unwritten;  ///< Taken from `found`: something in them is not on disk. The oldest first.
+    std::optional<Arena::Window> window;   ///< Being cleared.
+    bool has_block = false;                ///< Something lies in the window.
+    bool is_checked = false;               ///< Nothing in the window, or below what lies in it, is pinned.
+    bool is_begun = false;                 ///< Something in it was evicted.
     Arena::Cursor at;
+    Arena::Cursor written_to;  ///< How far write_victims() has come with the window.
+    Short is_short = Short::kNo;
     bool is_last_look = false;  ///< A search found nothing but for what is shielded.
     std::size_t search_steps = 0;
     std::uint64_t change_count = 0;        ///< The arena's, when the search began.
     std::optional<std::uint64_t> none_at;  ///< The same of a search that found nothing.
     TimePoint rest_until{};
   };
-  enum class Cleared : std::uint8_t { kSome, kNone, kUnfinished };
+  enum class Cleared : std::uint8_t { kSome, kNone, kUnfinished, kUnwritten };
 
-  Cleared clear_oldest_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now, bool may_rest);
-  Cleared choose_window(std::size_t block_bytes, Hunt& hunt, Steps& steps, TimePoint now, bool may_rest);
+  Cleared clear_oldest_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest);
+  Cleared find_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest);
+  Cleared evict_written(BlockId top, Hunt& hunt, Steps& steps, TimePoint now);
+  Cleared next_found(Hunt& hunt, Steps& steps);
+  Cleared choose_window(Hunt& hunt, Steps& steps, TimePoint now, bool may_rest);
+  void set_window(Hunt& hunt, const Arena::Window& window);
+  void begin_window(Hunt& hunt);
+  void recheck_window(Hunt& hunt, Steps& steps);
+  void take_back_unwritten(Hunt& hunt);
+  bool is_kept(SlotId slot, Steps& steps);
+  void set_short(std::uint32_t size_class);
+  Cleared write_victims(std::uint32_t size_class, std::size_t own_bytes_max, Steps& steps, TimePoint now,
+                        const std::function<bool(BlockId)>& write);
+  Cleared write_window(Hunt& hunt, Steps& steps, const std::function<bool(BlockId)>& write);
   void end_shields(TimePoint now);
+  bool takes_window(BlockId oldest, BlockId own) const;
   bool is_much_older(BlockId block, BlockId than) const;
   void count_eviction(BlockId block, TimePoint now);
 
   BlockPool& pool_;
-  std::vector<Hunt> hunts_;  ///< By size class.
+  std::vector<Hunt> hunts_;                   ///< By size class.
+  std::deque<std::uint32_t> short_;           ///< Size classes, in the order in which they became short.
+  std::vector<std::uint32_t> being_written_;  ///< Size classes.
   TimePoint shielded_since_{};
   Stats stats_;
 };

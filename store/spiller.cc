@@ -90,14 +90,22 @@ SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything)
     if (pool_.index().is_attached(block) && !add_chain(work, block, bytes_max)) break;
     fresh_.pop_back();
   }
+  // Before the oldest of all: puts of these sizes find no room, whatever is free for others.
+  if (!everything) {
+    evictor_.write_victims(std::max<std::uint64_t>(reserve_bytes(), 1), steps, now,
+                           [&](BlockId block) { return add_chain(work, block, bytes_max); });
+  }
   write_oldest(work, bytes_max, now, everything, steps);
   return work;
 }
 
 bool Spiller::is_memory_short() const {
   const Arena& arena = pool_.arena();
-  return static_cast<double>(arena.capacity_bytes() - arena.allocated_bytes()) <
-         config_.reserve * static_cast<double>(arena.capacity_bytes());
+  return arena.capacity_bytes() - arena.allocated_bytes() < reserve_bytes() || evictor_.has_short_class();
+}
+
+std::uint64_t Spiller::reserve_bytes() const {
+  return static_cast<std::uint64_t>(config_.reserve * static_cast<double>(pool_.arena().capacity_bytes()));
 }
 
 /// What still lives in the oldest segment goes to the end of the log; then the segment is dropped.
@@ -109,8 +117,7 @@ void Spiller::move_live(SpillWork& work, std::uint64_t bytes_max) {
 void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything, Steps& steps) {
   const Arena& arena = pool_.arena();
   const auto free_bytes = [&] { return arena.capacity_bytes() - arena.allocated_bytes(); };
-  const auto capacity = static_cast<double>(arena.capacity_bytes());
-  const auto reserve = static_cast<std::uint64_t>(capacity * config_.reserve);
+  const std::uint64_t reserve = reserve_bytes();
   while (steps.are_left() && !is_full(work, bytes_max)) {
     if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;
     const bool may_skip = config_.skip_unused && !everything && 2 * free_bytes() < reserve;
@@ -205,6 +212,7 @@ bool Spiller::remove_tree(TreeId tree) {
 void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
   KV_ASSERT(outcome.is_written.size() == work.writes.size() && work.items.size() == work.writes.size());
   taken_.clear();
+  evictor_.end_writes();
   // After an error nobody knows how far the disk came: everything that is idempotent is told again.
   if (outcome.error) {
     erase_later(work.erased);

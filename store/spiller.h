@@ -64,9 +64,11 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk);
 
 /// Writes blocks that are about to be evicted, oldest first, each after all blocks above it that are not on disk yet.
 /// So a prefix lies on disk in its order, and a restart finds no block without those above. Blocks that are on disk
-/// already are evicted at once. Also moves blocks out of the oldest segment of the log. The disk keeps a namespace's
-/// record from its first block there until the namespace is forgotten: it is written before that block, and removed
-/// after the last of them has gone. Thread safety: none, the Store's lock covers it. At most one SpillWork at a time.
+/// already are evicted at once. Before them come those that are to make room for a size which found no slot
+/// (Evictor::write_victims), however many bytes are free. Also moves blocks out of the oldest segment of the log. The
+/// disk keeps a namespace's record from its first block there until the namespace is forgotten: it is written before
+/// that block, and removed after the last of them has gone. Thread safety: none, the Store's lock covers it. At most
+/// one SpillWork at a time.
 class Spiller {
  public:
   Spiller(const SpillerConfig& config, BlockPool& pool, Evictor& evictor, DiskTier& tier)
@@ -78,7 +80,7 @@ class Spiller {
   /// Takes what was written into the index, and what was lost out of it.
   void finish(const SpillWork& work, const SpillOutcome& outcome);
 
-  bool is_memory_short() const;
+  bool is_memory_short() const;           ///< Less is free than the reserve, or a size class found no slot.
   void stored(BlockId block, Tick tick);  ///< A block was linked in memory.
   /// Takes the block and all below it off the disk, for good.
   void remove(BlockId disk) { tier_.remove(disk, erased_); }
@@ -112,6 +114,7 @@ class Spiller {
     bool may_be_on_disk = false;
   };
 
+  std::uint64_t reserve_bytes() const;
   void move_live(SpillWork& work, std::uint64_t bytes_max);
   void write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything, Steps& steps);
   bool is_unused(BlockId block) const;  ///< In memory; since it was stored.

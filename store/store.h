@@ -339,7 +339,8 @@ class Store {
 
   // -- disk tier
   void set_disk_places(std::vector<DiskPlace> places);  ///< Disk::places(), as they change.
-  bool wants_spill() const;  ///< Whether memory is short, so that spill_work() has something to do.
+  /// Whether memory is short, of bytes or of slots of some size, so that spill_work() has something to do.
+  bool wants_spill() const;
   /// What to do on disk now, as Spiller::next; finish_spill() must follow.
   SpillWork spill_work(std::uint64_t bytes_max, TimePoint now, bool everything = false);
   void finish_spill(const SpillWork& work, const SpillOutcome& outcome);

@@ -53,7 +53,7 @@ std::string Store::check() const {
   const BlockPool& pool = impl_->pool;
   const PrefixIndex& index = pool.index();
   const Arena& arena = pool.arena();
-  for (const std::string& broken : {index.check(), arena.check(), impl_->leases.check()})
+  for (const std::string& broken : {index.check(), arena.check(), impl_->leases.check(), impl_->evictor.check()})
     if (!broken.empty()) return broken;
 
   if (impl_->counters.work_steps_call_max > kStepsMax) return "store: a call took more steps than it may";

@@ -118,6 +118,7 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     config.rdma_lanes = options.rdma_lanes;
     if (options.rdma_messages_off != 0) config.rdma_messages = 0;
     config.rdma_traffic_class = options.rdma_traffic_class;
+    if (options.extent_blocks != 0) config.extent_blocks = options.extent_blocks;
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
     set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/assert.h"
+#include "client/cluster_map.h"
 #include "client/tools/options.h"
 
 namespace kv {
@@ -42,6 +43,12 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
       ->delimiter(',')
       ->envname("KVSTORE_ENDPOINTS")
       ->type_name("URL");
+  app.add_option(
+         "--extent-blocks", options.extent_blocks,
+         "With several nodes: one block of a chain in so many begins an extent, which lies on one node; 1 places "
+         "each block alone. Equal on all clients of a cluster")
+      ->check(CLI::Range(std::size_t{1}, ClusterMap::kExtentBlocksLimit))
+      ->capture_default_str();
   add_duration_option(app, "--deadline", options.deadline, "Deadline of each call");
   if (with_transport) {
     app.add_option(
@@ -95,6 +102,7 @@ ClientConfig client_config(const ConnectionOptions& options, std::string identit
     node.endpoint = endpoint;
     config.nodes.push_back(std::move(node));
   }
+  config.extent_blocks = options.extent_blocks;
   config.identity = std::move(identity);
   config.rdma = options.transport == "verbs" ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
   config.rdma_devices = options.rdma_devices;

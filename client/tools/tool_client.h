@@ -40,9 +40,11 @@ struct ConnectionOptions {
   std::size_t rdma_lanes = 0;               ///< With "verbs"; as ClientConfig.
   std::size_t rdma_messages = 16;           ///< With "verbs"; as ClientConfig.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
+  std::size_t extent_blocks = ClientConfig{}.extent_blocks;
 };
 
-/// --endpoint (environment KVSTORE_ENDPOINTS) and --deadline; with `with_transport` also --transport.
+/// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks and --deadline; with
+/// `with_transport` also --transport.
 void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport);
 /// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.
 Transport complete(ConnectionOptions& options);

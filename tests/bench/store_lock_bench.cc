@@ -54,8 +54,9 @@ NamespaceRecord record_of(std::size_t block_bytes) {
 /// A Store full of blocks of one size.
 class Full {
  public:
-  Full(std::size_t capacity_bytes, std::size_t lease_count) {
+  Full(std::size_t capacity_bytes, std::size_t lease_count, bool has_disk = false) {
     StoreConfig config;
+    if (has_disk) config.disk.capacity_bytes = 4 * capacity_bytes;
     config.arena.capacity_bytes = capacity_bytes;
     config.arena.touch = false;
     config.arena.huge_pages = false;
@@ -150,6 +151,26 @@ BENCHMARK(BM_SecondBlockSize)
     ->ArgsProduct({{64, 1024}, {0, 10000}})
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
+
+/// Each block takes the place of another: of one size, or of two in turn. With a disk tier that nobody writes to, as
+/// when the disk is off.
+void BM_PutWhenFull(benchmark::State& state) {
+  Full full(size_of(state), 0, state.range(2) != 0);
+  std::vector<std::pair<SpaceId, std::size_t>> sizes = {{full.old(), kOldBytes}};
+  if (state.range(1) == 2) sizes.emplace_back(full.store().open(record_of(kNewBytes)).value(), kNewBytes);
+  std::uint64_t name = 0;
+  for (auto _ : state) {
+    const auto [space, bytes] = sizes[name % sizes.size()];
+    KV_ASSERT(full.put(space, ~name++, bytes) == kChainBlocks);
+  }
+  state.SetItemsProcessed(state.iterations() * kChainBlocks);
+  full.report(state);
+}
+BENCHMARK(BM_PutWhenFull)
+    ->ArgNames({"GiB", "sizes", "disk"})
+    ->ArgsProduct({{64}, {1, 2}, {0, 1}})
+    ->Iterations(20000)
+    ->Unit(benchmark::kMicrosecond);
 
 void BM_DropNamespace(benchmark::State& state) {
   for (auto _ : state) {

@@ -672,6 +672,10 @@ int main(int argc, char** argv) {
   options.nodes = &node;
   options.node_count = 1;
   kvs_client* client = NULL;
+  options.extent_blocks = (1u << 20) + 1;
+  CHECK(kvs_client_open(&options, &client) == KVS_BAD_REQUEST && client == NULL);
+  CHECK(strcmp(kvs_last_error(), "extent_blocks: is 1048577, must be 1..1048576") == 0);
+  options.extent_blocks = 256;
   CHECK(kvs_client_open(&options, &client) == KVS_OK);
 
   unsigned char* memory = malloc(BLOCKS * BLOCK_BYTES);

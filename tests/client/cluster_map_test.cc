@@ -2,12 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <stdexcept>
+
+#include "client/client_impl.h"
 
 namespace kv {
 namespace {
@@ -63,14 +68,30 @@ TEST(ClusterMapTest, AnEnginesShortHashesAreSpreadAsWellAsLongOnes) {
   }
 }
 
-TEST(ClusterMapTest, ANodeHoldsBlocksInProportionToItsWeight) {
+/// As above, of anchors: the same share of any engine's hashes.
+TEST(ClusterMapTest, AnEnginesShortHashesHaveAsManyAnchorsAsLongOnes) {
+  const ClusterMap map(nodes_named({"a", "b"}), 64);
+  for (const std::size_t at : {0, 8, 16, 24}) {
+    std::vector<BlockHash> chain(64'000);
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      const std::uint64_t number = i;
+      std::memcpy(chain[i].bytes.data() + at, &number, sizeof number);
+    }
+    EXPECT_NEAR(static_cast<double>(map.extents(chain).size()), 1000, 120) << at;  // 18 of each 1,000 are cut by force
+  }
+}
+
+TEST(ClusterMapTest, ANodeHoldsExtentsInProportionToItsWeight) {
   const std::vector<ClusterMap::Node> nodes{{"one", 1}, {"two", 2}, {"three", 3}, {"four", 4}};
-  const ClusterMap map(nodes);
-  const auto hashes = random_hashes(100'000, 1);
-  const auto parts = map.split(hashes);
+  const ClusterMap map(nodes, 4);
+  const auto hashes = random_hashes(400'000, 1);
+  std::vector<double> counts(nodes.size());
+  for (const ClusterMap::Extent& extent : map.extents(hashes)) {
+    counts[extent.node] += static_cast<double>(extent.end - extent.begin);
+  }
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const double expected = 100'000 * nodes[i].weight / 10;
-    EXPECT_NEAR(static_cast<double>(parts[i].size()), expected, 0.04 * expected) << nodes[i].name;
+    const double expected = 400'000 * nodes[i].weight / 10;
+    EXPECT_NEAR(counts[i], expected, 0.04 * expected) << nodes[i].name;
   }
 }
 
@@ -101,20 +122,187 @@ TEST(ClusterMapTest, TheOrderOfTheListDoesNotMatter) {
   for (const BlockHash& hash : random_hashes(10'000, 4)) EXPECT_EQ(kOther[one.owner(hash)], other.owner(hash));
 }
 
-TEST(ClusterMapTest, SplitKeepsEveryPositionOnceAndInOrder) {
+/// The owner of each block, by the name of its node.
+std::vector<std::string> owners_by_name(const ClusterMap& map, std::span<const ClusterMap::Node> nodes,
+                                        std::span<const BlockHash> chain) {
+  std::vector<std::string> owners;
+  for (const ClusterMap::Extent& extent : map.extents(chain)) {
+    EXPECT_EQ(extent.begin, owners.size()) << "a gap";
+    owners.resize(extent.end, nodes[extent.node].name);
+  }
+  EXPECT_EQ(owners.size(), chain.size());
+  return owners;
+}
+
+TEST(ClusterMapTest, ExtentsOfTheGoldenChainNeverChange) {
+  const ClusterMap map(nodes_named({"a", "b", "c", "tcp://10.0.0.4:7700"}), 256);
+  std::ostringstream extents;
+  for (const ClusterMap::Extent& extent : map.extents(random_hashes(3000, 42))) {
+    extents << extent.begin << ":" << extent.node << " ";
+  }
+  EXPECT_EQ(extents.str(), "0:2 26:0 345:3 459:2 508:0 1201:2 1456:0 1619:3 1665:0 2018:0 ");
+}
+
+/// What the class comment says, written down once more and block by block. Draws node lists, lengths and hashes: random
+/// ones, short ones, and chains that somebody chose to have no anchor, or nothing but anchors.
+class RuleTest : public testing::Test {
+ protected:
+  RuleTest() {
+    const char* const text = std::getenv("KV_SEED");
+    seed_ = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
+    random_.seed(seed_);
+    RecordProperty("seed", std::to_string(seed_));
+  }
+  std::size_t pick(std::size_t low, std::size_t high) {
+    return std::uniform_int_distribution<std::size_t>(low, high)(random_);
+  }
+  void draw() {
+    nodes_.clear();
+    for (std::size_t i = 0, count = pick(2, 12); i < count; ++i) {
+      nodes_.push_back({"node" + std::to_string(i), pick(0, 1) == 0 ? 1.0 : static_cast<double>(pick(1, 9))});
+    }
+    extent_blocks_ = pick(0, 3) == 0 ? pick(1, 3) : pick(4, 60);
+    chain_ = blocks(pick(0, 1500), pick(0, 5));
+  }
+  std::vector<BlockHash> blocks(std::size_t count, std::size_t kind) {
+    std::vector<BlockHash> chain;
+    BlockHash hash = random_hashes(1, random_()).front();
+    while (chain.size() < count) {
+      for (std::size_t at = 0; at < hash.bytes.size(); at += 8) {
+        const std::uint64_t word = random_();
+        std::memcpy(hash.bytes.data() + at, &word, sizeof word);
+      }
+      if (kind == 0) std::fill(hash.bytes.begin() + 8, hash.bytes.end(), std::byte{0});
+      if (kind == 1) std::fill(hash.bytes.begin(), hash.bytes.end() - 8, std::byte{0});
+      if (kind == 2 && extent_blocks_ > 1 && is_natural(hash)) continue;
+      if (kind == 3 && !is_natural(hash)) continue;
+      chain.push_back(hash);
+    }
+    return chain;
+  }
+  bool is_natural(const BlockHash& hash) const {
+    return XXH3_64bits_withSeed(hash.bytes.data(), hash.bytes.size(), 0x726F68636E61) % extent_blocks_ == 0;
+  }
+  std::vector<std::string> model(const ClusterMap& map, std::span<const BlockHash> chain) const {
+    std::vector<std::string> owners;
+    std::size_t anchor = 0;
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      if (is_natural(chain[i]) || i - anchor == 4 * extent_blocks_) anchor = i;
+      owners.push_back(nodes_[map.owner(chain[anchor])].name);
+    }
+    return owners;
+  }
+
+  std::uint64_t seed_ = 0;
+  std::mt19937_64 random_;
+  std::vector<ClusterMap::Node> nodes_;
+  std::size_t extent_blocks_ = 1;
+  std::vector<BlockHash> chain_;
+};
+
+TEST_F(RuleTest, OwnersAreWhatTheModelSaysOnEveryClientAndForEveryPrefix) {
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE("KV_SEED=" + std::to_string(seed_) + ", round " + std::to_string(round));
+    draw();
+    const ClusterMap map(nodes_, extent_blocks_);
+    const auto owners = owners_by_name(map, nodes_, chain_);
+    ASSERT_EQ(owners, model(map, chain_));
+    for (const ClusterMap::Extent& extent : map.extents(chain_)) {  // 4
+      ASSERT_LE(extent.end - extent.begin, map.extent_blocks_max());
+      ASSERT_LT(extent.begin, extent.end);
+    }
+
+    std::vector<ClusterMap::Node> shuffled = nodes_;  // 1: another client's list
+    std::shuffle(shuffled.begin(), shuffled.end(), random_);
+    ASSERT_EQ(owners_by_name(ClusterMap(shuffled, extent_blocks_), shuffled, chain_), owners);
+
+    const std::size_t length = pick(0, chain_.size());  // 2: a call that is given less of the chain
+    const auto of_prefix = owners_by_name(map, nodes_, std::span(chain_).first(length));
+    ASSERT_TRUE(std::equal(of_prefix.begin(), of_prefix.end(), owners.begin()));
+
+    std::vector<OwnedChain> parts = split_chain(map, chain_);  // what nodes are asked
+    std::size_t count = 0;
+    for (const OwnedChain& part : parts) {
+      ASSERT_TRUE(std::is_sorted(part.positions.begin(), part.positions.end()));
+      ASSERT_EQ(part.positions.size(), part.hashes.size());
+      for (std::size_t i = 0; i < part.hashes.size(); ++i) {
+        ASSERT_EQ(part.hashes[i], chain_[part.positions[i]]);
+        ASSERT_EQ(nodes_[part.node].name, owners[part.positions[i]]);
+      }
+      count += part.hashes.size();
+    }
+    ASSERT_EQ(count, chain_.size());
+  }
+}
+
+TEST_F(RuleTest, AChangeNearTheStartMovesNothingBehindTheNextAnchor) {  // 3
+  std::size_t kept = 0;
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE("KV_SEED=" + std::to_string(seed_) + ", round " + std::to_string(round));
+    draw();
+    const ClusterMap map(nodes_, extent_blocks_);
+    const std::size_t changed = pick(0, std::min<std::size_t>(100, chain_.size()));
+    std::vector<BlockHash> other = blocks(pick(0, 100), 4);  // longer or shorter than what it stands for
+    const std::size_t start = other.size();
+    other.insert(other.end(), chain_.begin() + static_cast<std::ptrdiff_t>(changed), chain_.end());
+
+    std::size_t anchor = changed;
+    while (anchor < chain_.size() && !is_natural(chain_[anchor])) ++anchor;
+    const auto before = owners_by_name(map, nodes_, chain_), after = owners_by_name(map, nodes_, other);
+    for (std::size_t i = anchor; i < chain_.size(); ++i) ASSERT_EQ(after[i - changed + start], before[i]) << i;
+    kept += chain_.size() - anchor;
+  }
+  EXPECT_GT(kept, 10'000u) << "hardly anything was looked at";
+}
+
+TEST_F(RuleTest, WithoutANodeOnlyItsExtentsMove) {  // 5
+  for (int round = 0; round < 100; ++round) {
+    SCOPED_TRACE("KV_SEED=" + std::to_string(seed_) + ", round " + std::to_string(round));
+    draw();
+    std::vector<ClusterMap::Node> left = nodes_;
+    const std::string gone = left[pick(0, left.size() - 1)].name;
+    std::erase_if(left, [&](const ClusterMap::Node& node) { return node.name == gone; });
+    const auto before = owners_by_name(ClusterMap(nodes_, extent_blocks_), nodes_, chain_);
+    const auto after = owners_by_name(ClusterMap(left, extent_blocks_), left, chain_);
+    for (std::size_t i = 0; i < chain_.size(); ++i) ASSERT_TRUE(before[i] == gone || after[i] == before[i]) << i;
+  }
+}
+
+TEST(ClusterMapTest, WhoChoosesHashesCannotPutALongChainOnOneNode) {
+  const std::vector<ClusterMap::Node> nodes = nodes_named({"a", "b", "c", "d"});
+  const ClusterMap map(nodes, 256);
+  std::vector<BlockHash> chain;
+  for (const BlockHash& hash : random_hashes(42'000, 6)) {
+    const BlockHash pair[] = {chain.empty() ? hash : chain.back(), hash};
+    if (map.extents(pair).size() == 1) chain.push_back(hash);  // no anchor
+  }
+  chain.resize(40'960);
+  const auto extents = map.extents(chain);
+  ASSERT_EQ(extents.size(), 40u);  // of 1,024 blocks
+  std::vector<int> counts(nodes.size());
+  for (const ClusterMap::Extent& extent : extents) ++counts[extent.node];
+  EXPECT_THAT(counts, testing::Each(testing::Gt(2)));
+}
+
+TEST(ClusterMapTest, BlocksOfASetStandAlone) {
   const ClusterMap map(nodes_named({"a", "b", "c"}));
   const auto hashes = random_hashes(1000, 5);
-  const auto parts = map.split(hashes);
-  std::vector<std::uint32_t> all;
-  for (std::size_t node = 0; node < parts.size(); ++node) {
-    EXPECT_TRUE(std::is_sorted(parts[node].begin(), parts[node].end()));
-    for (const std::uint32_t position : parts[node]) EXPECT_EQ(map.owner(hashes[position]), node);
-    all.insert(all.end(), parts[node].begin(), parts[node].end());
+  std::vector<bool> seen(hashes.size());
+  for (const OwnedChain& part : split_set(map, hashes)) {
+    for (std::size_t i = 0; i < part.hashes.size(); ++i) {
+      EXPECT_EQ(map.owner(part.hashes[i]), part.node);
+      EXPECT_EQ(part.hashes[i], hashes[part.positions[i]]);
+      EXPECT_FALSE(seen[part.positions[i]]);
+      seen[part.positions[i]] = true;
+    }
   }
-  std::sort(all.begin(), all.end());
-  std::vector<std::uint32_t> expected(hashes.size());
-  std::iota(expected.begin(), expected.end(), 0u);
-  EXPECT_EQ(all, expected);
+  EXPECT_THAT(seen, testing::Each(true));
+}
+
+TEST(ClusterMapTest, OneNodeOwnsEverythingInOneExtent) {
+  const ClusterMap map(nodes_named({"a"}), 1);
+  EXPECT_EQ(map.extents(random_hashes(1000, 7)).size(), 1u);
+  EXPECT_TRUE(map.extents({}).empty());
 }
 
 TEST(ClusterMapTest, BadListsAreRefused) {
@@ -123,6 +311,14 @@ TEST(ClusterMapTest, BadListsAreRefused) {
   EXPECT_THROW(ClusterMap(nodes_named({""})), std::invalid_argument);
   for (const double weight : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     EXPECT_THROW(ClusterMap(std::vector<ClusterMap::Node>{{"a", weight}}), std::invalid_argument) << weight;
+  }
+  for (const std::size_t extent_blocks : {std::size_t{0}, (std::size_t{1} << 20) + 1}) {
+    try {
+      ClusterMap(nodes_named({"a"}), extent_blocks);
+      FAIL() << extent_blocks;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(error.what(), "extent_blocks: is " + std::to_string(extent_blocks) + ", must be 1..1048576");
+    }
   }
 }
 

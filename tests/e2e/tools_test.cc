@@ -315,6 +315,61 @@ TEST(E2eToolsTest, ReplayCountsHitsExactlyFromPlainAndCompressedTraces) {
   EXPECT_THAT(binary.err, HasSubstr("holds a NUL byte"));
 }
 
+TEST(E2eToolsTest, ReplayTellsEachNodesShareAndPlaysADeath) {
+  const std::vector<std::string> options = {"--capacity-blocks", "1000", "--capacity-block-bytes", "4096"};
+  const NodeProcess one(options), two(options);
+  const TempDir directory;
+  const std::string trace = directory.path() + "/trace.jsonl";
+  std::ofstream file(trace);
+  for (int i = 0; i < 40; ++i)  // four prompts of 16 blocks, again and again
+    file << R"({"timestamp": 0, "input_length": 2048, "output_length": 5, "hash_ids": [)" << i % 4 * 4 + 1 << ", "
+         << i % 4 * 4 + 2 << ", " << i % 4 * 4 + 3 << ", " << i % 4 * 4 + 4 << "]}\n";
+  file.close();
+  const auto replay = [&](std::vector<std::string> more) {
+    std::vector<std::string> command = {
+        "replay", "--trace",         trace, "--endpoint", one.tcp() + "," + two.tcp(), "--split",
+        "4",      "--extent-blocks", "2",   "--json"};
+    command.insert(command.end(), more.begin(), more.end());
+    return bench(command);
+  };
+  const json whole = parsed(replay({"--salt", "whole", "--window", "20+10"}));
+  EXPECT_EQ(whole["references"], 640);
+  EXPECT_EQ(whole["stored"], 64);
+  EXPECT_EQ(whole["hits"], 576);
+  EXPECT_EQ(whole["window"]["references"], 160);
+  EXPECT_EQ(whole["window"]["hits"], 160);
+  ASSERT_EQ(whole["nodes"].size(), 2u);
+  EXPECT_EQ(whole["nodes"][0]["stored"].get<int>() + whole["nodes"][1]["stored"].get<int>(), 64);
+  EXPECT_EQ(whole["nodes"][0]["got"].get<int>() + whole["nodes"][1]["got"].get<int>(), 576);
+  EXPECT_GE(whole["max_over_mean"]["got"], 1.0);
+  EXPECT_GT(whole["nodes_per_get"], 1.0);
+  EXPECT_LE(whole["nodes_per_get"], 2.0);
+
+  for (const std::string& node : {std::string("1"), two.tcp()}) {
+    const json dead = parsed(replay({"--salt", "dead" + node, "--fail", node + "@20"}));
+    EXPECT_EQ(dead["requests"], 40);
+    EXPECT_EQ(dead["wrong_bytes"], 0);
+    EXPECT_EQ(dead["window"]["first"], 20);
+    EXPECT_EQ(dead["window"]["references"], 320);
+    EXPECT_LT(dead["window"]["hits"], 320) << "what the dead node has is missed";
+    EXPECT_GT(dead["refused"], 0) << "and moves nowhere";
+    EXPECT_EQ(dead["nodes"][1]["dead"], true);
+    EXPECT_EQ(dead["nodes"][0]["answers"], true);
+  }
+  for (const char* bad : {"1", "2@5", "1@40", "x@5", "1@", "@5"}) {
+    const Finished refused = replay({"--fail", bad});
+    EXPECT_EQ(refused.status, 2) << bad;
+    EXPECT_THAT(refused.err, HasSubstr("--fail")) << bad;
+  }
+  for (const char* bad : {"x", "5+0", "30+11", "41", "5+"}) {
+    const Finished refused = replay({"--window", bad});
+    EXPECT_EQ(refused.status, 2) << bad;
+    EXPECT_THAT(refused.err, HasSubstr("--window")) << bad;
+  }
+  EXPECT_THAT(replay({"--split", "3"}).err, HasSubstr("--split"));
+  EXPECT_EQ(bench({"replay", "--trace", trace, "--endpoint", one.tcp(), "--fail", "0@1"}).status, 2);
+}
+
 struct TraceCase {
   std::size_t block_count;
   double hit_rate;  ///< Of a simulated LRU that evicts leaf ends first.

@@ -323,6 +323,37 @@ TEST_F(PrefixIndexTest, EveryBlockIsVisitedAfterItsParent) {
   EXPECT_EQ(seen.size(), 6u);
 }
 
+TEST_F(PrefixIndexTest, WhatLiesBelowABlockIsVisitedWithinTheStepsAndEndsAtItsLeafEnds) {
+  for (const auto* prefix : {"abcdef", "abcx", "abcdyz", "abq", "k"}) put(prefix);
+  for (char c = 'A'; c <= 'Z'; ++c) put(std::string("abcd") + c);
+  const auto below = [&](const std::string& top, std::size_t steps_max, std::size_t count_max) {
+    std::vector<BlockId> seen = {block(top)};
+    Steps steps(steps_max);
+    index.visit_below(block(top), steps, [&](BlockId id) {
+      EXPECT_NE(std::ranges::find(seen, index.parent(id)), seen.end()) << "after the block above";
+      EXPECT_EQ(std::ranges::find(seen, id), seen.end()) << "once";
+      index.pin(id);
+      seen.push_back(id);
+      return seen.size() <= count_max;
+    });
+    for (std::size_t i = 1; i < seen.size(); ++i) index.unpin(seen[i]);
+    return seen.size() - 1;
+  };
+  EXPECT_EQ(below("abc", 10'000, 1000), 1u + 2 + 1 + 2 + 26);
+  EXPECT_EQ(below("abcd", 10'000, 1000), 2u + 2 + 26);
+  EXPECT_EQ(below("abcde", 10'000, 1000), 1u);
+  EXPECT_EQ(below("abcdef", 10'000, 1000), 0u);
+  EXPECT_EQ(below("ab", 10'000, 5), 5u);
+  EXPECT_EQ(below("ab", 2 * Steps::kBlock, 1000), 2u);
+  EXPECT_LE(below("ab", 8 * Steps::kBlock, 1000), 8u);
+  Steps steps(1000);
+  EXPECT_EQ(index.leaf_end_below(block("k"), steps), block("k"));
+  EXPECT_EQ(index.leaf_end_below(block("abcde"), steps), block("abcdef"));
+  const BlockId end = index.leaf_end_below(block("a"), steps);
+  EXPECT_TRUE(index.is_leaf_end(end));
+  EXPECT_EQ(index.leaf_end_below(block("a"), steps), end);
+}
+
 TEST_F(PrefixIndexTest, HashSeedChangesNoAnswer) {
   PrefixIndex other(0xDEADBEEF);
   other.add_tree();

@@ -6,7 +6,9 @@
 // bounds; what nobody drops stays until it is evicted; and when the faults stop, everything works again.
 //
 // A node restarts under the same id, cleanly or not, while clients keep what they know of it, and its namespaces are
-// opened in another order. Some are named by engines' own hashes, which are equal in several namespaces.
+// opened in another order. Chains are cut into extents of a length that each world draws; in some worlds one worker
+// draws another, as where two versions of a cluster map are in force at once. Some namespaces are named by engines' own
+// hashes, which are equal in several namespaces.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

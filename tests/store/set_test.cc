@@ -37,7 +37,8 @@ class SetTest : public StoreFixture {
                                              std::span<const std::uint32_t> lengths) {
     now += Duration(1000);
     std::vector<std::optional<Status>> result(hashes.size());
-    auto plan = store->offer_set(set, hashes, {.session = kAlice, .lengths = lengths}, now).value();
+    const Store::SetOfferOptions options{.session = kAlice, .lengths = lengths, .may_lose = may_lose};
+    auto plan = store->offer_set(set, hashes, options, now).value();
     for (const std::uint32_t i : plan.wanted) result[i] = Status::kRefused;
     const PutId id = plan.put;
     for (;;) {
@@ -45,8 +46,8 @@ class SetTest : public StoreFixture {
         EXPECT_EQ(block.bytes.size(), lengths[block.index]);
         result[block.index] = store->commit(id, fill(block), now);
       }
-      if (!plan.again) break;
-      plan = store->offer_more(id, now).value();
+      if (!plan.again && (plan.refused_count == 0 || !make_room())) break;
+      plan = store->offer_more(id, now, may_lose).value();
     }
     if (id != PutId{}) store->end_put(id);
     return result;
@@ -470,7 +471,7 @@ class SetModelTest : public SetTest {
   std::list<Move> moves;
   std::list<OpenPut> puts;
   std::vector<LeaseId> leases;
-  std::uint64_t evicted_count = 0;  ///< In lives that are over.
+  std::uint64_t evicted_count = 0, moved_count = 0;  ///< In lives that are over: blocks, and slabs.
   static constexpr std::size_t kBounds[] = {300, 9000};
 
   std::uint64_t below(std::uint64_t bound) { return random() % bound; }
@@ -500,10 +501,9 @@ class SetModelTest : public SetTest {
       if (!read && key != DiskKey{}) read = read_verified(disk, key, block.seed, block.block_bytes);
       if (read && block.promote && store->is_on_disk(block.id)) {
         const auto& hash = move.hashes[block.index];
-        const auto plan = store
-                              ->offer_set(move.space, {&hash, 1},
-                                          {.session = kAlice, .lengths = {&block.block_bytes, 1}, .promote = true}, now)
-                              .value();
+        const Store::SetOfferOptions options{
+            .session = kAlice, .lengths = {&block.block_bytes, 1}, .may_lose = may_lose, .promote = true};
+        const auto plan = store->offer_set(move.space, {&hash, 1}, options, now).value();
         if (plan.staged.size() == 1) {
           std::ranges::copy(read->bytes, plan.staged[0].bytes.begin());
           const Status status = store->commit(plan.put, read->checksums, now);
@@ -606,7 +606,7 @@ class SetModelTest : public SetTest {
       case 10:
         if (below(30) > 0) return;
         while (!moves.empty()) end_move();
-        evicted_count += store->stats().evicted_blocks;
+        count_life();
         store.reset();  // a kill: what is in memory is lost
         puts.clear();
         leases.clear();
@@ -629,7 +629,8 @@ class SetModelTest : public SetTest {
           const std::uint64_t bound = below(3) == 0 ? kBounds[which] : 1 + below(kBounds[which]);
           lengths.push_back(static_cast<std::uint32_t>(bound));
         }
-        const auto plan = store->offer_set(set, hashes, {.session = kAlice, .lengths = lengths}, now).value();
+        const Store::SetOfferOptions options{.session = kAlice, .lengths = lengths, .may_lose = may_lose};
+        const auto plan = store->offer_set(set, hashes, options, now).value();
         if (plan.put == PutId{}) return;
         puts.push_back({plan.put, which, hashes, lengths, {plan.staged.begin(), plan.staged.end()}});
         return;
@@ -651,7 +652,16 @@ class SetModelTest : public SetTest {
     while (!moves.empty()) end_move();
     for (const OpenPut& put : puts) store->end_put(put.id);
     store->end_session(kAlice);
-    EXPECT_GT(evicted_count + store->stats().evicted_blocks, 0u);
+    count_life();
+    EXPECT_GT(evicted_count, 0u);
+    EXPECT_GT(moved_count, 0u);
+  }
+  void count_life() {
+    evicted_count += store->stats().evicted_blocks;
+    moved_count += store->stats().slab_moves;
+    if (!may_lose) {
+      EXPECT_EQ(store->stats().lost_unspilled_blocks, 0u);
+    }
   }
 };
 
@@ -661,6 +671,14 @@ TEST_F(SetModelTest, WithADiskAndRestartsToo) {
   config.disk.capacity_bytes = 60'000;
   config.disk.segment_bytes = 8000;
   config.spill.reserve = 0.2;
+  run(15'000);
+}
+
+TEST_F(SetModelTest, NoBlockLeavesMemoryUnwrittenWherePutsWaitForTheDisk) {
+  config.disk.capacity_bytes = 200'000;
+  config.disk.segment_bytes = 8000;
+  config.spill.reserve = 0.05;
+  may_lose = false;
   run(15'000);
 }
 

@@ -94,13 +94,18 @@ class StoreFixture : public testing::Test {
     return sums;
   }
 
+  bool may_lose = true;  ///< Of puts.
+  /// A put was refused: whether it asks again.
+  virtual bool make_room() { return false; }
+
   struct Stored {
     std::size_t already = 0, stored = 0, refused = 0;
   };
   /// Offers the chain and commits all that is wanted.
   Stored put(SpaceId space, std::span<const BlockHash> hashes, std::span<const std::uint32_t> token_ids = {}) {
     now += Duration(1000);
-    auto plan = store->offer(space, hashes, {.session = kAlice, .token_ids = token_ids}, now).value();
+    const Store::OfferOptions options{.session = kAlice, .token_ids = token_ids, .may_lose = may_lose};
+    auto plan = store->offer(space, hashes, options, now).value();
     Stored stored{.already = plan.stored_count};
     const PutId id = plan.put;
     for (;;) {
@@ -109,8 +114,8 @@ class StoreFixture : public testing::Test {
         ++stored.stored;
       }
       stored.refused = plan.refused_count;
-      if (!plan.again) break;
-      plan = store->offer_more(id, now).value();
+      if (!plan.again && (plan.refused_count == 0 || !make_room())) break;
+      plan = store->offer_more(id, now, may_lose).value();
     }
     if (id != PutId{}) store->end_put(id);
     return stored;

@@ -230,6 +230,7 @@ class Client:
         rdma_lanes: int,
         verify: bool,
         busy_poll: float,
+        extent_blocks: int,
     ) -> None: ...
     @property
     def is_closed(self) -> bool: ...

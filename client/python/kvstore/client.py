@@ -60,6 +60,8 @@ class Client:
 
     ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster; by default ``KVSTORE_ENDPOINTS``.
     ``deadline``: seconds, of every call that names none. A dead or slow node costs that much and no more.
+    ``extent_blocks``: one block of a chain in so many begins an extent, which lies on one node (docs/cluster.md); equal
+    on all clients of a cluster, as the nodes are.
     ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
     such a node owns is answered at once, with Unavailable as the reason.
 
@@ -83,6 +85,7 @@ class Client:
         verify: bool = True,
         busy_poll: Seconds = 0.0,
         wait_while_away: bool = False,
+        extent_blocks: int = 1,
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -102,6 +105,7 @@ class Client:
             rdma_lanes=rdma_lanes,
             verify=verify,
             busy_poll=seconds(busy_poll),
+            extent_blocks=extent_blocks,
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:

@@ -21,6 +21,25 @@ void count_reason(PromptTotals& totals, const Client& client, const char* verb, 
   ++totals.reasons[reason];
 }
 
+/// How many nodes a call goes to: those that have had more requests after it than before.
+class AskedNodes {
+ public:
+  explicit AskedNodes(const Client& client) : client_(client) {
+    for (const NodeStatus& node : client_.nodes()) before_.push_back(node.calls);
+  }
+  std::uint64_t count() const {
+    const std::vector<NodeStatus> now = client_.nodes();
+    KV_ASSERT(now.size() == before_.size());
+    std::uint64_t count = 0;
+    for (std::size_t i = 0; i < now.size(); ++i) count += now[i].calls > before_[i];
+    return count;
+  }
+
+ private:
+  const Client& client_;
+  std::vector<std::uint64_t> before_;
+};
+
 }  // namespace
 
 /// As a connector does it: match first, under a lease, because a scheduler must know how much is there before it plans;
@@ -35,10 +54,12 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
 
   MatchOptions match_options{.deadline = context.deadline};
   match_options.lease = true;
+  const AskedNodes asked_by_match(context.client);
   TimePoint start = now();
   auto match = co_await context.client.match(context.space, chain, match_options);
   totals.match_latency.record(now() - start);
   if (!match) co_return match.error();
+  totals.match_nodes += asked_by_match.count();
   count_reason(totals, context.client, "match", match->why);
 
   std::size_t hit_count = 0;
@@ -49,10 +70,12 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     }
     GetOptions get_options{.deadline = context.deadline};
     get_options.lease = match->lease;
+    const AskedNodes asked_by_get(context.client);
     start = now();
     auto got = co_await context.client.get(context.space, chain.first(match->block_count), targets, get_options);
     const Duration took = now() - start;
     if (!got) co_return got.error();
+    totals.get_nodes += asked_by_get.count();
     totals.get_latency.record(took);
     totals.get_time += took;
     count_reason(totals, context.client, "get", got->why);

@@ -20,7 +20,9 @@ struct PromptTotals {
   std::uint64_t hits = 0;        ///< Blocks got, verified by checksum here.
   std::uint64_t disk_hits = 0;   ///< Those of `hits` that lay on disk.
   std::uint64_t stored = 0, already_stored = 0, refused = 0;
-  std::uint64_t promised_not_got = 0;            ///< Blocks matched under a lease that get did not deliver.
+  std::uint64_t promised_not_got = 0;  ///< Blocks matched under a lease that get did not deliver.
+  /// Nodes that had at least one request of a match, of a get; summed over the calls.
+  std::uint64_t match_nodes = 0, get_nodes = 0;
   std::uint64_t wrong_bytes = 0;                 ///< Delivered as good, but not what the block's name says. Must be 0.
   std::map<std::string, std::uint64_t> reasons;  ///< How many calls did less than they could, by reason.
   Duration get_time{}, put_time{};

@@ -7,10 +7,12 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 
 #include "base/assert.h"
 #include "client/tools/bench/prompt.h"
+#include "client/tools/bench/replay_nodes.h"
 #include "client/tools/bench/trace_reader.h"
 #include "client/tools/bench/work_memory.h"
 #include "client/tools/json_text.h"
@@ -26,26 +28,31 @@ struct ReplayOptions {
   std::string salt = "0";
   std::size_t block_bytes = 4096;
   std::size_t block_size = 512;
+  std::size_t split = 1;
   std::size_t request_count_max = 0;
+  std::string fail, window;
   std::chrono::microseconds busy_poll{0};
   bool json = false;
 };
 
 /// An id of the trace already names a whole prefix. So each block's hash is a chain of one, rooted in the namespace:
-/// equal ids are equal blocks, and the trace's prefixes stay prefixes.
-std::vector<BlockHash> chain_of(const TraceRequest& request, const BlockHash& root) {
+/// equal ids are equal blocks, and the trace's prefixes stay prefixes. Split, an id stands for that many blocks.
+std::vector<BlockHash> chain_of(const TraceRequest& request, const BlockHash& root, std::size_t split) {
   std::vector<BlockHash> chain;
-  chain.reserve(request.hash_ids.size());
+  chain.reserve(request.hash_ids.size() * split);
   for (const std::uint64_t id : request.hash_ids) {
     const std::array<std::uint32_t, 2> words = {static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32)};
     chain.push_back(hash_chain(root, words, words.size()).front());
+    for (std::uint32_t part = 1; part < split; ++part) {
+      chain.push_back(hash_chain(chain.back(), std::span(&part, 1), 1).front());
+    }
   }
   return chain;
 }
 
 NamespaceRecord replay_record(const ReplayOptions& options) {
   auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-replay"},
-                                              {"block_size", std::to_string(options.block_size)},
+                                              {"block_size", std::to_string(options.block_size / options.split)},
                                               {"block_bytes", std::to_string(options.block_bytes)},
                                               {"salt", options.salt}});
   if (!record) throw CLI::ValidationError("replay", record.error().text);
@@ -58,39 +65,74 @@ double rate(std::uint64_t blocks, std::size_t block_bytes, Duration time) {
   return seconds > 0 ? static_cast<double>(blocks * block_bytes) / seconds : 0;
 }
 
-void print_json(const ReplayOptions& options, Transport transport, const PromptTotals& totals, double seconds) {
+/// The requests of a window, and where in the run they lie.
+struct WindowTotals {
+  RequestWindow window;
+  std::uint64_t references = 0, hits = 0;
+  double hit_rate() const { return references == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(references); }
+};
+
+struct ReplayReport {
+  Transport transport;
+  PromptTotals totals;
+  std::optional<WindowTotals> window;
+  std::optional<NodeShares> shares;
+  double seconds = 0;
+
+  double nodes_per_match() const { return per_call(totals.match_nodes, totals.match_latency.count()); }
+  double nodes_per_get() const { return per_call(totals.get_nodes, totals.get_latency.count()); }
+
+ private:
+  static double per_call(std::uint64_t nodes, std::uint64_t calls) {
+    return calls == 0 ? 0 : static_cast<double>(nodes) / static_cast<double>(calls);
+  }
+};
+
+void print_json(const ReplayOptions& options, const ReplayReport& report) {
+  const PromptTotals& totals = report.totals;
   const auto latency = [](const LatencyHistogram& histogram) {
     return nlohmann::json{
         {"count", histogram.count()}, {"p50_us", histogram.quantile_us(0.5)}, {"p99_us", histogram.quantile_us(0.99)}};
   };
-  const nlohmann::json document = {{"command", "replay"},
-                                   {"transport", transport_name(transport)},
-                                   {"block_bytes", options.block_bytes},
-                                   {"requests", totals.prompts},
-                                   {"references", totals.references},
-                                   {"hits", totals.hits},
-                                   {"memory_hits", totals.hits - totals.disk_hits},
-                                   {"disk_hits", totals.disk_hits},
-                                   {"hit_rate", totals.hit_rate()},
-                                   {"stored", totals.stored},
-                                   {"already_stored", totals.already_stored},
-                                   {"refused", totals.refused},
-                                   {"promised_not_got", totals.promised_not_got},
-                                   {"wrong_bytes", totals.wrong_bytes},
-                                   {"reasons", totals.reasons},
-                                   {"seconds", seconds},
-                                   {"get_bytes_per_second", rate(totals.hits, options.block_bytes, totals.get_time)},
-                                   {"put_bytes_per_second", rate(totals.stored, options.block_bytes, totals.put_time)},
-                                   {"match", latency(totals.match_latency)},
-                                   {"get", latency(totals.get_latency)},
-                                   {"put", latency(totals.put_latency)}};
+  nlohmann::json document = {{"command", "replay"},
+                             {"transport", transport_name(report.transport)},
+                             {"block_bytes", options.block_bytes},
+                             {"requests", totals.prompts},
+                             {"references", totals.references},
+                             {"hits", totals.hits},
+                             {"memory_hits", totals.hits - totals.disk_hits},
+                             {"disk_hits", totals.disk_hits},
+                             {"hit_rate", totals.hit_rate()},
+                             {"stored", totals.stored},
+                             {"already_stored", totals.already_stored},
+                             {"refused", totals.refused},
+                             {"promised_not_got", totals.promised_not_got},
+                             {"wrong_bytes", totals.wrong_bytes},
+                             {"reasons", totals.reasons},
+                             {"seconds", report.seconds},
+                             {"nodes_per_match", report.nodes_per_match()},
+                             {"nodes_per_get", report.nodes_per_get()},
+                             {"get_bytes_per_second", rate(totals.hits, options.block_bytes, totals.get_time)},
+                             {"put_bytes_per_second", rate(totals.stored, options.block_bytes, totals.put_time)},
+                             {"match", latency(totals.match_latency)},
+                             {"get", latency(totals.get_latency)},
+                             {"put", latency(totals.put_latency)}};
+  document.update(report.shares->json());
+  if (report.window) {
+    document["window"] = {{"first", report.window->window.first},
+                          {"count", report.window->window.count},
+                          {"references", report.window->references},
+                          {"hits", report.window->hits},
+                          {"hit_rate", report.window->hit_rate()}};
+  }
   std::cout << json_text(document) << '\n';
 }
 
-void print_table(const ReplayOptions& options, Transport transport, const PromptTotals& totals, double seconds) {
+void print_table(const ReplayOptions& options, const ReplayReport& report) {
+  const PromptTotals& totals = report.totals;
   std::cout << format_count(totals.prompts) << " requests, " << format_count(totals.references)
-            << " block references of " << format_bytes(options.block_bytes) << ", over " << transport_name(transport)
-            << " in " << format_seconds(seconds) << "\n"
+            << " block references of " << format_bytes(options.block_bytes) << ", over "
+            << transport_name(report.transport) << " in " << format_seconds(report.seconds) << "\n"
             << format_count(totals.hits) << " hits, hit rate " << format_number(totals.hit_rate(), 4) << "; "
             << format_count(totals.hits - totals.disk_hits) << " from memory, " << format_count(totals.disk_hits)
             << " from disk\n"
@@ -105,34 +147,94 @@ void print_table(const ReplayOptions& options, Transport transport, const Prompt
   add("get", totals.get_latency, format_number(rate(totals.hits, options.block_bytes, totals.get_time) / 1e9, 3));
   add("put", totals.put_latency, format_number(rate(totals.stored, options.block_bytes, totals.put_time) / 1e9, 3));
   table.print(std::cout);
+  report.shares->print(std::cout);
+  if (options.node.endpoints.size() > 1) {
+    std::cout << "nodes asked: by a match " << format_number(report.nodes_per_match(), 2) << ", by a get "
+              << format_number(report.nodes_per_get(), 2) << "\n";
+  }
+  if (report.window) {
+    std::cout << "requests " << report.window->window.first << " to before "
+              << report.window->window.first + report.window->window.count << ": " << format_count(report.window->hits)
+              << " hits of " << format_count(report.window->references) << " references, hit rate "
+              << format_number(report.window->hit_rate(), 4) << "\n";
+  }
   for (const auto& [reason, count] : totals.reasons) std::cout << "\n" << format_count(count) << " x " << reason;
   std::cout << (totals.reasons.empty() ? "\n" : "\n\n") << "wrong bytes: " << format_count(totals.wrong_bytes) << "\n";
 }
 
+/// A client with what it needs, made anew when a node's death is played.
+struct ReplayClient {
+  ReplayClient(const ReplayOptions& options, ClientConfig config, const NamespaceRecord& record, Transport transport,
+               std::size_t memory_bytes)
+      : client(std::move(config), options.busy_poll) {
+    const auto opened = client.open(record, options.node.deadline);
+    if (!opened) throw std::runtime_error("cannot open a namespace at the node: " + describe(opened.error()));
+    space = *opened;
+    memory.emplace(client, transport, memory_bytes);
+  }
+  std::vector<NodeStats> stats(const ReplayOptions& options) {
+    auto stats = client.run(client->stats(options.node.deadline));
+    if (!stats) throw std::runtime_error("stats: " + describe(stats.error()));
+    return *std::move(stats);
+  }
+
+  ToolClient client;
+  Space space{};
+  std::optional<WorkMemory> memory;
+};
+
 void run_replay(ReplayOptions options) {
-  const Transport transport = complete(options.node);
+  ReplayReport report{.transport = complete(options.node)};
+  if (options.split == 0 || options.block_size % options.split != 0) {
+    throw CLI::ValidationError("--split", std::to_string(options.split) + " does not divide the " +
+                                              std::to_string(options.block_size) + " tokens of --block-tokens");
+  }
   const NamespaceRecord record = replay_record(options);
   const std::vector<TraceRequest> trace = read_trace(options.trace, options.request_count_max);
   std::size_t longest = 1;
-  for (const TraceRequest& request : trace) longest = std::max(longest, request.hash_ids.size());
+  for (const TraceRequest& request : trace) longest = std::max(longest, request.hash_ids.size() * options.split);
+  const auto death = parse_death(options.fail, options.node.endpoints, trace.size());
+  if (!options.window.empty()) {
+    report.window.emplace(parse_window(options.window, trace.size()));
+  } else if (death) {
+    report.window.emplace(RequestWindow{death->request, std::min<std::size_t>(200, trace.size() - death->request)});
+  }
 
-  ToolClient client(client_config(options.node, "kvstore-bench replay"), options.busy_poll);
-  const auto space = client.open(record, options.node.deadline);
-  if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
-  WorkMemory memory(client, transport, longest * options.block_bytes);
+  ClientConfig config = client_config(options.node, "kvstore-bench replay");
+  const std::size_t memory_bytes = longest * options.block_bytes;
+  std::optional<ReplayClient> replay;
+  replay.emplace(options, config, record, report.transport, memory_bytes);
+  report.shares.emplace(replay->stats(options));
+  std::optional<RefusingPort> nobody;
 
   // One request after the other, so that the same trace on a fresh node gives the same numbers each time.
-  const PromptContext context{*client, *space, record.id(), options.block_bytes, options.node.deadline};
-  PromptTotals totals;
+  PromptTotals& totals = report.totals;
   const bool progress = ::isatty(STDERR_FILENO) != 0;
   const TimePoint start = std::chrono::steady_clock::now();
   TimePoint shown = start;
-  for (const TraceRequest& request : trace) {
-    memory.renew_if_quarantined();
-    const std::vector<BlockHash> chain = chain_of(request, record.digest());
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    if (death && i == death->request) {
+      // The name stays, and with it what the node owns; nobody answers at the endpoint.
+      config.nodes[death->node].name = config.nodes[death->node].endpoint;
+      config.nodes[death->node].endpoint = nobody.emplace().endpoint();
+      replay.reset();
+      replay.emplace(options, config, record, report.transport, memory_bytes);
+    }
+    if (report.window && report.window->window.begins_at(i)) {
+      report.window->references = totals.references;
+      report.window->hits = totals.hits;
+    }
+    replay->memory->renew_if_quarantined();
+    const std::vector<BlockHash> chain = chain_of(trace[i], record.digest(), options.split);
     KV_ASSERT(chain.size() <= longest);
-    const auto done = client.run(run_prompt(context, chain, memory.bytes(), totals));
+    const PromptContext context{*replay->client, replay->space, record.id(), options.block_bytes,
+                                options.node.deadline};
+    const auto done = replay->client.run(run_prompt(context, chain, replay->memory->bytes(), totals));
     if (!done) throw std::runtime_error("request " + std::to_string(totals.prompts) + ": " + describe(done.error()));
+    if (report.window && report.window->window.ends_at(i + 1)) {
+      report.window->references = totals.references - report.window->references;
+      report.window->hits = totals.hits - report.window->hits;
+    }
     const TimePoint now = std::chrono::steady_clock::now();
     if (progress && now - shown > 200ms) {
       shown = now;
@@ -141,8 +243,9 @@ void run_replay(ReplayOptions options) {
     }
   }
   if (progress) std::cerr << "\r\033[K";
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  options.json ? print_json(options, transport, totals, seconds) : print_table(options, transport, totals, seconds);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.shares->end(replay->stats(options), death);
+  options.json ? print_json(options, report) : print_table(options, report);
   if (totals.wrong_bytes > 0) throw std::runtime_error(format_count(totals.wrong_bytes) + " wrong bytes");
 }
 
@@ -156,20 +259,39 @@ void add_replay_command(CLI::App& app) {
   add_bytes_option(*command, "--block-bytes", options->block_bytes, "Size of a block");
   command->add_option("--block-tokens", options->block_size, "Tokens of a block, as in the trace")
       ->capture_default_str();
+  command
+      ->add_option("--split", options->split,
+                   "Blocks that each block of the trace is cut into: 32 makes blocks of 16 tokens out of 512. "
+                   "--block-bytes is the size of one of them")
+      ->capture_default_str();
   command->add_option("--limit-requests", options->request_count_max, "Stop after this many; 0: all")
       ->capture_default_str();
   command
       ->add_option("--salt", options->salt, "Part of every name. Another salt starts with a cold cache on a used node")
       ->capture_default_str();
+  command
+      ->add_option("--fail", options->fail,
+                   "Play a death: from request N on (counted from 0) nothing is sent to node NODE, an endpoint or its "
+                   "number in the list from 0. The node itself is not touched, and still owns its blocks")
+      ->type_name("NODE@N");
+  command
+      ->add_option("--window", options->window,
+                   "Also tell the hits of COUNT requests (200) from request FIRST on. Default: from --fail's on")
+      ->type_name("FIRST[+COUNT]");
   add_duration_option(*command, "--busy-poll", options->busy_poll, "Spin this long for an answer before sleeping");
   command->add_flag("--json", options->json, "One JSON document, for scripts");
   command->footer(
       "Each line has timestamp, input_length, output_length and hash_ids, one id per block of the input. For each\n"
       "request: match under a lease, get the hit, compare every byte with what its block's name says, put the rest.\n"
-      "One request at a time, so a fresh node gives the same numbers every time. Exit status 1 after a wrong byte.\n\n"
+      "One request at a time, so a fresh node gives the same numbers every time. Exit status 1 after a wrong byte.\n"
+      "With several nodes each one's share is told, and how many nodes a match and a get ask. A death that --fail "
+      "plays\n"
+      "is one before anybody has a new list of nodes: what the node owns is missed, and moves nowhere.\n\n"
       "Examples:\n"
       "  kvstore-node --listen tcp://127.0.0.1:7400 --capacity-blocks 10000 --capacity-block-bytes 4096\n"
-      "  kvstore-bench replay --trace conversation_trace.jsonl.gz --endpoint tcp://127.0.0.1:7400\n");
+      "  kvstore-bench replay --trace conversation_trace.jsonl.gz --endpoint tcp://127.0.0.1:7400\n"
+      "  kvstore-bench replay --trace conversation_trace.jsonl.gz --split 32 --block-bytes 64 --fail 1@6015 \\\n"
+      "    --endpoint tcp://a:7400,tcp://b:7400,tcp://c:7400\n");
   command->callback([options] { run_replay(*options); });
 }
 

@@ -1,0 +1,151 @@
+#include "client/tools/bench/replay_nodes.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "base/assert.h"
+#include "client/tools/options.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+std::optional<std::size_t> parse_number(std::string_view text) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+double value_of(const NodeStats& stats, std::string_view name) {
+  const auto found = std::ranges::find(stats.values, name, [](const auto& value) { return value.first; });
+  return found == stats.values.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+std::optional<PlayedDeath> parse_death(const std::string& text, const std::vector<std::string>& endpoints,
+                                       std::size_t request_count) {
+  if (text.empty()) return std::nullopt;
+  const std::size_t at = text.rfind('@');
+  const auto request = at == std::string::npos ? std::nullopt : parse_number(std::string_view(text).substr(at + 1));
+  if (!request) throw CLI::ValidationError("--fail", "'" + text + "' is not NODE@N; write for example 2@6015");
+  const std::string name = text.substr(0, at);
+  const auto found = std::ranges::find(endpoints, name);
+  const std::size_t node =
+      parse_number(name).value_or(static_cast<std::size_t>(std::ranges::distance(endpoints.begin(), found)));
+  if (node >= endpoints.size()) {
+    throw CLI::ValidationError("--fail", "'" + name + "' is no endpoint, and no number 0.." +
+                                             std::to_string(endpoints.size() - 1) + " of one");
+  }
+  if (endpoints.size() == 1) throw CLI::ValidationError("--fail", "needs several nodes: with one nothing is left");
+  if (*request >= request_count) {
+    throw CLI::ValidationError("--fail", "request " + std::to_string(*request) + " is not among the " +
+                                             std::to_string(request_count) + " that are replayed");
+  }
+  return PlayedDeath{node, *request};
+}
+
+RequestWindow parse_window(const std::string& text, std::size_t request_count) {
+  RequestWindow window;
+  const std::size_t plus = text.find('+');
+  const auto first = parse_number(std::string_view(text).substr(0, plus));
+  const auto count = plus == std::string::npos ? window.count : parse_number(std::string_view(text).substr(plus + 1));
+  if (!first || !count || *count == 0) {
+    throw CLI::ValidationError("--window", "'" + text + "' is not FIRST or FIRST+COUNT; write for example 6015+200");
+  }
+  if (*first > request_count || *count > request_count - *first) {
+    throw CLI::ValidationError("--window", "requests " + std::to_string(*first) + " + " + std::to_string(*count) +
+                                               " go beyond the " + std::to_string(request_count) +
+                                               " that are replayed");
+  }
+  return {*first, *count};
+}
+
+/// Bound and never listening: the kernel answers with a reset, and gives the port to nobody else.
+RefusingPort::RefusingPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "socket");
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    const int error = errno;
+    ::close(socket_);
+    throw std::system_error(error, std::generic_category(), "bind");
+  }
+}
+
+RefusingPort::~RefusingPort() { ::close(socket_); }
+
+std::string RefusingPort::endpoint() const {
+  sockaddr_in address{};
+  socklen_t bytes = sizeof address;
+  KV_ASSERT(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
+  return "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+void NodeShares::end(std::vector<NodeStats> after, const std::optional<PlayedDeath>& death) {
+  KV_ASSERT(after.size() == before_.size());
+  shares_.clear();
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    Share& share = shares_.emplace_back();
+    share.name = after[i].name;
+    share.is_dead = death && death->node == i;
+    share.answers = !after[i].error && !before_[i].error;
+    if (!share.answers) continue;
+    share.blocks = value_of(after[i], "blocks");
+    share.got = value_of(after[i], "get_hit_blocks") - value_of(before_[i], "get_hit_blocks");
+    share.put = value_of(after[i], "stored_blocks") - value_of(before_[i], "stored_blocks");
+  }
+}
+
+double NodeShares::imbalance(double Share::*value) const {
+  double most = 0, sum = 0;
+  std::size_t count = 0;
+  for (const Share& share : shares_) {
+    if (!share.answers) continue;
+    most = std::max(most, share.*value);
+    sum += share.*value;
+    ++count;
+  }
+  return sum > 0 ? most * static_cast<double>(count) / sum : 0;
+}
+
+nlohmann::json NodeShares::json() const {
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const Share& share : shares_) {
+    nodes.push_back({{"name", share.name},
+                     {"answers", share.answers},
+                     {"dead", share.is_dead},
+                     {"blocks", share.blocks},
+                     {"got", share.got},
+                     {"stored", share.put}});
+  }
+  return {{"nodes", nodes},
+          {"max_over_mean", {{"blocks", imbalance(&Share::blocks)}, {"got", imbalance(&Share::got)}}}};
+}
+
+void NodeShares::print(std::ostream& out) const {
+  if (shares_.size() < 2) return;
+  const auto count = [](double value) { return format_count(static_cast<std::uint64_t>(value)); };
+  TextTable table({"node", "blocks held", "got", "stored", ""});
+  for (const Share& share : shares_) {
+    const char* const note = share.is_dead ? "dead" : share.answers ? "" : "does not answer";
+    if (share.answers) table.add({share.name, count(share.blocks), count(share.got), count(share.put), note});
+    if (!share.answers) table.add({share.name, "-", "-", "-", note});
+  }
+  out << "\n";
+  table.print(out);
+  out << "largest over mean: blocks held " << format_number(imbalance(&Share::blocks), 2) << ", got "
+      << format_number(imbalance(&Share::got), 2) << "\n";
+}
+
+}  // namespace kv

@@ -1,0 +1,355 @@
+// Several simulated nodes and chains of many extents: who is asked, what is found, and what is left when a node dies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "client/client_impl.h"
+#include "tests/client/real_nodes.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kNodes = 8, kExtentBlocks = 8, kBlockBytes = 64;
+
+class ClusterTest : public testing::Test {
+ protected:
+  ClusterTest() {
+    StoreConfig store;
+    store.arena.capacity_bytes = 4 << 20;
+    store.arena.granule_bytes = 4096;
+    store.arena.huge_pages = false;
+    store.arena.touch = false;
+    store.lease_count_per_session_max = 8;
+    for (std::size_t i = 0; i < kNodes; ++i) {
+      const std::string name = "node" + std::to_string(i);
+      nodes.push_back(std::make_unique<sim::SimNode>(loop.context(), network, clock, name, store));
+      config.nodes.push_back({.endpoint = "sim://" + name, .name = name});
+      names.push_back({name, 1.0});
+    }
+    config.extent_blocks = kExtentBlocks;
+    config.connections_per_node = 1;
+    map.emplace(names, kExtentBlocks);
+    client = make_client();
+    space = loop.run(client->open(record, 5s)).value();
+    loop.run(client->wait_open(space, 5s)).value();
+    loop.run(client->ping(5s)).value();  // every node is connected
+  }
+  ~ClusterTest() override {
+    client.reset();
+    nodes.clear();
+    loop.drain();
+  }
+
+  std::unique_ptr<Client> make_client() {
+    return std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+  }
+  /// Another one with each call. One of 400 blocks needs all three rounds of a match, one of less than 32 a single one.
+  std::vector<BlockHash> long_chain(std::size_t block_count = 400) {
+    for (std::uint32_t seed = next_seed_;; ++seed) {
+      auto chain = test_chain(record, block_count, seed);
+      const auto extents = map->extents(chain);
+      if (block_count < 32 && extents.size() > 4) continue;
+      if (block_count >= 400 && (extents.size() < 34 || extents[0].node == extents[5].node)) continue;
+      next_seed_ = seed + 1;
+      return chain;
+    }
+  }
+  void put(std::span<const BlockHash> chain) {
+    Blocks memory(chain.size(), kBlockBytes);
+    memory.fill(chain);
+    const PutResult put = loop.run(client->put(space, chain, memory.from, {.deadline = 5s})).value();
+    ASSERT_EQ(put.stored + put.already_stored, chain.size()) << put.why.message();
+  }
+  GetResult get(std::span<const BlockHash> chain, Lease lease = {}) {
+    Blocks memory(chain.size(), kBlockBytes);
+    memory.clear();
+    const GetResult got = loop.run(client->get(space, chain, memory.to, {.deadline = 5s, .lease = lease})).value();
+    EXPECT_GE(memory.right(chain), got.block_count) << "a wrong byte";
+    return got;
+  }
+  std::size_t match(std::span<const BlockHash> chain) {
+    return loop.run(client->match(space, chain, {.deadline = 5s}))->block_count;
+  }
+  /// Calls since the last look, by node.
+  std::vector<std::uint64_t> calls() {
+    std::vector<std::uint64_t> counts;
+    for (const NodeStatus& node : client->nodes()) counts.push_back(node.calls);
+    std::vector<std::uint64_t> since = counts;
+    for (std::size_t i = 0; i < seen_.size(); ++i) since[i] -= seen_[i];
+    seen_ = counts;
+    return since;
+  }
+  /// 1 for each node that owns one of the chain's first `extent_count` extents.
+  std::vector<std::uint64_t> owners_of(std::span<const BlockHash> chain, std::size_t extent_count) const {
+    std::vector<std::uint64_t> owners(kNodes, 0);
+    const auto extents = map->extents(chain);
+    for (std::size_t i = 0; i < std::min(extent_count, extents.size()); ++i) owners[extents[i].node] = 1;
+    return owners;
+  }
+  std::size_t lease_count() const {
+    std::size_t count = 0;
+    for (const auto& node : nodes) count += node->stats().lease_count;
+    return count;
+  }
+  void wait_for_leases(std::size_t expected) {
+    for (int i = 0; i < 100 && lease_count() != expected; ++i) loop.run(client->ping(5s)).value();
+    EXPECT_EQ(lease_count(), expected);
+  }
+  /// Until the client has noticed.
+  void kill(std::size_t node) {
+    nodes[node]->kill();
+    for (int i = 0; i < 20 && client->nodes()[node].connected; ++i) (void)loop.run(client->ping(50ms));
+    ASSERT_FALSE(client->nodes()[node].connected);
+  }
+
+  VirtualClock clock;
+  SimNetwork network{clock, 1};
+  Loop loop{&clock};
+  const NamespaceRecord record = test_record(kBlockBytes);
+  ClientConfig config = repeatable_config();
+  std::vector<ClusterMap::Node> names;
+  std::optional<ClusterMap> map;
+  std::vector<std::unique_ptr<sim::SimNode>> nodes;
+  std::unique_ptr<Client> client;
+  Space space{};
+
+ private:
+  std::uint32_t next_seed_ = 1;
+  std::vector<std::uint64_t> seen_;
+};
+
+TEST_F(ClusterTest, AChainOfManyExtentsIsPutMatchedAndGotAcrossItsOwners) {
+  const auto chain = long_chain();
+  put(chain);
+  std::vector<std::size_t> due(kNodes), there;
+  for (const ClusterMap::Extent& extent : map->extents(chain)) due[extent.node] += extent.end - extent.begin;
+  for (const auto& node : nodes) there.push_back(node->stats().block_count);
+  EXPECT_EQ(there, due) << "each node holds its extents, whose chain begins on other nodes";
+  EXPECT_EQ(match(chain), chain.size());
+  EXPECT_EQ(get(chain).block_count, chain.size());
+
+  client = make_client();  // another process, that knows nothing but the list
+  space = loop.run(client->open(record, 5s)).value();
+  EXPECT_EQ(match(chain), chain.size());
+  EXPECT_EQ(get(chain).block_count, chain.size());
+}
+
+TEST_F(ClusterTest, ABlockHasTheSameOwnerInEveryCallHoweverMuchOfTheChainIsGiven) {
+  const auto chain = long_chain();
+  put(std::span(chain).first(100));
+  put(std::span(chain).first(170));
+  put(chain);
+  std::size_t block_count = 0;
+  for (const auto& node : nodes) block_count += node->stats().block_count;
+  EXPECT_EQ(block_count, chain.size()) << "some block lies on two nodes";
+  for (const std::size_t count : {1, 9, 63, 170, 333, 400}) {
+    const std::span<const BlockHash> prefix = std::span(chain).first(count);
+    EXPECT_EQ(match(prefix), count);
+    EXPECT_EQ(get(prefix).block_count, count);
+    EXPECT_EQ(loop.run(client->touch(space, prefix, 5s)).value(), count);
+    EXPECT_EQ(loop.run(client->retain(space, prefix, 5s)).value(), count);
+    EXPECT_EQ(loop.run(client->unretain(space, prefix, 5s)).value(), count);
+  }
+  EXPECT_GE(loop.run(client->drop(space, std::span(chain).first(201), 5s)).value().block_count, 1u);
+  EXPECT_EQ(match(chain), 200u);
+  EXPECT_EQ(get(chain).block_count, 200u);
+}
+
+TEST_F(ClusterTest, AMissAsksTheOwnersOfTheFirstExtentsOnly) {
+  const auto chain = long_chain();
+  calls();
+  EXPECT_EQ(match(chain), 0u);
+  EXPECT_EQ(calls(), owners_of(chain, 4));
+}
+
+TEST_F(ClusterTest, APromptOfAFewExtentsIsOneRequestToEachOfItsOwners) {
+  for (const std::size_t block_count : {1, 8, 16}) {
+    const auto chain = long_chain(block_count);
+    ASSERT_LE(map->extents(chain).size(), 4u);
+    put(chain);
+    calls();
+    EXPECT_EQ(match(chain), block_count);
+    EXPECT_EQ(calls(), owners_of(chain, 4));
+  }
+}
+
+TEST_F(ClusterTest, ALongHitTakesThreeRoundsAndAGapEndsThem) {
+  const auto chain = long_chain();
+  const auto extents = map->extents(chain);
+  put(std::span(chain).first(extents[10].end));
+  calls();
+  EXPECT_EQ(match(chain), extents[10].end);
+  for (const std::uint64_t count : calls()) EXPECT_LE(count, 2u) << "the third round was not due";
+  put(chain);
+  calls();
+  EXPECT_EQ(match(chain), chain.size());
+  for (const std::uint64_t count : calls()) EXPECT_LE(count, 3u);
+}
+
+TEST_F(ClusterTest, WhereEachBlockStandsAloneAMatchIsOneRoundToAllOwners) {
+  config.extent_blocks = 1;
+  client = make_client();
+  space = loop.run(client->open(record, 5s)).value();
+  loop.run(client->ping(5s)).value();
+  const auto chain = long_chain();
+  calls();
+  EXPECT_EQ(match(chain), 0u);
+  EXPECT_THAT(calls(), testing::Each(1u));
+  put(chain);
+  calls();
+  EXPECT_EQ(match(chain), chain.size());
+  EXPECT_THAT(calls(), testing::Each(1u));
+}
+
+TEST_F(ClusterTest, AGetGoesToTheOwnersOfWhatWasFound) {
+  const auto chain = long_chain();
+  const std::size_t stored = map->extents(chain)[1].end;
+  put(std::span(chain).first(stored));
+  const std::size_t found = match(chain);
+  ASSERT_EQ(found, stored);
+  calls();
+  EXPECT_EQ(get(std::span(chain).first(found)).block_count, found);
+  EXPECT_EQ(calls(), owners_of(chain, 2));
+}
+
+TEST_F(ClusterTest, AMatchOfSeveralRoundsLeavesOneLeaseOnEachNodeThatTheGetEnds) {
+  const auto chain = long_chain();
+  put(chain);
+  MatchResult match = loop.run(client->match(space, chain, {.deadline = 5s, .lease = true})).value();
+  EXPECT_EQ(match.block_count, chain.size());
+  EXPECT_FALSE(match.why) << match.why.message();
+  const auto owners = owners_of(chain, chain.size());
+  const auto owner_count = std::accumulate(owners.begin(), owners.end(), std::uint64_t{0});
+  wait_for_leases(owner_count);  // those of earlier rounds are released
+  std::size_t pinned = 0;
+  for (const auto& node : nodes) pinned += node->stats().pinned_count;
+  EXPECT_EQ(pinned, owner_count) << "each node pins the end of its part, and so all before it";
+  EXPECT_EQ(get(chain, match.lease).block_count, chain.size());
+  wait_for_leases(0);
+
+  match = loop.run(client->match(space, chain, {.deadline = 5s, .lease = true})).value();
+  wait_for_leases(owner_count);
+  client->release(match.lease);
+  wait_for_leases(0);
+}
+
+TEST_F(ClusterTest, WhatAnEarlierRoundFoundStaysFoundIfALaterOneFails) {
+  const auto chain = long_chain();
+  const auto extents = map->extents(chain);
+  put(chain);
+  Result<MatchResult> result(MatchResult{});
+  bool is_over = false;
+  calls();
+  asio::co_spawn(loop.context(), client->match(space, chain, {.deadline = 100ms, .lease = true}),
+                 [&](std::exception_ptr, Result<MatchResult> value) {
+                   result = std::move(value);
+                   is_over = true;
+                 });
+  std::uint64_t asked = 0;
+  const auto owners = owners_of(chain, 4);
+  const auto first_round = std::accumulate(owners.begin(), owners.end(), std::uint64_t{0});
+  loop.run_until([&] {
+    for (const std::uint64_t count : calls()) asked += count;
+    return asked > first_round;
+  });
+  for (const auto& node : nodes) network.freeze(node->name());
+  loop.run_until([&] { return is_over; });
+  EXPECT_EQ(result->block_count, extents[3].end);
+  EXPECT_EQ(result->why, asio::error::timed_out);
+  EXPECT_NE(result->lease, Lease{});
+  for (const auto& node : nodes) network.thaw(node->name());
+}
+
+TEST_F(ClusterTest, ACancelEndsAMatchInAnyRound) {
+  const auto chain = long_chain();
+  put(chain);
+  for (std::size_t steps = 0;; ++steps) {
+    Cancellation cancellation;
+    bool is_over = false;
+    MatchOptions options{.deadline = 5s};
+    options.control.cancellation = &cancellation;
+    Result<MatchResult> result(MatchResult{});
+    asio::co_spawn(loop.context(), client->match(space, chain, options),
+                   [&](std::exception_ptr, Result<MatchResult> value) {
+                     result = std::move(value);
+                     is_over = true;
+                   });
+    for (std::size_t i = 0; i < steps && !is_over; ++i) {
+      loop.context().restart();
+      if (loop.context().poll_one() == 0) clock.advance_to(clock.next_alarm());
+    }
+    const bool was_over = is_over;
+    const TimePoint began = clock.now();
+    cancellation.cancel();
+    loop.run_until([&] { return is_over; });
+    if (was_over) break;
+    EXPECT_EQ(clock.now(), began) << "it went on";
+    ASSERT_TRUE(!result || result->block_count == chain.size() || result->why == Errc::kCancelled);
+  }
+}
+
+/// For each node in turn: what lies before its first extent is a hit, the rest a miss, and no byte is wrong.
+TEST_F(ClusterTest, ADeadNodeTakesWhatLiesFromItsFirstExtentOnAndNothingElse) {
+  std::vector<std::vector<BlockHash>> chains;
+  for (int i = 0; i < 6; ++i) {
+    chains.push_back(long_chain(i < 3 ? 400 : 60));
+    put(chains.back());
+  }
+  for (std::size_t dead = 0; dead < kNodes; ++dead) {
+    kill(dead);
+    std::size_t whole = 0;
+    for (const auto& chain : chains) {
+      std::size_t before = chain.size();
+      for (const ClusterMap::Extent& extent : map->extents(chain)) {
+        if (extent.node == dead) before = std::min(before, extent.begin);
+      }
+      whole += before == chain.size();
+      const MatchResult match = loop.run(client->match(space, chain, {.deadline = 5s})).value();
+      EXPECT_EQ(match.block_count, before);
+      EXPECT_EQ(match.why == Errc::kUnavailable, before < chain.size()) << match.why.message();
+      const TimePoint began = clock.now();
+      const GetResult got = get(chain);
+      EXPECT_EQ(got.block_count, before);
+      EXPECT_EQ(got.why == Errc::kUnavailable, before < chain.size()) << got.why.message();
+      EXPECT_LT(clock.now() - began, 1s) << "a node that is known to be dead was waited for";
+      // A put stores what the others own; it counts the dead one's part as refused.
+      Blocks memory(chain.size(), kBlockBytes);
+      memory.fill(chain);
+      const PutResult put = loop.run(client->put(space, chain, memory.from, {.deadline = 5s})).value();
+      std::size_t lost = 0;
+      for (const ClusterMap::Extent& extent : map->extents(chain)) {
+        if (extent.node == dead) lost += extent.end - extent.begin;
+      }
+      EXPECT_EQ(put.refused, lost);
+      EXPECT_EQ(put.already_stored, chain.size() - lost);
+    }
+    nodes[dead]->start();  // empty
+    loop.run_for(10s);
+    for (int i = 0; i < 20; ++i) (void)loop.run(client->ping(1s));
+    for (const auto& chain : chains) put(chain);
+  }
+}
+
+/// A mistake of an operator, or an upgrade half done: two rules at once cost hits, and never a byte.
+TEST_F(ClusterTest, ClientsWithAnotherRuleFindLessAndNeverAWrongByte) {
+  const auto chain = long_chain();
+  put(chain);
+  for (const std::size_t extent_blocks : {1, 4, 256}) {
+    config.extent_blocks = extent_blocks;
+    client = make_client();
+    space = loop.run(client->open(record, 5s)).value();
+    loop.run(client->ping(5s)).value();
+    EXPECT_LT(match(chain), chain.size());
+    EXPECT_LT(get(chain).block_count, chain.size());
+    put(chain);
+    EXPECT_EQ(get(chain).block_count, chain.size());
+  }
+  config.extent_blocks = kExtentBlocks;
+  client = make_client();
+  space = loop.run(client->open(record, 5s)).value();
+  EXPECT_EQ(get(chain).block_count, chain.size()) << "what others put disturbs nobody";
+}
+
+}  // namespace
+}  // namespace kv
