@@ -45,6 +45,7 @@ TEST(BusyPollTest, RunsWhatIsReadyWaitsForWhatIsNotAndEndsWithTheContext) {
 struct Fate {
   int looks = 0, completions = 0, hand_overs = 0, destructions = 0;
   bool is_over = false;
+  Duration look_time{};
   std::function<void()> then = [] {};
 };
 
@@ -54,13 +55,17 @@ class FakeWait final : public SpinWait {
   ~FakeWait() override { ++fate_.destructions; }
   bool is_over() override {
     ++fate_.looks;
+    if (fate_.look_time > 0us) std::this_thread::sleep_for(fate_.look_time);
     return fate_.is_over;
   }
   void complete(error_code) override {
     ++fate_.completions;
     fate_.then();
   }
-  void leave_to_reactor() override { ++fate_.hand_overs; }
+  void leave_to_reactor() override {
+    ++fate_.hand_overs;
+    asio::post(work_.get_executor(), [] {});  // the reactor finds it at once
+  }
 
  private:
   asio::executor_work_guard<asio::io_context::executor_type> work_;
@@ -103,9 +108,12 @@ TEST_F(SpinWatchTest, AllGetTheirTurnThoughOneIsAlwaysOver) {
 
 TEST_F(SpinWatchTest, TheReactorHasThemBeforeTheThreadSleeps) {
   Fate slept;
-  BusyPoll poll(context, 100us);
+  slept.look_time = 100us;                  // so that the spin ends before the wait has had all of its looks
+  asio::steady_timer at_end(context, 10s);  // else a thread that forgot its wait sleeps for ever
+  at_end.async_wait([](error_code) {});
+  BusyPoll poll(context, 1ms);
   add(slept);
-  EXPECT_EQ(poll.run_some(), 0u) << "the hand-over used the only work up";
+  EXPECT_EQ(poll.run_some(), 1u);
   EXPECT_EQ(slept.hand_overs, 1);
   EXPECT_GT(slept.looks, 0);
   EXPECT_EQ(slept.completions, 0);
