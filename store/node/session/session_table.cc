@@ -22,56 +22,60 @@ Result<std::shared_ptr<SessionTable::Seat>, SessionTable::Refusal> SessionTable:
   };
   if (size_ >= config_.count_max && !end_one_idle(nullptr, now)) return Refusal::kFull;
   if (own() > 0 && own() >= allowed(config_.count_max - size_) && !end_one_idle(&peer, now)) return Refusal::kPeer;
-  const auto seat = std::make_shared<Seat>();
-  seat->peer_ = peer;
-  seat->idle_since_ = now.time_since_epoch().count();
-  seat->at_ = seats_.insert(seats_.end(), seat);
+  const auto place = std::make_shared<Place>();
+  place->peer = peer;
+  place->set_idle(now);
+  place->at = places_.insert(places_.end(), place);
   ++peers_[peer];
   ++size_;
-  return seat;
+  return std::shared_ptr<Seat>(place);
 }
 
 bool SessionTable::end_one_idle(const std::string* peer, TimePoint now) {
-  std::shared_ptr<Seat> oldest;
-  for (const auto& seat : seats_) {
-    if (seat->is_leaving_ || !seat->end_ || (peer != nullptr && seat->peer_ != *peer)) continue;
-    const Duration::rep since = seat->idle_since_;
-    if (since == Seat::kBusy) continue;
-    const Duration needed = seat->is_greeted_ ? config_.idle_min : config_.hello_min;
+  std::shared_ptr<Place> oldest;
+  Duration::rep oldest_since = Seat::kBusy;
+  for (const auto& place : places_) {
+    if (place->is_leaving || !place->end || (peer != nullptr && place->peer != *peer)) continue;
+    const Duration::rep since = place->idle_since();  // once: the session may become busy meanwhile
+    if (since >= oldest_since) continue;
+    const Duration needed = place->is_greeted() ? config_.idle_min : config_.hello_min;
     if (now.time_since_epoch() - Duration(since) < needed) continue;
-    if (!oldest || since < oldest->idle_since_) oldest = seat;
+    oldest = place;
+    oldest_since = since;
   }
   if (!oldest) return false;
-  oldest->is_leaving_ = true;
+  oldest->is_leaving = true;
   take_off(*oldest);
-  oldest->end_();
+  oldest->end();
   return true;
 }
 
-void SessionTable::take_off(Seat& seat) {
+void SessionTable::take_off(const Place& place) {
   --size_;
-  const auto found = peers_.find(seat.peer_);
+  const auto found = peers_.find(place.peer);
   KV_ASSERT(found != peers_.end());
   if (--found->second == 0) peers_.erase(found);
 }
 
 void SessionTable::set_end(const std::shared_ptr<Seat>& seat, std::function<void()> end) {
   const std::lock_guard lock(mutex_);
-  seat->end_ = std::move(end);
+  place_of(seat).end = std::move(end);
 }
 
 void SessionTable::stay(const std::shared_ptr<Seat>& seat) {
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(seat->is_leaving_, false)) return;
+  Place& place = place_of(seat);
+  if (!std::exchange(place.is_leaving, false)) return;
   ++size_;
-  ++peers_[seat->peer_];
+  ++peers_[place.peer];
 }
 
 void SessionTable::leave(const std::shared_ptr<Seat>& seat) {
   const std::lock_guard lock(mutex_);
-  if (!seat->is_leaving_) take_off(*seat);
-  seat->end_ = nullptr;
-  seats_.erase(seat->at_);
+  Place& place = place_of(seat);
+  if (!place.is_leaving) take_off(place);
+  place.end = nullptr;
+  places_.erase(place.at);
 }
 
 std::size_t SessionTable::size() const {

@@ -39,22 +39,19 @@ class SessionTable {
  public:
   explicit SessionTable(const SessionTableConfig& config) : config_(config) {}
 
-  /// What the table knows of a session. The session writes it, on its own thread.
+  /// What a session tells the table of itself, on its own thread. Made by admit().
   class Seat {
    public:
+    static constexpr Duration::rep kBusy = INT64_MAX;
     void set_busy() { idle_since_ = kBusy; }
     void set_idle(TimePoint since) { idle_since_ = since.time_since_epoch().count(); }
     void set_greeted() { is_greeted_ = true; }
+    Duration::rep idle_since() const { return idle_since_; }  ///< Since the clock's epoch; or kBusy.
+    bool is_greeted() const { return is_greeted_; }
 
    private:
-    friend SessionTable;
-    static constexpr Duration::rep kBusy = INT64_MAX;
-    std::string peer_;
-    std::function<void()> end_;  ///< Asks the session to end, if it is still idle. Any thread.
     std::atomic<Duration::rep> idle_since_{kBusy};
     std::atomic<bool> is_greeted_{false};
-    bool is_leaving_ = false;
-    std::list<std::shared_ptr<Seat>>::iterator at_;
   };
 
   enum class Refusal : std::uint8_t { kFull, kPeer };
@@ -69,13 +66,22 @@ class SessionTable {
   std::size_t peer_size(const std::string& peer) const;
 
  private:
+  /// Every seat is one: the part of it that is the table's, under mutex_.
+  struct Place final : Seat {
+    std::string peer;
+    std::function<void()> end;  ///< Asks the session to end, if it is still idle. Any thread.
+    bool is_leaving = false;
+    std::list<std::shared_ptr<Place>>::iterator at;
+  };
+
+  static Place& place_of(const std::shared_ptr<Seat>& seat) { return static_cast<Place&>(*seat); }
   std::size_t allowed(std::size_t free) const;
   bool end_one_idle(const std::string* peer, TimePoint now);
-  void take_off(Seat& seat);
+  void take_off(const Place& place);
 
   const SessionTableConfig config_;
   mutable std::mutex mutex_;
-  std::list<std::shared_ptr<Seat>> seats_;
+  std::list<std::shared_ptr<Place>> places_;
   std::map<std::string, std::size_t> peers_;  ///< Sessions of each.
   std::size_t size_ = 0;
 };
