@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -181,8 +182,7 @@ void bind_paging(nb::module_& module) {
       .def(
           "__init__",
           [](Pool* self, std::size_t page_count, bool keeps_removed) {
-            if (page_count < 1 || page_count > (std::size_t{1} << 31))
-              throw bad_request("page_count: not in [1, 2^31]");
+            if (page_count < 1 || page_count >= INT32_MAX) throw bad_request("page_count: not in [1, 2^31 - 1)");
             new (self) Pool(page_count);
             self->keeps_removed = keeps_removed;
           },

@@ -91,6 +91,23 @@ def test_wrong_numbers_are_refused():
             wrong()
 
 
+def test_numbers_that_would_wrap_are_too_many_tokens():
+    pool = PagePool(8)
+    cache = PagedCache(pool, 4)
+    sequence, _ = cache.open(None, 10)
+    for many in (2**64 - 1, 2**64 - 3, 2**64 - 10, 2**63):
+        with pytest.raises(kvstore.OutOfMemory):
+            cache.open(None, many)
+        with pytest.raises(kvstore.OutOfMemory):
+            cache.append(sequence, many)
+        assert cache.pages_needed(hashes_of([]), many) > 8
+    assert cache.token_count(sequence) == 10
+    assert len(cache.slot_mapping(sequence)) == 10
+    for many in (2**31 - 1, 2**31, 2**63):
+        with pytest.raises(kvstore.BadRequest):
+            PagePool(many)
+
+
 def test_a_cache_keeps_its_pool():
     cache = PagedCache(PagePool(8), 4)
     gc.collect()
