@@ -253,6 +253,7 @@ void bind_paging(nb::module_& module) {
       "plan_cascade",
       [](const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
          nb::handle query_counts, std::size_t sequence_count_min, std::optional<std::size_t> level_count_max) {
+        if (level_count_max == std::size_t{0}) throw bad_request("level_count_max: 0, not 1 or more");
         const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min);
         auto plan = value_of(plan_cascade(*batch->tree, level_count_max.value_or(SIZE_MAX)));
         nb::list levels;

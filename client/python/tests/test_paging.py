@@ -86,6 +86,7 @@ def test_wrong_numbers_are_refused():
         lambda: plan_cascade([[1]], [hashes_of([])], [9], block_size=4),
         lambda: plan_cascade([[0]], [hashes_of([])], [3], block_size=4),
         lambda: plan_cascade([[1]], [hashes_of([])], [3], block_size=4, query_counts=[4]),
+        lambda: plan_cascade([[1]], [hashes_of([])], [3], block_size=4, level_count_max=0),
     ):
         with pytest.raises(kvstore.BadRequest):
             wrong()
