@@ -69,6 +69,8 @@ struct Client::Impl {
   std::vector<LeasePart> take_lease(Lease lease);
   /// Ends a node's part early. Never waits for the node.
   void release(const LeasePart& part);
+  /// Ends the parts of a lease whose nodes own none of what a get asks for: with the get the whole lease is over.
+  void release_unasked(const std::vector<LeasePart>& lease, std::span<const OwnedChain> asked);
   /// The id of a node's part, for a call that must then go to the session which granted it. 0: it has none.
   static std::uint64_t use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call);
 

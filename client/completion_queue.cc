@@ -167,9 +167,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
       wishes = slot.next_cancelled;
       slot.is_cancel_queued.exchange(false, std::memory_order_acq_rel);  // from here on it may be pushed again
       if (slot.stage == CallSlot::Stage::kNone) continue;
-      if (slot.cancel_id.load(std::memory_order_acquire) == slot.id.load(std::memory_order_relaxed)) {
-        slot.cancellation->cancel();
-      }
+      if (is_wished_away(slot)) slot.cancellation->cancel();
     }
     if (is_closed_.load(std::memory_order_seq_cst) && !std::exchange(has_closed_, true)) {
       for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -224,6 +222,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     is_closed_.store(true, std::memory_order_seq_cst);
   }
 
+  static bool is_wished_away(const CallSlot& slot) {
+    return slot.cancel_id.load(std::memory_order_acquire) == slot.id.load(std::memory_order_relaxed);
+  }
+
   /// Allocates nothing: a call that was taken and is in no list would never be told its end (1).
   void take_submitted() {
     for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
@@ -231,7 +233,9 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
       KV_ASSERT(slot->stage == CallSlot::Stage::kNone);
       slot->stage = CallSlot::Stage::kTaken;
       slot->cancellation.emplace();
-      if (has_closed_) slot->cancellation->cancel();  // it was pushed while the others were being cancelled
+      // It was pushed while the others were being cancelled. Or its wish came while a late one for the slot's last call
+      // was still queued, which stood for both and was looked at when this call was not here yet.
+      if (has_closed_ || is_wished_away(*slot)) slot->cancellation->cancel();
       (starting_ == nullptr ? starting_ : starting_last_->next_submitted) = slot;
       starting_last_ = slot;
       slot = next;

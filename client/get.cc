@@ -447,6 +447,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   const RegionUse region_use(plan.region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
+  impl.release_unasked(leases, chains);
   CallGroup group(shared->executor, options.control);
   GetCalls calls(impl.idle_gets);
   for (const OwnedChain& chain : chains) {

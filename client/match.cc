@@ -292,6 +292,12 @@ void Client::Impl::release(const LeasePart& part) {
   session->send_and_forget(FrameType::kRelease, builder);
 }
 
+void Client::Impl::release_unasked(const std::vector<LeasePart>& lease, std::span<const OwnedChain> asked) {
+  for (const LeasePart& part : lease) {
+    if (std::ranges::find(asked, part.node, &OwnedChain::node) == asked.end()) release(part);
+  }
+}
+
 void Client::release(Lease lease) {
   for (const Impl::LeasePart& part : impl_->take_lease(lease)) impl_->release(part);
 }

@@ -229,6 +229,7 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
   const RegionUse region_use(region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> parts = split_set(impl.map, hashes);
+  impl.release_unasked(leases, parts);
   CallGroup group(shared->executor, options.control);
   std::vector<SetGetCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {

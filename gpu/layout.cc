@@ -353,7 +353,8 @@ Checked<BoundLayout> slice_heads(const BoundLayout& bound, std::int64_t first, s
 }
 
 BoundLayout slice_layers(const BoundLayout& bound, std::int64_t first, std::int64_t count) {
-  KV_ASSERT(first >= 0 && count >= 1 && first + count <= bound.layout.layer_count);
+  KV_ASSERT(first >= 0 && count >= 1 && count <= bound.layout.layer_count);
+  KV_ASSERT(first <= bound.layout.layer_count - count);  // not as a sum, which may wrap
   BoundLayout slice{bound.layout, {}};
   const auto width = static_cast<std::ptrdiff_t>(bound.layout.components.size());
   slice.bases.assign(bound.bases.begin() + first * width, bound.bases.begin() + (first + count) * width);

@@ -9,7 +9,8 @@
 namespace kv {
 namespace {
 
-std::size_t div_up(std::size_t n, std::size_t by) { return (n + by - 1) / by; }
+/// Of any n: a window may be as long as the type allows, for one that has no end.
+std::size_t div_up(std::size_t n, std::size_t by) { return n / by + (n % by != 0); }
 
 /// From the first block on, until one is missing.
 std::vector<PageId> find_run(const PagePool& pool, std::span<const BlockName> names) {

@@ -1,6 +1,7 @@
 #include "gpu/paging/paged_cache.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/assert.h"
 
@@ -53,6 +54,8 @@ Result<SequenceId> PagedCache::open(const CachedPrefix& prefix, std::size_t toke
 Result<std::vector<PageCopy>> PagedCache::append(SequenceId id, std::size_t token_count) {
   Sequence& sequence = at(id);
   if (token_count == 0) return std::vector<PageCopy>{};
+  if (token_count > SIZE_MAX - sequence.token_count)
+    return Errc::kOutOfMemory;  // there are no pages for a sum that wraps
   leave_behind(sequence);
   const bool has_partial_page = sequence.token_count % group_.block_size != 0;
   const bool copies = has_partial_page && pool_.user_count(sequence.pages.back()) > 1;
@@ -142,7 +145,7 @@ void PagedCache::leave_behind(Sequence& sequence) {
 }
 
 std::size_t PagedCache::block_count(std::size_t token_count) const {
-  return (token_count + group_.block_size - 1) / group_.block_size;
+  return token_count / group_.block_size + (token_count % group_.block_size != 0);  // of any count, without a wrap
 }
 
 const PagedCache::Sequence& PagedCache::at(SequenceId id) const {

@@ -234,6 +234,38 @@ TEST_F(ClusterTest, AMatchOfSeveralRoundsLeavesOneLeaseOnEachNodeThatTheGetEnds)
   wait_for_leases(0);
 }
 
+TEST_F(ClusterTest, AGetEndsTheLeaseOnNodesThatItNeedNotAskToo) {
+  const auto chain = long_chain();
+  const auto extents = map->extents(chain);
+  put(chain);
+  // A gap in the second extent: the owners of those behind it grant leases all the same.
+  ASSERT_TRUE(loop.run(client->drop(space, std::span(chain).first(extents[1].end), 5s)));
+  const MatchResult match = loop.run(client->match(space, chain, {.deadline = 5s, .lease = true})).value();
+  ASSERT_GE(match.block_count, extents[0].end);
+  const auto found = std::span(chain).first(match.block_count);
+  const auto owners = owners_of(chain, 4), asked = owners_of(found, extents.size());
+  ASSERT_GT(std::accumulate(owners.begin(), owners.end(), 0u), std::accumulate(asked.begin(), asked.end(), 0u));
+  EXPECT_EQ(get(found, match.lease).block_count, found.size());
+  wait_for_leases(0);
+}
+
+TEST_F(ClusterTest, ASetsGetEndsTheLeaseOnNodesThatItNeedNotAskToo) {
+  const auto of_set =
+      NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", "64"}}).value();
+  const Space set = loop.run(client->open(of_set, 5s)).value();
+  const auto hashes = long_chain(12);
+  Blocks memory(hashes.size(), kBlockBytes);
+  memory.fill(hashes);
+  ASSERT_EQ(loop.run(client->put_set(set, hashes, memory.from, {.deadline = 5s}))->stored, hashes.size());
+  const auto match = loop.run(client->match_set(set, hashes, {.deadline = 5s, .lease = true})).value();
+  EXPECT_EQ(lease_count(), hashes.size());
+  const auto one = std::span(hashes).first(1);
+  const auto got =
+      loop.run(client->get_set(set, one, std::span(memory.to).first(1), {.deadline = 5s, .lease = match.lease}));
+  EXPECT_EQ(got->landed_count, 1u);
+  wait_for_leases(0);
+}
+
 TEST_F(ClusterTest, WhatAnEarlierRoundFoundStaysFoundIfALaterOneFails) {
   const auto chain = long_chain();
   const auto extents = map->extents(chain);

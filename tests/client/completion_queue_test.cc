@@ -19,6 +19,7 @@
 #include <semaphore>
 #include <thread>
 
+#include "base/event.h"
 #include "tests/client/real_nodes.h"
 
 // ThreadSanitizer has an operator new of its own, which no other may replace.
@@ -443,6 +444,65 @@ TEST_F(CompletionQueueTest, ACancelledCallEndsSoonAndThenItsMemoryIsTheCallers) 
   EXPECT_EQ(queue.calls_in_flight(), 0u);
 }
 
+/// What a call waits for until it is cancelled. The I/O thread then waits in it until it may go on.
+class HeldCancel final : public Cancellable {
+ public:
+  static Async<std::size_t> wait(HeldCancel& held, CallControl control) {
+    Event cancelled(co_await asio::this_coro::executor);
+    held.cancelled_ = &cancelled;
+    control.cancellation->set_target(&held);
+    while (!cancelled.is_set()) co_await cancelled.wait();
+    control.cancellation->set_target(nullptr);
+    co_return error_code(Errc::kCancelled);
+  }
+  std::binary_semaphore has_begun{0}, may_go_on{0};
+
+ private:
+  void cancel() override {
+    has_begun.release();
+    may_go_on.acquire();
+    cancelled_->set();
+  }
+  Event* cancelled_ = nullptr;
+};
+
+TEST_F(CompletionQueueTest, AWishForACallThatHasEndedHidesNoneForTheNextInItsPlace) {
+  CompletionQueue queue(*client);
+  HeldCancel first, second;
+  second.may_go_on.release();
+  const auto held = queue.submit_other([&](Client&, CallControl control) { return HeldCancel::wait(first, control); });
+  ASSERT_TRUE(held);
+  const auto over = queue.submit_touch(space, {}, 5s, 1);
+  ASSERT_TRUE(over);
+  while (!is_readable(queue.fd())) std::this_thread::yield();
+  // Two wishes that the I/O thread takes at once, since it is held up meanwhile. The second is too late for its call.
+  std::binary_semaphore is_held{0}, both_wished{0};
+  ASSERT_TRUE(queue.submit_other(
+      [&](Client& there, CallControl) {
+        is_held.release();
+        both_wished.acquire();
+        return there.lend({}, 5s);
+      },
+      2));
+  is_held.acquire();
+  ASSERT_TRUE(queue.cancel(*held));
+  ASSERT_TRUE(queue.cancel(*over));
+  both_wished.release();
+  first.has_begun.acquire();
+  // It carries out the first one, and has yet to look at the second, while the place of that one is another call's.
+  EXPECT_EQ(next(queue).tag, 1u);
+  const auto newer =
+      queue.submit_other([&](Client&, CallControl control) { return HeldCancel::wait(second, control); }, 3);
+  ASSERT_TRUE(newer);
+  EXPECT_TRUE(queue.cancel(*newer));
+  first.may_go_on.release();
+  std::array<Completion, 3> ended;
+  ASSERT_EQ(queue.reap(ended, 3, 10s).value(), 3u) << "the last wish was lost";
+  for (const Completion& one : ended) {
+    EXPECT_EQ(one.error == Errc::kCancelled, one.tag != 2) << one.tag;
+  }
+}
+
 TEST_F(CompletionQueueTest, ADeadlineCountsFromTheSubmitAndIsASmallerResult) {
   const SilentListener hangs(directory.path() + "/hangs");
   auto stuck = make_client({Endpoint::Scheme::kUnix, directory.path() + "/hangs", ""});
@@ -456,15 +516,18 @@ TEST_F(CompletionQueueTest, ADeadlineCountsFromTheSubmitAndIsASmallerResult) {
   // Late before it could begin: the I/O thread is held up until the deadline has passed.
   CompletionQueue late(*client);
   const Space set = client->open(set_record, 0us).value();
-  ASSERT_TRUE(late.submit_other([](Client&, CallControl) -> Async<std::size_t> {
-    std::this_thread::sleep_for(50ms);
-    co_return std::size_t{0};
+  std::binary_semaphore is_past{0};
+  ASSERT_TRUE(late.submit_other([&is_past](Client& there, CallControl) {
+    is_past.acquire();
+    return there.lend({}, 5s);
   }));
   ASSERT_TRUE(late.submit_match(space, chain, {.deadline = 10ms}, 7));
   const Blocks blocks(kBlocks, kBlockBytes);
   ASSERT_TRUE(late.submit_put(space, chain, blocks.from, {.deadline = 10ms}, 8));
   ASSERT_TRUE(late.submit_touch(space, chain, 10ms, 9));
   ASSERT_TRUE(late.submit_match_set(set, chain, {.deadline = 10ms}, 10));
+  std::this_thread::sleep_for(11ms);
+  is_past.release();
   for (int i = 0; i < 5; ++i) {
     end = next(late);
     if (end.tag == 10) {

@@ -136,6 +136,30 @@ TEST_F(PagedCacheTest, AFailedAppendChangesNothing) {
   EXPECT_THAT(cache.append(child, 1).value(), IsEmpty());
 }
 
+TEST_F(PagedCacheTest, TokensWithoutEndNeedMorePagesThanThereAre) {
+  for (const std::size_t count : {SIZE_MAX, SIZE_MAX - 2, SIZE_MAX - 3, SIZE_MAX / 2 + 1}) {
+    EXPECT_EQ(cache.open({}, count).error(), Errc::kOutOfMemory) << count;
+    EXPECT_GT(cache.pages_needed({}, count), pool.page_count()) << count;
+  }
+  const SequenceId sequence = cache.open({}, 10).value();
+  for (const std::size_t count : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 3, SIZE_MAX - 9, SIZE_MAX - 12, SIZE_MAX / 2 + 1})
+    EXPECT_EQ(cache.append(sequence, count).error(), Errc::kOutOfMemory) << count;
+  EXPECT_EQ(cache.token_count(sequence), 10u);
+  EXPECT_EQ(table(sequence), pages({1, 2, 3}));
+}
+
+TEST_F(PagedCacheTest, AWindowWithoutEndIsTheWholePrefix) {
+  const auto names = names_of({1, 2, 3});
+  for (const std::size_t window_tokens : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 3}) {
+    PagedCache windowed(pool, {.block_size = 4, .window_tokens = window_tokens});
+    const SequenceId first = windowed.open({}, 13).value();
+    windowed.name_blocks(first, names);
+    EXPECT_EQ(windowed.find(names, 13).token_count, 12u) << window_tokens;
+    pool.forget_name(table(first, &windowed)[0]);
+    EXPECT_EQ(windowed.find(names, 13).token_count, 0u) << "the first block is missing, " << window_tokens;
+  }
+}
+
 TEST_F(PagedCacheTest, ACropLetsTheLastPagesGo) {
   const SequenceId sequence = cache.open({}, 12).value();
   EXPECT_TRUE(cache.crop(sequence, 5));

@@ -360,7 +360,8 @@ void bind_layout(nb::module_& module) {
       .def(
           "slice_layers",
           [](const Cache& cache, std::int64_t first, std::int64_t count) {
-            if (first < 0 || count < 1 || first + count > cache.bound().layout.layer_count)
+            const std::int64_t layer_count = cache.bound().layout.layer_count;
+            if (first < 0 || count < 1 || count > layer_count || first > layer_count - count)
               throw bad_request("first, count: not layers of this cache");
             return Cache(slice_layers(cache.bound(), first, count), cache);
           },

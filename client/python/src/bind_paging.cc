@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -181,8 +182,7 @@ void bind_paging(nb::module_& module) {
       .def(
           "__init__",
           [](Pool* self, std::size_t page_count, bool keeps_removed) {
-            if (page_count < 1 || page_count > (std::size_t{1} << 31))
-              throw bad_request("page_count: not in [1, 2^31]");
+            if (page_count < 1 || page_count >= INT32_MAX) throw bad_request("page_count: not in [1, 2^31 - 1)");
             new (self) Pool(page_count);
             self->keeps_removed = keeps_removed;
           },
@@ -253,6 +253,7 @@ void bind_paging(nb::module_& module) {
       "plan_cascade",
       [](const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
          nb::handle query_counts, std::size_t sequence_count_min, std::optional<std::size_t> level_count_max) {
+        if (level_count_max == std::size_t{0}) throw bad_request("level_count_max: 0, not 1 or more");
         const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min);
         auto plan = value_of(plan_cascade(*batch->tree, level_count_max.value_or(SIZE_MAX)));
         nb::list levels;

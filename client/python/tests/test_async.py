@@ -95,11 +95,11 @@ def test_one_future_for_a_task_and_for_threads(own_node):
             loop = asyncio.get_running_loop()
             # One thread looks and leaves; another stays. Neither may take the end away from the task.
             assert await loop.run_in_executor(None, lambda: kvstore.wait([future], timeout=0)) == []
-            stays = loop.run_in_executor(None, lambda: kvstore.wait([future], timeout=10))
+            stays = loop.run_in_executor(None, lambda: kvstore.wait([future], timeout=30))
             await asyncio.sleep(0.05)
             own_node.resume()
-            assert await asyncio.wait_for(task, 10) == 0
-            assert await asyncio.wait_for(stays, 10) == [future]
+            assert await asyncio.wait_for(task, 30) == 0
+            assert await asyncio.wait_for(stays, 30) == [future]
 
         asyncio.run(main())
 
@@ -129,7 +129,7 @@ def test_a_cancelled_task_cancels_its_call(own_node):
 
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(ask(), 0.05)
-        assert future.wait(1)
+        assert future.wait(20)  # of the 30 that the node would be waited for
         assert isinstance(future.result().why, kvstore.Cancelled)
         own_node.resume()
         assert (await space.submit_match(hashes)).block_count == 0
@@ -152,13 +152,11 @@ def test_cancel_ends_a_call_soon(own_node):
         for future in (*futures, drop):
             assert not future.wait(0.02)
             future.cancel()
-        began = time.monotonic()
         for future in futures:
-            assert isinstance(future.result().why, kvstore.Cancelled)
+            assert isinstance(future.result(20).why, kvstore.Cancelled)
             future.cancel()
         with pytest.raises(kvstore.Cancelled):
-            drop.result()
-        assert time.monotonic() - began < 1
+            drop.result(20)
         own_node.resume()
         assert space.put(hashes, pattern(4)).stored == 4
 
@@ -170,21 +168,17 @@ def test_close_ends_what_is_in_flight(own_node):
     memory = client.empty((4, 4096))
     own_node.pause()
     future = space.submit_get(hashes, memory)
-    began = time.monotonic()
     client.close()
-    assert time.monotonic() - began < 2
-    assert isinstance(future.result().why, kvstore.Cancelled)
+    assert isinstance(future.result(0).why, kvstore.Cancelled)  # not TimedOut: the deadline was not waited for
     memory[:] = 7
     assert memory.sum() == 7 * memory.size
 
 
 def test_without_a_node_submitted_lookups_are_answered_at_once(tmp_path):
-    with kvstore.Client(f"unix://{tmp_path}/none", deadline=10) as client:
+    with kvstore.Client(f"unix://{tmp_path}/none", deadline=3600) as client:
         space = client.open(namespace(), wait=False)
-        began = time.monotonic()
-        match = space.submit_match(space.hash_chain(tokens(32))).result()
+        match = space.submit_match(space.hash_chain(tokens(32))).result(60)
         assert isinstance(match.why, kvstore.Unavailable)
-        assert time.monotonic() - began < 1
 
 
 def test_segments_land_in_order(client):
@@ -212,37 +206,37 @@ def test_segments_land_in_order(client):
 
 
 def test_a_loop_goes_on_while_a_call_waits(own_node):
-    async def main() -> int:
-        with kvstore.Client(own_node.endpoint, deadline=1) as client:
+    async def main() -> None:
+        with kvstore.Client(own_node.endpoint, deadline=3600) as client:
             space = client.open(namespace())
             own_node.pause()
-            future = space.submit_match(space.hash_chain(tokens(64)), deadline=0.5)
-            turns = 0
-            until = time.monotonic() + 5
-            while not future.done() and time.monotonic() < until:
-                await asyncio.sleep(0.001)
-                turns += 1
-            match = await future
-            assert isinstance(match.why, kvstore.TimedOut)
-            own_node.resume()
-            return turns
 
-    assert asyncio.run(main()) > 20
+            async def ask() -> int:
+                return (await space.submit_match(space.hash_chain(tokens(64)))).block_count
+
+            task = asyncio.create_task(ask())
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+                assert not task.done()
+            own_node.resume()
+            assert await asyncio.wait_for(task, 60) == 0
+
+    asyncio.run(main())
 
 
 def test_a_dropped_future_keeps_its_buffer_until_the_end(own_node):
-    with kvstore.Client(own_node.endpoint, deadline=2) as client:
+    with kvstore.Client(own_node.endpoint, deadline=60) as client:
         space = client.open(namespace())
         hashes = space.hash_chain(tokens(64))
         space.put(hashes, pattern(4))
         into = bytearray(4 * 4096)
         own_node.pause()
-        future = space.submit_get(hashes, into, deadline=1)
+        future = space.submit_get(hashes, into)
         del future
         with pytest.raises(BufferError):
             into.extend(b"more")
         own_node.resume()
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             space.match(hashes)  # each call lets go of what has ended
             try:

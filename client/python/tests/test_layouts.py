@@ -145,6 +145,18 @@ def test_ranks_read_their_heads():
     single = np.zeros((1, layout.store_block_bytes // 2), np.uint8)
     gather(one.layout.store_block(1).bind(single), one, blocks=[3])
     assert (single.view(np.float32).reshape(2, 4, 4, 8) == layers[1][:, 3]).all()
+    for first, count in (
+        (-1, 1),
+        (0, 0),
+        (0, 3),
+        (2, 1),
+        (1, 2),
+        (2**63 - 1, 1),
+        (2**63 - 1, 2**63 - 1),
+        (2, 2**63 - 1),
+    ):
+        with pytest.raises(kvstore.BadRequest, match="layers"):
+            layout.bind(layers).slice_layers(first, count)
 
 
 def test_what_is_wrong_is_named():

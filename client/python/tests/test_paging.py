@@ -86,9 +86,27 @@ def test_wrong_numbers_are_refused():
         lambda: plan_cascade([[1]], [hashes_of([])], [9], block_size=4),
         lambda: plan_cascade([[0]], [hashes_of([])], [3], block_size=4),
         lambda: plan_cascade([[1]], [hashes_of([])], [3], block_size=4, query_counts=[4]),
+        lambda: plan_cascade([[1]], [hashes_of([])], [3], block_size=4, level_count_max=0),
     ):
         with pytest.raises(kvstore.BadRequest):
             wrong()
+
+
+def test_numbers_that_would_wrap_are_too_many_tokens():
+    pool = PagePool(8)
+    cache = PagedCache(pool, 4)
+    sequence, _ = cache.open(None, 10)
+    for many in (2**64 - 1, 2**64 - 3, 2**64 - 10, 2**63):
+        with pytest.raises(kvstore.OutOfMemory):
+            cache.open(None, many)
+        with pytest.raises(kvstore.OutOfMemory):
+            cache.append(sequence, many)
+        assert cache.pages_needed(hashes_of([]), many) > 8
+    assert cache.token_count(sequence) == 10
+    assert len(cache.slot_mapping(sequence)) == 10
+    for many in (2**31 - 1, 2**31, 2**63):
+        with pytest.raises(kvstore.BadRequest):
+            PagePool(many)
 
 
 def test_a_cache_keeps_its_pool():

@@ -209,22 +209,14 @@ def test_ctrl_c_ends_a_blocking_call_and_leaves_the_client_usable(own_node):
         space = client.open(namespace())
         hashes = space.hash_chain(tokens(64))
         own_node.pause()
-        sent = 0.0
-
-        def interrupt() -> None:
-            nonlocal sent
-            time.sleep(0.3)
-            sent = time.monotonic()
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         into = np.zeros((4, 4096), np.uint8)
+        began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            space.get(hashes, into, deadline=20)
-        took = time.monotonic() - sent
-        thread.join()
-        assert took < 0.1
+            timer.start()
+            space.get(hashes, into, deadline=120)
+        assert time.monotonic() - began < 60
+        timer.join()
         own_node.resume()
         assert space.put(hashes, pattern(4), deadline=10).stored == 4
         assert space.get(hashes, into, deadline=10).block_count == 4
@@ -239,7 +231,7 @@ def test_ctrl_c_ends_an_allocation_and_what_was_being_made_goes_back(node):
         with pytest.raises(KeyboardInterrupt):
             timer.start()
             client.allocate(nbytes)
-        timer.join()
+            timer.join()  # a machine may be so busy that the memory comes first
         assert space.put(hashes, pattern(4)).stored == 4
         until = time.monotonic() + 60
         while True:  # what was being made goes back by itself
@@ -257,8 +249,10 @@ def test_ctrl_c_during_an_allocation_that_is_never_awaited_ends_with_the_process
         import os, signal, sys, threading, kvstore
         client = kvstore.Client(sys.argv[1])
         try:
-            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+            timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
             client.allocate(1 << 30)
+            timer.join()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
     """
@@ -271,7 +265,7 @@ def test_the_interpreter_ends_with_calls_in_flight(own_node, daemon):
     own_node.pause()
     code = """
         import sys, threading, time, kvstore, numpy as np
-        client = kvstore.Client(sys.argv[1], deadline=60)
+        client = kvstore.Client(sys.argv[1], deadline=3600)
         space = client.open(kvstore.Namespace(model="end", block_size=16, block_bytes=4096), wait=False)
         hashes = space.hash_chain(np.arange(64))
         memory = client.empty((4, 4096))
@@ -281,12 +275,10 @@ def test_the_interpreter_ends_with_calls_in_flight(own_node, daemon):
         time.sleep(0.2)
         print("ready", flush=True)
     """
-    began = time.monotonic()
-    done = run(code, own_node.endpoint, str(daemon))
+    done = run(code, own_node.endpoint, str(daemon))  # ends long before the deadline of its calls, or is killed
     own_node.resume()
     assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
     assert not done.stderr
-    assert time.monotonic() - began < 30
 
 
 def test_the_interpreter_ends_without_close(node):
@@ -306,7 +298,7 @@ def test_the_interpreter_ends_with_batches_of_lmcache_in_flight(own_node):
     code = """
         import os, select, signal, sys, time
         from kvstore.lmcache import Connector
-        connector = Connector(endpoint=sys.argv[1], deadline=30)
+        connector = Connector(endpoint=sys.argv[1], deadline=3600)
         connector.submit_batch_exists(["a"])
         select.select([connector.event_fd()], [], [])
         connector.drain_completions()
@@ -316,11 +308,9 @@ def test_the_interpreter_ends_with_batches_of_lmcache_in_flight(own_node):
         connector.submit_batch_set([str(i) for i in range(8)], views)
         print("ends", flush=True)
     """
-    began = time.monotonic()
     done = run(code, own_node.endpoint, str(own_node.process.pid))
     own_node.resume()
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
-    assert time.monotonic() - began < 15
 
 
 def test_sub_interpreters_are_refused_by_name(node):
