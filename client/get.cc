@@ -127,7 +127,7 @@ error_code GetCall::send(CallSession& session) {
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> ends;
   if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
-  // A lease is its session's: sent over another one, after a reconnect, it would be refused and the get with it.
+  // A lease is its session's: over another one, after a reconnect, it is none.
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
   builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, ends,
                                         plan->memory_only ? kTierMemory : kTierDisk,

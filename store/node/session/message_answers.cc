@@ -40,7 +40,7 @@ bool MessageAnswers::take(const FrameHeader& header, std::span<const std::byte> 
     }
     if (channel_.has_room()) {
       append_frame(answer.frames, header, table);
-      // Off the list before it is sent: sending may break the lane, which ends the session and looks at this list.
+      // Off the list before it is sent: sending may break the lane, and with it the session.
       Answer whole = std::move(answer);
       by_id_.erase(found);
       channel_.send_message(whole.frames, std::move(whole.cargo));

@@ -9,8 +9,8 @@ namespace kv {
 /// How many a peer may hold for another to be given, while so many are free.
 std::size_t SessionTable::allowed(std::size_t free) const {
   if (config_.peer_share_max >= 1) return SIZE_MAX;
-  // With a share s and f free seats, a peer may hold s / (1 - s) * f. So it can never take the last seat, and what it
-  // may take shrinks as others come. The small addend keeps a ratio like 0.999.. from rounding a whole seat away.
+  // With a share s and f free seats, a peer that has some may have s / (1 - s) * f. What it may have shrinks as others
+  // come, and alone it cannot fill the table. The small addend below keeps 0.999.. from costing a whole seat.
   const double ratio = config_.peer_share_max / (1 - config_.peer_share_max);
   return static_cast<std::size_t>(ratio * static_cast<double>(free) + 1e-9);
 }
