@@ -180,6 +180,7 @@ Checked<Layout> ds_mla(const CacheShape& s) {
 Checked<Layout> indexer(const CacheShape& s) {
   if (auto flaw = find_excess("indexer", {s.block_tokens, row_size(s), 4})) return *std::move(flaw);
   const std::int64_t block_bytes = s.block_tokens * (s.key_size + 4);
+  // Strides are in elements: here of 4 bytes, while block_bytes counts the keys' single bytes.
   const std::array<Tensor, 2> tensors = {Tensor{"btf",
                                                 {s.block_count, s.block_tokens, s.key_size},
                                                 {block_bytes, s.key_size, 1},
@@ -187,8 +188,6 @@ Checked<Layout> indexer(const CacheShape& s) {
                                                 {Role::kIndexKey}},
                                          Tensor{"bt",
                                                 {s.block_count, s.block_tokens},
-                                                // Strides are in elements: here of 4 bytes, while block_bytes counts
-                                                // the keys' single bytes.
                                                 {block_bytes / 4, 1},
                                                 Element::kFp32,
                                                 {Role::kIndexScale},
@@ -229,9 +228,9 @@ Checked<Layout> with_token_head_scales(Layout cache) {
     const std::int64_t heads = data->heads();
     if (auto flaw = find_excess("scales", {cache.block_count, cache.block_tokens, heads, 4})) return *std::move(flaw);
     const std::int64_t block_bytes = cache.block_tokens * heads * 4;
+    // Scales that the cache's own allocation has no room for lie in one of their own.
     cache.components.push_back({.role = scale,
                                 .element = Element::kFp32,
-                                // Scales that the cache's own allocation has no room for lie in one of their own.
                                 .tensor = cache.tensor_count++,
                                 .layer_stride_bytes = cache.block_count * block_bytes,
                                 .block_stride_bytes = block_bytes,
@@ -314,12 +313,12 @@ Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::
       return *std::move(flaw);
     }
     const std::int64_t heads = each.heads() / head_groups;
+    // The stride of a group is known only when all components are counted: below.
     block.components.push_back({.role = each.role,
                                 .element = each.element,
                                 .tensor = 0,
                                 .offset_bytes = layer_bytes,
                                 .token = {{block_tokens, heads * each.features() * unit}, {}},
-                                // The stride of a group is known only when all components are counted: below.
                                 .head = {{heads, each.features() * unit}, {head_groups, 0}},
                                 .feature = {{each.features(), unit}, {}}});
     layer_bytes += block_tokens * heads * each.features() * unit;

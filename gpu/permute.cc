@@ -201,8 +201,8 @@ Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t>
   for (const bool is_check : {true, false}) {  // all of it first: nothing is written where one part is refused
     std::int64_t start = 0;
     for (std::size_t i = 0; i < sources.size(); ++i) {
+      // Step 0: one source for all targets of its group.
       const auto done = (is_check ? check_permute : permute)(cache, Rows::blocks(targets.data() + start, tokens), cache,
-                                                             // Step 0: one source for all targets of its group.
                                                              Rows::blocks(&sources[i], tokens, 0),
                                                              (ends[i] - start) * tokens, Operation());
       if (!done) return done.error();

@@ -431,10 +431,9 @@ int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* given) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     kvs_device_memory memory;
     if (const int bad = read_struct(given, &memory); bad != KVS_OK) return bad;
+    // 0 is no descriptor here: a caller who zeroed the struct, or an older one without the field, would otherwise lend
+    // its standard input.
     const auto added = blocking.add_device_memory({.bytes = {static_cast<std::byte*>(memory.address), memory.bytes},
-                                                   // 0 is no descriptor here: a caller who zeroed the struct, or an
-                                                   // older one without the field, would otherwise lend its standard
-                                                   // input.
                                                    .dmabuf_fd = memory.dmabuf_fd > 0 ? memory.dmabuf_fd : -1,
                                                    .dmabuf_offset = memory.dmabuf_offset});
     return added ? KVS_OK : fail(added.error());
