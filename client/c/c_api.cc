@@ -41,7 +41,7 @@ int guarded(kvs_client* client, Body body) noexcept {
   });
 }
 
-/// Calls that differ in their verb alone: hashes in, a count of blocks out. `*blocks` is left alone on failure, so a
+/// Calls of one shape: hashes in, a count of blocks out. `*blocks` is left alone on failure, so a
 /// caller who ignores the status still reads what it put there.
 using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, std::span<const BlockHash>, std::chrono::microseconds);
 

@@ -25,7 +25,7 @@ using c_api::fail, c_api::microseconds, c_api::status_of;
 // memory is short.
 constexpr std::size_t kReapedAtOnce = 32;  // Completions on the stack: some 10 KiB.
 
-// The numbers are public and cast, not translated. The last ones are compared too: whoever adds a verb in the middle of
+// The numbers are public and cast, not translated. The last ones are compared too: whoever adds one in the middle of
 // one list only moves its end, and does not get past this.
 static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_MATCH == static_cast<int>(Verb::kMatch) &&
               KVS_VERB_PUT == static_cast<int>(Verb::kPut) && KVS_VERB_STATS == static_cast<int>(Verb::kOther) &&
@@ -109,7 +109,7 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
       to.why = status_of(from.verb == Verb::kMatchSet ? sets.match.why
                          : from.verb == Verb::kGetSet ? sets.get.why
                                                       : sets.put.why);
-      // One sum instead of three cases: only the part of the call's own verb was filled.
+      // One sum instead of three cases: only the part that belongs to this call was filled.
       to.block_count = sets.match.held_count + sets.get.landed_count + sets.put.stored;  // the others are zero
       to.disk_block_count = sets.match.disk_count;
       to.disk_us = static_cast<std::uint64_t>(sets.match.disk_time.count());

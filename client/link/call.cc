@@ -9,7 +9,7 @@ namespace kv {
 
 CallGroup::CallGroup(const asio::any_io_executor& executor, CallControl c) : event(executor), control(c) {
   if (control.cancellation == nullptr) return;
-  KV_ASSERT(!control.cancellation->is_cancelled());  // else the verb would have ended before it asked anybody
+  KV_ASSERT(!control.cancellation->is_cancelled());  // else the call would have ended before it asked anybody
   // One target at a time: a call that makes several rounds has one group after the other.
   control.cancellation->set_target(this);
 }

@@ -124,7 +124,7 @@ class PyCall {
   nb::object result(double seconds) {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
     {
-      // The call has ended: what it borrowed is its owner's again. Taken out first, since to let go can run Python,
+      // The call has ended, so the buffers are their owner's again. Taken out first, since to let go can run Python,
       // and another thread may come here meanwhile.
       const std::list<Orphans::Orphan> ended = std::exchange(borrowed_, {});
     }
