@@ -227,8 +227,8 @@ class Memory {
   explicit Memory(std::shared_ptr<LentMemory> lent) : lent_(std::move(lent)) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
-  // Without the GIL: both wait, the first for the I/O thread, and other threads of Python's must be able to run.
   ~Memory() {
+    // It waits for the I/O thread, and other Python threads must be able to run meanwhile.
     const nb::gil_scoped_release without_gil;
     lent_->take_back();
     lent_->mapping.reset();  // unmapped here, not on the I/O thread: 0.1 s a GiB

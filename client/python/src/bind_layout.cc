@@ -215,7 +215,6 @@ std::unique_ptr<Moves> moves_from(const nb::dict& options) {
   auto moves = std::make_unique<Moves>();
   Operation& operation = moves->operation;
   const auto kind = take<std::string>(options, "kind", "copy");
-  // Checked against the layouts where the operation runs: explain_mismatch() has the words.
   const std::pair<const char*, Operation::Kind> kinds[] = {{"copy", Operation::Kind::kCopy},
                                                            {"cast", Operation::Kind::kCast},
                                                            {"quantise", Operation::Kind::kQuantise},
@@ -273,8 +272,8 @@ class NamedRows {
     } else if (!blocks.is_none()) {
       rows = Rows::blocks(blocks_.values().data(), block_tokens);
       count = static_cast<std::int64_t>(blocks_.values().size()) * block_tokens;
-      // All rows of a layout are a range from 0, but how many is the caller's to say: two layouts seldom have as many.
     } else if (!row_count) {
+      // All rows of a layout are a range from 0, but how many is the caller's to say: two layouts seldom have as many.
       throw bad_request("slots, blocks or count: give one of them");
     }
     if (!row_count) return;

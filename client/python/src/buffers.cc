@@ -83,10 +83,10 @@ struct Array::Source {
 
   /// Takes the tensor over from a capsule, which is then used up.
   const DlTensor& take(const nb::object& capsule) {
-    // Renamed at once: a capsule that keeps its name frees the tensor a second time when Python collects it.
     const bool is_versioned = PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0;
     const char* const name = is_versioned ? "dltensor_versioned" : "dltensor";
     void* const pointer = PyCapsule_GetPointer(capsule.ptr(), name);
+    // Renamed at once: a capsule that keeps its name frees the tensor a second time when Python collects it.
     if (pointer == nullptr ||
         PyCapsule_SetName(capsule.ptr(), is_versioned ? "used_dltensor_versioned" : "used_dltensor") != 0)
       throw nb::python_error();
@@ -112,9 +112,8 @@ struct Array::Source {
 
 namespace {
 
-/// Libraries from before version 1 do not know the argument and say so by a TypeError. Any other error is the object's
-/// own.
-/// The object's capsule, versioned if the object knows of versions.
+/// The object's capsule, versioned if the object knows of versions. Libraries from before version 1 do not know the
+/// argument and say so by a TypeError. Any other error is the object's own.
 nb::object dlpack_of(nb::handle object) {
   try {
     return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
@@ -247,8 +246,8 @@ template <class T>
 Numbers<T>::Numbers(nb::handle object, const std::string& name) {
   if (object.is_none()) return;
   nb::object held = nb::borrow(object);
-  // Walking it here would take a call into Python for each token.
-  // A list or a range becomes an array in one call of NumPy's, which walks it in C.
+  // A list or a range becomes an array in one call of NumPy's, which walks it in C. Walking it here would take a call
+  // into Python for each token.
   if (PyObject_CheckBuffer(object.ptr()) == 0 && PySequence_Check(object.ptr()) != 0 &&
       !nb::hasattr(object, "__dlpack__")) {
     if (nb::len(object) == 0) return;

@@ -60,8 +60,8 @@ void ReadyQueue::push_progress(std::uint64_t id) {
     const std::lock_guard lock(mutex_);
     is_first = ends_.empty() && progress_.empty();
     progress_.push_back(id);
-    // Progress that is not told is no loss: the next mark, or the end, says as much.
   } catch (const std::bad_alloc&) {
+    // Progress that is not told is no loss: the next mark, or the end, says as much.
     return;
   }
   if (is_first) wake();

@@ -85,8 +85,8 @@ class SubmitBench {
       if (now() >= next_probe) {
         probe();
         next_probe = now() + kProbePause;
-        // Nothing to do: wait in the queue, or this thread would take a core from the I/O thread and measure that.
       } else if (count == 0) {
+        // Nothing to do: wait in the queue, or this thread would take a core from the I/O thread and measure that.
         check(kvs_reap(queue_.get(), ended.data(), sizeof(kvs_completion), ended.size(), 1, 1000, &count), "reap");
         for (std::size_t i = 0; i < count; ++i) take(ended[i]);
       }
