@@ -145,8 +145,8 @@ error_code GetCall::send(CallSession& session) {
 std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
   const auto* part = read_table<wire::GetPart>(frame.table);
   if (part == nullptr || part->block_count() == 0) return "get: a part without blocks";
-  // The node holds fewer blocks than it was asked for: the first segment shows it by ending early.
-  // Only in the first segment: later ones know how many blocks the node has.
+  // The node holds fewer blocks than it was asked for: the first segment shows it by ending early. Only in the first
+  // segment: later ones know how many blocks the node has.
   if (part->segment() == segment_ + 1 && part->first_block() == 0 && segment_ == 0 && next_block_ > 0) next_segment();
   std::string what = check(*part);
   if (!what.empty()) return what;

@@ -19,8 +19,8 @@ struct Step {
   Digit digit;
 };
 
-/// Whatever is not in this list has no step: without an axis for layers each layer is an allocation of its own.
-/// Every digit of a component that has more than one index, layers and blocks included.
+/// Every digit of a component that has more than one index, layers and blocks included. Whatever is not in this list
+/// has no step: without an axis for layers each layer is an allocation of its own.
 std::vector<Step> steps_of(const Layout& layout, const Component& component) {
   std::vector<Step> steps = {{"feature axis", component.feature.low},
                              {"feature axis, high digit", component.feature.high},

@@ -11,8 +11,8 @@ namespace {
 
 using Kind = Operation::Kind;
 
-/// 4 MiB is about a core's share of a server's last cache. Below it, whoever reads the target next finds it there.
-/// Calls that move more than the caches hold write past them.
+/// Calls that move more than the caches hold write past them. 4 MiB is about a core's share of a server's last cache.
+/// Below it, whoever reads the target next finds it there.
 constexpr double kStreamingBytes = 4 << 20;
 
 bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_count) {

@@ -21,10 +21,9 @@ namespace {
 using c_api::fail, c_api::hashes_of, c_api::microseconds, c_api::parse_record, c_api::read_struct, c_api::status_of,
     c_api::write_struct;
 
-/// Every call that needs a client goes through here. Both states are looked at first because neither client can serve:
-/// a child of fork() has no I/O thread, so a call would wait without end; a disabled one has failed an assertion, and
-/// its state can no longer be trusted.
-/// Runs `body`, which returns a status; turns what it throws into one.
+/// Runs `body`, which returns a status; turns what it throws into one. Every call that needs a client goes through
+/// here. Both states are looked at first because neither client can serve: a child of fork() has no I/O thread, so a
+/// call would wait without end; a disabled one has failed an assertion, and its state can no longer be trusted.
 template <class Body>
 int guarded(kvs_client* client, Body body) noexcept {
   if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");

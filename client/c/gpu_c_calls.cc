@@ -86,9 +86,8 @@ int read_cuda_run(Run* run) {
   return read_run(&cuda, run);
 }
 
-/// Planned in 64 bits and then narrowed: a product of page and page size that wraps in 32 bits would be a valid slot of
-/// some other sequence.
-/// Slots as Ascend's operators and most tables have them.
+/// Slots as Ascend's operators and most tables have them. Planned in 64 bits and then narrowed: a product of page and
+/// page size that wraps in 32 bits would be a valid slot of some other sequence.
 int narrow(std::span<const std::int64_t> slots, std::int32_t* to) {
   for (const std::int64_t slot : slots) {
     if (slot > std::numeric_limits<std::int32_t>::max()) {
@@ -196,8 +195,7 @@ int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* ex
   return gpu_call([&]() -> int {
     if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
     kvs_device_memory out = KVS_DEVICE_MEMORY_INIT;
-    // The descriptor becomes the caller's, who closes it.
-    // Checked before: else its descriptor would be lost.
+    // Checked before: else its descriptor would be lost. The descriptor becomes the caller's, who closes it.
     if (exported == nullptr || exported->struct_size < sizeof out || exported->struct_size > 65536) {
       return fail(KVS_BAD_REQUEST, "exported is NULL, or struct_size is not set");
     }
@@ -404,8 +402,8 @@ int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t co
       const int bad = check_disjoint(pairs[0], count, pairs[0] + 1, count, 2);
       if (bad != KVS_OK) return bad;
     }
-    // Pairs in device memory cannot be checked here without a wait for the device; their caller answers for them.
     // No kernel may touch plain host memory, and a copy of it on the device would be an allocation: the copy engine.
+    // Pairs in device memory cannot be checked here without a wait for the device; their caller answers for them.
     if (run.cuda && is_read_here) return enqueue_swap(*cache, *cache, {pairs[0], 2 * count}, run);
     return move_blocks(*cache, pairs[0] + 1, *cache, pairs[0], 2, count, nullptr, run);
   });

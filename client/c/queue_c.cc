@@ -44,9 +44,8 @@ int guarded(Queue* queue, Body body) noexcept {
   });
 }
 
-/// `*call` is written before the caller can see a completion of it on its own thread, but another thread may reap it
-/// first: `tag` is what to tell calls apart by.
-/// What a submit returns, made of what the queue says.
+/// What a submit returns, made of what the queue says. `*call` is written before the caller can see a completion of it
+/// on its own thread, but another thread may reap it first: `tag` is what to tell calls apart by.
 int told(const CompletionQueue& queue, const Result<CallId>& submitted, kvs_call* call) {
   if (submitted) {
     if (call != nullptr) *call = static_cast<kvs_call>(*submitted);

@@ -156,8 +156,8 @@ Array::Array(nb::handle object, std::string name, bool is_written)
     throw bad_request(name_ + ": an object of type " + type +
                       " has neither the buffer protocol nor DLPack; give a NumPy array, a torch tensor or bytes");
   }
-  // The type may be an enumeration of the library's own.
-  // Asked before the capsule: making one for a device's tensor may wait for that device.
+  // The type may be an enumeration of the library's own. Asked before the capsule: making one for a device's tensor may
+  // wait for that device.
   const nb::object device = object.attr("__dlpack_device__")();
   const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();

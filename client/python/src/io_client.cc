@@ -94,8 +94,8 @@ std::vector<std::uint64_t> ReadyQueue::drain() {
 // -- Call
 
 bool Call::wait(std::chrono::nanoseconds time) const {
-  // Answers of a node on this host often come before a sleep has begun.
-  // A yield lets the I/O thread run where it shares a core with this one, and costs a microsecond.
+  // Answers of a node on this host often come before a sleep has begun. A yield lets the I/O thread run where it shares
+  // a core with this one, and costs a microsecond.
   for (int i = 0; i < 4 && !is_done(); ++i) ::sched_yield();
   const auto until = std::chrono::steady_clock::now() + time;
   while (!is_done()) {

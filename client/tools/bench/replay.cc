@@ -163,8 +163,8 @@ void print_table(const ReplayOptions& options, const ReplayReport& report) {
   std::cout << (totals.reasons.empty() ? "\n" : "\n\n") << "wrong bytes: " << format_count(totals.wrong_bytes) << "\n";
 }
 
-/// A client with what it needs, made anew when a node's death is played.
-/// The order of members is the order of use: memory goes before the client that lent it.
+/// A client with what it needs, made anew when a node's death is played. The order of members is the order of use:
+/// memory goes before the client that lent it.
 struct ReplayClient {
   ReplayClient(const ReplayOptions& options, ClientConfig config, const NamespaceRecord& record, Transport transport,
                std::size_t memory_bytes)
@@ -217,8 +217,8 @@ void run_replay(ReplayOptions options) {
   TimePoint shown = start;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     if (death && i == death->request) {
-      // The name stays, and with it what the node owns; nobody answers at the endpoint.
-      // Rendezvous hashing goes by the name, and an unnamed node's is its endpoint.
+      // The name stays, and with it what the node owns; nobody answers at the endpoint. Rendezvous hashing goes by the
+      // name, and an unnamed node's is its endpoint.
       config.nodes[death->node].name = config.nodes[death->node].endpoint;
       config.nodes[death->node].endpoint = nobody.emplace().endpoint();
       // The old one first: both together would lend twice the memory.

@@ -364,8 +364,8 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   } else if (!names.empty() && !left_out.empty()) {
     findings.push_back({"RDMA devices", Verdict::kFailed, left_out, "kvstorectl doctor --rdma lists what is here"});
   }
-  // Eight times as much where it is allowed: a speed over 1 MiB is mostly the latency of one transfer.
-  // An ordinary login may lock 8 MiB: a transfer of 1 MiB, with both of its ends, fits into that.
+  // An ordinary login may lock 8 MiB: a transfer of 1 MiB, with both of its ends, fits into that. Eight times as much
+  // where it is allowed: a speed over 1 MiB is mostly the latency of one transfer.
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
   for (const verbs::DeviceChoice& choice : chosen) {
     if (!choice.attachment) {

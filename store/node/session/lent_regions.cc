@@ -35,8 +35,8 @@ void LentRegions::finish() {
 }
 
 LentRegions::Loan::~Loan() {
-  // The file's bytes are given up after that: counted too early, the node would map more at once than its bound.
-  // What is mapped is unmapped first: until then its pages can be touched.
+  // What is mapped is unmapped first: until then its pages can be touched. The file's bytes are given up after that:
+  // counted too early, the node would map more at once than its bound.
   const MappedRegion::File file = region_->file();
   const std::uint64_t bytes = region_->lent_bytes();
   region_.reset();

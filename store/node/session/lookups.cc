@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::size_t kNamesPerLock = 512;  ///< Of a set, each looked up alone: some ten microseconds, cold a hundred.
 
-/// Calls body(part) for each part of `names`, at least once, until one returns false.
-/// At least once, so that an empty list is refused or answered by the store like any other. Between two parts the lock
-/// is free: others look blocks up meanwhile, and what one part found may be gone when the next is asked.
+/// Calls body(part) for each part of `names`, at least once, until one returns false. At least once, so that an empty
+/// list is refused or answered by the store like any other. Between two parts the lock is free: others look blocks up
+/// meanwhile, and what one part found may be gone when the next is asked.
 template <class Body>
 void for_each_part(std::span<const BlockHash> names, Body body) {
   for (std::size_t at = 0; at == 0 || at < names.size(); at += kNamesPerLock) {
@@ -25,8 +25,8 @@ void for_each_part(std::span<const BlockHash> names, Body body) {
   }
 }
 
-/// Processor time of this process: with it a load generator tells what a request costs the node.
-/// All threads of the node, user and kernel: the sockets' share is a part of what a request costs.
+/// Processor time of this process: with it a load generator tells what a request costs the node. All threads of the
+/// node, user and kernel: the sockets' share is a part of what a request costs.
 double process_cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);

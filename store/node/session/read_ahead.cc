@@ -65,8 +65,8 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
     return Taken::kBlock;
   }
   // A disk that fails now may give the block later. One that is lost is forgotten, or has moved within the log since it
-  // was pinned: then it is read once more from where it is now.
-  // Once: a block that moves again and again is in a log that is being rewritten faster than it is read.
+  // was pinned: then it is read once more from where it is now. Once: a block that moves again and again is in a log
+  // that is being rewritten faster than it is read.
   if (is_retry_ || !is_lost(read.error())) return Taken::kEnd;
   Store::SpilledBlock& spilled = prefix_->spilled()[next_];
   const Store::FailedRead failed =

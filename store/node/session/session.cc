@@ -615,8 +615,8 @@ void Session::on_prefix(const Frame& frame) {
 void Session::on_cancel(const Frame& frame) {
   const auto* request = read_request<wire::CancelRequest>(*this, frame);
   if (request == nullptr) return;
-  // No answer of its own: the last frame of the cancelled request is the answer, or was.
-  // Not removed here: the get ends by itself, once no copy or device touches the client's memory any more.
+  // No answer of its own: the last frame of the cancelled request is the answer, or was. Not removed here: the get ends
+  // by itself, once no copy or device touches the client's memory any more.
   if (const auto get = gets_.find(request->request_id()); get != gets_.end()) get->second->cancel();
   if (const auto put = puts_.find(request->request_id()); put != puts_.end()) {
     const std::shared_ptr<Put> keep = put->second;  // its failure takes it out of the table

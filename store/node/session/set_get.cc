@@ -226,8 +226,8 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
       payload.push_back(block.bytes);
       if (block.owner) owners.push_back(block.owner);
     }
-    // Keeps what is sent where it is until it has left.
-    // Also called if the session ends first; then nothing of it was sent, and the get counts as failed.
+    // Keeps what is sent where it is until it has left. Also called if the session ends first; then nothing of it was
+    // sent, and the get counts as failed.
     done = [window = window_, owners = std::move(owners)](bool sent) {
       window->get->has_failed = window->get->has_failed || !sent;
     };
