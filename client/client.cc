@@ -1,4 +1,4 @@
-// client/client.cc: the short verbs: each asks some nodes one thing and sums up what they say. The long ones are
+// client/client.cc: the short calls. Each asks some nodes one thing and adds up their answers. The long calls are
 // get.cc, put.cc and match.cc; memory.cc has what lends.
 #include "client/client.h"
 

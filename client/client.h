@@ -1,5 +1,8 @@
 // client/: what serving workers link. Start here.
 //
+// Follow a block (get): it enters get() as a hash and the place where it is wanted, and leaves as verified bytes in
+// that place, counted in the prefix that comes back.
+//
 //   Client client(executor, {.nodes = {{.endpoint = "unix:///run/kvstore/kvstore.sock"}}});
 //   auto space  = co_await client.open(record, 1s);
 //   auto prefix = co_await client.get(*space, hashes, pages, {.deadline = 2ms});
@@ -8,9 +11,9 @@
 //
 // Files, in reading order:
 //   client.h           the whole public C++ interface
-//   get.cc, put.cc, match.cc  the long verbs, each one coroutine from call to answer; client.cc has the short ones
+//   get.cc, put.cc, match.cc  the long calls, each one coroutine from start to answer; client.cc has the short ones
 //   set_get.cc, set_put.cc, set_match.cc  the same for blocks that stand alone; set_types.h has what they give
-//   client_impl.h, batch_put.h  what the verbs share; what the two puts share
+//   client_impl.h, batch_put.h  what the calls share; what the two puts share
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
 //   cluster_map.h             which node owns a block
 //   link/call.h               one request to one node, and what it needs of those who carry it

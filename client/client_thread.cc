@@ -25,6 +25,8 @@ void SpaceSizes::note(Space space, std::size_t block_bytes) {
   const auto index = static_cast<std::size_t>(space);
   KV_ASSERT(index < kSpacesMax && block_bytes > 0);
   auto& chunk = chunks_[index / kChunk];
+  // Written on the I/O thread alone, read on any: so a plain store will do, and a reader sees a chunk only when it is
+  // zeroed.
   if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Chunk{}, std::memory_order_release);
   (*chunk.load(std::memory_order_relaxed))[index % kChunk].store(block_bytes, std::memory_order_release);
 }
@@ -43,6 +45,7 @@ ClientThread::ClientThread(ClientConfig config, std::chrono::microseconds busy_p
 
 ClientThread::~ClientThread() {
   KV_ASSERT(!is_forked() && !is_current());
+  // On its own thread, which is the only one that may touch the client.
   asio::post(*io_, [this] { close(); });
   thread_.join();      // the coroutines of closed sessions run to their end
   if (is_disabled_) {  // 2: what is left cannot be trusted to destroy itself
@@ -54,6 +57,7 @@ ClientThread::~ClientThread() {
 
 void ClientThread::abandon() {
   KV_ASSERT(!is_forked() && !is_current());
+  // Nothing is closed and nobody told: handlers that still wait stay where they are, and their memory with them.
   io_->stop();
   thread_.join();
 }
@@ -64,6 +68,8 @@ void ClientThread::close() {
     const std::lock_guard lock(mutex_);
     guests = guests_;  // they stay listed until they detach: if the thread fails before that, run() tells them
   }
+  // One more than there are guests, for this function: a guest that closes at once must not end the client below its
+  // loop.
   closing_count_ = guests.size() + 1;
   for (const auto& guest : guests) guest->client_closes([this] { guest_closed(); });
   guest_closed();
@@ -89,6 +95,7 @@ void ClientThread::run() {
   } catch (...) {
     std::fprintf(stderr, "kvstore: client disabled\n");
   }
+  // Guests are told once more, without being served: no handler runs on this thread any longer.
   served_.clear();
   std::vector<std::shared_ptr<Guest>> guests;
   {
@@ -121,6 +128,7 @@ void ClientThread::run_until_stopped() {
     } else {
       awake_until_ = {};
       poll.rest();
+      // First this, then the look at the guests' work: who submits in between sees a sleeper and wakes it.
       waker_->fall_asleep();
       if (std::ranges::none_of(served_, [](const Guest* guest) { return guest->has_work(); })) io_->run_one();
       waker_->awake();
@@ -167,6 +175,7 @@ bool ClientThread::enter(Waiting& call) {
 
 bool ClientThread::leave(Waiting& call) {
   const std::lock_guard lock(mutex_);
+  // False: the thread failed meanwhile and has failed this call. Its answer, if there was one, is not to be trusted.
   return waiting_.erase(&call) > 0;
 }
 
@@ -207,6 +216,7 @@ void never_destroy(std::shared_ptr<const void> object) {
     std::shared_ptr<const void> object;
     Kept* before;
   };
+  // Reachable for ever from a static: leak checkers see memory that is kept, not lost.
   static std::atomic<Kept*> last{nullptr};
   auto* const kept = new Kept{std::move(object), last.load()};
   while (!last.compare_exchange_weak(kept->before, kept)) {

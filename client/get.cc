@@ -127,6 +127,7 @@ error_code GetCall::send(CallSession& session) {
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> ends;
   if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
+  // A lease is its session's: over another one, after a reconnect, it is none.
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
   builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, ends,
                                         plan->memory_only ? kTierMemory : kTierDisk,
@@ -144,7 +145,8 @@ error_code GetCall::send(CallSession& session) {
 std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
   const auto* part = read_table<wire::GetPart>(frame.table);
   if (part == nullptr || part->block_count() == 0) return "get: a part without blocks";
-  // The node holds fewer blocks than it was asked for: the first segment shows it by ending early.
+  // The node holds fewer blocks than it was asked for: the first segment shows it by ending early. Only in the first
+  // segment: later ones know how many blocks the node has.
   if (part->segment() == segment_ + 1 && part->first_block() == 0 && segment_ == 0 && next_block_ > 0) next_segment();
   std::string what = check(*part);
   if (!what.empty()) return what;
@@ -179,6 +181,7 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
     tell(first + i, sums_of(i));
     landed(is_device || passes(target(session, first + i, sums_of(i))) ? 1 : 0, 1);
   }
+  // Verifying takes the I/O thread's time: the session yields after so many bytes, and deadlines of others are kept.
   if (plan->verify && !is_device) session.verified(count * bytes);
   return {};
 }
@@ -237,6 +240,7 @@ void GetCall::landed(std::size_t good, std::size_t count) {
   KV_ASSERT(good <= count && count <= limit_ - next_block_);
   next_block_ += count;
   if (!row_broken_) {  // 2
+    // A block that failed in an earlier segment cannot be whole, whatever comes of it now.
     const std::size_t bound = segment_ == 0 ? limit_ : segment_good_[segment_ - 1];
     good_ = std::min(good_ + good, bound);
     row_broken_ = good < count;
@@ -254,6 +258,7 @@ void GetCall::next_segment() {
   if (segment_ < plan->ends.size()) {
     good_ = 0;
     row_broken_ = false;
+    // Wakes get(), which tells the caller of the segment, if all nodes have it.
     if (group != nullptr) group->event.set();
   }
 }
@@ -277,6 +282,7 @@ std::string GetCall::on_last(const FrameReader::Frame& frame) {
 std::vector<std::span<const std::byte>> GetCall::unfinished_destinations() const {
   std::vector<std::span<const std::byte>> ranges;
   if (!region || segment_ >= plan->ends.size()) return ranges;
+  // Before the last segment no block is whole, so the node may still write to any of them.
   const std::size_t first = segment_ + 1 == plan->ends.size() ? next_block_ : 0;
   for (std::size_t i = first; i < limit_; ++i) {
     append_range(ranges, plan->blocks[chain->position(i)]);
@@ -301,6 +307,7 @@ class GetCalls {
   explicit GetCalls(std::shared_ptr<IdleGets> idle) : idle_(std::move(idle)) {}
   ~GetCalls() {
     for (auto& call : calls_) {
+      // Its session still has it listed: it is let go of here and not used again.
       if (!call->has_ended()) continue;  // the client is being torn down
       call->region.reset();
       call->session_wanted.reset();
@@ -370,6 +377,7 @@ class SegmentReport {
         if (!calls[i].segment_done(wire_segment_)) return;
       }
       const GetResult so_far = cut_at_gap(calls, wire_segment_, block_count_);
+      // Neither this segment nor any later one will have a block to show.
       if (so_far.block_count == 0) return;
       options_.on_segment.call(options_.on_segment.context, next_, so_far.block_count);
     }

@@ -46,6 +46,7 @@ class SetMatchCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::SetMatchResponse>(frame.table);
     if (response == nullptr || response->held() == nullptr) return "set_match: malformed";
+    // Nothing is trusted: a bit or a length too many would be a block that is not held, or held with another's length.
     const std::size_t bytes = (asked + 7) / 8;
     const auto* on_disk = response->on_disk();
     if (response->held()->size() != bytes || (on_disk != nullptr && on_disk->size() != bytes)) {
@@ -58,6 +59,7 @@ class SetMatchCall final : public Call {
     held.assign(asked, Held::kNowhere);
     block_bytes.assign(asked, 0);
     std::size_t next = 0;
+    // To the end of the last byte: bits beyond the last hash must be 0.
     for (std::size_t i = 0; i < bytes * 8; ++i) {
       const auto byte = static_cast<flatbuffers::uoffset_t>(i / 8);
       const bool is_held = (response->held()->Get(byte) >> i % 8 & 1) != 0;
@@ -109,6 +111,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
 
   Impl::LeaseEntry lease;
   for (const SetMatchCall& call : calls) {
+    // The first reason of any node: the bitmap says what is held, and where it says no, this is why it may be wrong.
     if (!result.why) result.why = call.reason();
     if (!result.why) result.why = call.lease_error;
     if (call.error()) continue;
@@ -120,7 +123,9 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
       result.disk_count += call.held[i] == Held::kOnDisk;
     }
     const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
+    // Nodes read at the same time, so the slowest one counts.
     result.disk_time = std::max(result.disk_time, time);
+    // Only the session that granted it can use or end a lease.
     lease.add(call.part->node, call.answered_by, call.lease, call.lease_us, impl.shared->clock.now());
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));

@@ -52,6 +52,7 @@ error_code SetPutCall::send(CallSession& session) {
   const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
   asked_ = blocks_in_request(terms, part->hashes.size(), per_block);
   if (asked_ == 0) return Errc::kTooLarge;
+  // From the start again: the call may have been sent before, over a session that broke.
   has_want_ = false;
   wanted_.clear();
   results_.clear();
@@ -76,10 +77,12 @@ std::string SetPutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
   if (want == nullptr || want->blocks() == nullptr || has_want_) return "set_put: not one want list";
   has_want_ = true;
   for (const std::uint32_t i : *want->blocks()) {
+    // Increasing, so that no block is sent twice: its second copy would go into a slot of the next.
     if (i >= asked_ || (!wanted_.empty() && i <= wanted_.back()))
       return "set_put: wants block " + std::to_string(i) + " of " + std::to_string(asked_) + ", out of order";
     wanted_.push_back(i);
   }
+  // Batches are sent by send_batches(), one node after the other: several large puts share this thread.
   group->event.set();
   return {};
 }
@@ -95,6 +98,7 @@ std::size_t SetPutCall::send_batch() {
     // A block alone may be as long as a payload at most, so nothing is sent together with one that fills the batch.
     if (count > 0 && bytes + one.size() > kBatchBytes) break;
     sums_.resize(sums_.size() + stripe_count(one.size()));
+    // Right before it is sent, while the block is in cache.
     block_checksums(set_checksum_seed(plan->space_id, part->hashes[i], one.size()), one,
                     std::span(sums_).last(stripe_count(one.size())));
     if (!region) payload_.push_back(one);

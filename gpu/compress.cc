@@ -22,6 +22,7 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
   KV_ASSERT(row.slot >= 0 && row.slot < plan.to.slot_count && row.token_count >= 1);
   const auto bytes = static_cast<std::size_t>(element_bytes(part.to.element));
   std::byte* target = plan.to.base(layer, part.to.component) + part.to.row_offset(row.slot, plan.to.block_tokens);
+  // Added to attention's scores, so that a mean of n tokens weighs as much as the n tokens did.
   if (part.role == Role::kLogCount) {
     const auto log = static_cast<float>(std::log(static_cast<double>(row.token_count)));
     std::memcpy(target, &log, sizeof log);
@@ -38,6 +39,7 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
   }
   // In token order and rounded once at the end: a device sums in the same order, so that both give the same bits.
   for (std::int64_t f = 0; f < part.values; ++f) {
+    // In float, for 16-bit elements too: a sum in the element's own precision would lose small terms.
     float sum = 0.0F;
     for (std::int64_t i = 0; i < row.token_count; ++i) {
       sum += decode_element(part.from.element, load_code(token(i) + part.from.feature.offset(f), part.from.element));
@@ -78,6 +80,7 @@ Result<std::vector<KeepRow>> plan_keep_rows(const KeepRequest& request) {
           has_offsets && request.offsets[i] == -1;  // then the window says nothing, and may hold anything
       if (!is_whole && (window < 0 || window > length)) return Errc::kBadRequest;
       std::int64_t slot = request.first_slots[i];
+      // A head of a sequence that is not kept.
       if (slot < 0) continue;
       const auto keep = [&](std::int32_t begin, std::int32_t end) {
         for (std::int32_t j = begin; j < end; ++j) rows.push_back({slot++, start + j, head, 1});
@@ -91,6 +94,7 @@ Result<std::vector<KeepRow>> plan_keep_rows(const KeepRequest& request) {
         keep(0, length);
         continue;
       }
+      // As a difference, since offset + window could overflow.
       if (offset < 0 || offset > length - window) return Errc::kBadRequest;
       keep(0, offset);
       if (request.mode == KeepMode::kMean) rows.push_back({slot++, start + offset, head, window});
@@ -137,6 +141,7 @@ Result<void> scatter_kept(const BoundLayout& cache, std::span<const KeepRow> row
     const Element element = plan->parts[i].to.element;
     if (!is_number(element) || element == Element::kInt8) return Errc::kMismatch;
   }
+  // All rows first, so that a refused call has written nothing.
   if (!std::ranges::all_of(rows, [&](const KeepRow& row) { return is_within(*plan, row); })) return Errc::kBadRequest;
   for (std::int64_t layer = 0; layer < plan->layer_count; ++layer) {
     for (const KeepRow& row : rows) {

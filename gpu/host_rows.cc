@@ -26,12 +26,14 @@ void load_values(const Place& place, const std::byte* row, std::int64_t count, f
   if (place.element == Element::kE2M1x2) {
     for (std::int64_t i = 0; i < count; i += 2) {
       const std::uint32_t code = load_code(row + place.feature.offset(i / 2), place.element);
+      // Two values a byte, the earlier one in the low half.
       values[i] = decode_small(kE2M1Format, code & 15);
       values[i + 1] = decode_small(kE2M1Format, code >> 4);
     }
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
+    // One by one: each feature may lie anywhere. This path calculates; plain copies go through CopyNest.
     values[i] = decode_element(place.element, load_code(row + place.feature.offset(i), place.element));
   }
 }
@@ -55,6 +57,8 @@ void quantise(const Part& part, const Operation& operation, float* values, std::
     float* group = values + start;
     float amax = 0.0F;
     for (std::int64_t i = 0; i < part.values_per_scale; ++i) amax = larger_magnitude(amax, group[i]);
+    // Rounded to its own element first and read back: else a reader's scale would differ from the one that was divided
+    // by.
     const float scale = scale_for(operation.scale_rule, amax, part.to.element, operation.global_scale);
     const std::uint32_t code = encode_element(part.scales.element, scale);
     store_code(scales + part.scales.feature.offset(start / part.values_per_scale), part.scales.element, code);

@@ -96,6 +96,8 @@ Checked<Layout> chunk(const CacheShape& s) {
 }
 
 Checked<Layout> x_packed(const CacheShape& s) {
+  // 16 bytes: what a GPU's thread reads at once. So x is 8 for 16-bit elements, and V's tokens lie side by side for the
+  // sake of the product with V.
   const std::int64_t x = per_bytes(s.element, 16);
   if (s.key_size % x != 0)
     return Flaw{"x-packed: feature axis: " + std::to_string(s.key_size) + " is no multiple of x"};
@@ -132,6 +134,7 @@ Checked<Layout> head_folded(const CacheShape& s) {
 
 Checked<Layout> mla(const CacheShape& s) {
   if (auto flaw = find_excess("MLA", {row_size(s), s.block_tokens, 4})) return *std::move(flaw);
+  // One allocation with two parts: the latent, and behind it in each entry the rope part.
   const std::int64_t width = s.key_size + s.value_size;
   const std::vector<std::int64_t> strides = {s.block_tokens * width, width, 1};
   const std::array<Tensor, 2> tensors = {
@@ -154,6 +157,7 @@ Checked<Layout> mla_split(const CacheShape& s) {
 }
 
 Checked<Layout> ds_mla(const CacheShape& s) {
+  // 512 + 16 + 128 bytes: fixed by the kernels that read it, so the shape's sizes are not asked.
   constexpr std::int64_t kEntryBytes = 656;
   if (auto flaw = find_excess("ds_mla", {s.block_tokens, kEntryBytes})) return *std::move(flaw);
   const auto part = [&](Element element, std::int64_t size, Role role, std::int64_t offset) {
@@ -163,6 +167,7 @@ Checked<Layout> ds_mla(const CacheShape& s) {
                   {s.block_tokens * entry, entry, 1},
                   element,
                   {role},
+                  // The first part makes the allocation, the others lie in it.
                   offset == 0 ? -1 : 0,
                   offset};
   };
@@ -175,6 +180,7 @@ Checked<Layout> ds_mla(const CacheShape& s) {
 Checked<Layout> indexer(const CacheShape& s) {
   if (auto flaw = find_excess("indexer", {s.block_tokens, row_size(s), 4})) return *std::move(flaw);
   const std::int64_t block_bytes = s.block_tokens * (s.key_size + 4);
+  // Strides are in elements: here of 4 bytes, while block_bytes counts the keys' single bytes.
   const std::array<Tensor, 2> tensors = {Tensor{"btf",
                                                 {s.block_count, s.block_tokens, s.key_size},
                                                 {block_bytes, s.key_size, 1},
@@ -204,6 +210,7 @@ Checked<Layout> nvfp4(const CacheShape& s, ScaleOrder order) {
   if (s.block_tokens % 4 != 0 || value_size(s) % 64 != 0) {
     return Flaw{"NVFP4 swizzled: token axis must be a multiple of 4, V's feature axis of 64"};
   }
+  // V's scales alone are swizzled: four tokens of one scale lie together, as the kernel multiplies them.
   tensors[3] = {"bhTft",
                 {s.block_count, s.heads, s.block_tokens / 4, value_size(s) / 16, 4},
                 {},
@@ -221,6 +228,7 @@ Checked<Layout> with_token_head_scales(Layout cache) {
     const std::int64_t heads = data->heads();
     if (auto flaw = find_excess("scales", {cache.block_count, cache.block_tokens, heads, 4})) return *std::move(flaw);
     const std::int64_t block_bytes = cache.block_tokens * heads * 4;
+    // Scales that the cache's own allocation has no room for lie in one of their own.
     cache.components.push_back({.role = scale,
                                 .element = Element::kFp32,
                                 .tensor = cache.tensor_count++,
@@ -255,6 +263,7 @@ Checked<Layout> inline_scales_nhd(const CacheShape& s) {
                        {s.block_tokens * s.heads * row / 4, s.heads * row / 4, row / 4},
                        Element::kFp32,
                        {is_key ? Role::kKeyScale : Role::kValueScale},
+                       // Each lies behind its row, in the allocation of its keys or values.
                        is_key ? 0 : 1,
                        size});
   }
@@ -304,6 +313,7 @@ Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::
       return *std::move(flaw);
     }
     const std::int64_t heads = each.heads() / head_groups;
+    // The stride of a group is known only when all components are counted: below.
     block.components.push_back({.role = each.role,
                                 .element = each.element,
                                 .tensor = 0,

@@ -11,11 +11,13 @@ namespace {
 
 using Kind = Operation::Kind;
 
-/// Calls that move more than the caches hold write past them.
+/// Calls that move more than the caches hold write past them. 4 MiB is about a core's share of a server's last cache.
+/// Below it, whoever reads the target next finds it there.
 constexpr double kStreamingBytes = 4 << 20;
 
 bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_count) {
   if (row_count == 0) return false;
+  // As a difference, since first + row_count could overflow.
   if (rows.kind == Rows::Kind::kRange) return rows.first < 0 || rows.first > slot_count - row_count;
   // Block by block as single slots of so many fewer: an id times its tokens might overflow.
   const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
@@ -26,6 +28,7 @@ bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_
   if (rows.kind == Rows::Kind::kBlocks64) ids.kind = Rows::Kind::kSlots64;
   const std::int64_t id_count = (row_count - 1) / step + 1;
   for (std::int64_t i = 0; i < id_count; ++i) {
+    // Negative ids pass: they mean "skip" (padding, or a block that the engine gave up).
     if (ids.slot(i) >= slot_count / step) return true;
   }
   return false;
@@ -68,6 +71,8 @@ void run(const PermutePlan& plan) {
       nest_is_whole = run.is_whole_block;
     }
     const std::int64_t next_row = row + run.count;
+    // The prefetcher of the processor stops at pages, and blocks lie on pages in no order: so the next block's first
+    // lines are asked for here.
     const std::int64_t next_slot = is_streaming && next_row < plan.row_count ? plan.from_rows.slot(next_row) : -1;
     for (std::int64_t layer = 0; has_copies && layer < plan.layer_count; ++layer) {
       for (int i = 0; i < plan.part_count; ++i) {
@@ -92,6 +97,7 @@ void run(const PermutePlan& plan) {
           const auto at = [&](const Bases& side, const Place& place, std::int64_t slot) -> std::byte* {
             return side.base(layer, place.component) + place.row_offset(slot + i, side.block_tokens);
           };
+          // Quantising writes scales, dequantising reads them; a rotation of quantised keys does both.
           const bool has_scales = part.values_per_scale > 0;
           compute_row(part, plan.operation, turn, at(plan.to, part.to, run.to_slot),
                       at(plan.from, part.from, run.from_slot),
@@ -104,6 +110,8 @@ void run(const PermutePlan& plan) {
     }
     row += run.count;
   }
+  // Streaming stores are not ordered with later ones: without this, whoever is told that the call has ended could read
+  // old bytes.
   if (is_streaming) finish_streaming();
 }
 
@@ -117,6 +125,7 @@ std::optional<Flaw> find_uneven_axis(const PermutePlan& plan) {
     };
     if (!is_expressible(part.to.feature, part.from.feature)) return flaw("feature");
     if (!is_expressible(part.to.head, part.from.head)) return flaw("head");
+    // Blocks of different sizes go token by token, which every pair of layouts can express.
     if (plan.to.block_tokens == plan.from.block_tokens && !is_expressible(part.to.token, part.from.token)) {
       return flaw("token");
     }
@@ -146,6 +155,7 @@ Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayo
                      std::int64_t row_count, const Operation& operation) {
   const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
   if (!plan) return Errc::kMismatch;
+  // All of it before the first byte: a call that is refused has moved nothing.
   const auto checked = check(*plan);
   if (!checked) return checked.error();
   run(*plan);
@@ -191,6 +201,7 @@ Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t>
   for (const bool is_check : {true, false}) {  // all of it first: nothing is written where one part is refused
     std::int64_t start = 0;
     for (std::size_t i = 0; i < sources.size(); ++i) {
+      // Step 0: one source for all targets of its group.
       const auto done = (is_check ? check_permute : permute)(cache, Rows::blocks(targets.data() + start, tokens), cache,
                                                              Rows::blocks(&sources[i], tokens, 0),
                                                              (ends[i] - start) * tokens, Operation());
@@ -202,6 +213,7 @@ Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t>
 }
 
 std::optional<Flaw> explain_mismatch(const Layout& to, const Layout& from, const Operation& operation) {
+  // From layouts alone, without memory or rows: so it can be asked before anything is allocated.
   auto plan = plan_parts(to, from, operation);
   if (!plan) return plan.error();
   plan->to.block_tokens = to.block_tokens;

@@ -23,10 +23,13 @@ Result<std::int64_t> plan_table_rows(std::span<std::int64_t> slots, const BlockT
   for (std::int64_t s = 0; s < batch; ++s) {
     const std::int64_t start = starts.empty() ? 0 : starts[static_cast<std::size_t>(s)];
     const std::int64_t length = lengths[static_cast<std::size_t>(s)];
+    // Without this, a sequence would run on into the next one's row of the table.
     if (start < 0 || length < 0 || length > table.width * block_tokens - start) return Errc::kBadRequest;
     for (std::int64_t position = start; position < start + length; ++position) {
       const std::int64_t block = table.ids[static_cast<std::size_t>(s * table.width + position / block_tokens)];
       if (block < 0 && missing == MissingBlock::kDropRow) continue;
+      // Found while writing and not before: how many rows are dropped is known only here. What was written so far is
+      // the caller's to ignore.
       if (row_count == slots.size()) return Errc::kTooLarge;
       // (An id of 32 bits: the product does not wrap. Whether the cache has such a block is for the call to see.)
       slots[row_count++] = block < 0 ? -1 : block * block_tokens + position % block_tokens;
@@ -57,6 +60,7 @@ Result<void> plan_append_positions(std::span<std::int32_t> batch_indices, std::s
                                    std::span<const std::int32_t> append_indptr,
                                    std::span<const std::int32_t> seq_lens) {
   if (batch_indices.size() != positions.size() || append_indptr.size() != seq_lens.size() + 1) return Errc::kBadRequest;
+  // Rows that no request appends have no request: CUDA graphs are captured for a fixed number of rows.
   std::ranges::fill(batch_indices, -1);
   std::ranges::fill(positions, 0);
   for (std::size_t b = 0; b < seq_lens.size(); ++b) {

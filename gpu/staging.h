@@ -1,5 +1,5 @@
-// gpu/staging.h: blocks between host memory and a device's pages. What enters is the store's blocks as a get filled
-// them; what leaves are the engine's pages, layer 0 first. And back.
+// gpu/staging.h: blocks between host memory and a device's pages. A block enters as host memory that a get has filled,
+// and leaves layer by layer in the engine's pages, layer 0 first. A store goes the other way.
 //
 // Blocks in a cache are many small pieces; a copy for each costs up to eight times the bytes' own time. So they cross
 // the bus in large copies, into a ring of buffers on the device, and one kernel a buffer puts them where they belong:

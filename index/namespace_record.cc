@@ -67,8 +67,8 @@ std::string field_problem(std::string_view key, std::string_view value) {
   return {};
 }
 
-/// What is wrong with the field `kind`, or with fields that the other kind has; or an empty string. A chain is never
-/// spelt out, and a set has no fields of a chain: one namespace has one text.
+/// Names the fault in the field `kind`, or a field that belongs to the other kind; an empty string if there is none. A
+/// chain is never spelt out, and a set has no fields of a chain: one namespace has one text.
 std::string kind_problem(const Fields& fields) {
   const auto kind = fields.find("kind");
   if (kind != fields.end() && kind->second != "set") {

@@ -9,6 +9,7 @@
 namespace kv::c_api {
 namespace {
 
+/// The caller's list as our type, without a copy: both are 16 bytes, and the assertion keeps it so.
 std::span<const ExtraDigest> extras_of(const kvs_extra* extras, std::size_t count) {
   static_assert(sizeof(kvs_extra) == sizeof(ExtraDigest) && alignof(kvs_extra) == alignof(ExtraDigest));
   return {reinterpret_cast<const ExtraDigest*>(extras), count};
@@ -17,6 +18,8 @@ std::span<const ExtraDigest> extras_of(const kvs_extra* extras, std::size_t coun
 /// A list that is counted but not there would be read.
 bool is_missing(const void* list, std::size_t count) { return list == nullptr && count > 0; }
 
+/// An address for each block. Null is refused here, by the call that brought it; later it would be a crash on the I/O
+/// thread, which is nobody's call.
 template <class Byte, class Address>
 int read_addresses(Address* blocks, std::size_t count, std::size_t block_bytes, BlockList<Byte>& list) {
   if (is_missing(blocks, count)) return fail(KVS_BAD_REQUEST, "blocks is NULL");
@@ -33,6 +36,7 @@ int read_addresses(Address* blocks, std::size_t count, std::size_t block_bytes, 
 
 std::chrono::microseconds microseconds(std::uint64_t count) {
   constexpr std::uint64_t kMax = 24ull * 3600 * 1'000'000;  // more is refused by the client
+  // One more than what is allowed is still refused, and no longer overflows when it is added to a time.
   return std::chrono::microseconds(std::min(count, kMax + 1));
 }
 
@@ -55,6 +59,7 @@ int read_rooms(void* const* blocks, const std::size_t* rooms, std::size_t count,
                BlockList<std::byte>& list) {
   if (is_missing(rooms, count)) return fail(KVS_BAD_REQUEST, "rooms is NULL");
   if (const int bad = read_addresses(blocks, count, bytes_max, list); bad != KVS_OK) return bad;
+  // 0 is allowed: a block that is asked for by name, and has no room, is told as too long with its length.
   for (std::size_t i = 0; i < count; ++i) list[i] = list[i].first(std::min(rooms[i], bytes_max));
   return KVS_OK;
 }
@@ -64,6 +69,7 @@ int read_lengths(const void* const* blocks, const std::size_t* lengths, std::siz
   if (is_missing(lengths, count)) return fail(KVS_BAD_REQUEST, "lengths is NULL");
   if (const int bad = read_addresses(blocks, count, bytes_max, list); bad != KVS_OK) return bad;
   for (std::size_t i = 0; i < count; ++i) {
+    // By its index: a set call may have thousands of blocks, of which one is wrong.
     if (lengths[i] == 0 || lengths[i] > bytes_max) {
       return fail(KVS_BAD_REQUEST, "lengths[" + std::to_string(i) + "]: " + std::to_string(lengths[i]) + ", not 1.." +
                                        std::to_string(bytes_max) + ", the set's block_bytes_max");
@@ -86,6 +92,8 @@ int read_match(const kvs_match_options* given, MatchOptions& options) {
   return KVS_OK;
 }
 
+// The lists of the options are borrowed, not copied. A blocking call ends before they may go; a submitting one copies
+// what it keeps.
 int read_get(const kvs_get_options* given, GetOptions& options) {
   kvs_get_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;

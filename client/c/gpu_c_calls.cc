@@ -33,6 +33,7 @@ int permute_rows(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* 
   Rows to_list, from_list;
   Operation operation;
   Run run;
+  // Rows before the run: what is wrong with numbers is told on machines without CUDA as well.
   int bad = read_rows(to_rows ? to_rows : &range, to->bound.layout, row_count, &to_list);
   if (bad == KVS_OK) bad = read_rows(from_rows ? from_rows : &range, from->bound.layout, row_count, &from_list);
   if (bad == KVS_OK) bad = read_operation(given, row_count, to->bound.layout, &operation);
@@ -45,11 +46,13 @@ int move_blocks(const kvs_cache& to, const std::int64_t* to_blocks, const kvs_ca
                 const std::int64_t* from_blocks, std::int64_t step, std::size_t count, const kvs_operation* given,
                 const Run& run) {
   const std::int64_t tokens = to.bound.layout.block_tokens;
+  // Block ids on both sides name the same tokens only if blocks are of one size. Others go row by row, by kvs_permute.
   if (from.bound.layout.block_tokens != tokens) {
     return fail(KVS_MISMATCH, "token axis: blocks of " + std::to_string(from.bound.layout.block_tokens) +
                                   " tokens go to blocks of " + std::to_string(tokens));
   }
   std::int64_t row_count = 0;
+  // The first bound keeps the cast positive; the second sees the product, which is 63 bits at most.
   if (count > (std::size_t{1} << 56) || __builtin_mul_overflow(static_cast<std::int64_t>(count), tokens, &row_count)) {
     return fail(KVS_TOO_LARGE, "count: more rows than can be counted");
   }
@@ -63,6 +66,8 @@ int move_blocks(const kvs_cache& to, const std::int64_t* to_blocks, const kvs_ca
 /// No block is written twice, or read and written. Negative ones are skipped.
 int check_disjoint(const std::int64_t* sources, std::size_t source_count, const std::int64_t* targets,
                    std::size_t target_count, std::size_t step) {
+  // Blocks are copied in no particular order, by several threads of a kernel: with one block on both sides, some tokens
+  // would be copied before and some after their source was overwritten.
   std::unordered_set<std::int64_t> written;
   for (std::size_t i = 0; i < target_count; ++i) {
     const std::int64_t target = targets[i * step];
@@ -81,7 +86,8 @@ int read_cuda_run(Run* run) {
   return read_run(&cuda, run);
 }
 
-/// Slots as Ascend's operators and most tables have them.
+/// Slots as Ascend's operators and most tables have them. Planned in 64 bits and then narrowed: a product of page and
+/// page size that wraps in 32 bits would be a valid slot of some other sequence.
 int narrow(std::span<const std::int64_t> slots, std::int32_t* to) {
   for (const std::int64_t slot : slots) {
     if (slot > std::numeric_limits<std::int32_t>::max()) {
@@ -98,6 +104,8 @@ std::size_t count_rows(std::span<const std::int64_t> lengths) {
   return rows;
 }
 
+/// Memory that neither CUDA allocated nor kvs_lock_pages registered: a kernel that touches it faults, and the process's
+/// CUDA context with it.
 bool is_plain_host(const CudaModule& cuda, const void* memory) {
   return cuda.place_of(memory).kind == CudaModule::MemoryKind::kHost;
 }
@@ -134,6 +142,7 @@ int kvs_device_count(int* count) {
     if (count == nullptr) return fail(KVS_BAD_REQUEST, "count is NULL");
     Run run;
     const int found = read_cuda_run(&run);
+    // No CUDA on this machine is an answer, 0 devices, and no error.
     if (found != KVS_OK && found != KVS_UNAVAILABLE) return found;
     *count = found == KVS_OK ? run.cuda->device_count() : 0;
     return KVS_OK;
@@ -144,6 +153,8 @@ int kvs_warm_up(const kvs_run* where) {
   return gpu_call([&]() -> int {
     Run run;
     if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    // The host has nothing to load, and what it does is over when its call returns: so callers need not ask where they
+    // run.
     if (!run.cuda) return KVS_OK;
     const auto loaded = run.cuda->warm_up();
     return loaded ? KVS_OK : fail_cuda(loaded.error());
@@ -184,7 +195,7 @@ int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* ex
   return gpu_call([&]() -> int {
     if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
     kvs_device_memory out = KVS_DEVICE_MEMORY_INIT;
-    // Checked before: else its descriptor would be lost.
+    // Checked before: else its descriptor would be lost. The descriptor becomes the caller's, who closes it.
     if (exported == nullptr || exported->struct_size < sizeof out || exported->struct_size > 65536) {
       return fail(KVS_BAD_REQUEST, "exported is NULL, or struct_size is not set");
     }
@@ -208,6 +219,7 @@ int kvs_layout_check(const kvs_layout* to, const kvs_layout* from, const kvs_ope
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a layout is NULL");
     Operation operation;
+    // 0 rows: a rotation's deltas, one for each row, are the call's affair and not the layouts'.
     if (const int bad = read_operation(given, 0, to->layout, &operation); bad != KVS_OK) return bad;
     const auto flaw = explain_mismatch(to->layout, from->layout, operation);
     return flaw ? fail(KVS_MISMATCH, flaw->text) : KVS_OK;
@@ -236,6 +248,7 @@ int slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::i
   if (!is_block_tokens(block_tokens)) return fail_value("block_tokens", block_tokens, "from 1 to 2^31");
   const BlockTable blocks{{table, static_cast<std::size_t>(id_count)}, width};
   const auto missing = drop_missing != 0 ? MissingBlock::kDropRow : MissingBlock::kKeepRow;
+  // One template for both widths, and one planner: the narrow form widens its lists, which are short beside the slots.
   Result<std::int64_t> rows(Errc::kBadRequest);
   if constexpr (sizeof(Id) == 8) {
     rows = plan_table_rows({slots, capacity}, blocks, block_tokens, {starts, starts == nullptr ? 0 : sequence_count},
@@ -243,6 +256,7 @@ int slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::i
   } else {
     const std::vector<std::int64_t> wide_starts(starts, starts + (starts == nullptr ? 0 : sequence_count));
     const std::vector<std::int64_t> wide_lengths(lengths, lengths + sequence_count);
+    // Not `capacity` alone: that is the caller's word, and may be a number that no memory has.
     std::vector<std::int64_t> wide(std::min(capacity, count_rows(wide_lengths)));
     rows = plan_table_rows(wide, blocks, block_tokens, wide_starts, wide_lengths, missing);
     if (rows) {
@@ -389,6 +403,7 @@ int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t co
       if (bad != KVS_OK) return bad;
     }
     // No kernel may touch plain host memory, and a copy of it on the device would be an allocation: the copy engine.
+    // Pairs in device memory cannot be checked here without a wait for the device; their caller answers for them.
     if (run.cuda && is_read_here) return enqueue_swap(*cache, *cache, {pairs[0], 2 * count}, run);
     return move_blocks(*cache, pairs[0] + 1, *cache, pairs[0], 2, count, nullptr, run);
   });
@@ -401,6 +416,7 @@ int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int
         (targets == nullptr && target_count > 0)) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
+    // A device's caller has kvs_copy_blocks for this, with the pairs written out.
     if (const int bad = read_host_run(where, "kvs_fan_out_blocks"); bad != KVS_OK) return bad;
     if (const int bad = check_disjoint(sources, source_count, targets, target_count, 1); bad != KVS_OK) return bad;
     const auto copied =
@@ -419,6 +435,8 @@ int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*
     if (const int bad = read_run(where, &run, {to, from}); bad != KVS_OK) return bad;
     if (count == 0) return KVS_OK;
     if (!run.cuda) return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, run);
+    // Pairs that this processor can read go to the copy engine, which crosses the bus at full rate and leaves the
+    // multiprocessors to the model.
     if (run.cuda->place_of(pairs).kind != CudaModule::MemoryKind::kDevice) {
       return enqueue_swap(*to, *from, {pairs[0], 2 * count}, run);
     }

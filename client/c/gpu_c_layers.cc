@@ -65,6 +65,7 @@ int make_quantised(const kvs_layer_options& from, kvs_layer* layer) {
   QuantisedCache::Config config;
   if (from.bits != 0) config.bits = from.bits;
   if (from.group_size != 0) config.group_size = from.group_size;
+  // 0 is the default, as in every struct; so -1 has to stand for none.
   if (from.residual_tokens != 0) config.residual_tokens = from.residual_tokens == -1 ? 0 : from.residual_tokens;
   if (config.bits != 2 && config.bits != 4 && config.bits != 8) {
     return fail_value("options: bits", config.bits, "2, 4 or 8");
@@ -86,6 +87,8 @@ int make_layer(const kvs_layer_options& from, kvs_layer* layer) {
   if (from.kind < KVS_LAYER_GROWING || from.kind > KVS_LAYER_QUANTISED) {
     return fail_value("options: kind", from.kind, "one of KVS_LAYER_*");
   }
+  // These two calculate with what they hold, by rotating or quantising; bytes and narrow floats cannot be calculated
+  // with here.
   const bool is_computed = from.kind == KVS_LAYER_SINK || from.kind == KVS_LAYER_QUANTISED;
   if (from.element < (is_computed ? KVS_FP16 : KVS_BYTE) || from.element > KVS_FP32) {
     return fail_value("options: element", from.element,
@@ -98,6 +101,8 @@ int make_layer(const kvs_layer_options& from, kvs_layer* layer) {
   if (is_bounded && from.token_capacity < 1) {
     return fail_value("options: token_capacity", from.token_capacity, "1 or more");
   }
+  // A bounded cache allocates for its capacity at once, so the sizes are checked before. A growing one is checked at
+  // each update.
   if (const int bad = check_tokens(layer->shape, is_bounded ? from.token_capacity : 1); bad != KVS_OK) return bad;
   switch (from.kind) {
     case KVS_LAYER_GROWING: layer->cache = std::make_unique<GrowingCache>(); return KVS_OK;
@@ -141,6 +146,7 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
     if (const int bad = write_struct(out, view); bad != KVS_OK) return bad;
     if (token_count < 1) return fail_value("token_count", token_count, "1 or more");
     if (const int bad = check_tokens(layer->shape, token_count); bad != KVS_OK) return bad;
+    // A copy: a cache keeps tensors beyond this call, and the caller's memory is lent for the call alone.
     KvTensor added(layer->shape, token_count);
     const BoundLayout& bound = added.layout();
     std::memcpy(bound.base(0, 0), keys, static_cast<std::size_t>(bound.layout.tensor_bytes(0)));
@@ -214,6 +220,7 @@ int kvs_layer_select(kvs_layer* layer, const int64_t* sequences, size_t count) {
     selected.batch_count = static_cast<std::int64_t>(count);
     if (const int bad = check_tokens(selected, 1); bad != KVS_OK) return bad;
     layer->cache->select({sequences, count});
+    // After select(), which reads the old batch: the next update brings as many sequences as were chosen.
     layer->shape = selected;
     return KVS_OK;
   });

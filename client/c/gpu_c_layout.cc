@@ -26,6 +26,8 @@ struct NamedMaker {
   std::string_view name;
   Maker make;
 };
+// Each name is a layout that some engine has; docs/kernels.md says which. A table, so that C, Python and the tests know
+// the same ones.
 constexpr NamedMaker kMakers[] = {
     {"nhd", layouts::nhd},
     {"hnd", layouts::hnd},
@@ -73,6 +75,7 @@ constexpr ElementName kElementNames[] = {
     {"fp32", Element::kFp32},
 };
 
+// Elements are numbered without a gap from KVS_BYTE to KVS_FP32.
 bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32; }
 
 int fail_value(const char* field, int value, int most) {
@@ -80,6 +83,8 @@ int fail_value(const char* field, int value, int most) {
               std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
 }
 
+// The caller owns what is made here and frees it by the function of its kind. A cache has a copy of its layout, so
+// either may be freed first.
 int give(Checked<Layout> layout, kvs_layout** to) {
   if (!layout) return fail(KVS_BAD_REQUEST, layout.error().text);
   *to = new kvs_layout{*std::move(layout)};
@@ -107,6 +112,7 @@ int read_tensor(const kvs_tensor& from, Tensor* to) {
     return fail(KVS_BAD_REQUEST, "tensors: axes, shape or roles is NULL");
   }
   to->axes = from.axes;
+  // Before the shape is read: it has as many numbers as there are letters.
   if (to->axes.size() > 9) return fail(KVS_BAD_REQUEST, "tensors: axes: more letters than there are axes");
   if (!is_element(from.element)) return fail_value("tensors: element", from.element, KVS_FP32);
   if (from.role_count > kRoleCount) return fail(KVS_BAD_REQUEST, "tensors: more roles than there are");
@@ -122,6 +128,7 @@ int read_tensor(const kvs_tensor& from, Tensor* to) {
     }
     to->roles.push_back(static_cast<Role>(from.roles[i]));
   }
+  // 1 for the first tensor, since 0 of a zeroed struct means an allocation of its own.
   to->allocation = static_cast<int>(from.shares) - 1;
   to->offset_bytes = from.offset_bytes;
   return KVS_OK;
@@ -140,6 +147,7 @@ std::string find_problem(const Layout& layout, int tensor, const void* memory, c
     return "has " + std::to_string(*bytes) + " bytes, the layout reaches over " + std::to_string(needed);
   }
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  // Such a size is a mistake in the layout; the kernels' 64-bit offsets would wrap to memory that exists.
   if (address > std::numeric_limits<std::uintptr_t>::max() - needed) return "reaches beyond the end of memory";
   for (const Component& each : layout.components) {
     if (each.tensor == tensor && address % static_cast<std::uintptr_t>(element_bytes(each.element)) != 0) {
@@ -183,6 +191,8 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
     if (!is_element(from.value_element)) return fail_value("value_element", from.value_element, KVS_FP32);
     const CacheShape shape{.block_count = from.block_count,
                            .block_tokens = from.block_tokens,
+                           // A latent cache has one head and a single layer's cache one layer: both are what a zeroed
+                           // struct means.
                            .heads = from.heads == 0 ? 1 : from.heads,
                            .key_size = from.key_size,
                            .value_size = from.value_size,
@@ -272,6 +282,7 @@ int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uin
   return make(
       cache,
       [&]() -> int {
+        // With another count no allocation can be told from another: bind_layout() then says how many there should be.
         for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
           const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
           const std::string problem =

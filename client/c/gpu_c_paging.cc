@@ -10,6 +10,7 @@
 #include "gpu/paging/packed_mask.h"
 #include "gpu/paging/paged_cache.h"
 
+// Shared: a pool may be freed while caches over it live, in whichever order a garbage collector likes.
 struct kvs_page_pool {
   std::shared_ptr<kv::PagePool> pool;
 };
@@ -17,6 +18,7 @@ struct kvs_paged_cache {
   kvs_paged_cache(std::shared_ptr<kv::PagePool> pages, const kv::GroupConfig& config, std::uint32_t group_number)
       : pool(std::move(pages)), group(config), number(group_number), cache(*pool, config) {}
 
+  // Before `cache`, which borrows it.
   const std::shared_ptr<kv::PagePool> pool;
   const kv::GroupConfig group;
   const std::uint32_t number;
@@ -64,6 +66,8 @@ int check_prefix_call(const kvs_hash* hashes, std::size_t hash_count, std::size_
 class HeldPrefixes {
  public:
   HeldPrefixes(PagePool& pool, std::span<const CachedPrefix> prefixes) : pool_(pool), prefixes_(prefixes) {
+    // All prefixes first, then sequences: opening the first group may need pages, and would take free ones that still
+    // hold what the second group was just told it has.
     for (const CachedPrefix& each : prefixes_) pool_.touch(each.pages);
   }
   ~HeldPrefixes() {
@@ -92,11 +96,13 @@ int open_groups(std::span<kvs_paged_cache* const> caches, std::span<const std::s
   for (std::size_t g = 0; g < caches.size(); ++g) {
     const auto sequence = caches[g]->cache.open(prefixes[g], token_count);
     if (!sequence) {
+      // The prefixes are still held here, so what was cached stays cached after a failure for want of pages.
       for (std::size_t i = opened.size(); i-- > 0;) caches[i]->cache.close(opened[i]);
       return fail(sequence.error());
     }
     opened.push_back(*sequence);
   }
+  // Written only now: a caller whose call failed has no half of a sequence.
   for (std::size_t g = 0; g < caches.size(); ++g) sequences[g] = static_cast<kvs_sequence>(opened[g]);
   KV_ASSERT(opened.size() == caches.size() && prefixes.front().token_count <= token_count);
   *cached = prefixes.front().token_count;
@@ -112,11 +118,13 @@ int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, voi
   return gpu_call([&]() -> int {
     if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
     *pool = nullptr;
+    // At least one page besides the one that is never given out; page numbers are engines' 32-bit ones.
     if (page_count < 2 || page_count >= std::size_t{0x7FFFFFFF}) {
       return fail_size("page_count", page_count, "from 2 to 2^31 - 2");
     }
     std::function<void(const BlockName&)> tell;
     if (on_removed != nullptr) {
+      // Called in the middle of an operation of the pool: it must not call back into it (kvstore_paging.h).
       tell = [on_removed, context](const BlockName& name) {
         kvs_hash hash;
         std::memcpy(hash.bytes, name.hash.data(), sizeof hash.bytes);
@@ -206,6 +214,7 @@ int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token
     if (pairs == nullptr || pair_count == nullptr) return fail(KVS_BAD_REQUEST, "pairs or pair_count is NULL");
     if (capacity < 1) return fail_size("capacity", capacity, "1 or more");
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
+    // Both: the sum of two sizes that are each allowed cannot wrap, while one that is not could.
     if (token_count > kTokensMax || before + token_count > kTokensMax) {
       return fail_size("token_count", token_count, "within 2^40 tokens of one sequence");
     }
@@ -235,6 +244,7 @@ int kvs_paged_crop(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_c
     if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
     if (cache->cache.crop(SequenceId{sequence}, token_count)) return KVS_OK;
+    // The cache says no more than "bad request"; which of the two limits it was can be told from the counts.
     return token_count > before ? fail_size("token_count", token_count, "within the sequence")
                                 : fail_size("token_count", token_count, "behind what the window has left behind");
   });
@@ -315,6 +325,7 @@ int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t
     for (std::size_t r = 0; r < request_count; ++r) {
       bits += static_cast<std::size_t>(query_counts[r]) * static_cast<std::size_t>(kv_counts[r]);
     }
+    // Engines want either or both of these: a missing one is an empty list to pack_masks().
     const auto told = [&](std::int32_t* indptr) {
       return std::span(indptr, indptr == nullptr ? 0 : request_count + 1);
     };

@@ -14,6 +14,7 @@ struct kvs_cascade {
   std::vector<std::size_t> order;
   kv::CascadePlan plan;
 };
+// Views point into these lists: they live as long as the plan, and are never changed.
 struct kvs_chunks {
   std::vector<std::size_t> order;
   std::vector<std::int32_t> pages;
@@ -38,10 +39,12 @@ class Batch {
     if (from_.sequence_count > 0 && from_.last_page_tokens == nullptr && from_.page_tokens == nullptr) {
       return fail(KVS_BAD_REQUEST, "batch: last_page_tokens and page_tokens are NULL");
     }
+    // page_indptr has one entry more than there are sequences, but need not be there for none.
     if (from_.sequence_count == 0) return KVS_OK;
     if (from_.page_indptr[0] < 0) return fail_value("batch: page_indptr[0]", from_.page_indptr[0], "0 or more");
     const auto end = static_cast<std::size_t>(std::max(from_.page_indptr[from_.sequence_count], 0));
     if (end > 0 && from_.pages == nullptr) return fail(KVS_BAD_REQUEST, "batch: pages is NULL");
+    // Once and for all: the sequences' spans point into it.
     blocks_.resize(end);
     for (std::size_t s = 0; s < from_.sequence_count; ++s) {
       if (const int bad = read_sequence(s); bad != KVS_OK) return bad;
@@ -77,6 +80,7 @@ class Batch {
 
   int read_sequence(std::size_t s) {
     const std::int32_t begin = from_.page_indptr[s], end = from_.page_indptr[s + 1];
+    // The last entry gave blocks_ its size. One in the middle may be larger, and would read pages beyond the list.
     if (begin < 0 || end <= begin || static_cast<std::size_t>(end) > blocks_.size()) {
       return fail_entry("page_indptr", s + 1, end, "above the one before, and at most the last");
     }
@@ -86,6 +90,7 @@ class Batch {
       const std::int32_t* tokens = from_.page_tokens != nullptr ? &from_.page_tokens[i]
                                    : is_last                    ? &from_.last_page_tokens[s]
                                                                 : &full;
+      // Page 0 is nobody's: a sequence that reads it would read what a window has left behind.
       if (from_.pages[i] < 1) return fail_entry("pages", i, from_.pages[i], "1 or more");
       if (*tokens < 1 || *tokens > full) {
         return from_.page_tokens != nullptr ? fail_entry("page_tokens", i, *tokens, "from 1 to block_tokens")
@@ -104,6 +109,7 @@ class Batch {
     if (from_.hashes == nullptr) return std::nullopt;
     BlockName name;
     std::memcpy(name.hash.data(), from_.hashes[page].bytes, sizeof from_.hashes[page].bytes);
+    // All zero means a block without a name, for instance the last one that is not full: nobody shares it.
     if (name == BlockName{}) return std::nullopt;
     return name;
   }
@@ -132,6 +138,7 @@ int kvs_plan_cascade(const kvs_batch* batch, size_t level_count_max, kvs_cascade
     Batch given;
     SharedPrefixTree tree;
     if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
+    // Not more than so many: each level is a launch of its own, and pays only if its blocks are read by several.
     auto planned = plan_cascade(tree, level_count_max == 0 ? SIZE_MAX : level_count_max);
     if (!planned) {
       return fail(KVS_UNSUPPORTED, "level_count_max: " + std::to_string(level_count_max) +
@@ -177,6 +184,7 @@ int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks
     Batch given;
     SharedPrefixTree tree;
     if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
+    // A chunk shared by fewer than the threshold is given to each as its own. 1: all that can be shared is.
     auto planned = plan_chunks(tree, sharing_threshold == 0 ? 1 : sharing_threshold);
     if (!planned) return fail(KVS_UNSUPPORTED, "batch: query_counts: a plan of chunks has one query a sequence");
     auto made = std::make_unique<kvs_chunks>();

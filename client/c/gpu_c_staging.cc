@@ -20,6 +20,8 @@ namespace {
 
 using namespace c_api;
 
+/// 0 means no deadline here, other than in kvstore.h: staging waits for a device, which does not go away as a node
+/// does. Longer than a day is cut to a day, so that the sum cannot overflow.
 TimePoint deadline_of(const StagingDevice& device, std::uint64_t microseconds) {
   constexpr std::uint64_t kMax = 24ULL * 3600 * 1'000'000;
   if (microseconds == 0) return TimePoint::max();
@@ -57,6 +59,8 @@ int read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, 
   call->first_layer = from.first_layer;
   call->layer_count = from.layer_count == 0 ? rest : from.layer_count;
   KV_ASSERT(call->first_layer >= 0 && call->first_layer + call->layer_count <= blocks.layer_count);
+  // A mark for each layer is the most there can be. Checked before anything is enqueued: a mark that the caller never
+  // sees is pages that it cannot tell are ready.
   if (capacity < static_cast<std::size_t>(call->layer_count)) {
     return fail_value("capacity", static_cast<std::int64_t>(capacity),
                       ("at least " + std::to_string(call->layer_count) + ", the number of layers").c_str());
@@ -64,6 +68,7 @@ int read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, 
   const std::int64_t row_count = from.block_count * blocks.block_tokens;
   StagedBlocks& to = call->blocks;
   if (const int bad = read_rows(from.rows, pages, row_count, &to.rows); bad != KVS_OK) return bad;
+  // Scales are made on the side that is written: the pages of a load, the blocks of a store.
   if (const int bad = read_operation(from.operation, row_count, is_load ? pages : blocks, &to.operation);
       bad != KVS_OK) {
     return bad;
@@ -108,6 +113,7 @@ int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_loa
       if (!ordered) return fail_cuda(ordered.error());
     }
   }
+  // Filled on failure too: the layers of these marks are right, and the caller may use them.
   std::vector<StagedLayers> marks;
   const auto done = is_load ? staging->staging->load(call.blocks, call.first_layer, call.layer_count, marks)
                             : staging->staging->store(call.blocks, call.first_layer, call.layer_count, marks);
@@ -151,12 +157,14 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     if (from.slot_bytes != 0) config.slot_bytes = from.slot_bytes;
     if (from.slot_count != 0) config.slot_count = from.slot_count;
     if (from.direct_block_count_max != 0) config.direct_block_count_max = from.direct_block_count_max;
+    // Left alone, create() measures on the device what is best, which takes a moment.
     if (from.direct_bytes_max != 0) config.direct_bytes_max = from.direct_bytes_max;
     auto made = std::make_unique<kvs_staging>();
     auto device = CudaStagingDevice::create(run.cuda, ordinal);
     if (!device) return fail_cuda(device.error());
     made->device = *std::move(device);
     auto created = Staging::create(*made->device, config);
+    // Told with the numbers, since the remedy is in them: fewer or smaller buffers.
     if (!created && created.error() == Errc::kOutOfMemory) {
       return fail(KVS_OUT_OF_MEMORY, "options: " + std::to_string(config.slot_count) + " buffers of " +
                                          std::to_string(config.slot_bytes) + " bytes: the device has no room");

@@ -1,12 +1,16 @@
 #include "client/c/stats_json.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <string_view>
 
 namespace kv::c_api {
 namespace {
 
+/// Bytes from 0x7F on are escaped one by one. Names that others chose need not be UTF-8, which JSON must be; so a
+/// reader gets them as Latin-1 instead of a document that does not parse.
 void append_json(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
@@ -29,9 +33,12 @@ void append_json(std::string& out, std::string_view text) {
 std::string stats_json(const std::vector<NodeStats>& nodes) {
   std::string out = "{\"nodes\":[";
   for (const NodeStats& node : nodes) {
+    // The list's opening bracket, or the end of the node before.
     if (out.back() == '}') out += ',';
     out += "{\"name\":";
     append_json(out, node.name);
+    // A node that did not answer stays in the list, with empty values: which node is silent is what its reader came
+    // for.
     if (node.error) {
       out += ",\"error\":";
       append_json(out, node.error.message());
@@ -43,8 +50,11 @@ std::string stats_json(const std::vector<NodeStats>& nodes) {
       first = false;
       append_json(out, name);
       char number[40];
-      std::snprintf(number, sizeof number, ":%.17g", value);
-      out += std::isfinite(value) ? number : ":null";
+      // 17 digits bring every double back as it was. Not printf: an engine may have set a locale whose decimal point
+      // is a comma. JSON has no word for infinity or for not a number.
+      const auto end = std::to_chars(number, std::end(number), value, std::chars_format::general, 17).ptr;
+      out += ':';
+      out += std::isfinite(value) ? std::string_view(number, end) : "null";
     }
     out += "},\"namespaces\":[";
     first = true;

@@ -9,7 +9,8 @@ namespace kv {
 
 CallGroup::CallGroup(const asio::any_io_executor& executor, CallControl c) : event(executor), control(c) {
   if (control.cancellation == nullptr) return;
-  KV_ASSERT(!control.cancellation->is_cancelled());  // else the verb would have ended before it asked anybody
+  KV_ASSERT(!control.cancellation->is_cancelled());  // else the call would have ended before it asked anybody
+  // One target at a time: a call that makes several rounds has one group after the other.
   control.cancellation->set_target(this);
 }
 
@@ -27,6 +28,7 @@ void CallGroup::cancel() {
 }
 
 Call::~Call() {
+  // The coroutine was destroyed in the middle of its call: the session must not touch this object again.
   if (session_ != nullptr) {
     session_->forget(*this);
   } else if (!has_ended()) {
@@ -58,6 +60,7 @@ error_code Call::send_on(CallSession& session, std::uint64_t request_id, std::ui
   session_ = &session;
   request_id_ = request_id;
   space_handle_ = space_handle;
+  // A call that is sent again starts over: what came over the last session does not count.
   has_begun_ = false;
   ++send_count_;
   const error_code error = send(session);
@@ -117,6 +120,7 @@ void Call::end(error_code why, std::string text, bool is_answered) {
   if (group != nullptr) {
     const auto found = std::ranges::find(group->running, this);
     KV_ASSERT(found != group->running.end());
+    // Order in this list means nothing: the last one fills the gap.
     *found = group->running.back();
     group->running.pop_back();
     group->event.set();

@@ -10,6 +10,7 @@ namespace kv {
 namespace {
 
 bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
+  // std::less, since < has no meaning for pointers into different objects.
   const std::less<const std::byte*> before;
   return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
 }
@@ -24,6 +25,7 @@ Result<std::span<std::byte>> LentMemory::allocate(std::size_t bytes) {
 
 Result<void> LentMemory::reserve(std::size_t bytes) {
   if (bytes == 0) return Errc::kBadRequest;
+  // Reserved before the memory is made: that happens on another thread, and two at once must not both find room.
   if (bytes > bytes_max_ - bytes_) return Errc::kBusy;
   bytes_ += bytes;
   return {};
@@ -98,6 +100,7 @@ void LentMemory::set_gone(Region& region) {
 void LentMemory::end_removal(const Region& region) {
   KV_ASSERT(region.is_gone);
   const auto found = regions_.find(region.bytes().data());
+  // Two removals of one region may wait at the same time; the second finds it gone, or new memory at its place.
   if (found == regions_.end() || found->second.get() != &region) return;
   KV_ASSERT(device_count_ > 0);
   --device_count_;
@@ -121,6 +124,7 @@ std::shared_ptr<LentMemory::Region> LentMemory::find(std::span<const std::byte> 
   if (after == regions_.begin()) return nullptr;
   const std::shared_ptr<Region>& region = std::prev(after)->second;
   const std::span<const std::byte> bytes = region->bytes();
+  // Not negative: the region found is the last that begins at or before `memory`.
   const auto offset = static_cast<std::size_t>(memory.data() - bytes.data());
   if (offset > bytes.size() || memory.size() > bytes.size() - offset) return nullptr;
   return region;

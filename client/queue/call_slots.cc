@@ -25,10 +25,13 @@ CallSlots::CallSlots(std::size_t calls_max, std::size_t bytes_max)
 Result<CallSlot*> CallSlots::take(std::size_t bytes) {
   if (bytes > bytes_max_) return error_code(Errc::kTooLarge);
   const std::size_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  // Taken first and given back: two submits that look before they take could both pass.
   if (before > bytes_max_ - bytes) {
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     return error_code(Errc::kBusy);
   }
+  // A stack without a lock: a submit must never wait for a thread that was put to sleep while it held one. The upper
+  // half counts, so that a head which went and came back is seen as another (ABA).
   std::uint64_t head = free_.load(std::memory_order_acquire);
   for (;;) {
     const auto index = static_cast<std::uint32_t>(head);
@@ -72,6 +75,7 @@ void CallSlots::give_back(CallSlot& slot) {
 CallSlot* CallSlots::find(CallId id) const {
   const auto number = static_cast<std::uint64_t>(id);
   const std::uint64_t index = number & ((std::uint64_t{1} << kIndexBits) - 1);
+  // The caller compares slot.id: an old name finds the slot of a later call.
   return number >> kIndexBits == 0 || index >= size_ ? nullptr : &slots_[index];
 }
 

@@ -45,6 +45,7 @@ void Completions::tell_end(CallSlot& slot) {
 
 void Completions::add(CallSlot& slot) {
   ++count_;
+  // A call is listed once, however much it has to tell, by a link of its own: listing needs no memory.
   if (!slot.listed.is_linked()) {
     if (list_.empty()) {
       const std::uint64_t one = 1;
@@ -52,6 +53,7 @@ void Completions::add(CallSlot& slot) {
     }
     list_.push_back(slot);
   }
+  // Nobody is woken for fewer completions than the most modest waiter wants, unless no more will come.
   if (least_wanted_ == kNobody || (count_ < least_wanted_ && unended_ > 0)) return;
   least_wanted_ = kNobody;  // who has not enough says so again
   told_.notify_all();
@@ -92,6 +94,7 @@ Result<std::size_t> Completions::wait(std::span<const CallId> calls, std::size_t
     CallSlot& slot = *slots_.find(call);
     // The same call named twice is there once.
     if (slot.id.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(call) || !slot.has_ended) continue;
+    // All that was not told of it: its marks, a match, and the end.
     count_ -= slot.segments.size() - slot.segments_told + (slot.matched ? 1 : 0) + 1;
     into[count++] = std::exchange(slot.end, {});
     unlist(slot);
@@ -140,6 +143,7 @@ void Completions::take_next(Completion& into) {
     free(slot);
     return;
   }
+  // Until it has something to tell again.
   if (!slot.has_ended && slot.segments_told == slot.segments.size()) unlist(slot);
 }
 

@@ -14,8 +14,8 @@ cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream);
 cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
 
 #if CUDART_VERSION >= 12080
-/// One call of the driver for all copies. cudaErrorNotSupported if it cannot: an older driver, a legacy default stream, a
-/// capture.
+/// One call of the driver for all copies. cudaErrorNotSupported if it cannot: an older driver, a legacy default stream,
+/// a capture.
 cudaError_t copy_in_one_call(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
                              cudaStream_t stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) return cudaErrorNotSupported;
@@ -27,6 +27,7 @@ cudaError_t copy_in_one_call(void* const* to, const void* const* from, const std
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder =
       cudaMemcpySrcAccessOrderStream;  // "any" may read before the stream's kernels have written
+  // One set of attributes for all copies, from the first on.
   std::size_t first = 0;
 #if CUDART_VERSION >= 13000
   return cudaMemcpyBatchAsync(to, from, bytes, count, &attributes, &first, 1, stream);
@@ -155,12 +156,14 @@ extern "C" void* kv_cuda_allocate_page_locked(std::size_t bytes) {
 }
 extern "C" int kv_cuda_free_page_locked(void* memory) { return kv::own_status(cudaFreeHost(memory)); }
 extern "C" int kv_cuda_lock_pages(void* memory, std::size_t bytes) {
+  // Portable: for every device of this process, whichever is current now.
   return kv::own_status(cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
 }
 extern "C" int kv_cuda_unlock_pages(void* memory) { return kv::own_status(cudaHostUnregister(memory)); }
 
 extern "C" int kv_cuda_synchronise(void* stream) { return kv::own_status(cudaStreamSynchronize(as_stream(stream))); }
 extern "C" int kv_cuda_create_stream(void** stream) {
+  // Non-blocking: a stream that waited for the legacy default stream would wait for an engine's kernels.
   return kv::own_status(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking));
 }
 extern "C" int kv_cuda_destroy_stream(void* stream) { return kv::own_status(cudaStreamDestroy(as_stream(stream))); }

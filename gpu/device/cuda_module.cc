@@ -48,6 +48,7 @@ Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
   const std::string path = named ? named : "libkvstore_cuda.so";
   const std::string what = named ? "KV_CUDA_MODULE names " + path : "the CUDA module " + path;
   auto functions = std::make_unique<Functions>();
+  // Local: the CUDA runtime inside must not be found by an engine that brings its own.
   functions->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* library = functions->library;
   if (!library) return refuse(what + ", which cannot be loaded: " + dlerror());
@@ -59,6 +60,7 @@ Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
                   std::to_string(kDeviceAbiVersion));
   }
   Functions& f = *functions;
+  // All at once: a module with some of its functions would fail in the middle of a serving process.
   const bool is_whole =
       find(library, "kv_cuda_warm_up", f.warm_up) && find(library, "kv_cuda_permute", f.permute) &&
       find(library, "kv_cuda_scatter_kept", f.scatter_kept) && find(library, "kv_cuda_checksum", f.checksum) &&
@@ -97,6 +99,7 @@ Result<void> CudaModule::permute(const BoundLayout& to, const Rows& to_rows, con
   KV_ASSERT(row_count >= 0 && block_count_max > 0);
   const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
   if (!plan) return Errc::kMismatch;
+  // Several launches where a plan has more layers or components than one launch's arguments hold.
   for (const DevicePlan& launch : make_device_plans(*plan)) {
     const auto launched = check(functions_->permute(&launch, stream, block_count_max));
     if (!launched) return launched.error();
@@ -158,6 +161,7 @@ Result<void> CudaModule::copy_batch(std::span<void* const> to, std::span<const v
 
 CudaModule::MemoryPlace CudaModule::place_of(const void* memory) const {
   int kind = 0, device = -1;
+  // What CUDA does not know is plain host memory.
   if (functions_->memory_of(memory, &kind, &device) != 0) return {};
   KV_ASSERT(kind >= 0 && kind <= static_cast<int>(MemoryKind::kDevice));
   return {static_cast<MemoryKind>(kind), device};
@@ -166,6 +170,7 @@ CudaModule::MemoryPlace CudaModule::place_of(const void* memory) const {
 CudaModule::DeviceScope::DeviceScope(const CudaModule& module, int device) : module_(module) {
   // The engine's thread may have any device current; it must not notice that we had another.
   status = module_.check(module_.functions_->use_device(device, &before_));
+  // Nothing to give back.
   if (!status || before_ == device) before_ = -1;
 }
 CudaModule::DeviceScope::~DeviceScope() {

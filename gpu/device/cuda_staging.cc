@@ -11,9 +11,11 @@ namespace kv {
 Result<std::unique_ptr<CudaStagingDevice>> CudaStagingDevice::create(std::shared_ptr<const CudaModule> module,
                                                                      int number) {
   if (number < 0) {
+    // -1 changes nothing and tells which device is current: that one is meant, also when another is current later.
     const auto asked = module->check(module->functions_->use_device(-1, &number));
     if (!asked) return asked.error();
   }
+  // From here on the destructor undoes what was made, however far that got.
   std::unique_ptr<CudaStagingDevice> device(new CudaStagingDevice(std::move(module), number));
   const CudaModule& cuda = *device->module_;
   const CudaModule::DeviceScope on_device(cuda, number);
@@ -45,6 +47,7 @@ CudaStagingDevice::~CudaStagingDevice() {
 }
 
 Result<void> CudaStagingDevice::wait_on_stream(void* stream, Mark mark) {
+  // A mark that was never made: there is nothing to wait for.
   if (mark.number == 0) return {};
   const CudaModule::DeviceScope on_device(*module_, device_);
   return module_->check(module_->functions_->wait_on_stream(stream, event_of(mark)));
@@ -97,6 +100,8 @@ Result<void> CudaStagingDevice::clear(std::byte* device_memory, std::size_t byte
 Result<Mark> CudaStagingDevice::mark(Lane lane) {
   const CudaModule::DeviceScope on_device(*module_, device_);
   Queue& mine = queue(lane);
+  // Numbers grow for ever, events are used again in turn. A mark whose event was used again has passed long ago, or its
+  // wait is for a later one: late, and never wrong.
   const Mark mark{lane, ++mine.marked};
   const auto recorded = module_->check(module_->functions_->record(event_of(mark), mine.stream));
   if (!recorded) return recorded.error();
@@ -109,6 +114,7 @@ Result<void> CudaStagingDevice::wait(Mark mark, TimePoint deadline) const {
   if (mark.number == 0) return {};
   const CudaModule::DeviceScope on_device(*module_, device_);
   const auto& functions = *module_->functions_;
+  // Without an end, CUDA's own wait: the driver sleeps for the device's interrupt.
   if (deadline == TimePoint::max()) return module_->check(functions.wait(event_of(mark)));
   for (;;) {
     int is_passed = 0;

@@ -54,7 +54,7 @@ PartialAttention attend_partially(std::span<const float> query, std::span<const 
     for (std::size_t f = 0; f < head_size; ++f) score += double{query[f]} * double{keys[begin + f]};
     score *= scale;
     if (score > partial.score_max) {
-      // What was summed so far is relative to a smaller maximum. At first there is none, and nothing was summed.
+      // The sums so far are relative to a smaller maximum. At first there is no maximum, and the sums are 0.
       const double factor = partial.weight_sum == 0 ? 0 : std::exp(partial.score_max - score);
       for (double& element : partial.weighted_sum) element *= factor;
       partial.weight_sum *= factor;

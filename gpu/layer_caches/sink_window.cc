@@ -6,6 +6,7 @@
 
 namespace kv {
 
+/// Sinks, and the newest of the rest. The first range ends where the second begins if nothing has to go.
 KeptRanges keep_unrotated(std::int64_t cached_count, std::int64_t added_count, std::int64_t sink_count,
                           std::int64_t recent_count) {
   KV_ASSERT(cached_count >= 0 && added_count >= 0 && sink_count >= 0 && recent_count >= 0);
@@ -25,6 +26,8 @@ SinkWindow::SinkWindow(std::int64_t sink_count, std::int64_t window_tokens)
 SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
   KV_ASSERT(added_count > 0);
   const std::int64_t excess = std::max<std::int64_t>(0, cached_count() + added_count - window_tokens_);
+  // As many as the ring holds make room before they are added; more would push each other out, so only the last of them
+  // stay.
   const bool makes_room_first = added_count <= window_tokens_ - sink_count_;
   if (makes_room_first) dropped_count_ += excess;
   Step step{.first_position = cached_count(), .read = rows(), .added = {}, .places = {}};
@@ -34,9 +37,11 @@ SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
 
   for (std::int64_t i = 0; i < added_count; ++i) {
     const std::int64_t token = first_token + i;
+    // Gone before anybody could read it: more tokens came at once than the window holds.
     if (token >= sink_count_ && token < sink_count_ + dropped_count_) continue;
     step.added.push_back(i);
     step.places.push_back(place_of(token));
+    // Keys are stored turned for the position of now. Later ones turn them on by the difference.
     stored_position_[static_cast<std::size_t>(step.places.back())] = step.first_position + i;
   }
   return step;
@@ -44,6 +49,7 @@ SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
 
 bool SinkWindow::crop(std::int64_t token_count) {
   KV_ASSERT(0 <= token_count && token_count <= token_count_);
+  // What the window has dropped would be visible again, and is gone.
   if (dropped_count_ > 0 && token_count < token_count_) return false;
   token_count_ = token_count;
   return true;

@@ -10,16 +10,19 @@ PagePool::PagePool(std::size_t page_count, std::function<void(const BlockName&)>
     : pages_(page_count), free_(page_count), on_removed_(std::move(on_removed)) {
   KV_ASSERT(page_count >= 1 && page_count < std::numeric_limits<std::int32_t>::max());
   names_.reserve(page_count);  // every page has a name at most: no rehash while an engine waits for its step
+  // From 1: page 0 is nobody's.
   for (std::size_t i = 1; i < page_count; ++i) free_.push_back(page_at(i));
 }
 
 Result<std::vector<PageId>> PagePool::take(std::size_t count) {
+  // All or none: with a part of its pages a sequence could not go on, and others would be kept from going on.
   if (count > free_.count()) return Errc::kOutOfMemory;
   std::vector<PageId> taken;
   taken.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const PageId page = free_.pop_front();
     KV_ASSERT(page != kNullPage && at(page).user_count == 0);  // 1
+    // Here and no sooner: a free page can be hit until its memory is needed.
     if (at(page).named) forget_name(page);
     at(page).user_count = 1;
     taken.push_back(page);
@@ -29,6 +32,7 @@ Result<std::vector<PageId>> PagePool::take(std::size_t count) {
 
 std::optional<PageId> PagePool::find(const BlockName& name) const {
   const auto it = names_.find(name);
+  // A page that is found may be free or used. To keep it, the caller touches it before taking others.
   if (it == names_.end()) return std::nullopt;
   return it->second.first;
 }
@@ -56,6 +60,7 @@ void PagePool::set_name(PageId page, const BlockName& name) {
   const auto [it, is_new] = names_.try_emplace(name, Holders{page, page});
   entry.named = &*it;
   if (is_new) return;
+  // Behind those that have the name already (3). The pages with one name are a list, and only its ends are in the map.
   entry.before = it->second.last;
   at(it->second.last).after = page;
   it->second.last = page;

@@ -121,7 +121,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host,
 }
 
 AdminServer::~AdminServer() {
-  // Pages may use what is destroyed after this: none is called once the thread is joined.
+  // Pages may use members that are destroyed after this. Once the thread is joined, no page is called.
   impl_->context.stop();
   impl_->thread.join();
 }

@@ -202,7 +202,7 @@ NodeMetrics::~NodeMetrics() = default;
 
 void NodeMetrics::observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed) {
   const auto index = static_cast<std::size_t>(verb);
-  if (index == 0 || index > kFrameTypeMax) return;  // a client's type that no verb has
+  if (index == 0 || index > kFrameTypeMax) return;  // a client's type that no request has
   impl_->verb_seconds[index]->Observe(seconds(took));
   if (failed) impl_->verb_failures[index]->Increment();
 }

@@ -155,7 +155,8 @@ void LinkRegions::take_back(const LentMemory::Region& region) {
   lent_.erase(found);
 }
 
-/// Of an entry that is lent. Nobody waits for the node's answer: what it may still write is quarantined, or cut.
+/// Of an entry that is lent. Nobody waits for the node's answer: memory that the node may still write is quarantined,
+/// or cut off.
 void LinkRegions::remove(AddCall& lent) {
   KV_ASSERT(lent.state() == State::kYes && bytes_ >= lent.bytes());
   bytes_ -= lent.bytes();

@@ -60,6 +60,7 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
 /// Throws what a call came to, if that is an error.
 void check(const IoClient& io, const error_code& error) {
   if (!error) return;
+  // Its calls end as unavailable, which would read as a node that may come back.
   if (io.is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
   throw failure_of(error);
 }
@@ -98,6 +99,8 @@ class PyCall {
   PyCall(const PyCall&) = delete;
   PyCall& operator=(const PyCall&) = delete;
   ~PyCall() {
+    // Nobody has this call any longer, and a node may still write into its buffers: they are kept until it has ended.
+    // To wait for that here would block Python's garbage collector.
     if (has_started && state && !has_ended()) orphans_->orphans.splice(orphans_->orphans.end(), borrowed_);
   }
 
@@ -121,10 +124,11 @@ class PyCall {
   nb::object result(double seconds) {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
     {
-      // The call has ended: what it borrowed is its owner's again. Taken out first, since to let go can run Python,
+      // The call has ended, so the buffers are their owner's again. Taken out first, since to let go can run Python,
       // and another thread may come here meanwhile.
       const std::list<Orphans::Orphan> ended = std::exchange(borrowed_, {});
     }
+    // Then this is a child of fork(), where has_ended() holds for every call that was in flight.
     if (!state->is_done()) throw failure_of(Errc::kForked);
     check(*io_, state->error());
     return std::visit([](const auto& outcome) { return to_python(outcome); }, state->outcome());
@@ -224,6 +228,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() {
+    // It waits for the I/O thread, and other Python threads must be able to run meanwhile.
     const nb::gil_scoped_release without_gil;
     lent_->take_back();
     lent_->mapping.reset();  // unmapped here, not on the I/O thread: 0.1 s a GiB
@@ -248,6 +253,7 @@ Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, mic
                                 CallControl control) {
   const auto until = std::chrono::steady_clock::now() + deadline;
   const auto lent = co_await client.lend(memory, deadline, control);
+  // Before the time is over, 0 is an answer: no node is on this host, and none offers RDMA.
   if (lent && *lent == 0 && std::chrono::steady_clock::now() >= until) co_return error_code(asio::error::timed_out);
   co_return lent;
 }
@@ -274,10 +280,13 @@ class PyClient {
     if (!io_->is_forked()) {
       const auto memory = std::exchange(memory_, {});
       const nb::gil_scoped_release without_gil;
+      // In this order. Calls first: memory that a node still fills cannot be taken back, and would be quarantined
+      // instead of freed.
       io_->cancel_all();
       // Cancelled calls end soon, whatever the nodes do; abandoned ones never.
       while (io_->call_count() > 0 && !io_->is_over()) ::usleep(50);
       for (const auto& each : memory) {
+        // Its Memory object may live on, with NumPy arrays over it: then it is ordinary memory, that no node knows.
         if (const auto lent = each.lock()) lent->take_back();
       }
       io_->close();
@@ -298,6 +307,7 @@ class PyClient {
   /// The same of a call about blocks.
   PyCall begin(nb::handle hashes, bool at_once) {
     PyCall call = begin(at_once);
+    // Copied: the caller's list may change as soon as this returns.
     call.state->hashes = hashes_from(hashes, "hashes");
     return call;
   }
@@ -375,6 +385,7 @@ class PyClient {
              double deadline, nb::handle tokens, nb::handle extras, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
+    // Borrowed, not copied: an engine must not write to these blocks until the call has ended, just as in C.
     state.read_from(blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds()));
     take_tokens(state, tokens, extras);
     PutOptions options{};
@@ -490,6 +501,7 @@ class PyClient {
     check(*io_, allocation->call().error());
     check_open();  // else it was closed meanwhile, and the memory went with it
     auto lent = allocation->memory();
+    // Swept here, not when memory goes: so what outlives this client never looks for it.
     std::erase_if(memory_, [](const auto& each) { return each.expired(); });
     memory_.push_back(lent);
     return new Memory(std::move(lent));
@@ -497,6 +509,7 @@ class PyClient {
 
   PyCall lend(const Memory& memory, double deadline) {
     PyCall call = begin();
+    // A region is lent over the sessions of the client that made it, and counts against its limit.
     if (memory.io() != io_) throw bad_request("memory: another client's");
     start<std::size_t>(call, [state = call.state, bytes = memory.bytes(), time = deadline_of(deadline)](
                                  Client& client) { return lend_in_time(client, bytes, time, state->control()); });
@@ -531,6 +544,7 @@ class PyClient {
   static SegmentCallback tell_segments(Call& state) {
     if (state.segment_ends.empty()) return {};
     return {[](void* context, std::size_t, std::size_t block_count) {
+              // On the I/O thread, without the GIL: no Python here. Whoever waits is woken, and asks for `segments`.
               static_cast<Call*>(context)->land_segment(block_count);
             },
             &state};
@@ -547,6 +561,7 @@ class PyClient {
   bool is_closed_ = false;
 };
 
+/// A reason is the exception that would have been raised, not raised: one set of classes for both.
 nb::object why_object(const error_code& why) {
   if (!why) return nb::none();
   const StatusError failure = failure_of(why);
@@ -562,6 +577,7 @@ std::vector<To> each_of(const std::vector<From>& values, Convert convert) {
 }
 
 std::size_t element_count(nb::handle shape) {
+  // A shape may be one number, as NumPy allows.
   if (PyLong_Check(shape.ptr()) != 0) return nb::cast<std::size_t>(shape);
   std::size_t count = 1;
   for (const nb::handle extent : shape) count *= nb::cast<std::size_t>(extent);
@@ -646,6 +662,8 @@ void bind_client(nb::module_& module) {
                    })
       .def("why_of",
            [](const SetGetResult& got, std::size_t i) {
+             // One at a time: exceptions for thousands of blocks would cost more than the get did, and few are asked
+             // for.
              if (i >= got.blocks.size()) throw nb::index_error();
              return why_object(got.blocks[i].why);
            })
@@ -664,6 +682,7 @@ void bind_client(nb::module_& module) {
       .def_ro("refused", &SetPutResult::refused)
       .def_prop_ro("why", [](const SetPutResult& put) { return why_object(put.why); });
 
+  // From here on, names without documentation: the package's Python files wrap each of these and say what it does.
   nb::class_<PyQueue>(module, "ReadyQueue")
       .def(nb::init<>())
       .def("fileno", [](const PyQueue& self) { return self.queue->fd(); })
@@ -687,6 +706,7 @@ void bind_client(nb::module_& module) {
       .def(
           "array",
           [](nb::object self, nb::handle shape, nb::handle dtype, std::size_t offset) {
+            // By frombuffer(), which holds on to this object: the memory stays mapped while any view of it lives.
             const nb::module_ numpy = nb::module_::import_("numpy");
             const nb::object type = numpy.attr("dtype")(dtype);
             const nb::object flat = numpy.attr("frombuffer")(

@@ -23,6 +23,7 @@
 namespace kv::python {
 namespace {
 
+// In the order of Role. These names are public: they are written in Python programs.
 constexpr const char* kRoleNames[kRoleCount] = {"key",       "value",       "latent",       "rope",        "index_key",
                                                 "key_scale", "value_scale", "latent_scale", "index_scale", "log_count"};
 
@@ -42,6 +43,8 @@ Element element_from(const std::string& name) {
   throw bad_request("element: '" + name + "' is none of byte, int8, e4m3, e5m2, e2m1x2, fp16, bf16, fp32");
 }
 
+/// None for 16-bit and wider integers: engines keep such tensors beside the cache, never in it. Engines that store
+/// 4-bit or 8-bit floats as uint8 name the element.
 Element element_of(const Array& array) {
   switch (array.kind()) {
     case 'b': return Element::kBf16;
@@ -82,10 +85,12 @@ Layout layout_of(const std::string& name, const std::vector<Part>& parts) {
       const Array array(objects[i], "tensors[" + std::to_string(i) + "]", /*is_written=*/false);
       const auto item = static_cast<std::int64_t>(array.item_bytes());
       std::vector<std::int64_t> strides;
+      // Our strides are in elements, Python's in bytes. A view into a structured array may have one in between.
       for (const std::int64_t bytes : array.strides()) {
         if (bytes % item != 0) throw bad_request(array.name() + ": misaligned: a stride is not whole elements");
         strides.push_back(bytes / item);
       }
+      // All layers of one kind have one description; only their addresses differ.
       if (i == 0) {
         tensor.element = element.empty() ? element_of(array) : element_from(element);
         if (element_bytes(tensor.element) != item)
@@ -139,8 +144,12 @@ class Cache {
       const std::size_t index = pointers.size();
       arrays_.emplace_back(object, "tensors[" + std::to_string(index) + "]", /*is_written=*/false);
       const Array& array = arrays_.back();
+      // Asked for reading here: a cache may be a source only, and then read-only memory is fine. writable() refuses it
+      // as a target.
       is_read_only_ |= array.is_read_only();
       const auto tensor = static_cast<int>(index % per_layer);
+      // From the array's own strides, since a view may end far before its base does: what lies behind it belongs to
+      // others.
       std::int64_t end = static_cast<std::int64_t>(array.item_bytes());
       for (std::size_t i = 0; i < array.dimensions(); ++i) {
         if (array.strides()[i] < 0) throw bad_request(array.name() + ": a negative stride");
@@ -167,6 +176,8 @@ class Cache {
   Cache(Cache&&) = default;
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
+  // A part of another cache. Python keeps that one alive as long as this (keep_alive), so the arrays are not held
+  // twice.
   Cache(BoundLayout bound, const Cache& of) : bound_(std::move(bound)), is_read_only_(of.is_read_only_) {}
 
   const BoundLayout& bound() const { return bound_; }
@@ -230,12 +241,14 @@ std::unique_ptr<Moves> moves_from(const nb::dict& options) {
   moves->frequencies = take<std::vector<double>>(options, "frequencies", {});
   if (rotation.rotary_size < 2 || rotation.rotary_size % 2 != 0 || rotation.rotary_size > kRotarySizeMax)
     throw bad_request("rotary_size: " + std::to_string(rotation.rotary_size) + " is not even, or not in [2, 1024]");
+  // From the base, as most models do. Those that scale their frequencies by length give a list of their own.
   if (moves->frequencies.empty()) {
     moves->frequencies = rope_frequencies(take<double>(options, "base", 10000.0), rotation.rotary_size);
   }
   if (static_cast<std::int64_t>(moves->frequencies.size()) != rotation.rotary_size / 2)
     throw bad_request("frequencies: " + std::to_string(moves->frequencies.size()) + ", a rotation of " +
                       std::to_string(rotation.rotary_size) + " has " + std::to_string(rotation.rotary_size / 2));
+  // Both lists are Moves' own, whose address does not change: hence the pointer that this function returns.
   rotation.frequencies = moves->frequencies.data();
   rotation.delta = take<std::int64_t>(options, "delta", 0);
   if (options.contains("deltas") && !options["deltas"].is_none()) {
@@ -260,6 +273,7 @@ class NamedRows {
       rows = Rows::blocks(blocks_.values().data(), block_tokens);
       count = static_cast<std::int64_t>(blocks_.values().size()) * block_tokens;
     } else if (!row_count) {
+      // All rows of a layout are a range from 0, but how many is the caller's to say: two layouts seldom have as many.
       throw bad_request("slots, blocks or count: give one of them");
     }
     if (!row_count) return;
@@ -275,6 +289,7 @@ class NamedRows {
 
 void check_moved(const Result<void>& moved, const Layout& to, const Layout& from, const Operation& operation) {
   if (moved) return;
+  // Asked only now: explaining walks both layouts, and most calls succeed.
   if (const auto flaw = explain_mismatch(to, from, operation))
     throw StatusError{static_cast<int>(Errc::kMismatch), flaw->text};
   if (moved.error() == Errc::kBadRequest) throw bad_request("a slot or block is beyond the cache");

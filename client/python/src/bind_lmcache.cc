@@ -214,7 +214,7 @@ class LmcacheConnector {
       flags.assign(count, true);
     }
     if (error) text = failure_of(error).text;
-    // What is not there is no failure of a lookup or a load; a batch that is stored in part is one of a store.
+    // A missing block is no failure of a lookup or a load. A batch that is stored only in part is a failed store.
     const bool is_store = pending.operation == Operation::kSet;
     const bool is_good =
         !failed && error != Errc::kCancelled && (!is_store || std::ranges::find(flags, false) == flags.end());

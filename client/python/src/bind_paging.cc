@@ -48,13 +48,17 @@ nb::object pages_array(std::span<const PageId> pages) { return numpy_of<std::int
 struct Pool {
   explicit Pool(std::size_t page_count)
       : pages(page_count, [this](const BlockName& name) {
+          // Collected, not called: a Python function that is called in the middle of the pool's work could call the
+          // pool.
           if (keeps_removed) removed.push_back(name);
         }) {}
   bool keeps_removed = false;
   std::vector<BlockName> removed;
+  // After the list that its callback writes to.
   PagePool pages;
 
   PageId page(std::int64_t number) const {
+    // Page 0 is nobody's (kNullPage).
     if (number < 1 || number >= static_cast<std::int64_t>(pages.page_count()))
       throw bad_request("page: " + std::to_string(number) + " is not in [1, " + std::to_string(pages.page_count()) +
                         ")");
@@ -66,6 +70,8 @@ struct Pool {
     std::vector<std::uint32_t> count(pages.page_count(), 0);
     for (const std::int64_t number : numbers.values()) {
       made.push_back(page(number));
+      // Counted within this call too: a page that is named twice needs two users, or the second release would take
+      // another sequence's.
       if (++count[static_cast<std::size_t>(number)] > pages.user_count(made.back()))
         throw bad_request("page: " + std::to_string(number) + " has no such user");
     }
@@ -156,13 +162,16 @@ std::unique_ptr<PlannedBatch> plan_batch(const nb::sequence& page_tables, const 
       if (table.values()[k] < 1) throw bad_request("page_tables" + at + ": page " + std::to_string(table.values()[k]));
       pages.push_back(PageId{table.values()[k]});
     }
+    // All of one group: within one batch for one kind of layer, nothing else could have the same hash.
     std::vector<BlockName> names = names_from(nb::object(hashes[i]), 0, "hashes");
+    // Only full blocks have names: the engine may already have hashed tokens whose KV is not computed yet.
     names.resize(std::min(names.size(), static_cast<std::size_t>(tokens) / block_size));
     planned->blocks.push_back(planned_blocks(pages, names, static_cast<std::size_t>(tokens), block_size));
     const std::int64_t asked = query_counts.is_none() ? 1 : queries.values()[i];
     if (asked < 1 || asked > tokens) throw bad_request("query_counts" + at + ": not in [1, tokens]");
     sequences.push_back({.blocks = {}, .query_count = static_cast<std::int32_t>(asked)});
   }
+  // Now that the outer vector no longer grows: spans point into it.
   for (std::size_t i = 0; i < batch; ++i) sequences[i].blocks = planned->blocks[i];
   const auto tree =
       plan_shared_prefixes(sequences, {.block_size = block_size, .sequence_count_min = sequence_count_min});

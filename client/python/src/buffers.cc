@@ -44,6 +44,8 @@ constexpr std::uint64_t kDlReadOnly = 1;
 
 constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kRocmHost = 11, kCudaManaged = 13;
 
+/// One letter for all that is asked of a type. Codes 10 and 12 are the two narrow floats that engines keep KV in;
+/// everything else is opaque, and can still be moved as bytes.
 char kind_of(DlType type) {
   switch (type.code) {
     case 0: return 'i';
@@ -58,7 +60,9 @@ char kind_of(DlType type) {
 
 /// The kind that a buffer's format says, in the native byte order; 'o' for anything that is not one number.
 char kind_of(const char* format) {
+  // The buffer protocol says so: no format means unsigned bytes.
   if (format == nullptr) return 'u';
+  // Of the prefixes, '>' and '!' are missing: such numbers lie in the other byte order.
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   if (*format == '\0' || format[1] != '\0') return 'o';
   if (std::strchr("bhilqn", *format) != nullptr) return 'i';
@@ -82,6 +86,7 @@ struct Array::Source {
     const bool is_versioned = PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0;
     const char* const name = is_versioned ? "dltensor_versioned" : "dltensor";
     void* const pointer = PyCapsule_GetPointer(capsule.ptr(), name);
+    // Renamed at once: a capsule that keeps its name frees the tensor a second time when Python collects it.
     if (pointer == nullptr ||
         PyCapsule_SetName(capsule.ptr(), is_versioned ? "used_dltensor_versioned" : "used_dltensor") != 0)
       throw nb::python_error();
@@ -97,6 +102,8 @@ struct Array::Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   ~Source() {
+    // Whatever of the three was taken; each keeps the exporter from moving or freeing the memory. Python's GIL is held
+    // here.
     if (has_buffer) PyBuffer_Release(&buffer);
     if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
     if (versioned != nullptr && versioned->deleter != nullptr) versioned->deleter(versioned);
@@ -105,7 +112,8 @@ struct Array::Source {
 
 namespace {
 
-/// The object's capsule, versioned if the object knows of versions.
+/// The object's capsule, versioned if the object knows of versions. Libraries from before version 1 do not know the
+/// argument and say so by a TypeError. Any other error is the object's own.
 nb::object dlpack_of(nb::handle object) {
   try {
     return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
@@ -123,6 +131,7 @@ Array::~Array() = default;
 
 Array::Array(nb::handle object, std::string name, bool is_written)
     : source_(std::make_unique<Source>()), name_(std::move(name)) {
+  // First the buffer protocol: it says whether memory is read-only, which DLPack could not before version 1.
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
     Py_buffer& buffer = source_->buffer;
     if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) throw nb::python_error();
@@ -147,15 +156,20 @@ Array::Array(nb::handle object, std::string name, bool is_written)
     throw bad_request(name_ + ": an object of type " + type +
                       " has neither the buffer protocol nor DLPack; give a NumPy array, a torch tensor or bytes");
   }
-  // The type may be an enumeration of the library's own.
+  // The type may be an enumeration of the library's own. Asked before the capsule: making one for a device's tensor may
+  // wait for that device.
   const nb::object device = object.attr("__dlpack_device__")();
   const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  // Page-locked host memory has types of its own, and is as good as any. Managed memory is not: to touch it may start a
+  // migration, under an engine's feet.
   if (type != kCpu && type != kCudaHost && type != kRocmHost)
     throw bad_request(name_ + ": the memory lies on " + (type == kCuda || type == kCudaManaged ? "a CUDA" : "a") +
                       " device (DLPack type " + text_of(type) + ")" + kDevices);
   const DlTensor& tensor = source_->take(dlpack_of(object));
   const DlVersioned* const versioned = source_->versioned;
+  // Another major version lays out the struct in another way. Its deleter lies where it did, by the specification, so
+  // the tensor is still given back.
   if (versioned != nullptr && versioned->major != 1)
     throw bad_request(name_ + ": DLPack version " + text_of(versioned->major) + " is not known");
   is_read_only_ = versioned != nullptr && (versioned->flags & kDlReadOnly) != 0;
@@ -182,6 +196,7 @@ std::size_t Array::bytes() const {
 
 bool Array::is_contiguous(std::size_t first_axis) const {
   std::int64_t step = static_cast<std::int64_t>(item_bytes_);
+  // The stride of an axis with one element is never used, and NumPy leaves anything in it.
   for (std::size_t i = shape_.size(); i-- > first_axis;) {
     if (shape_[i] == 0) return true;
     if (shape_[i] != 1 && strides_[i] != step) return false;
@@ -205,6 +220,7 @@ std::vector<To> convert(const Array& array) {
   const std::byte* at = array.data();
   for (std::size_t i = 0; i < values.size(); ++i, at += array.strides()[0]) {
     From value;
+    // The numbers may lie at any address: a field of a packed record, a slice of bytes.
     std::memcpy(&value, at, sizeof value);
     if (!std::in_range<To>(value))
       throw bad_request(array.name() + "[" + std::to_string(i) + "]: " + std::to_string(value) + " is out of range");
@@ -230,7 +246,8 @@ template <class T>
 Numbers<T>::Numbers(nb::handle object, const std::string& name) {
   if (object.is_none()) return;
   nb::object held = nb::borrow(object);
-  // A list or a range becomes an array in one call of NumPy's, which walks it in C.
+  // A list or a range becomes an array in one call of NumPy's, which walks it in C. Walking it here would take a call
+  // into Python for each token.
   if (PyObject_CheckBuffer(object.ptr()) == 0 && PySequence_Check(object.ptr()) != 0 &&
       !nb::hasattr(object, "__dlpack__")) {
     if (nb::len(object) == 0) return;
@@ -242,6 +259,7 @@ Numbers<T>::Numbers(nb::handle object, const std::string& name) {
   const auto count = static_cast<std::size_t>(array.shape()[0]);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) == 0;
   const bool is_right_type = array.item_bytes() == sizeof(T) && (array.kind() == 'i') == std::is_signed_v<T>;
+  // Used where they lie; array_ keeps them there until the call is over.
   if (is_right_type && is_aligned && array.is_contiguous()) {
     values_ = {reinterpret_cast<const T*>(array.data()), count};
     array_.push_back(std::move(array));
@@ -273,6 +291,8 @@ std::vector<T> rows_of_bytes(const Array& array) {
 
 }  // namespace
 
+/// An array of rows is taken as it is; in a list each element may be of any length, and is hashed to 32 bytes if it is
+/// not 32 bytes long, as in C.
 std::vector<BlockHash> hashes_from(nb::handle object, const std::string& name) {
   if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0)
     return rows_of_bytes<BlockHash>(Array(object, name, /*is_written=*/false));
@@ -331,6 +351,8 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
     if (!array.is_contiguous(1))
       throw bad_request("blocks: the array is strided inside a block; only the first axis may be");
     if (row_count > 1) step = array.strides()[0];
+    // Overlapping sources are harmless, and torch's expand() makes them; overlapping targets would be two blocks in one
+    // place. A negative stride is fine.
     if (is_written && row_count > 1 && std::abs(step) < static_cast<std::int64_t>(block_bytes))
       throw bad_request("blocks: rows overlap");
   }
@@ -346,6 +368,7 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
     throw bad_request("rows: " + std::to_string(chosen.values().size()) + " for " + std::to_string(block_count) +
                       " hashes");
   for (const std::int64_t row : chosen.values()) {
+    // Not counted from the end as Python does: an engine's -1 is a missing page, and would overwrite the last one.
     if (row < 0 || row >= static_cast<std::int64_t>(row_count))
       throw bad_request("rows: " + std::to_string(row) + " is not in [0, " + std::to_string(row_count) + ")");
     blocks.emplace_back(data + row * step, block_bytes);
@@ -357,6 +380,7 @@ std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handl
                                                     bool is_written, Holds& holds) {
   if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0) {
     const Array array(object, "blocks", is_written);
+    // Bytes end to end have no rows, so nothing says where a block of a set ends.
     if (array.dimensions() < 2 || array.shape()[0] == 0)
       throw bad_request("blocks: neither a list of arrays nor an array of rows");
     return blocks_from(object, rows, block_count, array.bytes() / static_cast<std::size_t>(array.shape()[0]),

@@ -26,6 +26,8 @@ ReadyQueue::~ReadyQueue() { ::close(fd_); }
 void ReadyQueue::expect() {
   if (is_forked()) return;  // before the lock, which may be held for ever
   const std::lock_guard lock(mutex_);
+  // Room is made when a call is registered, on a thread that can still raise MemoryError. push() then allocates
+  // nothing: an end that cannot be told would be an await that never returns.
   const std::size_t needed = ends_.size() + expected_ + 1;
   if (needed > ends_.capacity()) ends_.reserve(std::max(needed, 2 * ends_.capacity()));
   ++expected_;
@@ -59,6 +61,7 @@ void ReadyQueue::push_progress(std::uint64_t id) {
     is_first = ends_.empty() && progress_.empty();
     progress_.push_back(id);
   } catch (const std::bad_alloc&) {
+    // Progress that is not told is no loss: the next mark, or the end, says as much.
     return;
   }
   if (is_first) wake();
@@ -66,6 +69,7 @@ void ReadyQueue::push_progress(std::uint64_t id) {
 
 void ReadyQueue::wake() {
   const std::uint64_t one = 1;
+  // Any other failure means that the counter is full, and then it is readable already.
   while (::write(fd_, &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
@@ -79,6 +83,7 @@ std::vector<std::uint64_t> ReadyQueue::drain() {
   // Who was first in writes after it let go of the lock: perhaps only now, which makes an empty drain, and no harm.
   while (::read(fd_, &count, sizeof count) < 0 && errno == EINTR) {
   }
+  // Progress before ends: a listener forgets a call once it has ended.
   told.insert(told.end(), progress_.begin(), progress_.end());
   told.insert(told.end(), ends_.begin(), ends_.end());
   progress_.clear();
@@ -89,10 +94,12 @@ std::vector<std::uint64_t> ReadyQueue::drain() {
 // -- Call
 
 bool Call::wait(std::chrono::nanoseconds time) const {
-  // Answers of a node on this host often come before a sleep has begun.
+  // Answers of a node on this host often come before a sleep has begun. A yield lets the I/O thread run where it shares
+  // a core with this one, and costs a microsecond.
   for (int i = 0; i < 4 && !is_done(); ++i) ::sched_yield();
   const auto until = std::chrono::steady_clock::now() + time;
   while (!is_done()) {
+    // Read before the state: a change in between makes the futex return at once.
     const std::uint32_t seen = changes_.load(std::memory_order_acquire);
     const auto left = until - std::chrono::steady_clock::now();
     if (is_done() || left <= 0ns) break;
@@ -116,6 +123,8 @@ void Call::wait_for_change(std::uint32_t seen, std::chrono::nanoseconds time) co
   static_assert(sizeof changes_ == sizeof(std::uint32_t));
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
   const timespec timeout{seconds.count(), (time - seconds).count()};
+  // In one order with changes_: either changed() sees that somebody waits, or the kernel sees that `changes_` is
+  // another.
   waiting_.fetch_add(1, std::memory_order_seq_cst);
   // The kernel compares again: what changed since `seen` is not slept through.
   ::syscall(SYS_futex, &changes_, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
@@ -138,6 +147,7 @@ bool Call::tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id) {
   if (is_done()) return false;
   const auto listener = std::ranges::find(listeners_, queue, &Listener::queue);
   if (listener == listeners_.end()) {
+    // First what can throw: an expectation without a listener would never be taken back.
     listeners_.reserve(listeners_.size() + 1);
     queue->expect();
     listeners_.push_back({std::move(queue), id});
@@ -161,6 +171,7 @@ void Call::end(error_code error, Outcome outcome) {
     error_ = error;
     outcome_ = std::move(outcome);
     is_done_.store(true, std::memory_order_release);
+    // Told after the lock is let go of: a queue takes its own, and its reader may ask this call at once.
     listeners.swap(listeners_);
   }
   changed();
@@ -217,6 +228,7 @@ IoClient::~IoClient() { KV_ASSERT(is_over_ || is_forked()); }
 
 void IoClient::close() {
   if (is_forked()) {
+    // Of a child of fork(): the thread is the parent's, and joining it would wait without end.
     never_destroy(std::move(owned_));
     return;
   }
@@ -233,6 +245,7 @@ void IoClient::abandon() {
     const std::lock_guard lock(mutex_);
     if (is_over_.exchange(true)) return;
   }
+  // At the end of the process, when Python may be gone and a slow node must not delay the exit.
   thread_->abandon();
   never_destroy(std::move(owned_));
 }
@@ -244,10 +257,12 @@ void IoClient::client_closes(std::function<void()> done) {
     calls.assign(calls_.begin(), calls_.end());
   }
   closed_ = std::move(done);
+  // Else leave() closes, with the last of them: until then nodes may still write into the callers' memory.
   if (calls.empty()) return be_closed();
   for (const CallPtr& call : calls) call->cancellation.cancel();
 }
 
+// An assertion failed on the I/O thread: no call there will ever end by itself, so each is ended here.
 void IoClient::client_disabled() {
   std::unordered_set<CallPtr> calls;
   {
@@ -286,6 +301,7 @@ void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
     calls_.erase(call);
     --call_count_;
   }
+  // Off the list first: who wakes up by this may close the client, and must not find the call there.
   call->end(error, std::move(outcome));
   thread_->linger(/*is_busy=*/call_count() > 0);
   if (closed_ && call_count() == 0) be_closed();

@@ -93,6 +93,7 @@ void print_table(const ChatOptions& options, Transport transport, const std::vec
 
 void run_chat(ChatOptions options) {
   const Transport transport = complete(options.node);
+  // Each run has names of its own: on a node that is in use the first turn must be cold, or its hit rate means nothing.
   if (options.salt.empty()) options.salt = std::to_string(std::random_device()());
   const NamespaceRecord record = chat_record(options);
   ToolClient client(client_config(options.node, "kvstore-bench chat"));
@@ -105,6 +106,7 @@ void run_chat(ChatOptions options) {
   std::mt19937 random(1);  // the same conversations in every run
   std::vector<std::vector<std::uint32_t>> conversations(1);
   append_tokens(conversations[0], options.system_block_count * options.block_size, random);
+  // Copies of the system prompt: equal tokens, equal hashes, so the node holds these blocks once.
   conversations.resize(options.session_count, conversations[0]);
   std::vector<PromptTotals> turns(options.turn_count);
   for (PromptTotals& turn : turns) {
@@ -112,6 +114,7 @@ void run_chat(ChatOptions options) {
     // what a node has to survive.
     for (auto& tokens : conversations) {
       append_tokens(tokens, options.turn_block_count * options.block_size, random);
+      // From the start each turn, as an engine without state of its own has to.
       const std::vector<BlockHash> chain = hash_chain(record.digest(), tokens, options.block_size);
       KV_ASSERT(chain.size() <= longest);  // or the prompt would not fit the memory that was lent
       memory.renew_if_quarantined();

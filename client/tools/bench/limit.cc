@@ -31,6 +31,7 @@ struct CaseResult {
 double median(std::vector<double> values) {
   KV_ASSERT(!values.empty());  // every case is measured in every round
   std::sort(values.begin(), values.end());
+  // Of an even number the upper one: a value that was measured, rather than a mean of two.
   return values[values.size() / 2];
 }
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }

@@ -46,6 +46,7 @@ LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connecti
   };
   std::vector<Result> results(connection_count);
   std::vector<int> fds(connection_count);
+  // Connected before the clock starts: connecting is no part of a stream.
   for (int& fd : fds) fd = bench.connect(is_tcp);
   const SteadyTime start = std::chrono::steady_clock::now();
   const auto receive = [&](std::size_t thread) {
@@ -116,6 +117,7 @@ LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t conne
                               std::size_t answer_bytes) {
   const RawRequest request{sizeof(RawRequest), answer_bytes, 1, 0, {}};
   KV_ASSERT(answer_bytes > 0 && depth > 0);
+  // Sent in one piece, as a client under load sends them.
   const std::vector<RawRequest> requests(depth, request);
   std::vector<std::byte> sink(depth * answer_bytes);
   std::vector<std::size_t> received(connection_count, 0);  // bytes of answers not counted yet
@@ -132,6 +134,7 @@ LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t conne
   SteadyTime now = start;
   std::array<epoll_event, 64> events;
   while (now - start < bench.shape.duration) {
+    // A second at most, so that a server which has gone away ends the case.
     const int ready = ::epoll_wait(epoll, events.data(), static_cast<int>(events.size()), 1000);
     for (int i = 0; i < ready; ++i) {
       const std::size_t connection = events[static_cast<std::size_t>(i)].data.u64;

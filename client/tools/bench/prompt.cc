@@ -15,6 +15,8 @@ namespace {
 void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
   if (!why) return;
   std::string reason = std::string(verb) + ": " + describe(why);
+  // The text of each node's last failure may be older than this call. It is the best there is, and failures are rare
+  // here.
   for (const NodeStatus& node : client.nodes()) {
     if (!node.last_error_text.empty()) reason += " (" + node.name + ": " + node.last_error_text + ")";
   }
@@ -54,6 +56,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
 
   MatchOptions match_options{.deadline = context.deadline};
   match_options.lease = true;
+  // Before the clock starts. With one request at a time the difference is this call's alone.
   const AskedNodes asked_by_match(context.client);
   TimePoint start = now();
   auto match = co_await context.client.match(context.space, chain, match_options);
@@ -81,6 +84,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     count_reason(totals, context.client, "get", got->why);
     hit_count = got->block_count;
     KV_ASSERT(hit_count <= match->block_count && match->disk_block_count <= match->block_count);
+    // The lease promised what was in memory; what was on disk may fail, or be late, and counts here too.
     totals.promised_not_got += match->block_count - hit_count;
     const std::size_t in_memory = match->block_count - match->disk_block_count;  // these are delivered first
     totals.disk_hits += std::max(hit_count, in_memory) - in_memory;
@@ -99,6 +103,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     }
     sources.push_back(block);
   }
+  // Nothing was computed, so a connector has nothing to store.
   if (hit_count == chain.size()) co_return Result<void>();
 
   // The whole chain is offered, hits included: the node takes what it lacks and marks the rest as used.

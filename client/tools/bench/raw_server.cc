@@ -40,6 +40,8 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   std::vector<std::byte> buffer(2 * kRawRequestBytesMax);
   std::size_t begin = 0, end = 0;
   bool spin = false;
+  // Moved to the front only when the rest of the buffer is too short: a move for each request would cost more than the
+  // recv() that it saves.
   const auto fill_to = [&](std::size_t want) {
     if (begin + want > buffer.size()) {
       std::memmove(buffer.data(), buffer.data() + begin, end - begin);
@@ -61,17 +63,21 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
     if (!fill_to(sizeof(RawRequest))) break;
     RawRequest request;
     std::memcpy(&request, buffer.data() + begin, sizeof request);
+    // Only this program connects, but the abstract name and the port are open to anybody on the host.
     if (request.request_bytes < sizeof request || request.request_bytes > kRawRequestBytesMax ||
         request.block_bytes > memory.size() || !fill_to(request.request_bytes)) {
       break;
     }
     begin += request.request_bytes;
     if (begin == end) begin = end = 0;
+    // Of the requests to come: the client says so with its first one.
     spin = request.spin != 0;
     const std::size_t place_count = memory.size() / std::max<std::size_t>(request.block_bytes, 1);
     bool is_sent = true;
     for (std::uint64_t i = 0; i < request.block_count && is_sent; ++i) {
       is_sent =
+          // From a random place: one block sent again and again would come from the cache, at a speed that no store
+          // has.
           send_all(fd, memory.data() + random.below(place_count) * request.block_bytes, request.block_bytes, spin);
     }
     if (!is_sent) break;
@@ -87,6 +93,7 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   const auto accept_all = [&memory](int listener) {
     for (std::uint64_t seed = 1;; ++seed) {
       const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      // A thread for each connection is the fastest that a bare server can be on few connections: no dispatch at all.
       if (fd >= 0) std::thread(serve, fd, std::span<const std::byte>(memory.bytes()), seed).detach();
     }
   };
@@ -124,6 +131,7 @@ RawServer::RawServer(std::size_t memory_bytes) : unix_name_("kvstore-bench-" + s
   port_ = ntohs(address.sin_port);
   const sockaddr_un local = unix_address(unix_name_, &length);
   if (::bind(unix_fd, as_sockaddr(local), length) != 0 || ::listen(unix_fd, 128) != 0) throw_errno("listen");
+  // A process, not a thread: a node is one too, and the cost of switching between address spaces belongs to the bound.
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("fork");
   if (pid_ == 0) run_server(tcp, unix_fd, memory_bytes);  // both listen already: a connect() cannot come too early
@@ -132,6 +140,7 @@ RawServer::RawServer(std::size_t memory_bytes) : unix_name_("kvstore-bench-" + s
 }
 
 RawServer::~RawServer() {
+  // No request to stop: there is nothing to lose in it, and it might be in a send() that nobody reads.
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }

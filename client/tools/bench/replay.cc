@@ -43,6 +43,7 @@ std::vector<BlockHash> chain_of(const TraceRequest& request, const BlockHash& ro
   for (const std::uint64_t id : request.hash_ids) {
     const std::array<std::uint32_t, 2> words = {static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32)};
     chain.push_back(hash_chain(root, words, words.size()).front());
+    // Chained on the first part, so that a part is found only with the parts before it, as cut blocks would be.
     for (std::uint32_t part = 1; part < split; ++part) {
       chain.push_back(hash_chain(chain.back(), std::span(&part, 1), 1).front());
     }
@@ -162,7 +163,8 @@ void print_table(const ReplayOptions& options, const ReplayReport& report) {
   std::cout << (totals.reasons.empty() ? "\n" : "\n\n") << "wrong bytes: " << format_count(totals.wrong_bytes) << "\n";
 }
 
-/// A client with what it needs, made anew when a node's death is played.
+/// A client with what it needs, made anew when a node's death is played. The order of members is the order of use:
+/// memory goes before the client that lent it.
 struct ReplayClient {
   ReplayClient(const ReplayOptions& options, ClientConfig config, const NamespaceRecord& record, Transport transport,
                std::size_t memory_bytes)
@@ -197,6 +199,7 @@ void run_replay(ReplayOptions options) {
   if (!options.window.empty()) {
     report.window.emplace(parse_window(options.window, trace.size()));
   } else if (death) {
+    // 200 requests are what a death is judged by: after those the blocks that were lost have been computed again.
     report.window.emplace(RequestWindow{death->request, std::min<std::size_t>(200, trace.size() - death->request)});
   }
 
@@ -214,9 +217,11 @@ void run_replay(ReplayOptions options) {
   TimePoint shown = start;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     if (death && i == death->request) {
-      // The name stays, and with it what the node owns; nobody answers at the endpoint.
+      // The name stays, and with it what the node owns; nobody answers at the endpoint. Rendezvous hashing goes by the
+      // name, and an unnamed node's is its endpoint.
       config.nodes[death->node].name = config.nodes[death->node].endpoint;
       config.nodes[death->node].endpoint = nobody.emplace().endpoint();
+      // The old one first: both together would lend twice the memory.
       replay.reset();
       replay.emplace(options, config, record, report.transport, memory_bytes);
     }
@@ -224,6 +229,7 @@ void run_replay(ReplayOptions options) {
       report.window->references = totals.references;
       report.window->hits = totals.hits;
     }
+    // After a get that missed its deadline the node may still write there. A connector would take other pages.
     replay->memory->renew_if_quarantined();
     const std::vector<BlockHash> chain = chain_of(trace[i], record.digest(), options.split);
     KV_ASSERT(chain.size() <= longest);

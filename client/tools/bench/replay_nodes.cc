@@ -35,9 +35,11 @@ double value_of(const NodeStats& stats, std::string_view name) {
 std::optional<PlayedDeath> parse_death(const std::string& text, const std::vector<std::string>& endpoints,
                                        std::size_t request_count) {
   if (text.empty()) return std::nullopt;
+  // From the right: a Unix socket's path may have an '@' of its own.
   const std::size_t at = text.rfind('@');
   const auto request = at == std::string::npos ? std::nullopt : parse_number(std::string_view(text).substr(at + 1));
   if (!request) throw CLI::ValidationError("--fail", "'" + text + "' is not NODE@N; write for example 2@6015");
+  // A number is tried first. An endpoint has a scheme in front, so none can be taken for the other.
   const std::string name = text.substr(0, at);
   const auto found = std::ranges::find(endpoints, name);
   const std::size_t node =
@@ -62,6 +64,7 @@ RequestWindow parse_window(const std::string& text, std::size_t request_count) {
   if (!first || !count || *count == 0) {
     throw CLI::ValidationError("--window", "'" + text + "' is not FIRST or FIRST+COUNT; write for example 6015+200");
   }
+  // As a difference: their sum could wrap.
   if (*first > request_count || *count > request_count - *first) {
     throw CLI::ValidationError("--window", "requests " + std::to_string(*first) + " + " + std::to_string(*count) +
                                                " go beyond the " + std::to_string(request_count) +
@@ -99,8 +102,10 @@ void NodeShares::end(std::vector<NodeStats> after, const std::optional<PlayedDea
     Share& share = shares_.emplace_back();
     share.name = after[i].name;
     share.is_dead = death && death->node == i;
+    // A node that was asked once has no difference to tell. It stays in the table, as silent.
     share.answers = !after[i].error && !before_[i].error;
     if (!share.answers) continue;
+    // What it holds is a state; the other two are counters since its start, and so the run's share is a difference.
     share.blocks = value_of(after[i], "blocks");
     share.got = value_of(after[i], "get_hit_blocks") - value_of(before_[i], "get_hit_blocks");
     share.put = value_of(after[i], "stored_blocks") - value_of(before_[i], "stored_blocks");
@@ -116,6 +121,7 @@ double NodeShares::imbalance(double Share::*value) const {
     sum += share.*value;
     ++count;
   }
+  // 1 is even. Nodes that do not answer are left out, since they would make the rest look uneven.
   return sum > 0 ? most * static_cast<double>(count) / sum : 0;
 }
 

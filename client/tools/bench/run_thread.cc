@@ -19,6 +19,7 @@ namespace {
 NamespaceRecord run_record(const RunOptions& options) {
   std::map<std::string, std::string> fields = {{"model", "kvstore-bench-run"}, {"salt", options.salt}};
   if (options.is_set) fields["kind"] = "set";
+  // Any number would do: no token is hashed here.
   if (!options.is_set) fields["block_size"] = "16";
   fields[options.is_set ? "block_bytes_max" : "block_bytes"] = std::to_string(options.block_bytes);
   auto record = NamespaceRecord::from_fields(std::move(fields));
@@ -47,10 +48,12 @@ class RunThread {
       : options_(options),
         window_(window),
         record_(run_record(options)),
+        // Of each thread and batch size: threads must not share chains, or one would get what another has put.
         seed_(0x5EED0000 + thread * 0x1000000 + options.batch),
         client_(make_config(options), options.busy_poll),
         space_(open()),
         place_bytes_(options.batch * options.block_bytes),
+        // At least a place for each call in flight, however large a batch is.
         place_count_(std::max(options.memory_bytes / place_bytes_, options.concurrency)),
         memory_(client_, options.transport, place_count_ * place_bytes_) {
     KV_ASSERT(place_bytes_ > 0 && place_count_ >= options.concurrency && memory_.bytes().size() >= place_bytes_);
@@ -85,6 +88,7 @@ class RunThread {
   static ClientConfig make_config(const RunOptions& options) {
     ClientConfig config = client_config(options.node, "kvstore-bench run");
     config.connections_per_node = options.connections;
+    // A client that refuses calls as busy would measure its own limit.
     config.calls_max = std::max<std::size_t>(config.calls_max, options.concurrency + 16);
     config.region_bytes_max = std::max<std::size_t>(config.region_bytes_max, 4 * options.memory_bytes);
     config.verify = !options.no_verify;
@@ -206,7 +210,10 @@ class RunThread {
 
   void count(const Outcome& outcome, TimePoint start, TimePoint end) {
     KV_ASSERT(outcome.block_count <= options_.batch && start <= end);
+    // All calls, measured or not: the progress line shows that something moves during the warm-up too.
     window_.done_blocks.fetch_add(outcome.block_count, std::memory_order_relaxed);
+    // By its end: a call that began in the warm-up counts, one that ends late does not. Over the window this evens out,
+    // for any length of call.
     if (end < window_.begin || end >= window_.end) {
       ++result_.unmeasured_calls;
       return;

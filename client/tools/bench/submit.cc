@@ -56,6 +56,8 @@ struct CloseQueue {
   void operator()(kvs_queue* queue) const { kvs_queue_close(queue); }
 };
 
+/// One thread that submits and reaps, as an engine's scheduler does. The gets keep the I/O thread busy and the queue's
+/// lock contended; what is measured is what this thread pays.
 class SubmitBench {
  public:
   explicit SubmitBench(const SubmitOptions& options) : options_(options) {
@@ -65,12 +67,15 @@ class SubmitBench {
   }
 
   Measured run() {
+    // Measured after some time only: the first gets find neither warm sockets nor mapped regions.
     const TimePoint begin = now() + options_.warm_up;
     const TimePoint end = begin + options_.duration;
     for (std::size_t place = 0; place < options_.concurrency; ++place) submit_get(place);
     TimePoint next_probe = now();
+    // As many as can be in flight, so that one reap empties the queue.
     std::vector<kvs_completion> ended(options_.concurrency + 2);
     while (now() < end) {
+      // Outside the timed part: reading the clock costs as much as a part of what is measured.
       is_measuring_ = now() >= begin;
       std::size_t count = 0;
       const TimePoint before = now();
@@ -81,6 +86,7 @@ class SubmitBench {
         probe();
         next_probe = now() + kProbePause;
       } else if (count == 0) {
+        // Nothing to do: wait in the queue, or this thread would take a core from the I/O thread and measure that.
         check(kvs_reap(queue_.get(), ended.data(), sizeof(kvs_completion), ended.size(), 1, 1000, &count), "reap");
         for (std::size_t i = 0; i < count; ++i) take(ended[i]);
       }
@@ -102,6 +108,7 @@ class SubmitBench {
     own.node_count = nodes.size();
     own.identity = "kvstore-bench submit";
     own.connections_per_node = static_cast<std::uint32_t>(options_.connections);
+    // Twice what is used: the working set's puts have no memory of their own, but a quarantined region would count.
     own.region_bytes_max = 2 * options_.concurrency * place_bytes();
     own.busy_poll_us = static_cast<std::uint64_t>(options_.busy_poll.count());
     // The node maps lent memory page by page, which takes longer than the default second where there is much of it.
@@ -118,6 +125,7 @@ class SubmitBench {
     check(kvs_wait_open(client, space_, deadline_us), "cannot open a namespace at the node");
     kvs_queue_options bounds = KVS_QUEUE_OPTIONS_INIT;
     bounds.calls_max = static_cast<std::uint32_t>(options_.concurrency + 2);  // the probe, and one that is cancelled
+    // A get counts its blocks and the copies of its lists; the bound must never be what is measured.
     bounds.bytes_max = 2 * options_.concurrency * (place_bytes() + 4096) + (1 << 20);
     kvs_queue* queue = nullptr;
     check(kvs_queue_open(client, &bounds, &queue), "cannot make a queue");
@@ -138,6 +146,7 @@ class SubmitBench {
             "cannot lend memory");
       if (connections == 0) throw std::runtime_error("no node takes the memory");
     } else {
+      // Touched before: else the first gets would pay for page faults, which no engine's pages have.
       ordinary_ = std::make_unique<TouchedMemory>(bytes);
       memory_ = ordinary_->bytes();
     }
@@ -151,6 +160,7 @@ class SubmitBench {
   void fill() {
     kvs_put_options put = KVS_PUT_OPTIONS_INIT;
     put.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    // All chains get the same bytes. Only their names differ, and nothing here compares bytes.
     fill_pattern(1, memory_.first(place_bytes()));
     for (std::size_t c = 0; c < options_.chain_count; ++c) {
       auto& chain = chains_.emplace_back(options_.batch);
@@ -182,6 +192,7 @@ class SubmitBench {
     if (status == KVS_BUSY) return;  // the last two have not ended yet
     check(status, "submit a match");
     record(measured_.match, before);
+    // Some are cancelled and most are not: an engine gives up few requests.
     if (++probe_count_ % 8 != 0) return;
     const TimePoint before_cancel = now();
     check(kvs_cancel(queue_.get(), call), "cancel");

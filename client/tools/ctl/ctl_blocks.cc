@@ -42,6 +42,7 @@ NamespaceRecord find_record(ToolClient& client, const BlockOptions& options) {
   if (!stats) throw ToolFailed(describe(stats.error()));
   std::map<std::string, NamespaceRecord> found;  // by text, since several nodes may hold the same record
   for (const NodeStats& node : *stats) {
+    // Told and not an error: the namespace may be found at another node. Drop asks every node again.
     if (node.error) std::cerr << "kvstorectl: " << node.name << ": " << describe(node.error) << '\n';
     for (const NodeStats::Namespace& space : node.namespaces) {
       NamespaceRecord record = parse_record(space.record, node.name);
@@ -85,6 +86,7 @@ void run_command(const std::string& name, BlockOptions options) {
   }
   ToolClient client(ctl_config(options.node));
   const NamespaceRecord record = find_record(client, options);
+  // Only now, with a record that is complete: opening makes the namespace on a node that does not have it.
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
 
@@ -92,6 +94,7 @@ void run_command(const std::string& name, BlockOptions options) {
   std::string sentence;
   error_code why;
   if (name == "match" && record.is_set()) {
+    // A set's blocks have lengths of their own, so bytes are a sum; of a chain they are a product.
     const SetMatchOptions match_options{.deadline = options.node.deadline};
     const auto match = client.run(client->match_set(*space, hashes, match_options));
     if (!match) throw ToolFailed(describe(match.error()));

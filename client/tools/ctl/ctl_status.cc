@@ -52,6 +52,7 @@ std::string fraction_cell(double part, double whole) {
   return whole > 0 ? format_number(100 * part / whole, 1) + " %" : "-";
 }
 
+/// Since the node's start, not of late: `kvstorectl top` has the rate of the last interval.
 std::string hit_rate_cell(const NodeStats& stats) {
   const double hits = stat(stats, "get_hit_blocks");
   return fraction_cell(hits, hits + stat(stats, "get_miss_blocks"));
@@ -80,6 +81,7 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   for (const NodeStats& node : stats) {
     nlohmann::json entry = {{"name", node.name}, {"answers", !node.error}};
     if (node.error) entry["error"] = describe(node.error);
+    // Of this client's own connection: the endpoint and the transport are the asker's view, not the node's.
     if (const NodeStatus* status = find_status(nodes, node.name)) {
       entry["endpoint"] = status->endpoint;
       entry["node_id"] = status->node_id;
@@ -111,6 +113,7 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
   TextTable table({"disk of", "state", "blocks", "on disk only", "files", "hits", "lost unwritten", "lost damaged"});
   bool has_any = false;
   for (const NodeStats& node : stats) {
+    // Also left out: a node too old to say. A row of dashes would claim that it has a disk.
     if (node.error || !has_stat(node, "disk_is_on")) continue;
     has_any = true;
     const auto bytes_cell = [&](const char* name) {

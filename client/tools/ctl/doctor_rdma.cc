@@ -25,7 +25,9 @@ constexpr const char* kMemlockAdvice =
     "IPC_LOCK); '* - memlock unlimited' in /etc/security/limits.conf for logins";
 constexpr const char* kDeviceFileAdvice =
     "give it to the container (--device /dev/infiniband), or to the systemd unit (PrivateDevices=no, DeviceAllow=)";
+// The largest that RDMA knows. On Ethernet it needs an interface's MTU somewhat above it, for the headers.
 constexpr std::uint32_t kFullMtuBytes = 4096;
+// Longer than a queue pair's own retries take, so that the device's error is seen and not only this deadline.
 constexpr Duration kTransferDeadline = 10s;
 
 std::string join(const std::string& separator, const std::vector<std::string>& parts) {
@@ -45,6 +47,7 @@ std::string type_name(GidType type) {
   return "?";
 }
 
+/// A placeholder, if the kernel does not say: the advice stays a command that can be completed.
 std::string interface_of(const RdmaPort* kernel) {
   return kernel && !kernel->interface.empty() ? kernel->interface : "INTERFACE";
 }
@@ -75,6 +78,7 @@ Finding judge_port(const verbs::DeviceInfo& device, const verbs::PortInfo& port,
   if (port.is_ethernet && kernel && kernel->interface_mtu_bytes > 0) {
     finding.found += " (" + format_count(kernel->interface_mtu_bytes) + " of the interface)";
   }
+  // A warning: everything works, at some tenths less bandwidth.
   if (port.mtu_bytes < kFullMtuBytes) {
     finding.verdict = Verdict::kWarning;
     finding.advice =
@@ -123,10 +127,12 @@ void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, co
     }
     findings.push_back(finding);
   }
+  // Silent where an address was asked for and this port has another: that is no fault of the port's.
   if (own || !port.is_active || verbs::attach(alone, std::nullopt)) return;
   findings.push_back({name, Verdict::kWarning, "none that kvstore can use", gidless_advice(port, kernel)});
 }
 
+/// Drivers say either of two errors for the limit, and say them for other reasons elsewhere: so the step counts too.
 bool is_memlock_refusal(const Loopback& loopback) {
   return loopback.step == Loopback::Step::kRegister &&
          (loopback.error == errc::not_enough_memory || loopback.error == errc::resource_unavailable_try_again);
@@ -139,6 +145,7 @@ std::string transfer_advice(const verbs::Attachment& attachment, const Loopback&
   using Step = Loopback::Step;
   const error_code error = loopback.error;
   if (loopback.wrong_byte) {
+    // First of all: it has to be said even if an error came along.
     return "do not use this device: dmesg (PCIe and memory errors), firmware, and the IOMMU's setting (iommu=pt)";
   }
   if (is_memlock_refusal(loopback)) return kMemlockAdvice;
@@ -183,6 +190,7 @@ std::string speed_text(std::size_t bytes, Duration time) {
 bool takes_dmabufs(verbs::Device& device) {
   const auto domain = device.create_domain();
   if (!domain) return false;
+  // No memory is needed for the question, so it can be asked on machines without a GPU.
   const auto region = (*domain)->register_dmabuf(-1, 0, 4096, 0, {.local_write = true});
   return region || region.error() != Errc::kUnsupported;
 }
@@ -334,6 +342,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
     dmabuf.emplace_back(name, takes_dmabufs(**device));
     open.emplace_back(name, std::move(*device));
   }
+  // Devices that the kernel has and libibverbs does not: no program can open them, and their owner wonders why.
   for (const RdmaDevice& device : machine.devices) {
     if (std::find(present.begin(), present.end(), device.name) == present.end())
       findings.push_back(judge_closed_device(device, {}));
@@ -341,6 +350,8 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   findings.push_back(judge_memlock(machine));
   findings.push_back(judge_gpu(machine, dmabuf));
 
+  // By the same function that node and client use: the doctor must judge what they would do. -1: no processor is
+  // preferred.
   const auto [chosen, left_out] = verbs::choose_devices(infos, -1, names);
   const bool can_any =
       std::any_of(chosen.begin(), chosen.end(), [](const auto& each) { return each.attachment.has_value(); });
@@ -353,7 +364,8 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   } else if (!names.empty() && !left_out.empty()) {
     findings.push_back({"RDMA devices", Verdict::kFailed, left_out, "kvstorectl doctor --rdma lists what is here"});
   }
-  // An ordinary login may lock 8 MiB: a transfer of 1 MiB, with both of its ends, fits into that.
+  // An ordinary login may lock 8 MiB: a transfer of 1 MiB, with both of its ends, fits into that. Eight times as much
+  // where it is allowed: a speed over 1 MiB is mostly the latency of one transfer.
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
   for (const verbs::DeviceChoice& choice : chosen) {
     if (!choice.attachment) {
@@ -379,6 +391,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
 Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& names) {
   const RdmaMachine machine = read_rdma_machine();
   const auto provider = verbs::load_verbs();
+  // A machine without RDMA is not ill. With --rdma somebody expects a device, and its absence is the finding.
   if (!is_asked_for && machine.devices.empty()) {
     return {{"RDMA", Verdict::kNote, "not there; TCP and shared memory are used", ""}};
   }
@@ -391,6 +404,7 @@ Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& name
     findings.push_back({"RDMA module", Verdict::kOk, "libkvstore_verbs.so and libibverbs are here", ""});
     SteadyClock clock;
     asio::io_context io{1};
+    // Named on a line of its own, as GCC 12 would destroy it twice inside the call.
     auto checking = check_rdma(**provider, machine, names, clock);
     asio::co_spawn(io, std::move(checking), [&](const std::exception_ptr& thrown, const Findings& found) {
       if (thrown) std::rethrow_exception(thrown);

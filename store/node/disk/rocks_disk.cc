@@ -164,7 +164,7 @@ error_code RocksDisk::heal() {
   if (!again) return again.error().code;
   rocks_ = std::move(*again);
   KV_ASSERT(rocks_.db != nullptr && rocks_.blocks != nullptr);
-  // What was in memtables is gone with its records, and the store does not repeat namespaces and erasures.
+  // The memtables are gone, and the records in them; the store repeats neither namespaces nor erasures.
   for (const auto& [id, record] : spaces_) {
     if (const error_code error = put_namespace(id, record)) return error;
   }

@@ -177,7 +177,7 @@ std::optional<std::uint32_t> parse_format_text(std::string_view text) {
   if (!text.starts_with(kFormatPrefix)) return std::nullopt;
   std::uint32_t format = 0;
   std::from_chars(text.data() + kFormatPrefix.size(), text.data() + text.size(), format);
-  // Compared as a whole: what is not a number, or has another checksum, is not what this line would be.
+  // Compared as a whole: a line that is no number, or has another checksum, differs from the line that we would write.
   if (!text.starts_with(format_text(format))) return std::nullopt;
   return format;
 }

@@ -57,8 +57,8 @@ error_code Get::pin(std::span<const BlockHash> hashes) {
   return first_pinned(pin_window(hashes));
 }
 
-/// Pins up to the end of the next window, and all above: what is above a block that is being sent cannot be evicted
-/// anyway. It is what comes after that a slow reader must not hold.
+/// Pins everything up to the end of the next window. Blocks above one that is being sent cannot be evicted anyway; the
+/// blocks after the window are those that a slow reader must not hold.
 error_code Get::pin_window(std::span<const BlockHash> hashes) {
   // Each window walks the chain from its root: their number is bounded, whatever the length.
   constexpr std::size_t kWindowsMax = 16;
@@ -87,7 +87,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
     KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
     blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
   }
-  // If some of what was sent was dropped, what follows it now does not follow what was sent.
+  // If blocks that were sent have been dropped since, the blocks found now do not continue them.
   const bool goes_on = in_memory.size() >= before;
   has_more_windows_ = has_more_windows_ && goes_on;
   is_complete_ = (on_disk.empty() || !goes_on) && !has_more_windows_;

@@ -19,12 +19,15 @@ GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpa
       in_flight_(std::make_shared<GetInFlight>(session_, began_, type_)) {}
 
 error_code GetInProgress::first_pinned(error_code error) {
+  // From here on it counts as a get in flight, whatever becomes of it.
   in_flight_->is_pinned = !error;
   if (error) in_flight_.reset();
   return error;
 }
 
 std::uint64_t GetInProgress::ahead_bytes_max() const {
+  // Half of what a session may queue at most: a get that fills all of it would stop the session from reading, a cancel
+  // of this get included.
   return std::min<std::uint64_t>(node_.limits.inline_ahead_bytes, node_.limits.queued_bytes_max / 2);
 }
 
@@ -41,6 +44,8 @@ void GetInProgress::copy_in_pieces(std::span<std::byte> to, std::span<const std:
 void GetInProgress::cancel() {
   is_cancelled_ = true;
   stop_moves();
+  // Blocks that were queued and not begun. What is being written goes on to its end: half a frame would end the
+  // session.
   if (in_flight_) session_->writer.withdraw(OwnerId(in_flight_.get()));
   if (wake_ != nullptr) wake_->set();
 }
@@ -62,6 +67,7 @@ std::optional<Failure> GetInProgress::why_unfinished() const {
 void GetInProgress::finish() {
   KV_ASSERT(in_flight_ && !is_moving());
   in_flight_->has_failed = in_flight_->has_failed || is_cancelled_ || outcome_.error;
+  // Pins end before the answer: a client that is told of the end may at once ask for what they kept from being evicted.
   window_.reset();
   in_flight_.reset();
   if (const LeaseId lease = unused_lease(); lease != LeaseId{})

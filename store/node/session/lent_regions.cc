@@ -35,7 +35,8 @@ void LentRegions::finish() {
 }
 
 LentRegions::Loan::~Loan() {
-  // What is mapped is unmapped first: until then its pages can be touched.
+  // What is mapped is unmapped first: until then its pages can be touched. The file's bytes are given up after that:
+  // counted too early, the node would map more at once than its bound.
   const MappedRegion::File file = region_->file();
   const std::uint64_t bytes = region_->lent_bytes();
   region_.reset();
@@ -46,8 +47,10 @@ Result<std::shared_ptr<LentRegions::Loan>, Failure> LentRegions::admit(std::uniq
   const std::uint64_t bytes = region->lent_bytes();
   const std::lock_guard lock(mutex_);
   const auto known = files_.find(region->file());
+  // Several sessions of one client lend the same file, each its own length of it: the longest counts, once.
   const std::uint64_t before = known == files_.end() ? 0 : known->second.rbegin()->first;
   const std::uint64_t added = bytes > before ? bytes - before : 0;
+  // As a difference, which neither overflows nor goes below 0.
   if (added > config_.bytes_max - std::min(bytes_, config_.bytes_max)) {
     ++refused_;
     return Failure(Errc::kBusy, "region bytes: " + std::to_string(bytes) + ", all sessions lend " +
@@ -80,6 +83,7 @@ void LentRegions::end_loan(const MappedRegion::File& file, std::uint64_t bytes) 
 }
 
 void LentRegions::work_off(std::function<bool()> some) {
+  // In simulation there is no thread; at the node's end nobody waits behind this.
   if (!thread_ || is_finished_) {
     while (some()) {
     }
@@ -105,6 +109,7 @@ bool LentRegions::prepare_some(Preparation& work) {
   const MappedRegion& region = work.loan->region();
   std::optional<std::uint64_t> hole;
   bool goes_on = !*work.abandoned && !is_finished_;
+  // First of all, once: a hole would be filled with the node's own memory as soon as it is touched.
   if (goes_on && !std::exchange(work.is_checked, true)) hole = region.find_hole();
   goes_on = goes_on && !hole && work.populated < region.bytes().size();
   if (goes_on) {
@@ -122,6 +127,7 @@ bool LentRegions::prepare_some(Preparation& work) {
 }
 
 void LentRegions::give_back(std::shared_ptr<Loan> loan) {
+  // No transfer has it any more: unmapping under a copy would be a fault.
   KV_ASSERT(loan.use_count() == 1);
   work_off([loan = std::move(loan)] { return loan->region().unmap_some(kUnmapBytes); });
 }

@@ -15,7 +15,9 @@ namespace {
 
 constexpr std::size_t kNamesPerLock = 512;  ///< Of a set, each looked up alone: some ten microseconds, cold a hundred.
 
-/// Calls body(part) for each part of `names`, at least once, until one returns false.
+/// Calls body(part) for each part of `names`, at least once, until one returns false. At least once, so that an empty
+/// list is refused or answered by the store like any other. Between two parts the lock is free: others look blocks up
+/// meanwhile, and what one part found may be gone when the next is asked.
 template <class Body>
 void for_each_part(std::span<const BlockHash> names, Body body) {
   for (std::size_t at = 0; at == 0 || at < names.size(); at += kNamesPerLock) {
@@ -23,7 +25,8 @@ void for_each_part(std::span<const BlockHash> names, Body body) {
   }
 }
 
-/// Processor time of this process: with it a load generator tells what a request costs the node.
+/// Processor time of this process: with it a load generator tells what a request costs the node. All threads of the
+/// node, user and kernel: the sockets' share is a part of what a request costs.
 double process_cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -58,6 +61,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   options.lease = request->lease();
   options.token_ids = numbers_of(request->token_ids());
   options.extras = extras_of(request->extras());
+  // Both under one lock, so that the sums agree; the text is made outside of it.
   auto match = node.store.with([&](Store& store) { return store.match(space->id, hashes, options, node.clock.now()); });
   if (!match) {
     session_.refuse(frame, match.error(),
@@ -66,7 +70,9 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
                         ", extras: " + std::to_string(options.extras.size()) + ")");
     return std::nullopt;
   }
+  // A session with a promise out is not idle, and is not ended to make room for another.
   if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
+  // A disk that is off may hold them and cannot give them: to promise these would cost a scheduler a wait for nothing.
   if (node.spill == nullptr || !node.spill->can_read()) match->disk_block_count = 0;
   const std::size_t hit_count = match->memory_block_count + match->disk_block_count;
   node.metrics.add_tokens(hit_count * space->block_size, (hashes.size() - hit_count) * space->block_size);
@@ -84,6 +90,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
         static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
         match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()));
   });
+  // After the answer, which waits for no disk.
   if (!request->prefetch() || match->disk_block_count == 0) return std::nullopt;
   return Wanted{space, hashes};
 }
@@ -109,6 +116,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   std::uint64_t disk_bytes = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const auto bit = static_cast<std::uint8_t>(1u << i % 8);
+    // Lengths are told of held blocks only: the client counts the bits to know which is whose.
     if (match->held[i] == Store::Held::kNowhere || (match->held[i] == Store::Held::kOnDisk && !has_disk)) continue;
     held[i / 8] |= bit;
     lengths.push_back(match->lengths[i]);
@@ -144,6 +152,7 @@ Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<con
       error = found.error();
       return false;
     }
+    // All parts under one lease: the client has one id to release.
     options.rest = found->lease;
     if (found->lease_error != Errc{}) {
       whole.lease_error = found->lease_error;
@@ -159,6 +168,7 @@ Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<con
     return true;
   });
   if (error) {
+    // The client gets an error and no id, so nobody else could end it before its time.
     if (options.rest != LeaseId{})
       node.store.with([&](Store& store) { static_cast<void>(store.release(session_.id, options.rest)); });
     return error;
@@ -215,6 +225,7 @@ Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space
     return !error;
   });
   if (!error) return sum;
+  // Only those that this request retained: what was retained before stays so.
   for_each_part(fresh, [&](std::span<const BlockHash> part) {
     return count(FrameType::kUnretain, space.id, part, nullptr).has_value();
   });

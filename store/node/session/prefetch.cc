@@ -15,6 +15,7 @@ Prefetch::Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space,
       space_(space.id),
       space_name_(space.name),
       kind_(space.kind),
+      // Copied: the request's frame is gone when this runs.
       hashes_(hashes.begin(), hashes.end()) {}
 
 error_code Prefetch::pin() {
@@ -57,10 +58,13 @@ Result<Store::PinnedPrefix> Prefetch::pin_set() {
 asio::awaitable<void> Prefetch::run() {
   KV_ASSERT(has_work() && wake_ == nullptr);
   NodeContext& node = session_->node;
+  // To its end or to the first trouble. It is a hint: the get that follows reads whatever is missing, so nothing is
+  // tried again and no error is told.
   ReadAhead ahead(*session_, {space_, space_name_, kind_, hashes_}, prefix_, prefix_->spilled().size());
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_cancelled_) {
     ahead.start();
+    // For each block anew: a slow disk is waited for, one that hangs is not.
     const TimePoint until = node.clock.now() + node.limits.disk_timeout;
     ahead.wake_at(until);
     while (!ahead.is_ready() && !is_cancelled_ && node.clock.now() < until) {
@@ -70,6 +74,7 @@ asio::awaitable<void> Prefetch::run() {
     if (!ahead.is_ready() || is_cancelled_) break;
     DiskBlock block;
     const ReadAhead::Taken taken = ahead.take(&block);
+    // Behind a block that is missing, blocks of a chain cannot be reached. Those of a set can.
     if (taken == ReadAhead::Taken::kEnd && kind_ == SpaceKind::kChain) break;
     if (taken == ReadAhead::Taken::kEnd) ahead.skip();
     if (taken == ReadAhead::Taken::kBlock) ahead.promote(block);

@@ -73,6 +73,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       began_(session_->node.clock.now()),
       deadline_(began_ + std::min<Duration>(order.wait, session_->node.limits.put_wait_max)),
       path_(std::move(path)) {
+  // Only version 1 needs them after the offer: its checksums have other seeds.
   if (session_->version < 2) hashes_.assign(order.hashes.begin(), order.hashes.end());
 }
 
@@ -94,6 +95,7 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
     is_short = store.wants_spill();
     return offered;
   });
+  // Outside the lock: it wakes a thread that will want it.
   if (is_short && node.spill != nullptr) node.spill->notify();
   if (!plan) {
     session_->refuse(frame, plan.error(),
@@ -173,6 +175,7 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
       co_await retry.wait();
     }
     if (self->is_over_ || session->is_ending) break;
+    // Until then the disk has a chance to take what must go; afterwards it goes unwritten.
     const bool may_lose = node.clock.now() >= self->spill_deadline_;
     if (node.spill != nullptr) node.spill->notify();
     auto more = node.store.with([&](Store& store) { return store.offer_more(plan.put, node.clock.now(), may_lose); });
@@ -221,6 +224,7 @@ void Put::use_seeds_v1() {
 std::string Put::check_data(const Frame& frame, const wire::PutData* data) const {
   if (is_waiting_) return "put_data: before put_want";
   if (data == nullptr) return "put_data: the table fails verification";
+  // Against what was announced, not what was committed: data may be announced while earlier data is being fetched.
   const std::size_t left = plan_.staged.size() - announced_;
   const std::uint64_t count = data->block_count();
   if (count == 0 || count > left)
@@ -242,6 +246,7 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
   const std::string why = self->check_data(frame, data);
   if (!why.empty()) {
     self->fail(Errc::kBadRequest, why);
+    // The put has failed, the session has not: the bytes that follow belong to this frame and must be read off.
     const auto skipped = co_await reader.skip_payload();
     co_return skipped.has_value();
   }
@@ -264,6 +269,7 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
   // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
   // deadline, and what it brought is verified in bounded time.
   DrainBound& draining = self->draining_;
+  // While this waits, the put may end; nothing here should keep its slots.
   self.reset();
   while (draining.is_reached()) {
     session->writer.flush();
@@ -309,6 +315,7 @@ asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count,
   self->sink_ = nullptr;
   if (!read) co_return false;
   self->session_->node.metrics.add_bytes_in(Path::kInline, self->bytes_of(self->committed_, count));
+  // The sink was cancelled then, and discarded the rest: no slot was touched after it was freed.
   if (self->is_over_) co_return !self->session_->is_ending;  // timed out or cancelled meanwhile; its end was told
   self->commit(sink.good_count(), count, claimed);
   co_return true;
@@ -387,6 +394,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
     at += sums.size();
     if (sound < part) break;
   }
+  // Verified in any order, committed in the order of the chain: a block becomes visible only below a visible one.
   while (before && !before->is_set()) co_await before->wait();
   if (!self->is_over_ && move->outcome.error) {
     self->fail(Errc::kUnavailable, "put_data: the transfer broke: " + move->outcome.error.message(),
@@ -406,12 +414,15 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
 asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
                                          std::span<const std::uint64_t> claimed) const {
   const auto blocks = staged(first, count);
+  // On this thread: so little takes some ten microseconds, as long as handing it over.
   if (bytes_of(first, count) <= kVerifyHereBytes) co_return count_sound(blocks, claimed);
   struct Verification {
     Event over;
     std::size_t sound = 0;
   };
   const auto verification = std::make_shared<Verification>(Verification{Event(session_->executor)});
+  // The slots are held by the call itself: the put may end while another thread reads them. `claimed` is the caller's,
+  // which waits below.
   const auto read = [verification, blocks, claimed, slots = staged_] {
     verification->sound = count_sound(blocks, claimed);
   };

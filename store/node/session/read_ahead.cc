@@ -28,6 +28,7 @@ void ReadAhead::start() {
   KV_ASSERT(!is_at_end());
   for (; started_ < count_; ++started_) {
     const std::uint64_t bytes = prefix_->spilled()[started_].block_bytes;
+    // The next one is always read, however large it is, or nothing would ever move.
     if (started_ > next_ && ahead_bytes_ + bytes > kBytesMax) break;  // 1
     ahead_bytes_ += bytes;
     start_one(started_);
@@ -38,6 +39,7 @@ void ReadAhead::start_one(std::size_t i) {
   const Store::SpilledBlock& block = prefix_->spilled()[i];
   const auto done = [weak = std::weak_ptr(reads_), i, executor = session_.executor](Result<DiskBlock> read) {
     asio::post(executor, [weak, i, read = std::move(read)]() mutable {
+      // On the session's thread. A reader that has gone drops what comes late.
       const auto waiting = weak.lock();
       if (!waiting) return;  // 3
       waiting->results[i] = std::move(read);
@@ -63,7 +65,8 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
     return Taken::kBlock;
   }
   // A disk that fails now may give the block later. One that is lost is forgotten, or has moved within the log since it
-  // was pinned: then it is read once more from where it is now.
+  // was pinned: then it is read once more from where it is now. Once: a block that moves again and again is in a log
+  // that is being rewritten faster than it is read.
   if (is_retry_ || !is_lost(read.error())) return Taken::kEnd;
   Store::SpilledBlock& spilled = prefix_->spilled()[next_];
   const Store::FailedRead failed =
@@ -109,6 +112,8 @@ void ReadAhead::promote(const DiskBlock& block) {
     return store.offer_set(chain_.space, hashes, options, node.clock.now());
   });
   if (!plan || plan->put == PutId{}) return;
+  // The blocks above it may have left memory meanwhile; then the offer wants those too, and this block has no place to
+  // hang on.
   const bool fits = plan->staged.size() == 1 && plan->staged[0].index == hashes.size() - 1;
   if (fits) {
     KV_ASSERT(plan->staged[0].bytes.size() == block.bytes.size());

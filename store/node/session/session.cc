@@ -76,6 +76,8 @@ asio::awaitable<void> Session::run() {
   asio::co_spawn(executor, write(keep, SessionJob(keep)), asio::detached);
   co_await read();
 
+  // The order of this end matters. No request is taken any more; transfers stop, and each job that still runs has its
+  // turn to see that; only then does anything go that they use.
   is_ending = true;
   writer.flush();  // a last error, if there is room for it
   writer.close();
@@ -98,6 +100,7 @@ asio::awaitable<void> Session::run() {
 }
 
 asio::awaitable<void> Session::write(std::shared_ptr<Session> self, [[maybe_unused]] SessionJob job) {
+  // A coroutine of its own: the reader must not wait while a slow client takes its answers.
   co_await self->writer.run();
   // The writer ends first when the stream breaks while sending: then the reader must not wait for a silent peer.
   if (!self->is_ending) self->terminate(SessionEnd::kBroken);
@@ -162,6 +165,7 @@ bool Session::is_idle() const {
 
 void Session::make_room() {
   if (is_ending) return;
+  // The table decided by what watch() said up to a second ago. A request that came since then keeps the session.
   if (!is_idle() || idle_told_ != last_request_) return table_->stay(seat_);
   terminate(SessionEnd::kMadeRoom);
 }
@@ -281,6 +285,7 @@ void Session::end_late_transfers(TimePoint now) {
 asio::awaitable<bool> Session::handle(const Frame& frame) {
   const FrameType type = frame.header.type;
   const std::uint64_t request_id = frame.header.request_id;
+  // A client that breaks the frame rules is not to be understood: whatever it sends next may be bytes of a payload.
   const auto bad = [&](Errc code, const std::string& why) {
     refuse(frame, code, why);
     end_ = SessionEnd::kBadFrame;
@@ -362,6 +367,7 @@ void Session::on_message(std::span<const std::byte> message) {
     return bad(type, request_id,
                count_text("requests without an answer", pending + 1, rdma_.message_count_max()) + ", and no id twice");
   }
+  // Before it is served: an answer asks here which way it goes.
   messages_.expect(request_id);
   serve(*frame);
   writer.flush();  // an answer that was too long for a message
@@ -412,6 +418,7 @@ bool Session::on_hello(const Frame& frame) {
 bool Session::admit(const Frame& frame) {
   const std::uint64_t request_id = frame.header.request_id;
   const std::uint32_t requests_max = node.limits.requests_max;
+  // Gets that wait to be sent hold pins, puts hold staged slots: this bounds both.
   if (sending_count + puts_.size() >= requests_max) {
     refuse(frame, Errc::kBusy, count_text("requests in flight", requests_max, requests_max));
     return false;
@@ -449,6 +456,7 @@ void Session::on_get(const Frame& frame) {
     return refuse(frame, error,
                   "get: " + error.message() + " (" + count_text("hashes", hashes.size(), node.chain_blocks_max) + ")");
   }
+  // From the cheapest to the dearest: with the answer, at once, or by a coroutine of its own.
   if (messages_.contains(get->request_id()) && get->send_with_answer(messages_)) return;
   if (get->send_at_once()) return;
   start(get);
@@ -505,6 +513,7 @@ void Session::start(const std::shared_ptr<GetInProgress>& get) {
 asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::shared_ptr<GetInProgress> get,
                                          [[maybe_unused]] SessionJob job) {
   co_await get->deliver();
+  // Off the table before the answer: with its last frame the client may use the id again.
   self->gets_.erase(get->request_id());
   self->inline_count_ -= get->is_inline();
   self->inline_ended_.set();
@@ -560,6 +569,7 @@ void Session::start(const Frame& frame, const OpenSpace& space, const PutOrder& 
   Put::Listener& listener = *this;
   const auto put = std::make_shared<Put>(shared_from_this(), listener, draining_, space, order, std::move(path));
   if (!put->offer(frame, order)) return;
+  // Before begin(): a put of blocks that are all there ends in it, and takes itself off the table.
   puts_.emplace(put->request_id(), put);
   put->begin();
 }
@@ -605,7 +615,8 @@ void Session::on_prefix(const Frame& frame) {
 void Session::on_cancel(const Frame& frame) {
   const auto* request = read_request<wire::CancelRequest>(*this, frame);
   if (request == nullptr) return;
-  // No answer of its own: the last frame of the cancelled request is the answer, or was.
+  // No answer of its own: the last frame of the cancelled request is the answer, or was. Not removed here: the get ends
+  // by itself, once no copy or device touches the client's memory any more.
   if (const auto get = gets_.find(request->request_id()); get != gets_.end()) get->second->cancel();
   if (const auto put = puts_.find(request->request_id()); put != puts_.end()) {
     const std::shared_ptr<Put> keep = put->second;  // its failure takes it out of the table
@@ -617,6 +628,7 @@ void Session::on_region_remove(const Frame& frame) {
   const std::shared_ptr<Region> region = regions_.on_remove(frame);
   if (!region) return;
   for (auto& [request_id, get] : gets_) {
+    // The region is answered as removed once nobody uses it. Gets are hurried; a put is left to its end.
     if (get->uses(*region)) get->cancel();
   }
 }

@@ -31,6 +31,8 @@ void SessionRdma::on_broken(std::uint32_t lane, error_code why) {
            (carried_messages ? "requests were on it, so the session ends"
                              : "the client is told, and may offer it again");
   });
+  // An answer that was on the lane is lost, and the client waits for it until its deadline. Ending the session tells it
+  // now.
   if (carried_messages && !session_.is_ending) session_.terminate(SessionEnd::kBroken);
 }
 
@@ -45,6 +47,7 @@ void SessionRdma::on_connect(const Frame& frame) {
   if (request == nullptr || request->lanes() == nullptr || request->lanes()->size() == 0)
     return fail(Errc::kBadRequest, "the table fails verification or has no lane");
   if (!lanes_) return fail(Errc::kUnsupported, "this node has no RDMA");
+  // Connecting blocks a thread of its own for a while, so at most one of each session waits there.
   if (lanes_->is_connecting()) return fail(Errc::kBusy, "another is in progress");
   const std::uint32_t lane_count_max = lanes_->config().lane_count_max;
   std::vector<SessionLanes::Offer> offers;
@@ -54,6 +57,7 @@ void SessionRdma::on_connect(const Frame& frame) {
     const std::uint32_t lane_max = has_messages ? lane_count_max : lane_count_max - 1;
     if (each->lane() > lane_max || offers.size() > lane_max)
       return fail(Errc::kBadRequest, field + count_text("lane", each->lane(), lane_max));
+    // The lane for messages has the number behind all others; it alone posts RECVs.
     if ((each->lane() == lane_count_max) != (each->messages() > 0) || each->messages() > kMessageCountMax)
       return fail(Errc::kBadRequest, field + count_text("messages", each->messages(), kMessageCountMax) +
                                          "; at least 1 on lane " + std::to_string(lane_count_max) + ", 0 on others");
@@ -65,6 +69,7 @@ void SessionRdma::on_connect(const Frame& frame) {
     if (!end) return fail(Errc::kBadRequest, field + end.error().text);
     offers.push_back({each->lane(), *end, each->messages()});
   }
+  // The session outlives the call: its end waits until every job has ended.
   const auto job = std::make_shared<SessionJob>(session_.shared_from_this());
   lanes_->connect(std::move(offers), [this, id, job](const std::vector<SessionLanes::Answer>& answers) {
     answer_connect(id, answers);
@@ -112,6 +117,7 @@ std::optional<RemoteMemory> SessionRdma::read_memory(const Frame& frame, const w
                                          std::to_string(width()) + ", is due in each");
     }
     const bool is_last = slices.size() + 1 == given.size();
+    // The last of these tests: an address so high that the slice would wrap round to 0.
     if (each->bytes() < (is_last ? 1 : kSliceBytesMin) || each->bytes() > request.bytes() - total ||
         each->address() > ~each->bytes()) {
       return fail(Errc::kBadRequest, field + "bytes: " + std::to_string(each->bytes()) + " at " +
@@ -126,6 +132,7 @@ std::optional<RemoteMemory> SessionRdma::read_memory(const Frame& frame, const w
     return fail(Errc::kBadRequest,
                 "bytes: " + std::to_string(request.bytes()) + ", the slices have " + std::to_string(total));
   }
+  // One bit for each lane that has a key. Fewer keys than lanes are allowed: the rest of the lanes cannot reach it.
   memory.reach = static_cast<std::uint32_t>((std::uint64_t{1} << slices[0].rkeys.size()) - 1);
   return memory;
 }
@@ -157,6 +164,8 @@ void SessionRdma::send_message(std::span<const std::byte> message, MessageCargo 
 
 std::optional<std::vector<verbs::Stretch>> SessionRdma::cargo(std::span<const Placement> placements,
                                                               const RemoteMemory& memory, std::uint32_t reach) const {
+  // Cargo and answer are posted as one chain. Beyond a few blocks the other lanes together are faster, even with their
+  // extra round of completions.
   if (!has_room() || placements.size() > kCargoBlocksMax || (reach & 1) == 0)  // lane 0's keys are good for messages
     return std::nullopt;
   auto stretches = lanes_->stretches_before_message(placements, memory.slices);

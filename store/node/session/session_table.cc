@@ -9,6 +9,8 @@ namespace kv {
 /// How many a peer may hold for another to be given, while so many are free.
 std::size_t SessionTable::allowed(std::size_t free) const {
   if (config_.peer_share_max >= 1) return SIZE_MAX;
+  // With a share s and f free seats, a peer that has some may have s / (1 - s) * f. What it may have shrinks as others
+  // come, and alone it cannot fill the table. The small addend below keeps 0.999.. from costing a whole seat.
   const double ratio = config_.peer_share_max / (1 - config_.peer_share_max);
   return static_cast<std::size_t>(ratio * static_cast<double>(free) + 1e-9);
 }
@@ -20,11 +22,14 @@ Result<std::shared_ptr<SessionTable::Seat>, SessionTable::Refusal> SessionTable:
     const auto found = peers_.find(peer);
     return found == peers_.end() ? 0 : found->second;
   };
+  // The seat that is made room in is counted as free at once, although its session ends a little later: two newcomers
+  // would otherwise end two for one seat.
   if (size_ >= config_.count_max && !end_one_idle(nullptr, now)) return Refusal::kFull;
   if (own() > 0 && own() >= allowed(config_.count_max - size_) && !end_one_idle(&peer, now)) return Refusal::kPeer;
   const auto place = std::make_shared<Place>();
   place->peer = peer;
   place->set_idle(now);
+  // At the end, so the list is in the order of arrival: of sessions idle for equally long, the oldest goes.
   place->at = places_.insert(places_.end(), place);
   ++peers_[peer];
   ++size_;
@@ -35,6 +40,7 @@ bool SessionTable::end_one_idle(const std::string* peer, TimePoint now) {
   std::shared_ptr<Place> oldest;
   Duration::rep oldest_since = Seat::kBusy;
   for (const auto& place : places_) {
+    // Without `end` it has not begun: it was admitted, and its coroutine does not run yet.
     if (place->is_leaving || !place->end || (peer != nullptr && place->peer != *peer)) continue;
     const Duration::rep since = place->idle_since();  // once: the session may become busy meanwhile
     if (since >= oldest_since) continue;
@@ -46,6 +52,8 @@ bool SessionTable::end_one_idle(const std::string* peer, TimePoint now) {
   if (!oldest) return false;
   oldest->is_leaving = true;
   take_off(*oldest);
+  // Under the lock, since it only posts to the session's executor. There the session looks once more whether it is
+  // idle, and may stay().
   oldest->end();
   return true;
 }
@@ -65,6 +73,7 @@ void SessionTable::set_end(const std::shared_ptr<Seat>& seat, std::function<void
 void SessionTable::stay(const std::shared_ptr<Seat>& seat) {
   const std::lock_guard lock(mutex_);
   Place& place = place_of(seat);
+  // Back in the count: for a moment the table may hold one more than its bound.
   if (!std::exchange(place.is_leaving, false)) return;
   ++size_;
   ++peers_[place.peer];

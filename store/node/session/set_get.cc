@@ -67,6 +67,7 @@ bool SetGet::send_at_once() {
   const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
                                            : bytes <= node_.limits.inline_frame_bytes &&
                                                  session_->writer.queued_bytes() < ahead_bytes_max();
+  // Everything fits into one part: then the whole get is over before the next request is read, without a coroutine.
   if (!is_small || ready_.size() > kPartBlocksMax) return false;
   const Path way = path_.way();
   if (way == Path::kMemfd && !copy(ready_)) {
@@ -82,6 +83,7 @@ asio::awaitable<void> SetGet::deliver() {
   for (;;) {
     co_await deliver_ready();
     if (!is_stopped() && !window_->pins.spilled().empty()) co_await read_from_disk();
+    // A window at a time: thousands of blocks pinned at once would be thousands that nobody else's put may evict.
     if (is_stopped() || is_last_window() || pin_window()) break;  // a namespace that is gone ends the answer here
   }
 }
@@ -92,6 +94,7 @@ asio::awaitable<void> SetGet::deliver_ready() {
     const Path way = path_.way(/*is_in_arena=*/!ready_[next_].owner);
     if (way == Path::kInline && session_->writer.queued_bytes() >= ahead_bytes_max()) {
       session_->writer.flush();
+      // The flush may have made room: without looking again, this would wait for a change that has happened.
       if (session_->writer.queued_bytes() >= ahead_bytes_max()) co_await session_->writer.wait_for_room();
       continue;
     }
@@ -122,6 +125,8 @@ std::size_t SetGet::next_part(Path way) const {
   for (; next_ + count < ready_.size() && count < kPartBlocksMax; ++count) {
     const ReadyBlock& block = ready_[next_ + count];
     bytes += block.bytes.size();
+    // Blocks read from disk lie outside the arena, where devices cannot read them: they go another way than pinned
+    // ones.
     if (count > 0 && (bytes > bytes_max || (bool(block.owner)) != is_owned)) break;
   }
   return count;
@@ -182,6 +187,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
       const std::uint32_t index = first + ahead.next_index();
       DiskBlock block;
       const ReadAhead::Taken taken = ahead.take(&block);
+      // It was started once more, from its new place: what is ready so far is delivered meanwhile.
       if (taken == ReadAhead::Taken::kAgain) break;
       if (taken == ReadAhead::Taken::kEnd) {
         unread_.push_back(index);
@@ -193,6 +199,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
       if (ahead.wants_promotion()) ahead.promote(block);
     }
     co_await deliver_ready();
+    // Blocks from disk are memory of their own until they are sent: no more of it than one read-ahead has.
     if (is_inline_) co_await session_->writer.wait_below(ReadAhead::kBytesMax);
   }
   wake_ = nullptr;
@@ -219,7 +226,8 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
       payload.push_back(block.bytes);
       if (block.owner) owners.push_back(block.owner);
     }
-    // Keeps what is sent where it is until it has left.
+    // Keeps what is sent where it is until it has left. Also called if the session ends first; then nothing of it was
+    // sent, and the get counts as failed.
     done = [window = window_, owners = std::move(owners)](bool sent) {
       window->get->has_failed = window->get->has_failed || !sent;
     };
@@ -245,6 +253,7 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
 // -- the end
 
 void SetGet::stop_moves() {
+  // The move still ends through its callback: the device may be writing, and until it says so the pins stay.
   if (is_moving_) path_.stop(OwnerId(window_.get()));
 }
 

@@ -8,6 +8,7 @@ void SpaceDoor::on_open(const Frame& frame) {
   const auto* request = read_table<wire::OpenRequest>(frame.table);
   if (request == nullptr || request->record() == nullptr)
     return session_.refuse(frame, Errc::kBadRequest, "open: the table fails verification or lacks `record`");
+  // Parsed and not merely hashed: two texts of one record would be two namespaces, with half of the hits each.
   const auto record = NamespaceRecord::parse(request->record()->string_view());
   if (!record) return session_.refuse(frame, record.error());
   if (record->is_set() && session_.version < 2)
@@ -15,6 +16,7 @@ void SpaceDoor::on_open(const Frame& frame) {
   NodeContext& node = session_.node;
   std::size_t count = 0;
   const auto space = node.store.with([&](Store& store) {
+    // Under the same lock as the refusal, whose text names it.
     count = store.namespace_count();
     return store.open(*record, session_.id);
   });
@@ -31,6 +33,8 @@ void SpaceDoor::on_open(const Frame& frame) {
         "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
   }
   const OpenSpace opened(*space, *record);
+  // Clients of version 1 go on using a handle after they have reconnected, so theirs are the node's. From version 2 on
+  // they open again, and a handle is worth nothing to other sessions.
   const bool is_v1 = session_.version < 2;
   const std::uint32_t handle = is_v1 ? node.handles.open(node.instance, opened) : spaces_.open(opened);
   session_.replies.reply(FrameType::kOpen, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
@@ -47,6 +51,7 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
   const bool is_v1 = session_.version < 2;
   const OpenSpace* space = spaces_.find(handle);
   if (is_v1) {
+    // Version 1 sends no namespace_check.
     if (space != nullptr) return space;
     const auto of_node = session_.node.handles.find(handle);
     if (of_node) return &spaces_.remember(handle, *of_node);
@@ -55,6 +60,8 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
     return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) + ", not a handle that this " +
                                         (is_v1 ? "node gave out" : "session was given") + "; open the namespace again");
   }
+  // The client means another namespace than this handle: a mix-up of its own, or of a proxy's between two sessions.
+  // Nothing is looked up, since a hit would be wrong bytes under the right hash.
   if (check != space->check) {
     return fail(Errc::kMismatch, "namespace_check: " + std::to_string(check) + ", space " + std::to_string(handle) +
                                      " has " + std::to_string(space->check) + "; nothing was done");

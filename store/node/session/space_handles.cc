@@ -27,12 +27,14 @@ OpenSpace::OpenSpace(SpaceId space, const NamespaceRecord& record)
 std::uint32_t NodeHandles::open(const InstanceId& instance, const OpenSpace& space) {
   const std::lock_guard lock(mutex_);
   if (const auto found = handle_of_.find(space.id); found != handle_of_.end()) return found->second;
+  // The oldest goes. Its clients are refused as unknown, and open it again.
   if (entries_.size() >= kCountMax) {
     const auto oldest = entries_.find(handles_.begin()->second);
     handle_of_.erase(oldest->second.space.id);
     entries_.erase(oldest);
     handles_.erase(handles_.begin());
   }
+  // From a random start: a handle of the node's last life is unknown, rather than some other namespace of this one.
   std::uint32_t base;
   std::memcpy(&base, instance.data(), sizeof base);
   const std::uint64_t number = count_++;
@@ -56,6 +58,7 @@ std::uint32_t SessionSpaces::open(const OpenSpace& space) {
     found->second.used = ++use_last_;
     return found->first;
   }
+  // A session's bound: it may open as many namespaces as it likes, and only the handles that it used last are kept.
   make_room();
   entries_.emplace(++handle_last_, Entry{space, ++use_last_});
   return handle_last_;

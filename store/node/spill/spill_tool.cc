@@ -154,8 +154,8 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   return result.damages.empty() ? 0 : 1;
 }
 
-/// The only verb that writes. It opens the directory as a start would, so it takes the lock, repairs what is damaged,
-/// and cannot run beside a node.
+/// The only command that writes. It opens the directory as a start would, so it takes the lock, repairs what is
+/// damaged, and cannot run beside a node.
 int compact(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   const auto disk = open_disk(options, /*read_only=*/false, err);
   Contents contents;
