@@ -78,8 +78,7 @@ std::vector<OptionRow> disk_rows(Given& given) {
        "Share of memory kept free by writing ahead of puts", kDisk},
       {"spill-put-wait-seconds", &o.session.spill_wait, RealLimits{0, 5},
        "A put waits this long for the disk, at most half of its time (its deadline, at most 5 s), before blocks that "
-       "are "
-       "not on it are evicted; 0: never",
+       "are not on it are evicted; 0: never",
        kDisk},
       {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
        "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk},
