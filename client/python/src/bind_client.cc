@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <list>
 
 #include "base/assert.h"
@@ -32,6 +33,7 @@ bool is_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
 
 std::chrono::nanoseconds duration_of(double seconds) {
   constexpr double kMost = 1e9;  // so that no arithmetic on it overflows
+  if (std::isnan(seconds)) throw bad_request("a time in seconds is not a number");
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
 }
 

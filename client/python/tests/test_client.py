@@ -223,6 +223,19 @@ def test_without_a_node_lookups_say_why_at_once(tmp_path):
         assert client.nodes()[0]["last_error"]
 
 
+def test_a_time_that_is_no_number_is_refused(node, space):
+    hashes = space.hash_chain(tokens(32))
+    nan = float("nan")
+    for wrong in (
+        lambda: space.match(hashes, deadline=nan),
+        lambda: space.submit_put(hashes, pattern(2), deadline=nan),
+        lambda: kvstore.Client(node.endpoint, connect_timeout=nan),
+        lambda: kvstore.Client(node.endpoint, busy_poll=nan),
+    ):
+        with pytest.raises(kvstore.BadRequest, match="not a number"):
+            wrong()
+
+
 def test_many_threads_use_one_client(client):
     space = client.open(namespace())
     failures = []
