@@ -6,7 +6,7 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
 
 In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), worker.py
 (bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused),
-stats.py (what is counted).
+compat.py (what differs between releases of vLLM), stats.py (what is counted).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
-    KVConnectorTransferResults,
     SupportsHMA,
 )
 from vllm.logger import init_logger
 
+from .compat import TRIED_VERSIONS, KVConnectorTransferResults
 from .messages import Report, Step
-from .model import TRIED_VERSIONS, Model
+from .model import Model
 from .stats import KVStorePromMetrics, KVStoreStats
 
 if TYPE_CHECKING:

@@ -13,18 +13,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-import vllm
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MLAAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
+from . import compat
 
 __all__ = ["Group", "Model", "Options"]
-
-#: Releases that the tests ran with.
-TRIED_VERSIONS = ("0.32.0",)
 
 #: What a configuration says besides what the model computes.
 _NOT_COMPUTED = ("_name_or_path", "name_or_path", "transformers_version", "_commit_hash")
@@ -122,11 +118,11 @@ class Model:
         self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
         self.rank_count = int(parallel.tensor_parallel_size)
         #: Consecutive ranks hold the same bytes: the first of them stores.
-        self.replicas = self.rank_count if self.is_mla else int(getattr(cache, "kv_tp_replicas", 1) or 1)
+        self.replicas = self.rank_count if self.is_mla else compat.replicas_of(cache)
         if self.rank_count % self.replicas != 0:
             raise Unsupported(f"{self.rank_count} tensor-parallel ranks in sets of {self.replicas}")
         self.shard_count = self.rank_count // self.replicas
-        self.layout = str(cache.kv_cache_layout or config.cache_config.kv_cache_layout or "")
+        self.layout = compat.layout_of(config, cache)
         if len(self.layout) != 5:
             raise Unsupported(f"kv_cache_layout: {self.layout!r} is not known")
         self.namespace = self._namespace(config)
@@ -165,7 +161,7 @@ class Model:
                 "salt": options.salt or None,
                 "weights_epoch": options.weights_epoch,
                 # Pages are copied as they are, and releases or instruction sets may pack them differently.
-                "x.engine": f"vllm {vllm.__version__} {_instruction_set(config, self.block_size)}",
+                "x.engine": f"{compat.engine_name()} cpu {compat.instruction_set(config, self.block_size)}",
                 "x.block_size": self.block_size,
                 "x.groups": _short("; ".join(group.text for group in self.groups)),
                 "x.config": _digest(hugging_face),
@@ -178,8 +174,8 @@ class Model:
 
 def _check_engine(config: Any) -> None:
     transfer = config.kv_transfer_config
-    if not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
-        raise Unsupported(f"vLLM {vllm.__version__} is too old: tried were {', '.join(TRIED_VERSIONS)}")
+    if why := compat.why_too_old(config):
+        raise Unsupported(f"{compat.engine_name()}: {why}")
     if transfer.kv_load_failure_policy != "recompute":
         raise BadRequest(
             f"kv_load_failure_policy: {transfer.kv_load_failure_policy!r} fails requests when a node of the store goes "
@@ -195,7 +191,7 @@ def _check_engine(config: Any) -> None:
     if current_platform.device_type != "cpu":
         raise Unsupported(f"device {current_platform.device_type}: only engines on a CPU are supported today")
     algorithm = config.cache_config.prefix_caching_hash_algo
-    if algorithm.startswith("xxhash") and os.environ.get("PYTHONHASHSEED") is None:
+    if compat.draws_hashes(algorithm):
         raise BadRequest(
             f"prefix_caching_hash_algo: {algorithm!r} begins with a seed that each process draws for itself, so that no "
             "other process finds a block. Set --prefix-caching-hash-algo sha256_cbor, or PYTHONHASHSEED to one value "
@@ -215,27 +211,18 @@ def _group_of(index: int, group: Any, block_size: int) -> Group:
         )
     if spec.block_size != block_size:
         raise Unsupported(f"cache group {index}: pages of {spec.block_size} tokens, where hashes have {block_size}")
-    if spec.kv_quant_mode != KVQuantMode.NONE or spec.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+    if spec.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise Unsupported(f"cache group {index}: a quantised cache ({spec.dtype}) is not supported")
     window = int(spec.sliding_window) if type(spec) is SlidingWindowSpec else 0
-    if (
-        group.is_eagle_group
-        or group.host_resident
-        or spec.tokens_per_state != 1
-        or getattr(spec, "extra_retained_tokens", 0)
-    ):
-        raise Unsupported(f"cache group {index}: {name} of a draft model, of the host or of compressed states")
+    if not compat.is_plain(group):
+        raise Unsupported(
+            f"cache group {index}: {name} of a draft model, of the host, quantised or of compressed states"
+        )
     layers = tuple(group.layer_names)
-    heads = f"{spec.num_heads}x{spec.head_size}+{spec.head_size_v}"
-    text = f"{kinds[type(spec)]}{window or ''} {len(layers)}x{heads} {spec.dtype} {_digest(layers)[:8]}"
+    text = (
+        f"{kinds[type(spec)]}{window or ''} {len(layers)}x{compat.heads_text(spec)} {spec.dtype} {_digest(layers)[:8]}"
+    )
     return Group(layers, int(spec.real_page_size_bytes), window, text)
-
-
-def _instruction_set(config: Any, block_size: int) -> str:
-    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
-
-    model = config.model_config
-    return f"cpu {_get_attn_isa(model.dtype, block_size, model.get_head_size())}"
 
 
 def weights_digest(folder: str) -> str:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from vllm.logger import init_logger
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..client import Client
 from ..errors import Busy, Error
 from ..futures import Future
 from ..sets import SetMatchResult
 from .breaker import Breaker
+from .compat import CacheHitSource, tokens_in_flight
 from .messages import Block, Load, Report, Save, Step
 from .model import Model
 from .stats import KVStoreStats, Teller
@@ -341,7 +341,7 @@ class SchedulerSide:
     @staticmethod
     def _is_settled(known: _Request) -> bool:
         request = known.request
-        return bool(request.num_computed_tokens - request.num_in_flight_tokens > known.doubtful_tokens)
+        return bool(request.num_computed_tokens - tokens_in_flight(request) > known.doubtful_tokens)
 
     def _save(self, known: _Request, token_count: int, pages: tuple[list[int], ...] | None) -> None:
         """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them."""
@@ -424,7 +424,7 @@ class SchedulerSide:
             return
         self._release(known)
         # Steps under way have not filled their pages yet.
-        token_count = request.num_computed_tokens - request.num_in_flight_tokens
+        token_count = request.num_computed_tokens - tokens_in_flight(request)
         self._save(known, token_count, pages)
         if known.is_admitted:
             self._touch(request, token_count // self._model.block_size)
