@@ -19,6 +19,8 @@ __all__ = [
     "KVConnectorTransferResults",
     "draws_hashes",
     "engine_name",
+    "has_heads_apart",
+    "head_count",
     "heads_text",
     "instruction_set",
     "is_plain",
@@ -56,13 +58,25 @@ def is_plain(group: Any) -> bool:
     )
 
 
-def heads_text(spec: Any) -> str:
-    return f"{spec.num_heads}x{spec.head_size}+{spec.head_size_v}"
+def head_count(spec: Any) -> int:
+    """Of one rank."""
+    return int(spec.num_heads)
+
+
+def heads_text(spec: Any, rank_count: int = 1) -> str:
+    return f"{head_count(spec) * rank_count}x{spec.head_size}+{spec.head_size_v}"
 
 
 def layout_of(config: Any, cache: Any) -> str:
     """In which order layers (L), blocks (B), heads (H), tokens (N) and content (C) follow each other."""
     return str(cache.kv_cache_layout or config.cache_config.kv_cache_layout or "")
+
+
+def has_heads_apart(layout: str) -> bool:
+    """Whether a page has the bytes of each kv head in one piece. Then it does not matter how kernels order them inside: those
+    for the CPU keep a head's keys before its values, and pack keys in an order of the instruction set's.
+    """
+    return layout.endswith("HNC")
 
 
 def replicas_of(cache: Any) -> int:

@@ -51,6 +51,9 @@ class Options:
     save_decode: bool = True
     #: Hits of fewer blocks are computed.
     load_blocks_min: int = 1
+    #: Into how many parts the kv heads of a block are divided. Engines share blocks if this is equal, whatever their
+    #: tensor-parallel sizes, each of which divides it. 0: as many as this engine has ranks with heads of their own.
+    head_groups: int = 0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -87,10 +90,13 @@ class Group:
     #: 0: every token is needed. Else the last so many.
     window_tokens: int
     text: str
+    #: What a rank holds of a block is stored in so many parts of some kv heads each.
+    part_count: int = 1
 
     @property
     def block_bytes(self) -> int:
-        return self.page_bytes * len(self.layers)
+        """Of one part."""
+        return self.page_bytes // self.part_count * len(self.layers)
 
     def first_needed(self, block_count: int, block_size: int) -> int:
         """Which block the next token needs first, after so many whole blocks."""
@@ -103,7 +109,10 @@ class Model:
     """An engine's blocks, as the scheduler and all workers see them alike.
 
     1. Equal namespaces mean equal bytes under equal names, whatever process made them.
-    2. Both halves of the connector make the same namespace: nothing in it comes from one of them alone.
+    2. Both halves of the connector make the same namespace: nothing in it comes from one of them alone. Ranks of other
+       pipeline stages have namespaces of their own, which they tell the scheduler.
+    3. A block is stored in parts, each under a name of its own. A part has some kv heads of all layers of a stage, so ranks
+       of other tensor-parallel sizes take other numbers of them. Exactly one rank stores a part.
     """
 
     def __init__(self, config: Any, cache: Any) -> None:
@@ -111,12 +120,13 @@ class Model:
         _check_engine(config)
         parallel = config.parallel_config
         self.block_size = int(config.cache_config.block_size)
-        self.groups = tuple(_group_of(i, each, self.block_size) for i, each in enumerate(cache.kv_cache_groups))
-        if not self.groups:
+        if not cache.kv_cache_groups:
             raise Unsupported("the model keeps no KV cache")
         self.page_count = int(cache.num_blocks)
         self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
+        #: Ranks of one pipeline stage; a rank's number counts these first.
         self.rank_count = int(parallel.tensor_parallel_size)
+        self.stage_count = int(parallel.pipeline_parallel_size)
         #: Consecutive ranks hold the same bytes: the first of them stores.
         self.replicas = self.rank_count if self.is_mla else compat.replicas_of(cache)
         if self.rank_count % self.replicas != 0:
@@ -125,6 +135,12 @@ class Model:
         self.layout = compat.layout_of(config, cache)
         if len(self.layout) != 5:
             raise Unsupported(f"kv_cache_layout: {self.layout!r} is not known")
+        #: Whether parts are those of any engine, or only of one with as many ranks.
+        self.has_shared_parts = compat.has_heads_apart(self.layout) or self.is_mla
+        #: Parts of a block on all ranks of a stage, and on one of them.
+        self.part_count = self._parts_of_all()
+        self.parts_per_rank = self.part_count // self.shard_count
+        self.groups = tuple(self._group_of(i, each) for i, each in enumerate(cache.kv_cache_groups))
         self.namespace = self._namespace(config)
 
     @property
@@ -137,9 +153,37 @@ class Model:
             return block_hash
         return block_hash + group.to_bytes(4, "big") + epoch
 
-    def shard_name(self, name: bytes, shard: int) -> bytes:
-        """The same of one rank's part."""
-        return name if self.shard_count == 1 else name + b"/" + shard.to_bytes(4, "big")
+    def part_name(self, name: bytes, part: int) -> bytes:
+        """The same of one part."""
+        return name if self.part_count == 1 else name + b"/" + part.to_bytes(4, "big")
+
+    def _parts_of_all(self) -> int:
+        asked = self.options.head_groups
+        if self.is_mla or asked in (0, self.shard_count):
+            return self.shard_count
+        if not self.has_shared_parts:
+            raise Unsupported(
+                f"head_groups: pages of the layout {self.layout} do not have the bytes of a kv head in one piece, so that "
+                "only whole ranks' parts can be stored. Leave it out"
+            )
+        if asked % self.shard_count != 0:
+            raise BadRequest(
+                f"head_groups is {asked}, which {self.shard_count} ranks with heads of their own do not divide"
+            )
+        return asked
+
+    def _group_of(self, index: int, group: Any) -> Group:
+        layers, page_bytes, window, kind = _checked_group(index, group, self.block_size)
+        spec = group.kv_cache_spec
+        heads = compat.head_count(spec)
+        if heads % self.parts_per_rank != 0:
+            raise BadRequest(
+                f"head_groups is {self.part_count}: cache group {index} has {heads * self.shard_count} kv heads on "
+                f"{self.shard_count} ranks, which cannot be divided so"
+            )
+        # What ranks of other sizes have too: all heads, and no rank's.
+        text = f"{kind}{window or ''} {len(layers)}x{compat.heads_text(spec, self.shard_count)} {spec.dtype}"
+        return Group(layers, page_bytes, window, f"{text} {_digest(layers)[:8]}", self.parts_per_rank)
 
     def _namespace(self, config: Any) -> Namespace:
         model = config.model_config
@@ -167,7 +211,8 @@ class Model:
                 "x.config": _digest(hugging_face),
                 "x.weights": weights_digest(model.model) if is_folder else None,
                 "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
-                "x.shards": self.shard_count if self.shard_count > 1 else None,
+                "x.parts" if self.has_shared_parts else "x.ranks": self.part_count if self.part_count > 1 else None,
+                "layer_range": _layer_range(self.groups) if self.stage_count > 1 else None,
             }
         )
 
@@ -183,7 +228,7 @@ def _check_engine(config: Any) -> None:
             "connector's entry, and to the outer one)"
         )
     parallel = config.parallel_config
-    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) != 1:
             raise Unsupported(f"{name}: {getattr(parallel, name)} is not supported, only 1 is")
     if config.speculative_config is not None:
@@ -201,7 +246,8 @@ def _check_engine(config: Any) -> None:
         raise Unsupported(f"prefix_caching_hash_algo: {algorithm!r} is not known")
 
 
-def _group_of(index: int, group: Any, block_size: int) -> Group:
+def _checked_group(index: int, group: Any, block_size: int) -> tuple[tuple[str, ...], int, int, str]:
+    """Layers, bytes of a page, tokens of a window, and the kind's name."""
     spec = group.kv_cache_spec
     name = type(spec).__name__
     kinds = {FullAttentionSpec: "full", MLAAttentionSpec: "mla", SlidingWindowSpec: "window"}
@@ -218,11 +264,15 @@ def _group_of(index: int, group: Any, block_size: int) -> Group:
         raise Unsupported(
             f"cache group {index}: {name} of a draft model, of the host, quantised or of compressed states"
         )
-    layers = tuple(group.layer_names)
-    text = (
-        f"{kinds[type(spec)]}{window or ''} {len(layers)}x{compat.heads_text(spec)} {spec.dtype} {_digest(layers)[:8]}"
-    )
-    return Group(layers, int(spec.real_page_size_bytes), window, text)
+    return tuple(group.layer_names), int(spec.real_page_size_bytes), window, kinds[type(spec)]
+
+
+def _layer_range(groups: tuple[Group, ...]) -> str:
+    """The first and the last layer of a pipeline stage, by the numbers in their names."""
+    numbers = [int(part) for group in groups for name in group.layers for part in name.split(".") if part.isdigit()]
+    if not numbers:
+        raise Unsupported("pipeline_parallel_size: layers without numbers in their names are not supported")
+    return f"{min(numbers)}-{max(numbers)}"
 
 
 def weights_digest(folder: str) -> str:

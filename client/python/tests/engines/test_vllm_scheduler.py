@@ -14,10 +14,11 @@ import pytest
 pytest.importorskip("vllm")
 
 import tiny
+import torch
 from conftest import Node
-from synthetic import BLOCK, Engine, cache_config, engine_config
+from synthetic import BLOCK, Engine, cache_config, engine_config, ours
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
-from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
@@ -25,6 +26,7 @@ import kvstore
 from kvstore.vllm import KVStoreConnector
 from kvstore.vllm.breaker import Breaker
 from kvstore.vllm.messages import Report
+from kvstore.vllm.model import Model
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
 
@@ -51,13 +53,14 @@ def prompt_of(count: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(1000), k=count)
 
 
-def settle(engine: Engine, at_least: int) -> None:
-    """Until the engine's blocks are in the store: what is put is counted with the next step's saves."""
+def settle(engine: Engine, at_least: int, *workers: int) -> None:
+    """Until so many blocks of each of the workers are in the store: what is put is counted with the next step's saves."""
     until = time.monotonic() + 20
-    while engine.worker_side.counters["stored_blocks"] < at_least:
-        assert time.monotonic() < until, engine.worker_side.counters
-        engine.worker_side.save([])
-        time.sleep(0.002)
+    for side in [ours(engine.workers[number])._worker for number in workers or (0,)]:
+        while side.counters["stored_blocks"] < at_least:
+            assert time.monotonic() < until, side.counters
+            side.save([])
+            time.sleep(0.002)
 
 
 def fill(client: kvstore.Client, blocks: int) -> None:
@@ -320,6 +323,175 @@ def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, o
     assert not engine.side.has_pending_saves
 
 
+# -- several workers
+
+
+@BOTH
+@pytest.mark.parametrize("writers", [1, 2, 4])
+def test_ranks_of_other_numbers_share_blocks(engines: Any, own_node: Node, windows: bool, writers: int) -> None:
+    """Four kv heads in four parts: each rank takes those of its heads."""
+    options = {"head_groups": 4}
+    prompt = prompt_of(10 * BLOCK + 1, 80)
+    expected = engines(None, windows=windows, heads=4).generate(prompt)
+    first = engines(own_node.endpoint, windows=windows, heads=4, ranks=writers, options=options)
+    assert first.generate(prompt) == expected
+    settle(first, 10 * 4 // writers, *range(writers))
+    for readers in (1, 2, 4):
+        other = engines(own_node.endpoint, windows=windows, heads=4, ranks=readers, options=options)
+        assert other.side._model.namespace == first.side._model.namespace
+        assert other.generate(prompt) == expected
+        assert other.last_cached() == 10 * BLOCK
+
+
+def test_two_heads_of_a_part_are_loaded_by_one_rank(engines: Any, own_node: Node) -> None:
+    options = {"head_groups": 2}
+    prompt = prompt_of(10 * BLOCK + 1, 81)
+    first = engines(own_node.endpoint, heads=4, ranks=1, options=options)
+    expected = first.generate(prompt)
+    settle(first, 20)
+    other = engines(own_node.endpoint, heads=4, ranks=2)  # two parts without being asked
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 10 * BLOCK
+
+
+def test_other_numbers_of_parts_are_not_shared(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 82)
+    first = engines(own_node.endpoint, heads=4, ranks=2)
+    expected = first.generate(prompt)
+    settle(first, 10, 0, 1)
+    other = engines(own_node.endpoint, heads=4, ranks=1)
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 0
+
+
+def test_a_hit_is_what_all_ranks_have(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 83)
+    first = engines(own_node.endpoint, heads=4, ranks=2, options={"head_groups": 4})
+    expected = first.generate(prompt)
+    settle(first, 20, 0, 1)
+    other = engines(own_node.endpoint, heads=4, ranks=4, options={"head_groups": 4})
+    name = other.add(prompt)
+    model = other.side._model
+    gone = model.part_name(model.name(other.scheduler.requests[name].block_hashes[6], 0), 3)
+    other.abort(name)
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        assert client.open_set(model.namespace).drop([gone]).block_count == 1
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 6 * BLOCK
+
+
+def test_of_ranks_with_the_same_heads_one_stores_and_all_load(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 84)
+    first = engines(own_node.endpoint, heads=2, ranks=2, replicas=2)
+    expected = first.generate(prompt)
+    settle(first, 10, 0, 2)
+    assert [ours(each)._worker.counters["stored_blocks"] for each in first.workers] == [10, 0, 10, 0]
+    assert first.side._held_count == 0
+    other = engines(own_node.endpoint, heads=2, ranks=2, replicas=2)
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 10 * BLOCK
+    assert [ours(each)._worker.counters["loaded_blocks"] for each in other.workers] == [10] * 4
+    fewer = engines(own_node.endpoint, heads=2, ranks=2)
+    assert fewer.generate(prompt) == expected
+    assert fewer.last_cached() == 10 * BLOCK
+
+
+@BOTH
+def test_stages_of_a_pipeline_store_their_own_layers_and_a_hit_is_what_all_have(
+    engines: Any, own_node: Node, windows: bool
+) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 85)
+    expected = engines(None, windows=windows).generate(prompt)
+    first = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
+    assert first.generate(prompt) == expected
+    settle(first, 10, 0, 1, 2, 3)
+    spaces = [space.namespace for space in first.side._spaces]
+    assert [each.fields["layer_range"] for each in spaces] == ["0-0", "1-1"]
+    other = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 10 * BLOCK
+    third = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
+    name = third.add(prompt)
+    model = third.side._model
+    gone = model.part_name(model.name(third.scheduler.requests[name].block_hashes[6], 0), 1)
+    third.abort(name)
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        assert client.open_set(spaces[1]).drop([gone]).block_count == 1
+    assert third.generate(prompt) == expected
+    assert third.last_cached() == 6 * BLOCK
+    whole = engines(own_node.endpoint, windows=windows, ranks=2)
+    assert whole.generate(prompt) == expected
+    assert whole.last_cached() == 0
+
+
+def test_nothing_is_stored_of_a_load_that_has_ended_on_one_rank_alone(engines: Any, own_node: Node) -> None:
+    """The first rank lacks blocks and says so; the other one has not ended; then the request is aborted."""
+    prompt = prompt_of(10 * BLOCK + 1, 86)
+    first = engines(own_node.endpoint, windows=True, ranks=2)
+    expected = first.generate(prompt)
+    settle(first, 10, 0, 1)
+    second = engines(own_node.endpoint, windows=True, ranks=2)
+    side = second.side
+    second.silent = {1}
+
+    def drop() -> None:
+        if side.counters["loads"] == 1:
+            second.between = lambda: None
+            request = next(iter(second.scheduler.requests.values()))
+            names = [side._model.part_name(side._model.name(request.block_hashes[i], 0), 0) for i in (3, 4)]
+            with kvstore.Client(own_node.endpoint, deadline=10) as client:
+                assert client.open_set(side._model.namespace).drop(names).block_count == 2
+
+    second.between = drop
+    name = second.add(prompt)
+    until = time.monotonic() + 20
+    while not any(load.left == 1 and load.missing == 3 for load in side._loads.values()):
+        assert time.monotonic() < until
+        second.step()
+    assert side._requests[name].is_loading
+    second.abort(name)
+    second.silent = set()
+    second.run()
+    assert side.counters["saved_blocks"] == 0 and not side._loads
+    assert second.generate(prompt) == expected
+    pool = second.scheduler.kv_cache_manager.block_pool
+    assert pool.get_num_free_blocks() == second.cache.num_blocks - 1
+
+
+def test_any_traffic_on_several_workers_gives_the_tokens_of_one(engines: Any, own_node: Node) -> None:
+    """Two engines of other shapes over one store, workers that are late at random, few pages and little lent memory."""
+    seed = random.randrange(10**9)
+    print("seed", seed)
+    rng = random.Random(seed)
+    options = {"head_groups": 4, "staging_bytes": 64 << 10, "save_timeout": 5.0}
+    plain = engines(None, heads=4, page_count=2000)
+    pair = [engines(own_node.endpoint, heads=4, ranks=ranks, page_count=40, options=options) for ranks in (2, 4)]
+    roots = [prompt_of(rng.randrange(100, 500), seed + i) for i in range(4)]
+    began: list[dict[str, list[int]]] = [{}, {}]
+    until = time.monotonic() + 8
+    while time.monotonic() < until:
+        for i, engine in enumerate(pair):
+            if len(engine.scheduler.requests) < 6 and rng.random() < 0.3:
+                prompt = rng.choice(roots)[: rng.randrange(40, 500)] + prompt_of(rng.randrange(1, 60), rng.randrange(8))
+                began[i][engine.add(prompt, max_tokens=20)] = prompt
+            if engine.scheduler.requests and rng.random() < 0.05:
+                engine.abort(rng.choice(list(engine.scheduler.requests)))
+            if rng.random() < 0.05:
+                engine.scheduler.reset_prefix_cache()
+            engine.silent = {number for number in range(len(engine.workers)) if rng.random() < 0.3}
+            engine.step()
+    for i, engine in enumerate(pair):
+        engine.silent = set()
+        engine.run()
+        for name, prompt in began[i].items():
+            (expected,) = plain.generate(prompt, max_tokens=20)
+            tokens = engine.tokens[name]
+            assert tokens == expected[: len(tokens)], (seed, name)
+        assert not engine.side.has_pending_saves and not engine.side._requests and not engine.side._loads
+        assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1
+    assert sum(engine.worker_side.counters["loaded_blocks"] for engine in pair) > 0
+
+
 # -- beside another connector
 
 
@@ -515,7 +687,7 @@ def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any,
     prompt = prompt_of(15 * BLOCK + 16, 53)
     name = engine.add(prompt, max_tokens=100)
     lookup = engine.side._requests[name].lookup
-    lookup.future.wait(10)
+    lookup.futures[0].wait(10)
     own_node.pause()
     while not engine.preemptions:
         assert name in engine.scheduler.requests
@@ -533,9 +705,11 @@ def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any,
 
 
 def test_reports_of_several_workers_add_up() -> None:
-    both = Report({1: 1, 2: 1}, {"a": None, "b": 3}).aggregate(Report({1: 1}, {"a": 5, "b": 2, "c": None}))
+    both = Report({1: 1, 2: 1}, {3: (1, None), 4: (1, 3)}).aggregate(
+        Report({1: 1}, {3: (1, 5), 4: (1, 2), 5: (1, None)})
+    )
     assert both.gathered == {1: 2, 2: 1}
-    assert both.missing == {"a": 5, "b": 2, "c": None}
+    assert both.loaded == {3: (2, 5), 4: (2, 2), 5: (1, None)}
 
 
 def test_the_breaker_pauses_longer_each_time_and_any_success_ends_it() -> None:
@@ -587,14 +761,35 @@ def test_options_are_checked(model: Path, options: dict[str, Any], text: str) ->
 
 
 def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
-    import torch
-    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MambaSpec
+    from vllm.v1.kv_cache_interface import MambaSpec
 
     cache = cache_config(20)
     cache.kv_cache_groups.append(
         KVCacheGroupSpec(["state"], MambaSpec(block_size=BLOCK, shapes=((4,),), dtypes=(torch.float32,)))
     )
     refused(model, "cache group 1: MambaSpec is not supported", cache)
+
+
+def test_parts_that_do_not_come_out_even_are_refused(model: Path) -> None:
+    refused(model, "head_groups is 3: cache group 0 has 2 kv heads", options={"head_groups": 3})
+    refused(
+        model,
+        "head_groups: pages of the layout LBNHC do not have the bytes of a kv head in one piece",
+        cache_config(20, kv_cache_layout="LBNHC"),
+        options={"head_groups": 2},
+    )
+
+
+def test_all_ranks_of_mla_hold_the_same_and_one_stores(model: Path) -> None:
+    spec = MLAAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=16, dtype=torch.bfloat16)
+    cache = cache_config(20, kv_cache_groups=[KVCacheGroupSpec(["layer.0"], spec)])
+    made = []
+    for ranks in (1, 4):
+        config = engine_config(model, "unix:///nowhere", options={"head_groups": 8})
+        config.parallel_config.tensor_parallel_size = ranks
+        made.append(Model(config, cache))
+    assert [(each.replicas, each.part_count) for each in made] == [(1, 1), (4, 1)]
+    assert made[0].namespace == made[1].namespace
 
 
 def test_models_of_one_name_and_other_weights_never_share(engines: Any, own_node: Node, tmp_path: Path) -> None:
