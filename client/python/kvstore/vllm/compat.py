@@ -10,7 +10,7 @@ from typing import Any
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
-from vllm.v1.kv_cache_interface import KVQuantMode
+from vllm.v1.kv_cache_interface import KVQuantMode, MambaSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 __all__ = [
@@ -20,12 +20,14 @@ __all__ = [
     "draws_hashes",
     "engine_name",
     "has_heads_apart",
+    "hash_tokens",
     "head_count",
     "heads_text",
     "instruction_set",
     "is_plain",
     "layout_of",
     "replicas_of",
+    "states_of",
     "tokens_in_flight",
     "why_too_old",
 ]
@@ -47,14 +49,18 @@ def why_too_old(config: Any) -> str:
 
 
 def is_plain(group: Any) -> bool:
-    """Whether a group's pages hold each token's own state, as it is, for the model that answers."""
+    """Whether a group's pages hold each token's own state, or the state after the last one, as it is, for the model that
+    answers.
+    """
     spec = group.kv_cache_spec
     return not (
         group.is_eagle_group
         or group.host_resident
-        or spec.tokens_per_state != 1
         or getattr(spec, "extra_retained_tokens", 0)
-        or spec.kv_quant_mode != KVQuantMode.NONE
+        or getattr(spec, "num_speculative_blocks", 0)
+        or getattr(spec, "num_prefill_checkpoint_blocks", 0)
+        or getattr(spec, "kv_quant_mode", KVQuantMode.NONE) != KVQuantMode.NONE
+        or (not isinstance(spec, MambaSpec) and spec.tokens_per_state != 1)
     )
 
 
@@ -90,6 +96,19 @@ def instruction_set(config: Any, block_size: int) -> str:
 
     model = config.model_config
     return str(_get_attn_isa(model.dtype, block_size, model.get_head_size()))
+
+
+def hash_tokens(cache: Any, block_size: int) -> int:
+    """Of how many tokens each of a request's hashes is."""
+    return int(cache.hash_block_size or block_size)
+
+
+def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
+    """States that a step leaves at a block's end: of each request, cache group, page and tokens before the end. A request's
+    pages do not tell: most states are never kept.
+    """
+    told = output.kv_connector_block_state
+    return {} if told is None else dict(told.boundary_state_offloads)
 
 
 def tokens_in_flight(request: Any) -> int:

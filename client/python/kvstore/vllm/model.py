@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
@@ -90,6 +90,8 @@ class Group:
     #: 0: every token is needed. Else the last so many.
     window_tokens: int
     text: str
+    #: A block is the state after its last token, and only the last one is needed.
+    is_state: bool = False
     #: What a rank holds of a block is stored in so many parts of some kv heads each.
     part_count: int = 1
 
@@ -100,6 +102,8 @@ class Group:
 
     def first_needed(self, block_count: int, block_size: int) -> int:
         """Which block the next token needs first, after so many whole blocks."""
+        if self.is_state:
+            return max(0, block_count - 1)
         if self.window_tokens == 0:
             return 0
         return max(0, block_count * block_size - self.window_tokens + 1) // block_size
@@ -122,6 +126,12 @@ class Model:
         self.block_size = int(config.cache_config.block_size)
         if not cache.kv_cache_groups:
             raise Unsupported("the model keeps no KV cache")
+        #: A block's name is the last of so many of vLLM's hashes: hashes may be of fewer tokens than pages are.
+        self.hashes_per_block, rest = divmod(self.block_size, compat.hash_tokens(cache, self.block_size))
+        if rest != 0:
+            raise Unsupported(
+                f"hashes of {compat.hash_tokens(cache, self.block_size)} tokens, pages of {self.block_size}"
+            )
         self.page_count = int(cache.num_blocks)
         self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
         #: Ranks of one pipeline stage; a rank's number counts these first.
@@ -153,6 +163,16 @@ class Model:
             return block_hash
         return block_hash + group.to_bytes(4, "big") + epoch
 
+    def hash_count(self, request: Any) -> int:
+        """How many of the request's blocks have a name."""
+        return len(request.block_hashes) // self.hashes_per_block
+
+    def hashes(self, request: Any, first: int, end: int) -> list[bytes]:
+        """Those of the blocks from the first up to the end."""
+        step = self.hashes_per_block
+        hashes = request.block_hashes
+        return [hashes[i] for i in range((first + 1) * step - 1, end * step, step)]
+
     def part_name(self, name: bytes, part: int) -> bytes:
         """The same of one part."""
         return name if self.part_count == 1 else name + b"/" + part.to_bytes(4, "big")
@@ -175,6 +195,12 @@ class Model:
     def _group_of(self, index: int, group: Any) -> Group:
         layers, page_bytes, window, kind = _checked_group(index, group, self.block_size)
         spec = group.kv_cache_spec
+        if kind == "state":
+            if self.parts_per_rank != 1:
+                raise Unsupported(f"head_groups: cache group {index} has states, which cannot be divided")
+            shapes = f"{spec.shapes} {spec.dtypes} {spec.mamba_type}"
+            text = f"state {len(layers)}x{_digest(str(shapes))[:16]} {_digest(layers)[:8]}"
+            return Group(layers, page_bytes, 0, text, is_state=True)
         heads = compat.head_count(spec)
         if heads % self.parts_per_rank != 0:
             raise BadRequest(
@@ -183,7 +209,7 @@ class Model:
             )
         # What ranks of other sizes have too: all heads, and no rank's.
         text = f"{kind}{window or ''} {len(layers)}x{compat.heads_text(spec, self.shard_count)} {spec.dtype}"
-        return Group(layers, page_bytes, window, f"{text} {_digest(layers)[:8]}", self.parts_per_rank)
+        return Group(layers, page_bytes, window, f"{text} {_digest(layers)[:8]}", part_count=self.parts_per_rank)
 
     def _namespace(self, config: Any) -> Namespace:
         model = config.model_config
@@ -207,6 +233,8 @@ class Model:
                 # Pages are copied as they are, and releases or instruction sets may pack them differently.
                 "x.engine": f"{compat.engine_name()} cpu {compat.instruction_set(config, self.block_size)}",
                 "x.block_size": self.block_size,
+                # A chain of hashes over other numbers of tokens has other hashes.
+                "x.hash_tokens": self.block_size // self.hashes_per_block if self.hashes_per_block > 1 else None,
                 "x.groups": _short("; ".join(group.text for group in self.groups)),
                 "x.config": _digest(hugging_face),
                 "x.weights": weights_digest(model.model) if is_folder else None,
@@ -250,14 +278,20 @@ def _checked_group(index: int, group: Any, block_size: int) -> tuple[tuple[str, 
     """Layers, bytes of a page, tokens of a window, and the kind's name."""
     spec = group.kv_cache_spec
     name = type(spec).__name__
-    kinds = {FullAttentionSpec: "full", MLAAttentionSpec: "mla", SlidingWindowSpec: "window"}
+    kinds = {FullAttentionSpec: "full", MLAAttentionSpec: "mla", SlidingWindowSpec: "window", MambaSpec: "state"}
     if type(spec) not in kinds:
         raise Unsupported(
             f"cache group {index}: {name} is not supported, only {', '.join(k.__name__ for k in kinds)} are"
         )
     if spec.block_size != block_size:
-        raise Unsupported(f"cache group {index}: pages of {spec.block_size} tokens, where hashes have {block_size}")
-    if spec.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise Unsupported(f"cache group {index}: pages of {spec.block_size} tokens, others have {block_size}")
+    if type(spec) is MambaSpec:
+        if spec.mamba_cache_mode != "align":
+            raise Unsupported(
+                f"cache group {index}: mamba_cache_mode {spec.mamba_cache_mode!r} keeps no states that could be stored. Set "
+                "--mamba-cache-mode align"
+            )
+    elif spec.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise Unsupported(f"cache group {index}: a quantised cache ({spec.dtype}) is not supported")
     window = int(spec.sliding_window) if type(spec) is SlidingWindowSpec else 0
     if not compat.is_plain(group):

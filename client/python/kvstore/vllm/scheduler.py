@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetMatchResult
 from .breaker import Breaker
-from .compat import CacheHitSource, tokens_in_flight
+from .compat import CacheHitSource, states_of, tokens_in_flight
 from .messages import Block, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .stats import KVStoreStats, Teller
@@ -41,6 +42,10 @@ _TOUCHED_NAMES_MAX = 256
 _STUCK_SAVES_SECONDS = 0.02
 #: Of the engine's pages, what saves may hold.
 _HELD_FRACTION = 0.25
+
+
+def _page_of(table: list[int], index: int) -> int:
+    return table[index] if index < len(table) else _NULL_PAGE
 
 
 @dataclass
@@ -129,6 +134,7 @@ class SchedulerSide:
         self._step = Step()
         self._worker_count = model.rank_count * model.stage_count
         self._loads: dict[int, _LoadUnderWay] = {}
+        self._has_states = any(group.is_state for group in model.groups)
         #: Pages of saves that workers have not reported, and how many workers have not.
         self._held: dict[int, tuple[list[Any], int]] = {}
         self._held_count = 0
@@ -181,7 +187,7 @@ class SchedulerSide:
     def _look_up(self, known: _Request) -> None:
         """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
         request = known.request
-        count = min(len(request.block_hashes), (request.num_tokens - 1) // self._model.block_size)
+        count = min(self._model.hash_count(request), (request.num_tokens - 1) // self._model.block_size)
         known.lookup = _Lookup(count, time.monotonic())
         if (
             len(self._spaces) < self._model.stage_count
@@ -210,11 +216,12 @@ class SchedulerSide:
 
     def _names(self, request: Any, count: int) -> list[bytes]:
         """Of the leading blocks, as [group, part, block]."""
+        hashes = self._model.hashes(request, 0, count)
         return [
             self._model.part_name(self._model.name(block_hash, group, self._epoch), part)
             for group in range(len(self._model.groups))
             for part in range(self._model.part_count)
-            for block_hash in request.block_hashes[:count]
+            for block_hash in hashes
         ]
 
     def _failed(self, what: str, error: object) -> None:
@@ -265,7 +272,7 @@ class SchedulerSide:
         windows: list[tuple[int, npt.NDArray[np.int64]]] = []
         for g, group in enumerate(model.groups):
             gaps = np.flatnonzero(~held[g])
-            if group.window_tokens == 0:
+            if group.window_tokens == 0 and not group.is_state:
                 count = min(count, int(gaps[0]) if len(gaps) else count)
             else:
                 # last_gap[n]: one past the last block before n that is not held
@@ -329,11 +336,13 @@ class SchedulerSide:
             return
         assert lookup is not None and external_tokens % block_size == 0, (external_tokens, block_size)
         end = known.computed + external_tokens // block_size
+        hashes = self._model.hashes(request, known.computed, end)
+        needed = [group.first_needed(end, block_size) if group.is_state else 0 for group in self._model.groups]
         blocks = [
-            Block(self._model.name(request.block_hashes[i], g, self._epoch), g, table[i], i)
-            for i in range(known.computed, end)
+            Block(self._model.name(block_hash, g, self._epoch), g, table[i], i)
+            for i, block_hash in enumerate(hashes, known.computed)
             for g, table in enumerate(pages)
-            if table[i] != _NULL_PAGE
+            if i >= needed[g] and table[i] != _NULL_PAGE
         ]
         self._last_job += 1
         self._loads[self._last_job] = _LoadUnderWay(known, self._worker_count)
@@ -363,10 +372,13 @@ class SchedulerSide:
             for request_id, token_count in output.num_scheduled_tokens.items()
             if request_id in self._requests
         ]
+        states = states_of(output) if self._has_states else {}
         self._doubt([known for known, _ in scheduled if known.is_fresh])
         for known, token_count in scheduled:
             known.is_fresh = False
-            self._save(known, known.request.num_computed_tokens + token_count, None)
+            self._save(
+                known, known.request.num_computed_tokens + token_count, None, states.get(known.request.request_id, [])
+            )
         step, self._step = self._step, Step()
         return step
 
@@ -389,14 +401,22 @@ class SchedulerSide:
         request = known.request
         return bool(request.num_computed_tokens - tokens_in_flight(request) > known.doubtful_tokens)
 
-    def _save(self, known: _Request, token_count: int, pages: tuple[list[int], ...] | None) -> None:
-        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them."""
+    def _save(
+        self,
+        known: _Request,
+        token_count: int,
+        pages: tuple[list[int], ...] | None,
+        states: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them. ``states``
+        are those that it leaves behind.
+        """
         request = known.request
         if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
             return
         if not self._is_settled(known):
             return
-        end = min(len(request.block_hashes), token_count // self._model.block_size)
+        end = min(self._model.hash_count(request), token_count // self._model.block_size)
         if not self._options.save_decode:
             end = min(end, request.num_prompt_tokens // self._model.block_size)
         if end <= known.saved:
@@ -404,11 +424,14 @@ class SchedulerSide:
         if pages is None:
             pages = self._manager.get_block_ids(request.request_id)
         first, known.saved = known.saved, end
+        kept = {(g, tokens): page for g, page, tokens in states}
+        groups, size = self._model.groups, self._model.block_size
         blocks = [
-            Block(self._model.name(request.block_hashes[i], g, self._epoch), g, table[i], i)
-            for i in range(first, end)
+            Block(self._model.name(block_hash, g, self._epoch), g, page, i)
+            for i, block_hash in enumerate(self._model.hashes(request, first, end), first)
             for g, table in enumerate(pages)
-            if i < len(table) and table[i] != _NULL_PAGE
+            if (page := kept.get((g, (i + 1) * size), _NULL_PAGE) if groups[g].is_state else _page_of(table, i))
+            != _NULL_PAGE
         ]
         room = self._held_max - self._held_count if self._breaker.allows() else 0
         self.counters["unsaved_blocks"] += max(0, len(blocks) - room)
@@ -487,7 +510,7 @@ class SchedulerSide:
         that a chain whose beginning goes first is lost: the first half is marked once more, to go last.
         """
         model = self._model
-        count = min(count, len(request.block_hashes), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
+        count = min(count, model.hash_count(request), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
         if not self._breaker.allows():
             return
         with contextlib.suppress(Error):  # it is a hint

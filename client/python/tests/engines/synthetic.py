@@ -25,7 +25,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
@@ -79,7 +79,12 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
 
 
 def cache_config(
-    page_count: int, windows: bool = False, heads: int = HEADS, layers: range = range(LAYERS), **more: Any
+    page_count: int,
+    windows: bool = False,
+    heads: int = HEADS,
+    layers: range = range(LAYERS),
+    states: bool = False,
+    **more: Any,
 ) -> KVCacheConfig:
     """Of one rank, which has so many heads of these layers."""
     common = {"block_size": BLOCK, "num_kv_heads": heads, "head_size": SIZE, "dtype": torch.bfloat16}
@@ -87,6 +92,10 @@ def cache_config(
     if windows:
         spec = SlidingWindowSpec(**common, sliding_window=80)
         groups += [KVCacheGroupSpec([f"window{g}.{i}" for i in layers], spec) for g in range(2)]
+    if states:
+        page = heads * BLOCK * 2 * SIZE * 2  # as large as the others
+        state = MambaSpec(block_size=BLOCK, shapes=((page,),), dtypes=(torch.uint8,), mamba_cache_mode="align")
+        groups += [KVCacheGroupSpec([f"state{g}.{i}" for i in layers], state) for g in range(2)]
     return KVCacheConfig(
         **{
             "num_blocks": page_count,
@@ -107,7 +116,7 @@ def ours(connector: Any) -> Any:
 class Engine:
     """``between``: called in each step after the scheduler's part, before the workers'. ``beside``: the configuration of
     another connector, which is asked first. Heads are divided among ``ranks``, each of which has ``replicas`` - 1 others
-    with the same bytes after it; layers among ``stages``.
+    with the same bytes after it; layers among ``stages``. With ``states``, two groups of layers keep a state instead of every token.
     """
 
     def __init__(
@@ -121,6 +130,8 @@ class Engine:
         ranks: int = 1,
         replicas: int = 1,
         stages: int = 1,
+        states: bool = False,
+        hash_tokens: int = BLOCK,
         **more: Any,
     ) -> None:
         self.config = engine_config(model, endpoint, **more)
@@ -129,9 +140,16 @@ class Engine:
         self.config.parallel_config.pipeline_parallel_size = stages
         self.config.parallel_config.world_size = ranks * replicas * stages
         of_stage = LAYERS // stages
+        self.config.cache_config.mamba_cache_mode = "align" if states else "none"
         caches = [
             cache_config(
-                page_count, windows, heads // ranks, range(i * of_stage, (i + 1) * of_stage), kv_tp_replicas=replicas
+                page_count,
+                windows,
+                heads // ranks,
+                range(i * of_stage, (i + 1) * of_stage),
+                states,
+                kv_tp_replicas=replicas,
+                hash_block_size=hash_tokens,
             )
             for i in range(stages)
         ]
@@ -154,9 +172,16 @@ class Engine:
             config.parallel_config.rank = number
             self.workers.append(KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, caches[stage]))
             self.workers[-1].register_kv_caches(
-                {name: memory[i] for group in caches[stage].kv_cache_groups for i, name in enumerate(group.layer_names)}
+                {
+                    name: memory[i].flatten(1)[:, None, None].view(torch.uint8)
+                    if name.startswith("state")
+                    else memory[i]
+                    for group in caches[stage].kv_cache_groups
+                    for i, name in enumerate(group.layer_names)
+                }
             )
         self.worker = self.workers[0] if self.workers else None
+        self.is_state = [isinstance(group.kv_cache_spec, MambaSpec) for group in self.cache.kv_cache_groups]
         self.aggregator = KVOutputAggregator(len(self.workers))
         # So that no layer's or head's bytes are another's.
         salts = np.arange(LAYERS * heads, dtype=np.int64).reshape(LAYERS, heads, 1) * 0x1234567
@@ -166,13 +191,13 @@ class Engine:
         self.columns = ranks
         hash_function = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
-        self.hasher = get_request_block_hasher(BLOCK, hash_function)
+        self.hasher = get_request_block_hasher(hash_tokens, hash_function)
         self.scheduler = Scheduler(
             vllm_config=self.config,
             kv_cache_config=self.cache,
             structured_output_manager=StructuredOutputManager(self.config),
             block_size=BLOCK,
-            hash_block_size=BLOCK,
+            hash_block_size=hash_tokens,
             log_stats=True,
         )
         if stages > 1 and self.workers:
@@ -268,6 +293,14 @@ class Engine:
         for words, salts in zip(self.words, self.salts, strict=True):
             words[:, page, :, position % BLOCK, :] = value ^ salts
 
+    def _run_state(self, table: list[int], begin: int, end: int, tokens: Any) -> None:
+        """The state after a chunk depends on that before it and on the chunk's tokens."""
+        state = int(self.words[0][0, table[(begin - 1) // BLOCK], 0, 0, 0]) if begin else 11
+        for position in range(begin, end):
+            state = (state * 2862933555777941757 + tokens[position] * 3037000493 + 1) & MASK
+        for words, salts in zip(self.words, self.salts, strict=True):
+            words[:, table[(end - 1) // BLOCK]] = state ^ salts[:, :, None]
+
     def _bytes(self, page: int, low: int, high: int) -> bytes:
         """As of a single rank: layers first, then heads."""
         parts = [self.words[number][:, page, :, low:high] for number in self.read]
@@ -295,14 +328,19 @@ class Engine:
             value = int(self.words[0][0, full[(begin - 1) // BLOCK], 0, (begin - 1) % BLOCK, 0]) if begin else 7
             for position in range(begin, end):
                 value = (value * 6364136223846793005 + request.all_token_ids[position] * 1442695040888963407 + 1) & MASK
-                for table in tables:
+                for g, table in enumerate(tables):
                     page = table[position // BLOCK]
-                    if page:
+                    if page and not self.is_state[g]:
                         self._write(page, position, value)
+            for g in np.flatnonzero(self.is_state):
+                self._run_state(tables[g], begin, end, request.all_token_ids)
             sampled[name] = []
             if end == request.num_tokens:
                 digest = 0
                 for g, table in enumerate(tables):
+                    if self.is_state[g]:
+                        digest = zlib.crc32(self._bytes(table[(end - 1) // BLOCK], 0, BLOCK), digest)
+                        continue
                     first = 0 if g == 0 else max(0, end - 80)
                     for i in range(first // BLOCK, (end + BLOCK - 1) // BLOCK):
                         low = max(first - i * BLOCK, 0)

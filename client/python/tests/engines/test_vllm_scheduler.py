@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ import torch
 from conftest import Node
 from synthetic import BLOCK, Engine, cache_config, engine_config, ours
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
@@ -29,6 +36,9 @@ from kvstore.vllm.messages import Report
 from kvstore.vllm.model import Model
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
+SHAPES = pytest.mark.parametrize(
+    "shape", [{}, {"windows": True}, {"windows": True, "states": True}], ids=["full", "windows", "states"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -323,6 +333,91 @@ def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, o
     assert not engine.side.has_pending_saves
 
 
+# -- states
+
+
+def test_a_hit_ends_where_every_group_has_what_the_next_token_needs(engines: Any, own_node: Node) -> None:
+    """Full attention, two windows and two groups of states. The engine keeps a state at the end of each of its chunks."""
+    prompt = prompt_of(20 * BLOCK + 5, 90)
+    shape: dict[str, Any] = {"windows": True, "states": True}
+    expected = engines(None, **shape).generate(prompt, max_tokens=3 * BLOCK)
+    first = engines(own_node.endpoint, **shape)
+    assert first.generate(prompt, max_tokens=3 * BLOCK) == expected
+    assert first.last_cached() == 0
+    settle(first, 5 * 8)
+    other = engines(own_node.endpoint, **shape)
+    assert other.generate(prompt, max_tokens=3 * BLOCK) == expected
+    assert other.last_cached() == 20 * BLOCK
+    # Of 20 blocks with five groups: all of full attention, what windows of 80 tokens need, and one state of each group.
+    assert other.worker_side.counters["loaded_blocks"] == 20 + 2 * 3 + 2
+    assert other.side.counters["lookups"] == 1
+    # The next turn begins with the states that generating has left.
+    turn = prompt + expected[0] + prompt_of(40, 91)
+    third = engines(own_node.endpoint, **shape)
+    answer = third.generate(turn)
+    assert third.last_cached() == 23 * BLOCK
+    assert answer == engines(None, **shape).generate(turn)
+
+
+def test_without_the_state_at_its_end_a_hit_is_shorter(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(20 * BLOCK + 5, 92)
+    first = engines(own_node.endpoint, states=True)
+    expected = first.generate(prompt)
+    settle(first, 20 + 2)
+    other = engines(own_node.endpoint, states=True)
+    model = other.side._model
+    name = other.add(prompt)
+    names = [model.name(each, 2) for each in other.scheduler.requests[name].block_hashes[:20]]
+    other.abort(name)
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        states = client.open_set(model.namespace)
+        held = np.flatnonzero(states.match(names).held)
+        assert held[-1] == 19 and len(held) > 1
+        assert states.drop([names[19]]).block_count == 1
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == (held[-2] + 1) * BLOCK
+
+
+def test_a_state_that_is_gone_when_it_is_loaded_costs_a_recompute(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(20 * BLOCK + 5, 93)
+    first = engines(own_node.endpoint, states=True)
+    expected = first.generate(prompt)
+    settle(first, 20 + 2)
+    second = engines(own_node.endpoint, states=True)
+    side = second.side
+
+    def drop() -> None:
+        if side.counters["loads"] == 1:
+            second.between = lambda: None
+            request = next(iter(second.scheduler.requests.values()))
+            with kvstore.Client(own_node.endpoint, deadline=10) as client:
+                gone = [side._model.name(request.block_hashes[19], 1)]
+                assert client.open_set(side._model.namespace).drop(gone).block_count == 1
+
+    second.between = drop
+    assert second.generate(prompt) == expected
+    assert side.counters["loads_failed"] == 1
+
+
+def test_hashes_of_fewer_tokens_than_a_page_name_whole_pages(engines: Any, own_node: Node) -> None:
+    """Two prompts that part in the middle of a page."""
+    shape: dict[str, Any] = {"windows": True, "hash_tokens": 16}
+    prompt = prompt_of(10 * BLOCK + 20, 94)
+    other = prompt[: 6 * BLOCK + 16] + prompt_of(5 * BLOCK, 95)
+    plain = engines(None, **shape)
+    first = engines(own_node.endpoint, **shape)
+    assert first.generate(prompt) == plain.generate(prompt)
+    settle(first, 30)
+    second = engines(own_node.endpoint, **shape)
+    assert second.generate(prompt) == plain.generate(prompt)
+    assert second.last_cached() == 10 * BLOCK
+    third = engines(own_node.endpoint, **shape)
+    expected = plain.generate(other)
+    assert third.generate(other) == expected
+    assert third.last_cached() == 6 * BLOCK
+    assert engines(own_node.endpoint, windows=True).side._model.namespace != third.side._model.namespace
+
+
 # -- several workers
 
 
@@ -583,9 +678,9 @@ def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path
 # -- pages
 
 
-@BOTH
+@SHAPES
 def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
-    engines: Any, own_node: Node, model: Path, windows: bool
+    engines: Any, own_node: Node, model: Path, shape: dict[str, Any]
 ) -> None:
     """Few pages, so that requests are preempted while blocks are saved and loaded; aborts in every state; the engines'
     own caches emptied; memory for eight blocks at once.
@@ -595,11 +690,9 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
     rng = random.Random(seed)
     block_bytes = 2 * 2 * BLOCK * 16 * 2
     options = {"staging_bytes": 16 * block_bytes, "lookup_timeout": 5.0, "load_timeout": 5.0, "save_timeout": 5.0}
-    plain = engines(None, windows=windows, page_count=2000)
-    pair = [
-        engines(own_node.endpoint, windows=windows, page_count=100 if windows else 40, options=options)
-        for _ in range(2)
-    ]
+    plain = engines(None, page_count=2000, **shape)
+    page_count = 100 if shape else 40
+    pair = [engines(own_node.endpoint, page_count=page_count, options=options, **shape) for _ in range(2)]
     roots = [prompt_of(rng.randrange(100, 500), seed + i) for i in range(4)]
     expected: dict[tuple[int, ...], list[int]] = {}
     began: list[dict[str, tuple[int, ...]]] = [{}, {}]
@@ -761,13 +854,18 @@ def test_options_are_checked(model: Path, options: dict[str, Any], text: str) ->
 
 
 def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
-    from vllm.v1.kv_cache_interface import MambaSpec
-
-    cache = cache_config(20)
-    cache.kv_cache_groups.append(
-        KVCacheGroupSpec(["state"], MambaSpec(block_size=BLOCK, shapes=((4,),), dtypes=(torch.float32,)))
-    )
-    refused(model, "cache group 1: MambaSpec is not supported", cache)
+    common: dict[str, Any] = {"block_size": BLOCK, "num_kv_heads": 2, "head_size": 8, "dtype": torch.bfloat16}
+    local = ChunkedLocalAttentionSpec(**common, attention_chunk_size=64)
+    state = MambaSpec(block_size=BLOCK, shapes=((4,),), dtypes=(torch.float32,))
+    draft = replace(state, mamba_cache_mode="align", num_speculative_blocks=1)
+    for spec, text in (
+        (local, "ChunkedLocalAttentionSpec is not supported"),
+        (state, "mamba_cache_mode 'none' keeps no states that could be stored"),
+        (draft, "MambaSpec of a draft model"),
+    ):
+        cache = cache_config(20)
+        cache.kv_cache_groups.append(KVCacheGroupSpec(["state.0"], spec))
+        refused(model, f"cache group 1: {text}", cache)
 
 
 def test_parts_that_do_not_come_out_even_are_refused(model: Path) -> None:
