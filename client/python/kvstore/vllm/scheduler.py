@@ -74,6 +74,12 @@ class _Request:
     """What is known of a request that has not finished."""
 
     request: Any
+    #: What its kv_transfer_params say of the weights, in its blocks' names. None: nothing that could be shared.
+    epoch: bytes | None = b""
+    #: Whether it has begun with pages of another epoch, or of an unknown one.
+    is_mixed: bool = False
+    #: Leading blocks whose pages' epoch has been noted.
+    noted: int = 0
     lookup: _Lookup | None = None
     failed_loads: int = 0
     #: Local blocks when the request was last admitted: what a load begins after.
@@ -129,6 +135,9 @@ class SchedulerSide:
         self._doubtful: dict[str, _Request] = {}
         self._requests: dict[str, _Request] = {}
         self._epoch = b""
+        #: Whether any request has said a weights_epoch; then, of each page that was filled since.
+        self._has_epochs = False
+        self._page_epochs: dict[int, bytes | None] = {}
         self._manager: Any = None
         self._last_job = 0
         self._step = Step()
@@ -181,8 +190,27 @@ class SchedulerSide:
     # -- lookups
 
     def on_new_request(self, request: Any) -> None:
-        known = self._requests[request.request_id] = _Request(request)
-        self._look_up(known)
+        self._look_up(self._meet(request))
+
+    def _meet(self, request: Any) -> _Request:
+        known = self._requests[request.request_id] = _Request(request, self._epoch_of(request))
+        self._has_epochs |= known.epoch != b""
+        return known
+
+    def _known(self, request: Any) -> _Request:
+        return self._requests.get(request.request_id) or self._meet(request)
+
+    @staticmethod
+    def _epoch_of(request: Any) -> bytes | None:
+        epoch = (request.kv_transfer_params or {}).get("weights_epoch")
+        if epoch is None:
+            return b""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 1 << 64:
+            logger.warning(
+                "kvstore: weights_epoch is %r, allowed are whole numbers from 0. The request does not share.", epoch
+            )
+            return None
+        return b"w" + epoch.to_bytes(8, "big")
 
     def _look_up(self, known: _Request) -> None:
         """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
@@ -190,14 +218,15 @@ class SchedulerSide:
         count = min(self._model.hash_count(request), (request.num_tokens - 1) // self._model.block_size)
         known.lookup = _Lookup(count, time.monotonic())
         if (
-            len(self._spaces) < self._model.stage_count
+            known.epoch is None
+            or len(self._spaces) < self._model.stage_count
             or not self._does_load
             or count < max(1, self._options.load_blocks_min)
         ):
             return
         if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
             return
-        names = self._names(request, count)
+        names = self._names(known, count)
         try:
             for space in self._spaces:
                 known.lookup.futures.append(
@@ -214,11 +243,12 @@ class SchedulerSide:
             future.cancel()
         lookup.futures = []
 
-    def _names(self, request: Any, count: int) -> list[bytes]:
+    def _names(self, known: _Request, count: int) -> list[bytes]:
         """Of the leading blocks, as [group, part, block]."""
-        hashes = self._model.hashes(request, 0, count)
+        hashes = self._model.hashes(known.request, 0, count)
+        epoch = self._epoch + (known.epoch or b"")
         return [
-            self._model.part_name(self._model.name(block_hash, group, self._epoch), part)
+            self._model.part_name(self._model.name(block_hash, group, epoch), part)
             for group in range(len(self._model.groups))
             for part in range(self._model.part_count)
             for block_hash in hashes
@@ -284,7 +314,7 @@ class SchedulerSide:
         return 0
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
-        known = self._requests.setdefault(request.request_id, _Request(request))
+        known = self._known(request)
         lookup = known.lookup
         is_stale = (
             lookup is not None
@@ -322,7 +352,7 @@ class SchedulerSide:
 
     def admitted(self, request: Any, pages: tuple[list[int], ...], external_tokens: int) -> None:
         """The request has its pages; so many tokens after the local ones are to be loaded into them."""
-        known = self._requests.setdefault(request.request_id, _Request(request))
+        known = self._known(request)
         block_size = self._model.block_size
         lookup = known.lookup
         if lookup is not None:
@@ -331,6 +361,7 @@ class SchedulerSide:
             known.is_admitted = known.is_fresh = True
             known.load_begin = known.load_end = known.computed
             known.doubtful_tokens = -1
+            known.noted, known.is_mixed = known.computed, False
         if external_tokens == 0:
             self._release(known)
             return
@@ -338,8 +369,9 @@ class SchedulerSide:
         end = known.computed + external_tokens // block_size
         hashes = self._model.hashes(request, known.computed, end)
         needed = [group.first_needed(end, block_size) if group.is_state else 0 for group in self._model.groups]
+        epoch = self._epoch + (known.epoch or b"")
         blocks = [
-            Block(self._model.name(block_hash, g, self._epoch), g, table[i], i)
+            Block(self._model.name(block_hash, g, epoch), g, table[i], i)
             for i, block_hash in enumerate(hashes, known.computed)
             for g, table in enumerate(pages)
             if i >= needed[g] and table[i] != _NULL_PAGE
@@ -374,6 +406,8 @@ class SchedulerSide:
         ]
         states = states_of(output) if self._has_states else {}
         self._doubt([known for known, _ in scheduled if known.is_fresh])
+        if self._has_epochs:
+            self._note_epochs(scheduled)
         for known, token_count in scheduled:
             known.is_fresh = False
             self._save(
@@ -396,6 +430,25 @@ class SchedulerSide:
                 known.doubtful_tokens = known.request.num_computed_tokens
             self._doubtful.update((each.request.request_id, each) for each in others)
 
+    def _note_epochs(self, scheduled: list[tuple[_Request, int]]) -> None:
+        """vLLM's own cache knows nothing of a request's weights_epoch. So it is noted of each page that a request fills; one
+        that begins with others' pages of another epoch stores nothing.
+        """
+        for known, token_count in scheduled:
+            end = (known.request.num_computed_tokens + token_count) // self._model.block_size
+            if end > known.noted:
+                for table in self._manager.get_block_ids(known.request.request_id):
+                    self._page_epochs.update(dict.fromkeys(table[known.noted : end], known.epoch))
+                known.noted = end
+        for known, _ in scheduled:
+            if known.is_fresh:
+                tables = self._manager.get_block_ids(known.request.request_id)
+                known.is_mixed = any(
+                    page != _NULL_PAGE and self._page_epochs.get(page, b"") != known.epoch
+                    for table in tables
+                    for page in table[: known.load_begin]
+                )
+
     @staticmethod
     def _is_settled(known: _Request) -> bool:
         request = known.request
@@ -414,7 +467,7 @@ class SchedulerSide:
         request = known.request
         if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
             return
-        if not self._is_settled(known):
+        if not self._is_settled(known) or known.epoch is None or known.is_mixed:
             return
         end = min(self._model.hash_count(request), token_count // self._model.block_size)
         if not self._options.save_decode:
@@ -426,8 +479,9 @@ class SchedulerSide:
         first, known.saved = known.saved, end
         kept = {(g, tokens): page for g, page, tokens in states}
         groups, size = self._model.groups, self._model.block_size
+        epoch = self._epoch + (known.epoch or b"")
         blocks = [
-            Block(self._model.name(block_hash, g, self._epoch), g, page, i)
+            Block(self._model.name(block_hash, g, epoch), g, page, i)
             for i, block_hash in enumerate(self._model.hashes(request, first, end), first)
             for g, table in enumerate(pages)
             if (page := kept.get((g, (i + 1) * size), _NULL_PAGE) if groups[g].is_state else _page_of(table, i))
@@ -503,20 +557,22 @@ class SchedulerSide:
         token_count = request.num_computed_tokens - tokens_in_flight(request)
         self._save(known, token_count, pages)
         if known.is_admitted:
-            self._touch(request, token_count // self._model.block_size)
+            self._touch(known, token_count // self._model.block_size)
 
-    def _touch(self, request: Any, count: int) -> None:
+    def _touch(self, known: _Request, count: int) -> None:
         """The request's leading blocks were used, also where the engine had them itself. The store evicts one by one, so
         that a chain whose beginning goes first is lost: the first half is marked once more, to go last.
         """
         model = self._model
-        count = min(count, model.hash_count(request), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
-        if not self._breaker.allows():
+        count = min(
+            count, model.hash_count(known.request), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count)
+        )
+        if known.epoch is None or known.is_mixed or not self._breaker.allows():
             return
         with contextlib.suppress(Error):  # it is a hint
             for part in (count, count // 2):
                 if part > 0:
-                    names = self._names(request, part)
+                    names = self._names(known, part)
                     for space in self._spaces:
                         space.submit_touch(names, deadline=self._options.load_timeout)
 

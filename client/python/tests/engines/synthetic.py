@@ -225,9 +225,12 @@ class Engine:
     def worker_side(self) -> Any:
         return ours(self.worker)._worker
 
-    def add(self, prompt: list[int], max_tokens: int = 8, **more: Any) -> str:
+    def add(self, prompt: list[int], max_tokens: int = 8, params: dict[str, Any] | None = None, **more: Any) -> str:
+        """``params``: the request's kv_transfer_params."""
         name = next(self.names)
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
+        if params is not None:
+            sampling.extra_args = {"kv_transfer_params": params}
         sampling.update_from_generation_config({}, None)
         request = Request(name, list(prompt), sampling, None, block_hasher=self.hasher, **more)
         self.tokens[name] = []

@@ -36,6 +36,8 @@ from kvstore.vllm.messages import Report
 from kvstore.vllm.model import Model
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
+#: In SetMatchResult.held.
+ON_DISK = 2
 SHAPES = pytest.mark.parametrize(
     "shape", [{}, {"windows": True}, {"windows": True, "states": True}], ids=["full", "windows", "states"]
 )
@@ -78,6 +80,21 @@ def fill(client: kvstore.Client, blocks: int) -> None:
     space = client.open_set(kvstore.Namespace({"kind": "set", "model": "filler", "block_bytes_max": 4096}))
     names = [random.randbytes(32) for _ in range(blocks)]
     assert space.put(names, np.ones((blocks, 4096), np.uint8)).stored == blocks
+
+
+def wait_for_disk(client: kvstore.Client) -> None:
+    """A node serves before its disk is open, and until then loses what it evicts."""
+    probes = client.open_set(kvstore.Namespace({"kind": "set", "model": "probe", "block_bytes_max": 4096}))
+    until = time.monotonic() + 60
+    while True:
+        probe = random.randbytes(32)
+        assert probes.put([probe], np.ones((1, 4096), np.uint8)).stored == 1
+        for _ in range(4):
+            fill(client, 600)
+        if probes.match([probe]).held[0] == ON_DISK:
+            return
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 # -- what is loaded is what was stored
@@ -191,6 +208,49 @@ def test_a_reset_of_the_cache_forgets_what_the_store_has_for_this_engine_alone(e
     assert other.last_cached() == 9 * BLOCK
 
 
+def test_requests_with_other_weights_epochs_never_share(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK, 96)
+    first = engines(own_node.endpoint)
+    first.generate(prompt, params={"weights_epoch": 7})
+    settle(first, 10)
+    for params in (None, {"weights_epoch": 6}):
+        other = engines(own_node.endpoint)
+        other.generate(prompt, params=params)
+        assert other.last_cached() == 0
+    same = engines(own_node.endpoint)
+    same.generate(prompt, params={"weights_epoch": 7})
+    assert same.last_cached() == 9 * BLOCK
+
+
+@pytest.mark.parametrize("epoch", [-1, "7", True, 1 << 64])
+def test_a_request_whose_weights_epoch_is_wrong_shares_nothing(engines: Any, own_node: Node, epoch: Any) -> None:
+    engine = engines(own_node.endpoint)
+    engine.generate(prompt_of(10 * BLOCK, 97), params={"weights_epoch": epoch})
+    assert engine.side.counters["lookups"] == engine.side.counters["saved_blocks"] == 0
+
+
+@BOTH
+def test_what_began_with_blocks_of_another_epoch_is_not_stored(engines: Any, own_node: Node, windows: bool) -> None:
+    """vLLM's own cache does not know the epoch: whoever does not reset it goes on with old blocks, and keeps that to itself."""
+    prompt = prompt_of(10 * BLOCK, 98)
+    engine = engines(own_node.endpoint, windows=windows)
+    engine.generate(prompt, params={"weights_epoch": 1})
+    saved = engine.side.counters["saved_blocks"]
+    for i, params in enumerate(({"weights_epoch": 2}, None)):
+        engine.generate(prompt + prompt_of(5 * BLOCK, 100 + i), params=params)
+        assert engine.last_cached() == 10 * BLOCK
+        assert engine.side.counters["saved_blocks"] == saved
+    assert engine.scheduler.reset_prefix_cache()
+    engine.generate(prompt, params={"weights_epoch": 2})
+    assert engine.last_cached() == 0
+    now = engine.side.counters["saved_blocks"]
+    assert now == 2 * saved
+    # Of its own epoch, a request stores what follows the engine's blocks.
+    engine.generate(prompt + prompt_of(5 * BLOCK, 99), params={"weights_epoch": 2})
+    assert engine.last_cached() >= 9 * BLOCK
+    assert engine.side.counters["saved_blocks"] > now
+
+
 def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the beginning of a conversation that goes on for long is the first that a full store evicts."""
     node = Node(capacity="4MiB")
@@ -203,7 +263,7 @@ def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monke
     submit = kvstore.SetSpace.submit_touch
     monkeypatch.setattr(kvstore.SetSpace, "submit_touch", lambda *given, **more: touches.append(submit(*given, **more)))
     name = engine.add(prompt)
-    names = side._names(engine.scheduler.requests[name], 16)
+    names = side._names(side._requests[name], 16)
 
     with kvstore.Client(node.endpoint, deadline=10) as client:
         fill(client, 600)
@@ -662,6 +722,8 @@ def test_statistics_tell_failures_and_pauses(engines: Any, own_node: Node) -> No
 def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path: Path) -> None:
     node = Node("--spill-path", str(tmp_path / "spill"), "--spill-capacity", "1GiB", capacity="4MiB")
     prompt = prompt_of(16 * BLOCK + 1, 66)
+    with kvstore.Client(node.endpoint, deadline=10) as client:
+        wait_for_disk(client)
     first = engines(node.endpoint)
     expected = first.generate(prompt)
     settle(first, 16)
