@@ -6,7 +6,7 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
 
 In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), worker.py
 (bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused),
-stats.py (what is counted).
+compat.py (what differs between releases of vLLM), stats.py (what is counted).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorRole,
-    KVConnectorTransferResults,
     SupportsHMA,
 )
 from vllm.logger import init_logger
 
-from .messages import Report, Step
-from .model import TRIED_VERSIONS, Model
+from .compat import TRIED_VERSIONS, KVConnectorTransferResults
+from .messages import Report, Stage, Step
+from .model import Model
 from .stats import KVStorePromMetrics, KVStoreStats
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
             transfer = vllm_config.kv_transfer_config
             self._scheduler = SchedulerSide(self._model, loads=transfer.is_kv_consumer, saves=transfer.is_kv_producer)
+            if self._model.shard_count > 1 and not self._model.has_shared_parts:
+                logger.warning(
+                    "kvstore: pages of the layout %s are stored as they are: only engines of %d ranks share them",
+                    self._model.layout,
+                    self._model.shard_count,
+                )
             logger.info("kvstore: blocks of %d bytes, namespace %s", self._model.block_bytes_max, self._model.namespace)
 
     @property
@@ -70,6 +76,10 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
         self._side.bind(kv_cache_manager)
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        """What each worker has said of itself, by stage and rank."""
+        self._side.set_stages({stage: said for (stage, _), said in metadata.items() if isinstance(said, Stage)})
 
     def on_new_request(self, request: Any) -> None:
         self._side.on_new_request(request)
@@ -116,6 +126,12 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
         rank = self._vllm_config.parallel_config.rank % self._model.rank_count
         self._worker = WorkerSide(self._model, rank, kv_caches)
+
+    def get_handshake_metadata(self) -> Stage | None:
+        model = self._model
+        if model.stage_count == 1:
+            return None
+        return Stage(model.namespace.text, tuple(group.block_bytes for group in model.groups))
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._get_connector_metadata()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
 
-__all__ = ["Block", "Load", "Report", "Save", "Step"]
+__all__ = ["Block", "Load", "Report", "Save", "Stage", "Step", "first_of"]
 
 
 class Block(NamedTuple):
@@ -21,8 +25,9 @@ class Block(NamedTuple):
 
 @dataclass
 class Load:
-    """Blocks to bring into pages that nobody reads until the load has been reported."""
+    """Blocks to bring into pages that nobody reads until every worker has reported the load."""
 
+    job: int
     request_id: str
     blocks: list[Block]
 
@@ -33,6 +38,16 @@ class Save:
 
     job: int
     blocks: list[Block]
+
+
+@dataclass
+class Stage(KVConnectorHandshakeMetadata):  # type: ignore[misc]
+    """From a worker to the scheduler, once: what a pipeline stage stores. ``namespace`` is a record's text, ``block_bytes`` are
+    of one part, for each cache group.
+    """
+
+    namespace: str
+    block_bytes: tuple[int, ...]
 
 
 @dataclass
@@ -47,20 +62,24 @@ class Step(KVConnectorMetadata):  # type: ignore[misc]
 class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """From the workers to the scheduler.
 
-    ``gathered``: of each save, how many workers no longer need its pages. ``missing``: of each load that has ended, the
-    index of the first block that did not come on every worker, or None.
+    ``gathered``: of each save, how many workers no longer need its pages. ``loaded``: of each load, how many workers have
+    ended it, and the index of the first block that did not come to all of these, or None.
     """
 
     gathered: dict[int, int] = field(default_factory=dict)
-    missing: dict[str, int | None] = field(default_factory=dict)
+    loaded: dict[int, tuple[int, int | None]] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
         gathered = dict(self.gathered)
         for job, count in other.gathered.items():
             gathered[job] = gathered.get(job, 0) + count
-        missing = dict(self.missing)
-        for request, index in other.missing.items():
-            known = missing.get(request)
-            missing[request] = index if known is None else known if index is None else min(known, index)
-        return Report(gathered, missing)
+        loaded = dict(self.loaded)
+        for job, (count, missing) in other.loaded.items():
+            known_count, known = loaded.get(job, (0, None))
+            loaded[job] = count + known_count, first_of(known, missing)
+        return Report(gathered, loaded)
+
+
+def first_of(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)

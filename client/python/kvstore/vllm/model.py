@@ -13,18 +13,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-import vllm
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MLAAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
+from . import compat
 
 __all__ = ["Group", "Model", "Options"]
-
-#: Releases that the tests ran with.
-TRIED_VERSIONS = ("0.32.0",)
 
 #: What a configuration says besides what the model computes.
 _NOT_COMPUTED = ("_name_or_path", "name_or_path", "transformers_version", "_commit_hash")
@@ -55,6 +51,9 @@ class Options:
     save_decode: bool = True
     #: Hits of fewer blocks are computed.
     load_blocks_min: int = 1
+    #: Into how many parts the kv heads of a block are divided. Engines share blocks if this is equal, whatever their
+    #: tensor-parallel sizes, each of which divides it. 0: as many as this engine has ranks with heads of their own.
+    head_groups: int = 0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -91,13 +90,20 @@ class Group:
     #: 0: every token is needed. Else the last so many.
     window_tokens: int
     text: str
+    #: A block is the state after its last token, and only the last one is needed.
+    is_state: bool = False
+    #: What a rank holds of a block is stored in so many parts of some kv heads each.
+    part_count: int = 1
 
     @property
     def block_bytes(self) -> int:
-        return self.page_bytes * len(self.layers)
+        """Of one part."""
+        return self.page_bytes // self.part_count * len(self.layers)
 
     def first_needed(self, block_count: int, block_size: int) -> int:
         """Which block the next token needs first, after so many whole blocks."""
+        if self.is_state:
+            return max(0, block_count - 1)
         if self.window_tokens == 0:
             return 0
         return max(0, block_count * block_size - self.window_tokens + 1) // block_size
@@ -107,7 +113,10 @@ class Model:
     """An engine's blocks, as the scheduler and all workers see them alike.
 
     1. Equal namespaces mean equal bytes under equal names, whatever process made them.
-    2. Both halves of the connector make the same namespace: nothing in it comes from one of them alone.
+    2. Both halves of the connector make the same namespace: nothing in it comes from one of them alone. Ranks of other
+       pipeline stages have namespaces of their own, which they tell the scheduler.
+    3. A block is stored in parts, each under a name of its own. A part has some kv heads of all layers of a stage, so ranks
+       of other tensor-parallel sizes take other numbers of them. Exactly one rank stores a part.
     """
 
     def __init__(self, config: Any, cache: Any) -> None:
@@ -115,20 +124,33 @@ class Model:
         _check_engine(config)
         parallel = config.parallel_config
         self.block_size = int(config.cache_config.block_size)
-        self.groups = tuple(_group_of(i, each, self.block_size) for i, each in enumerate(cache.kv_cache_groups))
-        if not self.groups:
+        if not cache.kv_cache_groups:
             raise Unsupported("the model keeps no KV cache")
+        #: A block's name is the last of so many of vLLM's hashes: hashes may be of fewer tokens than pages are.
+        self.hashes_per_block, rest = divmod(self.block_size, compat.hash_tokens(cache, self.block_size))
+        if rest != 0:
+            raise Unsupported(
+                f"hashes of {compat.hash_tokens(cache, self.block_size)} tokens, pages of {self.block_size}"
+            )
         self.page_count = int(cache.num_blocks)
         self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
+        #: Ranks of one pipeline stage; a rank's number counts these first.
         self.rank_count = int(parallel.tensor_parallel_size)
+        self.stage_count = int(parallel.pipeline_parallel_size)
         #: Consecutive ranks hold the same bytes: the first of them stores.
-        self.replicas = self.rank_count if self.is_mla else int(getattr(cache, "kv_tp_replicas", 1) or 1)
+        self.replicas = self.rank_count if self.is_mla else compat.replicas_of(cache)
         if self.rank_count % self.replicas != 0:
             raise Unsupported(f"{self.rank_count} tensor-parallel ranks in sets of {self.replicas}")
         self.shard_count = self.rank_count // self.replicas
-        self.layout = str(cache.kv_cache_layout or config.cache_config.kv_cache_layout or "")
+        self.layout = compat.layout_of(config, cache)
         if len(self.layout) != 5:
             raise Unsupported(f"kv_cache_layout: {self.layout!r} is not known")
+        #: Whether parts are those of any engine, or only of one with as many ranks.
+        self.has_shared_parts = compat.has_heads_apart(self.layout) or self.is_mla
+        #: Parts of a block on all ranks of a stage, and on one of them.
+        self.part_count = self._parts_of_all()
+        self.parts_per_rank = self.part_count // self.shard_count
+        self.groups = tuple(self._group_of(i, each) for i, each in enumerate(cache.kv_cache_groups))
         self.namespace = self._namespace(config)
 
     @property
@@ -141,9 +163,53 @@ class Model:
             return block_hash
         return block_hash + group.to_bytes(4, "big") + epoch
 
-    def shard_name(self, name: bytes, shard: int) -> bytes:
-        """The same of one rank's part."""
-        return name if self.shard_count == 1 else name + b"/" + shard.to_bytes(4, "big")
+    def hash_count(self, request: Any) -> int:
+        """How many of the request's blocks have a name."""
+        return len(request.block_hashes) // self.hashes_per_block
+
+    def hashes(self, request: Any, first: int, end: int) -> list[bytes]:
+        """Those of the blocks from the first up to the end."""
+        step = self.hashes_per_block
+        hashes = request.block_hashes
+        return [hashes[i] for i in range((first + 1) * step - 1, end * step, step)]
+
+    def part_name(self, name: bytes, part: int) -> bytes:
+        """The same of one part."""
+        return name if self.part_count == 1 else name + b"/" + part.to_bytes(4, "big")
+
+    def _parts_of_all(self) -> int:
+        asked = self.options.head_groups
+        if self.is_mla or asked in (0, self.shard_count):
+            return self.shard_count
+        if not self.has_shared_parts:
+            raise Unsupported(
+                f"head_groups: pages of the layout {self.layout} do not have the bytes of a kv head in one piece, so that "
+                "only whole ranks' parts can be stored. Leave it out"
+            )
+        if asked % self.shard_count != 0:
+            raise BadRequest(
+                f"head_groups is {asked}, which {self.shard_count} ranks with heads of their own do not divide"
+            )
+        return asked
+
+    def _group_of(self, index: int, group: Any) -> Group:
+        layers, page_bytes, window, kind = _checked_group(index, group, self.block_size)
+        spec = group.kv_cache_spec
+        if kind == "state":
+            if self.parts_per_rank != 1:
+                raise Unsupported(f"head_groups: cache group {index} has states, which cannot be divided")
+            shapes = f"{spec.shapes} {spec.dtypes} {spec.mamba_type}"
+            text = f"state {len(layers)}x{_digest(str(shapes))[:16]} {_digest(layers)[:8]}"
+            return Group(layers, page_bytes, 0, text, is_state=True)
+        heads = compat.head_count(spec)
+        if heads % self.parts_per_rank != 0:
+            raise BadRequest(
+                f"head_groups is {self.part_count}: cache group {index} has {heads * self.shard_count} kv heads on "
+                f"{self.shard_count} ranks, which cannot be divided so"
+            )
+        # What ranks of other sizes have too: all heads, and no rank's.
+        text = f"{kind}{window or ''} {len(layers)}x{compat.heads_text(spec, self.shard_count)} {spec.dtype}"
+        return Group(layers, page_bytes, window, f"{text} {_digest(layers)[:8]}", part_count=self.parts_per_rank)
 
     def _namespace(self, config: Any) -> Namespace:
         model = config.model_config
@@ -165,21 +231,24 @@ class Model:
                 "salt": options.salt or None,
                 "weights_epoch": options.weights_epoch,
                 # Pages are copied as they are, and releases or instruction sets may pack them differently.
-                "x.engine": f"vllm {vllm.__version__} {_instruction_set(config, self.block_size)}",
+                "x.engine": f"{compat.engine_name()} cpu {compat.instruction_set(config, self.block_size)}",
                 "x.block_size": self.block_size,
+                # A chain of hashes over other numbers of tokens has other hashes.
+                "x.hash_tokens": self.block_size // self.hashes_per_block if self.hashes_per_block > 1 else None,
                 "x.groups": _short("; ".join(group.text for group in self.groups)),
                 "x.config": _digest(hugging_face),
                 "x.weights": weights_digest(model.model) if is_folder else None,
                 "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
-                "x.shards": self.shard_count if self.shard_count > 1 else None,
+                "x.parts" if self.has_shared_parts else "x.ranks": self.part_count if self.part_count > 1 else None,
+                "layer_range": _layer_range(self.groups) if self.stage_count > 1 else None,
             }
         )
 
 
 def _check_engine(config: Any) -> None:
     transfer = config.kv_transfer_config
-    if not hasattr(KVConnectorBase_V1, "bind_kv_cache_manager"):
-        raise Unsupported(f"vLLM {vllm.__version__} is too old: tried were {', '.join(TRIED_VERSIONS)}")
+    if why := compat.why_too_old(config):
+        raise Unsupported(f"{compat.engine_name()}: {why}")
     if transfer.kv_load_failure_policy != "recompute":
         raise BadRequest(
             f"kv_load_failure_policy: {transfer.kv_load_failure_policy!r} fails requests when a node of the store goes "
@@ -187,7 +256,7 @@ def _check_engine(config: Any) -> None:
             "connector's entry, and to the outer one)"
         )
     parallel = config.parallel_config
-    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) != 1:
             raise Unsupported(f"{name}: {getattr(parallel, name)} is not supported, only 1 is")
     if config.speculative_config is not None:
@@ -195,7 +264,7 @@ def _check_engine(config: Any) -> None:
     if current_platform.device_type != "cpu":
         raise Unsupported(f"device {current_platform.device_type}: only engines on a CPU are supported today")
     algorithm = config.cache_config.prefix_caching_hash_algo
-    if algorithm.startswith("xxhash") and os.environ.get("PYTHONHASHSEED") is None:
+    if compat.draws_hashes(algorithm):
         raise BadRequest(
             f"prefix_caching_hash_algo: {algorithm!r} begins with a seed that each process draws for itself, so that no "
             "other process finds a block. Set --prefix-caching-hash-algo sha256_cbor, or PYTHONHASHSEED to one value "
@@ -205,37 +274,39 @@ def _check_engine(config: Any) -> None:
         raise Unsupported(f"prefix_caching_hash_algo: {algorithm!r} is not known")
 
 
-def _group_of(index: int, group: Any, block_size: int) -> Group:
+def _checked_group(index: int, group: Any, block_size: int) -> tuple[tuple[str, ...], int, int, str]:
+    """Layers, bytes of a page, tokens of a window, and the kind's name."""
     spec = group.kv_cache_spec
     name = type(spec).__name__
-    kinds = {FullAttentionSpec: "full", MLAAttentionSpec: "mla", SlidingWindowSpec: "window"}
+    kinds = {FullAttentionSpec: "full", MLAAttentionSpec: "mla", SlidingWindowSpec: "window", MambaSpec: "state"}
     if type(spec) not in kinds:
         raise Unsupported(
             f"cache group {index}: {name} is not supported, only {', '.join(k.__name__ for k in kinds)} are"
         )
     if spec.block_size != block_size:
-        raise Unsupported(f"cache group {index}: pages of {spec.block_size} tokens, where hashes have {block_size}")
-    if spec.kv_quant_mode != KVQuantMode.NONE or spec.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise Unsupported(f"cache group {index}: pages of {spec.block_size} tokens, others have {block_size}")
+    if type(spec) is MambaSpec:
+        if spec.mamba_cache_mode != "align":
+            raise Unsupported(
+                f"cache group {index}: mamba_cache_mode {spec.mamba_cache_mode!r} keeps no states that could be stored. Set "
+                "--mamba-cache-mode align"
+            )
+    elif spec.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise Unsupported(f"cache group {index}: a quantised cache ({spec.dtype}) is not supported")
     window = int(spec.sliding_window) if type(spec) is SlidingWindowSpec else 0
-    if (
-        group.is_eagle_group
-        or group.host_resident
-        or spec.tokens_per_state != 1
-        or getattr(spec, "extra_retained_tokens", 0)
-    ):
-        raise Unsupported(f"cache group {index}: {name} of a draft model, of the host or of compressed states")
-    layers = tuple(group.layer_names)
-    heads = f"{spec.num_heads}x{spec.head_size}+{spec.head_size_v}"
-    text = f"{kinds[type(spec)]}{window or ''} {len(layers)}x{heads} {spec.dtype} {_digest(layers)[:8]}"
-    return Group(layers, int(spec.real_page_size_bytes), window, text)
+    if not compat.is_plain(group):
+        raise Unsupported(
+            f"cache group {index}: {name} of a draft model, of the host, quantised or of compressed states"
+        )
+    return tuple(group.layer_names), int(spec.real_page_size_bytes), window, kinds[type(spec)]
 
 
-def _instruction_set(config: Any, block_size: int) -> str:
-    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
-
-    model = config.model_config
-    return f"cpu {_get_attn_isa(model.dtype, block_size, model.get_head_size())}"
+def _layer_range(groups: tuple[Group, ...]) -> str:
+    """The first and the last layer of a pipeline stage, by the numbers in their names."""
+    numbers = [int(part) for group in groups for name in group.layers for part in name.split(".") if part.isdigit()]
+    if not numbers:
+        raise Unsupported("pipeline_parallel_size: layers without numbers in their names are not supported")
+    return f"{min(numbers)}-{max(numbers)}"
 
 
 def weights_digest(folder: str) -> str:

@@ -21,9 +21,12 @@ __all__ = ["Staging", "bind_pages"]
 _QUARANTINE_SECONDS = 0.05
 
 
-def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int) -> torch.Tensor:
-    """The tensor's pages as bytes, ``[page, 1, bytes]``. Sizes and strides are the tensor's own: heads may come before
-    tokens, layers may lie between pages, a page may be padded. Only what is inside a page has to be without gaps.
+def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int, part_count: int = 1) -> torch.Tensor:
+    """The tensor's pages as bytes, ``[page, piece, part, bytes]``. Sizes and strides are the tensor's own: heads may come
+    before tokens, layers may lie between pages, a page may be padded. Only what is inside a page has to be without gaps.
+
+    A page is one piece, unless a kernel's blocks are smaller than the manager's. With several parts, heads come first in
+    a piece, and each part has some of them.
     """
     if tensor.device.type != "cpu":
         raise Unsupported(f"{name}: its pages are on {tensor.device}, only host memory is supported today")
@@ -39,14 +42,22 @@ def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int)
                 f"{name}: a page of shape {tuple(tensor.shape[1:])}, strides {tensor.stride()[1:]} has gaps"
             )
         size *= extent
-    parts = tensor.shape[0] // page_count  # a kernel's blocks may be parts of the manager's
-    if parts > 1 and tensor.stride(0) != size:
-        raise Unsupported(f"{name}: a page's {parts} parts do not follow each other")
-    size *= parts
-    if size * item != page_bytes:
-        raise Unsupported(f"{name}: pages of {size * item} bytes, the engine says {page_bytes}")
-    flat = torch.as_strided(tensor, (page_count, 1, size), (tensor.stride(0) * parts, size, 1), tensor.storage_offset())
-    return flat.view(torch.uint8)
+    pieces = tensor.shape[0] // page_count  # a kernel's blocks may be parts of the manager's
+    if pieces > 1 and tensor.stride(0) != size:
+        raise Unsupported(f"{name}: a page's {pieces} parts do not follow each other")
+    page_stride = tensor.stride(0) * pieces
+    if size * pieces * item != page_bytes:
+        raise Unsupported(f"{name}: pages of {size * pieces * item} bytes, the engine says {page_bytes}")
+    if part_count == 1:
+        pieces, size = 1, size * pieces
+    elif tensor.ndim != 4 or tensor.shape[1] % part_count != 0 or tensor.stride(1) * tensor.shape[1] != size:
+        raise Unsupported(
+            f"{name}: a page of shape {tuple(tensor.shape[1:])}, strides {tensor.stride()[1:]} cannot be divided by its heads "
+            f"into {part_count} parts"
+        )
+    part = size // part_count
+    shape, strides = (page_count, pieces, part_count, part), (page_stride, size, part, 1)
+    return torch.as_strided(tensor, shape, strides, tensor.storage_offset()).view(torch.uint8)
 
 
 def inner_order(tensor: torch.Tensor) -> str:
@@ -57,8 +68,8 @@ def inner_order(tensor: torch.Tensor) -> str:
     return "".join(letter for _, letter in sorted(axes, reverse=True))
 
 
-def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[Cache]:
-    """The pages of each group. Refuses what the namespace does not say."""
+def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cache]]:
+    """Of each group, the pages' parts. Refuses what the namespace does not say."""
     caches = []
     for group in model.groups:
         views = []
@@ -70,33 +81,39 @@ def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[Cache]:
                 raise Unsupported(
                     f"{layer}: order {order or tuple(tensor.shape)} in a page, the engine says {model.layout}"
                 )
-            views.append(page_view(layer, tensor, model.page_count, group.page_bytes))
-        caches.append(Layout.of(views, "btf", roles=("key",), name="vllm").bind(views))
+            views.append(page_view(layer, tensor, model.page_count, group.page_bytes, group.part_count))
+        cache = Layout.of(views, "bthf", roles=("key",), name="vllm").bind(views)
+        caches.append([cache.slice_heads(part, 1) for part in range(group.part_count)])
     return caches
 
 
 class Staging:
-    """Rows of a block each, in memory that is lent to nodes. A row holds a block of any group, layer after layer.
+    """Rows of a block's part each, in memory that is lent to nodes. A row holds a part of any group, layer after layer.
 
     1. A row is free, or some call's, or in quarantine: a node may still write it after a get that timed out.
     """
 
-    def __init__(self, client: Client, model: Model, nbytes: int) -> None:
+    def __init__(self, client: Client, model: Model, nbytes: int, pages: list[list[Cache]]) -> None:
         self._client = client
         row_bytes = model.block_bytes_max
-        self.row_count = max(8, nbytes // row_bytes)
+        self.row_count = max(8 * model.parts_per_rank, nbytes // row_bytes)
         self._memory = client.allocate(self.row_count * row_bytes)
         self.rows: npt.NDArray[np.uint8] = self._memory.array((self.row_count, row_bytes))
         self._free = list(range(self.row_count - 1, -1, -1))
         self._quarantined: list[int] = []
         self._looked = 0.0
-        self._caches = [self._bind(group) for group in model.groups]
-
-    def _bind(self, group: Group) -> Cache:
-        layers = [
-            self.rows[:, None, i * group.page_bytes : (i + 1) * group.page_bytes] for i in range(len(group.layers))
+        self._caches = [
+            self._bind(group, parts[0].layout.block_tokens) for group, parts in zip(model.groups, pages, strict=True)
         ]
-        return Layout.of(layers, "btf", roles=("key",), name="staging").bind(layers)
+
+    def _bind(self, group: Group, pieces: int) -> Cache:
+        nbytes = group.page_bytes // group.part_count
+        layers = [
+            self.rows[:, i * nbytes : (i + 1) * nbytes].reshape(self.row_count, pieces, 1, nbytes // pieces)
+            for i in range(len(group.layers))
+        ]
+        assert all(np.shares_memory(each[:1], self.rows[:1]) for each in layers)
+        return Layout.of(layers, "bthf", roles=("key",), name="staging").bind(layers)
 
     def lend(self, deadline: float) -> None:
         self._client.lend(self._memory, deadline=deadline)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from vllm.logger import init_logger
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..client import Client
-from ..errors import Busy, Error
+from ..errors import Busy, Error, Unsupported
 from ..futures import Future
+from ..namespaces import Namespace
 from ..sets import SetMatchResult
 from .breaker import Breaker
-from .messages import Block, Load, Report, Save, Step
+from .compat import CacheHitSource, states_of, tokens_in_flight
+from .messages import Block, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .stats import KVStoreStats, Teller
 
@@ -42,15 +44,21 @@ _STUCK_SAVES_SECONDS = 0.02
 _HELD_FRACTION = 0.25
 
 
+def _page_of(table: list[int], index: int) -> int:
+    return table[index] if index < len(table) else _NULL_PAGE
+
+
 @dataclass
 class _Lookup:
-    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded."""
+    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded. Of each pipeline stage there is a
+    future, and then a lease.
+    """
 
-    future: Future[SetMatchResult] | None
     block_count: int
     asked: float
+    futures: list[Future[SetMatchResult]] = field(default_factory=list)
     hit: int = 0
-    lease: int = 0
+    leases: list[int] = field(default_factory=list)
     #: Whether the store has said what it holds.
     is_known: bool = False
     #: Which blocks lie on a node's disk, in any of the groups.
@@ -58,7 +66,7 @@ class _Lookup:
 
     @property
     def is_open(self) -> bool:
-        return self.future is not None
+        return bool(self.futures)
 
 
 @dataclass
@@ -66,6 +74,12 @@ class _Request:
     """What is known of a request that has not finished."""
 
     request: Any
+    #: What its kv_transfer_params say of the weights, in its blocks' names. None: nothing that could be shared.
+    epoch: bytes | None = b""
+    #: Whether it has begun with pages of another epoch, or of an unknown one.
+    is_mixed: bool = False
+    #: Leading blocks whose pages' epoch has been noted.
+    noted: int = 0
     lookup: _Lookup | None = None
     failed_loads: int = 0
     #: Local blocks when the request was last admitted: what a load begins after.
@@ -83,19 +97,29 @@ class _Request:
     load_end: int = 0
     load_disk_count: int = 0
     #: Of the load under way. Leases are this half's client's, so a worker's get cannot end one.
-    lease: int = 0
+    leases: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _LoadUnderWay:
+    """Of a request, until so many more workers have told what did not come."""
+
+    of: _Request
+    left: int
+    missing: int | None = None
 
 
 class SchedulerSide:
     """Runs on the scheduler's thread, which all requests wait for: no call here waits for a node.
 
     1. A page is in no save without a reference of that save; the reference ends when every worker has reported the job,
-       whatever became of the request: saves have numbers of their own.
+       whatever became of the request: saves and loads have numbers of their own.
     2. A block is given to at most one save of a request, and only after the step that fills it was scheduled.
     3. A load names every page that the engine takes for loaded, held by the store or not: a page that was not filled is
        reported, never read.
     4. What another connector loads is stored only after a step that read it has ended, and so has told what did not come.
-    5. Saves hold at most a quarter of the engine's pages. What is beyond is not stored.
+    5. A load is over when every worker has told its end: what one of them lacks, the request lacks.
+    6. Saves hold at most a quarter of the engine's pages. What is beyond is not stored.
     """
 
     def __init__(self, model: Model, *, loads: bool, saves: bool) -> None:
@@ -103,15 +127,23 @@ class SchedulerSide:
         self._options = model.options
         self._does_load, self._does_save = loads, saves
         self._client = Client(model.options.endpoints, identity="vllm-scheduler", deadline=model.options.load_timeout)
-        self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
+        #: Of each pipeline stage. Of other stages than the first, workers tell: until then nothing is looked up.
+        self._spaces = [self._client.open_set(model.namespace, deadline=model.options.load_timeout)]
+        self._block_bytes = [np.array([group.block_bytes for group in model.groups])]
         self._breaker = Breaker()
         #: Requests that other connectors have loaded blocks for, until a step with them has ended.
         self._doubtful: dict[str, _Request] = {}
         self._requests: dict[str, _Request] = {}
         self._epoch = b""
+        #: Whether any request has said a weights_epoch; then, of each page that was filled since.
+        self._has_epochs = False
+        self._page_epochs: dict[int, bytes | None] = {}
         self._manager: Any = None
         self._last_job = 0
         self._step = Step()
+        self._worker_count = model.rank_count * model.stage_count
+        self._loads: dict[int, _LoadUnderWay] = {}
+        self._has_states = any(group.is_state for group in model.groups)
         #: Pages of saves that workers have not reported, and how many workers have not.
         self._held: dict[int, tuple[list[Any], int]] = {}
         self._held_count = 0
@@ -142,37 +174,84 @@ class SchedulerSide:
     def bind(self, manager: Any) -> None:
         self._manager = manager
 
+    def set_stages(self, stages: dict[int, Stage]) -> None:
+        """Of a model that is divided by its layers, all stages have to hold a block."""
+        if sorted(stages) != list(range(self._model.stage_count)):
+            raise Unsupported(
+                f"pipeline stages {sorted(stages)} have told what they store, of {self._model.stage_count}"
+            )
+        said = [stages[i] for i in range(len(stages))]
+        self._spaces = [
+            self._client.open_set(Namespace.from_text(each.namespace), deadline=self._options.load_timeout)
+            for each in said
+        ]
+        self._block_bytes = [np.array(each.block_bytes) for each in said]
+
     # -- lookups
 
     def on_new_request(self, request: Any) -> None:
-        known = self._requests[request.request_id] = _Request(request)
-        self._look_up(known)
+        self._look_up(self._meet(request))
+
+    def _meet(self, request: Any) -> _Request:
+        known = self._requests[request.request_id] = _Request(request, self._epoch_of(request))
+        self._has_epochs |= known.epoch != b""
+        return known
+
+    def _known(self, request: Any) -> _Request:
+        return self._requests.get(request.request_id) or self._meet(request)
+
+    @staticmethod
+    def _epoch_of(request: Any) -> bytes | None:
+        epoch = (request.kv_transfer_params or {}).get("weights_epoch")
+        if epoch is None:
+            return b""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 1 << 64:
+            logger.warning(
+                "kvstore: weights_epoch is %r, allowed are whole numbers from 0. The request does not share.", epoch
+            )
+            return None
+        return b"w" + epoch.to_bytes(8, "big")
 
     def _look_up(self, known: _Request) -> None:
         """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
         request = known.request
-        count = min(len(request.block_hashes), (request.num_tokens - 1) // self._model.block_size)
-        known.lookup = _Lookup(None, count, time.monotonic())
-        if not self._does_load or count < max(1, self._options.load_blocks_min):
+        count = min(self._model.hash_count(request), (request.num_tokens - 1) // self._model.block_size)
+        known.lookup = _Lookup(count, time.monotonic())
+        if (
+            known.epoch is None
+            or len(self._spaces) < self._model.stage_count
+            or not self._does_load
+            or count < max(1, self._options.load_blocks_min)
+        ):
             return
         if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
             return
-        names = self._names(request, count)
+        names = self._names(known, count)
         try:
-            known.lookup.future = self._space.submit_match(
-                names, deadline=self._options.load_timeout, lease=True, prefetch=True
-            )
+            for space in self._spaces:
+                known.lookup.futures.append(
+                    space.submit_match(names, deadline=self._options.load_timeout, lease=True, prefetch=True)
+                )
             self.counters["lookups"] += 1
         except Error as error:
+            self._give_up(known.lookup)
             self._failed("lookup", error)
 
-    def _names(self, request: Any, count: int) -> list[bytes]:
-        """Of the leading blocks, as [group, shard, block]."""
+    @staticmethod
+    def _give_up(lookup: _Lookup) -> None:
+        for future in lookup.futures:
+            future.cancel()
+        lookup.futures = []
+
+    def _names(self, known: _Request, count: int) -> list[bytes]:
+        """Of the leading blocks, as [group, part, block]."""
+        hashes = self._model.hashes(known.request, 0, count)
+        epoch = self._epoch + (known.epoch or b"")
         return [
-            self._model.shard_name(self._model.name(block_hash, group, self._epoch), shard)
+            self._model.part_name(self._model.name(block_hash, group, epoch), part)
             for group in range(len(self._model.groups))
-            for shard in range(self._model.shard_count)
-            for block_hash in request.block_hashes[:count]
+            for part in range(self._model.part_count)
+            for block_hash in hashes
         ]
 
     def _failed(self, what: str, error: object) -> None:
@@ -182,36 +261,39 @@ class SchedulerSide:
 
     def _answer(self, lookup: _Lookup) -> None:
         """Takes the answer, if it has come; gives the question up when its time is over."""
-        future = lookup.future
-        if future is None:
+        if not lookup.futures:
             return
-        if not future.done():
+        if not all(future.done() for future in lookup.futures):
             if time.monotonic() - lookup.asked < self._options.lookup_timeout:
                 return
-            future.cancel()
-            lookup.future = None
+            self._give_up(lookup)
             self.counters["lookups_timed_out"] += 1
             self._failed("lookup", f"no answer within {self._options.lookup_timeout} s")
             return
-        lookup.future = None
+        futures, lookup.futures = lookup.futures, []
         try:
-            match = future.result(0)
+            matches = [future.result(0) for future in futures]
         except Error as error:
             self._failed("lookup", error)
             return
-        lookup.lease = match.lease
-        lookup.asked = time.monotonic()  # from here the lease counts
-        if match.why is not None and not isinstance(match.why, Busy):  # busy: no lease, and the answer counts
-            self._failed("lookup", match.why)
+        lookup.leases = [match.lease for match in matches]
+        lookup.asked = time.monotonic()  # from here the leases count
+        # Busy: no lease, and the answer counts.
+        why = next((each.why for each in matches if each.why is not None and not isinstance(each.why, Busy)), None)
+        if why is not None:
+            self._failed("lookup", why)
         else:
             self._breaker.succeeded()
             lookup.is_known = True
-        shape = (len(self._model.groups), self._model.shard_count, lookup.block_count)
-        held = np.asarray(match.held).reshape(shape).astype(bool)
-        lengths = np.asarray(match.block_bytes).reshape(shape)
-        sizes = np.array([group.block_bytes for group in self._model.groups]).reshape(-1, 1, 1)
-        lookup.on_disk = np.asarray(match.held).reshape(shape).max(axis=(0, 1)) == _ON_DISK
-        lookup.hit = self._usable((held & (lengths == sizes)).all(axis=1))
+        shape = (len(self._model.groups), self._model.part_count, lookup.block_count)
+        held = np.ones((shape[0], shape[2]), bool)
+        lookup.on_disk = np.zeros(shape[2], bool)
+        for match, block_bytes in zip(matches, self._block_bytes, strict=True):
+            states = np.asarray(match.held).reshape(shape)
+            is_right = np.asarray(match.block_bytes).reshape(shape) == block_bytes[:, None, None]
+            held &= ((states != 0) & is_right).all(axis=1)
+            lookup.on_disk |= states.max(axis=(0, 1)) == _ON_DISK
+        lookup.hit = self._usable(held)
 
     def _usable(self, held: npt.NDArray[np.bool_]) -> int:
         """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
@@ -220,7 +302,7 @@ class SchedulerSide:
         windows: list[tuple[int, npt.NDArray[np.int64]]] = []
         for g, group in enumerate(model.groups):
             gaps = np.flatnonzero(~held[g])
-            if group.window_tokens == 0:
+            if group.window_tokens == 0 and not group.is_state:
                 count = min(count, int(gaps[0]) if len(gaps) else count)
             else:
                 # last_gap[n]: one past the last block before n that is not held
@@ -232,7 +314,7 @@ class SchedulerSide:
         return 0
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
-        known = self._requests.setdefault(request.request_id, _Request(request))
+        known = self._known(request)
         lookup = known.lookup
         is_stale = (
             lookup is not None
@@ -257,21 +339,20 @@ class SchedulerSide:
     def _release(self, known: _Request) -> None:
         """Nothing will be loaded by the lookup, or the load has ended: the leases are not needed."""
         lookup, known.lookup = known.lookup, None
-        leases = [known.lease]
-        known.lease = 0
-        if lookup is not None:
-            leases.append(lookup.lease)
-            if lookup.future is not None:
-                lookup.future.cancel()
         with contextlib.suppress(Error):  # they end by themselves
-            for lease in filter(None, leases):
-                self._space.release(lease)
+            for leases in (known.leases, [] if lookup is None else lookup.leases):
+                for space, lease in zip(self._spaces, leases, strict=False):
+                    if lease:
+                        space.release(lease)
+        known.leases = []
+        if lookup is not None:
+            self._give_up(lookup)
 
     # -- loads
 
     def admitted(self, request: Any, pages: tuple[list[int], ...], external_tokens: int) -> None:
         """The request has its pages; so many tokens after the local ones are to be loaded into them."""
-        known = self._requests.setdefault(request.request_id, _Request(request))
+        known = self._known(request)
         block_size = self._model.block_size
         lookup = known.lookup
         if lookup is not None:
@@ -280,19 +361,25 @@ class SchedulerSide:
             known.is_admitted = known.is_fresh = True
             known.load_begin = known.load_end = known.computed
             known.doubtful_tokens = -1
+            known.noted, known.is_mixed = known.computed, False
         if external_tokens == 0:
             self._release(known)
             return
         assert lookup is not None and external_tokens % block_size == 0, (external_tokens, block_size)
         end = known.computed + external_tokens // block_size
+        hashes = self._model.hashes(request, known.computed, end)
+        needed = [group.first_needed(end, block_size) if group.is_state else 0 for group in self._model.groups]
+        epoch = self._epoch + (known.epoch or b"")
         blocks = [
-            Block(self._model.name(request.block_hashes[i], g, self._epoch), g, table[i], i)
-            for i in range(known.computed, end)
+            Block(self._model.name(block_hash, g, epoch), g, table[i], i)
+            for i, block_hash in enumerate(hashes, known.computed)
             for g, table in enumerate(pages)
-            if table[i] != _NULL_PAGE
+            if i >= needed[g] and table[i] != _NULL_PAGE
         ]
-        self._step.loads.append(Load(request.request_id, blocks))
-        known.lease = lookup.lease
+        self._last_job += 1
+        self._loads[self._last_job] = _LoadUnderWay(known, self._worker_count)
+        self._step.loads.append(Load(self._last_job, request.request_id, blocks))
+        known.leases = lookup.leases
         known.lookup = None
         known.saved = max(known.saved, end)
         known.is_loading = True
@@ -317,10 +404,15 @@ class SchedulerSide:
             for request_id, token_count in output.num_scheduled_tokens.items()
             if request_id in self._requests
         ]
+        states = states_of(output) if self._has_states else {}
         self._doubt([known for known, _ in scheduled if known.is_fresh])
+        if self._has_epochs:
+            self._note_epochs(scheduled)
         for known, token_count in scheduled:
             known.is_fresh = False
-            self._save(known, known.request.num_computed_tokens + token_count, None)
+            self._save(
+                known, known.request.num_computed_tokens + token_count, None, states.get(known.request.request_id, [])
+            )
         step, self._step = self._step, Step()
         return step
 
@@ -338,19 +430,46 @@ class SchedulerSide:
                 known.doubtful_tokens = known.request.num_computed_tokens
             self._doubtful.update((each.request.request_id, each) for each in others)
 
+    def _note_epochs(self, scheduled: list[tuple[_Request, int]]) -> None:
+        """vLLM's own cache knows nothing of a request's weights_epoch. So it is noted of each page that a request fills; one
+        that begins with others' pages of another epoch stores nothing.
+        """
+        for known, token_count in scheduled:
+            end = (known.request.num_computed_tokens + token_count) // self._model.block_size
+            if end > known.noted:
+                for table in self._manager.get_block_ids(known.request.request_id):
+                    self._page_epochs.update(dict.fromkeys(table[known.noted : end], known.epoch))
+                known.noted = end
+        for known, _ in scheduled:
+            if known.is_fresh:
+                tables = self._manager.get_block_ids(known.request.request_id)
+                known.is_mixed = any(
+                    page != _NULL_PAGE and self._page_epochs.get(page, b"") != known.epoch
+                    for table in tables
+                    for page in table[: known.load_begin]
+                )
+
     @staticmethod
     def _is_settled(known: _Request) -> bool:
         request = known.request
-        return bool(request.num_computed_tokens - request.num_in_flight_tokens > known.doubtful_tokens)
+        return bool(request.num_computed_tokens - tokens_in_flight(request) > known.doubtful_tokens)
 
-    def _save(self, known: _Request, token_count: int, pages: tuple[list[int], ...] | None) -> None:
-        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them."""
+    def _save(
+        self,
+        known: _Request,
+        token_count: int,
+        pages: tuple[list[int], ...] | None,
+        states: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them. ``states``
+        are those that it leaves behind.
+        """
         request = known.request
         if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
             return
-        if not self._is_settled(known):
+        if not self._is_settled(known) or known.epoch is None or known.is_mixed:
             return
-        end = min(len(request.block_hashes), token_count // self._model.block_size)
+        end = min(self._model.hash_count(request), token_count // self._model.block_size)
         if not self._options.save_decode:
             end = min(end, request.num_prompt_tokens // self._model.block_size)
         if end <= known.saved:
@@ -358,11 +477,15 @@ class SchedulerSide:
         if pages is None:
             pages = self._manager.get_block_ids(request.request_id)
         first, known.saved = known.saved, end
+        kept = {(g, tokens): page for g, page, tokens in states}
+        groups, size = self._model.groups, self._model.block_size
+        epoch = self._epoch + (known.epoch or b"")
         blocks = [
-            Block(self._model.name(request.block_hashes[i], g, self._epoch), g, table[i], i)
-            for i in range(first, end)
+            Block(self._model.name(block_hash, g, epoch), g, page, i)
+            for i, block_hash in enumerate(self._model.hashes(request, first, end), first)
             for g, table in enumerate(pages)
-            if i < len(table) and table[i] != _NULL_PAGE
+            if (page := kept.get((g, (i + 1) * size), _NULL_PAGE) if groups[g].is_state else _page_of(table, i))
+            != _NULL_PAGE
         ]
         room = self._held_max - self._held_count if self._breaker.allows() else 0
         self.counters["unsaved_blocks"] += max(0, len(blocks) - room)
@@ -375,7 +498,7 @@ class SchedulerSide:
         pool.touch(held)
         if not self._held:
             self._saves_moved = time.monotonic()
-        self._held[self._last_job] = held, self._model.rank_count
+        self._held[self._last_job] = held, self._worker_count
         self._held_count += len(held)
         self._step.saves.append(Save(self._last_job, blocks))
         self.counters["saved_blocks"] += len(blocks)
@@ -394,9 +517,16 @@ class SchedulerSide:
             del self._held[job]
             self._held_count -= len(held)
             self._manager.block_pool.free_blocks(reversed(held))  # a chain's end is reused first
-        for request_id, missing in report.missing.items():
-            known = self._requests.get(request_id)
-            if known is None:
+        for job, (count, index) in report.loaded.items():
+            load = self._loads[job]
+            assert 0 < count <= load.left, (job, count, load.left)
+            load.left -= count
+            load.missing = missing = first_of(load.missing, index)
+            if load.left > 0:
+                continue  # until all have told, nobody may take the pages for loaded
+            del self._loads[job]
+            known = load.of
+            if self._requests.get(known.request.request_id) is not known:
                 continue  # aborted while it was loaded
             known.is_loading = False
             self._release(known)
@@ -424,23 +554,27 @@ class SchedulerSide:
             return
         self._release(known)
         # Steps under way have not filled their pages yet.
-        token_count = request.num_computed_tokens - request.num_in_flight_tokens
+        token_count = request.num_computed_tokens - tokens_in_flight(request)
         self._save(known, token_count, pages)
         if known.is_admitted:
-            self._touch(request, token_count // self._model.block_size)
+            self._touch(known, token_count // self._model.block_size)
 
-    def _touch(self, request: Any, count: int) -> None:
+    def _touch(self, known: _Request, count: int) -> None:
         """The request's leading blocks were used, also where the engine had them itself. The store evicts one by one, so
         that a chain whose beginning goes first is lost: the first half is marked once more, to go last.
         """
         model = self._model
-        count = min(count, len(request.block_hashes), _TOUCHED_NAMES_MAX // (len(model.groups) * model.shard_count))
-        if not self._breaker.allows():
+        count = min(
+            count, model.hash_count(known.request), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count)
+        )
+        if known.epoch is None or known.is_mixed or not self._breaker.allows():
             return
         with contextlib.suppress(Error):  # it is a hint
             for part in (count, count // 2):
                 if part > 0:
-                    self._space.submit_touch(self._names(request, part), deadline=self._options.load_timeout)
+                    names = self._names(known, part)
+                    for space in self._spaces:
+                        space.submit_touch(names, deadline=self._options.load_timeout)
 
     # -- life
 

@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 __all__ = ["KVStorePromMetrics", "KVStoreStats", "Teller"]
 
-#: Of the scheduler's half and of the workers'. Blocks are those of one cache group on one rank, tokens are the engine's.
+#: Of the scheduler's half and of the workers'. Blocks are those of one cache group on one rank, or parts of these (head_groups), tokens are the engine's.
 COUNTERS = {
     "lookups": "Requests that the store was asked about.",
     "lookups_timed_out": "Lookups that were not answered in time.",

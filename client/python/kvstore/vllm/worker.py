@@ -16,7 +16,7 @@ from ..futures import Future
 from ..layouts import Cache
 from ..sets import SetGetResult, SetPutResult
 from .breaker import Breaker
-from .messages import Block, Load, Report, Save
+from .messages import Block, Load, Report, Save, first_of
 from .model import Model
 from .pages import Staging, bind_pages
 from .stats import KVStoreStats, Teller
@@ -42,9 +42,7 @@ class _Load:
     missing: int | None = None
 
     def miss(self, blocks: list[Block]) -> None:
-        first = min((block.block_index for block in blocks), default=None)
-        if first is not None:
-            self.missing = first if self.missing is None else min(self.missing, first)
+        self.missing = first_of(self.missing, min((block.block_index for block in blocks), default=None))
 
     @property
     def is_over(self) -> bool:
@@ -98,13 +96,15 @@ class WorkerSide:
     def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor]) -> None:
         self._model = model
         self._options = model.options
-        self._shard = rank // model.replicas
+        shard = rank // model.replicas
+        #: Of each block, what this rank holds.
+        self._parts_held = range(shard * model.parts_per_rank, (shard + 1) * model.parts_per_rank)
         self._does_save = rank % model.replicas == 0
-        self._pages: list[Cache] = bind_pages(model, tensors)
+        self._pages: list[list[Cache]] = bind_pages(model, tensors)
         self._client = Client(model.options.endpoints, identity=f"vllm-worker-{rank}")
         self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
-        self._load_rows = Staging(self._client, model, model.options.staging_bytes // 2)
-        self._save_rows = Staging(self._client, model, model.options.staging_bytes // 2)
+        self._load_rows = Staging(self._client, model, model.options.staging_bytes // 2, self._pages)
+        self._save_rows = Staging(self._client, model, model.options.staging_bytes // 2, self._pages)
         for staging in (self._load_rows, self._save_rows):
             try:
                 staging.lend(model.options.load_timeout)
@@ -146,7 +146,7 @@ class WorkerSide:
             blocks = each.load.blocks
             while each.unsent < len(blocks):
                 left = each.began + self._options.load_timeout - now
-                free = self._load_rows.free_count
+                free = self._load_rows.free_count // len(self._parts_held)
                 if left <= 0 or not self._load_breaker.allows() or (free == 0 and not self._parts):
                     each.miss(blocks[each.unsent :])
                     each.unsent = len(blocks)
@@ -154,10 +154,10 @@ class WorkerSide:
                 if free == 0:
                     return  # the parts under way give theirs back
                 part = blocks[each.unsent : each.unsent + free]
-                rows = self._load_rows.take(len(part))
+                rows = self._load_rows.take(len(part) * len(self._parts_held))
                 try:
                     future = self._space.submit_get(
-                        [self._model.shard_name(block.name, self._shard) for block in part],
+                        self._names(part),
                         self._load_rows.rows,
                         rows=rows,
                         deadline=left,
@@ -170,6 +170,10 @@ class WorkerSide:
                     self._parts.append(_Part(each, part, rows, future))
                     each.parts += 1
                 each.unsent += len(part)
+
+    def _names(self, blocks: list[Block]) -> list[bytes]:
+        """Of the blocks' parts on this rank, as [block, part]."""
+        return [self._model.part_name(block.name, part) for block in blocks for part in self._parts_held]
 
     def _load_failed(self, error: object) -> None:
         self.counters["failures"] += 1
@@ -187,22 +191,22 @@ class WorkerSide:
             self.counters["missing_blocks"] += len(part.blocks)
             return
         groups = self._model.groups
-        landed = [
-            bool(is_here) and int(size) == groups[block.group].block_bytes
-            for is_here, size, block in zip(got.landed, got.block_bytes, part.blocks, strict=True)
-        ]
+        count = len(self._parts_held)
+        sizes = np.array([groups[block.group].block_bytes for block in part.blocks])
+        is_right = np.asarray(got.landed, bool).reshape(-1, count) & (
+            np.asarray(got.block_bytes).reshape(-1, count) == sizes[:, None]
+        )
+        landed = is_right.all(axis=1).tolist()
         for g in range(len(groups)):
             mine = [i for i, block in enumerate(part.blocks) if block.group == g and landed[i]]
             if mine:
                 page_ids = [part.blocks[i].page for i in mine]
-                self._load_rows.scatter(g, self._pages[g], page_ids, [part.rows[i] for i in mine])
+                for k, pages in enumerate(self._pages[g]):
+                    self._load_rows.scatter(g, pages, page_ids, [part.rows[i * count + k] for i in mine])
         part.of.miss([block for block, is_here in zip(part.blocks, landed, strict=True) if not is_here])
-        count = sum(landed)
-        self.counters["loaded_blocks"] += count
-        self.counters["loaded_bytes"] += sum(
-            groups[block.group].block_bytes for block, is_here in zip(part.blocks, landed, strict=True) if is_here
-        )
-        self.counters["missing_blocks"] += len(landed) - count
+        self.counters["loaded_blocks"] += sum(landed)
+        self.counters["loaded_bytes"] += int(sizes[landed].sum()) * count
+        self.counters["missing_blocks"] += len(landed) - sum(landed)
         if got.why is not None:
             self._load_failed(got.why)
         else:
@@ -224,7 +228,7 @@ class WorkerSide:
             self._loads.remove(each)
             request = each.load.request_id
             ended.requests.add(request)
-            self._report.missing[request] = each.missing
+            self._report.loaded[each.load.job] = 1, each.missing
             if each.missing is None:
                 continue
             if len(self._model.groups) > 1:
@@ -243,7 +247,7 @@ class WorkerSide:
         while self._saves:
             each = self._saves[0]
             blocks = each.save.blocks
-            free = self._save_rows.free_count
+            free = self._save_rows.free_count // len(self._parts_held)
             if not self._does_save:
                 pass
             elif not self._save_breaker.allows() or now - each.began > self._options.save_timeout:
@@ -258,14 +262,17 @@ class WorkerSide:
             self._report.gathered[each.save.job] = 1
 
     def _put(self, blocks: list[Block]) -> None:
-        rows = self._save_rows.take(len(blocks))
+        count = len(self._parts_held)
+        rows = self._save_rows.take(len(blocks) * count)
         groups = self._model.groups
         for g in range(len(groups)):
             mine = [i for i, block in enumerate(blocks) if block.group == g]
             if mine:
-                self._save_rows.gather(g, self._pages[g], [blocks[i].page for i in mine], [rows[i] for i in mine])
-        names = [self._model.shard_name(block.name, self._shard) for block in blocks]
-        sizes = [groups[block.group].block_bytes for block in blocks]
+                for k, pages in enumerate(self._pages[g]):
+                    page_ids = [blocks[i].page for i in mine]
+                    self._save_rows.gather(g, pages, page_ids, [rows[i * count + k] for i in mine])
+        names = self._names(blocks)
+        sizes = [groups[block.group].block_bytes for block in blocks for _ in self._parts_held]
         deadline = self._options.save_timeout
         try:
             if len(groups) == 1:
@@ -274,7 +281,7 @@ class WorkerSide:
                 future = self._space.submit_put(names, self._save_rows.views(rows, sizes), deadline=deadline)
         except Error as error:
             self._save_rows.give(rows)
-            self._save_failed(error, len(blocks))
+            self._save_failed(error, len(rows))
             return
         self._puts.append(_Put(rows, sizes, future))
 
@@ -308,7 +315,7 @@ class WorkerSide:
 
     def take_report(self) -> Report | None:
         report, self._report = self._report, Report()
-        return report if report.gathered or report.missing else None
+        return report if report.gathered or report.loaded else None
 
     # -- life
 

@@ -6,6 +6,7 @@ pages of the sequence. So one wrong byte anywhere changes the tokens.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 import zlib
@@ -13,16 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
@@ -30,6 +33,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from kvstore.vllm import KVStoreConnector
+from kvstore.vllm.compat import KVConnectorTransferResults
 
 BLOCK = 32
 HEADS, SIZE, LAYERS = 2, 8, 2
@@ -55,7 +59,14 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
             "kv_connector_module_path": "kvstore.vllm",
             "kv_role": "kv_both",
             "kv_load_failure_policy": policy,
-            "kv_connector_extra_config": {"endpoints": endpoint, "lookup_timeout": 5.0, "load_timeout": 5.0} | options,
+            # Little lent memory: all of it is touched when it is made.
+            "kv_connector_extra_config": {
+                "endpoints": endpoint,
+                "lookup_timeout": 5.0,
+                "load_timeout": 5.0,
+                "staging_bytes": 16 << 20,
+            }
+            | options,
         }
     if beside is not None:
         arguments["kv_transfer_config"] = {
@@ -67,18 +78,33 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
     return EngineArgs(**(arguments | more)).create_engine_config()
 
 
-def cache_config(page_count: int, windows: bool = False) -> KVCacheConfig:
-    common = {"block_size": BLOCK, "num_kv_heads": HEADS, "head_size": SIZE, "dtype": torch.bfloat16}
-    groups = [KVCacheGroupSpec([f"full.{i}" for i in range(LAYERS)], FullAttentionSpec(**common))]
+def cache_config(
+    page_count: int,
+    windows: bool = False,
+    heads: int = HEADS,
+    layers: range = range(LAYERS),
+    states: bool = False,
+    **more: Any,
+) -> KVCacheConfig:
+    """Of one rank, which has so many heads of these layers."""
+    common = {"block_size": BLOCK, "num_kv_heads": heads, "head_size": SIZE, "dtype": torch.bfloat16}
+    groups = [KVCacheGroupSpec([f"full.{i}" for i in layers], FullAttentionSpec(**common))]
     if windows:
         spec = SlidingWindowSpec(**common, sliding_window=80)
-        groups += [KVCacheGroupSpec([f"window{g}.{i}" for i in range(LAYERS)], spec) for g in range(2)]
+        groups += [KVCacheGroupSpec([f"window{g}.{i}" for i in layers], spec) for g in range(2)]
+    if states:
+        page = heads * BLOCK * 2 * SIZE * 2  # as large as the others
+        state = MambaSpec(block_size=BLOCK, shapes=((page,),), dtypes=(torch.uint8,), mamba_cache_mode="align")
+        groups += [KVCacheGroupSpec([f"state{g}.{i}" for i in layers], state) for g in range(2)]
     return KVCacheConfig(
-        num_blocks=page_count,
-        kv_cache_tensors=[],
-        kv_cache_groups=groups,
-        kv_cache_layout="LBHNC",
-        hash_block_size=BLOCK,
+        **{
+            "num_blocks": page_count,
+            "kv_cache_tensors": [],
+            "kv_cache_groups": groups,
+            "kv_cache_layout": "LBHNC",
+            "hash_block_size": BLOCK,
+        }
+        | more
     )
 
 
@@ -89,46 +115,104 @@ def ours(connector: Any) -> Any:
 
 class Engine:
     """``between``: called in each step after the scheduler's part, before the workers'. ``beside``: the configuration of
-    another connector, which is asked first.
+    another connector, which is asked first. Heads are divided among ``ranks``, each of which has ``replicas`` - 1 others
+    with the same bytes after it; layers among ``stages``. With ``states``, two groups of layers keep a state instead of every token.
     """
 
     def __init__(
-        self, model: Path, endpoint: str | None, *, page_count: int = 200, windows: bool = False, **more: Any
+        self,
+        model: Path,
+        endpoint: str | None,
+        *,
+        page_count: int = 200,
+        windows: bool = False,
+        heads: int = HEADS,
+        ranks: int = 1,
+        replicas: int = 1,
+        stages: int = 1,
+        states: bool = False,
+        hash_tokens: int = BLOCK,
+        **more: Any,
     ) -> None:
         self.config = engine_config(model, endpoint, **more)
         self.config.cache_config.num_gpu_blocks = page_count
-        self.cache = cache_config(page_count, windows)
-        self.worker: Any = None
-        if endpoint is not None:
-            self.worker = KVConnectorFactory.create_connector(self.config, KVConnectorRole.WORKER, self.cache)
-        # One allocation, layer after layer; each group has the same pages in it, as in an engine.
-        self.memory = torch.zeros((LAYERS, page_count, HEADS, BLOCK, 2 * SIZE), dtype=torch.bfloat16)
-        if self.worker is not None:
-            self.worker.register_kv_caches(
+        self.config.parallel_config.tensor_parallel_size = ranks * replicas
+        self.config.parallel_config.pipeline_parallel_size = stages
+        self.config.parallel_config.world_size = ranks * replicas * stages
+        of_stage = LAYERS // stages
+        self.config.cache_config.mamba_cache_mode = "align" if states else "none"
+        caches = [
+            cache_config(
+                page_count,
+                windows,
+                heads // ranks,
+                range(i * of_stage, (i + 1) * of_stage),
+                states,
+                kv_tp_replicas=replicas,
+                hash_block_size=hash_tokens,
+            )
+            for i in range(stages)
+        ]
+        self.cache = caches[0]
+        #: Of each worker, by stage and then by rank.
+        self.workers: list[Any] = []
+        # [layer, page, head, token, word] of each worker, and its first layer and head
+        self.words: list[Any] = []
+        self.corners: list[tuple[int, int]] = []
+        for number in range(ranks * replicas * stages):
+            stage, rank = divmod(number, ranks * replicas)
+            # One allocation, layer after layer; each group has the same pages in it, as in an engine.
+            memory = torch.zeros((of_stage, page_count, heads // ranks, BLOCK, 2 * SIZE), dtype=torch.bfloat16)
+            self.words.append(memory.view(torch.uint8).view(torch.int64).numpy())
+            self.corners.append((stage * of_stage, rank // replicas * (heads // ranks)))
+            if endpoint is None:
+                continue
+            config = copy.copy(self.config)
+            config.parallel_config = copy.copy(config.parallel_config)
+            config.parallel_config.rank = number
+            self.workers.append(KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, caches[stage]))
+            self.workers[-1].register_kv_caches(
                 {
-                    name: self.memory[i]
-                    for group in self.cache.kv_cache_groups
+                    name: memory[i].flatten(1)[:, None, None].view(torch.uint8)
+                    if name.startswith("state")
+                    else memory[i]
+                    for group in caches[stage].kv_cache_groups
                     for i, name in enumerate(group.layer_names)
                 }
             )
-        # [layer, page, head, token, word]
-        self.words = self.memory.view(torch.uint8).view(torch.int64).numpy()
+        self.worker = self.workers[0] if self.workers else None
+        self.is_state = [isinstance(group.kv_cache_spec, MambaSpec) for group in self.cache.kv_cache_groups]
+        self.aggregator = KVOutputAggregator(len(self.workers))
+        # So that no layer's or head's bytes are another's.
+        salts = np.arange(LAYERS * heads, dtype=np.int64).reshape(LAYERS, heads, 1) * 0x1234567
+        self.salts = [salts[layer : layer + of_stage, head : head + heads // ranks] for layer, head in self.corners]
+        #: The workers whose bytes are read: of ranks with the same, any.
+        self.read = [number for number in range(len(self.words)) if number % replicas == replicas - 1]
+        self.columns = ranks
         hash_function = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
-        self.hasher = get_request_block_hasher(BLOCK, hash_function)
+        self.hasher = get_request_block_hasher(hash_tokens, hash_function)
         self.scheduler = Scheduler(
             vllm_config=self.config,
             kv_cache_config=self.cache,
             structured_output_manager=StructuredOutputManager(self.config),
             block_size=BLOCK,
-            hash_block_size=BLOCK,
+            hash_block_size=hash_tokens,
             log_stats=True,
         )
+        if stages > 1 and self.workers:
+            self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
+                {
+                    divmod(number, ranks * replicas): worker.get_handshake_metadata()
+                    for number, worker in enumerate(self.workers)
+                }
+            )
         self.between: Callable[[], None] = lambda: None
         self.tokens: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}
         self.names = (f"request-{i}" for i in itertools.count())
         self.preemptions = 0
+        self.silent: set[int] = set()
         self.has_computed = False
         self.stats = (type(self.worker) if self.worker else KVStoreConnector).build_kv_connector_stats()
         self.hits_by_source: dict[CacheHitSource, int] = {}
@@ -141,9 +225,12 @@ class Engine:
     def worker_side(self) -> Any:
         return ours(self.worker)._worker
 
-    def add(self, prompt: list[int], max_tokens: int = 8, **more: Any) -> str:
+    def add(self, prompt: list[int], max_tokens: int = 8, params: dict[str, Any] | None = None, **more: Any) -> str:
+        """``params``: the request's kv_transfer_params."""
         name = next(self.names)
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
+        if params is not None:
+            sampling.extra_args = {"kv_transfer_params": params}
         sampling.update_from_generation_config({}, None)
         request = Request(name, list(prompt), sampling, None, block_hasher=self.hasher, **more)
         self.tokens[name] = []
@@ -156,45 +243,72 @@ class Engine:
     def step(self) -> None:
         output = self.scheduler.schedule()
         self.between()
-        if self.worker is not None:
-            self.worker.bind_connector_metadata(output.kv_connector_metadata)
+        for worker in self.workers:
+            worker.bind_connector_metadata(output.kv_connector_metadata)
             if output.has_sync_kv_loads:
-                self.worker.start_load_kv(None)
+                worker.start_load_kv(None)
         self.has_computed = output.total_num_scheduled_tokens > 0
         sampled = self._compute(output.num_scheduled_tokens)
-        connector_output = None
-        if self.worker is not None:
-            if not output.has_sync_kv_loads:
-                self.worker.start_load_kv(None)
-            self.worker.wait_for_save()
-            results = self.worker.get_transfer_results(output.finished_req_ids)
-            connector_output = KVConnectorOutput(
-                finished_sending=results.finished_sending,
-                finished_recving=results.finished_recving,
-                failed_recving=results.failed_recving,
-                invalid_block_ids=self.worker.get_block_ids_with_load_errors(),
-                kv_connector_stats=self.worker.get_kv_connector_stats(),
-                kv_connector_worker_meta=self.worker.build_connector_worker_meta(),
-            )
-            self.worker.clear_connector_metadata()
         names = list(output.num_scheduled_tokens)
+        told = [self._told(number, output, names, sampled) for number in range(max(1, len(self.workers)))]
+        answer = self.aggregator.aggregate(told) if self.workers else told[0]
         self.preemptions = max(
             [self.preemptions] + [request.num_preemptions for request in self.scheduler.requests.values()]
         )
         outputs = self.scheduler.update_from_output(
             output,
-            ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: i for i, name in enumerate(names)},
-                sampled_token_ids=[sampled[name] for name in names],
-                kv_connector_output=connector_output,
-            ),
+            answer,
         )
         for each in outputs.values():
             for answer in each.outputs:
                 self.tokens[answer.request_id] += answer.new_token_ids
             if each.scheduler_stats is not None:
                 self._count(each.scheduler_stats)
+
+    def _told(self, number: int, output: Any, names: list[str], sampled: dict[str, list[int]]) -> ModelRunnerOutput:
+        """What a worker says at a step's end. Those in ``silent`` do not look at their loads."""
+        connector_output = None
+        if self.workers:
+            worker = self.workers[number]
+            if not output.has_sync_kv_loads:
+                worker.start_load_kv(None)
+            worker.wait_for_save()
+            results = KVConnectorTransferResults()
+            if number not in self.silent:
+                results = worker.get_transfer_results(output.finished_req_ids)
+            connector_output = KVConnectorOutput(
+                finished_sending=results.finished_sending,
+                finished_recving=results.finished_recving,
+                failed_recving=results.failed_recving,
+                invalid_block_ids=worker.get_block_ids_with_load_errors(),
+                kv_connector_stats=worker.get_kv_connector_stats(),
+                kv_connector_worker_meta=worker.build_connector_worker_meta(),
+            )
+            worker.clear_connector_metadata()
+        return ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: i for i, name in enumerate(names)},
+            sampled_token_ids=[sampled[name] for name in names],
+            kv_connector_output=connector_output,
+        )
+
+    def _write(self, page: int, position: int, value: int) -> None:
+        for words, salts in zip(self.words, self.salts, strict=True):
+            words[:, page, :, position % BLOCK, :] = value ^ salts
+
+    def _run_state(self, table: list[int], begin: int, end: int, tokens: Any) -> None:
+        """The state after a chunk depends on that before it and on the chunk's tokens."""
+        state = int(self.words[0][0, table[(begin - 1) // BLOCK], 0, 0, 0]) if begin else 11
+        for position in range(begin, end):
+            state = (state * 2862933555777941757 + tokens[position] * 3037000493 + 1) & MASK
+        for words, salts in zip(self.words, self.salts, strict=True):
+            words[:, table[(end - 1) // BLOCK]] = state ^ salts[:, :, None]
+
+    def _bytes(self, page: int, low: int, high: int) -> bytes:
+        """As of a single rank: layers first, then heads."""
+        parts = [self.words[number][:, page, :, low:high] for number in self.read]
+        rows = [np.concatenate(parts[i : i + self.columns], axis=1) for i in range(0, len(parts), self.columns)]
+        return np.concatenate(rows).tobytes()
 
     def _count(self, stats: SchedulerStats) -> None:
         """What vLLM's front end is told."""
@@ -214,23 +328,27 @@ class Engine:
             if name not in self.cached:
                 self.cached[name] = begin
             full = tables[0]
-            value = int(self.words[0, full[(begin - 1) // BLOCK], 0, (begin - 1) % BLOCK, 0]) if begin else 7
+            value = int(self.words[0][0, full[(begin - 1) // BLOCK], 0, (begin - 1) % BLOCK, 0]) if begin else 7
             for position in range(begin, end):
                 value = (value * 6364136223846793005 + request.all_token_ids[position] * 1442695040888963407 + 1) & MASK
-                for table in tables:
+                for g, table in enumerate(tables):
                     page = table[position // BLOCK]
-                    if page:
-                        self.words[:, page, :, position % BLOCK, :] = value
-                        self.words[1, page, 1, position % BLOCK, 0] ^= 5
+                    if page and not self.is_state[g]:
+                        self._write(page, position, value)
+            for g in np.flatnonzero(self.is_state):
+                self._run_state(tables[g], begin, end, request.all_token_ids)
             sampled[name] = []
             if end == request.num_tokens:
                 digest = 0
                 for g, table in enumerate(tables):
+                    if self.is_state[g]:
+                        digest = zlib.crc32(self._bytes(table[(end - 1) // BLOCK], 0, BLOCK), digest)
+                        continue
                     first = 0 if g == 0 else max(0, end - 80)
                     for i in range(first // BLOCK, (end + BLOCK - 1) // BLOCK):
                         low = max(first - i * BLOCK, 0)
                         high = min(end - i * BLOCK, BLOCK)
-                        digest = zlib.crc32(self.words[:, table[i], :, low:high].tobytes(), digest)
+                        digest = zlib.crc32(self._bytes(table[i], low, high), digest)
                 token = digest % 1000
                 sampled[name] = [token]
         return sampled
@@ -253,6 +371,6 @@ class Engine:
         return list(self.cached.values())[-1]
 
     def close(self) -> None:
-        if self.worker is not None:
-            self.worker.shutdown()
+        for worker in self.workers:
+            worker.shutdown()
         self.scheduler.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ import pytest
 pytest.importorskip("vllm")
 
 import tiny
+import torch
 from conftest import Node
-from synthetic import BLOCK, Engine, cache_config, engine_config
+from synthetic import BLOCK, Engine, cache_config, engine_config, ours
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
-from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
@@ -25,8 +33,14 @@ import kvstore
 from kvstore.vllm import KVStoreConnector
 from kvstore.vllm.breaker import Breaker
 from kvstore.vllm.messages import Report
+from kvstore.vllm.model import Model
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
+#: In SetMatchResult.held.
+ON_DISK = 2
+SHAPES = pytest.mark.parametrize(
+    "shape", [{}, {"windows": True}, {"windows": True, "states": True}], ids=["full", "windows", "states"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +65,14 @@ def prompt_of(count: int, seed: int) -> list[int]:
     return random.Random(seed).choices(range(1000), k=count)
 
 
-def settle(engine: Engine, at_least: int) -> None:
-    """Until the engine's blocks are in the store: what is put is counted with the next step's saves."""
+def settle(engine: Engine, at_least: int, *workers: int) -> None:
+    """Until so many blocks of each of the workers are in the store: what is put is counted with the next step's saves."""
     until = time.monotonic() + 20
-    while engine.worker_side.counters["stored_blocks"] < at_least:
-        assert time.monotonic() < until, engine.worker_side.counters
-        engine.worker_side.save([])
-        time.sleep(0.002)
+    for side in [ours(engine.workers[number])._worker for number in workers or (0,)]:
+        while side.counters["stored_blocks"] < at_least:
+            assert time.monotonic() < until, side.counters
+            side.save([])
+            time.sleep(0.002)
 
 
 def fill(client: kvstore.Client, blocks: int) -> None:
@@ -65,6 +80,21 @@ def fill(client: kvstore.Client, blocks: int) -> None:
     space = client.open_set(kvstore.Namespace({"kind": "set", "model": "filler", "block_bytes_max": 4096}))
     names = [random.randbytes(32) for _ in range(blocks)]
     assert space.put(names, np.ones((blocks, 4096), np.uint8)).stored == blocks
+
+
+def wait_for_disk(client: kvstore.Client) -> None:
+    """A node serves before its disk is open, and until then loses what it evicts."""
+    probes = client.open_set(kvstore.Namespace({"kind": "set", "model": "probe", "block_bytes_max": 4096}))
+    until = time.monotonic() + 60
+    while True:
+        probe = random.randbytes(32)
+        assert probes.put([probe], np.ones((1, 4096), np.uint8)).stored == 1
+        for _ in range(4):
+            fill(client, 600)
+        if probes.match([probe]).held[0] == ON_DISK:
+            return
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 # -- what is loaded is what was stored
@@ -178,6 +208,49 @@ def test_a_reset_of_the_cache_forgets_what_the_store_has_for_this_engine_alone(e
     assert other.last_cached() == 9 * BLOCK
 
 
+def test_requests_with_other_weights_epochs_never_share(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK, 96)
+    first = engines(own_node.endpoint)
+    first.generate(prompt, params={"weights_epoch": 7})
+    settle(first, 10)
+    for params in (None, {"weights_epoch": 6}):
+        other = engines(own_node.endpoint)
+        other.generate(prompt, params=params)
+        assert other.last_cached() == 0
+    same = engines(own_node.endpoint)
+    same.generate(prompt, params={"weights_epoch": 7})
+    assert same.last_cached() == 9 * BLOCK
+
+
+@pytest.mark.parametrize("epoch", [-1, "7", True, 1 << 64])
+def test_a_request_whose_weights_epoch_is_wrong_shares_nothing(engines: Any, own_node: Node, epoch: Any) -> None:
+    engine = engines(own_node.endpoint)
+    engine.generate(prompt_of(10 * BLOCK, 97), params={"weights_epoch": epoch})
+    assert engine.side.counters["lookups"] == engine.side.counters["saved_blocks"] == 0
+
+
+@BOTH
+def test_what_began_with_blocks_of_another_epoch_is_not_stored(engines: Any, own_node: Node, windows: bool) -> None:
+    """vLLM's own cache does not know the epoch: whoever does not reset it goes on with old blocks, and keeps that to itself."""
+    prompt = prompt_of(10 * BLOCK, 98)
+    engine = engines(own_node.endpoint, windows=windows)
+    engine.generate(prompt, params={"weights_epoch": 1})
+    saved = engine.side.counters["saved_blocks"]
+    for i, params in enumerate(({"weights_epoch": 2}, None)):
+        engine.generate(prompt + prompt_of(5 * BLOCK, 100 + i), params=params)
+        assert engine.last_cached() == 10 * BLOCK
+        assert engine.side.counters["saved_blocks"] == saved
+    assert engine.scheduler.reset_prefix_cache()
+    engine.generate(prompt, params={"weights_epoch": 2})
+    assert engine.last_cached() == 0
+    now = engine.side.counters["saved_blocks"]
+    assert now == 2 * saved
+    # Of its own epoch, a request stores what follows the engine's blocks.
+    engine.generate(prompt + prompt_of(5 * BLOCK, 99), params={"weights_epoch": 2})
+    assert engine.last_cached() >= 9 * BLOCK
+    assert engine.side.counters["saved_blocks"] > now
+
+
 def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the beginning of a conversation that goes on for long is the first that a full store evicts."""
     node = Node(capacity="4MiB")
@@ -190,7 +263,7 @@ def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monke
     submit = kvstore.SetSpace.submit_touch
     monkeypatch.setattr(kvstore.SetSpace, "submit_touch", lambda *given, **more: touches.append(submit(*given, **more)))
     name = engine.add(prompt)
-    names = side._names(engine.scheduler.requests[name], 16)
+    names = side._names(side._requests[name], 16)
 
     with kvstore.Client(node.endpoint, deadline=10) as client:
         fill(client, 600)
@@ -320,6 +393,260 @@ def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, o
     assert not engine.side.has_pending_saves
 
 
+# -- states
+
+
+def test_a_hit_ends_where_every_group_has_what_the_next_token_needs(engines: Any, own_node: Node) -> None:
+    """Full attention, two windows and two groups of states. The engine keeps a state at the end of each of its chunks."""
+    prompt = prompt_of(20 * BLOCK + 5, 90)
+    shape: dict[str, Any] = {"windows": True, "states": True}
+    expected = engines(None, **shape).generate(prompt, max_tokens=3 * BLOCK)
+    first = engines(own_node.endpoint, **shape)
+    assert first.generate(prompt, max_tokens=3 * BLOCK) == expected
+    assert first.last_cached() == 0
+    settle(first, 5 * 8)
+    other = engines(own_node.endpoint, **shape)
+    assert other.generate(prompt, max_tokens=3 * BLOCK) == expected
+    assert other.last_cached() == 20 * BLOCK
+    # Of 20 blocks with five groups: all of full attention, what windows of 80 tokens need, and one state of each group.
+    assert other.worker_side.counters["loaded_blocks"] == 20 + 2 * 3 + 2
+    assert other.side.counters["lookups"] == 1
+    # The next turn begins with the states that generating has left.
+    turn = prompt + expected[0] + prompt_of(40, 91)
+    third = engines(own_node.endpoint, **shape)
+    answer = third.generate(turn)
+    assert third.last_cached() == 23 * BLOCK
+    assert answer == engines(None, **shape).generate(turn)
+
+
+def test_without_the_state_at_its_end_a_hit_is_shorter(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(20 * BLOCK + 5, 92)
+    first = engines(own_node.endpoint, states=True)
+    expected = first.generate(prompt)
+    settle(first, 20 + 2)
+    other = engines(own_node.endpoint, states=True)
+    model = other.side._model
+    name = other.add(prompt)
+    names = [model.name(each, 2) for each in other.scheduler.requests[name].block_hashes[:20]]
+    other.abort(name)
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        states = client.open_set(model.namespace)
+        held = np.flatnonzero(states.match(names).held)
+        assert held[-1] == 19 and len(held) > 1
+        assert states.drop([names[19]]).block_count == 1
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == (held[-2] + 1) * BLOCK
+
+
+def test_a_state_that_is_gone_when_it_is_loaded_costs_a_recompute(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(20 * BLOCK + 5, 93)
+    first = engines(own_node.endpoint, states=True)
+    expected = first.generate(prompt)
+    settle(first, 20 + 2)
+    second = engines(own_node.endpoint, states=True)
+    side = second.side
+
+    def drop() -> None:
+        if side.counters["loads"] == 1:
+            second.between = lambda: None
+            request = next(iter(second.scheduler.requests.values()))
+            with kvstore.Client(own_node.endpoint, deadline=10) as client:
+                gone = [side._model.name(request.block_hashes[19], 1)]
+                assert client.open_set(side._model.namespace).drop(gone).block_count == 1
+
+    second.between = drop
+    assert second.generate(prompt) == expected
+    assert side.counters["loads_failed"] == 1
+
+
+def test_hashes_of_fewer_tokens_than_a_page_name_whole_pages(engines: Any, own_node: Node) -> None:
+    """Two prompts that part in the middle of a page."""
+    shape: dict[str, Any] = {"windows": True, "hash_tokens": 16}
+    prompt = prompt_of(10 * BLOCK + 20, 94)
+    other = prompt[: 6 * BLOCK + 16] + prompt_of(5 * BLOCK, 95)
+    plain = engines(None, **shape)
+    first = engines(own_node.endpoint, **shape)
+    assert first.generate(prompt) == plain.generate(prompt)
+    settle(first, 30)
+    second = engines(own_node.endpoint, **shape)
+    assert second.generate(prompt) == plain.generate(prompt)
+    assert second.last_cached() == 10 * BLOCK
+    third = engines(own_node.endpoint, **shape)
+    expected = plain.generate(other)
+    assert third.generate(other) == expected
+    assert third.last_cached() == 6 * BLOCK
+    assert engines(own_node.endpoint, windows=True).side._model.namespace != third.side._model.namespace
+
+
+# -- several workers
+
+
+@BOTH
+@pytest.mark.parametrize("writers", [1, 2, 4])
+def test_ranks_of_other_numbers_share_blocks(engines: Any, own_node: Node, windows: bool, writers: int) -> None:
+    """Four kv heads in four parts: each rank takes those of its heads."""
+    options = {"head_groups": 4}
+    prompt = prompt_of(10 * BLOCK + 1, 80)
+    expected = engines(None, windows=windows, heads=4).generate(prompt)
+    first = engines(own_node.endpoint, windows=windows, heads=4, ranks=writers, options=options)
+    assert first.generate(prompt) == expected
+    settle(first, 10 * 4 // writers, *range(writers))
+    for readers in (1, 2, 4):
+        other = engines(own_node.endpoint, windows=windows, heads=4, ranks=readers, options=options)
+        assert other.side._model.namespace == first.side._model.namespace
+        assert other.generate(prompt) == expected
+        assert other.last_cached() == 10 * BLOCK
+
+
+def test_two_heads_of_a_part_are_loaded_by_one_rank(engines: Any, own_node: Node) -> None:
+    options = {"head_groups": 2}
+    prompt = prompt_of(10 * BLOCK + 1, 81)
+    first = engines(own_node.endpoint, heads=4, ranks=1, options=options)
+    expected = first.generate(prompt)
+    settle(first, 20)
+    other = engines(own_node.endpoint, heads=4, ranks=2)  # two parts without being asked
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 10 * BLOCK
+
+
+def test_other_numbers_of_parts_are_not_shared(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 82)
+    first = engines(own_node.endpoint, heads=4, ranks=2)
+    expected = first.generate(prompt)
+    settle(first, 10, 0, 1)
+    other = engines(own_node.endpoint, heads=4, ranks=1)
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 0
+
+
+def test_a_hit_is_what_all_ranks_have(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 83)
+    first = engines(own_node.endpoint, heads=4, ranks=2, options={"head_groups": 4})
+    expected = first.generate(prompt)
+    settle(first, 20, 0, 1)
+    other = engines(own_node.endpoint, heads=4, ranks=4, options={"head_groups": 4})
+    name = other.add(prompt)
+    model = other.side._model
+    gone = model.part_name(model.name(other.scheduler.requests[name].block_hashes[6], 0), 3)
+    other.abort(name)
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        assert client.open_set(model.namespace).drop([gone]).block_count == 1
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 6 * BLOCK
+
+
+def test_of_ranks_with_the_same_heads_one_stores_and_all_load(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 84)
+    first = engines(own_node.endpoint, heads=2, ranks=2, replicas=2)
+    expected = first.generate(prompt)
+    settle(first, 10, 0, 2)
+    assert [ours(each)._worker.counters["stored_blocks"] for each in first.workers] == [10, 0, 10, 0]
+    assert first.side._held_count == 0
+    other = engines(own_node.endpoint, heads=2, ranks=2, replicas=2)
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 10 * BLOCK
+    assert [ours(each)._worker.counters["loaded_blocks"] for each in other.workers] == [10] * 4
+    fewer = engines(own_node.endpoint, heads=2, ranks=2)
+    assert fewer.generate(prompt) == expected
+    assert fewer.last_cached() == 10 * BLOCK
+
+
+@BOTH
+def test_stages_of_a_pipeline_store_their_own_layers_and_a_hit_is_what_all_have(
+    engines: Any, own_node: Node, windows: bool
+) -> None:
+    prompt = prompt_of(10 * BLOCK + 1, 85)
+    expected = engines(None, windows=windows).generate(prompt)
+    first = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
+    assert first.generate(prompt) == expected
+    settle(first, 10, 0, 1, 2, 3)
+    spaces = [space.namespace for space in first.side._spaces]
+    assert [each.fields["layer_range"] for each in spaces] == ["0-0", "1-1"]
+    other = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 10 * BLOCK
+    third = engines(own_node.endpoint, windows=windows, ranks=2, stages=2)
+    name = third.add(prompt)
+    model = third.side._model
+    gone = model.part_name(model.name(third.scheduler.requests[name].block_hashes[6], 0), 1)
+    third.abort(name)
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        assert client.open_set(spaces[1]).drop([gone]).block_count == 1
+    assert third.generate(prompt) == expected
+    assert third.last_cached() == 6 * BLOCK
+    whole = engines(own_node.endpoint, windows=windows, ranks=2)
+    assert whole.generate(prompt) == expected
+    assert whole.last_cached() == 0
+
+
+def test_nothing_is_stored_of_a_load_that_has_ended_on_one_rank_alone(engines: Any, own_node: Node) -> None:
+    """The first rank lacks blocks and says so; the other one has not ended; then the request is aborted."""
+    prompt = prompt_of(10 * BLOCK + 1, 86)
+    first = engines(own_node.endpoint, windows=True, ranks=2)
+    expected = first.generate(prompt)
+    settle(first, 10, 0, 1)
+    second = engines(own_node.endpoint, windows=True, ranks=2)
+    side = second.side
+    second.silent = {1}
+
+    def drop() -> None:
+        if side.counters["loads"] == 1:
+            second.between = lambda: None
+            request = next(iter(second.scheduler.requests.values()))
+            names = [side._model.part_name(side._model.name(request.block_hashes[i], 0), 0) for i in (3, 4)]
+            with kvstore.Client(own_node.endpoint, deadline=10) as client:
+                assert client.open_set(side._model.namespace).drop(names).block_count == 2
+
+    second.between = drop
+    name = second.add(prompt)
+    until = time.monotonic() + 20
+    while not any(load.left == 1 and load.missing == 3 for load in side._loads.values()):
+        assert time.monotonic() < until
+        second.step()
+    assert side._requests[name].is_loading
+    second.abort(name)
+    second.silent = set()
+    second.run()
+    assert side.counters["saved_blocks"] == 0 and not side._loads
+    assert second.generate(prompt) == expected
+    pool = second.scheduler.kv_cache_manager.block_pool
+    assert pool.get_num_free_blocks() == second.cache.num_blocks - 1
+
+
+def test_any_traffic_on_several_workers_gives_the_tokens_of_one(engines: Any, own_node: Node) -> None:
+    """Two engines of other shapes over one store, workers that are late at random, few pages and little lent memory."""
+    seed = random.randrange(10**9)
+    print("seed", seed)
+    rng = random.Random(seed)
+    options = {"head_groups": 4, "staging_bytes": 64 << 10, "save_timeout": 5.0}
+    plain = engines(None, heads=4, page_count=2000)
+    pair = [engines(own_node.endpoint, heads=4, ranks=ranks, page_count=40, options=options) for ranks in (2, 4)]
+    roots = [prompt_of(rng.randrange(100, 500), seed + i) for i in range(4)]
+    began: list[dict[str, list[int]]] = [{}, {}]
+    until = time.monotonic() + 8
+    while time.monotonic() < until:
+        for i, engine in enumerate(pair):
+            if len(engine.scheduler.requests) < 6 and rng.random() < 0.3:
+                prompt = rng.choice(roots)[: rng.randrange(40, 500)] + prompt_of(rng.randrange(1, 60), rng.randrange(8))
+                began[i][engine.add(prompt, max_tokens=20)] = prompt
+            if engine.scheduler.requests and rng.random() < 0.05:
+                engine.abort(rng.choice(list(engine.scheduler.requests)))
+            if rng.random() < 0.05:
+                engine.scheduler.reset_prefix_cache()
+            engine.silent = {number for number in range(len(engine.workers)) if rng.random() < 0.3}
+            engine.step()
+    for i, engine in enumerate(pair):
+        engine.silent = set()
+        engine.run()
+        for name, prompt in began[i].items():
+            (expected,) = plain.generate(prompt, max_tokens=20)
+            tokens = engine.tokens[name]
+            assert tokens == expected[: len(tokens)], (seed, name)
+        assert not engine.side.has_pending_saves and not engine.side._requests and not engine.side._loads
+        assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1
+    assert sum(engine.worker_side.counters["loaded_blocks"] for engine in pair) > 0
+
+
 # -- beside another connector
 
 
@@ -395,6 +722,8 @@ def test_statistics_tell_failures_and_pauses(engines: Any, own_node: Node) -> No
 def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path: Path) -> None:
     node = Node("--spill-path", str(tmp_path / "spill"), "--spill-capacity", "1GiB", capacity="4MiB")
     prompt = prompt_of(16 * BLOCK + 1, 66)
+    with kvstore.Client(node.endpoint, deadline=10) as client:
+        wait_for_disk(client)
     first = engines(node.endpoint)
     expected = first.generate(prompt)
     settle(first, 16)
@@ -411,9 +740,9 @@ def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path
 # -- pages
 
 
-@BOTH
+@SHAPES
 def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
-    engines: Any, own_node: Node, model: Path, windows: bool
+    engines: Any, own_node: Node, model: Path, shape: dict[str, Any]
 ) -> None:
     """Few pages, so that requests are preempted while blocks are saved and loaded; aborts in every state; the engines'
     own caches emptied; memory for eight blocks at once.
@@ -423,11 +752,9 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
     rng = random.Random(seed)
     block_bytes = 2 * 2 * BLOCK * 16 * 2
     options = {"staging_bytes": 16 * block_bytes, "lookup_timeout": 5.0, "load_timeout": 5.0, "save_timeout": 5.0}
-    plain = engines(None, windows=windows, page_count=2000)
-    pair = [
-        engines(own_node.endpoint, windows=windows, page_count=100 if windows else 40, options=options)
-        for _ in range(2)
-    ]
+    plain = engines(None, page_count=2000, **shape)
+    page_count = 100 if shape else 40
+    pair = [engines(own_node.endpoint, page_count=page_count, options=options, **shape) for _ in range(2)]
     roots = [prompt_of(rng.randrange(100, 500), seed + i) for i in range(4)]
     expected: dict[tuple[int, ...], list[int]] = {}
     began: list[dict[str, tuple[int, ...]]] = [{}, {}]
@@ -515,7 +842,7 @@ def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any,
     prompt = prompt_of(15 * BLOCK + 16, 53)
     name = engine.add(prompt, max_tokens=100)
     lookup = engine.side._requests[name].lookup
-    lookup.future.wait(10)
+    lookup.futures[0].wait(10)
     own_node.pause()
     while not engine.preemptions:
         assert name in engine.scheduler.requests
@@ -533,9 +860,11 @@ def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any,
 
 
 def test_reports_of_several_workers_add_up() -> None:
-    both = Report({1: 1, 2: 1}, {"a": None, "b": 3}).aggregate(Report({1: 1}, {"a": 5, "b": 2, "c": None}))
+    both = Report({1: 1, 2: 1}, {3: (1, None), 4: (1, 3)}).aggregate(
+        Report({1: 1}, {3: (1, 5), 4: (1, 2), 5: (1, None)})
+    )
     assert both.gathered == {1: 2, 2: 1}
-    assert both.missing == {"a": 5, "b": 2, "c": None}
+    assert both.loaded == {3: (2, 5), 4: (2, 2), 5: (1, None)}
 
 
 def test_the_breaker_pauses_longer_each_time_and_any_success_ends_it() -> None:
@@ -587,14 +916,40 @@ def test_options_are_checked(model: Path, options: dict[str, Any], text: str) ->
 
 
 def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
-    import torch
-    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MambaSpec
+    common: dict[str, Any] = {"block_size": BLOCK, "num_kv_heads": 2, "head_size": 8, "dtype": torch.bfloat16}
+    local = ChunkedLocalAttentionSpec(**common, attention_chunk_size=64)
+    state = MambaSpec(block_size=BLOCK, shapes=((4,),), dtypes=(torch.float32,))
+    draft = replace(state, mamba_cache_mode="align", num_speculative_blocks=1)
+    for spec, text in (
+        (local, "ChunkedLocalAttentionSpec is not supported"),
+        (state, "mamba_cache_mode 'none' keeps no states that could be stored"),
+        (draft, "MambaSpec of a draft model"),
+    ):
+        cache = cache_config(20)
+        cache.kv_cache_groups.append(KVCacheGroupSpec(["state.0"], spec))
+        refused(model, f"cache group 1: {text}", cache)
 
-    cache = cache_config(20)
-    cache.kv_cache_groups.append(
-        KVCacheGroupSpec(["state"], MambaSpec(block_size=BLOCK, shapes=((4,),), dtypes=(torch.float32,)))
+
+def test_parts_that_do_not_come_out_even_are_refused(model: Path) -> None:
+    refused(model, "head_groups is 3: cache group 0 has 2 kv heads", options={"head_groups": 3})
+    refused(
+        model,
+        "head_groups: pages of the layout LBNHC do not have the bytes of a kv head in one piece",
+        cache_config(20, kv_cache_layout="LBNHC"),
+        options={"head_groups": 2},
     )
-    refused(model, "cache group 1: MambaSpec is not supported", cache)
+
+
+def test_all_ranks_of_mla_hold_the_same_and_one_stores(model: Path) -> None:
+    spec = MLAAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=16, dtype=torch.bfloat16)
+    cache = cache_config(20, kv_cache_groups=[KVCacheGroupSpec(["layer.0"], spec)])
+    made = []
+    for ranks in (1, 4):
+        config = engine_config(model, "unix:///nowhere", options={"head_groups": 8})
+        config.parallel_config.tensor_parallel_size = ranks
+        made.append(Model(config, cache))
+    assert [(each.replicas, each.part_count) for each in made] == [(1, 1), (4, 1)]
+    assert made[0].namespace == made[1].namespace
 
 
 def test_models_of_one_name_and_other_weights_never_share(engines: Any, own_node: Node, tmp_path: Path) -> None:
