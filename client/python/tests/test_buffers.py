@@ -98,6 +98,11 @@ def test_two_blocks_that_would_land_in_one_place_are_refused(space, hashes, clie
     assert store.get(hashes, [flat[:4096], flat[:0], flat[4096:4096], flat[4096:]]).landed_count == 2
 
 
+def test_memory_that_no_client_made_is_refused():
+    with pytest.raises(BufferError, match="allocate"):
+        memoryview(kvstore.Memory.__new__(kvstore.Memory))
+
+
 def test_memory_of_a_device_is_refused_by_name(space, hashes):
     class OnDevice:
         def __init__(self, kind: int) -> None:
