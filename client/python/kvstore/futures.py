@@ -14,6 +14,11 @@ __all__ = ["Future", "wait"]
 T = TypeVar("T")
 
 
+def _limit(timeout: float | None) -> float:
+    """As the extension takes it: negative means without end. What is left of a time that has passed must not."""
+    return -1.0 if timeout is None else max(float(timeout), 0.0)
+
+
 class _LoopQueue:
     """What wakes one event loop: an eventfd for all calls that its tasks wait for, and no thread."""
 
@@ -73,7 +78,7 @@ class Future(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """The result, or the call's exception. After ``timeout`` seconds raises TimedOut, and the call goes on."""
-        result = self._call.result(-1 if timeout is None else timeout)
+        result = self._call.result(_limit(timeout))
         return cast(T, result) if self._then is None else self._then(result)
 
     def cancel(self) -> None:
@@ -84,7 +89,7 @@ class Future(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether the call has ended within ``timeout`` seconds."""
-        return self._call.wait(-1 if timeout is None else timeout)
+        return self._call.wait(_limit(timeout))
 
     # -- segments of a get
 
@@ -95,7 +100,7 @@ class Future(Generic[T]):
 
     def wait_segments(self, count: int, timeout: float | None = None) -> int:
         """Until ``count`` segments have landed, or the call has ended. How many have."""
-        return self._call.wait_segments(count, -1 if timeout is None else timeout)
+        return self._call.wait_segments(count, _limit(timeout))
 
     async def landed(self, count: int) -> int:
         """As :meth:`wait_segments`, in an event loop."""
@@ -150,7 +155,7 @@ def wait(
         while True:
             ended = [future for future in given if future.done()]
             left = None if until is None else until - time.monotonic()
-            if len(ended) >= wanted or (left is not None and left <= 0):
+            if len(ended) >= wanted or (left is not None and not left > 0):  # nor if it is no number
                 return ended
             poller.poll(None if left is None else left * 1000)
             queue.drain()

@@ -26,21 +26,31 @@ error_code run_and_wait(IoClient& io, const CallPtr& call, Function function) {
 }  // namespace
 
 void LentMemory::take_back() {
-  if (mapping || io->is_forked() || io->is_over()) return;
+  if (io_->is_forked()) return;
+  const std::lock_guard lock(mutex_);
+  if (mapping_ || io_->is_over()) return;
   try {
     // Not `this`: it may be gone before a client that is being abandoned has come to it.
     const auto taken = std::make_shared<std::shared_ptr<const void>>();
     const auto call = std::make_shared<Call>();
     const error_code failed =
-        run_and_wait(*io, call, [memory = bytes, taken](Client& client) -> std::pair<error_code, Outcome> {
+        run_and_wait(*io_, call, [memory = bytes_, taken](Client& client) -> std::pair<error_code, Outcome> {
           auto released = client.release_memory(memory);
           if (released) *taken = std::move(*released);
           return {};
         });
-    if (!failed) mapping = std::move(*taken);
+    if (!failed) mapping_ = std::move(*taken);
   } catch (const std::bad_alloc&) {
     // It stays the client's, and goes with it.
   }
+}
+
+void LentMemory::unmap() {
+  take_back();
+  if (io_->is_forked()) return;
+  std::shared_ptr<const void> unmapped;  // outside of the lock
+  const std::lock_guard lock(mutex_);
+  unmapped = std::exchange(mapping_, nullptr);
 }
 
 std::shared_ptr<Allocation> Allocation::begin(std::shared_ptr<IoClient> io, std::size_t bytes) {
@@ -63,7 +73,7 @@ std::shared_ptr<Allocation> Allocation::begin(std::shared_ptr<IoClient> io, std:
 
 std::shared_ptr<LentMemory> Allocation::memory() const {
   KV_ASSERT(call_->is_done() && !call_->error());
-  return std::make_shared<LentMemory>(LentMemory{io_, std::get<std::span<std::byte>>(call_->outcome())});
+  return std::make_shared<LentMemory>(io_, std::get<std::span<std::byte>>(call_->outcome()));
 }
 
 void Allocation::abandon() {
@@ -84,7 +94,7 @@ void Allocation::make() {
   // Ended first: whoever abandons what was made finds it there.
   call_->end({}, made);
   State waited_for = State::kWaitedFor;
-  if (!state_.compare_exchange_strong(waited_for, State::kMade)) LentMemory{io_, made}.take_back();
+  if (!state_.compare_exchange_strong(waited_for, State::kMade)) LentMemory(io_, made).take_back();
 }
 
 error_code Allocation::make_memory(std::span<std::byte>& made) {

@@ -3,6 +3,7 @@
 // Files, in reading order:
 //   module.cc           the module, and what it is made of
 //   errors.h            errors as exceptions
+//   without_gil.h       what runs without the GIL
 //   buffers.h           Python objects' memory: checked, held, used without a copy
 //   numpy_arrays.h      results as NumPy arrays
 //   load.h              match, then get what was found, as one call

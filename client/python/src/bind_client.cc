@@ -19,6 +19,7 @@
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
 #include "client/python/src/numpy_arrays.h"
+#include "client/python/src/without_gil.h"
 
 namespace kv::python {
 namespace {
@@ -50,7 +51,7 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
     const auto left = std::max<std::chrono::nanoseconds>(until - std::chrono::steady_clock::now(), 0ns);
     bool is_over;
     {
-      const nb::gil_scoped_release without_gil;
+      const WithoutGil without_gil;
       is_over = step(looks_for_signals ? std::min<std::chrono::nanoseconds>(left, kSignalInterval) : left);
     }
     if (is_over) return true;
@@ -230,20 +231,24 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() {
-    // It waits for the I/O thread, and other Python threads must be able to run meanwhile.
-    const nb::gil_scoped_release without_gil;
-    lent_->take_back();
-    lent_->mapping.reset();  // unmapped here, not on the I/O thread: 0.1 s a GiB
+    // Waits for the I/O thread, and other Python threads must be able to run meanwhile.
+    const WithoutGil without_gil;
+    lent_->unmap();  // here, not on the I/O thread: 0.1 s a GiB
   }
 
-  std::span<std::byte> bytes() const { return lent_->bytes; }
-  const std::shared_ptr<IoClient>& io() const { return lent_->io; }
+  std::span<std::byte> bytes() const { return lent_->bytes(); }
+  const std::shared_ptr<IoClient>& io() const { return lent_->io(); }
 
  private:
   std::shared_ptr<LentMemory> lent_;
 };
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  if (!nb::inst_ready(self)) {  // made by __new__ alone
+    view->obj = nullptr;
+    PyErr_SetString(PyExc_BufferError, "this Memory was not made by a client's allocate()");
+    return -1;
+  }
   const std::span<std::byte> bytes = nb::inst_ptr<Memory>(self)->bytes();
   return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()), /*readonly=*/0, flags);
 }
@@ -281,7 +286,7 @@ class PyClient {
     if (std::exchange(is_closed_, true)) return;
     if (!io_->is_forked()) {
       const auto memory = std::exchange(memory_, {});
-      const nb::gil_scoped_release without_gil;
+      const WithoutGil without_gil;
       // In this order. Calls first: memory that a node still fills cannot be taken back, and would be quarantined
       // instead of freed.
       io_->cancel_all();
@@ -496,7 +501,7 @@ class PyClient {
     try {
       wait_in_steps(*io_, -1, [&](auto time) { return allocation->call().wait(time); });
     } catch (...) {
-      const nb::gil_scoped_release without_gil;
+      const WithoutGil without_gil;
       allocation->abandon();
       throw;
     }
@@ -789,7 +794,7 @@ void bind_client(nb::module_& module) {
   // For atexit: nothing of C++ may run on while the process takes itself apart.
   module.def("abandon_all", [] {
     const auto clients = IoClient::all();
-    const nb::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     for (const auto& each : clients) each->abandon();
   });
 }

@@ -14,6 +14,7 @@
 #include "client/python/src/buffers.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/numpy_arrays.h"
+#include "client/python/src/without_gil.h"
 #include "gpu/layout.h"
 #include "gpu/named_layouts.h"
 #include "gpu/permute.h"
@@ -398,7 +399,7 @@ void bind_layout(nb::module_& module) {
         const BoundLayout& to = cache.writable("cache");
         Result<void> moved = Errc::kBadRequest;
         {
-          const nb::gil_scoped_release without_gil;
+          const WithoutGil without_gil;
           moved = scatter(to, named.rows, source.bound(), named.count, moves->operation);
         }
         check_moved(moved, to.layout, source.bound().layout, moves->operation);
@@ -415,7 +416,7 @@ void bind_layout(nb::module_& module) {
         const BoundLayout& to = target.writable("target");
         Result<void> moved = Errc::kBadRequest;
         {
-          const nb::gil_scoped_release without_gil;
+          const WithoutGil without_gil;
           moved = gather(to, cache.bound(), named.rows, named.count, moves->operation);
         }
         check_moved(moved, to.layout, cache.bound().layout, moves->operation);
@@ -433,7 +434,7 @@ void bind_layout(nb::module_& module) {
         const BoundLayout& target = to.writable("to");
         Result<void> moved = Errc::kBadRequest;
         {
-          const nb::gil_scoped_release without_gil;
+          const WithoutGil without_gil;
           moved = relayout(target, targets.values(), from.bound(), sources.values(), moves->operation);
         }
         check_moved(moved, target.layout, from.bound().layout, moves->operation);
@@ -452,7 +453,7 @@ void bind_layout(nb::module_& module) {
         const BoundLayout& bound = cache.writable("cache");
         Result<void> moved = Errc::kBadRequest;
         {
-          const nb::gil_scoped_release without_gil;
+          const WithoutGil without_gil;
           moved = copy_blocks(bound, pairs);
         }
         check_moved(moved, bound.layout, bound.layout, Operation());

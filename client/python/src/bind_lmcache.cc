@@ -17,6 +17,7 @@
 #include "client/python/src/buffers.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
+#include "client/python/src/without_gil.h"
 
 namespace kv::python {
 namespace {
@@ -48,10 +49,15 @@ class LmcacheConnector {
     }
     // Waits for no node: an engine starts while the store is away, and its lookups find nothing.
     const auto call = std::make_shared<Call>();
-    io_->start<Space>(call,
-                      [record = *record](Client& client) { return client.open(record, std::chrono::microseconds(0)); });
+    try {
+      io_->start<Space>(
+          call, [record = *record](Client& client) { return client.open(record, std::chrono::microseconds(0)); });
+    } catch (...) {  // no memory, and nobody else would close it
+      io_->close();
+      throw;
+    }
     {
-      const nb::gil_scoped_release without_gil;
+      const WithoutGil without_gil;
       while (!call->wait(std::chrono::seconds(1))) {
       }
     }
@@ -128,7 +134,7 @@ class LmcacheConnector {
     if (!io_ || is_closed_) return;
     is_closed_ = true;
     {
-      const nb::gil_scoped_release without_gil;
+      const WithoutGil without_gil;
       io_->close();  // cancels what is in flight
     }
     if (io_->is_forked()) return;

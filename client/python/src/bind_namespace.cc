@@ -9,6 +9,7 @@
 #include "client/python/src/buffers.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/numpy_arrays.h"
+#include "client/python/src/without_gil.h"
 #include "index/namespace_record.h"
 
 namespace kv::python {
@@ -67,7 +68,7 @@ void bind_namespace(nb::module_& module) {
             const auto extra_bytes = bytes(extra, "extra"), after_bytes = bytes(after, "after");
             std::vector<BlockHash> hashes;
             {
-              const nb::gil_scoped_release without_gil;
+              const WithoutGil without_gil;
               hashes = chain_of(record, numbers.values(), extra_bytes, after_bytes);
             }
             return hash_array(std::move(hashes));

@@ -1,6 +1,8 @@
 #include "client/python/src/buffers.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -314,6 +316,23 @@ std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name)
 
 // -- blocks
 
+namespace {
+
+/// Two blocks that land in one place would both be told as good, and one would be lost.
+void refuse_overlap(std::span<const std::span<std::byte>> blocks, const char* name) {
+  const auto is_before = [](std::span<std::byte> a, std::span<std::byte> b) { return a.data() < b.data(); };
+  const auto touch = [](std::span<std::byte> a, std::span<std::byte> b) { return a.data() + a.size() > b.data(); };
+  if (std::ranges::adjacent_find(blocks, touch) == blocks.end()) return;  // in ascending order, as most are
+  std::vector<std::span<std::byte>> sorted;
+  sorted.reserve(blocks.size());
+  std::ranges::copy_if(blocks, std::back_inserter(sorted), [](std::span<std::byte> each) { return !each.empty(); });
+  std::ranges::sort(sorted, is_before);
+  if (std::ranges::adjacent_find(sorted, touch) != sorted.end())
+    throw bad_request(std::string(name) + ": two blocks would land in the same memory");
+}
+
+}  // namespace
+
 std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                               std::size_t block_bytes, bool is_written, Holds& holds) {
   std::vector<std::span<std::byte>> blocks;
@@ -330,6 +349,7 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
     }
     if (blocks.size() != block_count)
       throw bad_request("blocks: " + std::to_string(blocks.size()) + " for " + std::to_string(block_count) + " hashes");
+    if (is_written) refuse_overlap(blocks, "blocks");
     return blocks;
   }
   holds.emplace_back(object, "blocks", is_written);
@@ -373,6 +393,7 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
       throw bad_request("rows: " + std::to_string(row) + " is not in [0, " + std::to_string(row_count) + ")");
     blocks.emplace_back(data + row * step, block_bytes);
   }
+  if (is_written) refuse_overlap(blocks, "rows");
   return blocks;
 }
 
@@ -395,6 +416,7 @@ std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handl
   }
   if (blocks.size() != block_count)
     throw bad_request("blocks: " + std::to_string(blocks.size()) + " for " + std::to_string(block_count) + " hashes");
+  if (is_written) refuse_overlap(blocks, "blocks");
   return blocks;
 }
 

@@ -81,7 +81,8 @@ std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name)
 
 /// Where the blocks of a call lie: `object` is an array whose first axis counts blocks and whose other axes hold
 /// block_bytes without gaps (the first axis may have any stride), or a sequence of arrays of block_bytes each. With
-/// `rows`, block i lies in row rows[i] of the array. Adds what has to stay alive to `holds`.
+/// `rows`, block i lies in row rows[i] of the array. Adds what has to stay alive to `holds`. Where bytes land no two
+/// blocks overlap, else it throws.
 std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                               std::size_t block_bytes, bool is_written, Holds& holds);
 

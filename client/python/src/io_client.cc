@@ -209,9 +209,14 @@ std::shared_ptr<IoClient> IoClient::make(ClientConfig config, std::chrono::micro
   made->thread_ = thread.get();
   made->owned_ = std::move(thread);
   if (!made->thread_->attach(made)) made->is_disabled_ = true;  // else the thread may have said so already
-  const std::lock_guard lock(living().mutex);
-  std::erase_if(living().clients, [](const auto& each) { return each.expired(); });
-  living().clients.emplace_back(made);
+  try {
+    const std::lock_guard lock(living().mutex);
+    std::erase_if(living().clients, [](const auto& each) { return each.expired(); });
+    living().clients.emplace_back(made);
+  } catch (...) {  // no memory, and nobody else would close it
+    made->close();
+    throw;
+  }
   return made;
 }
 

@@ -1,6 +1,10 @@
 """The figures of docs/python.md: Python beside the C++ client, in turn, against one node. Medians of the rounds' ratios.
 
-python client/python/tests/measure.py [--rounds 7] [--seconds 1] [--build build/release]
+python client/python/tests/measure.py [--rounds 7] [--seconds 1] [--build build/release] [--only calls sets submit]
+
+calls   match, get, the GIL and hash_chain, from Python
+sets    exists, get and put of 512 independent keys of 64 KiB, beside a chain of as many blocks; in C++
+submit  a submit's cost to its caller with 64 gets of 2 MiB x 16 in flight; in C++
 """
 
 from __future__ import annotations
@@ -122,6 +126,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
+    parser.add_argument("--only", nargs="+", choices=list(MEASURES), default=list(MEASURES), metavar="ROWS")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     endpoint = f"unix://{folder}/node"
@@ -135,13 +140,61 @@ def main() -> None:
     try:
         print("| what | unit | C++ | Python | ratio | (least-most) | target |")
         print("| --- | --- | ---: | ---: | ---: | --- | --- |")
-        measure(given, endpoint)
+        for name in given.only:
+            MEASURES[name](given, endpoint)
     finally:
         node.terminate()
         node.wait()
 
 
-def measure(given: argparse.Namespace, endpoint: str) -> None:
+def requests_of(client: kvstore.Client, call: Callable[[], object]) -> int:
+    """How many requests the client sent its nodes for one call."""
+    before = sum(each["calls"] for each in client.nodes())
+    call()
+    return sum(each["calls"] for each in client.nodes()) - before
+
+
+def measure_sets(given: argparse.Namespace, endpoint: str) -> None:
+    count, size = 512, 65536
+    with kvstore.Client(endpoint, deadline=30, connections_per_node=1, rdma=False) as client:
+        store = client.open_set(kvstore.Namespace(model="measure-sets", kind="set", block_bytes_max=size))
+        names = np.random.default_rng(1).integers(0, 256, (count, 32), dtype=np.uint8)
+        blocks = np.zeros((count, size), np.uint8)
+        calls = (lambda: store.put(names, blocks), lambda: store.match(names), lambda: store.get(names, blocks))
+        round_trips = dict(zip(("put", "match", "get"), (requests_of(client, call) for call in calls), strict=True))
+        assert store.get(names, blocks).landed_count == count
+    for op in ("match", "get", "put"):
+        options = ["--op", op, "--transport", "unix", "--block-bytes", "64KiB", "--batch", str(count)]
+        chains, sets = [], []
+        for turn in range(given.rounds):
+            # Turn about, and every put under names of its own: what is there already is not sent.
+            for times, more in ((chains, []), (sets, ["--set"]))[:: 1 if turn % 2 == 0 else -1]:
+                done = cpp(given.build, endpoint, given.seconds, *options, "--salt", str(turn), *more)
+                if done["calls"] == 0:
+                    raise SystemExit(f"no {op} has ended within {given.seconds} s: give more --seconds")
+                times.append(done["p50_us"])
+        what = "exists" if op == "match" else op
+        trips = f"{round_trips[op]} round trip" + ("" if round_trips[op] == 1 else "s")
+        show(f"{what} of {count} keys of 64 KiB, {trips}, beside a chain, p50", chains, sets, "us", "at most 1.15")
+
+
+def measure_submit(given: argparse.Namespace, endpoint: str) -> None:
+    for transport in ("shm", "unix"):
+        arguments = [str(given.build / "client/tools/kvstore-bench"), "submit", "--endpoint", endpoint, "--json"]
+        arguments += ["--transport", transport, "--duration", f"{given.seconds}s"]
+        runs = [
+            json.loads(subprocess.run(arguments, capture_output=True, check=True).stdout) for _ in range(given.rounds)
+        ]
+        assert all(each["missing_blocks"] == 0 for each in runs)
+        for verb in ("get", "match"):
+            p50, p99 = ([each[f"submit_{verb}"][name] for each in runs] for name in ("p50_us", "p99_us"))
+            print(
+                f"| submit a {verb}, {transport}, p99 (p50 {statistics.median(p50):.3g}) | us |"
+                f" {statistics.median(p99):.3g} | | | ({min(p99):.3g}-{max(p99):.3g}) | at most 5 |"
+            )
+
+
+def measure_calls(given: argparse.Namespace, endpoint: str) -> None:
     client = kvstore.Client(endpoint, deadline=10, connections_per_node=1)
     small = client.open(kvstore.Namespace(model="measure", block_size=16, block_bytes=4096))
     chain = small.hash_chain(np.arange(16 * 256))
@@ -208,6 +261,8 @@ def measure(given: argparse.Namespace, endpoint: str) -> None:
     close()
     client.close()
 
+
+MEASURES = {"calls": measure_calls, "sets": measure_sets, "submit": measure_submit}
 
 if __name__ == "__main__":
     main()

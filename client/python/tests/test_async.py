@@ -43,6 +43,25 @@ def test_wait_for_the_first_and_for_a_time(own_node):
         assert kvstore.wait([slow, space.submit_match(hashes)], count=1)
 
 
+def test_a_time_that_has_passed_is_not_waited_for(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=60) as client:
+        space = client.open(namespace(block_bytes=2 * 65536))
+        hashes = space.hash_chain(tokens(64))
+        own_node.pause()
+        into = np.zeros((4, 2 * 65536), np.uint8)
+        future = space.submit_get(hashes, into, segment_ends=[65536, 2 * 65536])
+        began = time.monotonic()
+        for left in (-0.001, -5, float("nan"), float("-inf")):  # until - time.monotonic(), a moment too late
+            assert not future.wait(left)
+            assert future.wait_segments(1, left) == 0
+            with pytest.raises(kvstore.TimedOut):
+                future.result(left)
+            assert kvstore.wait([future], timeout=left) == []
+        assert time.monotonic() - began < 30
+        own_node.resume()
+        assert future.result().why is None
+
+
 def test_many_calls_in_one_loop(space):
     hashes = space.hash_chain(tokens(16 * 16))
 

@@ -74,6 +74,35 @@ def test_what_cannot_be_used_is_refused_by_name(space, hashes):
         space.get(hashes, overlapping)
 
 
+def test_two_blocks_that_would_land_in_one_place_are_refused(space, hashes, client):
+    pool, one, flat = np.zeros((6, 4096), np.uint8), bytearray(4096), np.zeros(4 * 4096, np.uint8)
+    askew = [flat[at : at + 4096] for at in (8192, 0, 4095, 12288)]  # the third begins in the second's last byte
+    cases = [
+        (lambda: space.get(hashes, pool, rows=[5, 1, 3, 1]), "rows: two blocks"),
+        (lambda: space.load(hashes, pool, rows=[0, 0, 1, 2]), "rows: two blocks"),
+        (lambda: space.get(hashes, [one, bytearray(4096), bytearray(4096), one]), "blocks: two blocks"),
+        (lambda: space.get(hashes, askew), "blocks: two blocks"),
+    ]
+    for call, why in cases:
+        with pytest.raises(kvstore.BadRequest, match=why):
+            call()
+    askew[2] = flat[4096:8192]
+    assert space.get(hashes, askew).block_count == 4
+    assert space.get(hashes, pool, rows=[5, 1, 3, 0]).block_count == 4
+    store = client.open_set(kvstore.Namespace(model="overlap", kind="set", block_bytes_max=4096))
+    assert store.put(hashes, [one] * 4).stored == 4  # to be read from one place is no harm
+    with pytest.raises(kvstore.BadRequest, match="blocks: two blocks"):
+        store.get(hashes, [one] * 4)
+    with pytest.raises(kvstore.BadRequest, match="rows: two blocks"):
+        store.get(hashes, pool, rows=[1, 2, 3, 3])
+    assert store.get(hashes, [flat[:4096], flat[:0], flat[4096:4096], flat[4096:]]).landed_count == 2
+
+
+def test_memory_that_no_client_made_is_refused():
+    with pytest.raises(BufferError, match="allocate"):
+        memoryview(kvstore.Memory.__new__(kvstore.Memory))
+
+
 def test_memory_of_a_device_is_refused_by_name(space, hashes):
     class OnDevice:
         def __init__(self, kind: int) -> None:

@@ -281,6 +281,46 @@ def test_the_interpreter_ends_with_calls_in_flight(own_node, daemon):
     assert not done.stderr
 
 
+def test_the_interpreter_ends_while_daemon_threads_call(node):
+    """Threads that come back from a call when the interpreter has gone are ended by it, through C++."""
+    code = """
+        import sys, threading, time, kvstore, numpy as np
+        client = kvstore.Client(sys.argv[1], deadline=5)
+        space = client.open(kvstore.Namespace(model="end3", block_size=16, block_bytes=4096))
+        hashes = space.hash_chain(np.arange(64))
+        tokens, blocks = np.arange(1 << 20, dtype=np.uint32), np.zeros((4, 4096), np.uint8)
+
+        def work(turn):
+            calls = (lambda: space.match(hashes), lambda: space.hash_chain(tokens), lambda: client.empty(100))
+            try:
+                while True:
+                    calls[turn % 3]()
+            except kvstore.Error:  # at the end the client takes no more calls
+                pass
+
+        for turn in range(6):
+            threading.Thread(target=work, args=(turn,), daemon=True).start()
+        time.sleep(0.2)
+        print("ready", flush=True)
+    """
+    for _ in range(5):
+        done = run(code, node.endpoint)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
+
+
+def test_memory_goes_while_its_client_is_closed(node):
+    for _ in range(20):
+        client = kvstore.Client(node.endpoint, deadline=5)
+        kept = [client.empty(4096) for _ in range(20)]
+        array = kept[0]
+        array[:] = 7
+        thread = threading.Thread(target=kept.clear)
+        thread.start()
+        client.close()
+        thread.join()
+        assert (array == 7).all()
+
+
 def test_the_interpreter_ends_without_close(node):
     code = """
         import sys, kvstore, numpy as np
