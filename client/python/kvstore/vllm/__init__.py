@@ -78,7 +78,9 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._side.bind(kv_cache_manager)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """What each worker has said of itself, by stage and rank."""
+        """What each worker has said of itself, by stage and rank. Other connectors' workers say other things."""
+        if self._model.stage_count == 1:
+            return
         self._side.set_stages({stage: said for (stage, _), said in metadata.items() if isinstance(said, Stage)})
 
     def on_new_request(self, request: Any) -> None:

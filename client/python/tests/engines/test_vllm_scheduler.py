@@ -579,6 +579,22 @@ def test_stages_of_a_pipeline_store_their_own_layers_and_a_hit_is_what_all_have(
     assert whole.last_cached() == 0
 
 
+def test_what_another_connectors_workers_say_is_ignored(model: Path) -> None:
+    config = engine_config(model, "unix:///nowhere")
+    connector = KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache_config(20))
+    connector.set_xfer_handshake_metadata_pp_aware({(0, 0): object()})
+    connector.shutdown()
+
+
+def test_a_pipeline_whose_stages_do_not_tell_is_refused(model: Path) -> None:
+    config = engine_config(model, "unix:///nowhere")
+    config.parallel_config.pipeline_parallel_size = 2
+    connector = KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache_config(20))
+    with pytest.raises(kvstore.Error, match="pipeline stages \\[\\] have told what they store, of 2"):
+        connector.set_xfer_handshake_metadata_pp_aware({(0, 0): object()})
+    connector.shutdown()
+
+
 def test_nothing_is_stored_of_a_load_that_has_ended_on_one_rank_alone(engines: Any, own_node: Node) -> None:
     """The first rank lacks blocks and says so; the other one has not ended; then the request is aborted."""
     prompt = prompt_of(10 * BLOCK + 1, 86)
