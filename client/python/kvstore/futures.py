@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from . import _kvstore
+from .errors import BadRequest
 
 __all__ = ["Future", "wait"]
 
@@ -16,7 +18,11 @@ T = TypeVar("T")
 
 def _limit(timeout: float | None) -> float:
     """As the extension takes it: negative means without end. What is left of a time that has passed must not."""
-    return -1.0 if timeout is None else max(float(timeout), 0.0)
+    if timeout is None:
+        return -1.0
+    if math.isnan(timeout):
+        raise BadRequest("a time in seconds is not a number")
+    return max(float(timeout), 0.0)
 
 
 class _LoopQueue:
@@ -145,7 +151,7 @@ def wait(
 
     given = list(futures)
     wanted = len(given) if count is None else min(count, len(given))
-    until = None if timeout is None else time.monotonic() + timeout
+    until = None if timeout is None else time.monotonic() + _limit(timeout)
     queue = _kvstore.ReadyQueue()
     try:
         for future in given:
@@ -155,7 +161,7 @@ def wait(
         while True:
             ended = [future for future in given if future.done()]
             left = None if until is None else until - time.monotonic()
-            if len(ended) >= wanted or (left is not None and not left > 0):  # nor if it is no number
+            if len(ended) >= wanted or (left is not None and left <= 0):
                 return ended
             poller.poll(None if left is None else left * 1000)
             queue.drain()
