@@ -26,6 +26,7 @@ struct LinkTerms {
   std::uint32_t lanes_max = 0;  ///< 0: the node offers no RDMA.
   bool has_messages = false;    ///< It takes small requests by SEND.
   bool has_sets = false;        ///< It knows blocks that stand alone.
+  bool has_hot_roots = false;   ///< It says which blocks many prompts begin with.
 
   bool is_same_life(const LinkTerms& other) const { return node_id == other.node_id && instance == other.instance; }
 };
