@@ -123,6 +123,12 @@ class Model:
             raise Unsupported(f"{self.rank_count} tensor-parallel ranks in sets of {self.replicas}")
         self.shard_count = self.rank_count // self.replicas
         self.layout = compat.layout_of(config, cache)
+        self.page_parts = compat.page_parts(self.is_mla)
+        if not compat.HAS_CACHE_MANAGER and (len(self.groups) > 1 or self.groups[0].window_tokens > 0):
+            raise Unsupported(
+                f"{compat.engine_name()}: several cache groups and sliding windows are served from 0.30 on. "
+                "--disable-hybrid-kv-cache-manager makes one group of them"
+            )
         if len(self.layout) != 5:
             raise Unsupported(f"kv_cache_layout: {self.layout!r} is not known")
         self.namespace = self._namespace(config)
@@ -194,8 +200,8 @@ def _check_engine(config: Any) -> None:
     if compat.draws_hashes(algorithm):
         raise BadRequest(
             f"prefix_caching_hash_algo: {algorithm!r} begins with a seed that each process draws for itself, so that no "
-            "other process finds a block. Set --prefix-caching-hash-algo sha256_cbor, or PYTHONHASHSEED to one value "
-            "for all engines"
+            "other process finds a block. Set PYTHONHASHSEED to one value for all engines; from vLLM 0.29 on, "
+            "--prefix-caching-hash-algo sha256_cbor does without"
         )
     if algorithm not in ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"):
         raise Unsupported(f"prefix_caching_hash_algo: {algorithm!r} is not known")

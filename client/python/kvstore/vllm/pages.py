@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,20 +57,31 @@ def inner_order(tensor: torch.Tensor) -> str:
     return "".join(letter for _, letter in sorted(axes, reverse=True))
 
 
+def _parts(model: Model, group: Group, tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each layer's tensors: one, or keys and values where these lie apart."""
+    for layer in group.layers:
+        tensor = tensors[layer]
+        if model.page_parts == 1:
+            yield layer, tensor
+        elif tensor.ndim == 5 and tensor.shape[0] == model.page_parts:
+            yield from ((layer, part) for part in tensor)
+        else:
+            raise Unsupported(f"{layer}: shape {tuple(tensor.shape)} does not begin with {model.page_parts}")
+
+
 def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[Cache]:
     """The pages of each group. Refuses what the namespace does not say."""
     caches = []
     for group in model.groups:
         views = []
-        for layer in group.layers:
-            tensor = tensors[layer]
+        for layer, tensor in _parts(model, group, tensors):
             order = inner_order(tensor)
             said = "".join(letter for letter in model.layout[-3:] if letter in order)
             if order != said:
                 raise Unsupported(
                     f"{layer}: order {order or tuple(tensor.shape)} in a page, the engine says {model.layout}"
                 )
-            views.append(page_view(layer, tensor, model.page_count, group.page_bytes))
+            views.append(page_view(layer, tensor, model.page_count, group.page_bytes // model.page_parts))
         caches.append(Layout.of(views, "btf", roles=("key",), name="vllm").bind(views))
     return caches
 
@@ -83,6 +94,7 @@ class Staging:
 
     def __init__(self, client: Client, model: Model, nbytes: int) -> None:
         self._client = client
+        self._page_parts = model.page_parts
         row_bytes = model.block_bytes_max
         self.row_count = max(8, nbytes // row_bytes)
         self._memory = client.allocate(self.row_count * row_bytes)
@@ -93,9 +105,9 @@ class Staging:
         self._caches = [self._bind(group) for group in model.groups]
 
     def _bind(self, group: Group) -> Cache:
-        layers = [
-            self.rows[:, None, i * group.page_bytes : (i + 1) * group.page_bytes] for i in range(len(group.layers))
-        ]
+        size = group.page_bytes // self._page_parts
+        count = len(group.layers) * self._page_parts
+        layers = [self.rows[:, None, i * size : (i + 1) * size] for i in range(count)]
         return Layout.of(layers, "btf", roles=("key",), name="staging").bind(layers)
 
     def lend(self, deadline: float) -> None:

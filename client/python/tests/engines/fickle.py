@@ -12,9 +12,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorTransferResults,
     SupportsHMA,
 )
+
+from kvstore.vllm.compat import KVConnectorTransferResults
 
 
 @dataclass
@@ -74,6 +75,9 @@ class FickleConnector(KVConnectorBase_V1, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         ended, self.ended = self.ended, set()
         return KVConnectorTransferResults(finished_recving=ended)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return None, self.get_transfer_results(finished_req_ids).finished_recving or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         bad, self.bad = self.bad, set()

@@ -6,6 +6,7 @@ pages of the sequence. So one wrong byte anywhere changes the tokens.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import time
 import zlib
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
@@ -23,17 +25,24 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
-from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from kvstore.vllm import KVStoreConnector
+from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource, KVConnectorTransferResults, page_parts
 
 BLOCK = 32
 HEADS, SIZE, LAYERS = 2, 8, 2
 MASK = (1 << 63) - 1
+PARTS = page_parts(is_mla=False)
+HAS_SOURCES = "hits_by_source" in PrefixCacheStats.__dataclass_fields__  # from 0.32 on
+
+
+def known(kind: type, **given: Any) -> Any:
+    """Without what older releases have no word for."""
+    return kind(**{name: value for name, value in given.items() if name in kind.__dataclass_fields__})
 
 
 def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", **more: Any) -> VllmConfig:
@@ -73,7 +82,8 @@ def cache_config(page_count: int, windows: bool = False) -> KVCacheConfig:
     if windows:
         spec = SlidingWindowSpec(**common, sliding_window=80)
         groups += [KVCacheGroupSpec([f"window{g}.{i}" for i in range(LAYERS)], spec) for g in range(2)]
-    return KVCacheConfig(
+    return known(
+        KVCacheConfig,
         num_blocks=page_count,
         kv_cache_tensors=[],
         kv_cache_groups=groups,
@@ -102,7 +112,8 @@ class Engine:
         if endpoint is not None:
             self.worker = KVConnectorFactory.create_connector(self.config, KVConnectorRole.WORKER, self.cache)
         # One allocation, layer after layer; each group has the same pages in it, as in an engine.
-        self.memory = torch.zeros((LAYERS, page_count, HEADS, BLOCK, 2 * SIZE), dtype=torch.bfloat16)
+        shape = (LAYERS, *(() if PARTS == 1 else (PARTS,)), page_count, HEADS, BLOCK, 2 * SIZE // PARTS)
+        self.memory = torch.zeros(shape, dtype=torch.bfloat16)
         if self.worker is not None:
             self.worker.register_kv_caches(
                 {
@@ -111,8 +122,8 @@ class Engine:
                     for i, name in enumerate(group.layer_names)
                 }
             )
-        # [layer, page, head, token, word]
-        self.words = self.memory.view(torch.uint8).view(torch.int64).numpy()
+        # [layer, page, head, token, word]; where keys and values lie apart, [layer, page, part, head, token, word]
+        self.words = np.moveaxis(self.memory.view(torch.uint8).view(torch.int64).numpy(), -4, 1)
         hash_function = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash_function)
         self.hasher = get_request_block_hasher(BLOCK, hash_function)
@@ -121,8 +132,8 @@ class Engine:
             kv_cache_config=self.cache,
             structured_output_manager=StructuredOutputManager(self.config),
             block_size=BLOCK,
-            hash_block_size=BLOCK,
             log_stats=True,
+            **({"hash_block_size": BLOCK} if "hash_block_size" in inspect.signature(Scheduler).parameters else {}),
         )
         self.between: Callable[[], None] = lambda: None
         self.tokens: dict[str, list[int]] = {}
@@ -158,17 +169,23 @@ class Engine:
         self.between()
         if self.worker is not None:
             self.worker.bind_connector_metadata(output.kv_connector_metadata)
-            if output.has_sync_kv_loads:
+            loads_first = getattr(output, "has_sync_kv_loads", True)  # always, up to 0.28
+            if loads_first:
                 self.worker.start_load_kv(None)
         self.has_computed = output.total_num_scheduled_tokens > 0
         sampled = self._compute(output.num_scheduled_tokens)
         connector_output = None
         if self.worker is not None:
-            if not output.has_sync_kv_loads:
+            if not loads_first:
                 self.worker.start_load_kv(None)
-            self.worker.wait_for_save()
-            results = self.worker.get_transfer_results(output.finished_req_ids)
-            connector_output = KVConnectorOutput(
+            if HAS_CACHE_MANAGER or self.has_computed:
+                self.worker.wait_for_save()
+            if HAS_CACHE_MANAGER:
+                results = self.worker.get_transfer_results(output.finished_req_ids)
+            else:
+                results = KVConnectorTransferResults(*self.worker.get_finished(output.finished_req_ids))
+            connector_output = known(
+                KVConnectorOutput,
                 finished_sending=results.finished_sending,
                 finished_recving=results.finished_recving,
                 failed_recving=results.failed_recving,
@@ -201,7 +218,8 @@ class Engine:
         if stats.kv_connector_stats:
             self.stats.aggregate(type(self.worker).build_kv_connector_stats(stats.kv_connector_stats))
         if stats.connector_prefix_cache_stats is not None:
-            for source, tokens in stats.connector_prefix_cache_stats.hits_by_source.items():
+            sources = stats.connector_prefix_cache_stats.hits_by_source if HAS_SOURCES else {}
+            for source, tokens in sources.items():
                 self.hits_by_source[source] = self.hits_by_source.get(source, 0) + tokens
 
     def _compute(self, counts: dict[str, int]) -> dict[str, list[int]]:
@@ -214,14 +232,16 @@ class Engine:
             if name not in self.cached:
                 self.cached[name] = begin
             full = tables[0]
-            value = int(self.words[0, full[(begin - 1) // BLOCK], 0, (begin - 1) % BLOCK, 0]) if begin else 7
+            value = (
+                int(self.words[0, full[(begin - 1) // BLOCK], ..., 0, (begin - 1) % BLOCK, 0].flat[0]) if begin else 7
+            )
             for position in range(begin, end):
                 value = (value * 6364136223846793005 + request.all_token_ids[position] * 1442695040888963407 + 1) & MASK
                 for table in tables:
                     page = table[position // BLOCK]
                     if page:
-                        self.words[:, page, :, position % BLOCK, :] = value
-                        self.words[1, page, 1, position % BLOCK, 0] ^= 5
+                        self.words[:, page, ..., position % BLOCK, :] = value
+                        self.words[1, page, ..., 1, position % BLOCK, 0] ^= 5
             sampled[name] = []
             if end == request.num_tokens:
                 digest = 0
@@ -230,7 +250,7 @@ class Engine:
                     for i in range(first // BLOCK, (end + BLOCK - 1) // BLOCK):
                         low = max(first - i * BLOCK, 0)
                         high = min(end - i * BLOCK, BLOCK)
-                        digest = zlib.crc32(self.words[:, table[i], :, low:high].tobytes(), digest)
+                        digest = zlib.crc32(self.words[:, table[i], ..., low:high, :].tobytes(), digest)
                 token = digest % 1000
                 sampled[name] = [token]
         return sampled
