@@ -61,7 +61,9 @@ class Operations {
     }
     KV_ASSERT(store_->check().empty());
     for (const auto& prefix : pinned_) unpin(prefix);
+    pinned_.clear();  // open() below checks that nothing pinned is of a namespace that was forgotten
     for (const auto& set : pinned_sets_) unpin_set(set);
+    pinned_sets_.clear();
     for (std::uint64_t session = 0; session < 3; ++session) store_->end_session(SessionId{session});
     puts_.clear();
     for (std::size_t i = 0; i < spaces_.size(); ++i) KV_ASSERT(store_->drop(open(i), {}));
