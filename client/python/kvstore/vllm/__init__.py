@@ -6,7 +6,7 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
 
 In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), worker.py
 (bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused),
-compat.py (what differs between releases of vLLM), stats.py (what is counted).
+estimate.py (which hits are worth loading), compat.py (what differs between releases of vLLM), stats.py (what is counted).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
         if self._worker is not None:
-            self._worker.start_loads(step.loads)
+            self._worker.start_step(step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         pass
@@ -151,7 +151,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
         if self._worker is not None:
-            self._worker.save(step.saves)
+            self._worker.end_step(step)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         if self._worker is None:

@@ -56,6 +56,8 @@ class Step(KVConnectorMetadata):  # type: ignore[misc]
 
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
+    #: That the model computes in this step.
+    token_count: int = 0
 
 
 @dataclass
@@ -63,11 +65,14 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """From the workers to the scheduler.
 
     ``gathered``: of each save, how many workers no longer need its pages. ``loaded``: of each load, how many workers have
-    ended it, and the index of the first block that did not come to all of these, or None.
+    ended it, and the index of the first block that did not come to all of these, or None. ``load_seconds``: of whole loads that
+    were measured. ``computed``: tokens and seconds of the step.
     """
 
     gathered: dict[int, int] = field(default_factory=dict)
     loaded: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    load_seconds: dict[int, float] = field(default_factory=dict)
+    computed: tuple[int, float] = 0, 0.0
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
@@ -78,7 +83,11 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
         for job, (count, missing) in other.loaded.items():
             known_count, known = loaded.get(job, (0, None))
             loaded[job] = count + known_count, first_of(known, missing)
-        return Report(gathered, loaded)
+        # The slowest worker's count.
+        load_seconds = dict(self.load_seconds)
+        for job, seconds in other.load_seconds.items():
+            load_seconds[job] = max(seconds, load_seconds.get(job, 0.0))
+        return Report(gathered, loaded, load_seconds, max(self.computed, other.computed))
 
 
 def first_of(one: int | None, other: int | None) -> int | None:

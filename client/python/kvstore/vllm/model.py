@@ -51,6 +51,8 @@ class Options:
     save_decode: bool = True
     #: Hits of fewer blocks are computed.
     load_blocks_min: int = 1
+    #: Whether hits are computed where that was measured to be faster than to load them.
+    compute_cheap_hits: bool = True
     #: Into how many parts the kv heads of a block are divided. Engines share blocks if this is equal, whatever their
     #: tensor-parallel sizes, each of which divides it. 0: as many as this engine has ranks with heads of their own.
     head_groups: int = 0

@@ -20,6 +20,7 @@ from ..namespaces import Namespace
 from ..sets import SetMatchResult
 from .breaker import Breaker
 from .compat import CacheHitSource, states_of, tokens_in_flight
+from .estimate import Estimate
 from .messages import Block, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .stats import KVStoreStats, Teller
@@ -61,8 +62,13 @@ class _Lookup:
     leases: list[int] = field(default_factory=list)
     #: Whether the store has said what it holds.
     is_known: bool = False
+    #: The same without what lies on a node's disk.
+    memory_hit: int = 0
     #: Which blocks lie on a node's disk, in any of the groups.
     on_disk: npt.NDArray[np.bool_] | None = None
+
+    def disk_count(self, begin: int, end: int) -> int:
+        return 0 if self.on_disk is None else int(self.on_disk[begin:end].sum())
 
     @property
     def is_open(self) -> bool:
@@ -107,6 +113,8 @@ class _LoadUnderWay:
     of: _Request
     left: int
     missing: int | None = None
+    #: The slowest worker's yet; None once a worker has not measured its part.
+    seconds: float | None = 0.0
 
 
 class SchedulerSide:
@@ -131,6 +139,7 @@ class SchedulerSide:
         self._spaces = [self._client.open_set(model.namespace, deadline=model.options.load_timeout)]
         self._block_bytes = [np.array([group.block_bytes for group in model.groups])]
         self._breaker = Breaker()
+        self._estimate = Estimate()
         #: Requests that other connectors have loaded blocks for, until a step with them has ended.
         self._doubtful: dict[str, _Request] = {}
         self._requests: dict[str, _Request] = {}
@@ -155,6 +164,7 @@ class SchedulerSide:
                 "lookups",
                 "lookups_timed_out",
                 "hit_tokens",
+                "computed_hit_tokens",
                 "loads",
                 "loads_failed",
                 "loaded_tokens",
@@ -294,6 +304,7 @@ class SchedulerSide:
             held &= ((states != 0) & is_right).all(axis=1)
             lookup.on_disk |= states.max(axis=(0, 1)) == _ON_DISK
         lookup.hit = self._usable(held)
+        lookup.memory_hit = self._usable(held & ~lookup.on_disk) if lookup.on_disk[: lookup.hit].any() else lookup.hit
 
     def _usable(self, held: npt.NDArray[np.bool_]) -> int:
         """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
@@ -331,10 +342,25 @@ class SchedulerSide:
         if lookup.is_open:
             return None, False
         known.computed = computed_tokens // self._model.block_size
-        more = lookup.hit - known.computed
-        if more <= 0 or more < self._options.load_blocks_min:
+        more = self._worth_loading(lookup, known.computed)
+        if more < max(1, self._options.load_blocks_min):
             return 0, False
         return more * self._model.block_size, True
+
+    def _worth_loading(self, lookup: _Lookup, computed: int) -> int:
+        """How many blocks after ``computed`` are loaded: those that the store has; or fewer, where the engine computes the rest
+        in less time.
+        """
+        more = max(0, lookup.hit - computed)
+        if not self._options.compute_cheap_hits:
+            return more
+        size = self._model.block_size
+        hits = [
+            ((end - computed) * size, lookup.disk_count(computed, end) * size)
+            for end in (lookup.hit, lookup.memory_hit)
+            if end > computed
+        ]
+        return self._estimate.choose(hits) // size
 
     def _release(self, known: _Request) -> None:
         """Nothing will be loaded by the lookup, or the load has ended: the leases are not needed."""
@@ -362,6 +388,10 @@ class SchedulerSide:
             known.load_begin = known.load_end = known.computed
             known.doubtful_tokens = -1
             known.noted, known.is_mixed = known.computed, False
+        if lookup is not None:
+            left = lookup.hit - known.computed - external_tokens // block_size
+            self.counters["hit_tokens"] += external_tokens + max(0, left) * block_size
+            self.counters["computed_hit_tokens"] += max(0, left) * block_size
         if external_tokens == 0:
             self._release(known)
             return
@@ -385,9 +415,7 @@ class SchedulerSide:
         known.is_loading = True
         self.counters["loads"] += 1
         known.load_begin, known.load_end = known.computed, end
-        on_disk = lookup.on_disk
-        known.load_disk_count = 0 if on_disk is None else int(on_disk[known.computed : end].sum())
-        self.counters["hit_tokens"] += external_tokens
+        known.load_disk_count = lookup.disk_count(known.computed, end)
 
     def hit_sources(self, request: Any, external_tokens: int) -> dict[CacheHitSource, int]:
         """Where the tokens of the load that was just admitted come from."""
@@ -414,6 +442,7 @@ class SchedulerSide:
                 known, known.request.num_computed_tokens + token_count, None, states.get(known.request.request_id, [])
             )
         step, self._step = self._step, Step()
+        step.token_count = sum(output.num_scheduled_tokens.values())
         return step
 
     def _doubt(self, fresh: list[_Request]) -> None:
@@ -517,10 +546,13 @@ class SchedulerSide:
             del self._held[job]
             self._held_count -= len(held)
             self._manager.block_pool.free_blocks(reversed(held))  # a chain's end is reused first
+        self._estimate.computed(*report.computed)
         for job, (count, index) in report.loaded.items():
             load = self._loads[job]
             assert 0 < count <= load.left, (job, count, load.left)
             load.left -= count
+            measured = report.load_seconds.get(job)
+            load.seconds = None if measured is None or load.seconds is None else max(load.seconds, measured)
             load.missing = missing = first_of(load.missing, index)
             if load.left > 0:
                 continue  # until all have told, nobody may take the pages for loaded
@@ -532,7 +564,10 @@ class SchedulerSide:
             self._release(known)
             # With several groups, a load that is not complete is computed from its first token.
             end = known.load_end if missing is None else missing if len(self._model.groups) == 1 else known.load_begin
-            self.counters["loaded_tokens"] += (end - known.load_begin) * self._model.block_size
+            size = self._model.block_size
+            self.counters["loaded_tokens"] += (end - known.load_begin) * size
+            if missing is None and load.seconds is not None:
+                self._estimate.loaded((end - known.load_begin) * size, known.load_disk_count * size, load.seconds)
             if missing is not None:
                 known.saved = min(known.saved, missing)
                 known.failed_loads += 1

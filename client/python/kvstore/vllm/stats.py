@@ -15,6 +15,7 @@ COUNTERS = {
     "lookups": "Requests that the store was asked about.",
     "lookups_timed_out": "Lookups that were not answered in time.",
     "hit_tokens": "Tokens that the store had and the engine had not.",
+    "computed_hit_tokens": "Tokens that the store had, and that are computed: that is faster, or they are fewer than load_blocks_min.",
     "loads": "Loads that were begun.",
     "loads_failed": "Loads of which something did not come.",
     "loaded_tokens": "Tokens that were loaded instead of computed.",

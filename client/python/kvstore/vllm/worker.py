@@ -16,7 +16,7 @@ from ..futures import Future
 from ..layouts import Cache
 from ..sets import SetGetResult, SetPutResult
 from .breaker import Breaker
-from .messages import Block, Load, Report, Save, first_of
+from .messages import Block, Load, Report, Save, Step, first_of
 from .model import Model
 from .pages import Staging, bind_pages
 from .stats import KVStoreStats, Teller
@@ -27,6 +27,8 @@ logger = init_logger(__name__)
 
 #: In SetPutResult.states.
 _STORED = 1
+#: A load is seen to end only between steps: it is measured if steps took at most this share of its time.
+_COMPUTED_SHARE_MAX = 0.25
 #: What the end of the engine waits for blocks that are on their way to the store.
 _FLUSH_SECONDS = 1.0
 
@@ -37,6 +39,8 @@ class _Load:
 
     load: Load
     began: float
+    #: What the worker had spent on the model until then.
+    computed_before: float = 0.0
     unsent: int = 0
     parts: int = 0
     missing: int | None = None
@@ -116,6 +120,8 @@ class WorkerSide:
         self._saves: deque[_Save] = deque()
         self._puts: list[_Put] = []
         self._report = Report()
+        self._step_began = 0.0
+        self._computed_seconds = 0.0
         self.counters: dict[str, int] = dict.fromkeys(
             (
                 "loaded_blocks",
@@ -134,10 +140,11 @@ class WorkerSide:
 
     # -- loads
 
-    def start_loads(self, loads: list[Load]) -> None:
+    def start_step(self, step: Step) -> None:
         now = time.monotonic()
-        self._loads.extend(_Load(load, now) for load in loads)
+        self._loads.extend(_Load(load, now, self._computed_seconds) for load in step.loads)
         self._send_loads()
+        self._step_began = time.monotonic()
 
     def _send_loads(self) -> None:
         """Asks for as many blocks as there is memory for, load after load."""
@@ -230,6 +237,7 @@ class WorkerSide:
             ended.requests.add(request)
             self._report.loaded[each.load.job] = 1, each.missing
             if each.missing is None:
+                self._measure(each)
                 continue
             if len(self._model.groups) > 1:
                 ended.failed.add(request)
@@ -237,13 +245,21 @@ class WorkerSide:
                 ended.bad_pages |= {block.page for block in each.load.blocks if block.block_index >= each.missing}
         return ended
 
+    def _measure(self, load: _Load) -> None:
+        seconds = time.monotonic() - load.began
+        if self._computed_seconds - load.computed_before <= seconds * _COMPUTED_SHARE_MAX:
+            self._report.load_seconds[load.load.job] = seconds
+
     # -- saves
 
-    def save(self, saves: list[Save]) -> None:
-        """After a step: gathers its blocks, and what was left over before."""
+    def end_step(self, step: Step) -> None:
+        """The model has computed the step: gathers its blocks, and what was left over before."""
         now = time.monotonic()
+        seconds = now - self._step_began
+        self._computed_seconds += seconds
+        self._report.computed = step.token_count, seconds
         self._end_puts()
-        self._saves.extend(_Save(save, now) for save in saves)
+        self._saves.extend(_Save(save, now) for save in step.saves)
         while self._saves:
             each = self._saves[0]
             blocks = each.save.blocks
@@ -315,7 +331,7 @@ class WorkerSide:
 
     def take_report(self) -> Report | None:
         report, self._report = self._report, Report()
-        return report if report.gathered or report.loaded else None
+        return report if report.gathered or report.loaded or report.computed[0] > 0 else None
 
     # -- life
 

@@ -65,6 +65,8 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
                 "lookup_timeout": 5.0,
                 "load_timeout": 5.0,
                 "staging_bytes": 16 << 20,
+                # What computes here takes no time: every hit would be computed.
+                "compute_cheap_hits": False,
             }
             | options,
         }

@@ -37,7 +37,13 @@ def connector(endpoint: str, **options: Any) -> dict[str, Any]:
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
         # A busy machine must not look like a store that is away.
-        "kv_connector_extra_config": {"endpoints": endpoint, "lookup_timeout": 2.0, "load_timeout": 5.0} | options,
+        "kv_connector_extra_config": {
+            "endpoints": endpoint,
+            "lookup_timeout": 2.0,
+            "load_timeout": 5.0,
+            "compute_cheap_hits": False,
+        }
+        | options,
     }
 
 
