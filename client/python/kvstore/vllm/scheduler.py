@@ -549,10 +549,10 @@ class SchedulerSide:
         self._estimate.computed(*report.computed)
         for job, (count, index) in report.loaded.items():
             load = self._loads[job]
-            assert 0 < count <= load.left, (job, count, load.left)
-            load.left -= count
             measured = report.load_seconds.get(job)
             load.seconds = None if measured is None or load.seconds is None else max(load.seconds, measured)
+            assert 0 < count <= load.left, (job, count, load.left)
+            load.left -= count
             load.missing = missing = first_of(load.missing, index)
             if load.left > 0:
                 continue  # until all have told, nobody may take the pages for loaded

@@ -1,15 +1,19 @@
-"""The figures of docs/engines.md: time to first token without a cache, with vLLM's own and with the store's, and how long
-the connector's hooks take. With a real engine on the CPU, one node for each transport, medians of rounds in turn.
+"""The figures of docs/engines.md: time to first token without a cache, with vLLM's own, with the store's and with other
+connectors'; the throughput of conversations; and how long the connector's hooks take. With real engines on the CPU, in
+rounds: each asks all engines for one prompt, in random order. What is printed are medians of rounds.
 
 PYTHONPATH=build/engines/site KV_NODE=build/release/store/node/kvstore-node \\
-    PYTHON client/python/tests/engines/measure_vllm.py [--tokens 1000,4000,16000] [--rounds 7] [--threads 2]
+    PYTHON client/python/tests/engines/measure_vllm.py [--minutes 9]
 
-PYTHON is one that has vLLM, as for deploy/test.sh --engines, which also builds what PYTHONPATH names. Nothing else may run.
+PYTHON is one that has vLLM, as for deploy/test.sh --engines, which also builds what PYTHONPATH names. With lmcache 0.5.6 and
+mooncake-transfer-engine-non-cuda 0.3.13.post1 beside it, these are measured too. With them it takes 16 GiB of memory and
+6 GiB of disk. Nothing else may run. `--layers 1 --tokens 200,400 --minutes 2` only shows that it works.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -23,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import peers
 import torch
 import transformers
 from conftest import Node
@@ -31,10 +36,19 @@ from test_vllm_engine import BLOCK, Engine, free_port
 import kvstore
 
 MIB = 1 << 20
+#: The longest prompt of conversations and of traffic.
+TALK_TOKENS = 2000
+COLUMNS = {
+    "miss": "never seen",
+    "own": "own cache",
+    "loaded": "from the store",
+    "over none": "never seen / no store",
+    "over own": "from the store / own",
+}
 
 
 def make_model(folder: Path, tokens_max: int, layers: int) -> Path:
-    """Of 16 KiB a token at 8 layers, as wide as small models are, so that computing costs something."""
+    """Of 8 KiB a token at 4 layers, as wide as small models are, so that computing 4,000 tokens costs seconds."""
     torch.manual_seed(1)
     config = transformers.LlamaConfig(
         vocab_size=1024,
@@ -98,134 +112,219 @@ def spread(values: list[float]) -> str:
 
 
 class Bench:
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        tokens_max = max(*options.tokens, 1000) + 64  # 1,000: for traffic()
-        self.folder = folder
+    """``stores``: an engine beside the node, which also reads what the node has on disk, and one that reaches it by TCP. They
+    share what is stored. Peers have an engine each.
+    """
+
+    def __init__(self, options: argparse.Namespace, folder: Path, leave: contextlib.ExitStack) -> None:
+        tokens_max = max(*options.tokens, TALK_TOKENS) + 64
         self.rng = random.Random(1)
+        self.until = time.monotonic() + options.minutes * 60
         self.token_bytes = options.layers * 2 * 8 * 64 * 2
-        self.disk_memory = max(512, 2 * tokens_max * self.token_bytes // MIB) * MIB
+        prompt_bytes = tokens_max * self.token_bytes
+        self.node_memory = max(512, 2 * prompt_bytes // MIB) * MIB
         model = make_model(folder, tokens_max, options.layers)
         port = free_port()
-        memory = Node("--listen", f"tcp://127.0.0.1:{port}", capacity=f"{options.capacity}MiB")
-        disk = Node(
-            "--spill-path",
-            str(folder / "spill"),
-            "--spill-capacity",
-            "64GiB",
-            capacity=f"{self.disk_memory // MIB}MiB",
-        )
-        self.nodes = {"shared memory": memory, "TCP": memory, "disk": disk}
-        endpoints = {
-            "no store": None,
-            "shared memory": memory.endpoint,
-            "TCP": f"tcp://127.0.0.1:{port}",
-            "disk": disk.endpoint,
-        }
-        os.environ["KVSTORE_HOOK_TIMES"] = str(folder)
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, 3 * tokens_max * self.token_bytes // (1 << 30) + 1))
-        os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
-        self.engines = {}
-        for name in ["no store", *options.stores]:
-            endpoint = endpoints[name]
+        spill = ("--spill-path", str(folder / "spill"), "--spill-capacity", "64GiB") if "disk" in options.stores else ()
+        self.node = Node("--listen", f"tcp://127.0.0.1:{port}", *spill, capacity=f"{self.node_memory // MIB}MiB")
+        leave.callback(self.node.close)
+        self.hook_times = folder / "hooks"
+        self.hook_times.mkdir()
+        os.environ["KVSTORE_HOOK_TIMES"] = str(self.hook_times)
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, 3 * prompt_bytes // (1 << 30) + 1))
+        os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{folder}:{os.environ.get('PYTHONPATH', '')}"
+        peers.write_plugin(folder)
+        self.engines: dict[str, Engine] = {}
+
+        def start(name: str, transfer: dict[str, Any] | None) -> None:
             arguments: dict[str, Any] = {"max_model_len": tokens_max, "max_num_batched_tokens": tokens_max}
-            if endpoint is not None:
-                arguments["kv_transfer_config"] = {
+            if transfer is not None:
+                arguments["kv_transfer_config"] = transfer
+            log = folder / f"{name.replace(' ', '-')}.log"
+            self.engines[name] = Engine(model, None, log, threads=options.threads, **arguments)
+            leave.callback(self.engines[name].close)
+
+        start("no store", None)
+        for name, endpoint in (("shared memory", self.node.endpoint), ("TCP", f"tcp://127.0.0.1:{port}")):
+            if name not in options.stores:
+                continue
+            start(
+                name,
+                {
                     "kv_connector": "TimedConnector",
                     "kv_connector_module_path": "timed",
                     "kv_role": "kv_both",
                     "kv_load_failure_policy": "recompute",
                     # A late answer would make a miss of what is to be measured; an answer in time costs no more by this.
                     "kv_connector_extra_config": {"endpoints": endpoint, "lookup_timeout": 0.1, "load_timeout": 10.0}
-                    # As much as the longest prompt: more than that in flight would be measured otherwise.
-                    | {"staging_bytes": 2 * tokens_max * self.token_bytes},
-                }
-            self.engines[name] = Engine(
-                model, None, folder / f"{name.replace(' ', '-')}.log", threads=options.threads, **arguments
+                    # As much as the longest prompt: more than that in flight would be measured otherwise. And a hit is a hit.
+                    | {"staging_bytes": 2 * prompt_bytes, "compute_cheap_hits": False},
+                },
             )
-        for each in self.engines.values():
-            each.wait_ready()
+        for name in options.peers:
+            # Room for four of the longest prompts.
+            nbytes = max(1 << 30, 4 * prompt_bytes)
+            try:
+                transfer = leave.enter_context(peers.running(name, folder, nbytes, [free_port(), free_port()]))
+            except (RuntimeError, OSError) as error:
+                print(f"{name} does not run: {error}")
+                continue
+            start(name, transfer)
+        for name, each in list(self.engines.items()):
+            try:
+                each.wait_ready()
+            except AssertionError as error:
+                if name not in peers.PEERS:
+                    raise
+                print(f"{name} does not run: {error}")
+                del self.engines[name]
+        self.peers = [name for name in self.engines if name in peers.PEERS]
+        #: Those that compute a prompt in each round. The one by TCP loads what the first has stored.
+        self.computing = [name for name in self.engines if name != "TCP"]
 
     def prompt(self, count: int) -> list[int]:
         return self.rng.choices(range(1024), k=count)
 
-    def first_tokens(self, tokens: int, rounds: int) -> list[list[str]]:
-        """Of prompts that were never seen, that the engine has itself, and that only the store has."""
-        times: dict[str, dict[str, list[float]]] = {
-            name: {"miss": [], "own": [], "store": [], "over own": []} for name in self.engines
-        }
+    def until_given(self, name: str, nbytes: float, was: float) -> None:
+        """Until what the engine has computed is stored. Of a peer nothing tells; steps and a moment have to do."""
+        if name == "shared memory":
+            until_stored(self.engines[name], int(nbytes), was)
+        else:
+            self.settle(name)
+
+    def first_tokens(self, tokens: int, rounds: int, warm_up: bool, until: float) -> list[list[str]]:
+        """Of prompts that were never seen, that the engine has itself, and that only the store has. Rounds end early
+        when another one would not end in time.
+        """
+        ways = [*self.engines, *(["disk"] if self.node_has_disk else [])]
+        times: dict[str, dict[str, list[float]]] = {name: {column: [] for column in COLUMNS} for name in ways}
         hit = (tokens - 1) // BLOCK * BLOCK
-        for i in range(-1, rounds):  # the first is not counted
-            order = list(self.engines)
-            self.rng.shuffle(order)
-            for name in order:
-                engine, taken = self.engines[name], times[name]
-                prompt = self.prompt(tokens)
+        least = dict.fromkeys(self.peers, (tokens - 1) // 256 * 256 if tokens > 256 else 0)  # LMCache's chunks
+        first = 0 if warm_up else 1
+        count = 0
+        for i in range(first, rounds + 1):  # the one numbered 0 is not counted
+            began = time.monotonic()
+            prompt = self.prompt(tokens)
+            missed: dict[str, float] = {}
+            uncounted: dict[str, list[float]] = {name: [] for name in COLUMNS}
+            for name in self.rng.sample(self.computing, len(self.computing)):
+                engine = self.engines[name]
                 stored = "vllm:kvstore_stored_bytes"
                 was = engine.metrics(stored).get(stored, 0.0)
-                miss, cached = ask_first_token(engine, prompt)
+                missed[name], cached = ask_first_token(engine, prompt)
                 check(name, engine, cached, 0)
-                if name != "no store":
-                    until_stored(engine, hit * self.token_bytes, was)
                 own, cached = ask_first_token(engine, prompt)
                 check(name, engine, cached, hit)
-                engine.reset()
-                if i >= 0:
-                    taken["miss"].append(miss)
-                    taken["own"].append(own)
-                if name == "disk":
-                    push_to_disk(self.nodes[name], 2 * self.disk_memory)
                 if name != "no store":
-                    loaded, cached = ask_first_token(engine, prompt)
-                    engine.reset()
-                    if name == "disk" and cached < hit:
-                        print("a round without a time from the disk: it was behind, and blocks were lost")
-                        continue
-                    check(name, engine, cached, hit)
-                    if i >= 0:
-                        taken["store"].append(loaded)
-                        taken["over own"].append(loaded / own)
-        plain = times["no store"]
-        rows = []
-        for name, taken in times.items():
-            over = [a / b for a, b in zip(taken["miss"], plain["miss"], strict=True)]
-            rows.append(
-                [
-                    str(tokens),
-                    name,
-                    spread(taken["miss"]),
-                    spread(taken["own"]),
-                    "",
-                    f"{statistics.median(over):.3f}",
-                    "",
-                ]
-            )
-            if taken["store"]:
-                rows[-1][4] = spread(taken["store"])
-                rows[-1][6] = f"{statistics.median(taken['over own']):.2f}"
-        return rows
+                    self.until_given(name, hit * self.token_bytes, was)
+                engine.reset()
+                if i > 0:
+                    times[name]["miss"].append(missed[name])
+                    times[name]["own"].append(own)
+            if i > 0:
+                for name in self.computing:
+                    times[name]["over none"].append(missed[name] / missed["no store"])
+
+            loading = [name for name in self.engines if name != "no store"]
+            for name in self.rng.sample(loading, len(loading)):
+                self.load(name, name, prompt, least.get(name, hit), times[name] if i > 0 else uncounted)
+            if self.node_has_disk:
+                push_to_disk(self.node, 2 * self.node_memory)
+                self.load("disk", "shared memory", prompt, hit, times["disk"] if i > 0 else uncounted)
+            count += i > 0
+            now = time.monotonic()
+            if count and now + (now - began) > until:
+                break
+        return [
+            [str(tokens), name, str(count), *(self.cell(taken, column) for column in COLUMNS)]
+            for name, taken in times.items()
+        ]
+
+    def load(self, way: str, of: str, prompt: list[int], least: int, taken: dict[str, list[float]]) -> None:
+        """What only the store has, and then once more, when the engine has it itself."""
+        engine = self.engines[of]
+        loaded, cached = ask_first_token(engine, prompt)
+        own, _ = ask_first_token(engine, prompt)
+        if of in self.peers:
+            self.until_given(of, 0, 0)
+        engine.reset()
+        if cached < least:
+            print(f"{way}, {len(prompt)} tokens: a round without a time: {cached} tokens came")
+            return
+        taken["loaded"].append(loaded)
+        taken["over own"].append(loaded / own)
+        if way not in self.computing:
+            taken["own"].append(own)
+
+    @property
+    def node_has_disk(self) -> bool:
+        return "--spill-path" in self.node.arguments
+
+    @staticmethod
+    def cell(taken: dict[str, list[float]], column: str) -> str:
+        values = taken[column]
+        if not values:
+            return ""
+        return f"{statistics.median(values):.3f}" if column.startswith("over") else spread(values)
+
+    def conversations(self, rounds: int, until: float) -> list[list[str]]:
+        """Four people talk to an engine for five turns. Between turns its own cache is emptied: as if others had needed
+        the pages, or another engine had answered before. ``kept``: the engine without a store, its cache as it is.
+        """
+        rates: dict[str, list[float]] = {}
+        cached: dict[str, list[float]] = {}
+        ways = [("no store", "no store"), ("no store, cache kept", "no store")]
+        ways += [(name, name) for name in self.engines if name != "no store"]
+        for _ in range(rounds):
+            began = time.monotonic()
+            for name, of in self.rng.sample(ways, len(ways)):
+                engine = self.engines[of]
+                talks = [self.prompt(TALK_TOKENS // 2) for _ in range(4)]
+                seconds, asked, had = 0.0, 0, 0
+                for _turn in range(5):
+                    answer = engine.generate(*talks, max_tokens=16)
+                    seconds += answer["seconds"]
+                    asked += sum(len(talk) + 16 for talk in talks)
+                    had += sum(answer["cached"])
+                    talks = [
+                        talk + tokens + self.prompt(TALK_TOKENS // 10 - 16)
+                        for talk, tokens in zip(talks, answer["tokens"], strict=True)
+                    ]
+                    if not name.endswith("kept"):
+                        self.settle(of)
+                        engine.reset()
+                engine.reset()
+                rates.setdefault(name, []).append(asked / seconds)
+                cached.setdefault(name, []).append(100 * had / asked)
+            now = time.monotonic()
+            if now + (now - began) > until:
+                break
+        return [[name, spread(rates[name]), f"{statistics.median(cached[name]):.0f} %"] for name, _ in ways]
+
+    def settle(self, name: str) -> None:
+        """The same pause for each way, outside of what is counted."""
+        for _ in range(3):
+            self.engines[name].generate([1, 2, 3], max_tokens=2)
+            time.sleep(0.1)
 
     def traffic(self, requests: int) -> None:
         """For the hooks: eight requests at a time, half of each prompt shared with another, and answers of 32 tokens."""
-        roots = [self.prompt(500) for _ in range(8)]
+        roots = [self.prompt(TALK_TOKENS // 4) for _ in range(8)]
         for name in set(self.engines) & {"shared memory", "TCP"}:
             for _ in range(requests // 8):
-                prompts = [self.rng.choice(roots) + self.prompt(self.rng.randrange(10, 500)) for _ in range(8)]
+                prompts = [
+                    self.rng.choice(roots) + self.prompt(self.rng.randrange(10, TALK_TOKENS // 4)) for _ in range(8)
+                ]
                 self.engines[name].generate(*prompts, max_tokens=32)
                 if self.rng.random() < 0.3:
                     self.engines[name].reset()
-
-    def close(self) -> None:
-        for each in self.engines.values():
-            each.begin_close()
-        for each in self.engines.values():
-            each.close()
-        for node in set(self.nodes.values()):
-            node.close()
+                if time.monotonic() > self.until:
+                    break
 
     def hooks(self) -> list[list[str]]:
         """Of all engines together."""
         seconds: dict[str, list[float]] = {}
-        for path in self.folder.glob("*.json"):
+        for path in self.hook_times.glob("*.json"):
             for name, values in json.loads(path.read_text()).items():
                 seconds.setdefault(name, []).extend(values)
         rows = []
@@ -239,32 +338,46 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=9, help="for all: rounds end early")
     parser.add_argument("--tokens", default="1000,4000,16000", help="lengths of prompts")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="at most, of each length and of conversations")
     parser.add_argument("--threads", type=int, default=2, help="of each engine's kernels")
-    parser.add_argument("--layers", type=int, default=8, help="of the model: its work and its bytes")
-    parser.add_argument("--capacity", type=int, default=4096, help="MiB of the node that keeps all in memory")
+    parser.add_argument("--layers", type=int, default=4, help="of the model: its work and its bytes")
     parser.add_argument("--stores", default="shared memory,TCP,disk", help="which of these")
-    parser.add_argument("--requests", type=int, default=200, help="for the hooks")
+    parser.add_argument("--peers", default=",".join(peers.PEERS), help="which of these")
+    parser.add_argument("--requests", type=int, default=80, help="for the hooks")
     options = parser.parse_args()
-    options.stores = options.stores.split(",")
-    for name in options.stores:
-        if name not in ("shared memory", "TCP", "disk"):
-            parser.error(f"--stores: {name!r} is none of 'shared memory', 'TCP', 'disk'")
+    for given, known in (("stores", ("shared memory", "TCP", "disk")), ("peers", peers.PEERS)):
+        names = [each for each in getattr(options, given).split(",") if each]
+        for name in names:
+            if name not in known:
+                parser.error(f"--{given}: {name!r} is none of {', '.join(known)}")
+        setattr(options, given, names)
+    if options.stores and "shared memory" not in options.stores:
+        parser.error("--stores: TCP and disk load what the engine on shared memory has stored")
     options.tokens = [int(each) for each in options.tokens.split(",")]
+    for name in list(options.peers):
+        if why := peers.missing(name):
+            print(f"{name} does not run: {why}")
+            options.peers.remove(name)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(options, Path(folder))
-        try:
+        with contextlib.ExitStack() as leave:
+            bench = Bench(options, Path(folder), leave)
+            print(f"{len(bench.engines)} engines are ready")
+            # Of the time that is left, each length takes a share by its work, with a fifth for all that follows.
+            began = time.monotonic()
+            left = max(0.0, bench.until - began) * 0.8
+            work = [each * (1 + each / 8000) for each in options.tokens]
             rows = []
-            for tokens in options.tokens:
-                rows += bench.first_tokens(tokens, options.rounds)
+            for i, tokens in enumerate(options.tokens):
+                until = began + left * sum(work[: i + 1]) / sum(work)
+                rows += bench.first_tokens(tokens, options.rounds, i == 0, until)
+            talks = bench.conversations(options.rounds, time.monotonic() + (bench.until - time.monotonic()) * 0.6)
             bench.traffic(options.requests)
-        finally:
-            bench.close()
-        print("Milliseconds to the first token: median (least-most)\n")
-        table(
-            [["tokens", "store", "never seen", "own cache", "from the store", "miss / no store", "store / own"], *rows]
-        )
+        print("\nMilliseconds to the first token: median (least-most)\n")
+        table([["tokens", "engine", "rounds", *COLUMNS.values()], *rows])
+        print("\nConversations: tokens asked and answered, a second\n")
+        table([["engine", "tokens a second", "of them cached"], *talks])
         print("\nMicroseconds of a hook\n")
         table([["hook", "calls", "p50", "p99", "most"], *bench.hooks()])
 
