@@ -14,6 +14,8 @@
 #   deploy/test.sh --python      builds the Python package into an environment of its own and runs its tests, mypy and ruff (skipped where
 #                                pip finds no packages). KV_PYTHON names the interpreter; if it has nanobind, scikit-build-core and
 #                                pytest it is used as it is, with torch and transformers if it has those
+#   deploy/test.sh --python-asan the same tests with AddressSanitizer and UndefinedBehaviorSanitizer in the package's extension (Clang; skipped
+#                                where pip finds no packages); in no other run
 #   deploy/test.sh --engines     real engines with the package: vLLM on the CPU, in an environment of its own of 6 GB (Python 3.11; skipped
 #                                where pip finds no packages); then the bugs of tests/planted/engines. KV_ENGINES_PYTHON names an
 #                                interpreter that has what client/python/tests/engines/requirements.txt lists
@@ -37,8 +39,9 @@ for argument in "$@"; do
     --quick) steps+=(release) ;;
     --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
     --debian13-python) steps+=(debian13_python) ;;
+    --python-asan) steps+=(python_asan) ;;
     --all) steps=(release python cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,30s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,32s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -271,13 +274,14 @@ python_environment() {
   echo "$folder/bin/python"
 }
 
-# pytest_step NAME FOLDER SITE PYTHON SECONDS: runs and counts the tests of FOLDER with the package in SITE
+# pytest_step NAME FOLDER SITE PYTHON SECONDS: runs and counts the tests of FOLDER with the package in SITE. KV_PRELOAD: libraries that
+# Python is to load first
 pytest_step() {
   local name=$1 folder=$2 site=$3 python=$4 junit=$logs/$1.xml good=0 bad=1 skip=0
   rm -f "$junit"
   # From the tests' folder: from the package's, `python -m` would find the sources, without the extension.
   (cd client/python/tests && PYTHONPATH=$site KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 \
-    timeout "$(left "$5")" "$python" -m pytest -q -rs --junitxml="$junit" -p no:cacheprovider "$root/$folder") > "$logs/$name.log" 2>&1 ||
+    timeout "$(left "$5")" env ${KV_PRELOAD:+LD_PRELOAD="$KV_PRELOAD"} "$python" -m pytest -q -rs --junitxml="$junit" -p no:cacheprovider "$root/$folder") > "$logs/$name.log" 2>&1 ||
     tail -n 120 "$logs/$name.log"
   if [ -s "$junit" ]; then
     read -r good bad skip < <("$python" - "$junit" <<'END'
@@ -323,6 +327,35 @@ step_python() {
       count "python $tool" 0 0 1
     fi
   done
+}
+
+# The interpreter is not instrumented: the runtime is loaded before it, and what Python keeps to its end is no leak of ours. Memory is
+# not measured: the sanitizer keeps what was freed.
+step_python_asan() {
+  begin 'python_asan: the package under AddressSanitizer'
+  if cut python_asan; then return; fi
+  local python clang=clang-16 runtime
+  command -v "$clang" > /dev/null || clang=clang
+  if ! python=$(python_environment); then
+    skips+=("python_asan: $python")
+    count python_asan 0 0 1
+    return
+  fi
+  runtime=$("$clang" -print-file-name="libclang_rt.asan-$(uname -m).so")
+  build release kvstore-node kvstorectl || return 0
+  local site=$root/build/python/asan-site define=-Ccmake.define
+  rm -rf "$site"
+  if ! CC=$clang CXX=clang++${clang#clang} timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check --no-build-isolation \
+    --no-deps --target "$site" -Cbuild-dir="$root/build/python/asan" "$define.KV_SANITIZE=address,undefined" \
+    "$define.CMAKE_CXX_FLAGS_RELEASE=-O1 -gline-tables-only" -Cinstall.strip=false client/python > "$logs/python_asan-build.log" 2>&1; then
+    if cut 'python_asan build'; then return; fi
+    tail -n 40 "$logs/python_asan-build.log"
+    count 'python_asan build' 0 1 0
+    return
+  fi
+  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+  KV_PRELOAD="$runtime $("$clang" -print-file-name=libstdc++.so.6)" ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 \
+    pytest_step python_asan client/python/tests "$site" "$python" 2400
 }
 
 # engines_environment: prints an interpreter that has vLLM; or says why there is none, and fails

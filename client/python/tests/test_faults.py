@@ -46,6 +46,31 @@ def test_a_node_that_dies_between_submit_and_completion(own_node):
             futures[2].result()
 
 
+def test_a_node_that_restarts_between_submit_and_completion(own_node):
+    with kvstore.Client(own_node.endpoint, deadline=20) as client:
+        space = client.open(namespace())
+        hashes = space.hash_chain(tokens(64))
+        blocks, into = pattern(4), np.zeros((4, 4096), np.uint8)
+        assert space.put(hashes, blocks).stored == 4
+        own_node.pause()
+        match, get = space.submit_match(hashes), space.submit_get(hashes, into)
+        put = space.submit_put(hashes, blocks)
+        own_node.kill()
+        own_node.start()  # empty
+        # No call is lost. Whichever of the two nodes a call reached, a block that it names is whole.
+        assert match.result().block_count in (0, 4)
+        count = get.result().block_count
+        assert (into[:count] == blocks[:count]).all()
+        outcome = put.result()
+        assert outcome.stored + outcome.already_stored + outcome.refused == 4
+        until = time.monotonic() + 20
+        while space.match(hashes).block_count < 4 and time.monotonic() < until:
+            space.put(hashes, blocks)  # refused until the client has found the new node
+            time.sleep(0.05)
+        assert space.get(hashes, into).block_count == 4
+        assert (into == blocks).all()
+
+
 def test_a_node_that_restarts_is_found_again(own_node):
     with kvstore.Client(own_node.endpoint, deadline=2) as client:
         space = client.open(namespace())
