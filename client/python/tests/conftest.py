@@ -19,6 +19,10 @@ import pytest
 import kvstore
 
 ROOT = Path(__file__).resolve().parents[3]
+#: Under AddressSanitizer, which has an allocator of its own and keeps what was freed (deploy/test.sh --python-asan).
+needs_own_allocator = pytest.mark.skipif(
+    "libclang_rt.asan" in os.environ.get("LD_PRELOAD", ""), reason="not with AddressSanitizer's allocator"
+)
 
 
 def node_binary() -> str | None:

@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import namespace, pattern, tokens
+from conftest import namespace, needs_own_allocator, pattern, tokens
 
 import kvstore
 
@@ -156,6 +156,7 @@ def _resident() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+@needs_own_allocator
 @pytest.mark.parametrize("calls", [100_000])
 def test_calls_leave_nothing_behind(space, calls):
     hashes = space.hash_chain(tokens(64))
@@ -222,6 +223,7 @@ void* aligned_alloc(size_t alignment, size_t bytes) {
 """
 
 
+@needs_own_allocator
 def test_where_memory_ends_no_call_is_lost_and_no_buffer_leaks(node, tmp_path):
     """Each allocation that the extension makes on the caller's thread fails once: in a submit, or while one waits."""
     compiler = shutil.which("cc")
