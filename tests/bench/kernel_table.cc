@@ -259,8 +259,9 @@ int run() {
     return 1;
   }
   std::printf(
-      "| call | asked of sectors: loads, stores | lane instructions a 32 B | shared passes | local | blocks |\n");
-  std::printf("| --- | --- | --- | --- | --- | --- |\n");
+      "| call | asked of sectors: loads, stores | used within the launch | lane instructions a 32 B | shared passes | "
+      "local | blocks |\n");
+  std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
   fill({*module, simulator});
   return 0;
 }
