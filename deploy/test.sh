@@ -274,6 +274,23 @@ python_environment() {
   echo "$folder/bin/python"
 }
 
+# install_package STEP SITE PYTHON [OPTION...]: builds the package with pip's further options into SITE, which is no environment: that may
+# be a person's own. On failure shows the end of the log and counts one failure
+install_package() {
+  local step=$1 site=$2 python=$3
+  shift 3
+  rm -rf "$site"
+  if timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --target "$site" "$@" \
+    client/python > "$logs/$step-build.log" 2>&1; then
+    printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+    return 0
+  fi
+  if cut "$step build"; then return 1; fi
+  tail -n 40 "$logs/$step-build.log"
+  count "$step build" 0 1 0
+  return 1
+}
+
 # pytest_step NAME FOLDER SITE PYTHON SECONDS: runs and counts the tests of FOLDER with the package in SITE. KV_PRELOAD: libraries that
 # Python is to load first
 pytest_step() {
@@ -281,7 +298,8 @@ pytest_step() {
   rm -f "$junit"
   # From the tests' folder: from the package's, `python -m` would find the sources, without the extension.
   (cd client/python/tests && PYTHONPATH=$site KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 \
-    timeout "$(left "$5")" env ${KV_PRELOAD:+LD_PRELOAD="$KV_PRELOAD"} "$python" -m pytest -q -rs --junitxml="$junit" -p no:cacheprovider "$root/$folder") > "$logs/$name.log" 2>&1 ||
+    timeout "$(left "$5")" env ${KV_PRELOAD:+LD_PRELOAD="$KV_PRELOAD"} "$python" -m pytest -q -rs --junitxml="$junit" \
+    -p no:cacheprovider "$root/$folder") > "$logs/$name.log" 2>&1 ||
     tail -n 120 "$logs/$name.log"
   if [ -s "$junit" ]; then
     read -r good bad skip < <("$python" - "$junit" <<'END'
@@ -306,17 +324,8 @@ step_python() {
     return
   fi
   build release kvstore-node kvstorectl || return 0
-  # Not into the environment itself, which may be a person's own.
   local site=$root/build/python/site tool
-  rm -rf "$site"
-  if ! timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --target "$site" \
-    client/python > "$logs/python-build.log" 2>&1; then
-    if cut 'python build'; then return; fi
-    tail -n 40 "$logs/python-build.log"
-    count 'python build' 0 1 0
-    return
-  fi
-  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+  install_package python "$site" "$python" || return 0
   pytest_step python client/python/tests "$site" "$python" 1200
   for tool in "mypy" "ruff check ." "ruff format --check ."; do
     # shellcheck disable=SC2086  # words
@@ -336,24 +345,19 @@ step_python_asan() {
   if cut python_asan; then return; fi
   local python clang=clang-16 runtime
   command -v "$clang" > /dev/null || clang=clang
-  if ! python=$(python_environment); then
-    skips+=("python_asan: $python")
+  runtime=$("$clang" -print-file-name="libclang_rt.asan-$(uname -m).so" 2> /dev/null) || true
+  local why=''
+  python=$(python_environment) || why=$python
+  [ -f "$runtime" ] || why="$clang has no shared runtime of AddressSanitizer"
+  if [ -n "$why" ]; then
+    skips+=("python_asan: $why")
     count python_asan 0 0 1
     return
   fi
-  runtime=$("$clang" -print-file-name="libclang_rt.asan-$(uname -m).so")
   build release kvstore-node kvstorectl || return 0
   local site=$root/build/python/asan-site define=-Ccmake.define
-  rm -rf "$site"
-  if ! CC=$clang CXX=clang++${clang#clang} timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check --no-build-isolation \
-    --no-deps --target "$site" -Cbuild-dir="$root/build/python/asan" "$define.KV_SANITIZE=address,undefined" \
-    "$define.CMAKE_CXX_FLAGS_RELEASE=-O1 -gline-tables-only" -Cinstall.strip=false client/python > "$logs/python_asan-build.log" 2>&1; then
-    if cut 'python_asan build'; then return; fi
-    tail -n 40 "$logs/python_asan-build.log"
-    count 'python_asan build' 0 1 0
-    return
-  fi
-  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+  CC=$clang CXX=clang++${clang#clang} install_package python_asan "$site" "$python" -Cbuild-dir="$root/build/python/asan" \
+    "$define.KV_SANITIZE=address,undefined" "$define.CMAKE_CXX_FLAGS_RELEASE=-O1 -gline-tables-only" -Cinstall.strip=false || return 0
   KV_PRELOAD="$runtime $("$clang" -print-file-name=libstdc++.so.6)" ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 \
     pytest_step python_asan client/python/tests "$site" "$python" 2400
 }
@@ -397,15 +401,7 @@ step_engines() {
     count engines 0 0 1
     return
   fi
-  rm -rf "$site"
-  if ! PYTHONPATH=$root/build/engines/tools timeout "$(left)" "$python" -m pip install -q --disable-pip-version-check \
-    --no-build-isolation --no-deps --target "$site" client/python >> "$logs/engines-build.log" 2>&1; then
-    if cut 'engines build'; then return; fi
-    tail -n 40 "$logs/engines-build.log"
-    count 'engines build' 0 1 0
-    return
-  fi
-  printf '   built in %d s for %s\n' $((SECONDS - step_began)) "$("$python" --version)"
+  PYTHONPATH=$root/build/engines/tools install_package engines "$site" "$python" || return 0
   pytest_step engines client/python/tests/engines "$site" "$python" 1800
   plant_in_engines "$site" "$python"
 }

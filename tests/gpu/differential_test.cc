@@ -77,7 +77,7 @@ class GuardedCache {
     for (std::int64_t i = 0; i < copies * layout.tensor_count; ++i) {
       memory_.emplace_back(static_cast<std::size_t>(layout.tensor_bytes(static_cast<int>(i % layout.tensor_count))),
                            is_at_end);
-      fill(memory_.back().bytes(), random);
+      fill_random(memory_.back().bytes(), random);
       pointers.push_back(memory_.back().bytes().data());
     }
     bound_ = bind_layout(layout, pointers).value();
@@ -95,13 +95,6 @@ class GuardedCache {
   }
 
  private:
-  static void fill(std::span<std::byte> bytes, Random& random) {
-    for (std::size_t i = 0; i < bytes.size(); i += 8) {
-      const std::uint64_t bits = random();
-      std::memcpy(&bytes[i], &bits, std::min<std::size_t>(8, bytes.size() - i));
-    }
-  }
-
   std::vector<GuardedMemory> memory_;
   BoundLayout bound_;
 };

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,13 @@ inline std::uint64_t test_seed() {
   return env ? std::stoull(env) : std::random_device{}();
 }
 inline std::string seed_text(std::uint64_t seed) { return "KV_SEED=" + std::to_string(seed); }
+
+inline void fill_random(std::span<std::byte> bytes, std::mt19937_64& random) {
+  for (std::size_t i = 0; i < bytes.size(); i += 8) {
+    const std::uint64_t bits = random();
+    std::memcpy(&bytes[i], &bits, std::min<std::size_t>(8, bytes.size() - i));
+  }
+}
 
 /// Memory that starts on a cache line, so that a clone lies as its original does.
 template <class T>
@@ -61,13 +69,9 @@ class TestCache {
 
   /// Random bytes inside the allocations; the margins stay canaries.
   void fill_random(std::mt19937_64& random) {
-    for (auto& tensor : memory_) {
-      const std::size_t end = tensor.size() - kMargin;
-      for (std::size_t i = kMargin + static_cast<std::size_t>(misalign_bytes_); i < end; i += 8) {
-        const std::uint64_t bits = random();
-        std::memcpy(&tensor[i], &bits, std::min<std::size_t>(8, end - i));
-      }
-    }
+    const std::size_t first = kMargin + static_cast<std::size_t>(misalign_bytes_);
+    for (auto& tensor : memory_)
+      kv::fill_random(std::span(tensor).subspan(first, tensor.size() - kMargin - first), random);
   }
 
   std::byte* at(std::int64_t layer, std::size_t component, std::int64_t slot, std::int64_t head,

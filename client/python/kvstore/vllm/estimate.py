@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["Estimate", "Pace"]
+__all__ = ["Estimate", "Pace", "is_prefill"]
 
 #: So many measurements count, of the last so many seconds; fewer than the least say nothing.
 _SAMPLES_MAX = 16
@@ -19,6 +19,11 @@ _SIZE_FACTOR = 4
 _PREFILL_TOKENS_MIN = 128
 #: A hit is computed only if to load it would take so many times as long. Loads leave the processors to other requests.
 _LOAD_FACTOR = 1.5
+
+
+def is_prefill(tokens: int) -> bool:
+    """Whether a step of so many tokens says how long prefill takes."""
+    return tokens >= _PREFILL_TOKENS_MIN
 
 
 class Pace:
@@ -54,7 +59,7 @@ class Estimate:
 
     def computed(self, tokens: int, seconds: float) -> None:
         """A step of the model."""
-        if tokens >= _PREFILL_TOKENS_MIN:
+        if is_prefill(tokens):
             self._computed.add(tokens, seconds)
 
     def loaded(self, tokens: int, disk_tokens: int, seconds: float) -> None:
@@ -67,24 +72,30 @@ class Estimate:
         # Of a load from both, the part in memory is known or short.
         self._disk.add(disk_tokens, max(seconds - (memory or 0.0), seconds / 8))
 
+    def _load_seconds(self, tokens: int, disk_tokens: int) -> float | None:
+        seconds = 0.0
+        for pace, count in ((self._memory, tokens - disk_tokens), (self._disk, disk_tokens)):
+            if count > 0:
+                part = pace.seconds(count)
+                if part is None:
+                    return None
+                seconds += part
+        return seconds
+
     def choose(self, hits: list[tuple[int, int]]) -> int:
         """Which hit costs least. Each is (tokens, tokens of these that lie on disk); the largest comes first, and what a
         smaller one lacks of it is computed.
         """
         largest = max((tokens for tokens, _ in hits), default=0)
-        best, least = 0, self._computed.seconds(largest, of_any_size=True)
-        if largest == 0 or least is None:
+        to_compute = self._computed.seconds(largest, of_any_size=True)
+        if largest == 0 or to_compute is None:
             return largest
+        best, least = 0, to_compute
         for tokens, disk_tokens in hits:
-            loads = [
-                pace.seconds(count)
-                for pace, count in ((self._memory, tokens - disk_tokens), (self._disk, disk_tokens))
-                if count > 0
-            ]
-            rest = self._computed.seconds(largest - tokens, of_any_size=True)
-            if None in loads or rest is None:
+            to_load = self._load_seconds(tokens, disk_tokens)
+            if to_load is None:
                 return tokens  # not known: try it
-            cost = sum(each for each in loads if each is not None) / _LOAD_FACTOR + rest
+            cost = to_load / _LOAD_FACTOR + to_compute * (largest - tokens) / largest
             if cost < least:
                 best, least = tokens, cost
         return best

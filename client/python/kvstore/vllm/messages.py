@@ -66,7 +66,7 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
 
     ``gathered``: of each save, how many workers no longer need its pages. ``loaded``: of each load, how many workers have
     ended it, and the index of the first block that did not come to all of these, or None. ``load_seconds``: of whole loads that
-    were measured. ``computed``: tokens and seconds of the step.
+    were measured. ``computed``: tokens and seconds of a step of prefill.
     """
 
     gathered: dict[int, int] = field(default_factory=dict)

@@ -59,11 +59,11 @@ class _Lookup:
     asked: float
     futures: list[Future[SetMatchResult]] = field(default_factory=list)
     hit: int = 0
+    #: The same, of what lies in memory.
+    memory_hit: int = 0
     leases: list[int] = field(default_factory=list)
     #: Whether the store has said what it holds.
     is_known: bool = False
-    #: The same without what lies on a node's disk.
-    memory_hit: int = 0
     #: Which blocks lie on a node's disk, in any of the groups.
     on_disk: npt.NDArray[np.bool_] | None = None
 
@@ -357,7 +357,7 @@ class SchedulerSide:
         size = self._model.block_size
         hits = [
             ((end - computed) * size, lookup.disk_count(computed, end) * size)
-            for end in (lookup.hit, lookup.memory_hit)
+            for end in dict.fromkeys((lookup.hit, lookup.memory_hit))
             if end > computed
         ]
         return self._estimate.choose(hits) // size

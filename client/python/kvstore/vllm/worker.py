@@ -16,6 +16,7 @@ from ..futures import Future
 from ..layouts import Cache
 from ..sets import SetGetResult, SetPutResult
 from .breaker import Breaker
+from .estimate import is_prefill
 from .messages import Block, Load, Report, Save, Step, first_of
 from .model import Model
 from .pages import Staging, bind_pages
@@ -257,7 +258,10 @@ class WorkerSide:
         now = time.monotonic()
         seconds = now - self._step_began
         self._computed_seconds += seconds
-        self._report.computed = step.token_count, seconds
+        if is_prefill(
+            step.token_count
+        ):  # a report costs the scheduler time: there is none for every token of an answer
+            self._report.computed = step.token_count, seconds
         self._end_puts()
         self._saves.extend(_Save(save, now) for save in step.saves)
         while self._saves:
