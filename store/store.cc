@@ -380,7 +380,11 @@ void Store::Impl::tidy(TimePoint now, Steps& steps) {
       pool.unstage(of_put.slots.back());
       steps.take(Steps::kRemoval);
     }
-    if (!of_put.slots.empty()) break;
+    for (; !of_put.pinned.empty() && steps.are_left(); of_put.pinned.pop_back()) {
+      pool.unpin(of_put.pinned.back());
+      steps.take(Steps::kBlock);
+    }
+    if (!of_put.slots.empty() || !of_put.pinned.empty()) break;
     KV_ASSERT(of_put.space->put_count > 0);
     if (--of_put.space->put_count == 0) spaces.may_be_idle(*of_put.space);
     unwanted.pop_front();

@@ -33,6 +33,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "index/block_hash.h"
+#include "index/name_groups.h"
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/arena.h"
@@ -115,6 +116,12 @@ struct NamespaceStats {
 ///      while they are in memory. At most leased_fraction_max of the arena.
 ///   7. A block of a set has one length for as long as its name is here, in memory or on disk. Chains and sets share
 ///      memory, disk and one order of use.
+///   8. Of names that are asked for as a group (index/name_groups.h), match_set and pin_set find all or none, and what
+///      they find they mark as used at one moment. Of a group that a put offers, what was not here is linked in one
+///      step, once all of the group is here; or not at all. A group whose member has gone is gone: whoever asks for it
+///      next is told so, and what is left of it becomes the oldest of all that can go. No table of groups is kept. So
+///      eviction takes the members of a group one after another and knows nothing of it; neither do restarts, the disk
+///      and what a store held before.
 /// Every call does a bounded amount of work: all that concerns the blocks it names, and of the work that grows with the
 /// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). Later calls
 /// do the rest; OfferPlan::again and is_dropping() say that there is more. `now` may go back from call to call only by
@@ -205,9 +212,10 @@ class Store {
 
   // -- put
   struct StagedBlock {
-    std::uint32_t index;         ///< In the offered chain or set.
-    std::span<std::byte> bytes;  ///< To be filled without the lock by the put's owner alone.
-    std::uint64_t seed;          ///< checksum_seed of the block.
+    std::uint32_t index;           ///< In the offered chain or set.
+    std::span<std::byte> bytes;    ///< To be filled without the lock by the put's owner alone.
+    std::uint64_t seed;            ///< checksum_seed of the block.
+    bool completes_group = false;  ///< The last one of its group that is wanted; of a put with groups.
   };
   struct OfferPlan {
     PutId put{};  ///< 0 when every block is here already: then no end_put. Else end_put must be called.
@@ -272,8 +280,12 @@ class Store {
     SessionId session{};
     bool lease = false;
     LeaseId rest{};  ///< Of the parts before this one. It grows; or, if it cannot, it is released and there is none.
+    /// How the hashes are cut into groups, of which none has one twice (check_groups); empty: each is alone. A lease is
+    /// for the groups that memory has as a whole.
+    std::span<const std::uint32_t> group_counts = {};
   };
-  /// Which of `hashes` are held; marks those as used. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kUnsupported.
+  /// Which of `hashes` are held; marks those as used. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kUnsupported,
+  /// kBadRequest (group_counts that do not cut this list).
   Result<SetMatch> match_set(SpaceId set, std::span<const BlockHash> hashes, const SetMatchOptions& options,
                              TimePoint now);
   struct SetGetOptions {
@@ -281,18 +293,22 @@ class Store {
     LeaseId lease{};                            ///< Released once all hashes were looked at. As GetOptions::lease.
     bool disk = false;                          ///< Also what lies on disk.
     std::span<const std::uint32_t> rooms = {};  ///< Of each hash: a longer block is not pinned. Empty: no bound.
-    std::uint64_t bytes_max = ~0ull;            ///< Stop looking behind the block that reaches this sum.
-    std::size_t count_max = ~std::size_t{0};    ///< Stop looking behind so many hashes.
+    std::uint64_t bytes_max = ~0ull;            ///< Stop looking behind the block, or group, that reaches this sum.
+    std::size_t count_max = ~std::size_t{0};    ///< Stop looking before there are more hashes. A first group is looked
+                                                ///< at whole, however long it is.
+    std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions.
   };
   struct PinnedSet {
-    PinnedPrefix pinned;           ///< In the order of the hashes, in memory and on disk each.
-    std::size_t looked_count = 0;  ///< So many hashes were looked at. Go on with the rest.
+    PinnedPrefix pinned;                 ///< In the order of the hashes, in memory and on disk each.
+    std::size_t looked_count = 0;        ///< So many hashes were looked at. Go on with the rest.
+    std::size_t looked_group_count = 0;  ///< They are so many groups; without group_counts 0.
     struct TooLong {
       std::uint32_t index, length;
     };
     std::vector<TooLong> too_long;  ///< Held, and longer than their rooms.
   };
-  /// Pins those of `hashes` that are held, for a move, and marks them as used. Then as pin_prefix; unpin() ends it.
+  /// Pins those of `hashes` that are held, for a move, and marks them as used. Then as pin_prefix; unpin() ends it. Of
+  /// a group all are pinned or none: none if some are nowhere, or on disk without `disk`, or longer than their rooms.
   Result<PinnedSet> pin_set(SpaceId set, std::span<const BlockHash> hashes, const SetGetOptions& options,
                             TimePoint now);
   struct SetOfferOptions {
@@ -301,17 +317,25 @@ class Store {
     bool may_lose = true;                    ///< As OfferOptions.
     /// Blocks that lie on disk alone are wanted too, for someone has read them. Else they count as stored.
     bool promote = false;
-    PutId put{};              ///< Of the parts before this one, if they have one.
-    std::uint32_t first = 0;  ///< The index of hashes[0] in the whole list.
-    bool is_part = false;     ///< More follow: nothing is staged yet.
+    PutId put{};                                       ///< Of the parts before this one, if they have one.
+    std::uint32_t first = 0;                           ///< The index of hashes[0] in the whole list.
+    bool is_part = false;                              ///< More follow: nothing is staged yet.
+    std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions. Parts of one list have groups, or none.
   };
   /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
   /// name that is held is stored already, whatever its length is there. Commits come in the order of the plan. Of a
-  /// list in parts, each plan has the part's `wanted` and `stored_count`, and the last one has the rest. Errors:
-  /// kNoNamespace, kTooLarge, kUnsupported, kBadRequest (no hashes, lengths that do not fit them or the bound, or a put
-  /// that is not of this session, set and list).
+  /// list in parts, each plan has the part's `wanted` and `stored_count`, and the last one has the rest. With groups a
+  /// plan stages whole groups, what was here of them stays pinned until they are committed or the put ends, and
+  /// commit_group() takes the place of commit(). Errors: kNoNamespace, kTooLarge, kUnsupported, kBadRequest (no hashes,
+  /// lengths that do not fit them or the bound, group_counts that do not cut them, or a put that is not of this
+  /// session, set and list).
   Result<OfferPlan> offer_set(SpaceId set, std::span<const BlockHash> hashes, const SetOfferOptions& options,
                               TimePoint now);
+  /// Makes the staged blocks of the next group visible, all at once: those up to the next that completes_group.
+  /// `checksums` are theirs, one block's after another's; else as commit(). Returns the status of each. If the group
+  /// cannot be whole, since one of the blocks is kConflict or one that was here has gone, those that would have been
+  /// stored are kRefused.
+  std::vector<CommitStatus> commit_group(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
   /// Drops each of `hashes`, as drop() does; drop_more() goes on. Appends to `*kept` what the disk must keep. At least
   /// one hash: without, drop() means the whole namespace.
   Result<std::size_t> erase(SpaceId set, std::span<const BlockHash> hashes, std::vector<DiskDrop>* kept, TimePoint now);
@@ -397,6 +421,7 @@ class Store {
   using Space = SpaceTable::Space;
   struct Put;
   struct Impl;
+  class SetPinning;
   explicit Store(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

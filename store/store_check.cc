@@ -157,6 +157,7 @@ std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_ma
   for (const auto& [id, put] : puts) ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
   if (ids_bytes != put_ids_bytes) return "store: the token ids of puts are miscounted";
   for (const Unwanted& of_put : unwanted) {
+    for (const BlockId block : of_put.pinned) ++(*pins)[block];
     for (const SlotId slot : of_put.slots) {
       if (!staged.insert(slot).second) return "store: a slot is to be freed twice";
       *staged_bytes += pool.arena().block_bytes(slot);
@@ -166,6 +167,10 @@ std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_ma
   for (const auto& [id, put] : puts) {
     if (!puts_by_session.contains({put.session, id})) return "store: a put is listed with another session";
     if (put.tail != kNoBlock) ++(*pins)[put.tail];
+    for (const Put::Group& group : std::span(put.groups).subspan(put.committed_groups))
+      for (const BlockId block : group.pinned) ++(*pins)[block];
+    if (put.committed_count > put.told_count || put.told_count > put.usable_count())
+      return "store: a put has told of slots that cannot be filled";
     for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) {
       const SlotId slot = put.slots[i];
       if (!pool.arena().is_allocated(slot) || !pool.arena().is_held(slot) || pool.arena().owner(slot) != kNoBlock)

@@ -40,9 +40,22 @@ struct Store::Put {
   std::vector<std::uint32_t> indices;
   std::vector<SlotId> slots;
   std::size_t committed_count = 0;  ///< Slots before this are out of the put's hands: linked, or freed by commit.
-  bool was_refused = false;         ///< For lack of memory; the caller asks again every so often.
+  std::size_t told_count = 0;       ///< Slots before this were in some plan.
+  /// Of a set whose names came in groups: those that want something. Each has the hashes from the end of the one
+  /// before.
+  struct Group {
+    std::size_t end;                 ///< In `hashes`.
+    std::vector<BlockId> pinned;     ///< What memory had of it at the offer,
+    std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
+  };
+  std::vector<Group> groups;
+  std::size_t committed_groups = 0;
+  bool was_refused = false;  ///< For lack of memory; the caller asks again every so often.
 
   bool is_set() const { return space->record->is_set(); }
+  /// Leading slots that can be filled: without those of a group that lacks some.
+  std::size_t usable_count() const;
+  bool ends_group(std::size_t i) const;  ///< Whether hashes[i] is the last of its group.
 };
 
 struct Store::Impl {
@@ -65,6 +78,7 @@ struct Store::Impl {
   struct Unwanted {
     Space* space;
     std::vector<SlotId> slots;
+    std::vector<BlockId> pinned;  ///< Members of its groups that were here.
   };
   std::deque<Unwanted> unwanted;
   std::deque<SessionId> ending_sessions;  ///< Gone, and their leases not all ended yet.
@@ -145,13 +159,25 @@ struct Store::Impl {
   Result<Space*> set_space(SpaceId id, std::size_t hash_count) const;
   /// As find(), of each hash alone.
   Result<FoundSet> find_set(SpaceId id, std::span<const BlockHash> hashes) const;
+  using GroupCounts = std::span<const std::uint32_t>;
+  /// What is left of groups that have lost a member.
+  struct Leftovers {
+    std::vector<BlockId> memory, disk;
+  };
+  Leftovers keep_whole_groups(FoundSet& found, GroupCounts group_counts) const;
+  void make_oldest(const Leftovers& leftovers, Tick used, Steps& steps);
+  void add_wanted(Put& put, const FoundSet& found, std::span<const BlockHash> hashes, const SetOfferOptions& options,
+                  std::span<const std::uint32_t> wanted);
+  bool is_here(TreeId set, const BlockHash& hash) const;
   Result<LeaseId> grant_set(const SetMatchOptions& options, std::span<const BlockId> blocks, TimePoint now);
+  static std::vector<BlockId> leasable(const FoundSet& found, GroupCounts group_counts);
   Result<Put*> set_put(Space& set, const SetOfferOptions& options);
   SpilledBlock pin_on_disk(const Space& space, BlockId block, const BlockHash& hash, std::uint32_t index);
   Result<std::size_t> touch_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
   Result<std::size_t> retain_set(SpaceId id, std::span<const BlockHash> hashes, std::vector<BlockHash>* fresh);
   Result<std::size_t> unretain_set(SpaceId id, std::span<const BlockHash> hashes);
   CommitStatus commit_set(Put& put, std::size_t i, std::span<const std::uint64_t> checksums, TimePoint now);
+  CommitStatus status_in_set(const Put& put, std::size_t i, std::span<const std::uint64_t> checksums) const;
   /// The arena's class for slots of so many bytes, counted as the namespace's from here on. False: there are as many
   /// classes as there may be.
   bool use_class(Space& space, std::size_t slot_bytes);
@@ -176,6 +202,7 @@ struct Store::Impl {
   std::size_t drop_spilled(TreeId tree, std::span<const BlockHash> hashes);
 
   void stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps);
+  void tell_staged(Put& put, OfferPlan& plan);
   void end(std::map<PutId, Put>::iterator put);
   std::string check_leased() const;
   std::string check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const;

@@ -1,6 +1,8 @@
 // store/store_put.cc: a block enters: offered by its hash, staged in a slot, committed.
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
@@ -71,9 +73,8 @@ Result<Store::OfferPlan> Store::offer_more(PutId id, TimePoint now, bool may_los
 
 /// Stages as many more blocks of the chain as there is memory for, into `plan`.
 void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps) {
-  const bool is_set = put.is_set();
-  KV_ASSERT(put.committed_count <= put.slots.size());
-  KV_ASSERT((is_set ? put.lengths.size() : put.positions.size()) == put.hashes.size());
+  KV_ASSERT(put.committed_count <= put.told_count && put.told_count <= put.slots.size());
+  KV_ASSERT((put.is_set() ? put.lengths.size() : put.positions.size()) == put.hashes.size());
   // In chain order, and never past a refusal: a block without the one above it could not be found.
   while (put.slots.size() < put.hashes.size()) {
     if (plan.again = !steps.are_left(); plan.again) break;
@@ -91,16 +92,41 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
     plan.again = found.again;
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
-    const std::span<std::byte> slot = pool.arena().bytes(*found.slot);
-    plan.staged.push_back(is_set ? StagedBlock{.index = put.indices[i],
-                                               .bytes = slot.first(put.lengths[i]),
-                                               .seed = put.space->record->checksum_seed(put.hashes[i], put.lengths[i])}
-                                 : StagedBlock{.index = static_cast<std::uint32_t>(put.stored_count + i),
-                                               .bytes = slot,
-                                               .seed = checksum_seed(put.space->name, put.hashes[i])});
   }
-  plan.refused_count = put.hashes.size() - put.slots.size();
+  // Two puts that each waited with half of a group in their hands could wait for one another.
+  const std::size_t usable = put.usable_count();
+  for (; !plan.again && put.slots.size() > usable; put.slots.pop_back()) pool.unstage(put.slots.back());
+  tell_staged(put, plan);
+  plan.refused_count = put.hashes.size() - usable;
   if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
+}
+
+/// What can be filled and was in no plan yet, into `plan`.
+void Store::Impl::tell_staged(Put& put, OfferPlan& plan) {
+  const NamespaceRecord& record = *put.space->record;
+  const std::size_t usable = put.usable_count();
+  KV_ASSERT(put.told_count <= usable);
+  for (std::size_t i = std::exchange(put.told_count, usable); i < usable; ++i) {
+    const std::span<std::byte> slot = pool.arena().bytes(put.slots[i]);
+    plan.staged.push_back(put.is_set() ? StagedBlock{.index = put.indices[i],
+                                                     .bytes = slot.first(put.lengths[i]),
+                                                     .seed = record.checksum_seed(put.hashes[i], put.lengths[i])}
+                                       : StagedBlock{.index = static_cast<std::uint32_t>(put.stored_count + i),
+                                                     .bytes = slot,
+                                                     .seed = checksum_seed(put.space->name, put.hashes[i])});
+    plan.staged.back().completes_group = put.ends_group(i);
+  }
+}
+
+std::size_t Store::Put::usable_count() const {
+  if (groups.empty()) return slots.size();
+  const auto cut = std::ranges::upper_bound(groups, slots.size(), {}, &Group::end);
+  return cut == groups.begin() ? 0 : std::prev(cut)->end;
+}
+
+bool Store::Put::ends_group(std::size_t i) const {
+  const auto group = std::ranges::upper_bound(groups, i, {}, &Group::end);
+  return group != groups.end() && group->end == i + 1;
 }
 
 /// Everything that clients can make grow: what is in the index, what hangs on it, and what will be there once the puts
@@ -136,7 +162,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   Put& put = it->second;
   BlockPool& pool = impl_->pool;
   PrefixIndex& index = pool.index();
-  KV_ASSERT(put.committed_count < put.slots.size());
+  KV_ASSERT(put.committed_count < put.told_count && put.groups.empty());
   const std::size_t i = put.committed_count++;
   if (put.is_set()) return impl_->commit_set(put, i, checksums, now);
   const SlotId slot = put.slots[i];
@@ -200,8 +226,11 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   put_ids_bytes -= put.token_ids.size() * sizeof(put.token_ids[0]);
   const std::size_t refused_count = put.hashes.size() - put.slots.size();
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
-  // Freed by tidy(), some a call: a put may have thousands staged.
-  unwanted.push_back({put.space, std::move(put.slots)});
+  // Freed by tidy(), some a call: a put may have thousands staged, and as many pinned.
+  Unwanted of_put{.space = put.space, .slots = std::move(put.slots), .pinned = {}};
+  for (const Put::Group& group : std::span(put.groups).subspan(put.committed_groups))
+    of_put.pinned.insert(of_put.pinned.end(), group.pinned.begin(), group.pinned.end());
+  unwanted.push_back(std::move(of_put));
   counters.refused_blocks += refused_count;
   puts_by_session.erase({put.session, it->first});
   puts.erase(it);

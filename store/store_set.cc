@@ -3,6 +3,7 @@
 // left to do here is to look for each name alone, and to keep lengths.
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
@@ -41,13 +42,14 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
                                          TimePoint now) {
   Impl::Call call(*impl_);
   impl_->expire_leases(now, call.steps);
-  const auto found = impl_->find_set(set, hashes);
+  auto found = impl_->find_set(set, hashes);
   if (!found) return found.error();
+  if (!are_groups_of(options.group_counts, hashes.size())) return Errc::kBadRequest;
+  const Impl::Leftovers leftovers = impl_->keep_whole_groups(*found, options.group_counts);
   BlockPool& pool = impl_->pool;
   const Tick tick = pool.tick(now);
   SetMatch match{.held = std::vector<Held>(hashes.size(), Held::kNowhere),
                  .lengths = std::vector<std::uint32_t>(hashes.size(), 0)};
-  std::vector<BlockId> in_memory;  // for a lease
   std::size_t memory_count = 0, disk_count = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     if (const BlockId block = found->memory[i]; block != kNoBlock) {
@@ -55,7 +57,6 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
       match.lengths[i] = pool.index().position(block);
       pool.use(block, tick);
       ++memory_count;
-      if (options.lease) in_memory.push_back(block);
     } else if (const BlockId disk = found->disk[i]; disk != kNoBlock) {
       match.held[i] = Held::kOnDisk;
       match.lengths[i] = static_cast<std::uint32_t>(impl_->tier->block_bytes(disk));
@@ -66,11 +67,11 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   impl_->counters.match_hit_blocks += memory_count;
   impl_->counters.match_disk_blocks += disk_count;
   impl_->counters.match_miss_blocks += hashes.size() - memory_count - disk_count;
+  impl_->make_oldest(leftovers, tick, call.steps);
   match.lease = options.rest;
-  if (options.lease && !in_memory.empty()) {
-    std::ranges::sort(in_memory);  // a name may come twice, and one lease on it is enough
-    in_memory.erase(std::ranges::unique(in_memory).begin(), in_memory.end());
-    const auto lease = impl_->grant_set(options, in_memory, now);
+  const auto promised = options.lease ? Impl::leasable(*found, options.group_counts) : std::vector<BlockId>();
+  if (!promised.empty()) {
+    const auto lease = impl_->grant_set(options, promised, now);
     // Half a promise is none.
     if (!lease && options.rest != LeaseId{}) static_cast<void>(release(options.session, options.rest));
     match.lease = lease ? *lease : LeaseId{};
@@ -84,6 +85,19 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   return match;
 }
 
+/// Each block once. Of a group that lies on disk in part nothing: a lease keeps no block there, and half a promise is
+/// none.
+std::vector<BlockId> Store::Impl::leasable(const FoundSet& found, GroupCounts group_counts) {
+  std::vector<BlockId> blocks;
+  for_each_group(group_counts, found.memory.size(), [&](std::size_t first, std::size_t count) {
+    const auto group = std::span(found.memory).subspan(first, count);
+    if (std::ranges::find(group, kNoBlock) == group.end()) blocks.insert(blocks.end(), group.begin(), group.end());
+  });
+  std::ranges::sort(blocks);  // a name may come twice, and one lease on it is enough
+  blocks.erase(std::ranges::unique(blocks).begin(), blocks.end());
+  return blocks;
+}
+
 Result<LeaseId> Store::Impl::grant_set(const SetMatchOptions& options, std::span<const BlockId> blocks, TimePoint now) {
   std::size_t added = 0;
   for (const BlockId block : blocks) added += pool.unleased_bytes(block);
@@ -95,54 +109,171 @@ Result<LeaseId> Store::Impl::grant_set(const SetMatchOptions& options, std::span
   return lease;
 }
 
+// -- groups
+
+/// Takes what was found of groups that are not here as a whole out of `found`: nobody is told of a part (invariant 8).
+Store::Impl::Leftovers Store::Impl::keep_whole_groups(FoundSet& found, GroupCounts group_counts) const {
+  Leftovers leftovers;
+  for_each_group(group_counts, found.memory.size(), [&](std::size_t first, std::size_t count) {
+    const auto memory = std::span(found.memory).subspan(first, count),
+               disk = std::span(found.disk).subspan(first, count);
+    bool is_whole = true;
+    for (std::size_t i = 0; i < count; ++i) is_whole = is_whole && (memory[i] != kNoBlock || disk[i] != kNoBlock);
+    if (is_whole) return;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (memory[i] != kNoBlock) leftovers.memory.push_back(std::exchange(memory[i], kNoBlock));
+      if (disk[i] != kNoBlock) leftovers.disk.push_back(std::exchange(disk[i], kNoBlock));
+    }
+  });
+  return leftovers;
+}
+
+/// What is left of a group is of no use until its other members are put again, and is the first to go. Just before what
+/// would go next, not as if it had never been used: by the age of what goes, size classes are compared (evictor.h).
+/// `used`: of this call. A block may be left of one group and in use in another. `steps`: for finding what goes next.
+void Store::Impl::make_oldest(const Leftovers& leftovers, Tick used, Steps& steps) {
+  const auto before = [](Tick tick) { return Tick{std::max<std::uint64_t>(static_cast<std::uint64_t>(tick), 1) - 1}; };
+  const auto on_disk = [&](BlockId disk, Tick tick) {
+    if (tier->index().recency(disk) != used) tier->make_older(disk, tick);
+  };
+  if (!leftovers.memory.empty()) {
+    const BlockId next = pool.index().oldest_leaf_end(&steps);
+    if (next == kNoBlock) return;  // all are pinned, or the search was too long for one call: a later match finds them
+    const Tick tick = before(pool.index().recency(next));
+    for (const BlockId block : leftovers.memory) {
+      if (pool.index().recency(block) == used) continue;
+      pool.index().make_older(block, tick);
+      // Its copy on disk too: the larger of both counts once memory has let it go.
+      if (const BlockId disk = tier ? tier->copy_on_disk(block) : kNoBlock; disk != kNoBlock) on_disk(disk, tick);
+    }
+  }
+  if (leftovers.disk.empty()) return;
+  const auto next = tier->oldest_recency(steps);
+  if (!next) return;
+  for (const BlockId disk : leftovers.disk) on_disk(disk, before(*next));
+}
+
 // -- get
+
+/// One pin_set, a group after the other.
+class Store::SetPinning {
+ public:
+  SetPinning(Impl& impl, const Space& space, std::span<const BlockHash> hashes, const SetGetOptions& options, Tick tick)
+      : impl_(impl), space_(space), hashes_(hashes), options_(options), tick_(tick) {
+    // A member of a group counts as here wherever it lies, though only `disk` may have it read.
+    const bool asks_disk = options.disk || !options.group_counts.empty();
+    has_disk_ = asks_disk && impl.tier && !impl.tier->index().is_empty(space.tree);
+  }
+
+  void pin_group(std::size_t first, std::size_t count) {
+    look_up(first, count);
+    const auto is_missing = [](const Member& member) { return member.memory == kNoBlock && member.disk == kNoBlock; };
+    if (std::ranges::any_of(members_, is_missing)) return leave(count);
+    bool fits = true, is_readable = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      use(members_[i]);
+      is_readable = is_readable && (members_[i].memory != kNoBlock || options_.disk);
+      fits = has_room(first + i, members_[i]) && fits;
+    }
+    if (!is_readable) miss_count_ += count;
+    if (!is_readable || !fits) return;
+    for (std::size_t i = 0; i < count; ++i) pin(static_cast<std::uint32_t>(first + i), members_[i]);
+  }
+
+  std::uint64_t bytes() const { return bytes_; }  ///< Pinned, and to be read from disk.
+  std::size_t miss_count() const { return miss_count_; }
+  const Impl::Leftovers& leftovers() const { return leftovers_; }
+  PinnedSet take() { return std::move(result_); }
+
+ private:
+  struct Member {
+    BlockId memory, disk;  ///< disk only where memory has none.
+  };
+
+  /// One by one: a window of a long list ends early, and the next one looks again at what is left.
+  void look_up(std::size_t first, std::size_t count) {
+    members_.clear();
+    for (const BlockHash& hash : hashes_.subspan(first, count)) {
+      const BlockId block = impl_.pool.index().find_child(space_.tree, kNoBlock, hash);
+      const bool asks_disk = block == kNoBlock && has_disk_;
+      members_.push_back({block, asks_disk ? impl_.tier->index().find_child(space_.tree, kNoBlock, hash) : kNoBlock});
+    }
+  }
+  void leave(std::size_t count) {
+    miss_count_ += count;
+    for (const auto& [memory, disk] : members_) {
+      if (memory != kNoBlock) leftovers_.memory.push_back(memory);
+      if (disk != kNoBlock) leftovers_.disk.push_back(disk);
+    }
+  }
+  void use(const Member& member) {
+    if (member.memory != kNoBlock) {
+      impl_.pool.use(member.memory, tick_);
+    } else {
+      impl_.tier->touch(member.disk, tick_);
+    }
+  }
+  bool has_room(std::size_t i, const Member& member) {
+    const std::size_t length =
+        member.memory != kNoBlock ? impl_.pool.length(member.memory) : impl_.tier->block_bytes(member.disk);
+    if (options_.rooms.empty() || length <= options_.rooms[i]) return true;
+    result_.too_long.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(length)});
+    return false;
+  }
+  void pin(std::uint32_t i, const Member& member) {
+    PinnedPrefix& pinned = result_.pinned;
+    if (member.memory != kNoBlock) {
+      // From here to unpin() its slot is not reused; the spans stay good without the lock.
+      impl_.pool.pin(member.memory);
+      pinned.blocks.push_back({member.memory, i, impl_.pool.bytes(member.memory), impl_.pool.checksums(member.memory)});
+      bytes_ += pinned.blocks.back().bytes.size();
+    } else {
+      pinned.spilled.push_back(impl_.pin_on_disk(space_, member.disk, hashes_[i], i));
+      bytes_ += pinned.spilled.back().block_bytes;
+    }
+  }
+
+  Impl& impl_;
+  const Space& space_;
+  const std::span<const BlockHash> hashes_;
+  const SetGetOptions& options_;
+  const Tick tick_;
+  bool has_disk_ = false;
+  std::vector<Member> members_;  ///< Of the group.
+  std::uint64_t bytes_ = 0;
+  std::size_t miss_count_ = 0;
+  Impl::Leftovers leftovers_;
+  PinnedSet result_{.pinned = {.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet}};
+};
 
 Result<Store::PinnedSet> Store::pin_set(SpaceId set, std::span<const BlockHash> hashes, const SetGetOptions& options,
                                         TimePoint now) {
+  Impl::Call call(*impl_);
   const auto found = impl_->set_space(set, hashes.size());
   if (!found) return found.error();
-  const Space& space = **found;
-  BlockPool& pool = impl_->pool;
-  const Tick tick = pool.tick(now);
-  PinnedSet result{.pinned = {.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet}};
+  if (!are_groups_of(options.group_counts, hashes.size())) return Errc::kBadRequest;
   KV_ASSERT(options.rooms.empty() || options.rooms.size() == hashes.size());
-  std::uint64_t bytes = 0;
-  std::size_t miss_count = 0;
-  std::uint32_t i = 0;
-  const auto has_room = [&](std::size_t length) {
-    if (options.rooms.empty() || length <= options.rooms[i]) return true;
-    result.too_long.push_back({i, static_cast<std::uint32_t>(length)});
-    return false;
-  };
-  // Looked up one by one: a window of a long list ends early, and the next one looks again at what is left.
-  const bool has_disk = options.disk && impl_->tier && !impl_->tier->index().is_empty(space.tree);
-  const auto on_disk = [&](const BlockHash& hash) {
-    return has_disk ? impl_->tier->index().find_child(space.tree, kNoBlock, hash) : kNoBlock;
-  };
-  const std::size_t end = std::min(hashes.size(), options.count_max);
-  for (; i < end && bytes < options.bytes_max; ++i) {
-    if (const BlockId block = pool.index().find_child(space.tree, kNoBlock, hashes[i]); block != kNoBlock) {
-      pool.use(block, tick);
-      if (!has_room(pool.length(block))) continue;
-      pool.pin(block);  // from here to unpin() its slot is not reused; the spans stay good without the lock
-      result.pinned.blocks.push_back({block, i, pool.bytes(block), pool.checksums(block)});
-      bytes += result.pinned.blocks.back().bytes.size();
-    } else if (const BlockId disk = on_disk(hashes[i]); disk != kNoBlock) {
-      impl_->tier->touch(disk, tick);
-      if (!has_room(impl_->tier->block_bytes(disk))) continue;
-      result.pinned.spilled.push_back(impl_->pin_on_disk(space, disk, hashes[i], i));
-      bytes += result.pinned.spilled.back().block_bytes;
-    } else {
-      ++miss_count;
-    }
+  const Tick tick = impl_->pool.tick(now);
+  SetPinning pinning(*impl_, **found, hashes, options, tick);
+  std::size_t looked = 0, group = 0;
+  while (looked < hashes.size() && pinning.bytes() < options.bytes_max) {
+    const std::size_t count = options.group_counts.empty() ? 1 : options.group_counts[group];
+    // Never in the middle of a group: its first members could be gone before the next window asks for the others.
+    if (looked + count > options.count_max && looked > 0) break;
+    pinning.pin_group(looked, count);
+    looked += count;
+    ++group;
   }
-  result.looked_count = i;
+  impl_->make_oldest(pinning.leftovers(), tick, call.steps);
+  PinnedSet result = pinning.take();
+  result.looked_count = looked;
+  result.looked_group_count = options.group_counts.empty() ? 0 : group;
   const std::size_t memory_count = result.pinned.blocks.size(), disk_count = result.pinned.spilled.size();
   impl_->move_pin_count += memory_count;
   impl_->counters.get_hit_blocks += memory_count;
   impl_->counters.get_disk_blocks += disk_count;
-  impl_->counters.get_miss_blocks += miss_count;
-  if (options.lease != LeaseId{} && i == hashes.size())
+  impl_->counters.get_miss_blocks += pinning.miss_count();
+  if (options.lease != LeaseId{} && looked == hashes.size())
     // After pinning, so that nothing is let go in between. A lease that has ended is no error: the pins count now.
     static_cast<void>(release(options.session, options.lease));
   return result;
@@ -160,6 +291,7 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   if (hashes.empty() || options.lengths.size() != hashes.size()) return Errc::kBadRequest;
   for (const std::uint32_t length : options.lengths)
     if (length == 0 || length > length_max) return Errc::kBadRequest;
+  if (!are_groups_of(options.group_counts, hashes.size())) return Errc::kBadRequest;
 
   BlockPool& pool = impl_->pool;
   const Tick tick = pool.tick(now);
@@ -186,11 +318,8 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   Put& put = **of_list;
   plan.put = options.put != PutId{} ? options.put : PutId{impl_->put_count};
   put.stored_count += plan.stored_count;
-  for (std::uint32_t& i : plan.wanted) {
-    put.hashes.push_back(hashes[i]);
-    put.lengths.push_back(options.lengths[i]);
-    put.indices.push_back(i += options.first);
-  }
+  impl_->add_wanted(put, *found, hashes, options, plan.wanted);
+  for (std::uint32_t& i : plan.wanted) i += options.first;
   if (options.is_part) return plan;
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
@@ -202,7 +331,8 @@ Result<Store::Put*> Store::Impl::set_put(Space& set, const SetOfferOptions& opti
   if (options.put != PutId{}) {
     const auto of_list = puts.find(options.put);
     const bool is_ours = of_list != puts.end() && of_list->second.session == options.session &&
-                         of_list->second.space == &set && of_list->second.slots.empty();
+                         of_list->second.space == &set && of_list->second.slots.empty() &&
+                         of_list->second.groups.empty() == options.group_counts.empty();
     if (!is_ours) return Errc::kBadRequest;
     return &of_list->second;
   }
@@ -217,28 +347,113 @@ Result<Store::Put*> Store::Impl::set_put(Space& set, const SetOfferOptions& opti
   return &put;
 }
 
+/// `wanted`: indices of `hashes`, increasing.
+void Store::Impl::add_wanted(Put& put, const FoundSet& found, std::span<const BlockHash> hashes,
+                             const SetOfferOptions& options, std::span<const std::uint32_t> wanted) {
+  std::size_t next = 0;
+  for_each_group(options.group_counts, hashes.size(), [&](std::size_t first, std::size_t count) {
+    Put::Group group{.end = 0, .pinned = {}, .on_disk = {}};
+    const std::size_t before = next;
+    for (std::size_t i = first; i < first + count; ++i) {
+      if (next < wanted.size() && wanted[next] == i) {
+        put.hashes.push_back(hashes[i]);
+        put.lengths.push_back(options.lengths[i]);
+        put.indices.push_back(static_cast<std::uint32_t>(i) + options.first);
+        ++next;
+      } else if (found.memory[i] != kNoBlock) {
+        group.pinned.push_back(found.memory[i]);
+      } else {
+        group.on_disk.push_back(hashes[i]);
+      }
+    }
+    if (options.group_counts.empty() || next == before) return;
+    group.end = put.hashes.size();
+    for (const BlockId block : group.pinned) pool.pin(block);  // or staging the others might evict it
+    put.groups.push_back(std::move(group));
+  });
+  KV_ASSERT(next == wanted.size());
+}
+
+bool Store::Impl::is_here(TreeId set, const BlockHash& hash) const {
+  return pool.index().find_child(set, kNoBlock, hash) != kNoBlock ||
+         (tier && tier->index().find_child(set, kNoBlock, hash) != kNoBlock);
+}
+
+std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const std::uint64_t> checksums,
+                                                     TimePoint now) {
+  const auto of_group = impl_->puts.find(id);
+  KV_ASSERT(of_group != impl_->puts.end());
+  Put& put = of_group->second;
+  KV_ASSERT(put.committed_groups < put.groups.size());
+  const Put::Group& group = put.groups[put.committed_groups++];
+  const std::size_t first = std::exchange(put.committed_count, group.end);
+  KV_ASSERT(first < group.end && group.end <= put.told_count);
+  std::vector<std::span<const std::uint64_t>> sums;
+  for (std::size_t i = first; i < group.end; ++i) {
+    KV_ASSERT(stripe_count(put.lengths[i]) <= checksums.size());
+    sums.push_back(checksums.first(stripe_count(put.lengths[i])));
+    checksums = checksums.subspan(sums.back().size());
+  }
+  KV_ASSERT(checksums.empty());
+
+  const auto is_here = [&](const BlockHash& hash) { return impl_->is_here(put.space->tree, hash); };
+  const PrefixIndex& index = impl_->pool.index();
+  // Pins keep a block from being evicted, not from being dropped.
+  bool is_whole = std::ranges::all_of(group.on_disk, is_here) &&
+                  std::ranges::all_of(group.pinned, [&](BlockId block) { return is_here(index.hash(block)); });
+  std::vector<CommitStatus> statuses;
+  for (std::size_t i = first; i < group.end; ++i) {
+    statuses.push_back(impl_->status_in_set(put, i, sums[i - first]));
+    is_whole = is_whole && statuses.back() != CommitStatus::kConflict;
+  }
+  // All was decided before the first is linked, and the lock is held to the end: nobody sees a part.
+  for (std::size_t i = first; i < group.end; ++i) {
+    CommitStatus& status = statuses[i - first];
+    if (status == CommitStatus::kStored && !is_whole) {
+      impl_->pool.unstage(put.slots[i]);
+      ++impl_->counters.refused_blocks;
+      status = CommitStatus::kRefused;
+    } else {
+      status = impl_->commit_set(put, i, sums[i - first], now);
+    }
+  }
+  const Tick tick = impl_->pool.tick(now);  // of use together
+  for (const BlockId block : group.pinned) {
+    if (index.is_linked(block)) impl_->pool.use(block, tick);
+    impl_->pool.unpin(block);
+  }
+  return statuses;
+}
+
+/// What a commit of hashes[i] would come to now.
+Store::CommitStatus Store::Impl::status_in_set(const Put& put, std::size_t i,
+                                               std::span<const std::uint64_t> checksums) const {
+  const std::uint32_t length = put.lengths[i];
+  KV_ASSERT(checksums.size() == stripe_count(length) && length <= pool.arena().block_bytes(put.slots[i]));
+  const TreeId tree = put.space->tree;
+  if (const BlockId block = pool.index().find_child(tree, kNoBlock, put.hashes[i]); block != kNoBlock) {
+    // Checksums of two lengths have two seeds; but so short a list as theirs is not compared beyond its end.
+    const bool is_same = pool.length(block) == length && std::ranges::equal(pool.checksums(block), checksums);
+    return is_same ? CommitStatus::kAlreadyStored : CommitStatus::kConflict;
+  }
+  const BlockId disk = tier ? tier->index().find_child(tree, kNoBlock, put.hashes[i]) : kNoBlock;
+  // A load has found it since the offer.
+  return disk != kNoBlock && tier->block_bytes(disk) != length ? CommitStatus::kConflict : CommitStatus::kStored;
+}
+
 /// The part of Store::commit that concerns hashes[i] of a put to a set.
 Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, std::span<const std::uint64_t> checksums,
                                             TimePoint now) {
   const SlotId slot = put.slots[i];
   const std::uint32_t length = put.lengths[i];
-  KV_ASSERT(checksums.size() == stripe_count(length) && length <= pool.arena().block_bytes(slot));
   const TreeId tree = put.space->tree;
   const Tick tick = pool.tick(now);
-  const BlockId block = pool.index().find_child(tree, kNoBlock, put.hashes[i]);
-  if (block != kNoBlock) {
-    // Checksums of two lengths have two seeds; but so short a list as theirs is not compared beyond its end.
-    const bool is_same = pool.length(block) == length && std::ranges::equal(pool.checksums(block), checksums);
+  if (const CommitStatus status = status_in_set(put, i, checksums); status != CommitStatus::kStored) {
+    const BlockId block = pool.index().find_child(tree, kNoBlock, put.hashes[i]);
     pool.unstage(slot);
-    pool.use(block, tick);
-    ++(is_same ? counters.already_stored_blocks : counters.put_conflict_blocks);
-    return is_same ? CommitStatus::kAlreadyStored : CommitStatus::kConflict;
-  }
-  const BlockId disk = tier ? tier->index().find_child(tree, kNoBlock, put.hashes[i]) : kNoBlock;
-  if (disk != kNoBlock && tier->block_bytes(disk) != length) {  // a load has found it since the offer
-    pool.unstage(slot);
-    ++counters.put_conflict_blocks;
-    return CommitStatus::kConflict;
+    if (block != kNoBlock) pool.use(block, tick);
+    ++(status == CommitStatus::kAlreadyStored ? counters.already_stored_blocks : counters.put_conflict_blocks);
+    return status;
   }
   // Checksums first: from link() on a match finds the block, and its readers verify by them.
   std::ranges::copy(checksums, pool.arena().checksums(slot).begin());

@@ -462,6 +462,7 @@ class SetModelTest : public SetTest {
     std::vector<BlockHash> hashes;
     std::vector<std::uint32_t> lengths;
     std::list<Store::StagedBlock> staged;
+    std::vector<std::uint32_t> groups;
   };
 
   std::mt19937_64 random;
@@ -483,6 +484,24 @@ class SetModelTest : public SetTest {
     std::vector<BlockHash> hashes;
     for (std::size_t i = 0, count = 1 + below(8); i < count; ++i) hashes.push_back(hash_of(below(60)));
     return hashes;
+  }
+  /// How some names are cut into groups; often not at all.
+  std::vector<std::uint32_t> some_groups(std::span<const BlockHash> hashes) {
+    std::vector<std::uint32_t> groups;
+    if (below(2) == 0) return groups;
+    for (std::size_t left = hashes.size(); left > 0; left -= groups.back())
+      groups.push_back(static_cast<std::uint32_t>(1 + below(std::min<std::size_t>(left, 4))));
+    return check_groups(hashes, groups).empty() ? groups : std::vector<std::uint32_t>();
+  }
+  /// What each name is by itself, of groups of which all names are held; else nowhere.
+  std::vector<Held> held_in_groups(SpaceId set, std::span<const BlockHash> hashes,
+                                   std::span<const std::uint32_t> groups) {
+    auto held = store->match_set(set, hashes, {.session = kAlice}, now).value().held;
+    for_each_group(groups, hashes.size(), [&](std::size_t first, std::size_t count) {
+      const auto group = std::span(held).subspan(first, count);
+      if (std::ranges::count(group, Held::kNowhere) > 0) std::ranges::fill(group, Held::kNowhere);
+    });
+    return held;
   }
   void saw(std::size_t which, const BlockHash& hash, std::uint32_t length) {
     Name& name = names[which][hash];
@@ -530,6 +549,67 @@ class SetModelTest : public SetTest {
       saw(put.which, hash, length);
     }
   }
+  void commit_group(OpenPut& put) {
+    std::vector<std::uint64_t> sums;
+    std::vector<Store::StagedBlock> blocks;
+    do {
+      ASSERT_FALSE(put.staged.empty()) << "a part of a group was staged";
+      blocks.push_back(put.staged.front());
+      put.staged.pop_front();
+      const auto own = fill(blocks.back());
+      sums.insert(sums.end(), own.begin(), own.end());
+    } while (!blocks.back().completes_group);
+    const auto statuses = store->commit_group(put.id, sums, now);
+    ASSERT_EQ(statuses.size(), blocks.size());
+    const auto has = [&](Status status) { return std::ranges::find(statuses, status) != statuses.end(); };
+    ASSERT_FALSE(has(Status::kStored) && (has(Status::kConflict) || has(Status::kRefused)));
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const BlockHash& hash = put.hashes[blocks[i].index];
+      const auto length = static_cast<std::uint32_t>(blocks[i].bytes.size());
+      if (statuses[i] == Status::kStored) {
+        names[put.which][hash].ever.insert(length);
+        names[put.which][hash].current = length;
+      }
+      if (statuses[i] == Status::kAlreadyStored) saw(put.which, hash, length);
+    }
+    if (!has(Status::kStored)) return;
+    // All of the group, with what was here: from the first moment on.
+    std::size_t first = 0;
+    for (const std::uint32_t count : put.groups) {
+      if (blocks.back().index < first + count) {
+        for (const Held each : held_in_groups(sets[put.which], std::span(put.hashes).subspan(first, count), {}))
+          ASSERT_NE(each, Held::kNowhere);
+        return;
+      }
+      first += count;
+    }
+  }
+  /// Of each group that was looked at all blocks are pinned, or none; none only for a reason.
+  void check_groups_pinned(const Store::PinnedSet& set, std::span<const Held> alone,
+                           const Store::SetGetOptions& options) {
+    std::vector<bool> is_pinned(alone.size()), is_too_long(alone.size());
+    for (const auto& block : set.pinned.blocks) is_pinned[block.index] = true;
+    for (const auto& block : set.pinned.spilled) is_pinned[block.index] = true;
+    for (const auto& [index, length] : set.too_long) is_too_long[index] = true;
+    std::size_t group_count = 0;
+    bool is_cut = false;
+    for_each_group(options.group_counts, alone.size(), [&](std::size_t first, std::size_t count) {
+      if (first >= set.looked_count) return;
+      ++group_count;
+      is_cut = is_cut || first + count > set.looked_count;
+      bool is_due = true, is_any_pinned = false, are_all_pinned = true;
+      for (std::size_t i = first; i < first + count; ++i) {
+        is_due =
+            is_due && !is_too_long[i] && (alone[i] == Held::kInMemory || (options.disk && alone[i] == Held::kOnDisk));
+        is_any_pinned = is_any_pinned || is_pinned[i];
+        are_all_pinned = are_all_pinned && is_pinned[i];
+      }
+      ASSERT_EQ(is_any_pinned, is_due);
+      ASSERT_EQ(are_all_pinned, is_due);
+    });
+    ASSERT_FALSE(is_cut) << "a window ends in the middle of a group";
+    ASSERT_EQ(set.looked_group_count, options.group_counts.empty() ? 0 : group_count);
+  }
   void step() {
     now += Duration(below(1'000'000));
     const std::size_t which = below(2);
@@ -538,7 +618,12 @@ class SetModelTest : public SetTest {
     switch (below(14)) {
       case 0:
       case 1: {
-        const auto match = store->match_set(set, hashes, {.session = kAlice, .lease = below(3) == 0}, now).value();
+        const auto groups = some_groups(hashes);
+        const auto alone = held_in_groups(set, hashes, groups);
+        const auto match =
+            store->match_set(set, hashes, {.session = kAlice, .lease = below(3) == 0, .group_counts = groups}, now)
+                .value();
+        ASSERT_EQ(match.held, alone);
         for (std::size_t i = 0; i < hashes.size(); ++i) {
           ASSERT_EQ(match.held[i] == Held::kNowhere, match.lengths[i] == 0);
           if (match.lengths[i] > 0) saw(which, hashes[i], match.lengths[i]);
@@ -551,12 +636,16 @@ class SetModelTest : public SetTest {
         std::vector<std::uint32_t> rooms;
         for (std::size_t i = 0; i < hashes.size(); ++i)
           rooms.push_back(static_cast<std::uint32_t>(below(4) == 0 ? below(kBounds[which]) : kBounds[which]));
-        auto pinned =
-            store
-                ->pin_set(set, hashes,
-                          {.session = kAlice, .disk = below(2) == 0, .rooms = rooms, .bytes_max = 1 + below(20'000)},
-                          now)
-                .value();
+        const auto groups = some_groups(hashes);
+        const auto alone = held_in_groups(set, hashes, groups);
+        const Store::SetGetOptions options{.session = kAlice,
+                                           .disk = below(2) == 0,
+                                           .rooms = rooms,
+                                           .bytes_max = 1 + below(20'000),
+                                           .count_max = 1 + below(10),
+                                           .group_counts = groups};
+        auto pinned = store->pin_set(set, hashes, options, now).value();
+        check_groups_pinned(pinned, alone, options);
         for (const auto& block : pinned.pinned.blocks) {
           saw(which, hashes[block.index], static_cast<std::uint32_t>(block.bytes.size()));
           ASSERT_LE(block.bytes.size(), rooms[block.index]);
@@ -620,7 +709,7 @@ class SetModelTest : public SetTest {
         if (below(3) > 0 || puts.size() > 3) {
           if (puts.empty()) return;
           OpenPut& put = puts.front();
-          if (!put.staged.empty() && below(10) > 0) return commit_one(put);
+          if (!put.staged.empty() && below(10) > 0) return put.groups.empty() ? commit_one(put) : commit_group(put);
           store->end_put(put.id);
           return puts.pop_front();
         }
@@ -629,10 +718,12 @@ class SetModelTest : public SetTest {
           const std::uint64_t bound = below(3) == 0 ? kBounds[which] : 1 + below(kBounds[which]);
           lengths.push_back(static_cast<std::uint32_t>(bound));
         }
-        const Store::SetOfferOptions options{.session = kAlice, .lengths = lengths, .may_lose = may_lose};
+        const auto groups = some_groups(hashes);
+        const Store::SetOfferOptions options{
+            .session = kAlice, .lengths = lengths, .may_lose = may_lose, .group_counts = groups};
         const auto plan = store->offer_set(set, hashes, options, now).value();
         if (plan.put == PutId{}) return;
-        puts.push_back({plan.put, which, hashes, lengths, {plan.staged.begin(), plan.staged.end()}});
+        puts.push_back({plan.put, which, hashes, lengths, {plan.staged.begin(), plan.staged.end()}, groups});
         return;
       }
     }
