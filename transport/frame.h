@@ -50,7 +50,7 @@ enum class FrameType : std::uint8_t {
 inline constexpr std::uint8_t kFrameTypeMax = 20;
 
 /// HelloResponse.features.
-inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2, kFeatureSets = 4;
+inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2, kFeatureSets = 4, kFeatureGroups = 8;
 const char* frame_type_name(FrameType type);  ///< As in metrics: "hello", "put_data", ...
 
 /// Flags of a frame. Unknown bits are an error.

@@ -76,20 +76,24 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
     case FrameType::kPing: return frame_bytes(verb, id, ping_request());
     case FrameType::kSetMatch:
       return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
-        return wire::CreateSetMatchRequestDirect(b, scene.set.number, &all, true, true, scene.set.check);
+        const std::vector<std::uint32_t> groups = {static_cast<std::uint32_t>(scene.chain.size())};
+        return wire::CreateSetMatchRequestDirect(b, scene.set.number, &all, true, true, scene.set.check, &groups);
       });
     case FrameType::kSetGet:
       return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
-        const std::vector<std::uint32_t> rooms(scene.chain.size(), 100);
+        const std::vector<std::uint32_t> rooms(scene.chain.size(), 100),
+            groups = {static_cast<std::uint32_t>(scene.chain.size())};
         return wire::CreateSetGetRequestDirect(b, scene.set.number, &all, scene.lease, scene.region,
-                                               scene.region == 0 ? nullptr : &offsets, &rooms, 2, 0, 0,
-                                               scene.set.check);
+                                               scene.region == 0 ? nullptr : &offsets, &rooms, 2, 0, 0, scene.set.check,
+                                               &groups);
       });
     case FrameType::kSetPut:
       return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
-        const std::vector<std::uint32_t> lengths(scene.chain.size(), 100);
+        const std::vector<std::uint32_t> lengths(scene.chain.size(), 100),
+            groups = {static_cast<std::uint32_t>(scene.chain.size())};
         return wire::CreateSetPutRequestDirect(b, scene.set.number, &all, &lengths, scene.region,
-                                               scene.region == 0 ? nullptr : &offsets, 1000, 0, scene.set.check);
+                                               scene.region == 0 ? nullptr : &offsets, 1000, 0, scene.set.check,
+                                               &groups);
       });
     case FrameType::kVerbsConnect:
       return frame_bytes(verb, id, [](FlatBufferBuilder& b) {

@@ -42,27 +42,30 @@ class SessionSetTest : public NodeTest {
     block_checksums(set_checksum_seed(set.id(), hash, length), bytes_of(hash, length), sums);
     return sums;
   }
-  auto set_match(std::span<const BlockHash> hashes, bool lease = false) {
+  auto set_match(std::span<const BlockHash> hashes, bool lease = false, Lengths groups = {}) {
     return [=, this, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
-      return wire::CreateSetMatchRequestDirect(b, space, &all, lease, false, set_check());
+      return wire::CreateSetMatchRequestDirect(b, space, &all, lease, false, set_check(), list(groups));
     };
   }
   auto set_get(std::span<const BlockHash> hashes, Lengths rooms, std::uint32_t region = 0,
-               std::vector<std::uint64_t> offsets = {}, std::uint64_t deadline_us = 0) {
+               std::vector<std::uint64_t> offsets = {}, std::uint64_t deadline_us = 0, Lengths groups = {}) {
     return [=, this, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
       return wire::CreateSetGetRequestDirect(b, space, &all, 0, region, &offsets, &rooms, 2, deadline_us, 0,
-                                             set_check());
+                                             set_check(), list(groups));
     };
   }
   auto set_put(std::span<const BlockHash> hashes, Lengths lengths, std::uint32_t region = 0,
-               std::vector<std::uint64_t> offsets = {}) {
+               std::vector<std::uint64_t> offsets = {}, Lengths groups = {}) {
     return [=, this, all = wire_hashes(hashes)](FlatBufferBuilder& b) {
-      return wire::CreateSetPutRequestDirect(b, space, &all, &lengths, region, &offsets, 0, 0, set_check());
+      return wire::CreateSetPutRequestDirect(b, space, &all, &lengths, region, &offsets, 0, 0, set_check(),
+                                             list(groups));
     };
   }
+  static const Lengths* list(const Lengths& groups) { return groups.empty() ? nullptr : &groups; }
   /// Puts the blocks inline; the result of each.
-  std::vector<int> put_blocks(RawClient& client, std::span<const BlockHash> hashes, const Lengths& lengths) {
-    Answer answer = client.ask(FrameType::kSetPut, 100, set_put(hashes, lengths));
+  std::vector<int> put_blocks(RawClient& client, std::span<const BlockHash> hashes, const Lengths& lengths,
+                              const Lengths& groups = {}) {
+    Answer answer = client.ask(FrameType::kSetPut, 100, set_put(hashes, lengths, 0, {}, groups));
     if (!answer.is_last()) {
       Bytes payload;
       std::vector<std::uint64_t> all;
@@ -84,9 +87,9 @@ class SessionSetTest : public NodeTest {
     std::size_t parts = 0;
   };
   GotSet get_blocks(RawClient& client, std::span<const BlockHash> hashes, const Lengths& rooms,
-                    std::uint64_t deadline_us = 0) {
+                    std::uint64_t deadline_us = 0, const Lengths& groups = {}) {
     GotSet got;
-    client.send(FrameType::kSetGet, 101, set_get(hashes, rooms, 0, {}, deadline_us));
+    client.send(FrameType::kSetGet, 101, set_get(hashes, rooms, 0, {}, deadline_us, groups));
     for (;; ++got.parts) {
       const Answer answer = client.answer();
       if (answer.is_error()) throw std::runtime_error(answer.message());
@@ -125,7 +128,8 @@ TEST_F(SessionSetTest, HelloSaysThatTheNodeKnowsSetsAndNotInVersionOne) {
   for (const std::uint8_t version : {std::uint8_t{1}, std::uint8_t{2}}) {
     const auto client = connect();
     const Answer hello = client->ask(FrameType::kHello, 1, hello_request(1, version));
-    EXPECT_EQ(hello.as<wire::HelloResponse>().features() & kFeatureSets, version == 1 ? 0 : kFeatureSets);
+    const std::uint64_t both = kFeatureSets | kFeatureGroups;
+    EXPECT_EQ(hello.as<wire::HelloResponse>().features() & both, version == 1 ? 0 : both);
   }
 }
 
@@ -387,6 +391,138 @@ TEST_F(SessionSetTest, EachNamedBlockIsDroppedAndCounted) {
   expect_refused(client->ask(FrameType::kDrop, 9, drop(chain(1, 1001))), Errc::kTooLarge, "1001");
 }
 
+TEST_F(SessionSetTest, CountsThatDoNotCutTheNamesIntoGroupsAreRefusedByName) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 70);
+  const Lengths ones(70, 1);
+  const std::vector<std::pair<Lengths, const char*>> bad = {
+      {{65, 5}, "group_counts[0]: 65, 1..64 are allowed"},
+      {{64, 0, 6}, "group_counts[1]: 0, 1..64 are allowed"},
+      {{64, 0xFFFFFFFF}, "group_counts[1]: 4294967295, 1..64 are allowed"},
+      {{64, 5}, "group_counts: 69 names in all, 70 are given"},
+      {{64, 7}, "group_counts: 71 names in all, 70 are given"}};
+  for (const auto& [groups, text] : bad) {
+    expect_refused(client->ask(FrameType::kSetMatch, 9, set_match(hashes, false, groups)), Errc::kBadRequest, text);
+    expect_refused(client->ask(FrameType::kSetGet, 9, set_get(hashes, ones, 0, {}, 0, groups)), Errc::kBadRequest,
+                   text);
+    expect_refused(client->ask(FrameType::kSetPut, 9, set_put(hashes, ones, 0, {}, groups)), Errc::kBadRequest, text);
+  }
+  auto twice = hashes;
+  twice[66] = twice[65];
+  expect_refused(client->ask(FrameType::kSetMatch, 9, set_match(twice, false, {64, 6})), Errc::kBadRequest,
+                 "group_counts[1]: the group has a name twice");
+}
+
+TEST_F(SessionSetTest, AGroupIsMatchedAndSentAsAWhole) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 5);
+  const Lengths lengths = {1000, 70'000, 5, 100, 100}, groups = {3, 2};
+  EXPECT_THAT(put_blocks(*client, hashes, lengths, groups), ElementsAre(1, 1, 1, 1, 1));
+  const auto held = [&] {
+    const Answer answer = client->ask(FrameType::kSetMatch, 9, set_match(hashes, false, groups));
+    return static_cast<int>(answer.as<wire::SetMatchResponse>().held()->Get(0));
+  };
+  EXPECT_EQ(held(), 0b11111);
+  EXPECT_EQ(get_blocks(*client, hashes, Lengths(5, 196'608), 0, groups).blocks.size(), 5u);
+  // One that does not fit keeps the others of its group.
+  const GotSet short_of = get_blocks(*client, hashes, {1000, 69'999, 5, 100, 100}, 0, groups);
+  EXPECT_EQ(short_of.blocks.size(), 2u);
+  EXPECT_THAT(short_of.too_long, ElementsAre(1u));
+  store->with([&](Store& each) {
+    const SpaceId id = each.open(set).value();
+    EXPECT_EQ(each.erase(id, std::span(hashes).subspan(1, 1), nullptr, world.clock.now()).value(), 1u);
+  });
+  EXPECT_EQ(held(), 0b11000);
+  const GotSet rest = get_blocks(*client, hashes, Lengths(5, 196'608), 0, groups);
+  EXPECT_EQ(rest.blocks.size(), 2u);
+  EXPECT_TRUE(rest.blocks.contains(3) && rest.blocks.contains(4));
+  EXPECT_THAT(put_blocks(*client, hashes, lengths, groups), ElementsAre(2, 1, 2, 2, 2)) << "what is here counts";
+  EXPECT_EQ(held(), 0b11111);
+}
+
+/// The data of a group may come in several frames, and those may cut it.
+TEST_F(SessionSetTest, AGroupIsSeenOnlyOnceItsLastBlockHasCome) {
+  const auto client = greet_set(), reader = connect();
+  ASSERT_FALSE(reader->ask(FrameType::kHello, 1, hello_request()).is_error());
+  ASSERT_EQ(open(*reader, set), space);
+  const auto hashes = chain(1, 5);
+  const Lengths lengths(5, 1000), groups = {3, 2};
+  const auto seen = [&] {
+    const Answer answer = reader->ask(FrameType::kSetMatch, 9, set_match(hashes));
+    return static_cast<int>(answer.as<wire::SetMatchResponse>().held()->Get(0));
+  };
+  ASSERT_FALSE(client->ask(FrameType::kSetPut, 100, set_put(hashes, lengths, 0, {}, groups)).is_last());
+  const auto send = [&](std::size_t i) {
+    client->send(FrameType::kPutData, 100, put_data(1, sums_of(hashes[i], 1000)), bytes_of(hashes[i], 1000));
+    world.run_for(10ms);
+  };
+  send(0);
+  EXPECT_EQ(seen(), 0);
+  send(1);
+  EXPECT_EQ(seen(), 0);
+  send(2);
+  EXPECT_EQ(seen(), 0b00111);
+  send(3);
+  EXPECT_EQ(seen(), 0b00111);
+  send(4);
+  const Answer answer = client->answer();
+  ASSERT_TRUE(answer.is_last() && !answer.is_error());
+  EXPECT_THAT(std::vector<int>(answer.as<wire::SetPutResponse>().results()->begin(),
+                               answer.as<wire::SetPutResponse>().results()->end()),
+              ElementsAre(1, 1, 1, 1, 1));
+  EXPECT_EQ(seen(), 0b11111);
+}
+
+TEST_F(SessionSetTest, AGroupWithADamagedBlockIsNotStoredAndThoseBeforeItAre) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 4);
+  const Lengths lengths(4, 1000), groups = {2, 2};
+  ASSERT_FALSE(client->ask(FrameType::kSetPut, 100, set_put(hashes, lengths, 0, {}, groups)).is_last());
+  Bytes payload;
+  std::vector<std::uint64_t> sums;
+  for (const BlockHash& hash : hashes) {
+    const Bytes one = bytes_of(hash, 1000);
+    payload.insert(payload.end(), one.begin(), one.end());
+    for (const std::uint64_t sum : sums_of(hash, 1000)) sums.push_back(sum);
+  }
+  payload.back() ^= std::byte{1};
+  expect_refused(client->ask(FrameType::kPutData, 100, put_data(4, sums), payload), Errc::kCorruptBlock, "block 3");
+  const Answer match = client->ask(FrameType::kSetMatch, 9, set_match(hashes));
+  EXPECT_EQ(match.as<wire::SetMatchResponse>().held()->Get(0), 0b0011);
+  EXPECT_EQ(stats().staged_count, 0u);
+}
+
+TEST_F(SessionSetTest, AGroupOfWhichABlockWasDroppedMeanwhileIsRefusedWithTheReason) {
+  const auto client = greet_set();
+  const auto hashes = chain(1, 2);
+  put_blocks(*client, std::span(hashes).first(1), {1000});
+  ASSERT_FALSE(client->ask(FrameType::kSetPut, 100, set_put(hashes, {1000, 1000}, 0, {}, {2})).is_last());
+  store->with([&](Store& each) {
+    ASSERT_TRUE(each.erase(each.open(set).value(), std::span(hashes).first(1), nullptr, world.clock.now()));
+  });
+  const Answer answer =
+      client->ask(FrameType::kPutData, 100, put_data(1, sums_of(hashes[1], 1000)), bytes_of(hashes[1], 1000));
+  ASSERT_FALSE(answer.is_error()) << answer.message();
+  EXPECT_EQ(answer.as<wire::SetPutResponse>().results()->Get(1), 0);
+  EXPECT_EQ(answer.as<wire::SetPutResponse>().refused_why(), static_cast<std::uint16_t>(Errc::kMismatch));
+}
+
+TEST_F(SessionSetTest, ALongListOfGroupsIsCarriedOutInPartsThatCutNone) {
+  node->limits.inline_window_bytes = 1500;
+  const auto client = greet_set();
+  const auto hashes = chain(5, 987);
+  const Lengths lengths(987, 64), groups(47, 21);  // 512 and 1,024 lie within groups
+  EXPECT_EQ(put_blocks(*client, hashes, lengths, groups), std::vector<int>(987, 1));
+  store->with([&](Store& each) {
+    ASSERT_TRUE(each.erase(each.open(set).value(), std::span(hashes).subspan(515, 1), nullptr, world.clock.now()));
+  });
+  const Answer match = client->ask(FrameType::kSetMatch, 9, set_match(hashes, false, groups));
+  EXPECT_EQ(match.as<wire::SetMatchResponse>().block_bytes()->size(), 987u - 21u);
+  const GotSet got = get_blocks(*client, hashes, lengths, 0, groups);
+  EXPECT_EQ(got.blocks.size(), 987u - 21u);
+  for (std::uint32_t i = 504; i < 525; ++i) EXPECT_FALSE(got.blocks.contains(i)) << i;
+}
+
 class SessionSetDiskTest : public SessionSetTest {
  protected:
   SessionSetDiskTest() {
@@ -436,6 +572,22 @@ TEST_F(SessionSetDiskTest, BlocksThatTheDiskDoesNotGiveAreNamedAndTheOthersCome)
   EXPECT_EQ(got.blocks.size() + got.unread.size(), hashes.size());
   for (const std::uint32_t i : got.unread) EXPECT_FALSE(got.blocks.contains(i));
   spill->set_faults({});
+}
+
+TEST_F(SessionSetDiskTest, AGroupOnADiskThatIsOffIsNotHeldThoughMemoryHasAPart) {
+  const Lengths pairs(12, 2);
+  const auto held_count = [&] {
+    const Answer match = client->ask(FrameType::kSetMatch, 9, set_match(hashes, false, pairs));
+    return match.as<wire::SetMatchResponse>().block_bytes()->size();
+  };
+  EXPECT_EQ(held_count(), 24u);
+  EXPECT_EQ(get_blocks(*client, hashes, rooms(), 0, pairs).blocks.size(), 24u);
+  spill->die();
+  const std::size_t alone =
+      client->ask(FrameType::kSetMatch, 9, set_match(hashes)).as<wire::SetMatchResponse>().block_bytes()->size();
+  EXPECT_LE(held_count(), alone);
+  EXPECT_EQ(held_count() % 2, 0u);
+  EXPECT_EQ(get_blocks(*client, hashes, rooms(), 0, pairs).blocks.size(), held_count());
 }
 
 TEST_F(SessionSetDiskTest, WhatADiskCannotGiveBackCanBePutAgain) {

@@ -585,6 +585,46 @@ std::map<std::string, GoldenFrame> golden_frames() {
                                 EXPECT_EQ(t.results()->Get(1), 3u);
                                 EXPECT_EQ(t.refused_why(), 1u);
                               })};
+  // Names that come in groups: appended to the requests, which are the same without them.
+  const std::vector<std::uint32_t> groups = {2}, each_alone = {1, 1};
+  frames["set_match.groups"] = {
+      FrameType::kSetMatch,
+      0,
+      23,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateSetMatchRequestDirect(b, 1, &hashes, true, true, kCheck, &groups)); },
+      checker<wire::SetMatchRequest>([=](const auto& t) {
+        EXPECT_EQ(t.hashes()->size(), 2u);
+        EXPECT_EQ(t.namespace_check(), kCheck);
+        ASSERT_EQ(t.group_counts()->size(), 1u);
+        EXPECT_EQ(t.group_counts()->Get(0), 2u);
+      })};
+  frames["set_get.groups"] = {FrameType::kSetGet,
+                              0,
+                              24,
+                              "",
+                              [=](auto& b) {
+                                b.Finish(wire::CreateSetGetRequestDirect(b, 1, &hashes, 77, 2, &offsets, &lengths, 1,
+                                                                         5000, 3, kCheck, &each_alone));
+                              },
+                              checker<wire::SetGetRequest>([=](const auto& t) {
+                                EXPECT_EQ(t.namespace_check(), kCheck);
+                                ASSERT_EQ(t.group_counts()->size(), 2u);
+                                EXPECT_EQ(t.group_counts()->Get(1), 1u);
+                              })};
+  frames["set_put.groups"] = {
+      FrameType::kSetPut,
+      0,
+      25,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreateSetPutRequestDirect(b, 1, &hashes, &lengths, 2, &offsets, 250'000, 3, kCheck, &groups));
+      },
+      checker<wire::SetPutRequest>([=](const auto& t) {
+        EXPECT_EQ(t.namespace_check(), kCheck);
+        ASSERT_EQ(t.group_counts()->size(), 1u);
+        EXPECT_EQ(t.group_counts()->Get(0), 2u);
+      })};
   std::uint64_t id = 8;
   for (const auto type : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop}) {
     const std::string name = frame_type_name(type);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "index/name_groups.h"
 #include "store/node/rdma/verbs_node.h"
 
 namespace kv {
@@ -15,14 +16,20 @@ namespace {
 
 constexpr std::size_t kNamesPerLock = 512;  ///< Of a set, each looked up alone: some ten microseconds, cold a hundred.
 
-/// Calls body(part) for each part of `names`, at least once, until one returns false. At least once, so that an empty
-/// list is refused or answered by the store like any other. Between two parts the lock is free: others look blocks up
-/// meanwhile, and what one part found may be gone when the next is asked.
+static_assert(kNamesPerLock >= kGroupNamesMax);
+
+/// Calls body(part, its group_counts) for each part of `names`, at least once, until one returns false. At least once,
+/// so that an empty list is refused or answered by the store like any other. Between two parts the lock is free: others
+/// look blocks up meanwhile, and what one part found may be gone when the next is asked. So no part cuts a group.
 template <class Body>
-void for_each_part(std::span<const BlockHash> names, Body body) {
-  for (std::size_t at = 0; at == 0 || at < names.size(); at += kNamesPerLock) {
-    if (!body(names.subspan(at, std::min(kNamesPerLock, names.size() - at)))) return;
-  }
+void for_each_part(std::span<const BlockHash> names, std::span<const std::uint32_t> group_counts, Body body) {
+  std::size_t at = 0;
+  do {
+    const GroupPart part = leading_part(group_counts, names.size() - at, kNamesPerLock);
+    if (!body(names.subspan(at, part.name_count), group_counts.first(part.group_count))) return;
+    at += part.name_count;
+    group_counts = group_counts.subspan(part.group_count);
+  } while (at < names.size());
 }
 
 /// Processor time of this process: with it a load generator tells what a request costs the node. All threads of the
@@ -34,6 +41,14 @@ double process_cpu_seconds() {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+/// A disk that cannot be read has nothing, and a group that lies there in part is not to be had either.
+void forget_disk(Store::SetMatch& match, std::span<const std::uint32_t> group_counts) {
+  for_each_group(group_counts, match.held.size(), [&](std::size_t first, std::size_t count) {
+    const auto held = std::span(match.held).subspan(first, count);
+    if (std::ranges::find(held, Store::Held::kOnDisk) != held.end()) std::ranges::fill(held, Store::Held::kNowhere);
+  });
 }
 
 /// Half of the evicted blocks were last used at most this long before, to within a factor of two; 0: none was evicted.
@@ -102,7 +117,12 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   if (space == nullptr) return std::nullopt;
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
-  const auto match = match_set(*space, hashes, request->lease());
+  const auto group_counts = numbers_of(request->group_counts());
+  if (const std::string why = check_groups(hashes, group_counts); !why.empty()) {
+    session_.refuse(frame, Errc::kBadRequest, "set_match." + why);
+    return std::nullopt;
+  }
+  auto match = match_set(*space, hashes, group_counts, request->lease());
   if (!match) {
     session_.refuse(frame, match.error(),
                     "set_match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
@@ -110,14 +130,14 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
     return std::nullopt;
   }
   if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
-  const bool has_disk = node.spill != nullptr && node.spill->can_read();
+  if (node.spill == nullptr || !node.spill->can_read()) forget_disk(*match, group_counts);
   std::vector<std::uint8_t> held((hashes.size() + 7) / 8), on_disk(held.size());
   std::vector<std::uint32_t> lengths;
   std::uint64_t disk_bytes = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const auto bit = static_cast<std::uint8_t>(1u << i % 8);
     // Lengths are told of held blocks only: the client counts the bits to know which is whose.
-    if (match->held[i] == Store::Held::kNowhere || (match->held[i] == Store::Held::kOnDisk && !has_disk)) continue;
+    if (match->held[i] == Store::Held::kNowhere) continue;
     held[i / 8] |= bit;
     lengths.push_back(match->lengths[i]);
     if (match->held[i] != Store::Held::kOnDisk) continue;
@@ -136,16 +156,18 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
                                         static_cast<std::uint64_t>(disk_time.count()));
   });
   if (!request->prefetch() || disk_bytes == 0) return std::nullopt;
-  return Wanted{space, hashes};
+  return Wanted{space, hashes, group_counts};
 }
 
-Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<const BlockHash> hashes, bool lease) {
+Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
+                                           std::span<const std::uint32_t> group_counts, bool lease) {
   NodeContext& node = session_.node;
   if (hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
   Store::SetMatch whole;
   Store::SetMatchOptions options{.session = session_.id, .lease = lease};
   error_code error;
-  for_each_part(hashes, [&](std::span<const BlockHash> part) {
+  for_each_part(hashes, group_counts, [&](std::span<const BlockHash> part, std::span<const std::uint32_t> counts) {
+    options.group_counts = counts;
     auto found =
         node.store.with([&](Store& store) { return store.match_set(space.id, part, options, node.clock.now()); });
     if (!found) {
@@ -218,7 +240,7 @@ Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space
   std::vector<BlockHash> fresh;
   std::size_t sum = 0;
   error_code error;
-  for_each_part(hashes, [&](std::span<const BlockHash> part) {
+  for_each_part(hashes, {}, [&](std::span<const BlockHash> part, auto) {
     const auto counted = count(type, space.id, part, &fresh);
     error = counted ? error_code() : counted.error();
     sum += counted ? *counted : 0;
@@ -226,7 +248,7 @@ Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space
   });
   if (!error) return sum;
   // Only those that this request retained: what was retained before stays so.
-  for_each_part(fresh, [&](std::span<const BlockHash> part) {
+  for_each_part(fresh, {}, [&](std::span<const BlockHash> part, auto) {
     return count(FrameType::kUnretain, space.id, part, nullptr).has_value();
   });
   return error;

@@ -22,6 +22,7 @@ class Lookups {
   struct Wanted {
     const OpenSpace* space;
     std::span<const BlockHash> hashes;
+    std::span<const std::uint32_t> group_counts = {};  ///< Of a set.
   };
   std::optional<Wanted> on_match(const Frame& frame);
   std::optional<Wanted> on_set_match(const Frame& frame);
@@ -33,7 +34,8 @@ class Lookups {
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.
 
  private:
-  Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes, bool lease);
+  Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
+                                    std::span<const std::uint32_t> group_counts, bool lease);
   Result<std::size_t> count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,
                             std::vector<BlockHash>* fresh);
   Result<std::size_t> count_in_set(FrameType type, const OpenSpace& space, std::span<const BlockHash> hashes);

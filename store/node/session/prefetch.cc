@@ -10,13 +10,15 @@ namespace {
 constexpr std::size_t kLookupsPerLock = 1024;  ///< Of a set: some hundred microseconds.
 }
 
-Prefetch::Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes)
+Prefetch::Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes,
+                   std::span<const std::uint32_t> group_counts)
     : session_(std::move(session)),
       space_(space.id),
       space_name_(space.name),
       kind_(space.kind),
       // Copied: the request's frame is gone when this runs.
-      hashes_(hashes.begin(), hashes.end()) {}
+      hashes_(hashes.begin(), hashes.end()),
+      group_counts_(group_counts.begin(), group_counts.end()) {}
 
 error_code Prefetch::pin() {
   NodeContext& node = session_->node;
@@ -32,12 +34,14 @@ error_code Prefetch::pin() {
 Result<Store::PinnedPrefix> Prefetch::pin_set() {
   NodeContext& node = session_->node;
   Store::PinnedPrefix all{.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet};
+  auto groups = std::span<const std::uint32_t>(group_counts_);
   for (std::size_t at = 0; at < hashes_.size();) {
     const auto rest = std::span<const BlockHash>(hashes_).subspan(at);
+    const Store::SetGetOptions options{
+        .session = session_->id, .disk = true, .count_max = kLookupsPerLock, .group_counts = groups};
     error_code error;
     node.store.with([&](Store& store) {
-      auto part = store.pin_set(space_, rest, {.session = session_->id, .disk = true, .count_max = kLookupsPerLock},
-                                node.clock.now());
+      auto part = store.pin_set(space_, rest, options, node.clock.now());
       if (!part) {
         error = part.error();
         return store.unpin(all);
@@ -49,6 +53,7 @@ Result<Store::PinnedPrefix> Prefetch::pin_set() {
       part->pinned.spilled.clear();
       store.unpin(part->pinned);
       at += part->looked_count;
+      groups = groups.subspan(part->looked_group_count);
     });
     if (error) return error;
   }

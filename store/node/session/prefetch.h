@@ -18,7 +18,9 @@ namespace kv {
 /// Thread safety: none; on the session's executor.
 class Prefetch {
  public:
-  Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes);
+  /// `group_counts`: of a set, as SetMatchOptions. Of a group that is not held as a whole nothing is brought.
+  Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes,
+           std::span<const std::uint32_t> group_counts = {});
 
   /// Pins what there is of the prefix. Errors: of Store::pin_prefix.
   error_code pin();
@@ -34,6 +36,7 @@ class Prefetch {
   const NamespaceId space_name_;
   const SpaceKind kind_;
   const std::vector<BlockHash> hashes_;
+  const std::vector<std::uint32_t> group_counts_;
   std::shared_ptr<PinnedPrefixGuard> prefix_;
   bool is_cancelled_ = false;
   Event* wake_ = nullptr;  ///< While it waits for the disk.

@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kTurnBytes = 4 << 20;          ///< Copied from a region before others get a turn.
 constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would take longer to wake.
 constexpr std::size_t kOfferedPerLock = 512;         ///< Of a set: each is looked up alone.
+static_assert(kOfferedPerLock >= kGroupNamesMax);
 constexpr std::size_t kCommitsPerLock = 256;  ///< So that thousands of small blocks do not hold it for milliseconds.
 
 /// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
@@ -67,6 +68,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       space_(space.id),
       space_name_(space.name),
       is_set_(space.kind == SpaceKind::kSet),
+      has_groups_(!order.group_counts.empty()),
       type_(is_set_ ? FrameType::kSetPut : FrameType::kPut),
       block_bytes_(space.block_bytes),
       stripes_(stripe_count(space.block_bytes)),
@@ -120,8 +122,11 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
   if (order.hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
   KV_ASSERT(order.lengths.size() == order.hashes.size());
   Store::OfferPlan whole;
-  for (std::size_t at = 0; at == 0 || at < order.hashes.size(); at += kOfferedPerLock) {
-    const auto part = order.hashes.subspan(at, std::min(kOfferedPerLock, order.hashes.size() - at));
+  std::size_t at = 0;
+  auto groups = order.group_counts;
+  do {
+    const GroupPart leading = leading_part(groups, order.hashes.size() - at, kOfferedPerLock);
+    const auto part = order.hashes.subspan(at, leading.name_count);
     // What the disk cannot give back is no reason to turn away a new copy of it.
     const Store::SetOfferOptions options{.session = session_->id,
                                          .lengths = order.lengths.subspan(at, part.size()),
@@ -129,7 +134,8 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
                                          .promote = node.spill == nullptr || !node.spill->can_read(),
                                          .put = whole.put,
                                          .first = static_cast<std::uint32_t>(at),
-                                         .is_part = at + part.size() < order.hashes.size()};
+                                         .is_part = at + part.size() < order.hashes.size(),
+                                         .group_counts = groups.first(leading.group_count)};
     auto plan = node.store.with([&](Store& store) {
       auto offered = store.offer_set(space_, part, options, began_);
       if (!offered && whole.put != PutId{}) store.end_put(whole.put);
@@ -141,7 +147,9 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
     whole.wanted.insert(whole.wanted.end(), plan->wanted.begin(), plan->wanted.end());
     plan->wanted = std::move(whole.wanted);
     whole = std::move(*plan);  // the last part has what was staged
-  }
+    at += part.size();
+    groups = groups.subspan(leading.group_count);
+  } while (at < order.hashes.size());
   return whole;
 }
 
@@ -447,22 +455,17 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
     }
     claimed = own;
   }
-  const auto count_result = [&](std::size_t i, Store::CommitStatus status) {
-    Outcome result = kResultRefused;
-    switch (status) {
-      case Store::CommitStatus::kStored: result = kResultStored, ++stored_; break;
-      case Store::CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
-      case Store::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
-      case Store::CommitStatus::kRefused: ++refused_late_; break;
+  for (std::size_t i = committed_, all = committed_ + good; i < all;) {
+    const std::size_t end = std::min(i + kCommitsPerLock, all);
+    if (has_groups_) {
+      i = commit_groups(i, end, claimed);
+      continue;
     }
-    if (is_set_) results_[plan_.staged[committed_ + i].index] = result;
-  };
-  for (std::size_t i = 0, at = 0; i < good;) {
     node.store.with([&](Store& store) {
-      for (const std::size_t end = std::min(i + kCommitsPerLock, good); i < end; ++i) {
-        const std::size_t stripes = stripes_of(plan_.staged[committed_ + i]);
-        count_result(i, store.commit(plan_.put, claimed.subspan(at, stripes), node.clock.now()));
-        at += stripes;
+      for (; i < end; ++i) {
+        const std::size_t stripes = stripes_of(plan_.staged[i]);
+        count_result(i, store.commit(plan_.put, claimed.first(stripes), node.clock.now()));
+        claimed = claimed.subspan(stripes);
       }
     });
   }
@@ -476,6 +479,40 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
   }
 }
 
+/// Staged blocks from `first` to before `end`, which were verified, with their checksums at the front of `claimed`.
+/// Those of groups that are whole now are committed; the rest waits. Returns `end`.
+std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed) {
+  NodeContext& node = session_->node;
+  node.store.with([&](Store& store) {
+    for (std::size_t i = first; i < end; ++i) {
+      const auto sums = claimed.first(stripes_of(plan_.staged[i]));
+      claimed = claimed.subspan(sums.size());
+      waiting_sums_.insert(waiting_sums_.end(), sums.begin(), sums.end());
+      ++waiting_;
+      KV_ASSERT(waiting_ <= kGroupNamesMax);
+      if (!plan_.staged[i].completes_group) continue;
+      const auto statuses = store.commit_group(plan_.put, waiting_sums_, node.clock.now());
+      KV_ASSERT(statuses.size() == waiting_);
+      for (std::size_t k = 0; k < waiting_; ++k) count_result(i + 1 - waiting_ + k, statuses[k]);
+      waiting_ = 0;
+      waiting_sums_.clear();
+    }
+  });
+  return end;
+}
+
+/// What became of staged block i.
+void Put::count_result(std::size_t i, Store::CommitStatus status) {
+  Outcome result = kResultRefused;
+  switch (status) {
+    case Store::CommitStatus::kStored: result = kResultStored, ++stored_; break;
+    case Store::CommitStatus::kAlreadyStored: result = kResultAlready, ++already_stored_; break;
+    case Store::CommitStatus::kConflict: result = kResultConflict, ++refused_late_; break;
+    case Store::CommitStatus::kRefused: ++refused_late_; break;
+  }
+  if (is_set_) results_[plan_.staged[i].index] = result;
+}
+
 // -- the end
 
 void Put::finish() {
@@ -487,11 +524,15 @@ void Put::finish() {
   session_->node.metrics.observe_verb(type_, session_->node.clock.now() - began_, !is_whole);
   const std::uint32_t broken = path_.broken();
   path_ = {};
+  KV_ASSERT(!is_whole || waiting_ == 0);
   if (is_whole && is_set_) {
     const bool has_refused = std::ranges::find(results_, kResultRefused) != results_.end();
+    // Nothing was refused for lack of memory: another block of its group was stored meanwhile with other bytes, or one
+    // that was here was dropped.
+    const Errc refused_why = has_groups_ && plan_.refused_count == 0 ? Errc::kMismatch : plan_.refused_why;
     session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
       const auto results = builder.CreateVector(results_);
-      const auto why = has_refused ? static_cast<std::uint16_t>(plan_.refused_why) : std::uint16_t{0};
+      const auto why = has_refused ? static_cast<std::uint16_t>(refused_why) : std::uint16_t{0};
       return wire::CreateSetPutResponse(builder, results, why, broken);
     });
   } else if (is_whole) {

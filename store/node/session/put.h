@@ -43,7 +43,8 @@ struct PutOrder {
   std::span<const std::uint32_t> positions;  ///< As Store::OfferOptions has these.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;
-  std::span<const std::uint32_t> lengths;  ///< Of a set: of each block. The spans of a chain are empty then.
+  std::span<const std::uint32_t> lengths;       ///< Of a set: of each block. The spans of a chain are empty then.
+  std::span<const std::uint32_t> group_counts;  ///< Of a set, as Store::SetMatchOptions.
 };
 
 /// On entry the client has a block that the store may lack. A slot is staged for it (offer), filled from the socket,
@@ -54,6 +55,7 @@ struct PutOrder {
 ///   slot were verified: the client's
 ///      memory may change at any moment, and counts for nothing.
 ///   3. One last frame: what was stored, or why not. What comes after an error is skipped.
+///   4. Blocks of a group that the client names are committed in one step, once the last of them was verified.
 /// Blocks of a set differ in length, and the client is told of each what became of it; all else is the same for both
 /// kinds. Thread safety: none; on the session's executor.
 class Put : public std::enable_shared_from_this<Put> {
@@ -103,6 +105,8 @@ class Put : public std::enable_shared_from_this<Put> {
   asio::awaitable<std::size_t> verify(std::size_t first, std::size_t count,
                                       std::span<const std::uint64_t> claimed) const;
   void commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed);
+  std::size_t commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed);
+  void count_result(std::size_t i, Store::CommitStatus status);
   std::span<const Store::StagedBlock> staged(std::size_t first, std::size_t count) const;
   std::size_t stripes_of(const Store::StagedBlock& block) const {
     return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
@@ -117,6 +121,7 @@ class Put : public std::enable_shared_from_this<Put> {
   const SpaceId space_;
   const NamespaceId space_name_;
   const bool is_set_;
+  const bool has_groups_;
   const FrameType type_;             ///< Of the request and its answers.
   const std::uint64_t block_bytes_;  ///< Of every block of a chain.
   const std::size_t stripes_;        ///< The same.
@@ -129,7 +134,9 @@ class Put : public std::enable_shared_from_this<Put> {
   Store::OfferPlan plan_;
   std::shared_ptr<StagedPutGuard> staged_;
   std::size_t announced_ = 0;  ///< Staged blocks whose data the client has said to be there.
-  std::size_t committed_ = 0;  ///< Of them: done with, in order.
+  std::size_t committed_ = 0;  ///< Of them: verified, in order; and committed, but for the last `waiting_` of them.
+  std::size_t waiting_ = 0;    ///< For the rest of their group,
+  Claimed waiting_sums_;       ///< with these checksums.
   std::uint32_t stored_ = 0, already_stored_ = 0, refused_late_ = 0;
   std::vector<std::uint8_t> results_;  ///< Of a set: of each hash, as SetPutResponse has them.
   BlockSink* sink_ = nullptr;          ///< While a payload is being read into staged slots.

@@ -403,7 +403,7 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
-    const std::uint64_t features = rdma_.features() | (version < 2 ? 0 : kFeatureSets);
+    const std::uint64_t features = rdma_.features() | (version < 2 ? 0 : kFeatureSets | kFeatureGroups);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
     return wire::CreateHelloResponse(builder, version, node_id, /*epoch=*/0, features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),
@@ -485,6 +485,9 @@ void Session::on_set_get(const Frame& frame) {
                   "set_get.rooms: " + std::to_string(rooms.size()) + ", one per hash (" +
                       std::to_string(hashes.size()) + ") is due");
   }
+  const auto group_counts = numbers_of(request->group_counts());
+  if (const std::string why = check_groups(hashes, group_counts); !why.empty())
+    return refuse(frame, Errc::kBadRequest, "set_get." + why);
   RegionTarget target = target_of(*request);
   target.lengths = rooms;
   auto region = regions_.find(frame, target, hashes.size(), space->block_bytes);
@@ -497,6 +500,7 @@ void Session::on_set_get(const Frame& frame) {
   order.deadline = deadline_of(request->deadline_us());
   order.hashes.assign(hashes.begin(), hashes.end());
   order.rooms.assign(rooms.begin(), rooms.end());
+  order.group_counts.assign(group_counts.begin(), group_counts.end());
   BlockPath path(rdma_, std::move(*region), target, space->block_bytes);
   const auto get = std::make_shared<SetGet>(shared_from_this(), *space, std::move(order), std::move(path));
   if (const error_code error = get->pin()) return refuse(frame, error, "set_get: " + error.message());
@@ -557,6 +561,9 @@ void Session::on_set_put(const Frame& frame) {
                   "set_put.block_bytes: " + std::to_string(length) + ", 1.." + std::to_string(space->block_bytes) +
                       " in this namespace");
   }
+  order.group_counts = numbers_of(request->group_counts());
+  if (const std::string why = check_groups(order.hashes, order.group_counts); !why.empty())
+    return refuse(frame, Errc::kBadRequest, "set_put." + why);
   RegionTarget target = target_of(*request);
   target.lengths = order.lengths;
   start(frame, *space, order, target);
@@ -590,7 +597,8 @@ void Session::on_match(const Frame& frame) {
       frame.header.type == FrameType::kSetMatch ? lookups_.on_set_match(frame) : lookups_.on_match(frame);
   if (!wanted || !node.spill->can_read() || prefetches_.size() >= kPrefetchesMax) return;
   // The match has been answered: the prefetch is nobody's request, and its failure nobody's error.
-  const auto prefetch = std::make_shared<Prefetch>(shared_from_this(), *wanted->space, wanted->hashes);
+  const auto prefetch =
+      std::make_shared<Prefetch>(shared_from_this(), *wanted->space, wanted->hashes, wanted->group_counts);
   if (prefetch->pin() || !prefetch->has_work()) return;
   prefetches_.push_back(prefetch);
   asio::co_spawn(executor, carry_out_ahead(self(), prefetch, SessionJob(self())), asio::detached);

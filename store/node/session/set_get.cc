@@ -39,13 +39,15 @@ error_code SetGet::pin_window() {
                                      .disk = order_.disk,
                                      .rooms = std::span(order_.rooms).subspan(pinned_),
                                      .bytes_max = node_.limits.inline_window_bytes,
-                                     .count_max = kLookupsPerLock};
+                                     .count_max = kLookupsPerLock,
+                                     .group_counts = std::span(order_.group_counts).subspan(pinned_groups_)};
   auto set = node_.store.with([&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
   if (!set) return set.error();
   KV_ASSERT(set->looked_count > 0 || hashes.empty());
   window_ = std::make_shared<Window>(in_flight_, node_.store, std::move(set->pinned));
   window_first_ = pinned_;
   pinned_ += set->looked_count;
+  pinned_groups_ += set->looked_group_count;
   const auto first = static_cast<std::uint32_t>(window_first_);
   ready_.clear();
   next_ = 0;

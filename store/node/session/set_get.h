@@ -23,7 +23,8 @@ struct SetGetOrder {
   LeaseId lease{};
   bool disk = false;
   std::vector<BlockHash> hashes;
-  std::vector<std::uint32_t> rooms;  ///< Of each: bytes that there are for it at the client.
+  std::vector<std::uint32_t> rooms;         ///< Of each: bytes that there are for it at the client.
+  std::vector<std::uint32_t> group_counts;  ///< As Store::SetGetOptions.
 };
 
 /// What Get is to a chain. No block waits for another, so the request is carried out in windows, one after the other:
@@ -31,6 +32,8 @@ struct SetGetOrder {
 ///   1. The client is told of a block once, after its bytes are where they belong, with its own length.
 ///   2. No block is sent that is longer than its room; the last frame names those.
 ///   3. At most a window, and what is queued of the one before, is pinned: a slow reader keeps no more.
+///   4. A group lies in one window: its blocks are sent if all of them are there at one moment, and else none is. What
+///   the disk then fails to give is told as unread, and the client puts two and two together.
 /// Thread safety: none; on the session's executor.
 class SetGet final : public GetInProgress, public std::enable_shared_from_this<SetGet> {
  public:
@@ -72,7 +75,8 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
   const SetGetOrder order_;
 
   std::size_t window_first_ = 0;   ///< First hash of the newest window.
-  std::size_t pinned_ = 0;         ///< Hashes of all windows so far.
+  std::size_t pinned_ = 0;         ///< Hashes of all windows so far,
+  std::size_t pinned_groups_ = 0;  ///< and their groups.
   std::vector<ReadyBlock> ready_;  ///< Of the window.
   std::size_t next_ = 0;           ///< Of these: to be sent next.
 
