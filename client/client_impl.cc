@@ -54,6 +54,10 @@ class Parts {
     for (std::size_t i = 0; i < hashes.size(); ++i)
       part.own_positions.push_back(static_cast<std::uint32_t>(position + i));
   }
+  void add_group(std::size_t node, std::size_t position, std::span<const BlockHash> names) {
+    add(node, position, names);
+    parts_[node].own_group_counts.push_back(static_cast<std::uint32_t>(names.size()));
+  }
   /// Those that are not empty, in node order.
   std::vector<OwnedChain> take() {
     std::vector<OwnedChain> owned;
@@ -64,6 +68,7 @@ class Parts {
       part.node = node;
       part.hashes = part.own_hashes;
       part.positions = part.own_positions;
+      part.group_counts = part.own_group_counts;
     }
     return owned;
   }
@@ -95,14 +100,24 @@ std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const Bl
   return parts.take();
 }
 
-std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks) {
+std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks,
+                                  std::span<const std::uint32_t> group_counts) {
+  KV_ASSERT(are_groups_of(group_counts, blocks.size()));
   std::vector<OwnedChain> owned;
   if (map.node_count() == 1) {
     owned.emplace_back().hashes = blocks;
+    owned.back().group_counts = group_counts;
     return owned;
   }
   Parts parts(map.node_count());
-  for (std::size_t i = 0; i < blocks.size(); ++i) parts.add(map.owner(blocks[i]), i, blocks.subspan(i, 1));
+  for_each_group(group_counts, blocks.size(), [&](std::size_t first, std::size_t count) {
+    const std::size_t owner = map.owner(blocks[first]);
+    if (group_counts.empty()) {
+      parts.add(owner, first, blocks.subspan(first, count));
+    } else {
+      parts.add_group(owner, first, blocks.subspan(first, count));
+    }
+  });
   return parts.take();
 }
 

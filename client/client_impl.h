@@ -11,6 +11,7 @@
 #include "client/client.h"
 #include "client/cluster_map.h"
 #include "client/link/node_link.h"
+#include "index/name_groups.h"
 
 namespace kv {
 
@@ -102,8 +103,10 @@ struct OwnedChain {
   std::span<const std::uint32_t> positions;  ///< In the whole chain; empty: 0, 1, 2, ...
   std::size_t position(std::size_t i) const { return positions.empty() ? i : positions[i]; }
 
+  std::span<const std::uint32_t> group_counts;  ///< Of a set whose names come in groups: how these are cut.
+
   std::vector<BlockHash> own_hashes;
-  std::vector<std::uint32_t> own_positions;
+  std::vector<std::uint32_t> own_positions, own_group_counts;
 };
 /// One element per node that owns a part of `chain`, which begins with the chain's first block; elements must not move
 /// afterwards.
@@ -111,8 +114,10 @@ std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const Block
 /// The same of its first extents, as the map has them.
 std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const BlockHash> chain,
                                       std::span<const ClusterMap::Extent> extents);
-/// The same of blocks that stand alone.
-std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks);
+/// The same of blocks that stand alone; of groups of them, if `group_counts` cut them into such. A group goes to the
+/// owner of its first name, whole, so that one node can say whether all of it is there.
+std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks,
+                                  std::span<const std::uint32_t> group_counts = {});
 
 /// Keeps a region from being freed while a node works on it for this verb. A null region is none.
 class RegionUse {
@@ -219,6 +224,24 @@ inline std::size_t blocks_in_request(const LinkTerms& terms, std::size_t block_c
   const std::size_t overhead = kTableOverheadBytes + other_bytes;
   const std::size_t room = terms.table_bytes_max - std::min<std::size_t>(terms.table_bytes_max, overhead);
   return std::min({block_count, std::size_t{terms.chain_blocks_max}, room / bytes_per_block});
+}
+/// Of a set's names, whole groups.
+inline GroupPart groups_in_request(const LinkTerms& terms, const OwnedChain& part, std::size_t bytes_per_block) {
+  const std::size_t per_group = part.group_counts.empty() ? 0 : sizeof(std::uint32_t);
+  const std::size_t count_max = blocks_in_request(terms, part.hashes.size(), bytes_per_block + per_group);
+  return leading_part(part.group_counts, part.hashes.size(), count_max);
+}
+/// Whether the node knows what a request for this part of a set says.
+inline bool knows_set(const LinkTerms& terms, const OwnedChain& part) {
+  return part.group_counts.empty() ? terms.has_sets : terms.has_groups;
+}
+/// Their counts, as requests have them; absent without groups.
+inline flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> wire_groups(flatbuffers::FlatBufferBuilder& builder,
+                                                                           const OwnedChain& part,
+                                                                           std::size_t group_count) {
+  if (part.group_counts.empty()) return 0;
+  KV_ASSERT(group_count <= part.group_counts.size());
+  return builder.CreateVector(part.group_counts.data(), group_count);
 }
 inline constexpr std::chrono::microseconds kLeaseMax =
     std::chrono::hours(1);  ///< What we believe of a node's lease_us.

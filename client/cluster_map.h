@@ -22,7 +22,8 @@ namespace kv {
 ///   4. An extent has at most extent_blocks_max() blocks.
 ///   5. A node holds extents in proportion to its weight; adding or removing one moves only the extents that it gains
 ///      or loses.
-/// The blocks of a set stand alone: each is its own extent.
+/// The blocks of a set stand alone: each is its own extent. Those that are named as a group lie together, where the
+/// first of them belongs.
 /// Immutable. Cost: some nanoseconds per block, and per extent and node.
 class ClusterMap {
  public:

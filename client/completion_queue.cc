@@ -610,13 +610,14 @@ Result<CallId> CompletionQueue::submit_put(Space space, std::span<const BlockHas
 
 Result<CallId> CompletionQueue::submit_match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options,
                                                  std::uint64_t tag, SetLists lists) {
-  const auto copied = impl_->copied_bytes(hashes);
+  const auto copied = impl_->copied_bytes(hashes, options.group_counts);
   if (!copied) return copied.error();
   const std::size_t result_bytes = hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
   return impl_->submit(Verb::kMatchSet, options.deadline, result_bytes, *copied, tag, [&](CallSlot& slot) {
     slot.space = set;
     slot.hashes = slot.arguments.copy(hashes);
     slot.match_set = options;
+    slot.match_set.group_counts = slot.arguments.copy(options.group_counts);
     slot.lists = lists;
   });
 }
@@ -625,7 +626,7 @@ Result<CallId> CompletionQueue::submit_get_set(Space set, std::span<const BlockH
                                                std::span<const std::span<std::byte>> blocks, SetGetOptions options,
                                                std::uint64_t tag, SetLists lists) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto copied = impl_->copied_bytes(hashes, blocks);
+  const auto copied = impl_->copied_bytes(hashes, blocks, options.group_counts);
   if (!copied) return copied.error();
   const std::size_t result_bytes = hashes.size() * sizeof(SetGetBlock);
   return impl_->submit(Verb::kGetSet, options.deadline, total_bytes(blocks) + result_bytes, *copied, tag,
@@ -634,6 +635,7 @@ Result<CallId> CompletionQueue::submit_get_set(Space set, std::span<const BlockH
                          slot.hashes = slot.arguments.copy(hashes);
                          slot.to = slot.arguments.copy(blocks);
                          slot.get_set = options;
+                         slot.get_set.group_counts = slot.arguments.copy(options.group_counts);
                          slot.lists = lists;
                        });
 }
@@ -642,7 +644,7 @@ Result<CallId> CompletionQueue::submit_put_set(Space set, std::span<const BlockH
                                                std::span<const std::span<const std::byte>> blocks,
                                                SetPutOptions options, std::uint64_t tag, SetLists lists) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto copied = impl_->copied_bytes(hashes, blocks);
+  const auto copied = impl_->copied_bytes(hashes, blocks, options.group_counts);
   if (!copied) return copied.error();
   const std::size_t result_bytes = hashes.size() * sizeof(SetPutBlock);
   return impl_->submit(Verb::kPutSet, options.deadline, total_bytes(blocks) + result_bytes, *copied, tag,
@@ -651,6 +653,7 @@ Result<CallId> CompletionQueue::submit_put_set(Space set, std::span<const BlockH
                          slot.hashes = slot.arguments.copy(hashes);
                          slot.from = slot.arguments.copy(blocks);
                          slot.put_set = options;
+                         slot.put_set.group_counts = slot.arguments.copy(options.group_counts);
                          slot.lists = lists;
                        });
 }

@@ -120,11 +120,11 @@ static_assert(std::is_trivially_destructible_v<SetLists>);
 ///   4. Submitting and cancelling take no lock, allocate only to copy a call longer than those before it, and make at
 ///      most one system call.
 ///
-/// What is copied at submit: hashes, the addresses of blocks, segment ends, token ids, extras and records. What stays
-/// the caller's, untouched by the caller until the kEnd of the call, whether it was cancelled or missed its deadline or
-/// not: the blocks, and the `checksums` of gets and puts. As with the blocking calls, blocks in memory of allocate()
-/// may be written by a node even after a cancelled or late get: those are quarantined, and calls that name them fail
-/// with kQuarantined. Such memory may be freed.
+/// What is copied at submit: hashes, the addresses of blocks, segment ends, token ids, extras, group counts and
+/// records. What stays the caller's, untouched by the caller until the kEnd of the call, whether it was cancelled or
+/// missed its deadline or not: the blocks, and the `checksums` of gets and puts. As with the blocking calls, blocks in
+/// memory of allocate() may be written by a node even after a cancelled or late get: those are quarantined, and calls
+/// that name them fail with kQuarantined. Such memory may be freed.
 ///
 /// Deadlines count from the submit. `control` in options is the queue's own: what is set there is ignored.
 ///

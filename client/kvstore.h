@@ -285,14 +285,26 @@ enum {
   KVS_PUT_CONFLICT = 3        /* the same, and it has other bytes or another length */
 };
 
+/* Names whose blocks are of use only together (a state and its window, K and V stored apart) are given as a group:
+ * group_counts, in the options of the three calls for sets, cuts the list of names. Its first group_counts[0] names are
+ * a group, the next group_counts[1] another, to its end; each has 1 to 64 names, none of them twice. A group is held,
+ * got and put as a whole or not at all: what a put stores of it becomes visible at one moment, and a group of which a
+ * block has gone is gone. Each call says anew what belongs together, and all should say the same, with the same name
+ * first: among several nodes the group lies where that name belongs, and kvs_touch, kvs_pin, kvs_unpin and kvs_drop,
+ * which take single names, reach that one only. Dropping it drops the group. A node that does not know groups is not
+ * asked: `why` is KVS_UNSUPPORTED. */
+
 typedef struct kvs_match_set_options {
   size_t struct_size;
   uint64_t deadline_us;
   int lease;    /* not 0: keep what is in memory for a while */
   int prefetch; /* not 0: bring what lies on disk to memory, for a get to come */
+  /* As above; NULL: each name is alone. A lease is for the groups that lie in memory as a whole. */
+  const uint32_t* group_counts;
+  size_t group_count;
 } kvs_match_set_options;
 #define KVS_MATCH_SET_OPTIONS_INIT \
-  { sizeof(kvs_match_set_options), 0, 0, 0 }
+  { sizeof(kvs_match_set_options), 0, 0, 0, NULL, 0 }
 typedef struct kvs_match_set_result {
   size_t struct_size;
   size_t held_count; /* in memory or on disk */
@@ -307,15 +319,18 @@ typedef struct kvs_match_set_result {
 typedef struct kvs_get_set_options {
   size_t struct_size;
   uint64_t deadline_us;
-  kvs_lease lease; /* of a kvs_match_set before; ended by this get */
-  int memory_only; /* not 0: not what the nodes would have to read from disk */
+  kvs_lease lease;              /* of a kvs_match_set before; ended by this get */
+  int memory_only;              /* not 0: not what the nodes would have to read from disk */
+  const uint32_t* group_counts; /* as above; NULL: each name is alone */
+  size_t group_count;
 } kvs_get_set_options;
 #define KVS_GET_SET_OPTIONS_INIT \
-  { sizeof(kvs_get_set_options), 0, 0, 0 }
+  { sizeof(kvs_get_set_options), 0, 0, 0, NULL, 0 }
 typedef struct kvs_set_block { /* does not grow */
   /* KVS_OK: landed and verified. KVS_NOT_FOUND: held nowhere. KVS_TOO_LARGE: longer than its room (block_bytes says how
    * long), or more blocks were named than the node takes. Else why it did not come, such as KVS_TIMED_OUT,
-   * KVS_UNAVAILABLE, KVS_CORRUPT_BLOCK, KVS_DISK_FAILED. */
+   * KVS_UNAVAILABLE, KVS_CORRUPT_BLOCK, KVS_DISK_FAILED. Of a group all are KVS_OK, or none is: the others have the
+   * status of one that did not come. */
   int status;
   size_t block_bytes; /* 0: not known */
 } kvs_set_block;
@@ -331,14 +346,17 @@ typedef struct kvs_get_set_result {
 typedef struct kvs_put_set_options {
   size_t struct_size;
   uint64_t deadline_us;
+  const uint32_t* group_counts; /* as above; NULL: each name is alone */
+  size_t group_count;
 } kvs_put_set_options;
 #define KVS_PUT_SET_OPTIONS_INIT \
-  { sizeof(kvs_put_set_options), 0 }
+  { sizeof(kvs_put_set_options), 0, NULL, 0 }
 typedef struct kvs_put_set_result {
   size_t struct_size;
   size_t stored, already_stored, conflicts, refused; /* sum: count */
   /* Why some were refused. KVS_TOO_LARGE: more blocks were named than a node takes; put the rest with another call.
-   * KVS_OUT_OF_MEMORY: a node has no room now. */
+   * KVS_OUT_OF_MEMORY: a node has no room now. KVS_MISMATCH: another block of its group is in conflict, or was dropped
+   * meanwhile. */
   int why;
 } kvs_put_set_result;
 #define KVS_PUT_SET_RESULT_INIT \
@@ -382,13 +400,13 @@ KVS_API int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashe
  * was shut down or its client closed, KVS_INTERNAL, KVS_FORKED. It takes no lock, waits for nobody and makes at most
  * one system call. Other mistakes are the status of the completion.
  *
- * Copied by the submit: hashes, the list of block addresses, rooms, lengths, segment ends, token ids, extras and
- * records. Only the blocks themselves, `checksums`, `json` and `length`, and the lists that the calls of sets fill stay
- * in use until the call's KVS_EVENT_END, and that also after kvs_cancel and after the deadline: until then the caller
- * keeps them, and does not change what is put. Afterwards they are the caller's again, with the one exception that
- * blocking calls have too: memory of kvs_allocate and device memory that a node may still write after a cancelled or
- * late get is quarantined, and calls that name it fail with KVS_QUARANTINED until the node has answered or ended.
- * Memory of kvs_allocate may be freed meanwhile.
+ * Copied by the submit: hashes, the list of block addresses, rooms, lengths, group counts, segment ends, token ids,
+ * extras and records. Only the blocks themselves, `checksums`, `json` and `length`, and the lists that the calls of
+ * sets fill stay in use until the call's KVS_EVENT_END, and that also after kvs_cancel and after the deadline: until
+ * then the caller keeps them, and does not change what is put. Afterwards they are the caller's again, with the one
+ * exception that blocking calls have too: memory of kvs_allocate and device memory that a node may still write after a
+ * cancelled or late get is quarantined, and calls that name it fail with KVS_QUARANTINED until the node has answered or
+ * ended. Memory of kvs_allocate may be freed meanwhile.
  *
  * Deadlines count from the submit. While a node is not connected, what it owns is answered at once, with the `why`
  * KVS_UNAVAILABLE, and connecting goes on in the background; so a worker that starts before the store gets "nothing"

@@ -71,9 +71,10 @@ class SetGetCall final : public Call {
 
 error_code SetGetCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
-  if (!terms.has_sets) return Errc::kUnsupported;
+  if (!knows_set(terms, *part)) return Errc::kUnsupported;
   const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
-  asked_ = blocks_in_request(terms, part->hashes.size(), per_block);
+  const GroupPart taken = groups_in_request(terms, *part, per_block);
+  asked_ = taken.name_count;
   if (asked_ == 0) return Errc::kTooLarge;
   blocks_.assign(asked_, {});
   arriving_.clear();
@@ -87,10 +88,11 @@ error_code SetGetCall::send(CallSession& session) {
   std::uint32_t* list = nullptr;
   const auto rooms = builder.CreateUninitializedVector(asked_, &list);
   for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
+  const auto groups = wire_groups(builder, *part, taken.group_count);
   builder.Finish(wire::CreateSetGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets,
                                            rooms, plan->memory_only ? kTierMemory : kTierDisk,
                                            time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check()));
+                                           space_check(), groups));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -198,6 +200,22 @@ std::vector<std::span<const std::byte>> SetGetCall::unfinished_destinations() co
   return ranges;
 }
 
+/// Of a group that did not land whole nothing counts as landed: the node sends the blocks of one as they come, and one
+/// may be damaged, or not be read from disk in time, when others are here.
+void give_up_parts(SetGetResult& result, std::span<const std::uint32_t> group_counts) {
+  for_each_group(group_counts, result.blocks.size(), [&](std::size_t first, std::size_t count) {
+    const auto group = std::span(result.blocks).subspan(first, count);
+    if (std::ranges::all_of(group, &SetGetBlock::has_landed)) return;
+    const auto reason = std::ranges::find_if(group, [](const SetGetBlock& block) { return bool(block.why); });
+    const error_code why = reason == group.end() ? error_code() : reason->why;
+    for (SetGetBlock& block : group) {
+      result.landed_count -= block.has_landed;
+      block.has_landed = false;
+      if (!block.why) block.why = why;
+    }
+  });
+}
+
 }  // namespace
 
 Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes,
@@ -208,6 +226,7 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
   const ClientShared::SpaceInfo& info = *impl.find_space(set);
   if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
+  if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
   for (const std::span<std::byte> block : blocks)
     if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
   SetGetResult result;
@@ -228,7 +247,7 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
-  const std::vector<OwnedChain> parts = split_set(impl.map, hashes);
+  const std::vector<OwnedChain> parts = split_set(impl.map, hashes, options.group_counts);
   impl.release_unasked(leases, parts);
   CallGroup group(shared->executor, options.control);
   std::vector<SetGetCall> calls(parts.size());
@@ -251,6 +270,7 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
       if (!result.why && block.why != Errc::kTooLarge) result.why = block.why;
     }
   }
+  give_up_parts(result, options.group_counts);
   co_return result;
 }
 

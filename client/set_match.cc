@@ -16,7 +16,8 @@ class SetMatchCall final : public Call {
   const SetMatchOptions* options = nullptr;
   std::size_t block_bytes_max = 0;
 
-  std::size_t asked = 0;                   ///< Leading hashes of the part: as many as the node takes.
+  std::size_t asked = 0;                   ///< Leading hashes of the part: as many as the node takes,
+  std::size_t asked_groups = 0;            ///< and their groups.
   std::vector<Held> held;                  ///< Of these.
   std::vector<std::uint32_t> block_bytes;  ///< Of these.
   std::uint64_t disk_us = 0, lease = 0, lease_us = 0;
@@ -31,15 +32,18 @@ class SetMatchCall final : public Call {
  private:
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
-    if (!terms.has_sets) return Errc::kUnsupported;
-    asked = blocks_in_request(terms, part->hashes.size(), sizeof(BlockHash));
+    if (!knows_set(terms, *part)) return Errc::kUnsupported;
+    const GroupPart taken = groups_in_request(terms, *part, sizeof(BlockHash));
+    asked = taken.name_count;
+    asked_groups = taken.group_count;
     if (asked == 0) return Errc::kTooLarge;
     held.clear();
     block_bytes.clear();
     auto& builder = session.shared().new_request();
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked);
-    builder.Finish(
-        wire::CreateSetMatchRequest(builder, space_handle(), hashes, options->lease, options->prefetch, space_check()));
+    const auto groups = wire_groups(builder, *part, asked_groups);
+    builder.Finish(wire::CreateSetMatchRequest(builder, space_handle(), hashes, options->lease, options->prefetch,
+                                               space_check(), groups));
     session.send_frame(type, request_id(), builder);
     return {};
   }
@@ -73,11 +77,22 @@ class SetMatchCall final : public Call {
         return "set_match: a block of " + std::to_string(block_bytes[i]) + " bytes";
     }
     if (next != length_count) return "set_match: a length too many";
+    if (has_part_of_group()) return "set_match: a part of a group";
     disk_us = response->disk_us();
     lease = response->lease();
     lease_us = response->lease_us();
     if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
     return {};
+  }
+  bool has_part_of_group() const {
+    if (part->group_counts.empty()) return false;
+    bool is_part = false;
+    for_each_group(part->group_counts.first(asked_groups), asked, [&](std::size_t first, std::size_t count) {
+      const auto group = std::span(held).subspan(first, count);
+      const auto missing = static_cast<std::size_t>(std::ranges::count(group, Held::kNowhere));
+      is_part = is_part || (missing > 0 && missing < count);
+    });
+    return is_part;
   }
   void on_end(CallSession* session) override {
     if (session != nullptr) answered_by = session->handle();
@@ -91,6 +106,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
   if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;
   const NamespaceRecord& record = impl.find_space(set)->record;
   if (!record.is_set()) co_return error_code(Errc::kUnsupported);
+  if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
   SetMatchResult result;
   result.held.resize(hashes.size(), Held::kNowhere);
   result.block_bytes.resize(hashes.size(), 0);
@@ -99,7 +115,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);
-  const std::vector<OwnedChain> parts = split_set(impl.map, hashes);
+  const std::vector<OwnedChain> parts = split_set(impl.map, hashes, options.group_counts);
   std::vector<SetMatchCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].part = &parts[i];

@@ -41,6 +41,9 @@ class SetPutCall final : public BatchPut {
 
   std::span<const std::byte> block(std::size_t i) const { return plan->blocks[part->position(i)]; }
 
+  bool has_part_of_group() const;
+
+  std::size_t asked_groups_ = 0;       ///< Of the blocks asked_.
   std::vector<std::uint32_t> wanted_;  ///< Indices in the part.
   std::size_t sent_ = 0;               ///< Of these.
   std::vector<SetPutBlock> results_;
@@ -48,9 +51,11 @@ class SetPutCall final : public BatchPut {
 
 error_code SetPutCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
-  if (!terms.has_sets) return Errc::kUnsupported;
+  if (!knows_set(terms, *part)) return Errc::kUnsupported;
   const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
-  asked_ = blocks_in_request(terms, part->hashes.size(), per_block);
+  const GroupPart taken = groups_in_request(terms, *part, per_block);
+  asked_ = taken.name_count;
+  asked_groups_ = taken.group_count;
   if (asked_ == 0) return Errc::kTooLarge;
   // From the start again: the call may have been sent before, over a session that broke.
   has_want_ = false;
@@ -67,7 +72,7 @@ error_code SetPutCall::send(CallSession& session) {
       name_region(session, builder, region.get(), asked_, [this](std::size_t i) { return block(i); });
   builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
                                            time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check()));
+                                           space_check(), wire_groups(builder, *part, asked_groups_)));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -121,7 +126,19 @@ std::string SetPutCall::on_last(const FrameReader::Frame& frame) {
     if (result > static_cast<std::uint8_t>(SetPutBlock::kConflict)) return "set_put: result " + std::to_string(result);
     results_.push_back(static_cast<SetPutBlock>(result));
   }
+  if (has_part_of_group()) return "set_put: stored a part of a group";
   return note_refusal(response->refused_why(), std::ranges::count(results_, SetPutBlock::kRefused) > 0);
+}
+
+bool SetPutCall::has_part_of_group() const {
+  if (part->group_counts.empty()) return false;
+  bool is_part = false;
+  for_each_group(part->group_counts.first(asked_groups_), asked_, [&](std::size_t first, std::size_t count) {
+    const auto group = std::span(results_).subspan(first, count);
+    const auto has = [&](SetPutBlock result) { return std::ranges::find(group, result) != group.end(); };
+    is_part = is_part || (has(SetPutBlock::kStored) && (has(SetPutBlock::kRefused) || has(SetPutBlock::kConflict)));
+  });
+  return is_part;
 }
 
 }  // namespace
@@ -134,6 +151,7 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   const ClientShared::SpaceInfo& info = *impl.find_space(set);
   if (!info.record.is_set()) co_return error_code(Errc::kUnsupported);
   if (blocks.size() != hashes.size()) co_return error_code(Errc::kBadRequest);
+  if (!check_groups(hashes, options.group_counts).empty()) co_return error_code(Errc::kBadRequest);
   for (const std::span<const std::byte> block : blocks) {
     if (block.empty() || block.size() > info.record.block_bytes()) co_return error_code(Errc::kBadRequest);
     if (shared->memory.is_quarantined(block)) co_return error_code(Errc::kQuarantined);
@@ -152,7 +170,7 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
-  const std::vector<OwnedChain> parts = split_set(impl.map, hashes);
+  const std::vector<OwnedChain> parts = split_set(impl.map, hashes, options.group_counts);
   CallGroup group(shared->executor, options.control);
   std::vector<SetPutCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {

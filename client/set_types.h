@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -17,11 +18,25 @@ enum class Lease : std::uint64_t {};
 
 enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
 
+// Names whose blocks are of use only together (a state and its window, K and V stored apart) are asked for as a group.
+// `group_counts`, in the options of all three verbs, cuts the list of names: the first group_counts[0] of them are a
+// group, the next group_counts[1] another, and so on to its end; empty, each name is alone. The list may go when the
+// verb has ended.
+//   - A group is held, got and put as a whole, or not at all. What a put stores of it becomes visible at one moment. A
+//     group whose member has gone is gone: once somebody asked for it, what is left of it is the first to be evicted.
+//   - A group has 1 to 64 names (kGroupNamesMax), none of them twice: else kBadRequest. Groups may share names.
+//   - Each call says anew what belongs together: nodes keep no groups. All should say the same, with the same name
+//     first: a group lies where that name belongs. touch, retain, unretain and drop take single names: among several
+//     nodes they reach a group's first one only. So a group is dropped by the name that comes first.
+//   - A node that does not know groups is not asked: `why` is kUnsupported.
+
 struct SetMatchOptions {
   std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
   bool lease = false;                  ///< Keep what is in memory for the nodes' lease duration.
   bool prefetch = false;               ///< Bring what lies on disk to memory, for a get to come.
   CallControl control{};
+  /// As above. The lease is for the groups that lie in memory as a whole.
+  std::span<const std::uint32_t> group_counts = {};
 };
 /// Of n hashes, n elements each.
 struct SetMatchResult {
@@ -38,9 +53,12 @@ struct SetGetOptions {
   Lease lease{};                       ///< Of a match_set before; ended by this get.
   bool memory_only = false;            ///< Not what the nodes would have to read from disk.
   CallControl control{};
+  std::span<const std::uint32_t> group_counts = {};  ///< As above.
 };
 /// What became of one block. It landed, and was verified, iff `has_landed`: then its destination begins with its
-/// `block_bytes` bytes, and what follows them there is as it was. Else the destination is unspecified.
+/// `block_bytes` bytes, and what follows them there is as it was. Else the destination is unspecified. Of a group all
+/// have landed, or none has: where one is damaged, too long, or was not read from disk in time, the others are given up
+/// for the same reason.
 struct SetGetBlock {
   std::size_t block_bytes = 0;  ///< 0: not known. Of a block that is too long for its destination, what it needs.
   bool has_landed = false;
@@ -57,6 +75,9 @@ struct SetGetResult {
 struct SetPutOptions {
   std::chrono::microseconds deadline;  ///< From the call to the last commit. No default: choose.
   CallControl control{};
+  /// As above. What the store has of a group already counts. If one block is refused or in conflict, the others of its
+  /// group that would have been stored are refused as well (`why`: kOutOfMemory; after a conflict kMismatch).
+  std::span<const std::uint32_t> group_counts = {};
 };
 enum class SetPutBlock : std::uint8_t {
   kRefused,  ///< Not stored; SetPutResult::why says why.

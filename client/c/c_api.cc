@@ -325,7 +325,7 @@ int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, siz
     SetMatchOptions options{};
     std::span<const BlockHash> names;
     if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     const auto match = blocking.match_set(Space{set}, names, options);
     if (!match) return fail(match.error());
     KV_ASSERT(match->held.size() == count && match->disk_count <= match->held_count && match->held_count <= count);
@@ -350,7 +350,7 @@ int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
     std::span<const BlockHash> names;
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     // A room beyond the longest block of the set is of no use, and the node would be offered more memory than it can
     // fill: read_rooms() cuts it.
     const std::size_t bytes_max = blocking.block_bytes(Space{set});
@@ -377,7 +377,7 @@ int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
     std::span<const BlockHash> names;
     c_api::BlockList<const std::byte> from;
     if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     const std::size_t bytes_max = blocking.block_bytes(Space{set});
     if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
     if (const int bad = c_api::read_lengths(blocks, lengths, count, bytes_max, from); bad != KVS_OK) return bad;

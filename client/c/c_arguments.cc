@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "client/c/c_status.h"
+#include "index/name_groups.h"
 
 namespace kv::c_api {
 namespace {
@@ -44,6 +45,14 @@ int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockH
   if (is_missing(hashes, count)) return fail(KVS_BAD_REQUEST, "hashes is NULL");
   chain = hashes_of(hashes, count);
   return KVS_OK;
+}
+
+int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts,
+               std::span<const BlockHash>& names) {
+  if (const int bad = read_chain(hashes, count, names); bad != KVS_OK) return bad;
+  // The client refuses them as well, but has no words for it.
+  const std::string why = check_groups(names, group_counts);
+  return why.empty() ? KVS_OK : fail(KVS_BAD_REQUEST, why);
 }
 
 int read_blocks(void* const* blocks, std::size_t count, std::size_t block_bytes, BlockList<std::byte>& list) {
@@ -139,6 +148,8 @@ int read_put(const kvs_put_options* given, PutOptions& options) {
 int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options) {
   kvs_match_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
+  if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
+  options.group_counts = {own.group_counts, own.group_count};
   options.deadline = microseconds(own.deadline_us);
   options.lease = own.lease != 0;
   options.prefetch = own.prefetch != 0;
@@ -148,6 +159,8 @@ int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options)
 int read_get_set(const kvs_get_set_options* given, SetGetOptions& options) {
   kvs_get_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
+  if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
+  options.group_counts = {own.group_counts, own.group_count};
   options.deadline = microseconds(own.deadline_us);
   options.lease = Lease{own.lease};
   options.memory_only = own.memory_only != 0;
@@ -157,6 +170,8 @@ int read_get_set(const kvs_get_set_options* given, SetGetOptions& options) {
 int read_put_set(const kvs_put_set_options* given, SetPutOptions& options) {
   kvs_put_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
+  if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
+  options.group_counts = {own.group_counts, own.group_count};
   options.deadline = microseconds(own.deadline_us);
   return KVS_OK;
 }

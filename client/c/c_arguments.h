@@ -27,6 +27,9 @@ using BlockList = boost::container::small_vector<std::span<Byte>, 64>;
 
 // Each returns KVS_OK, or fails as a call does. `blocks` are `count` addresses of `block_bytes` each.
 int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockHash>& chain);
+/// The names of a set's blocks, and that `group_counts` of the options cut them into groups.
+int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts,
+               std::span<const BlockHash>& names);
 int read_blocks(void* const* blocks, std::size_t count, std::size_t block_bytes, BlockList<std::byte>& list);
 int read_blocks(const void* const* blocks, std::size_t count, std::size_t block_bytes,
                 BlockList<const std::byte>& list);

@@ -301,7 +301,7 @@ int kvs_submit_match_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes
     SetMatchOptions options{};
     std::span<const BlockHash> names;
     if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     // Called once at the call's end, also if it failed: the caller's lists then say "not held" rather than what was
     // there before. No capture: the queue keeps a function pointer and the addresses, nothing with a destructor.
     const auto write = [](const SetLists& lists, const Completion& end) {
@@ -322,7 +322,7 @@ int kvs_submit_get_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, 
     std::span<const BlockHash> names;
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     const std::size_t bytes_max = calls.block_bytes(Space{set});
     if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
     if (const int bad = c_api::read_rooms(blocks, rooms, count, bytes_max, to); bad != KVS_OK) return bad;
@@ -344,7 +344,7 @@ int kvs_submit_put_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, 
     std::span<const BlockHash> names;
     c_api::BlockList<const std::byte> from;
     if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, names); bad != KVS_OK) return bad;
+    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     const std::size_t bytes_max = calls.block_bytes(Space{set});
     if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
     if (const int bad = c_api::read_lengths(blocks, lengths, count, bytes_max, from); bad != KVS_OK) return bad;

@@ -220,6 +220,29 @@ static void sets(kvs_client* client, unsigned char* memory) {
   CHECK(kvs_release(client, matched.lease) == KVS_OK);
   CHECK(kvs_match_set(client, set, NULL, 0, &match, NULL, NULL, &matched) == KVS_OK && matched.held_count == 0);
 
+  /* Names in groups: 0, 1 and 2 of which two were dropped, then the rest without the last. */
+  const uint32_t groups[] = {3, NAMES - 4};
+  match.group_counts = get.group_counts = put.group_counts = groups;
+  match.group_count = get.group_count = put.group_count = 2;
+  CHECK(kvs_match_set(client, set, names, NAMES - 1, &match, held, NULL, &matched) == KVS_OK);
+  CHECK(matched.held_count == NAMES - 4 && held[0] == KVS_HELD_NOWHERE && held[3] == KVS_HELD_IN_MEMORY);
+  get.lease = matched.lease;
+  CHECK(kvs_get_set(client, set, names, NAMES - 1, at, rooms, &get, landed, &got) == KVS_OK);
+  CHECK(got.landed_count == NAMES - 4);
+  for (size_t i = 0; i < NAMES - 1; ++i) CHECK(landed[i].status == (i < 3 ? KVS_NOT_FOUND : KVS_OK));
+  CHECK(kvs_put_set(client, set, names, NAMES - 1, from, kLengths, &put, outcomes, &stored) == KVS_OK);
+  CHECK(stored.stored == 2 && stored.already_stored == NAMES - 3);
+  CHECK(kvs_match_set(client, set, names, NAMES - 1, &match, held, NULL, &matched) == KVS_OK);
+  CHECK(matched.held_count == NAMES - 1 && kvs_release(client, matched.lease) == KVS_OK);
+  match.group_count = 1;
+  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, NULL, &matched) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "group_counts: 3 names in all, 6 are given") == 0);
+  match.group_counts = NULL;
+  CHECK(kvs_match_set(client, set, names, NAMES, &match, held, NULL, &matched) == KVS_BAD_REQUEST);
+  CHECK(strcmp(kvs_last_error(), "group_counts is NULL") == 0);
+  match.group_count = get.group_count = put.group_count = 0;
+  CHECK(kvs_drop(client, set, names + 1, 2, 5000000, &blocks, NULL) == KVS_OK && blocks == 2);
+
   /* Mistakes. */
   kvs_space chain;
   CHECK(kvs_open(client, "model=c\nblock_size=16\nblock_bytes=131072\n", 5000000, &chain) == KVS_OK);

@@ -120,6 +120,92 @@ TEST_F(CallControlTest, WhatHasLandedBeforeTheCancelCounts) {
   EXPECT_EQ(memory.right(chain), 2u);
 }
 
+/// Names in groups, and nodes that do not know what that is, or do not keep to it.
+class GroupControlTest : public CallControlTest {
+ protected:
+  GroupControlTest() {
+    record = NamespaceRecord::from_fields({{"model", "g"}, {"kind", "set"}, {"block_bytes_max", "1000"}}).value();
+    node.features = kFeatureSets | kFeatureGroups;
+  }
+  std::vector<std::uint32_t> groups = {3, 1};
+  Blocks memory{4, 1000};
+  SetMatchOptions match{.deadline = 1s, .group_counts = groups};
+  SetGetOptions get{.deadline = 1s, .group_counts = groups};
+  SetPutOptions put{.deadline = 1s, .group_counts = groups};
+};
+
+TEST_F(GroupControlTest, ANodeThatDoesNotKnowGroupsIsNotAskedForAny) {
+  node.features = kFeatureSets;
+  open();
+  EXPECT_EQ(loop.run(client->match_set(space, chain, match))->why, Errc::kUnsupported);
+  const SetGetResult got = loop.run(client->get_set(space, chain, memory.to, get)).value();
+  EXPECT_EQ(got.why, Errc::kUnsupported);
+  for (const SetGetBlock& block : got.blocks) EXPECT_EQ(block.why, Errc::kUnsupported);
+  const SetPutResult stored = loop.run(client->put_set(space, chain, memory.from, put)).value();
+  EXPECT_EQ(stored.why, Errc::kUnsupported);
+  EXPECT_EQ(stored.refused, 4u);
+  for (const FrameType type : {FrameType::kSetMatch, FrameType::kSetGet, FrameType::kSetPut})
+    EXPECT_EQ(node.seen[type], 0);
+}
+
+TEST_F(GroupControlTest, APartOfAGroupIsNoAnswer) {
+  open();
+  node.handler = [](FakeNode::Session& session, const FrameReader::Frame& frame) {
+    if (frame.header.type == FrameType::kSetMatch) {
+      const auto* request = read_table<wire::SetMatchRequest>(frame.table);
+      EXPECT_TRUE(request != nullptr && request->group_counts() != nullptr && request->group_counts()->size() == 2);
+      session.reply(frame.header, kFrameResponse, [](auto& builder) {
+        const std::vector<std::uint8_t> held = {0b1011};
+        const std::vector<std::uint32_t> lengths = {10, 10, 10};
+        return wire::CreateSetMatchResponseDirect(builder, &held, nullptr, &lengths);
+      });
+      return true;
+    }
+    if (frame.header.type != FrameType::kSetPut) return false;
+    session.reply(frame.header, kFrameResponse, [](auto& builder) {
+      const std::vector<std::uint8_t> results = {1, 0, 1, 1};
+      return wire::CreateSetPutResponseDirect(builder, &results, 1);
+    });
+    return true;
+  };
+  const SetMatchResult matched = loop.run(client->match_set(space, chain, match)).value();
+  EXPECT_EQ(matched.held_count, 0u);
+  EXPECT_TRUE(matched.why);
+  const SetPutResult stored = loop.run(client->put_set(space, chain, memory.from, put)).value();
+  EXPECT_EQ(stored.stored, 0u);
+  EXPECT_TRUE(stored.why);
+}
+
+TEST_F(GroupControlTest, OfAGroupWithADamagedBlockNothingCountsAsLanded) {
+  open();
+  node.handler = [&](FakeNode::Session& session, const FrameReader::Frame& frame) {
+    if (frame.header.type != FrameType::kSetGet) return false;
+    // Each in a part of its own; the checksum of the second block is wrong.
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      std::vector<std::byte> block(1000);
+      fill_block(chain[i], block);
+      std::vector<std::uint64_t> sums(1);
+      block_checksums(set_checksum_seed(record.id(), chain[i], 1000), block, sums);
+      sums[0] += i == 1;
+      const std::vector<std::uint32_t> blocks = {i}, lengths = {1000};
+      session.reply(
+          frame.header, kFrameResponse | kFrameMore,
+          [&](auto& builder) { return wire::CreateSetGetPartDirect(builder, &blocks, &lengths, &sums); }, block);
+    }
+    session.reply(frame.header, kFrameResponse,
+                  [](auto& builder) { return wire::CreateSetGetResponse(builder, /*block_count=*/4); });
+    return true;
+  };
+  const SetGetResult got = loop.run(client->get_set(space, chain, memory.to, get)).value();
+  EXPECT_EQ(got.landed_count, 1u);
+  EXPECT_EQ(got.corrupt_count, 1u);
+  EXPECT_EQ(got.why, Errc::kCorruptBlock);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(got.blocks[i].has_landed, i == 3) << i;
+    EXPECT_EQ(got.blocks[i].why, i == 3 ? error_code() : make_error_code(Errc::kCorruptBlock)) << i;
+  }
+}
+
 TEST_F(CallControlTest, ACallThatIsCancelledBeforeItBeginsAsksNobody) {
   open();
   Cancellation cancellation;

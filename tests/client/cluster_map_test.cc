@@ -299,6 +299,31 @@ TEST(ClusterMapTest, BlocksOfASetStandAlone) {
   EXPECT_THAT(seen, testing::Each(true));
 }
 
+TEST(ClusterMapTest, AGroupOfNamesLiesWhereItsFirstNameBelongs) {
+  const ClusterMap map(nodes_named({"a", "b", "c"}));
+  const auto hashes = random_hashes(1000, 5);
+  std::vector<std::uint32_t> groups;
+  for (std::size_t left = hashes.size(); left > 0; left -= groups.back())
+    groups.push_back(static_cast<std::uint32_t>(std::min<std::size_t>(left, 1 + groups.size() % 5)));
+  std::size_t seen = 0, group_count = 0;
+  for (const OwnedChain& part : split_set(map, hashes, groups)) {
+    std::size_t first = 0;
+    for (const std::uint32_t count : part.group_counts) {
+      EXPECT_EQ(map.owner(part.hashes[first]), part.node);
+      for (std::size_t i = first; i < first + count; ++i) {
+        EXPECT_EQ(part.positions[i], part.positions[first] + (i - first));
+        EXPECT_EQ(part.hashes[i], hashes[part.positions[i]]);
+      }
+      first += count;
+    }
+    EXPECT_EQ(first, part.hashes.size());
+    seen += first;
+    group_count += part.group_counts.size();
+  }
+  EXPECT_EQ(seen, hashes.size());
+  EXPECT_EQ(group_count, groups.size());
+}
+
 TEST(ClusterMapTest, OneNodeOwnsEverythingInOneExtent) {
   const ClusterMap map(nodes_named({"a"}), 1);
   EXPECT_EQ(map.extents(random_hashes(1000, 7)).size(), 1u);

@@ -180,6 +180,16 @@ TEST_F(CompletionQueueTest, CallsOfASetEndWithAResultForEachName) {
   const Lease lease = end.sets->match.lease;
   ASSERT_NE(lease, Lease{});
 
+  // Group counts are copied: the caller's list may go.
+  auto counts = std::make_unique<std::vector<std::uint32_t>>(std::vector<std::uint32_t>{2, kBlocks - 2});
+  ASSERT_TRUE(queue.submit_match_set(set, chain, {.deadline = 5s, .group_counts = *counts}, 9));
+  counts.reset();
+  end = next(queue);
+  ASSERT_TRUE(end.sets);
+  EXPECT_EQ(end.sets->match.held_count, 2u);
+  ASSERT_TRUE(queue.submit_match_set(set, chain, {.deadline = 5s, .group_counts = std::vector{1u}}, 9));
+  EXPECT_EQ(next(queue).error, Errc::kBadRequest);
+
   blocks.clear();
   blocks.to[1] = blocks.to[1].first(30'000);  // one byte too short
   ASSERT_TRUE(queue.submit_get_set(set, chain, blocks.to, {.deadline = 5s, .lease = lease}, 3));

@@ -99,6 +99,7 @@ class FakeNode {
   std::string node_id = "fake#1";
   std::vector<std::uint8_t> instance = std::vector<std::uint8_t>(kInstanceBytes, 1);
   std::uint8_t version = kWireVersion;
+  std::uint64_t features = 0;
   bool refuses = false;                            ///< Closes what it accepts.
   std::vector<std::shared_ptr<Session>> sessions;  ///< In order of connection.
   std::vector<TimePoint> accepted;
@@ -137,7 +138,7 @@ class FakeNode {
       case FrameType::kHello:
         session.version = version;
         return session.reply(frame.header, kFrameResponse, [&](auto& builder) {
-          return wire::CreateHelloResponseDirect(builder, version, node_id.c_str(), 0, 0, 1 << 20, 65536, 64,
+          return wire::CreateHelloResponseDirect(builder, version, node_id.c_str(), 0, features, 1 << 20, 65536, 64,
                                                  1ull << 30, 0, version < 2 ? nullptr : &instance);
         });
       case FrameType::kOpen: {

@@ -255,6 +255,66 @@ TEST_P(SetClientTest, MoreNamesThanANodeTakesAreStoredInPartAndTheRestIsTooLarge
   EXPECT_EQ(loop.run(client->put_set(set, last, std::span(from).last(1), {.deadline = 5s})).value().stored, 1u);
 }
 
+/// Names that come in groups: on every transport, with one node and with several.
+TEST_P(SetClientTest, AGroupIsStoredMatchedAndGotAsAWholeWhereItsFirstNameBelongs) {
+  const Space set = open(set_record());
+  const auto hashes = names(1, 24);
+  const std::vector<std::uint32_t> groups = {3, 5, 1, 4, 2, 6, 3};
+  std::vector<std::size_t> lengths;
+  for (std::size_t i = 0; i < hashes.size(); ++i) lengths.push_back(1 + i * 9'001);
+  Memory mine = memory(lengths);
+  for (std::size_t i = 0; i < hashes.size(); ++i) fill_block(hashes[i], mine.to[i]);
+  const SetPutOptions put_options{.deadline = 5s, .control = {}, .group_counts = groups};
+  const SetPutResult stored = loop.run(client->put_set(set, hashes, mine.from, put_options)).value();
+  EXPECT_THAT(stored.blocks, Each(SetPutBlock::kStored)) << stored.why.message();
+  const SetMatchOptions match_options{.deadline = 5s, .group_counts = groups};
+  EXPECT_EQ(loop.run(client->match_set(set, hashes, match_options))->held_count, hashes.size());
+  for (const auto& block : mine.to) std::ranges::fill(block, std::byte{0xEE});
+  const SetGetOptions get_options{.deadline = 5s, .group_counts = groups};
+  SetGetResult got = loop.run(client->get_set(set, hashes, mine.to, get_options)).value();
+  EXPECT_EQ(got.landed_count, hashes.size()) << got.why.message();
+  for (std::size_t i = 0; i < hashes.size(); ++i) EXPECT_TRUE(is_right(hashes[i], mine.to[i])) << i;
+
+  // One block too long for its room: none of its group counts, and all say why.
+  std::vector<std::span<std::byte>> rooms = mine.to;
+  rooms[5] = rooms[5].first(10);
+  got = loop.run(client->get_set(set, hashes, rooms, get_options)).value();
+  EXPECT_EQ(got.landed_count, hashes.size() - 5);
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const bool is_of_group = i >= 3 && i < 8;
+    EXPECT_EQ(got.blocks[i].has_landed, !is_of_group) << i;
+    EXPECT_EQ(got.blocks[i].why, is_of_group ? make_error_code(Errc::kTooLarge) : error_code()) << i;
+  }
+  EXPECT_EQ(got.blocks[5].block_bytes, lengths[5]);
+
+  // Without its first name a group is gone, wherever its blocks lie.
+  EXPECT_EQ(loop.run(client->drop(set, std::span(hashes).subspan(9, 1), 5s))->block_count, 1u);
+  const SetMatchResult match = loop.run(client->match_set(set, hashes, match_options)).value();
+  EXPECT_FALSE(match.why) << match.why.message();
+  for (std::size_t i = 0; i < hashes.size(); ++i) EXPECT_EQ(match.held[i] == Held::kNowhere, i >= 9 && i < 13) << i;
+  got = loop.run(client->get_set(set, hashes, mine.to, get_options)).value();
+  EXPECT_EQ(got.landed_count, hashes.size() - 4);
+  EXPECT_FALSE(got.why) << got.why.message();
+}
+
+TEST_P(SetClientTest, CountsThatDoNotCutTheNamesAreRefused) {
+  const Space set = open(set_record());
+  const auto hashes = names(1, 66);
+  Memory mine = memory(std::vector<std::size_t>(66, 10));
+  auto twice = hashes;
+  twice[1] = twice[0];
+  const std::vector<std::uint32_t> long_one = {65, 1}, short_sum = {64, 1}, empty_one = {64, 0, 2}, right = {64, 2};
+  for (const auto* groups : {&long_one, &short_sum, &empty_one, &right}) {
+    const auto& asked = groups == &right ? twice : hashes;
+    const SetMatchOptions match{.deadline = 1s, .group_counts = *groups};
+    const SetGetOptions get{.deadline = 1s, .group_counts = *groups};
+    const SetPutOptions put{.deadline = 1s, .group_counts = *groups};
+    EXPECT_EQ(loop.run(client->match_set(set, asked, match)).error(), Errc::kBadRequest);
+    EXPECT_EQ(loop.run(client->get_set(set, asked, mine.to, get)).error(), Errc::kBadRequest);
+    EXPECT_EQ(loop.run(client->put_set(set, asked, mine.from, put)).error(), Errc::kBadRequest);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, SetClientTest,
                          testing::Values(Setup{"tcp", 1}, Setup{"unix", 1}, Setup{"memfd", 1}, Setup{"sim", 1},
                                          Setup{"verbs", 1}, Setup{"unix", 3}, Setup{"memfd", 3}, Setup{"sim", 3},

@@ -25,7 +25,8 @@ struct LinkTerms {
   std::uint64_t region_bytes_max = 0;
   std::uint32_t lanes_max = 0;  ///< 0: the node offers no RDMA.
   bool has_messages = false;    ///< It takes small requests by SEND.
-  bool has_sets = false;        ///< It knows blocks that stand alone.
+  bool has_sets = false;        ///< It knows blocks that stand alone,
+  bool has_groups = false;      ///< and names of these that come in groups.
 
   bool is_same_life(const LinkTerms& other) const { return node_id == other.node_id && instance == other.instance; }
 };
