@@ -55,7 +55,8 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
         fill_pattern(pattern_seed(record.id(), batch[i]), blocks[i].first(lengths[at + i]));
         sources.push_back(blocks[i].first(lengths[at + i]));
       }
-      const auto put = (*client)->put_set(client->space(), batch, sources, {.deadline = kDeadline});
+      const SetPutOptions options{.deadline = kDeadline, .control = {}, .group_counts = groups};
+      const auto put = (*client)->put_set(client->space(), batch, sources, options);
       ASSERT_TRUE(put) << put.error().message();
       ASSERT_EQ(put->stored, kBatch) << put->refused << " refused: " << put->why.message();
       // The disk keeps up before the next.
@@ -114,6 +115,7 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
           .value();
   std::vector<BlockHash> names = make_chain(1, kNames), strangers = make_chain(2, kNames);
   std::vector<std::size_t> lengths;
+  std::vector<std::uint32_t> groups;  ///< Of each batch that is put; none: each name alone.
   std::vector<bool> is_dropped = std::vector<bool>(kNames, false);
   std::mt19937_64 random;
   std::unique_ptr<NodeProcess> node;
@@ -164,6 +166,40 @@ TEST_P(E2eSetTest, AnySubsetComesBackFromMemoryFromDiskAndAfterARestart) {
   }
   EXPECT_GT(after->held_count, kNames / 2);
   EXPECT_EQ(got_in_any_order(), after->held_count);
+}
+
+TEST_P(E2eSetTest, AGroupIsWholeOrGoneAfterAKill) {
+  constexpr std::size_t kMembers = 4;
+  groups.assign(kBatch / kMembers, kMembers);
+  ASSERT_NO_FATAL_FAILURE(put_all());
+  node->signal(SIGKILL);
+  node->wait();
+  start();
+  std::size_t whole = 0;
+  for (std::size_t at = 0; at < kNames; at += kBatch) {
+    const std::span<const BlockHash> batch = std::span(names).subspan(at, kBatch);
+    const auto blocks = client->blocks(kBatch);
+    const SetMatchOptions match_options{.deadline = kDeadline, .group_counts = groups};
+    const SetGetOptions get_options{.deadline = kDeadline, .group_counts = groups};
+    const auto alone = (*client)->match_set(client->space(), batch, {.deadline = kDeadline});
+    const auto match = (*client)->match_set(client->space(), batch, match_options);
+    const auto got = (*client)->get_set(client->space(), batch, blocks, get_options);
+    ASSERT_TRUE(alone && match && got);
+    EXPECT_FALSE(got->why) << got->why.message();
+    for (std::size_t first = 0; first < kBatch; first += kMembers) {
+      const auto group = std::span(alone->held).subspan(first, kMembers);
+      const bool is_whole = std::ranges::count(group, Held::kNowhere) == 0;
+      whole += is_whole;
+      for (std::size_t i = first; i < first + kMembers; ++i) {
+        EXPECT_EQ(match->held[i] != Held::kNowhere, is_whole) << at + i;
+        EXPECT_EQ(got->blocks[i].has_landed, is_whole) << at + i;
+        if (!got->blocks[i].has_landed) continue;
+        const std::uint64_t pattern = pattern_seed(record.id(), batch[i]);
+        EXPECT_EQ(count_wrong_bytes(pattern, blocks[i].first(lengths[at + i])), 0u) << at + i;
+      }
+    }
+  }
+  EXPECT_GT(whole, kNames / kMembers / 2);
 }
 
 }  // namespace

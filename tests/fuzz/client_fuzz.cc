@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/event.h"
 #include "client/client.h"
+#include "index/name_groups.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/sim_world.h"
 #include "transport/frame_message.h"
@@ -216,10 +217,11 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kHello:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
-          return wire::CreateHelloResponseDirect(
-              b, scene.version, "n", 0,
-              (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) | (scene.is_set ? kFeatureSets : 0), 1 << 20,
-              1000, 16, 1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
+          return wire::CreateHelloResponseDirect(b, scene.version, "n", 0,
+                                                 (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
+                                                     (scene.is_set ? kFeatureSets | kFeatureGroups : 0),
+                                                 1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0,
+                                                 scene.version < 2 ? nullptr : &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:
@@ -443,15 +445,29 @@ asio::awaitable<void> accept_all(Scene& scene, Listener& listener) {
 asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span<std::byte> own, bool in_lent,
                               std::span<const std::span<std::byte>> blocks, std::chrono::microseconds deadline) {
   Input& input = scene.input;
+  std::vector<std::uint32_t> groups;
+  if (input.below(4) > 0) groups = input.flag() ? std::vector<std::uint32_t>{2, 1} : std::vector<std::uint32_t>{3};
+  static_assert(kCount == 3);
+  const auto is_part = [&](auto is_there) {
+    bool found = false;
+    for_each_group(groups, kCount, [&](std::size_t first, std::size_t count) {
+      std::size_t there = 0;
+      for (std::size_t i = first; i < first + count; ++i) there += is_there(i);
+      found = found || (there > 0 && there < count);
+    });
+    return found;
+  };
   switch (input.below(4)) {
     case 0: {
-      const SetMatchOptions options{.deadline = deadline, .lease = true, .prefetch = input.flag()};
+      const SetMatchOptions options{
+          .deadline = deadline, .lease = true, .prefetch = input.flag(), .control = {}, .group_counts = groups};
       const auto match = co_await client.match_set(set, scene.hashes, options);
       KV_ASSERT(!match || (match->held.size() == kCount && match->held_count <= kCount));
       for (std::size_t i = 0; match && i < kCount; ++i) {
         KV_ASSERT((match->held[i] == Held::kNowhere) == (match->block_bytes[i] == 0));
         KV_ASSERT(match->block_bytes[i] <= kBlockBytes);
       }
+      KV_ASSERT(!match || !is_part([&](std::size_t i) { return match->held[i] != Held::kNowhere; }));
       if (match) client.release(match->lease);
       break;
     }
@@ -461,7 +477,7 @@ asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span
       std::vector<std::span<std::byte>> rooms(blocks.begin(), blocks.end());
       if (input.flag()) rooms[input.below(kCount)] = blocks[0].first(0);
       if (input.flag()) rooms[kCount - 1] = blocks[kCount - 1].first(input.below(200));
-      const SetGetOptions options{.deadline = deadline};
+      const SetGetOptions options{.deadline = deadline, .group_counts = groups};
       const auto got = co_await client.get_set(set, scene.hashes, rooms, options);
       std::size_t landed = 0;
       for (std::size_t i = 0; got && i < kCount; ++i) {
@@ -473,13 +489,14 @@ asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span
         KV_ASSERT(std::equal(bytes.begin(), bytes.end(), scene.block.begin()));
       }
       KV_ASSERT(!got || got->landed_count == landed);
+      KV_ASSERT(!got || !is_part([&](std::size_t i) { return got->blocks[i].has_landed; }));
       break;
     }
     default: {
       std::fill(own.begin(), own.end(), std::byte{0x42});
       std::vector<std::span<const std::byte>> sources;
       for (std::size_t i = 0; i < kCount; ++i) sources.push_back(blocks[i].first(Scene::kLengths[i]));
-      const SetPutOptions options{.deadline = deadline};
+      const SetPutOptions options{.deadline = deadline, .control = {}, .group_counts = groups};
       const auto put = co_await client.put_set(set, scene.hashes, sources, options);
       KV_ASSERT(!put || put->stored + put->already_stored + put->conflicts + put->refused == kCount);
       KV_ASSERT(!put || (put->refused > 0) == bool(put->why));

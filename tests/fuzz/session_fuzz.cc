@@ -353,12 +353,22 @@ class HostileClient {
       default: reads_ = !reads_;
     }
   }
+  /// Most often a right cut of so many names, or none.
+  std::vector<std::uint32_t> groups(std::size_t count) {
+    std::vector<std::uint32_t> all;
+    if (input_.below(4) == 0) return all;
+    for (std::size_t left = count; left > 0; left -= all.back())
+      all.push_back(static_cast<std::uint32_t>(1 + input_.below(left)));
+    if (input_.below(8) == 0) all.push_back(static_cast<std::uint32_t>(input_.number(4)));
+    return all;
+  }
   void set_match(const std::vector<wire::Hash>& hashes) {
+    const std::vector<std::uint32_t> cut = groups(hashes.size());
     frame(
         FrameType::kSetMatch,
         [&](FlatBufferBuilder& b) {
           const std::uint32_t handle = space();
-          return wire::CreateSetMatchRequestDirect(b, handle, &hashes, input_.flag(), input_.flag(), check_);
+          return wire::CreateSetMatchRequestDirect(b, handle, &hashes, input_.flag(), input_.flag(), check_, &cut);
         },
         id());
   }
@@ -371,25 +381,27 @@ class HostileClient {
     return all;
   }
   void set_get(const std::vector<wire::Hash>& hashes, std::uint32_t to, const std::vector<std::uint64_t>& where) {
-    const std::vector<std::uint32_t> rooms = lengths(hashes.size());
+    const std::vector<std::uint32_t> rooms = lengths(hashes.size()), cut = groups(hashes.size());
     frame(
         FrameType::kSetGet,
         [&](FlatBufferBuilder& b) {
           const std::uint32_t handle = space();
           return wire::CreateSetGetRequestDirect(b, handle, &hashes, input_.below(5), to, to == 0 ? nullptr : &where,
-                                                 &rooms, 2, 0, static_cast<std::uint32_t>(input_.below(4)), check_);
+                                                 &rooms, 2, 0, static_cast<std::uint32_t>(input_.below(4)), check_,
+                                                 &cut);
         },
         id());
   }
   void set_put(const std::vector<wire::Hash>& hashes, std::uint32_t from, const std::vector<std::uint64_t>& where) {
-    const std::vector<std::uint32_t> of_blocks = lengths(hashes.size());
+    const std::vector<std::uint32_t> of_blocks = lengths(hashes.size()), cut = groups(hashes.size());
     const std::uint64_t deadline_us = input_.below(4) == 0 ? input_.below(100) * 1000 : 0;
     frame(
         FrameType::kSetPut,
         [&](FlatBufferBuilder& b) {
           const std::uint32_t handle = space();
           return wire::CreateSetPutRequestDirect(b, handle, &hashes, &of_blocks, from, from == 0 ? nullptr : &where,
-                                                 deadline_us, static_cast<std::uint32_t>(input_.below(4)), check_);
+                                                 deadline_us, static_cast<std::uint32_t>(input_.below(4)), check_,
+                                                 &cut);
         },
         id());
   }

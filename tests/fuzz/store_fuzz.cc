@@ -89,6 +89,7 @@ class Operations {
     std::vector<Store::StagedBlock> staged;
     std::size_t done = 0;
     bool is_set = false;
+    bool has_groups = false;
   };
   struct Pinned {
     Store::PinnedPrefix prefix;
@@ -228,13 +229,24 @@ class Operations {
     const auto at = std::next(puts_.begin(), static_cast<std::ptrdiff_t>(input_.below(puts_.size())));
     Put& put = at->second;
     if (put.done == put.staged.size()) return;
-    const auto& staged = put.staged[put.done++];
-    const BlockHash& hash = put.hashes[staged.index];
-    const std::byte due = put.is_set ? byte_in_set(hash, staged.bytes.size()) : byte_of(hash, put.space);
-    for (const std::byte each : staged.bytes) KV_ASSERT(each == due);  // nobody else was given this slot
-    std::vector<std::uint64_t> sums(stripe_count(staged.bytes.size()));
-    block_checksums(staged.seed, staged.bytes, sums);
-    (void)store_->commit(at->first, sums, now_);
+    std::vector<std::uint64_t> sums;
+    for (bool is_over = false; !is_over;) {
+      KV_ASSERT(put.done < put.staged.size());  // whole groups are staged
+      const auto& staged = put.staged[put.done++];
+      const BlockHash& hash = put.hashes[staged.index];
+      const std::byte due = put.is_set ? byte_in_set(hash, staged.bytes.size()) : byte_of(hash, put.space);
+      for (const std::byte each : staged.bytes) KV_ASSERT(each == due);  // nobody else was given this slot
+      std::vector<std::uint64_t> own(stripe_count(staged.bytes.size()));
+      block_checksums(staged.seed, staged.bytes, own);
+      sums.insert(sums.end(), own.begin(), own.end());
+      KV_ASSERT(put.has_groups || !staged.completes_group);
+      is_over = !put.has_groups || staged.completes_group;
+    }
+    if (!put.has_groups) return (void)store_->commit(at->first, sums, now_);
+    const auto statuses = store_->commit_group(at->first, sums, now_);
+    const auto has = [&](Store::CommitStatus status) { return std::ranges::find(statuses, status) != statuses.end(); };
+    using enum Store::CommitStatus;
+    KV_ASSERT(!has(kStored) || !(has(kRefused) || has(kConflict)));
   }
   void end_put() {
     if (puts_.empty()) return;
@@ -282,6 +294,15 @@ class Operations {
     for (BlockHash& hash : hashes) hash = name(input_.below(kChains), input_.below(kBlocks));
     return hashes;
   }
+  /// The list cut into groups, most often; sometimes something that is not that.
+  std::vector<std::uint32_t> groups_of(std::size_t count) {
+    std::vector<std::uint32_t> groups;
+    if (input_.flag()) return groups;
+    for (std::size_t left = count; left > 0; left -= groups.back())
+      groups.push_back(static_cast<std::uint32_t>(1 + input_.below(left)));
+    if (input_.below(16) == 0) groups.push_back(static_cast<std::uint32_t>(input_.number(4)));
+    return groups;
+  }
   void set_step() {
     now_ += std::chrono::milliseconds(input_.below(20));
     const SpaceId set = open_set();
@@ -323,8 +344,17 @@ class Operations {
     Store::SetMatchOptions options{.session = session(), .lease = input_.flag()};
     const std::size_t cut = input_.below(hashes.size() + 1);
     for (const auto part : {std::span(hashes).first(cut), std::span(hashes).subspan(cut)}) {
+      const auto groups = groups_of(part.size());
+      options.group_counts = groups;
       const auto match = store_->match_set(set, part, options, now_);
-      KV_ASSERT(match && match->held.size() == part.size() && match->lengths.size() == part.size());
+      KV_ASSERT(match.has_value() == are_groups_of(groups, part.size()));
+      if (!match) break;
+      KV_ASSERT(match->held.size() == part.size() && match->lengths.size() == part.size());
+      for_each_group(groups, part.size(), [&](std::size_t first, std::size_t count) {
+        const auto group = std::span(match->held).subspan(first, count);
+        const auto missing = std::ranges::count(group, Store::Held::kNowhere);
+        KV_ASSERT(missing == 0 || missing == static_cast<std::ptrdiff_t>(count));
+      });
       for (std::size_t i = 0; i < part.size(); ++i) {
         KV_ASSERT((match->held[i] == Store::Held::kNowhere) == (match->lengths[i] == 0));
         KV_ASSERT(match->lengths[i] <= kSetBytesMax);
@@ -341,6 +371,13 @@ class Operations {
     Store::SetOfferOptions options{.session = session(), .lengths = lengths};
     const std::size_t cut = hashes.size() > 1 && input_.flag() ? 1 + input_.below(hashes.size() - 1) : 0;
     Put put{0, static_cast<std::uint64_t>(options.session), hashes, {}, 0, true};
+    const auto groups = cut > 0 ? std::vector<std::uint32_t>() : groups_of(hashes.size());
+    put.has_groups = !groups.empty();
+    options.group_counts = groups;
+    if (!check_groups(hashes, groups).empty()) {
+      KV_ASSERT(are_groups_of(groups, hashes.size()) || !store_->offer_set(set, hashes, options, now_));
+      return;  // a name twice in a group: nobody may ask for that
+    }
     if (cut > 0) {
       options.lengths = std::span(lengths).first(cut);
       options.is_part = true;
@@ -373,13 +410,22 @@ class Operations {
     std::vector<std::uint32_t> rooms(input_.flag() ? hashes.size() : 0);
     for (auto& room : rooms) room = static_cast<std::uint32_t>(input_.below(kSetBytesMax + 1));
     const LeaseId lease = leases_.empty() || input_.flag() ? LeaseId{} : leases_[input_.below(leases_.size())].second;
+    const auto groups = groups_of(hashes.size());
     const Store::SetGetOptions options{.session = session(),
                                        .lease = lease,
                                        .rooms = rooms,
                                        .bytes_max = 1 + input_.below(3 * kSetBytesMax),
-                                       .count_max = 1 + input_.below(kBlocks)};
+                                       .count_max = 1 + input_.below(kBlocks),
+                                       .group_counts = groups};
     auto pinned = store_->pin_set(set, hashes, options, now_);
-    KV_ASSERT(pinned && pinned->looked_count <= std::min(hashes.size(), options.count_max));
+    KV_ASSERT(pinned.has_value() == are_groups_of(groups, hashes.size()));
+    if (!pinned) return;
+    KV_ASSERT(pinned->looked_count <= hashes.size());
+    KV_ASSERT(groups.empty() ? pinned->looked_count <= options.count_max
+                             : pinned->looked_count <= std::max<std::size_t>(options.count_max, groups[0]));
+    std::size_t whole = 0;
+    for (std::size_t i = 0; i < pinned->looked_group_count; ++i) whole += groups[i];
+    KV_ASSERT(groups.empty() || whole == pinned->looked_count);
     for (const auto& [index, length] : pinned->too_long) KV_ASSERT(length > rooms[index]);
     pinned_sets_.push_back({std::move(*pinned), hashes});
     expect_intact(pinned_sets_.back());

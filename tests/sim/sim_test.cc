@@ -39,6 +39,7 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     total.set_blocks_stored += outcome.set_blocks_stored;
     total.set_blocks_too_long += outcome.set_blocks_too_long;
     total.set_conflicts += outcome.set_conflicts;
+    total.set_groups_got += outcome.set_groups_got;
     total.kills += outcome.kills;
     total.stops += outcome.stops;
     total.audited_restarts += outcome.audited_restarts;
@@ -51,11 +52,12 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
             << total.spilled_blocks << " spilled, " << total.disk_blocks_got << " asked for from disk, "
             << total.set_blocks_got << " blocks of sets got, " << total.set_blocks_stored << " stored, "
             << total.set_blocks_too_long << " too long for their rooms, " << total.set_conflicts << " conflicts, "
-            << total.kept_drops << " drops kept, " << total.rdma_packets << " RDMA packets, " << total.missed_deadlines
-            << " deadlines missed, " << total.corrupt_blocks << " corrupt blocks caught, " << total.kills << " kills, "
-            << total.stops << " clean stops, " << total.audited_restarts << " audited restarts, "
-            << total.kept_beside_drops << " looks at what stays beside drops, " << total.freezes << " freezes, "
-            << total.breaks << " broken streams\n";
+            << total.set_groups_got << " groups got, " << total.kept_drops << " drops kept, " << total.rdma_packets
+            << " RDMA packets, " << total.missed_deadlines << " deadlines missed, " << total.corrupt_blocks
+            << " corrupt blocks caught, " << total.kills << " kills, " << total.stops << " clean stops, "
+            << total.audited_restarts << " audited restarts, " << total.kept_beside_drops
+            << " looks at what stays beside drops, " << total.freezes << " freezes, " << total.breaks
+            << " broken streams\n";
   if (count >= 200) {  // the faults do happen, and do not drown everything
     EXPECT_GT(total.hit_blocks, 0u);
     EXPECT_GT(total.evicted_blocks, 0u);
@@ -68,6 +70,7 @@ TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
     EXPECT_GT(total.set_blocks_stored, 0u);
     EXPECT_GT(total.set_blocks_too_long, 0u);
     EXPECT_GT(total.set_conflicts, 0u);
+    EXPECT_GT(total.set_groups_got, 0u);
     EXPECT_GT(total.kills, 0u);
     EXPECT_GT(total.stops, 0u);
     EXPECT_GT(total.audited_restarts, 0u);

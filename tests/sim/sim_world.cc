@@ -8,6 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "index/name_groups.h"
+
 namespace kv::sim {
 namespace {
 
@@ -535,14 +537,23 @@ class World {
     std::vector<std::size_t> numbers, variants;
     std::vector<BlockHash> hashes;
     std::size_t bytes = 0;
+    // Other names: a group lies where its first name belongs, and a name alone where that one does.
+    const bool has_groups = chance(0.4);
+    std::vector<std::uint32_t> groups;
     for (std::size_t i = 0, count = pick(1, chance(0.2) ? 60 : 8); i < count; ++i) {
-      const std::size_t number = pick(0, 79), variant = chance(0.1) ? 1 : 0;
-      const std::size_t room = std::max(set_length(which, number, 0), set_length(which, number, 1));
+      const std::size_t first = has_groups ? 1000 + 4 * pick(0, 19) : pick(0, 79);
+      const std::size_t size = has_groups ? 1 + first / 4 % 4 : 1;
+      std::size_t room = 0;
+      for (std::size_t k = 0; k < size; ++k)
+        room += std::max(set_length(which, first + k, 0), set_length(which, first + k, 1));
       if (bytes + room > kChainBytesMax && i > 0) break;
       bytes += room;
-      numbers.push_back(number);
-      variants.push_back(variant);
-      hashes.push_back(set_name(number));
+      if (has_groups) groups.push_back(static_cast<std::uint32_t>(size));
+      for (std::size_t k = 0; k < size; ++k) {
+        numbers.push_back(first + k);
+        variants.push_back(chance(0.1) ? 1 : 0);
+        hashes.push_back(set_name(first + k));
+      }
     }
     const std::size_t fate_key = kSetFates + which;
     const std::vector<Gone> gone = gone_of(fate_key, hashes);
@@ -562,9 +573,12 @@ class World {
     switch (pick(0, 9)) {
       case 0:
       case 1: {
-        const auto match = co_await client.match_set(set, hashes, {.deadline = deadline, .lease = chance(0.5)});
+        const SetMatchOptions options{
+            .deadline = deadline, .lease = chance(0.5), .control = {}, .group_counts = groups};
+        const auto match = co_await client.match_set(set, hashes, options);
         check_deadline("match_set", began, deadline);
         if (!match) break;
+        check_whole_groups("match_set", groups, [&](std::size_t i) { return match->held[i] != Held::kNowhere; });
         for (std::size_t i = 0; i < hashes.size(); ++i) {
           if (match->held[i] == Held::kNowhere) continue;
           check_set_block("match_set", which, numbers[i], match->block_bytes[i]);
@@ -592,13 +606,15 @@ class World {
       }
       case 3: {
         const bool drops_all = chance(0.1);
+        std::vector<BlockHash> names;  // of a group the first: then the group is gone
+        for_each_group(groups, hashes.size(), [&](std::size_t first, std::size_t) { names.push_back(hashes[first]); });
         std::vector<std::uint64_t> puts;
-        for (const BlockHash& hash : hashes) puts.push_back(fates_[{fate_key, hash}].put_count);
-        const std::span<const BlockHash> which_ones = drops_all ? std::span<const BlockHash>() : std::span(hashes);
+        for (const BlockHash& hash : names) puts.push_back(fates_[{fate_key, hash}].put_count);
+        const std::span<const BlockHash> which_ones = drops_all ? std::span<const BlockHash>() : std::span(names);
         const auto dropped = co_await client.drop(set, which_ones, deadline);
         check_deadline("drop of a set", began, deadline);
-        for (std::size_t i = 0; i < hashes.size() && !drops_all; ++i) {
-          Fate& fate = fates_[{fate_key, hashes[i]}];
+        for (std::size_t i = 0; i < names.size() && !drops_all; ++i) {
+          Fate& fate = fates_[{fate_key, names[i]}];
           if (!dropped || dropped->until_restart || fate.put_count != puts[i] || fate.unfinished_puts > 0) continue;
           fate.is_dropped = true;
           ++outcome_.kept_drops;
@@ -615,16 +631,23 @@ class World {
           blocks.push_back(rest.first(chance(0.1) ? pick(0, room) : room));
           rest = rest.subspan(room);
         }
-        const auto got =
-            co_await client.get_set(set, hashes, blocks, {.deadline = deadline, .lease = worker.set_lease});
+        const SetGetOptions options{.deadline = deadline,
+                                    .lease = worker.set_lease,
+                                    .memory_only = false,
+                                    .control = {},
+                                    .group_counts = groups};
+        const auto got = co_await client.get_set(set, hashes, blocks, options);
         worker.set_lease = Lease{};
         check_deadline("get_set", began, deadline);
         if (!got) break;
+        outcome_.set_groups_got +=
+            check_whole_groups("get_set", groups, [&](std::size_t i) { return got->blocks[i].has_landed; });
         for (std::size_t i = 0; i < hashes.size(); ++i) {
           const SetGetBlock& block = got->blocks[i];
           if (block.block_bytes > 0) check_set_block("get_set", which, numbers[i], block.block_bytes);
-          // A request in which a length was flipped is refused as a whole for being too large.
-          const bool is_refused = flips_bits_ && block.block_bytes == 0;
+          // A request in which a length was flipped is refused as a whole for being too large, and a block of a group
+          // for another that is.
+          const bool is_refused = has_groups || (flips_bits_ && block.block_bytes == 0);
           if (block.why == Errc::kTooLarge && block.block_bytes <= blocks[i].size() && !is_refused)
             fail("get_set: it has room");
           outcome_.set_blocks_too_long += block.why == Errc::kTooLarge;
@@ -653,7 +676,8 @@ class World {
           ++fate.put_count;
           ++fate.unfinished_puts;
         }
-        const auto put = co_await client.put_set(set, hashes, blocks, {.deadline = deadline});
+        const SetPutOptions options{.deadline = deadline, .control = {}, .group_counts = groups};
+        const auto put = co_await client.put_set(set, hashes, blocks, options);
         check_deadline("put_set", began, deadline);
         if (put && !put->why) {  // else a node may yet take what has reached it
           for (const BlockHash& hash : hashes) --fates_[{fate_key, hash}].unfinished_puts;
@@ -662,6 +686,7 @@ class World {
         check_frames("put_set", put->why);
         if (put->stored + put->already_stored + put->conflicts + put->refused != hashes.size())
           fail("put_set: counts do not add up");
+        check_stored_groups(groups, put->blocks);
         outcome_.set_blocks_stored += put->stored;
         outcome_.set_conflicts += put->conflicts;
         note(put->stored);
@@ -672,6 +697,28 @@ class World {
     if (chance(0.3)) co_await sleep(std::chrono::microseconds(pick(1, 50'000)));
   }
 
+  /// Of each group all or none. How many are whole.
+  template <class Predicate>
+  std::size_t check_whole_groups(const char* verb, std::span<const std::uint32_t> groups, Predicate is_there) {
+    std::size_t first = 0, whole = 0;
+    for (const std::uint32_t size : groups) {
+      std::size_t count = 0;
+      for (std::size_t i = first; i < first + size; ++i) count += is_there(i);
+      if (count > 0 && count < size) fail(std::string(verb) + ": a part of a group");
+      whole += count == size;
+      first += size;
+    }
+    return whole;
+  }
+  void check_stored_groups(std::span<const std::uint32_t> groups, std::span<const SetPutBlock> blocks) {
+    for (std::size_t first = 0; const std::uint32_t size : groups) {
+      const auto group = blocks.subspan(first, size);
+      const auto has = [&](SetPutBlock result) { return std::ranges::find(group, result) != group.end(); };
+      if (has(SetPutBlock::kStored) && (has(SetPutBlock::kRefused) || has(SetPutBlock::kConflict)))
+        fail("put_set: stored a part of a group");
+      first += size;
+    }
+  }
   void check_set_block(const char* verb, std::size_t which, std::size_t number, std::size_t length) {
     if (length != set_length(which, number, 0) && length != set_length(which, number, 1))
       fail(std::string(verb) + ": a block of " + std::to_string(length) + " bytes, that nobody put");

@@ -29,7 +29,8 @@ struct WorldOutcome {
   std::string failure;  ///< Empty: all invariants held.
   std::uint64_t calls = 0, hit_blocks = 0, stored_blocks = 0, missed_deadlines = 0, corrupt_blocks = 0,
                 evicted_blocks = 0, spilled_blocks = 0, disk_blocks_got = 0, rdma_packets = 0, kept_drops = 0;
-  std::uint64_t set_blocks_got = 0, set_blocks_stored = 0, set_blocks_too_long = 0, set_conflicts = 0;
+  std::uint64_t set_blocks_got = 0, set_blocks_stored = 0, set_blocks_too_long = 0, set_conflicts = 0,
+                set_groups_got = 0;
   std::uint64_t kills = 0, stops = 0, freezes = 0, breaks = 0, audited_restarts = 0;
   std::uint64_t kept_beside_drops = 0;  ///< Looks at a namespace that nobody drops, on a node where others were.
   std::uint64_t trace_hash = 0;         ///< Of all that happened, in order: equal for equal seeds.
