@@ -20,6 +20,11 @@ class SetSpace(OpenedNamespace):
     """A set, opened by a client. Each hash means one block; they come in any order and have any size up to the
     namespace's ``block_bytes_max``. A call is one round trip to each node. As in :class:`Space`, calls block, and each
     has a form ``submit_...`` that does not.
+
+    Blocks that are of use only together (a state and its window, K and V stored apart) are named as a group:
+    ``groups=[2, 3]`` says that the first two hashes are a group, and the next three another. A group is held, got and
+    put as a whole, or not at all. It has up to 64 hashes, none of them twice. All calls should give it the same way,
+    with the same hash first, which is the one to drop it by: see docs/python.md.
     """
 
     __slots__ = ()
@@ -29,25 +34,45 @@ class SetSpace(OpenedNamespace):
         return self.namespace.block_bytes
 
     def _match(
-        self, hashes: Hashes, deadline: Seconds | None, lease: bool, prefetch: bool, at_once: bool
+        self,
+        hashes: Hashes,
+        groups: Numbers | None,
+        deadline: Seconds | None,
+        lease: bool,
+        prefetch: bool,
+        at_once: bool,
     ) -> _kvstore.Call:
-        return self._native.match_set(self._id, hashes, self._client._deadline(deadline), lease, prefetch, at_once)
+        time = self._client._deadline(deadline)
+        return self._native.match_set(self._id, hashes, groups, time, lease, prefetch, at_once)
 
     def match(
-        self, hashes: Hashes, *, deadline: Seconds | None = None, lease: bool = False, prefetch: bool = False
+        self,
+        hashes: Hashes,
+        *,
+        groups: Numbers | None = None,
+        deadline: Seconds | None = None,
+        lease: bool = False,
+        prefetch: bool = False,
     ) -> SetMatchResult:
-        """Which of the blocks are held, and how long each is."""
-        return cast(SetMatchResult, self._match(hashes, deadline, lease, prefetch, False).result(-1))
+        """Which of the blocks are held, and how long each is. Of groups, a lease is for those all in memory."""
+        return cast(SetMatchResult, self._match(hashes, groups, deadline, lease, prefetch, False).result(-1))
 
     def submit_match(
-        self, hashes: Hashes, *, deadline: Seconds | None = None, lease: bool = False, prefetch: bool = False
+        self,
+        hashes: Hashes,
+        *,
+        groups: Numbers | None = None,
+        deadline: Seconds | None = None,
+        lease: bool = False,
+        prefetch: bool = False,
     ) -> Future[SetMatchResult]:
         """As :meth:`match`, without waiting."""
-        return Future(self._match(hashes, deadline, lease, prefetch, self._client._at_once))
+        return Future(self._match(hashes, groups, deadline, lease, prefetch, self._client._at_once))
 
     def _get(
         self,
         hashes: Hashes,
+        groups: Numbers | None,
         blocks: Buffer | Sequence[Buffer],
         rows: Numbers | None,
         deadline: Seconds | None,
@@ -56,7 +81,7 @@ class SetSpace(OpenedNamespace):
         at_once: bool,
     ) -> _kvstore.Call:
         time = self._client._deadline(deadline)
-        return self._native.get_set(self._id, hashes, blocks, rows, time, lease, memory_only, at_once)
+        return self._native.get_set(self._id, hashes, groups, blocks, rows, time, lease, memory_only, at_once)
 
     def get(
         self,
@@ -64,12 +89,16 @@ class SetSpace(OpenedNamespace):
         blocks: Buffer | Sequence[Buffer],
         *,
         rows: Numbers | None = None,
+        groups: Numbers | None = None,
         deadline: Seconds | None = None,
         lease: int = 0,
         memory_only: bool = False,
     ) -> SetGetResult:
-        """Copies those of the blocks that are held, block i to ``blocks[i]``, which may be longer than the block."""
-        call = self._get(hashes, blocks, rows, deadline, lease, memory_only, False)
+        """Copies those of the blocks that are held, block i to ``blocks[i]``, which may be longer than the block.
+
+        Of a group all land, or none counts as landed: ``why_of`` says for each why not, when it was not just a miss.
+        """
+        call = self._get(hashes, groups, blocks, rows, deadline, lease, memory_only, False)
         return cast(SetGetResult, call.result(-1))
 
     def submit_get(
@@ -78,22 +107,24 @@ class SetSpace(OpenedNamespace):
         blocks: Buffer | Sequence[Buffer],
         *,
         rows: Numbers | None = None,
+        groups: Numbers | None = None,
         deadline: Seconds | None = None,
         lease: int = 0,
         memory_only: bool = False,
     ) -> Future[SetGetResult]:
         """As :meth:`get`, without waiting."""
-        return Future(self._get(hashes, blocks, rows, deadline, lease, memory_only, self._client._at_once))
+        return Future(self._get(hashes, groups, blocks, rows, deadline, lease, memory_only, self._client._at_once))
 
     def _put(
         self,
         hashes: Hashes,
+        groups: Numbers | None,
         blocks: Buffer | Sequence[Buffer],
         rows: Numbers | None,
         deadline: Seconds | None,
         at_once: bool,
     ) -> _kvstore.Call:
-        return self._native.put_set(self._id, hashes, blocks, rows, self._client._deadline(deadline), at_once)
+        return self._native.put_set(self._id, hashes, groups, blocks, rows, self._client._deadline(deadline), at_once)
 
     def put(
         self,
@@ -101,10 +132,11 @@ class SetSpace(OpenedNamespace):
         blocks: Buffer | Sequence[Buffer],
         *,
         rows: Numbers | None = None,
+        groups: Numbers | None = None,
         deadline: Seconds | None = None,
     ) -> SetPutResult:
-        """Stores each block whose name is not held yet, all of ``blocks[i]``."""
-        return cast(SetPutResult, self._put(hashes, blocks, rows, deadline, False).result(-1))
+        """Stores each block whose name is not held yet, all of ``blocks[i]``; of a group all become visible at once."""
+        return cast(SetPutResult, self._put(hashes, groups, blocks, rows, deadline, False).result(-1))
 
     def submit_put(
         self,
@@ -112,7 +144,8 @@ class SetSpace(OpenedNamespace):
         blocks: Buffer | Sequence[Buffer],
         *,
         rows: Numbers | None = None,
+        groups: Numbers | None = None,
         deadline: Seconds | None = None,
     ) -> Future[SetPutResult]:
         """As :meth:`put`, without waiting."""
-        return Future(self._put(hashes, blocks, rows, deadline, self._client._at_once))
+        return Future(self._put(hashes, groups, blocks, rows, deadline, self._client._at_once))

@@ -20,6 +20,7 @@
 #include "client/python/src/io_client.h"
 #include "client/python/src/numpy_arrays.h"
 #include "client/python/src/without_gil.h"
+#include "index/name_groups.h"
 
 namespace kv::python {
 namespace {
@@ -405,10 +406,12 @@ class PyClient {
     return call;
   }
 
-  PyCall match_set(std::uint32_t set, nb::handle hashes, double deadline, bool lease, bool prefetch, bool at_once) {
+  PyCall match_set(std::uint32_t set, nb::handle hashes, nb::handle groups, double deadline, bool lease, bool prefetch,
+                   bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     SetMatchOptions options{};
+    options.group_counts = take_groups(state, groups);
     options.deadline = deadline_of(deadline);
     options.control = state.control();
     options.lease = lease;
@@ -417,12 +420,13 @@ class PyClient {
                           [=, &state](Client& client) { return client.match_set(Space{set}, state.hashes, options); });
     return call;
   }
-  PyCall get_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
-                 std::uint64_t lease, bool memory_only, bool at_once) {
+  PyCall get_set(std::uint32_t set, nb::handle hashes, nb::handle groups, nb::handle blocks, nb::handle rows,
+                 double deadline, std::uint64_t lease, bool memory_only, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     state.blocks = sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/true, call.holds());
     SetGetOptions options{};
+    options.group_counts = take_groups(state, groups);
     options.deadline = deadline_of(deadline);
     options.control = state.control();
     options.lease = Lease{lease};
@@ -431,12 +435,13 @@ class PyClient {
         call, [=, &state](Client& client) { return client.get_set(Space{set}, state.hashes, state.blocks, options); });
     return call;
   }
-  PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle blocks, nb::handle rows, double deadline,
-                 bool at_once) {
+  PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle groups, nb::handle blocks, nb::handle rows,
+                 double deadline, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     state.read_from(sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds()));
     SetPutOptions options{};
+    options.group_counts = take_groups(state, groups);
     options.deadline = deadline_of(deadline);
     options.control = state.control();
     start<SetPutResult>(
@@ -560,6 +565,13 @@ class PyClient {
     const Numbers<std::uint32_t> ids(tokens, "token_ids");
     state.token_ids.assign(ids.values().begin(), ids.values().end());
     state.extras = extras_from(extras, "extras");
+  }
+  static std::span<const std::uint32_t> take_groups(Call& state, nb::handle groups) {
+    const Numbers<std::uint32_t> counts(groups, "groups");
+    state.group_counts.assign(counts.values().begin(), counts.values().end());
+    const std::string why = check_groups(state.hashes, state.group_counts);
+    if (!why.empty()) throw bad_request(why);
+    return state.group_counts;
   }
 
   std::shared_ptr<IoClient> io_;
@@ -770,12 +782,13 @@ void bind_client(nb::module_& module) {
       .def("put", &PyClient::put, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
            nb::arg("at_once"))
-      .def("match_set", &PyClient::match_set, nb::arg("set"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
-           nb::arg("prefetch"), nb::arg("at_once"))
-      .def("get_set", &PyClient::get_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
-           nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"), nb::arg("at_once"))
-      .def("put_set", &PyClient::put_set, nb::arg("set"), nb::arg("hashes"), nb::arg("blocks"), nb::arg("rows").none(),
-           nb::arg("deadline"), nb::arg("at_once"))
+      .def("match_set", &PyClient::match_set, nb::arg("set"), nb::arg("hashes"), nb::arg("groups").none(),
+           nb::arg("deadline"), nb::arg("lease"), nb::arg("prefetch"), nb::arg("at_once"))
+      .def("get_set", &PyClient::get_set, nb::arg("set"), nb::arg("hashes"), nb::arg("groups").none(),
+           nb::arg("blocks"), nb::arg("rows").none(), nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"),
+           nb::arg("at_once"))
+      .def("put_set", &PyClient::put_set, nb::arg("set"), nb::arg("hashes"), nb::arg("groups").none(),
+           nb::arg("blocks"), nb::arg("rows").none(), nb::arg("deadline"), nb::arg("at_once"))
       .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
       .def("pin", &PyClient::count<&Client::retain>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),

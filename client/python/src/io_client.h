@@ -71,7 +71,7 @@ class Call {
   std::vector<BlockHash> hashes;
   std::vector<std::span<std::byte>> blocks;
   std::vector<std::span<const std::byte>> sources;
-  std::vector<std::uint32_t> token_ids;
+  std::vector<std::uint32_t> token_ids, group_counts;
   std::vector<ExtraDigest> extras;
   std::vector<std::uint64_t> segment_ends;
   Cancellation cancellation;  ///< Used on the I/O thread.

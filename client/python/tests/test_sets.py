@@ -78,6 +78,58 @@ def test_rows_futures_and_retention(store, client):
     assert store.match(hashes).held_count == 0
 
 
+def test_groups_are_put_matched_and_got_as_a_whole(store):
+    hashes = names(6, seed=4)
+    groups = [3, 1, 2]
+    blocks = [os.urandom(100 * n) for n in range(1, 7)]
+    assert store.put(hashes, blocks, groups=groups).states.tolist() == [1] * 6
+    assert store.match(hashes, groups=groups).held.tolist() == [1] * 6
+    store.drop(hashes[1:2])
+    match = store.match(hashes, groups=np.array(groups), lease=True)
+    assert match.held.tolist() == [0, 0, 0, 1, 1, 1]
+    assert match.held_count == 3
+    assert store.match(hashes).held.tolist() == [1, 0, 1, 1, 1, 1]  # by themselves they are there
+    into = [bytearray(1000) for _ in hashes]
+    got = store.get(hashes, into, groups=groups, lease=match.lease)
+    assert got.landed.tolist() == [False] * 3 + [True] * 3
+    assert got.why_of(0) is None
+    assert bytes(into[5][:600]) == blocks[5]
+    into[5] = bytearray(599)  # a byte too short: the other block of its group does not count either
+    got = store.get(hashes, into, groups=groups)
+    assert got.landed.tolist() == [False, False, False, True, False, False]
+    assert isinstance(got.why_of(4), kvstore.TooLarge)
+
+    async def main() -> None:
+        assert (await store.submit_put(hashes, blocks, groups=groups)).states.tolist() == [2, 1, 2, 2, 2, 2]
+        assert (await store.submit_match(hashes, groups=groups)).held_count == 6
+        whole = [bytearray(1000) for _ in hashes]
+        assert (await store.submit_get(hashes, whole, groups=groups)).landed_count == 6
+
+    asyncio.run(main())
+    assert store.submit_match(hashes, groups=[6]).result().held_count == 6
+
+
+def test_groups_that_do_not_cut_the_hashes_are_refused(store):
+    hashes = names(66)
+    blocks = [b"x"] * 66
+    calls = (
+        lambda groups: store.match(hashes, groups=groups),
+        lambda groups: store.submit_get(hashes, [bytearray(1) for _ in hashes], groups=groups),
+        lambda groups: store.put(hashes, blocks, groups=groups),
+    )
+    for call in calls:
+        for groups, why in (
+            ([65, 1], r"group_counts\[0\]: 65, 1\.\.64 are allowed"),
+            ([64, 0, 2], r"group_counts\[1\]: 0, 1\.\.64 are allowed"),
+            ([64, 1], "65 names in all, 66 are given"),
+            ([-1, 67], "groups"),
+        ):
+            with pytest.raises(kvstore.BadRequest, match=why):
+                call(groups)
+    with pytest.raises(kvstore.BadRequest, match="has a name twice"):
+        store.match(np.concatenate([hashes[:2], hashes[:1]]), groups=[3])
+
+
 def test_both_kinds_share_one_class_and_its_submit_forms(store, space):
     chain = space.hash_chain(tokens(64))
     space.put(chain, pattern(4))
