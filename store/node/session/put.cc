@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "index/name_groups.h"
 
 namespace kv {
 namespace {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "index/name_groups.h"
 #include "transport/frame_message.h"
 
 namespace kv {
