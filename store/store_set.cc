@@ -1,6 +1,6 @@
 // store/store_set.cc: namespaces of blocks that stand alone. In the index such a block hangs directly below the root,
 // and what is known of chains holds of a chain of one: pins, leases, order of use, eviction, copies on disk. What is
-// left to do here is to look for each name alone, and to keep lengths.
+// left to do here is to look for each name alone, to keep lengths, and to take names that come in groups together.
 
 #include <algorithm>
 #include <utility>
