@@ -30,23 +30,24 @@ bool are_groups_of(std::span<const std::uint32_t> counts, std::size_t name_count
   return sum == name_count;
 }
 
-std::string check_groups(std::span<const BlockHash> names, std::span<const std::uint32_t> counts) {
+std::string check_groups(std::span<const BlockHash> names, std::span<const std::uint32_t> counts, const char* field) {
   if (counts.empty()) return {};
+  const std::string where(field);
   std::uint64_t sum = 0;
   for (std::size_t group = 0; group < counts.size(); ++group) {
     if (counts[group] == 0 || counts[group] > kGroupNamesMax) {
-      return "group_counts[" + std::to_string(group) + "]: " + std::to_string(counts[group]) + ", 1.." +
+      return where + "[" + std::to_string(group) + "]: " + std::to_string(counts[group]) + ", 1.." +
              std::to_string(kGroupNamesMax) + " are allowed";
     }
     sum += counts[group];
   }
   if (sum != names.size()) {
-    return "group_counts: " + std::to_string(sum) + " names in all, " + std::to_string(names.size()) + " are given";
+    return where + ": " + std::to_string(sum) + " names in all, " + std::to_string(names.size()) + " are given";
   }
   std::size_t first = 0;
   for (std::size_t group = 0; group < counts.size(); first += counts[group++]) {
     if (has_twice(names.subspan(first, counts[group])))
-      return "group_counts[" + std::to_string(group) + "]: the group has a name twice";
+      return where + "[" + std::to_string(group) + "]: the group has a name twice";
   }
   return {};
 }

@@ -20,8 +20,10 @@ inline constexpr std::size_t kGroupNamesMax = 64;
 
 /// Whether `counts` cut a list of so many names: each from 1 to kGroupNamesMax, and all of it. No counts always do.
 bool are_groups_of(std::span<const std::uint32_t> counts, std::size_t name_count);
-/// The same, and that no group has a name twice. Empty, or what is wrong, with the numbers.
-std::string check_groups(std::span<const BlockHash> names, std::span<const std::uint32_t> counts);
+/// The same, and that no group has a name twice. Empty, or what is wrong, with the numbers. `field`: what the caller
+/// calls its counts.
+std::string check_groups(std::span<const BlockHash> names, std::span<const std::uint32_t> counts,
+                         const char* field = "group_counts");
 
 /// How much of a list: names, and the groups they are. Without counts no groups are counted.
 struct GroupPart {

@@ -4,8 +4,8 @@
 // daemon around the Store is the room store/node/. Files, in reading order:
 //   store.h         what a node holds and decides: match, pin, offer, commit, evict, spill (this file)
 //   store_impl.h    the parts that a Store is made of, for its code in store.cc, store_put.cc (a block enters),
-//                   store_set.cc (blocks that stand alone), store_spill.cc (what lies on disk) and store_check.cc
-//                   (figures and invariants)
+//                   store_set.cc and store_set_put.cc (blocks that stand alone), store_spill.cc (what lies on disk)
+//                   and store_check.cc (figures and invariants)
 //   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie

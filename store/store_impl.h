@@ -147,7 +147,7 @@ struct Store::Impl {
     pool.use(found.prefix, tick);
     if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
   }
-  // -- sets (store_set.cc)
+  // -- sets (store_set.cc, store_set_put.cc)
   struct FoundSet {
     Space* space;
     std::vector<BlockId> memory, disk;  ///< Of each hash; disk only where memory has none.

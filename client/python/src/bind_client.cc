@@ -569,7 +569,7 @@ class PyClient {
   static std::span<const std::uint32_t> take_groups(Call& state, nb::handle groups) {
     const Numbers<std::uint32_t> counts(groups, "groups");
     state.group_counts.assign(counts.values().begin(), counts.values().end());
-    const std::string why = check_groups(state.hashes, state.group_counts);
+    const std::string why = check_groups(state.hashes, state.group_counts, "groups");
     if (!why.empty()) throw bad_request(why);
     return state.group_counts;
   }
