@@ -88,8 +88,8 @@ class SetMatchCall final : public Call {
     if (part->group_counts.empty()) return false;
     bool is_part = false;
     for_each_group(part->group_counts.first(asked_groups), asked, [&](std::size_t first, std::size_t count) {
-      const auto group = std::span(held).subspan(first, count);
-      const auto missing = static_cast<std::size_t>(std::ranges::count(group, Held::kNowhere));
+      const auto members = std::span(held).subspan(first, count);
+      const auto missing = static_cast<std::size_t>(std::ranges::count(members, Held::kNowhere));
       is_part = is_part || (missing > 0 && missing < count);
     });
     return is_part;

@@ -134,8 +134,8 @@ bool SetPutCall::has_part_of_group() const {
   if (part->group_counts.empty()) return false;
   bool is_part = false;
   for_each_group(part->group_counts.first(asked_groups_), asked_, [&](std::size_t first, std::size_t count) {
-    const auto group = std::span(results_).subspan(first, count);
-    const auto has = [&](SetPutBlock result) { return std::ranges::find(group, result) != group.end(); };
+    const auto members = std::span(results_).subspan(first, count);
+    const auto has = [&](SetPutBlock result) { return std::ranges::find(members, result) != members.end(); };
     is_part = is_part || (has(SetPutBlock::kStored) && (has(SetPutBlock::kRefused) || has(SetPutBlock::kConflict)));
   });
   return is_part;
