@@ -289,7 +289,7 @@ enum {
  * group_counts, in the options of the three calls for sets, cuts the list of names. Its first group_counts[0] names are
  * a group, the next group_counts[1] another, to its end; each has 1 to 64 names, none of them twice. A group is held,
  * got and put as a whole or not at all: what a put stores of it becomes visible at one moment, and a group of which a
- * block has gone is gone. Each call says anew what belongs together, and all should say the same, with the same name
+ * block has gone is a miss. Each call says anew what belongs together, and all should say the same, with the same name
  * first: among several nodes the group lies where that name belongs, and kvs_touch, kvs_pin, kvs_unpin and kvs_drop,
  * which take single names, reach that one only. Dropping it drops the group. A node that does not know groups is not
  * asked: `why` is KVS_UNSUPPORTED. */
@@ -330,7 +330,7 @@ typedef struct kvs_set_block { /* does not grow */
   /* KVS_OK: landed and verified. KVS_NOT_FOUND: held nowhere. KVS_TOO_LARGE: longer than its room (block_bytes says how
    * long), or more blocks were named than the node takes. Else why it did not come, such as KVS_TIMED_OUT,
    * KVS_UNAVAILABLE, KVS_CORRUPT_BLOCK, KVS_DISK_FAILED. Of a group all are KVS_OK, or none is: the others have the
-   * status of one that did not come. */
+   * status of one that did not come, and if that is KVS_TOO_LARGE a block_bytes that fits or is not known. */
   int status;
   size_t block_bytes; /* 0: not known */
 } kvs_set_block;
@@ -355,8 +355,8 @@ typedef struct kvs_put_set_result {
   size_t struct_size;
   size_t stored, already_stored, conflicts, refused; /* sum: count */
   /* Why some were refused. KVS_TOO_LARGE: more blocks were named than a node takes; put the rest with another call.
-   * KVS_OUT_OF_MEMORY: a node has no room now. KVS_MISMATCH: another block of its group is in conflict, or was dropped
-   * meanwhile. */
+   * KVS_OUT_OF_MEMORY: a node has no room now. KVS_MISMATCH: another block of its group is in conflict. KVS_NOT_FOUND:
+   * another block of its group, which the node had, is gone by then; put it again. */
   int why;
 } kvs_put_set_result;
 #define KVS_PUT_SET_RESULT_INIT \

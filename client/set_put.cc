@@ -41,7 +41,7 @@ class SetPutCall final : public BatchPut {
 
   std::span<const std::byte> block(std::size_t i) const { return plan->blocks[part->position(i)]; }
 
-  bool has_part_of_group() const;
+  bool has_part_of_group(std::span<const SetPutBlock> results) const;
 
   std::size_t asked_groups_ = 0;       ///< Of the blocks asked_.
   std::vector<std::uint32_t> wanted_;  ///< Indices in the part.
@@ -122,19 +122,21 @@ std::string SetPutCall::on_last(const FrameReader::Frame& frame) {
     return "set_put: " + std::to_string(response->results()->size()) + " results for " + std::to_string(asked_) +
            " blocks";
   }
+  std::vector<SetPutBlock> results;
   for (const std::uint8_t result : *response->results()) {
     if (result > static_cast<std::uint8_t>(SetPutBlock::kConflict)) return "set_put: result " + std::to_string(result);
-    results_.push_back(static_cast<SetPutBlock>(result));
+    results.push_back(static_cast<SetPutBlock>(result));
   }
-  if (has_part_of_group()) return "set_put: stored a part of a group";
+  if (has_part_of_group(results)) return "set_put: stored a part of a group";
+  results_ = std::move(results);  // the caller's from here on: nothing of an answer that breaks a promise
   return note_refusal(response->refused_why(), std::ranges::count(results_, SetPutBlock::kRefused) > 0);
 }
 
-bool SetPutCall::has_part_of_group() const {
+bool SetPutCall::has_part_of_group(std::span<const SetPutBlock> results) const {
   if (part->group_counts.empty()) return false;
   bool is_part = false;
   for_each_group(part->group_counts.first(asked_groups_), asked_, [&](std::size_t first, std::size_t count) {
-    const auto members = std::span(results_).subspan(first, count);
+    const auto members = results.subspan(first, count);
     const auto has = [&](SetPutBlock result) { return std::ranges::find(members, result) != members.end(); };
     is_part = is_part || (has(SetPutBlock::kStored) && (has(SetPutBlock::kRefused) || has(SetPutBlock::kConflict)));
   });

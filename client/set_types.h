@@ -23,8 +23,10 @@ enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
 // group, the next group_counts[1] another, and so on to its end; empty, each name is alone. The list may go when the
 // verb has ended.
 //   - A group is held, got and put as a whole, or not at all. What a put stores of it becomes visible at one moment. A
-//     group whose member has gone is gone: once somebody asked for it, what is left of it is the first to be evicted.
-//   - A group has 1 to 64 names (kGroupNamesMax), none of them twice: else kBadRequest. Groups may share names.
+//     group of which a block has gone is a miss; its other blocks are still held under their own names, and as they are
+//     not used any more they are evicted soon.
+//   - A group has 1 to 64 names (kGroupNamesMax), none of them twice: else kBadRequest. All of it must fit into a
+//     node's memory: else kTooLarge. Groups may share names.
 //   - Each call says anew what belongs together: nodes keep no groups. All should say the same, with the same name
 //     first: a group lies where that name belongs. touch, retain, unretain and drop take single names: among several
 //     nodes they reach a group's first one only. So a group is dropped by the name that comes first.
@@ -60,7 +62,9 @@ struct SetGetOptions {
 /// have landed, or none has: where one is damaged, too long, or was not read from disk in time, the others are given up
 /// for the same reason.
 struct SetGetBlock {
-  std::size_t block_bytes = 0;  ///< 0: not known. Of a block that is too long for its destination, what it needs.
+  /// 0: not known. Of a block that is too long for its destination, what it needs. The others of its group have the
+  /// same `why`, and a length that fits or is not known.
+  std::size_t block_bytes = 0;
   bool has_landed = false;
   error_code
       why;  ///< Why not: none for a plain miss; kTooLarge, timed_out, kUnavailable, kCorruptBlock, kDiskFailed, ...
@@ -76,7 +80,8 @@ struct SetPutOptions {
   std::chrono::microseconds deadline;  ///< From the call to the last commit. No default: choose.
   CallControl control{};
   /// As above. What the store has of a group already counts. If one block is refused or in conflict, the others of its
-  /// group that would have been stored are refused as well (`why`: kOutOfMemory; after a conflict kMismatch).
+  /// group that would have been stored are refused as well. `why`: kOutOfMemory or kTooLarge if there is no place for
+  /// one; kMismatch after a conflict; kNotFound if one that the store had is gone by then: put it again.
   std::span<const std::uint32_t> group_counts = {};
 };
 enum class SetPutBlock : std::uint8_t {

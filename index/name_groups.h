@@ -15,10 +15,11 @@ namespace kv {
 // Without counts each name is alone. A group is held while all of it is held. Who asks says what belongs together, and
 // asks the same each time: nothing is kept of a group but its blocks.
 
-/// In one group. So many names are looked up and linked under one lock, whatever else is bounded there.
+/// In one group. All of a group is looked up, and linked, under one lock, so this bounds the time.
 inline constexpr std::size_t kGroupNamesMax = 64;
 
-/// Whether `counts` cut a list of so many names: each from 1 to kGroupNamesMax, and all of it. No counts always do.
+/// Whether `counts` cut a list of so many names: each from 1 to kGroupNamesMax, and all of it. An empty list always
+/// does.
 bool are_groups_of(std::span<const std::uint32_t> counts, std::size_t name_count);
 /// The same, and that no group has a name twice. Empty, or what is wrong, with the numbers. `field`: what the caller
 /// calls its counts.

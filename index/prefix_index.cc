@@ -855,14 +855,6 @@ void PrefixIndex::touch(BlockId block, Tick tick) {
   recency = std::max(recency, static_cast<std::uint64_t>(tick));
 }
 
-void PrefixIndex::make_older(BlockId block, Tick tick) {
-  // In a chain the recency of a leaf end is that of the blocks above, too.
-  KV_ASSERT(is_linked(block) && is_set(tree(block)));
-  Block& older = impl_->at(block);
-  older.recency = std::min(older.recency, static_cast<std::uint64_t>(tick));
-  impl_->update_leaf(older.node);  // at once: an older block is looked for nowhere else
-}
-
 void PrefixIndex::pin(BlockId block) {
   Block& pinned = impl_->at(block);
   KV_ASSERT(pinned.pin_count < 0xFFFFFFFF);

@@ -47,8 +47,7 @@ enum class TreeKind : std::uint8_t {
 ///   1. A block's parent is in the index as long as the block is: only leaf ends and whole subtrees are removed.
 ///   2. A BlockId stays valid over splits, appends and removals of other blocks.
 ///   3. recency(b) of a leaf end is the largest tick given to the block itself or to any block that ever was below and
-///      is gone, but for what make_older() has done in a set. So touching one block, the last of a prefix, keeps the
-///      whole prefix recent, in O(1).
+///      is gone. So touching one block, the last of a prefix, keeps the whole prefix recent, in O(1).
 ///   4. oldest_leaf_end() never names a pinned block, and names the least recent of the rest.
 ///   5. Each edge knows how many pinned blocks it has in itself and below. So whether anything at or below a block is
 ///      pinned takes a look at one edge, however much hangs below it.
@@ -143,8 +142,6 @@ class PrefixIndex {
   bool is_attached(BlockId block) const;
 
   void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
-  /// The reverse, of a block of a set: from now on it was used at `tick` at the latest.
-  void make_older(BlockId block, Tick tick);
   // A pin costs O(edges above the block); pinning a whole prefix costs no more than pinning its last block.
   void pin(BlockId block);    ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
   void unpin(BlockId block);  ///< Requires: pin_count(block) > 0.

@@ -181,12 +181,6 @@ void DiskTier::add_copy(BlockId memory, BlockId disk) {
   index_.pin(disk);
 }
 
-std::optional<Tick> DiskTier::oldest_recency(Steps& steps) {
-  const BlockId oldest = index_.oldest_leaf_end(&steps);
-  if (oldest == kNoBlock) return std::nullopt;
-  return index_.recency(oldest);
-}
-
 void DiskTier::remove_copy(BlockId memory, Tick recency) {
   const BlockId disk = copy_on_disk(memory);
   if (disk == kNoBlock) return;

@@ -94,9 +94,6 @@ class DiskTier {
   BlockId load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
 
   void touch(BlockId block, Tick tick) { index_.touch(block, tick); }
-  void make_older(BlockId block, Tick tick) { index_.make_older(block, tick); }  ///< As PrefixIndex.
-  /// Of what trim() would evict next; nothing if that is pinned, or the steps were used up.
-  std::optional<Tick> oldest_recency(Steps& steps);
   void pin(BlockId block) { index_.pin(block); }
   void unpin(BlockId block);
   bool count_read(BlockId block);  ///< Counts a read. Returns whether the block should go back to memory.

@@ -118,10 +118,9 @@ struct NamespaceStats {
 ///      memory, disk and one order of use.
 ///   8. Of names that are asked for as a group (index/name_groups.h), match_set and pin_set find all or none, and what
 ///      they find they mark as used at one moment. Of a group that a put offers, what was not here is linked in one
-///      step, once all of the group is here; or not at all. A group whose member has gone is gone: whoever asks for it
-///      next is told so, and what is left of it becomes the oldest of all that can go. No table of groups is kept. So
-///      eviction takes the members of a group one after another and knows nothing of it; neither do restarts, the disk
-///      and what a store held before.
+///      step, once all of the group is here; or not at all. A group whose member has gone is a miss. No table of groups
+///      is kept: members that are used together have one age, so eviction takes those of one size one after another,
+///      and those of another size when their turn comes. Restarts and the disk know nothing of groups either.
 /// Every call does a bounded amount of work: all that concerns the blocks it names, and of the work that grows with the
 /// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). Later calls
 /// do the rest; OfferPlan::again and is_dropping() say that there is more. `now` may go back from call to call only by

@@ -41,14 +41,15 @@ struct Store::Put {
   std::vector<SlotId> slots;
   std::size_t committed_count = 0;  ///< Slots before this are out of the put's hands: linked, or freed by commit.
   std::size_t told_count = 0;       ///< Slots before this were in some plan.
-  /// Of a set whose names came in groups: those that want something. Each has the hashes from the end of the one
-  /// before.
+  /// Of a set whose names came in groups: those that want something. Each has, of the three lists, what lies behind the
+  /// end of the group before.
   struct Group {
-    std::size_t end;                 ///< In `hashes`.
-    std::vector<BlockId> pinned;     ///< What memory had of it at the offer,
-    std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
+    std::size_t end;                      ///< In `hashes`.
+    std::size_t pinned_end, on_disk_end;  ///< In the lists below.
   };
   std::vector<Group> groups;
+  std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
+  std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
   bool was_refused = false;  ///< For lack of memory; the caller asks again every so often.
 
@@ -160,12 +161,8 @@ struct Store::Impl {
   /// As find(), of each hash alone.
   Result<FoundSet> find_set(SpaceId id, std::span<const BlockHash> hashes) const;
   using GroupCounts = std::span<const std::uint32_t>;
-  /// What is left of groups that have lost a member.
-  struct Leftovers {
-    std::vector<BlockId> memory, disk;
-  };
-  Leftovers keep_whole_groups(FoundSet& found, GroupCounts group_counts) const;
-  void make_oldest(const Leftovers& leftovers, Tick used, Steps& steps);
+  static void keep_whole_groups(FoundSet& found, GroupCounts group_counts);
+  bool could_hold_groups(const Space& set, const SetOfferOptions& options) const;
   void add_wanted(Put& put, const FoundSet& found, std::span<const BlockHash> hashes, const SetOfferOptions& options,
                   std::span<const std::uint32_t> wanted);
   bool is_here(TreeId set, const BlockHash& hash) const;

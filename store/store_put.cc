@@ -93,7 +93,8 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
   }
-  // Two puts that each waited with half of a group in their hands could wait for one another.
+  // Two puts that each waited with half of a group staged could wait for one another. The pins on what was here of a
+  // group stay, as those on a chain's prefix do: they can keep a put waiting, until its deadline.
   const std::size_t usable = put.usable_count();
   for (; !plan.again && put.slots.size() > usable; put.slots.pop_back()) pool.unstage(put.slots.back());
   tell_staged(put, plan);
@@ -228,8 +229,9 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
   // Freed by tidy(), some a call: a put may have thousands staged, and as many pinned.
   Unwanted of_put{.space = put.space, .slots = std::move(put.slots), .pinned = {}};
-  for (const Put::Group& group : std::span(put.groups).subspan(put.committed_groups))
-    of_put.pinned.insert(of_put.pinned.end(), group.pinned.begin(), group.pinned.end());
+  const std::size_t unpinned = put.committed_groups == 0 ? 0 : put.groups[put.committed_groups - 1].pinned_end;
+  put.pinned.erase(put.pinned.begin(), put.pinned.begin() + static_cast<std::ptrdiff_t>(unpinned));
+  of_put.pinned = std::move(put.pinned);
   unwanted.push_back(std::move(of_put));
   counters.refused_blocks += refused_count;
   puts_by_session.erase({put.session, it->first});

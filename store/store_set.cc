@@ -45,7 +45,7 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   auto found = impl_->find_set(set, hashes);
   if (!found) return found.error();
   if (!are_groups_of(options.group_counts, hashes.size())) return Errc::kBadRequest;
-  const Impl::Leftovers leftovers = impl_->keep_whole_groups(*found, options.group_counts);
+  Impl::keep_whole_groups(*found, options.group_counts);
   BlockPool& pool = impl_->pool;
   const Tick tick = pool.tick(now);
   SetMatch match{.held = std::vector<Held>(hashes.size(), Held::kNowhere),
@@ -67,7 +67,6 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   impl_->counters.match_hit_blocks += memory_count;
   impl_->counters.match_disk_blocks += disk_count;
   impl_->counters.match_miss_blocks += hashes.size() - memory_count - disk_count;
-  impl_->make_oldest(leftovers, tick, call.steps);
   match.lease = options.rest;
   const auto promised = options.lease ? Impl::leasable(*found, options.group_counts) : std::vector<BlockId>();
   if (!promised.empty()) {
@@ -111,46 +110,18 @@ Result<LeaseId> Store::Impl::grant_set(const SetMatchOptions& options, std::span
 
 // -- groups
 
-/// Takes what was found of groups that are not here as a whole out of `found`: nobody is told of a part (invariant 8).
-Store::Impl::Leftovers Store::Impl::keep_whole_groups(FoundSet& found, GroupCounts group_counts) const {
-  Leftovers leftovers;
+/// Takes what was found of groups that are not here as a whole out of `found`: nobody is told of a part (invariant 8),
+/// and asking for one is no use of it.
+void Store::Impl::keep_whole_groups(FoundSet& found, GroupCounts group_counts) {
   for_each_group(group_counts, found.memory.size(), [&](std::size_t first, std::size_t count) {
     const auto memory = std::span(found.memory).subspan(first, count),
                disk = std::span(found.disk).subspan(first, count);
     bool is_whole = true;
     for (std::size_t i = 0; i < count; ++i) is_whole = is_whole && (memory[i] != kNoBlock || disk[i] != kNoBlock);
     if (is_whole) return;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (memory[i] != kNoBlock) leftovers.memory.push_back(std::exchange(memory[i], kNoBlock));
-      if (disk[i] != kNoBlock) leftovers.disk.push_back(std::exchange(disk[i], kNoBlock));
-    }
+    std::ranges::fill(memory, kNoBlock);
+    std::ranges::fill(disk, kNoBlock);
   });
-  return leftovers;
-}
-
-/// What is left of a group is of no use until its other members are put again, and is the first to go. Just before what
-/// would go next, not as if it had never been used: by the age of what goes, size classes are compared (evictor.h).
-/// `used`: of this call. A block may be left of one group and in use in another. `steps`: for finding what goes next.
-void Store::Impl::make_oldest(const Leftovers& leftovers, Tick used, Steps& steps) {
-  const auto before = [](Tick tick) { return Tick{std::max<std::uint64_t>(static_cast<std::uint64_t>(tick), 1) - 1}; };
-  const auto on_disk = [&](BlockId disk, Tick tick) {
-    if (tier->index().recency(disk) != used) tier->make_older(disk, tick);
-  };
-  if (!leftovers.memory.empty()) {
-    const BlockId next = pool.index().oldest_leaf_end(&steps);
-    if (next == kNoBlock) return;  // all are pinned, or the search was too long for one call: a later match finds them
-    const Tick tick = before(pool.index().recency(next));
-    for (const BlockId block : leftovers.memory) {
-      if (pool.index().recency(block) == used) continue;
-      pool.index().make_older(block, tick);
-      // Its copy on disk too: the larger of both counts once memory has let it go.
-      if (const BlockId disk = tier ? tier->copy_on_disk(block) : kNoBlock; disk != kNoBlock) on_disk(disk, tick);
-    }
-  }
-  if (leftovers.disk.empty()) return;
-  const auto next = tier->oldest_recency(steps);
-  if (!next) return;
-  for (const BlockId disk : leftovers.disk) on_disk(disk, before(*next));
 }
 
 // -- get
@@ -168,7 +139,10 @@ class Store::SetPinning {
   void pin_group(std::size_t first, std::size_t count) {
     look_up(first, count);
     const auto is_missing = [](const Member& member) { return member.memory == kNoBlock && member.disk == kNoBlock; };
-    if (std::ranges::any_of(members_, is_missing)) return leave(count);
+    if (std::ranges::any_of(members_, is_missing)) {
+      miss_count_ += count;
+      return;
+    }
     bool fits = true, is_readable = true;
     for (std::size_t i = 0; i < count; ++i) {
       use(members_[i]);
@@ -182,7 +156,6 @@ class Store::SetPinning {
 
   std::uint64_t bytes() const { return bytes_; }  ///< Pinned, and to be read from disk.
   std::size_t miss_count() const { return miss_count_; }
-  const Impl::Leftovers& leftovers() const { return leftovers_; }
   PinnedSet take() { return std::move(result_); }
 
  private:
@@ -197,13 +170,6 @@ class Store::SetPinning {
       const BlockId block = impl_.pool.index().find_child(space_.tree, kNoBlock, hash);
       const bool asks_disk = block == kNoBlock && has_disk_;
       members_.push_back({block, asks_disk ? impl_.tier->index().find_child(space_.tree, kNoBlock, hash) : kNoBlock});
-    }
-  }
-  void leave(std::size_t count) {
-    miss_count_ += count;
-    for (const auto& [memory, disk] : members_) {
-      if (memory != kNoBlock) leftovers_.memory.push_back(memory);
-      if (disk != kNoBlock) leftovers_.disk.push_back(disk);
     }
   }
   void use(const Member& member) {
@@ -242,7 +208,6 @@ class Store::SetPinning {
   std::vector<Member> members_;  ///< Of the group.
   std::uint64_t bytes_ = 0;
   std::size_t miss_count_ = 0;
-  Impl::Leftovers leftovers_;
   PinnedSet result_{.pinned = {.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet}};
 };
 
@@ -264,7 +229,6 @@ Result<Store::PinnedSet> Store::pin_set(SpaceId set, std::span<const BlockHash> 
     looked += count;
     ++group;
   }
-  impl_->make_oldest(pinning.leftovers(), tick, call.steps);
   PinnedSet result = pinning.take();
   result.looked_count = looked;
   result.looked_group_count = options.group_counts.empty() ? 0 : group;

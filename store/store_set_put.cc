@@ -22,6 +22,7 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   for (const std::uint32_t length : options.lengths)
     if (length == 0 || length > length_max) return Errc::kBadRequest;
   if (!are_groups_of(options.group_counts, hashes.size())) return Errc::kBadRequest;
+  if (!impl_->could_hold_groups(*found->space, options)) return Errc::kTooLarge;
 
   BlockPool& pool = impl_->pool;
   const Tick tick = pool.tick(now);
@@ -56,6 +57,19 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   return plan;
 }
 
+/// Whether each group could lie in an arena that has nothing else. Else all would be evicted for a group that never
+/// fits.
+bool Store::Impl::could_hold_groups(const Space& set, const SetOfferOptions& options) const {
+  if (options.group_counts.empty()) return true;  // a name alone is no longer than the set's bound, which fits
+  bool could = true;
+  for_each_group(options.group_counts, options.lengths.size(), [&](std::size_t first, std::size_t count) {
+    std::size_t bytes = 0;
+    for (const std::uint32_t length : options.lengths.subspan(first, count)) bytes += slot_bytes(set, length);
+    could = could && bytes <= pool.arena().capacity_bytes();
+  });
+  return could;
+}
+
 /// The put of the parts before; or a new one, which has the last id.
 Result<Store::Put*> Store::Impl::set_put(Space& set, const SetOfferOptions& options) {
   if (options.put != PutId{}) {
@@ -82,24 +96,30 @@ void Store::Impl::add_wanted(Put& put, const FoundSet& found, std::span<const Bl
                              const SetOfferOptions& options, std::span<const std::uint32_t> wanted) {
   std::size_t next = 0;
   for_each_group(options.group_counts, hashes.size(), [&](std::size_t first, std::size_t count) {
-    Put::Group group{.end = 0, .pinned = {}, .on_disk = {}};
-    const std::size_t before = next;
+    const std::size_t before = next, pinned_before = put.pinned.size(), on_disk_before = put.on_disk.size();
     for (std::size_t i = first; i < first + count; ++i) {
       if (next < wanted.size() && wanted[next] == i) {
         put.hashes.push_back(hashes[i]);
         put.lengths.push_back(options.lengths[i]);
         put.indices.push_back(static_cast<std::uint32_t>(i) + options.first);
         ++next;
+      } else if (options.group_counts.empty()) {
+        continue;  // a name alone has nobody to wait for
       } else if (found.memory[i] != kNoBlock) {
-        group.pinned.push_back(found.memory[i]);
+        put.pinned.push_back(found.memory[i]);
       } else {
-        group.on_disk.push_back(hashes[i]);
+        put.on_disk.push_back(hashes[i]);
       }
     }
-    if (options.group_counts.empty() || next == before) return;
-    group.end = put.hashes.size();
-    for (const BlockId block : group.pinned) pool.pin(block);  // or staging the others might evict it
-    put.groups.push_back(std::move(group));
+    if (options.group_counts.empty()) return;
+    if (next == before) {  // all of it is here
+      put.pinned.resize(pinned_before);
+      put.on_disk.resize(on_disk_before);
+      return;
+    }
+    // Pinned, or staging the others might evict it.
+    for (const BlockId block : std::span(put.pinned).subspan(pinned_before)) pool.pin(block);
+    put.groups.push_back({put.hashes.size(), put.pinned.size(), put.on_disk.size()});
   });
   KV_ASSERT(next == wanted.size());
 }
@@ -115,7 +135,10 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
   KV_ASSERT(of_group != impl_->puts.end());
   Put& put = of_group->second;
   KV_ASSERT(put.committed_groups < put.groups.size());
+  const Put::Group before = put.committed_groups == 0 ? Put::Group{} : put.groups[put.committed_groups - 1];
   const Put::Group& group = put.groups[put.committed_groups++];
+  const auto pinned = std::span(put.pinned).first(group.pinned_end).subspan(before.pinned_end);
+  const auto on_disk = std::span(put.on_disk).first(group.on_disk_end).subspan(before.on_disk_end);
   const std::size_t first = std::exchange(put.committed_count, group.end);
   KV_ASSERT(first < group.end && group.end <= put.told_count);
   std::vector<std::span<const std::uint64_t>> sums;
@@ -129,8 +152,8 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
   const auto is_here = [&](const BlockHash& hash) { return impl_->is_here(put.space->tree, hash); };
   const PrefixIndex& index = impl_->pool.index();
   // Pins keep a block from being evicted, not from being dropped.
-  bool is_whole = std::ranges::all_of(group.on_disk, is_here) &&
-                  std::ranges::all_of(group.pinned, [&](BlockId block) { return is_here(index.hash(block)); });
+  bool is_whole = std::ranges::all_of(on_disk, is_here) &&
+                  std::ranges::all_of(pinned, [&](BlockId block) { return is_here(index.hash(block)); });
   std::vector<CommitStatus> statuses;
   for (std::size_t i = first; i < group.end; ++i) {
     statuses.push_back(impl_->status_in_set(put, i, sums[i - first]));
@@ -148,9 +171,13 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
     }
   }
   const Tick tick = impl_->pool.tick(now);  // of use together
-  for (const BlockId block : group.pinned) {
-    if (index.is_linked(block)) impl_->pool.use(block, tick);
+  for (const BlockId block : pinned) {
+    if (is_whole && index.is_linked(block)) impl_->pool.use(block, tick);
     impl_->pool.unpin(block);
+  }
+  for (const BlockHash& hash : on_disk) {
+    const BlockId disk = is_whole ? impl_->tier->index().find_child(put.space->tree, kNoBlock, hash) : kNoBlock;
+    if (disk != kNoBlock) impl_->tier->touch(disk, tick);
   }
   return statuses;
 }
@@ -187,9 +214,9 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, std::span<c
   }
   // Checksums first: from link() on a match finds the block, and its readers verify by them.
   std::ranges::copy(checksums, pool.arena().checksums(slot).begin());
-  const std::uint32_t group = pool.arena().add_class(slot_bytes(put, i));
+  const std::uint32_t size_class = pool.arena().add_class(slot_bytes(put, i));
   const BlockId linked =
-      pool.link(tree, kNoBlock, {.hash = put.hashes[i], .slot = slot, .position = length, .group = group}, tick);
+      pool.link(tree, kNoBlock, {.hash = put.hashes[i], .slot = slot, .position = length, .group = size_class}, tick);
   ++counters.stored_blocks;
   if (tier) {
     add_copy(tree, linked, kNoBlock);

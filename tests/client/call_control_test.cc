@@ -171,8 +171,11 @@ TEST_F(GroupControlTest, APartOfAGroupIsNoAnswer) {
   const SetMatchResult matched = loop.run(client->match_set(space, chain, match)).value();
   EXPECT_EQ(matched.held_count, 0u);
   EXPECT_TRUE(matched.why);
+  loop.run_for(2s);  // the session has ended; the client waits before it connects again
   const SetPutResult stored = loop.run(client->put_set(space, chain, memory.from, put)).value();
+  EXPECT_EQ(node.seen[FrameType::kSetPut], 1u);
   EXPECT_EQ(stored.stored, 0u);
+  EXPECT_EQ(stored.refused, 4u);
   EXPECT_TRUE(stored.why);
 }
 

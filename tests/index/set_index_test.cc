@@ -65,11 +65,6 @@ class SetIndexTest : public testing::Test {
           best = &block;
     return best == nullptr ? kNoBlock : best->id;
   }
-  bool is_used_at(std::uint64_t tick) const {
-    return std::ranges::any_of(sets, [&](const Set& set) {
-      return std::ranges::any_of(set, [&](const auto& entry) { return entry.second.used == tick; });
-    });
-  }
   void check() {
     ASSERT_EQ(index.check(), "");
     std::size_t count = 0;
@@ -108,13 +103,7 @@ class SetIndexTest : public testing::Test {
     auto it = set.begin();
     std::advance(it, static_cast<std::ptrdiff_t>(below(set.size())));
     Block& block = it->second;
-    switch (below(9)) {
-      case 8:                                                                         // what is left of a group
-        if (const std::uint64_t older = below(block.used + 1); !is_used_at(older)) {  // of equals any may go first
-          block.used = older;
-          index.make_older(block.id, Tick{older});
-        }
-        return;
+    switch (below(8)) {
       case 0:
       case 1: block.used = static_cast<std::uint64_t>(tick()); return index.touch(block.id, Tick{block.used});
       case 2: ++block.pins; return index.pin(block.id);

@@ -413,10 +413,10 @@ class World {
             const auto dropped = co_await client->drop(space, none, deadline);
             static_cast<void>(dropped);
           } else if (drops) {
-            const std::uint64_t puts = fates_[{which, chain.back()}].put_count;
+            const Fate before = fates_[{which, chain.back()}];
             const auto dropped = co_await client->drop(space, chain, deadline);
             Fate& fate = fates_[{which, chain.back()}];
-            if (dropped && !dropped->until_restart && fate.put_count == puts && fate.unfinished_puts == 0) {
+            if (dropped && !dropped->until_restart && is_untouched_by_puts(before, fate)) {
               fate.is_dropped = true;
               ++outcome_.kept_drops;
             }
@@ -501,6 +501,10 @@ class World {
     std::uint64_t put_count = 0, unfinished_puts = 0;
     bool is_dropped = false;
   };
+  /// Whether no put of the block was under way at any moment in between: one might store it after the drop.
+  static bool is_untouched_by_puts(const Fate& before, const Fate& after) {
+    return before.put_count == after.put_count && before.unfinished_puts == 0 && after.unfinished_puts == 0;
+  }
   struct Gone {
     std::size_t position;
     std::uint64_t put_count;
@@ -608,14 +612,14 @@ class World {
         const bool drops_all = chance(0.1);
         std::vector<BlockHash> names;  // of a group the first: then the group is gone
         for_each_group(groups, hashes.size(), [&](std::size_t first, std::size_t) { names.push_back(hashes[first]); });
-        std::vector<std::uint64_t> puts;
-        for (const BlockHash& hash : names) puts.push_back(fates_[{fate_key, hash}].put_count);
+        std::vector<Fate> before;
+        for (const BlockHash& hash : names) before.push_back(fates_[{fate_key, hash}]);
         const std::span<const BlockHash> which_ones = drops_all ? std::span<const BlockHash>() : std::span(names);
         const auto dropped = co_await client.drop(set, which_ones, deadline);
         check_deadline("drop of a set", began, deadline);
         for (std::size_t i = 0; i < names.size() && !drops_all; ++i) {
           Fate& fate = fates_[{fate_key, names[i]}];
-          if (!dropped || dropped->until_restart || fate.put_count != puts[i] || fate.unfinished_puts > 0) continue;
+          if (!dropped || dropped->until_restart || !is_untouched_by_puts(before[i], fate)) continue;
           fate.is_dropped = true;
           ++outcome_.kept_drops;
         }
@@ -640,16 +644,22 @@ class World {
         worker.set_lease = Lease{};
         check_deadline("get_set", began, deadline);
         if (!got) break;
+        for_each_group(groups, hashes.size(), [&](std::size_t first, std::size_t count) {
+          // All of a group for one that is too long. A request in which a length was flipped is refused as a whole.
+          bool is_too_large = false, is_too_long = false;
+          for (std::size_t i = first; i < first + count; ++i) {
+            const SetGetBlock& block = got->blocks[i];
+            is_too_large = is_too_large || block.why == Errc::kTooLarge;
+            is_too_long =
+                is_too_long || block.block_bytes > blocks[i].size() || (flips_bits_ && block.block_bytes == 0);
+          }
+          if (is_too_large && !is_too_long) fail("get_set: it has room");
+        });
         outcome_.set_groups_got +=
             check_whole_groups("get_set", groups, [&](std::size_t i) { return got->blocks[i].has_landed; });
         for (std::size_t i = 0; i < hashes.size(); ++i) {
           const SetGetBlock& block = got->blocks[i];
           if (block.block_bytes > 0) check_set_block("get_set", which, numbers[i], block.block_bytes);
-          // A request in which a length was flipped is refused as a whole for being too large, and a block of a group
-          // for another that is.
-          const bool is_refused = has_groups || (flips_bits_ && block.block_bytes == 0);
-          if (block.why == Errc::kTooLarge && block.block_bytes <= blocks[i].size() && !is_refused)
-            fail("get_set: it has room");
           outcome_.set_blocks_too_long += block.why == Errc::kTooLarge;
           if (!block.has_landed) continue;
           ++outcome_.set_blocks_got;

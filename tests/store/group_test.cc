@@ -1,5 +1,4 @@
-// Names of a set that come in groups: held, pinned and stored as a whole or not at all, and the first to go once one of
-// them has gone (Store, invariant 8).
+// Names of a set that come in groups: held, pinned and stored as a whole or not at all (Store, invariant 8).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -201,49 +200,51 @@ TEST_F(GroupTest, AGroupThatFindsNoRoomForAllOfItStagesNothing) {
   EXPECT_EQ(held(hashes), "......");
 }
 
-TEST_F(GroupTest, WhatIsLeftOfAGroupGoesFirst) {
+TEST_F(GroupTest, BlocksOfAGroupThatWereUsedTogetherGoOneAfterTheOther) {
   create_slots(6);
-  const auto group = chain(1, 3), old = chain(2, 3), more = chain(3, 6);
-  put_alone(old);
-  put_groups(group, {3});
-  erase(group[1]);
-  // The two that are left were used last, until somebody asks for all three.
-  put_alone(std::span(more).first(1));
-  EXPECT_EQ(held(group, {3}), "...");
-  put_alone(std::span(more).subspan(1, 2));
-  EXPECT_EQ(held(group), "...");
-  EXPECT_EQ(held(old), "mmm");
-  put_alone(std::span(more).subspan(3, 1));
-  EXPECT_EQ(held(std::span(more).first(4)), ".mmm") << "and then what was used longest ago";
+  const auto used = chain(1, 3), other = chain(2, 3);
+  put_groups(used, {3});
+  put_groups(other, {3});
+  EXPECT_EQ(held(used, {3}), "mmm");
+  put_alone(chain(3, 3));
+  EXPECT_EQ(held(other), "...");
+  EXPECT_EQ(held(used, {3}), "mmm");
 }
 
-TEST_F(GroupTest, AGetThatFindsAGroupIncompletePutsWhatIsLeftLastToo) {
+TEST_F(GroupTest, AskingForAGroupThatIsNotWholeLeavesItsBlocksAsOldAsTheyWere) {
   create_slots(6);
-  const auto group = chain(1, 3), old = chain(2, 3), more = chain(3, 2);
-  put_alone(old);
-  put_groups(group, {3});
-  erase(group[2]);
-  const auto pinned = store->pin_set(set, group, {.session = kAlice, .group_counts = Counts{3}}, now).value();
-  EXPECT_TRUE(pinned.pinned.blocks.empty());
-  EXPECT_EQ(store->stats().get_miss_blocks, 3u);
-  store->unpin(pinned.pinned);
-  put_alone(more);
-  EXPECT_EQ(held(old), "mmm");
-  put_alone(chain(4, 1));
-  EXPECT_EQ(held(group), "...");
-}
-
-TEST_F(GroupTest, ABlockThatIsLeftOfOneGroupAndInUseInAnotherStays) {
-  create_slots(4);
-  const auto hashes = chain(1, 3), old = chain(2, 1), more = chain(3, 1);
-  put_alone(old);
+  const auto oldest = chain(1, 1), hashes = chain(2, 3), newer = chain(3, 2);
+  put_alone(oldest);
   put_groups(std::span(hashes).first(2), {2});
-  const std::vector<BlockHash> asked = {hashes[0], hashes[2], hashes[0], hashes[1]};
-  EXPECT_EQ(held(asked, {2, 2}), "..mm");
-  put_alone(std::span(more));
-  put_alone(chain(4, 1));
-  EXPECT_EQ(held(std::span(hashes).first(2), {2}), "mm");
-  EXPECT_EQ(held(old), ".");
+  put_alone(newer);
+  // The first name is of a group that is here and of one that never was.
+  const std::vector<BlockHash> asked = {hashes[0], hashes[2]};
+  EXPECT_EQ(held(asked, {2}), "..");
+  const Counts groups = {2};
+  const auto pinned = store->pin_set(set, asked, {.session = kAlice, .group_counts = groups}, now).value();
+  EXPECT_TRUE(pinned.pinned.blocks.empty());
+  EXPECT_EQ(store->stats().get_miss_blocks, 2u);
+  store->unpin(pinned.pinned);
+  put_alone(chain(4, 2));  // one slot is free
+  EXPECT_EQ(held(oldest), ".") << "no older than it was";
+  put_alone(chain(5, 2));
+  EXPECT_EQ(held(std::span(hashes).first(2)), "..") << "and no newer";
+  EXPECT_EQ(held(newer), "mm");
+}
+
+TEST_F(GroupTest, AGroupThatIsLargerThanTheArenaIsRefusedAndEvictsNothing) {
+  create_slots(4);
+  const auto kept = chain(1, 4), hashes = chain(2, 6);
+  put_alone(kept);
+  const std::vector<std::uint32_t> lengths(6, kLength);
+  const Counts fits = {4, 2}, never = {1, 5};
+  EXPECT_EQ(store->offer_set(set, hashes, {.lengths = lengths, .group_counts = never}, now).error(), Errc::kTooLarge);
+  EXPECT_EQ(held(kept), "mmmm");
+  put_groups(std::span(hashes).first(4), {4});
+  EXPECT_EQ(held(std::span(hashes).first(4), {4}), "mmmm");
+  const auto plan = offer(hashes, fits);
+  EXPECT_EQ(plan.refused_count, 0u);
+  store->end_put(plan.put);
 }
 
 TEST_F(GroupTest, AWindowOfAGetCutsNoGroup) {
@@ -358,22 +359,24 @@ TEST_F(GroupDiskTest, AGroupMayLieInMemoryInPartAndOnDiskInPart) {
   EXPECT_EQ(held(hashes, {3}), "dmd") << "and that is no reason to let go of it";
 }
 
-TEST_F(GroupDiskTest, WhatIsLeftOfAGroupOnDiskGoesFirst) {
+TEST_F(GroupDiskTest, TheCommitOfAGroupMarksItsBlocksOnDiskAsUsed) {
   config.disk.capacity_bytes = 6 * kLength;
   config.disk.segment_bytes = 2 * kLength;
   create_slots(8);
-  const auto group = chain(1, 3), old = chain(2, 2), more = chain(3, 3);
-  put_alone(old);
+  const auto group = chain(1, 2), others = chain(2, 4);
+  put_alone(std::span(group).first(1));
+  put_alone(others);
   spill(true);
-  put_groups(group, {3});
+  ASSERT_EQ(held(std::span(group).first(1)) + held(others), "ddddd");
+  const auto plan = offer(group, {2});
+  EXPECT_EQ(held(others), "dddd");  // used since the offer
+  std::size_t at = 0;
+  EXPECT_EQ(commit_group(plan, at), std::vector(1, Status::kStored));
+  store->end_put(plan.put);
+  put_alone(chain(3, 2));
   spill(true);
-  ASSERT_EQ(held(group, {3}) + held(old), "ddddd");
-  erase(group[0]);
-  EXPECT_EQ(held(group, {3}), "...");
-  put_alone(more);
-  spill(true);
-  EXPECT_EQ(held(old) + held(more), "ddddd");
-  EXPECT_EQ(std::ranges::count(held(group), 'd'), 1) << "six blocks in all";
+  EXPECT_EQ(held(group, {2}), "dd");
+  EXPECT_EQ(std::ranges::count(held(others), 'd'), 2) << "six blocks in all";
 }
 
 }  // namespace

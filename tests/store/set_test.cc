@@ -493,6 +493,18 @@ class SetModelTest : public SetTest {
       groups.push_back(static_cast<std::uint32_t>(1 + below(std::min<std::size_t>(left, 4))));
     return check_groups(hashes, groups).empty() ? groups : std::vector<std::uint32_t>();
   }
+  /// Each group, if it had all of it.
+  bool fits_in_arena(std::size_t which, std::span<const std::uint32_t> groups,
+                     std::span<const std::uint32_t> lengths) const {
+    const std::size_t capacity = config.arena.capacity_bytes;
+    bool fits = true;
+    for_each_group(groups, lengths.size(), [&](std::size_t first, std::size_t count) {
+      std::size_t bytes = 0;
+      for (const auto length : lengths.subspan(first, count)) bytes += set_slot_bytes(length, kBounds[which], capacity);
+      fits = fits && (groups.empty() || bytes <= capacity);
+    });
+    return fits;
+  }
   /// What each name is by itself, of groups of which all names are held; else nowhere.
   std::vector<Held> held_in_groups(SpaceId set, std::span<const BlockHash> hashes,
                                    std::span<const std::uint32_t> groups) {
@@ -721,8 +733,10 @@ class SetModelTest : public SetTest {
         const auto groups = some_groups(hashes);
         const Store::SetOfferOptions options{
             .session = kAlice, .lengths = lengths, .may_lose = may_lose, .group_counts = groups};
-        const auto plan = store->offer_set(set, hashes, options, now).value();
-        if (plan.put == PutId{}) return;
+        const auto offered = store->offer_set(set, hashes, options, now);
+        ASSERT_EQ(offered.error(), fits_in_arena(which, groups, lengths) ? error_code() : Errc::kTooLarge);
+        if (!offered || offered->put == PutId{}) return;
+        const Store::OfferPlan& plan = *offered;
         puts.push_back({plan.put, which, hashes, lengths, {plan.staged.begin(), plan.staged.end()}, groups});
         return;
       }

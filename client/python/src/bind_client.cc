@@ -568,6 +568,9 @@ class PyClient {
   }
   static std::span<const std::uint32_t> take_groups(Call& state, nb::handle groups) {
     const Numbers<std::uint32_t> counts(groups, "groups");
+    // To the C++ client no counts mean that each name is alone; here None says that.
+    if (!groups.is_none() && counts.values().empty() && !state.hashes.empty())
+      throw bad_request("groups: 0 names in all, " + std::to_string(state.hashes.size()) + " are given");
     state.group_counts.assign(counts.values().begin(), counts.values().end());
     const std::string why = check_groups(state.hashes, state.group_counts, "groups");
     if (!why.empty()) throw bad_request(why);

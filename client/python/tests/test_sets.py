@@ -123,6 +123,7 @@ def test_groups_that_do_not_cut_the_hashes_are_refused(store):
             ([64, 0, 2], r"^groups\[1\]: 0, 1\.\.64 are allowed"),
             ([64, 1], "65 names in all, 66 are given"),
             ([-1, 67], "groups"),
+            ([], "^groups: 0 names in all, 66 are given"),
         ):
             with pytest.raises(kvstore.BadRequest, match=why):
                 call(groups)

@@ -118,6 +118,10 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
   const auto group_counts = numbers_of(request->group_counts());
+  if (hashes.size() > node.chain_blocks_max) {  // before the groups are looked through
+    session_.refuse(frame, Errc::kTooLarge, "set_match." + count_text("hashes", hashes.size(), node.chain_blocks_max));
+    return std::nullopt;
+  }
   if (const std::string why = check_groups(hashes, group_counts); !why.empty()) {
     session_.refuse(frame, Errc::kBadRequest, "set_match." + why);
     return std::nullopt;

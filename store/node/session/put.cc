@@ -528,9 +528,11 @@ void Put::finish() {
   KV_ASSERT(!is_whole || waiting_ == 0);
   if (is_whole && is_set_) {
     const bool has_refused = std::ranges::find(results_, kResultRefused) != results_.end();
-    // Nothing was refused for lack of memory: another block of its group was stored meanwhile with other bytes, or one
-    // that was here was dropped.
-    const Errc refused_why = has_groups_ && plan_.refused_count == 0 ? Errc::kMismatch : plan_.refused_why;
+    // If nothing was refused for lack of memory, another block of its group was stored meanwhile with other bytes, or
+    // one that was here has gone.
+    const bool has_conflict = std::ranges::find(results_, kResultConflict) != results_.end();
+    const Errc of_group = has_conflict ? Errc::kMismatch : Errc::kNotFound;
+    const Errc refused_why = has_groups_ && plan_.refused_count == 0 ? of_group : plan_.refused_why;
     session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
       const auto results = builder.CreateVector(results_);
       const auto why = has_refused ? static_cast<std::uint16_t>(refused_why) : std::uint16_t{0};

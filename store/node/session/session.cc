@@ -551,6 +551,9 @@ void Session::on_set_put(const Frame& frame) {
   order.wait = std::chrono::microseconds(std::min<std::uint64_t>(request->deadline_us(), kDeadlineUsMax));
   order.hashes = hashes_of(request->hashes());
   order.lengths = numbers_of(request->block_bytes());
+  if (order.hashes.size() > node.chain_blocks_max)
+    return refuse(frame, Errc::kTooLarge,
+                  "set_put." + count_text("hashes", order.hashes.size(), node.chain_blocks_max));
   if (order.lengths.size() != order.hashes.size()) {
     return refuse(frame, Errc::kBadRequest,
                   "set_put.block_bytes: " + std::to_string(order.lengths.size()) + ", one per hash (" +

@@ -33,7 +33,7 @@ struct SetGetOrder {
 ///   2. No block is sent that is longer than its room; the last frame names those.
 ///   3. At most a window, and what is queued of the one before, is pinned: a slow reader keeps no more.
 ///   4. A group lies in one window: its blocks are sent if all of them are there at one moment, and else none is. What
-///   the disk then fails to give is told as unread, and the client puts two and two together.
+///   the disk then fails to give is told as unread, and the client gives up the whole group.
 /// Thread safety: none; on the session's executor.
 class SetGet final : public GetInProgress, public std::enable_shared_from_this<SetGet> {
  public:
