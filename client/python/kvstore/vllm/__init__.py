@@ -24,7 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
-from .compat import TRIED_VERSIONS, KVConnectorTransferResults
+from .compat import HAS_CACHE_MANAGER, TRIED_VERSIONS, KVConnectorTransferResults, PageTables
 from .messages import Report, Stage, Step
 from .model import Model
 from .stats import KVStorePromMetrics, KVStoreStats
@@ -49,6 +49,10 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._invalid_pages: set[int] = set()
+        #: Only where vLLM gives no cache manager.
+        self._tables: PageTables | None = None
+        #: Whether the step's saves were looked after.
+        self._is_saved = True
         if role == KVConnectorRole.SCHEDULER:
             from .scheduler import SchedulerSide
 
@@ -77,6 +81,11 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         super().bind_kv_cache_manager(kv_cache_manager)
         self._side.bind(kv_cache_manager)
 
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        if not HAS_CACHE_MANAGER:
+            self._tables = PageTables(gpu_block_pool)
+            self._side.bind(self._tables)
+
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         """What each worker has said of itself, by stage and rank. Other connectors' workers say other things."""
         if self._model.stage_count == 1:
@@ -96,6 +105,8 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._side.admitted(request, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
+        if self._tables is not None:
+            self._tables.follow(scheduler_output)
         return self._side.build_step(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -138,6 +149,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
+        self._is_saved = False
         if self._worker is not None:
             self._worker.start_step(step)
 
@@ -150,6 +162,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def wait_for_save(self) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
+        self._is_saved = True
         if self._worker is not None:
             self._worker.end_step(step)
 
@@ -161,6 +174,9 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return KVConnectorTransferResults(finished_recving=ended.requests, failed_recving=ended.failed)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Called up to 0.29, where steps without a forward pass do not wait for saves."""
+        if not self._is_saved:
+            self.wait_for_save()
         return None, self.get_transfer_results(finished_req_ids).finished_recving or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:

@@ -1,22 +1,29 @@
 """What differs between releases of vLLM, and the releases that were tried. Whatever asks which release runs is here; the rest is
 written for the newest.
+
+From 0.30 on a connector is given the cache manager, and says by name which requests' loads have failed. Up to 0.29 it is
+given the block pool alone, and says which pages have failed; with several cache groups that does not tell whose they are.
 """
 
 from __future__ import annotations
 
+import enum
 import os
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
-from vllm.v1.kv_cache_interface import KVQuantMode, MambaSpec
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
 __all__ = [
+    "HAS_CACHE_MANAGER",
     "TRIED_VERSIONS",
     "CacheHitSource",
     "KVConnectorTransferResults",
+    "PageTables",
     "draws_hashes",
     "engine_name",
     "has_heads_apart",
@@ -28,12 +35,38 @@ __all__ = [
     "layout_of",
     "replicas_of",
     "states_of",
+    "tensors_of",
     "tokens_in_flight",
     "why_too_old",
 ]
 
 #: Releases that the tests ran with.
-TRIED_VERSIONS = ("0.32.0",)
+TRIED_VERSIONS = ("0.22.1", "0.28.0", "0.31.0", "0.32.0")
+
+#: From 0.30 on.
+HAS_CACHE_MANAGER = hasattr(base.KVConnectorBase_V1, "bind_kv_cache_manager")
+
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource  # from 0.32 on
+except ImportError:
+
+    class CacheHitSource(enum.Enum):  # type: ignore[no-redef]
+        """Nobody asks."""
+
+        HOST = "host"
+        DISK = "disk"
+        EXTERNAL_UNSPECIFIED = "external_unspecified"
+
+
+if HAS_CACHE_MANAGER:
+    KVConnectorTransferResults = base.KVConnectorTransferResults
+else:
+
+    @dataclass
+    class KVConnectorTransferResults:  # type: ignore[no-redef]
+        finished_sending: set[str] | None = None
+        finished_recving: set[str] | None = None
+        failed_recving: set[str] | None = None
 
 
 def engine_name() -> str:
@@ -43,8 +76,13 @@ def engine_name() -> str:
 
 def why_too_old(config: Any) -> str:
     """Why this release cannot be served, or nothing."""
-    if not hasattr(base.KVConnectorBase_V1, "bind_kv_cache_manager"):
-        return f"its connectors cannot hold pages. Tried were {', '.join(TRIED_VERSIONS)}"
+    if vllm.__version_tuple__[:2] < (0, 22):
+        return f"it is too old. Tried were {', '.join(TRIED_VERSIONS)}"
+    has_stages = hasattr(base.KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
+    if config.parallel_config.pipeline_parallel_size > 1 and not has_stages:
+        return "the stages of its pipelines cannot say what they store"
+    if vllm.__version_tuple__[:2] < (0, 28) and config.scheduler_config.async_scheduling:
+        return "its asynchronous scheduling does not say which tokens are being computed. Set --no-async-scheduling"
     return ""
 
 
@@ -53,20 +91,22 @@ def is_plain(group: Any) -> bool:
     answers.
     """
     spec = group.kv_cache_spec
+    quant_mode = getattr(spec, "kv_quant_mode", None)
     return not (
-        group.is_eagle_group
-        or group.host_resident
+        getattr(group, "is_eagle_group", False)
+        or getattr(group, "host_resident", False)
         or getattr(spec, "extra_retained_tokens", 0)
         or getattr(spec, "num_speculative_blocks", 0)
         or getattr(spec, "num_prefill_checkpoint_blocks", 0)
-        or getattr(spec, "kv_quant_mode", KVQuantMode.NONE) != KVQuantMode.NONE
-        or (not isinstance(spec, MambaSpec) and spec.tokens_per_state != 1)
+        or (quant_mode is not None and quant_mode.name != "NONE")
+        or getattr(spec, "compress_ratio", 1) != 1  # the next one's name up to 0.29
+        or (not isinstance(spec, MambaSpec) and getattr(spec, "tokens_per_state", 1) != 1)
     )
 
 
 def head_count(spec: Any) -> int:
     """Of one rank."""
-    return int(spec.num_heads)
+    return int(getattr(spec, "num_heads", spec.num_kv_heads))
 
 
 def heads_text(spec: Any, rank_count: int = 1) -> str:
@@ -74,8 +114,16 @@ def heads_text(spec: Any, rank_count: int = 1) -> str:
 
 
 def layout_of(config: Any, cache: Any) -> str:
-    """In which order layers (L), blocks (B), heads (H), tokens (N) and content (C) follow each other."""
-    return str(cache.kv_cache_layout or config.cache_config.kv_cache_layout or "")
+    """In which order layers (L), blocks (B), heads (H), tokens (N) and content (C) follow each other. Up to 0.28 there is
+    one order on the CPU, and no word for it.
+    """
+    said = getattr(cache, "kv_cache_layout", None) or getattr(config.cache_config, "kv_cache_layout", None)
+    return str(said or ("" if "kv_cache_layout" in KVCacheConfig.__dataclass_fields__ else "LBHNC"))
+
+
+def tensors_of(layer: torch.Tensor) -> list[torch.Tensor]:
+    """Where a layer's pages lie: in one tensor; or, in 0.22, keys and values apart."""
+    return list(layer) if layer.ndim == 5 and layer.shape[0] == 2 else [layer]
 
 
 def has_heads_apart(layout: str) -> bool:
@@ -98,9 +146,12 @@ def instruction_set(config: Any, block_size: int) -> str:
     return str(_get_attn_isa(model.dtype, block_size, model.get_head_size()))
 
 
-def hash_tokens(cache: Any, block_size: int) -> int:
-    """Of how many tokens each of a request's hashes is."""
-    return int(cache.hash_block_size or block_size)
+def hash_tokens(config: Any, cache: Any) -> int:
+    """Of how many tokens each of a request's hashes is. Up to 0.31 the cache does not say."""
+    said = getattr(cache, "hash_block_size", None)
+    if said is None and len(cache.kv_cache_groups) > 1:
+        said = getattr(config.cache_config, "prefix_match_unit", None)
+    return int(said or config.cache_config.block_size)
 
 
 def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
@@ -112,10 +163,42 @@ def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def tokens_in_flight(request: Any) -> int:
-    """Of the request's computed tokens, those whose step has not ended."""
-    return int(request.num_in_flight_tokens)
+    """Of the request's computed tokens, those whose step has not ended. Up to 0.27 nobody counts them: without asynchronous
+    scheduling there are none.
+    """
+    return int(getattr(request, "num_in_flight_tokens", 0))
 
 
 def draws_hashes(algorithm: str) -> bool:
-    """Whether each process makes other hashes of the same tokens."""
-    return os.environ.get("PYTHONHASHSEED") is None and algorithm.startswith("xxhash")
+    """Whether each process makes other hashes of the same tokens. Up to 0.28, of any algorithm."""
+    is_drawn = algorithm.startswith("xxhash") or not hasattr(kv_cache_utils, "resolve_none_hash_seed")
+    return is_drawn and os.environ.get("PYTHONHASHSEED") is None
+
+
+class PageTables:
+    """Stands for the cache manager where there is only the block pool: requests' pages, as the scheduler tells workers of
+    them. Pages that a window leaves behind are not told of, so windows are refused there.
+    """
+
+    def __init__(self, block_pool: Any) -> None:
+        self.block_pool = block_pool
+        self._pages: dict[str, tuple[list[int], ...]] = {}
+
+    def follow(self, output: Any) -> None:
+        """Before anything is asked of the step ``output``."""
+        for request_id in output.finished_req_ids:
+            self._pages.pop(request_id, None)
+        for new in output.scheduled_new_reqs:
+            self._pages[new.req_id] = tuple(list(table) for table in new.block_ids)
+        cached = output.scheduled_cached_reqs
+        for request_id, tables in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if tables is None:
+                continue
+            if request_id in cached.resumed_req_ids:
+                self._pages[request_id] = tuple(list(table) for table in tables)
+            else:
+                for known, more in zip(self._pages[request_id], tables, strict=True):
+                    known.extend(more)
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        return self._pages[request_id]

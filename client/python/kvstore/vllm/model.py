@@ -129,11 +129,10 @@ class Model:
         if not cache.kv_cache_groups:
             raise Unsupported("the model keeps no KV cache")
         #: A block's name is the last of so many of vLLM's hashes: hashes may be of fewer tokens than pages are.
-        self.hashes_per_block, rest = divmod(self.block_size, compat.hash_tokens(cache, self.block_size))
+        hash_tokens = compat.hash_tokens(config, cache)
+        self.hashes_per_block, rest = divmod(self.block_size, hash_tokens)
         if rest != 0:
-            raise Unsupported(
-                f"hashes of {compat.hash_tokens(cache, self.block_size)} tokens, pages of {self.block_size}"
-            )
+            raise Unsupported(f"hashes of {hash_tokens} tokens, pages of {self.block_size}")
         self.page_count = int(cache.num_blocks)
         self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
         #: Ranks of one pipeline stage; a rank's number counts these first.
@@ -153,6 +152,13 @@ class Model:
         self.part_count = self._parts_of_all()
         self.parts_per_rank = self.part_count // self.shard_count
         self.groups = tuple(self._group_of(i, each) for i, each in enumerate(cache.kv_cache_groups))
+        if not compat.HAS_CACHE_MANAGER and (
+            len(self.groups) > 1 or self.groups[0].is_state or self.groups[0].window_tokens > 0
+        ):
+            raise Unsupported(
+                f"{compat.engine_name()}: several cache groups, sliding windows and states are served from 0.30 on. "
+                "--disable-hybrid-kv-cache-manager makes one group of full attention and windows"
+            )
         self.namespace = self._namespace(config)
 
     @property
@@ -269,8 +275,8 @@ def _check_engine(config: Any) -> None:
     if compat.draws_hashes(algorithm):
         raise BadRequest(
             f"prefix_caching_hash_algo: {algorithm!r} begins with a seed that each process draws for itself, so that no "
-            "other process finds a block. Set --prefix-caching-hash-algo sha256_cbor, or PYTHONHASHSEED to one value "
-            "for all engines"
+            "other process finds a block. Set PYTHONHASHSEED to one value for all engines; from vLLM 0.29 on, "
+            "--prefix-caching-hash-algo sha256_cbor does without"
         )
     if algorithm not in ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"):
         raise Unsupported(f"prefix_caching_hash_algo: {algorithm!r} is not known")

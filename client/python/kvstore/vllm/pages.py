@@ -13,6 +13,7 @@ import torch
 from ..client import Client
 from ..errors import Unsupported
 from ..layouts import Cache, Layout, relayout
+from .compat import tensors_of
 from .model import Group, Model
 
 __all__ = ["Staging", "bind_pages"]
@@ -74,14 +75,16 @@ def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cach
     for group in model.groups:
         views = []
         for layer in group.layers:
-            tensor = tensors[layer]
-            order = inner_order(tensor)
-            said = "".join(letter for letter in model.layout[-3:] if letter in order)
-            if order != said:
-                raise Unsupported(
-                    f"{layer}: order {order or tuple(tensor.shape)} in a page, the engine says {model.layout}"
-                )
-            views.append(page_view(layer, tensor, model.page_count, group.page_bytes, group.part_count))
+            pages = tensors_of(tensors[layer])
+            for tensor in pages:
+                order = inner_order(tensor)
+                said = "".join(letter for letter in model.layout[-3:] if letter in order)
+                if order != said:
+                    raise Unsupported(
+                        f"{layer}: order {order or tuple(tensor.shape)} in a page, the engine says {model.layout}"
+                    )
+                page_bytes = group.page_bytes // len(pages)
+                views.append(page_view(layer, tensor, model.page_count, page_bytes, group.part_count))
         cache = Layout.of(views, "bthf", roles=("key",), name="vllm").bind(views)
         caches.append([cache.slice_heads(part, 1) for part in range(group.part_count)])
     return caches
@@ -102,15 +105,14 @@ class Staging:
         self._free = list(range(self.row_count - 1, -1, -1))
         self._quarantined: list[int] = []
         self._looked = 0.0
-        self._caches = [
-            self._bind(group, parts[0].layout.block_tokens) for group, parts in zip(model.groups, pages, strict=True)
-        ]
+        self._caches = [self._bind(group, parts[0].layout) for group, parts in zip(model.groups, pages, strict=True)]
 
-    def _bind(self, group: Group, pieces: int) -> Cache:
-        nbytes = group.page_bytes // group.part_count
+    def _bind(self, group: Group, pages: Layout) -> Cache:
+        """As many tensors as the pages lie in, of as many pieces."""
+        nbytes, pieces = group.block_bytes // pages.layer_count, pages.block_tokens
         layers = [
             self.rows[:, i * nbytes : (i + 1) * nbytes].reshape(self.row_count, pieces, 1, nbytes // pieces)
-            for i in range(len(group.layers))
+            for i in range(pages.layer_count)
         ]
         assert all(np.shares_memory(each[:1], self.rows[:1]) for each in layers)
         return Layout.of(layers, "bthf", roles=("key",), name="staging").bind(layers)

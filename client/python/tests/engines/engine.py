@@ -40,6 +40,8 @@ def main() -> None:
                 "prefix_caching_hash_algo": "sha256_cbor",
                 "disable_log_stats": False,
             }
+            # Of these releases the connector serves nothing else.
+            | ({"async_scheduling": False} if vllm.__version_tuple__[:2] < (0, 28) else {})
             | arguments
         )
     except Exception as error:

@@ -12,9 +12,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorTransferResults,
     SupportsHMA,
 )
+
+from kvstore.vllm.compat import KVConnectorTransferResults, tensors_of
 
 
 @dataclass
@@ -66,7 +67,8 @@ class FickleConnector(KVConnectorBase_V1, SupportsHMA):
         assert isinstance(meta, Meta)
         for request, pages in meta.pages.items():
             for layer in self.layers:
-                layer[pages] = 3.0
+                for tensor in tensors_of(layer):
+                    tensor[pages] = 3.0
             if not self.is_mute:
                 self.bad |= set(pages)
                 self.ended |= {request} if self.is_async else set()
@@ -74,6 +76,9 @@ class FickleConnector(KVConnectorBase_V1, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         ended, self.ended = self.ended, set()
         return KVConnectorTransferResults(finished_recving=ended)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return None, self.get_transfer_results(finished_req_ids).finished_recving or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         bad, self.bad = self.bad, set()

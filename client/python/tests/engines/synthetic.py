@@ -7,7 +7,9 @@ pages of the sequence. So one wrong byte anywhere changes the tokens.
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
+import os
 import time
 import zlib
 from collections.abc import Callable
@@ -23,21 +25,37 @@ from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
-from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from kvstore.vllm import KVStoreConnector
-from kvstore.vllm.compat import KVConnectorTransferResults
+from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource, KVConnectorTransferResults
+
+
+def kernel_parts() -> int:
+    """In 0.22, keys and values lie apart."""
+    shape_of = getattr(CPUAttentionBackend, "get_kv_cache_shape", None)
+    return 2 if shape_of is not None and shape_of(7, 32, 1, 32)[0] == 2 else 1
+
 
 BLOCK = 32
 HEADS, SIZE, LAYERS = 2, 8, 2
 MASK = (1 << 63) - 1
+#: In how many tensors a layer's pages lie.
+PARTS = kernel_parts()
+#: Of KVCacheConfig: what the release has a word for.
+KNOWN = KVCacheConfig.__dataclass_fields__
+TAKES_HASH_TOKENS = "hash_block_size" in inspect.signature(Scheduler).parameters
+#: From 0.32 on vLLM asks where hits come from.
+HAS_SOURCES = "hits_by_source" in PrefixCacheStats.__dataclass_fields__
+if not HAS_CACHE_MANAGER:
+    os.environ.setdefault("PYTHONHASHSEED", "0")  # without it, each process draws other hashes
 
 
 def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", **more: Any) -> VllmConfig:
@@ -77,6 +95,8 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
             "kv_load_failure_policy": policy,
             "kv_connector_extra_config": {"connectors": [beside, arguments["kv_transfer_config"]]},
         }
+    if not HAS_CACHE_MANAGER:
+        arguments["async_scheduling"] = False
     return EngineArgs(**(arguments | more)).create_engine_config()
 
 
@@ -98,21 +118,19 @@ def cache_config(
         page = heads * BLOCK * 2 * SIZE * 2  # as large as the others
         state = MambaSpec(block_size=BLOCK, shapes=((page,),), dtypes=(torch.uint8,), mamba_cache_mode="align")
         groups += [KVCacheGroupSpec([f"state{g}.{i}" for i in layers], state) for g in range(2)]
-    return KVCacheConfig(
-        **{
-            "num_blocks": page_count,
-            "kv_cache_tensors": [],
-            "kv_cache_groups": groups,
-            "kv_cache_layout": "LBHNC",
-            "hash_block_size": BLOCK,
-        }
-        | more
-    )
+    given = {
+        "num_blocks": page_count,
+        "kv_cache_tensors": [],
+        "kv_cache_groups": groups,
+        "kv_cache_layout": "LBHNC",
+        "hash_block_size": BLOCK,
+    } | more
+    return KVCacheConfig(**{name: value for name, value in given.items() if name in KNOWN})
 
 
 def ours(connector: Any) -> Any:
     """The store's connector: itself, or the last in MultiConnector."""
-    return getattr(connector, "sub_connectors", [connector])[-1]
+    return (getattr(connector, "sub_connectors", None) or getattr(connector, "_connectors", [connector]))[-1]
 
 
 class Engine:
@@ -143,6 +161,8 @@ class Engine:
         self.config.parallel_config.world_size = ranks * replicas * stages
         of_stage = LAYERS // stages
         self.config.cache_config.mamba_cache_mode = "align" if states else "none"
+        if hash_tokens != BLOCK:
+            self.config.cache_config.prefix_match_unit = hash_tokens
         caches = [
             cache_config(
                 page_count,
@@ -158,14 +178,15 @@ class Engine:
         self.cache = caches[0]
         #: Of each worker, by stage and then by rank.
         self.workers: list[Any] = []
-        # [layer, page, head, token, word] of each worker, and its first layer and head
+        # [layer, page, head, token, word, part] of each worker, and its first layer and head
         self.words: list[Any] = []
         self.corners: list[tuple[int, int]] = []
         for number in range(ranks * replicas * stages):
             stage, rank = divmod(number, ranks * replicas)
             # One allocation, layer after layer; each group has the same pages in it, as in an engine.
-            memory = torch.zeros((of_stage, page_count, heads // ranks, BLOCK, 2 * SIZE), dtype=torch.bfloat16)
-            self.words.append(memory.view(torch.uint8).view(torch.int64).numpy())
+            shape = (of_stage, PARTS, page_count, heads // ranks, BLOCK, 2 * SIZE // PARTS)
+            memory = torch.zeros(shape, dtype=torch.bfloat16)
+            self.words.append(np.moveaxis(memory.view(torch.uint8).view(torch.int64).numpy(), 1, -1))
             self.corners.append((stage * of_stage, rank // replicas * (heads // ranks)))
             if endpoint is None:
                 continue
@@ -175,9 +196,9 @@ class Engine:
             self.workers.append(KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, caches[stage]))
             self.workers[-1].register_kv_caches(
                 {
-                    name: memory[i].flatten(1)[:, None, None].view(torch.uint8)
+                    name: memory[i, 0].flatten(1)[:, None, None].view(torch.uint8)
                     if name.startswith("state")
-                    else memory[i]
+                    else memory[i].squeeze(0)
                     for group in caches[stage].kv_cache_groups
                     for i, name in enumerate(group.layer_names)
                 }
@@ -186,7 +207,7 @@ class Engine:
         self.is_state = [isinstance(group.kv_cache_spec, MambaSpec) for group in self.cache.kv_cache_groups]
         self.aggregator = KVOutputAggregator(len(self.workers))
         # So that no layer's or head's bytes are another's.
-        salts = np.arange(LAYERS * heads, dtype=np.int64).reshape(LAYERS, heads, 1) * 0x1234567
+        salts = np.arange(LAYERS * heads, dtype=np.int64).reshape(LAYERS, heads, 1, 1) * 0x1234567
         self.salts = [salts[layer : layer + of_stage, head : head + heads // ranks] for layer, head in self.corners]
         #: The workers whose bytes are read: of ranks with the same, any.
         self.read = [number for number in range(len(self.words)) if number % replicas == replicas - 1]
@@ -199,8 +220,8 @@ class Engine:
             kv_cache_config=self.cache,
             structured_output_manager=StructuredOutputManager(self.config),
             block_size=BLOCK,
-            hash_block_size=hash_tokens,
             log_stats=True,
+            **({"hash_block_size": hash_tokens} if TAKES_HASH_TOKENS else {}),
         )
         if stages > 1 and self.workers:
             self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
@@ -245,9 +266,10 @@ class Engine:
     def step(self) -> None:
         output = self.scheduler.schedule()
         self.between()
+        loads_first = getattr(output, "has_sync_kv_loads", True)  # up to 0.28 always
         for worker in self.workers:
             worker.bind_connector_metadata(output.kv_connector_metadata)
-            if output.has_sync_kv_loads:
+            if loads_first:
                 worker.start_load_kv(None)
         self.has_computed = output.total_num_scheduled_tokens > 0
         sampled = self._compute(output.num_scheduled_tokens)
@@ -272,16 +294,20 @@ class Engine:
         connector_output = None
         if self.workers:
             worker = self.workers[number]
-            if not output.has_sync_kv_loads:
+            if not getattr(output, "has_sync_kv_loads", True):
                 worker.start_load_kv(None)
-            worker.wait_for_save()
+            if HAS_CACHE_MANAGER or self.has_computed:
+                worker.wait_for_save()
             results = KVConnectorTransferResults()
             if number not in self.silent:
-                results = worker.get_transfer_results(output.finished_req_ids)
+                if HAS_CACHE_MANAGER:
+                    results = worker.get_transfer_results(output.finished_req_ids)
+                else:
+                    results = KVConnectorTransferResults(*worker.get_finished(output.finished_req_ids))
             connector_output = KVConnectorOutput(
                 finished_sending=results.finished_sending,
                 finished_recving=results.finished_recving,
-                failed_recving=results.failed_recving,
+                **({"failed_recving": results.failed_recving} if HAS_CACHE_MANAGER else {}),
                 invalid_block_ids=worker.get_block_ids_with_load_errors(),
                 kv_connector_stats=worker.get_kv_connector_stats(),
                 kv_connector_worker_meta=worker.build_connector_worker_meta(),
@@ -300,7 +326,7 @@ class Engine:
 
     def _run_state(self, table: list[int], begin: int, end: int, tokens: Any) -> None:
         """The state after a chunk depends on that before it and on the chunk's tokens."""
-        state = int(self.words[0][0, table[(begin - 1) // BLOCK], 0, 0, 0]) if begin else 11
+        state = int(self.words[0][0, table[(begin - 1) // BLOCK], 0, 0, 0, 0]) if begin else 11
         for position in range(begin, end):
             state = (state * 2862933555777941757 + tokens[position] * 3037000493 + 1) & MASK
         for words, salts in zip(self.words, self.salts, strict=True):
@@ -316,7 +342,7 @@ class Engine:
         """What vLLM's front end is told."""
         if stats.kv_connector_stats:
             self.stats.aggregate(type(self.worker).build_kv_connector_stats(stats.kv_connector_stats))
-        if stats.connector_prefix_cache_stats is not None:
+        if HAS_SOURCES and stats.connector_prefix_cache_stats is not None:
             for source, tokens in stats.connector_prefix_cache_stats.hits_by_source.items():
                 self.hits_by_source[source] = self.hits_by_source.get(source, 0) + tokens
 
@@ -330,7 +356,7 @@ class Engine:
             if name not in self.cached:
                 self.cached[name] = begin
             full = tables[0]
-            value = int(self.words[0][0, full[(begin - 1) // BLOCK], 0, (begin - 1) % BLOCK, 0]) if begin else 7
+            value = int(self.words[0][0, full[(begin - 1) // BLOCK], 0, (begin - 1) % BLOCK, 0, 0]) if begin else 7
             for position in range(begin, end):
                 value = (value * 6364136223846793005 + request.all_token_ids[position] * 1442695040888963407 + 1) & MASK
                 for g, table in enumerate(tables):
