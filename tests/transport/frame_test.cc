@@ -511,6 +511,46 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.lease(), 77u);
         EXPECT_EQ(t.disk_us(), 250u);
       })};
+  frames["match.hot"] = {
+      FrameType::kMatch,
+      0,
+      22,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, nullptr, false, false, kCheck, nullptr, 8, 2, 1));
+      },
+      checker<wire::MatchRequest>([=](const auto& t) {
+        EXPECT_EQ(t.nodes(), 8u);
+        EXPECT_EQ(t.beginning(), 2u);
+        EXPECT_EQ(t.hot_blocks(), 1u);
+      })};
+  frames["match.hot_answer"] = {
+      FrameType::kMatch,
+      kAnswer,
+      22,
+      "",
+      [](auto& b) { b.Finish(wire::CreateMatchResponse(b, 1, 0, 0, 0, 0, 0, nullptr, 0, 0x1122334455667788)); },
+      checker<wire::MatchResponse>([](const auto& t) { EXPECT_EQ(t.hot_version(), 0x1122334455667788u); })};
+  frames["hot_roots.request"] = {FrameType::kHotRoots,
+                                 0,
+                                 23,
+                                 "",
+                                 [=](auto& b) { b.Finish(wire::CreateHotRootsRequest(b, 1, kCheck)); },
+                                 checker<wire::HotRootsRequest>([=](const auto& t) {
+                                   EXPECT_EQ(t.space(), 1u);
+                                   EXPECT_EQ(t.namespace_check(), kCheck);
+                                 })};
+  frames["hot_roots.answer"] = {
+      FrameType::kHotRoots,
+      kAnswer,
+      23,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateHotRootsResponseDirect(b, 0x1122334455667788, &hashes)); },
+      checker<wire::HotRootsResponse>([=](const auto& t) {
+        EXPECT_EQ(t.version(), 0x1122334455667788u);
+        ASSERT_EQ(t.blocks()->size(), 2u);
+        EXPECT_EQ(std::memcmp(t.blocks()->Get(1), &hashes[1], 32), 0);
+      })};
   frames["set_get.request"] = {
       FrameType::kSetGet,
       0,
