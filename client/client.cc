@@ -207,13 +207,15 @@ Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::
   auto copies = other_copies(verb, space, hashes);
   auto chains = split(space, hashes);
   const auto counted = co_await count(verb, space, std::move(chains), until, control);
-  if (!counted) co_return counted.error();
+  error_code why = counted ? error_code() : counted.error();
   if (!copies.empty()) {
-    // Not counted: the number says how much of the chain it was. And a copy that a node could not keep, or mark as
-    // used, is one copy less; but one that would stay kept for ever is an error.
+    // Whatever became of the chain itself, and after it: what an unretain counts must not be given up before. Not
+    // counted: the number says how much of the chain it was. And a copy that a node could not keep, or mark as used, is
+    // one copy less; but one that would stay kept for ever is an error.
     const auto done = co_await count(verb, space, std::move(copies), until, control);
-    if (!done && verb == FrameType::kUnretain) co_return done.error();
+    if (!done && !why && verb == FrameType::kUnretain) why = done.error();
   }
+  if (why) co_return why;
   co_return counted->block_count;
 }
 

@@ -266,9 +266,10 @@ class Client {
   /// all below it (no hashes: the namespace). Return how many blocks that were, summed over the nodes. Errors: of the
   /// first node that failed, after all were asked. With several nodes drop asks the owner of that last block only: what
   /// lies below it on others can no longer be reached, and ages out. With extents of several blocks (extent_blocks)
-  /// drop and unretain ask every node, since blocks that many prompts begin with have copies; drop counts these, the
-  /// others do not. From a drop's answer on nobody finds the blocks; with a disk tier the answer waits up to two
-  /// seconds until it is durable there, or says that it is not.
+  /// drop and unretain ask every node, since blocks that many prompts begin with have copies; so they fail while any
+  /// node is away, after the others have done it. drop counts the copies, the others do not. From a drop's answer on
+  /// nobody finds the blocks; with a disk tier the answer waits up to two seconds until it is durable there, or says
+  /// that it is not.
   Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
                            CallControl control = {});
   Async<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,

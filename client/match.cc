@@ -134,6 +134,7 @@ class MatchRounds {
   }
 
   std::size_t held() const { return held_; }
+  error_code why() const { return why_; }  ///< Why not more is held; none: the nodes have no more.
   HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
   MatchResult result() const;
   /// The calls whose leases are granted and cover most, at most one of each node.
@@ -319,7 +320,12 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
       }
     }(impl, space, options, group, until, rounds);
   };
-  const auto has_time = [&] { return !options.control.is_cancelled() && impl.shared->clock.now() < until; };
+  error_code why;  // a further place was not asked
+  const auto has_time = [&] {
+    if (options.control.is_cancelled()) why = Errc::kCancelled;
+    if (!why && impl.shared->clock.now() >= until) why = asio::error::timed_out;
+    return !why;
+  };
 
   impl.meet_hot_roots(space);
   const HotSets::Roots roots = impl.hot_roots(space, hashes);
@@ -347,10 +353,13 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   }
 
   MatchResult result = best->result();
+  const bool is_whole = result.block_count == hashes.size();
+  if (!is_whole && !result.why) result.why = why;
   Impl::LeaseEntry lease;
   const std::array<const MatchRounds*, 3> all = {&first, earlier ? &*earlier : nullptr, root ? &*root : nullptr};
   for (const MatchRounds* const one : all) {
     if (one == nullptr) continue;
+    if (!is_whole && !result.why) result.why = one->why();  // there it may have been held
     for (const MatchCall* call : one->leases()) {
       if (one == best) {
         lease.add(call->chain.node, call->answered_by, call->lease, call->lease_us, impl.shared->clock.now());
