@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 #: Releases that the tests ran with.
-TRIED_VERSIONS = ("0.22.1", "0.28.0", "0.31.0", "0.32.0")
+TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
 
 #: From 0.30 on.
 HAS_CACHE_MANAGER = hasattr(base.KVConnectorBase_V1, "bind_kv_cache_manager")

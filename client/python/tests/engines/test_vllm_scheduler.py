@@ -1065,7 +1065,7 @@ def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
 
 def test_releases_that_are_too_old_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "__version_tuple__", (0, 21, 9))
-    refused(model, "it is too old. Tried were 0.22.1, ")
+    refused(model, "it is too old. Tried were 0.28.0, ")
     monkeypatch.setattr(vllm, "__version_tuple__", (0, 27, 0))
     refused(model, "Set --no-async-scheduling", is_async=True)
 
