@@ -167,8 +167,7 @@ std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_ma
   for (const auto& [id, put] : puts) {
     if (!puts_by_session.contains({put.session, id})) return "store: a put is listed with another session";
     if (put.tail != kNoBlock) ++(*pins)[put.tail];
-    const std::size_t unpinned = put.committed_groups == 0 ? 0 : put.groups[put.committed_groups - 1].pinned_end;
-    for (const BlockId block : std::span(put.pinned).subspan(unpinned)) ++(*pins)[block];
+    for (const BlockId block : std::span(put.pinned).subspan(put.committed_group().pinned_end)) ++(*pins)[block];
     if (put.committed_count > put.told_count || put.told_count > put.usable_count())
       return "store: a put has told of slots that cannot be filled";
     for (std::size_t i = put.committed_count; i < put.slots.size(); ++i) {

@@ -56,6 +56,8 @@ struct Store::Put {
   bool is_set() const { return space->record->is_set(); }
   /// Leading slots that can be filled: without those of a group that lacks some.
   std::size_t usable_count() const;
+  /// Where the three lists of the groups still to be committed begin: the ends of the last one that was.
+  Group committed_group() const { return committed_groups == 0 ? Group{} : groups[committed_groups - 1]; }
   bool ends_group(std::size_t i) const;  ///< Whether hashes[i] is the last of its group.
 };
 
@@ -173,7 +175,8 @@ struct Store::Impl {
   Result<std::size_t> touch_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
   Result<std::size_t> retain_set(SpaceId id, std::span<const BlockHash> hashes, std::vector<BlockHash>* fresh);
   Result<std::size_t> unretain_set(SpaceId id, std::span<const BlockHash> hashes);
-  CommitStatus commit_set(Put& put, std::size_t i, std::span<const std::uint64_t> checksums, TimePoint now);
+  CommitStatus commit_set(Put& put, std::size_t i, CommitStatus status, std::span<const std::uint64_t> checksums,
+                          TimePoint now);
   CommitStatus status_in_set(const Put& put, std::size_t i, std::span<const std::uint64_t> checksums) const;
   /// The arena's class for slots of so many bytes, counted as the namespace's from here on. False: there are as many
   /// classes as there may be.

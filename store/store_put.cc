@@ -165,7 +165,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   PrefixIndex& index = pool.index();
   KV_ASSERT(put.committed_count < put.told_count && put.groups.empty());
   const std::size_t i = put.committed_count++;
-  if (put.is_set()) return impl_->commit_set(put, i, checksums, now);
+  if (put.is_set()) return impl_->commit_set(put, i, impl_->status_in_set(put, i, checksums), checksums, now);
   const SlotId slot = put.slots[i];
   const auto sums = pool.arena().checksums(slot);
   KV_ASSERT(checksums.size() == sums.size());
@@ -229,7 +229,7 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
   // Freed by tidy(), some a call: a put may have thousands staged, and as many pinned.
   Unwanted of_put{.space = put.space, .slots = std::move(put.slots), .pinned = {}};
-  const std::size_t unpinned = put.committed_groups == 0 ? 0 : put.groups[put.committed_groups - 1].pinned_end;
+  const std::size_t unpinned = put.committed_group().pinned_end;
   put.pinned.erase(put.pinned.begin(), put.pinned.begin() + static_cast<std::ptrdiff_t>(unpinned));
   of_put.pinned = std::move(put.pinned);
   unwanted.push_back(std::move(of_put));

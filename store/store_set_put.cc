@@ -135,7 +135,7 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
   KV_ASSERT(of_group != impl_->puts.end());
   Put& put = of_group->second;
   KV_ASSERT(put.committed_groups < put.groups.size());
-  const Put::Group before = put.committed_groups == 0 ? Put::Group{} : put.groups[put.committed_groups - 1];
+  const Put::Group before = put.committed_group();
   const Put::Group& group = put.groups[put.committed_groups++];
   const auto pinned = std::span(put.pinned).first(group.pinned_end).subspan(before.pinned_end);
   const auto on_disk = std::span(put.on_disk).first(group.on_disk_end).subspan(before.on_disk_end);
@@ -167,7 +167,7 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
       ++impl_->counters.refused_blocks;
       status = CommitStatus::kRefused;
     } else {
-      status = impl_->commit_set(put, i, sums[i - first], now);
+      status = impl_->commit_set(put, i, status, sums[i - first], now);
     }
   }
   const Tick tick = impl_->pool.tick(now);  // of use together
@@ -198,14 +198,14 @@ Store::CommitStatus Store::Impl::status_in_set(const Put& put, std::size_t i,
   return disk != kNoBlock && tier->block_bytes(disk) != length ? CommitStatus::kConflict : CommitStatus::kStored;
 }
 
-/// The part of Store::commit that concerns hashes[i] of a put to a set.
-Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, std::span<const std::uint64_t> checksums,
-                                            TimePoint now) {
+/// The part of Store::commit that concerns hashes[i] of a put to a set. `status`: of status_in_set(). Returned.
+Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatus status,
+                                            std::span<const std::uint64_t> checksums, TimePoint now) {
   const SlotId slot = put.slots[i];
   const std::uint32_t length = put.lengths[i];
   const TreeId tree = put.space->tree;
   const Tick tick = pool.tick(now);
-  if (const CommitStatus status = status_in_set(put, i, checksums); status != CommitStatus::kStored) {
+  if (status != CommitStatus::kStored) {
     const BlockId block = pool.index().find_child(tree, kNoBlock, put.hashes[i]);
     pool.unstage(slot);
     if (block != kNoBlock) pool.use(block, tick);
@@ -222,7 +222,7 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, std::span<c
     add_copy(tree, linked, kNoBlock);
     spiller->stored(linked, tick);
   }
-  return CommitStatus::kStored;
+  return status;
 }
 
 }  // namespace kv

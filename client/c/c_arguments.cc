@@ -33,6 +33,14 @@ int read_addresses(Address* blocks, std::size_t count, std::size_t block_bytes, 
   return KVS_OK;
 }
 
+/// Of the options of the three calls for sets.
+template <class SetOptions>
+int read_groups(const SetOptions& own, std::span<const std::uint32_t>& group_counts) {
+  if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
+  group_counts = {own.group_counts, own.group_count};
+  return KVS_OK;
+}
+
 }  // namespace
 
 std::chrono::microseconds microseconds(std::uint64_t count) {
@@ -148,8 +156,7 @@ int read_put(const kvs_put_options* given, PutOptions& options) {
 int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options) {
   kvs_match_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
-  if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
-  options.group_counts = {own.group_counts, own.group_count};
+  if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   options.lease = own.lease != 0;
   options.prefetch = own.prefetch != 0;
@@ -159,8 +166,7 @@ int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options)
 int read_get_set(const kvs_get_set_options* given, SetGetOptions& options) {
   kvs_get_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
-  if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
-  options.group_counts = {own.group_counts, own.group_count};
+  if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   options.lease = Lease{own.lease};
   options.memory_only = own.memory_only != 0;
@@ -170,8 +176,7 @@ int read_get_set(const kvs_get_set_options* given, SetGetOptions& options) {
 int read_put_set(const kvs_put_set_options* given, SetPutOptions& options) {
   kvs_put_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
-  if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
-  options.group_counts = {own.group_counts, own.group_count};
+  if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   return KVS_OK;
 }
