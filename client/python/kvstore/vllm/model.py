@@ -271,6 +271,12 @@ def _check_engine(config: Any) -> None:
         raise Unsupported("speculative_config: speculative decoding is not supported: its draft model has blocks too")
     if current_platform.device_type != "cpu":
         raise Unsupported(f"device {current_platform.device_type}: only engines on a CPU are supported today")
+    if not config.cache_config.enable_prefix_caching:
+        raise Unsupported(
+            "enable_prefix_caching: it is off, so nothing says that the engine computes rightly what follows a hit. Set "
+            "--enable-prefix-caching. vLLM turns it off by itself for MLA on a CPU without AMX: what its kernels compute there "
+            "after a hit is wrong"
+        )
     algorithm = config.cache_config.prefix_caching_hash_algo
     if compat.draws_hashes(algorithm):
         raise BadRequest(

@@ -3,6 +3,9 @@
 The first line has LLM's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n, ...}`` gives tokens,
 log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache;
 ``{"metrics": prefix}`` gives the sums of vLLM's counters and gauges whose names begin so.
+
+``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after
+a hit: they are wrong in the same way after a hit from elsewhere, so the bytes of one can be compared with the other's.
 """
 
 from __future__ import annotations
@@ -12,6 +15,18 @@ import os
 import sys
 import time
 from typing import Any
+
+
+def force_prefix_caching() -> None:
+    from vllm.platforms.cpu import CpuPlatform
+
+    check = CpuPlatform.check_and_update_config
+
+    def check_and_turn_on(config: Any) -> None:
+        check(config)
+        config.cache_config.enable_prefix_caching = True
+
+    CpuPlatform.check_and_update_config = staticmethod(check_and_turn_on)
 
 
 def main() -> None:
@@ -27,6 +42,8 @@ def main() -> None:
     import vllm
 
     arguments = json.loads(sys.stdin.readline())
+    if arguments.pop("force_prefix_caching", False):
+        force_prefix_caching()
     try:
         llm = vllm.LLM(
             **{

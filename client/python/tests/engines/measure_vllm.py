@@ -77,8 +77,23 @@ def push_to_disk(node: Node, nbytes: int) -> None:
             time.sleep(0.2 if put.stored == 64 else 1.0)
 
 
+def until_idle(node: Node) -> None:
+    """Until the node has written to its disk what it has to: that takes a core that kernels need."""
+    assert node.process is not None
+    stat = Path(f"/proc/{node.process.pid}/stat")
+    until = time.monotonic() + 60
+    ticks, was = 0, -1000
+    while ticks - was > 2 and time.monotonic() < until:
+        was = ticks
+        time.sleep(0.5)
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+        ticks = int(user) + int(system)
+
+
 def ask_first_token(engine: Engine, prompt: list[int]) -> tuple[float, int]:
     """Milliseconds to the first token, and how many of the prompt's were not computed."""
+    time.sleep(0.3)  # kernels' threads of the engine that was asked before spin for a while
+    engine.generate([1, 2, 3], max_tokens=1)  # after a second without work, an engine sleeps
     answer = engine.generate(prompt, max_tokens=1)
     return answer["seconds"] * 1e3, answer["cached"][0]
 
@@ -95,7 +110,8 @@ def until_stored(engine: Engine, tokens: int, was: float) -> None:
 
 
 def check(name: str, engine: Engine, cached: int, expected: int) -> None:
-    if cached != expected:
+    # OffloadingConnector also says the last block, of which vLLM computes the last token again.
+    if not expected <= cached <= (expected + BLOCK if expected and name in peers.PEERS else expected):
         raise RuntimeError(f"{name}: {cached} tokens were cached, not {expected}: {engine.metrics('vllm:kvstore')}")
 
 
@@ -225,11 +241,14 @@ class Bench:
                 for name in self.computing:
                     times[name]["over none"].append(missed[name] / missed["no store"])
 
+            if self.node_has_disk:
+                until_idle(self.node)
             loading = [name for name in self.engines if name != "no store"]
             for name in self.rng.sample(loading, len(loading)):
                 self.load(name, name, prompt, least.get(name, hit), times[name] if i > 0 else uncounted)
             if self.node_has_disk:
                 push_to_disk(self.node, 2 * self.node_memory)
+                until_idle(self.node)
                 self.load("disk", "shared memory", prompt, hit, times["disk"] if i > 0 else uncounted)
             count += i > 0
             now = time.monotonic()
@@ -323,16 +342,17 @@ class Bench:
 
     def hooks(self) -> list[list[str]]:
         """Of all engines together."""
-        seconds: dict[str, list[float]] = {}
+        seconds: dict[str, list[tuple[float, float]]] = {}
         for path in self.hook_times.glob("*.json"):
             for name, values in json.loads(path.read_text()).items():
                 seconds.setdefault(name, []).extend(values)
         rows = []
         for name, values in seconds.items():
             if values:
-                values.sort()
-                at = [values[min(len(values) - 1, int(len(values) * share))] * 1e6 for share in (0.5, 0.99)]
-                rows.append([name, str(len(values)), f"{at[0]:.1f}", f"{at[1]:.1f}", f"{values[-1] * 1e6:.0f}"])
+                whole, own = (sorted(each) for each in zip(*values, strict=True))
+                half, most = len(values) // 2, len(values) * 99 // 100
+                figures = (whole[half], whole[most], whole[-1], own[half], own[most])
+                rows.append([name, str(len(values)), *(f"{each * 1e6:.1f}" for each in figures)])
         return rows
 
 
@@ -341,7 +361,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9, help="for all: rounds end early")
     parser.add_argument("--tokens", default="1000,4000,16000", help="lengths of prompts")
     parser.add_argument("--rounds", type=int, default=7, help="at most, of each length and of conversations")
-    parser.add_argument("--threads", type=int, default=2, help="of each engine's kernels")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of each engine's kernels: as many as cores leave none to all the rest"
+    )
     parser.add_argument("--layers", type=int, default=4, help="of the model: its work and its bytes")
     parser.add_argument("--stores", default="shared memory,TCP,disk", help="which of these")
     parser.add_argument("--peers", default=",".join(peers.PEERS), help="which of these")
@@ -367,7 +389,8 @@ def main() -> None:
             # Of the time that is left, each length takes a share by its work, with a fifth for all that follows.
             began = time.monotonic()
             left = max(0.0, bench.until - began) * 0.8
-            work = [each * (1 + each / 8000) for each in options.tokens]
+            # To push a prompt to disk takes as long for a short one.
+            work = [each * (1 + each / 8000) + 20_000 * bench.node_has_disk for each in options.tokens]
             rows = []
             for i, tokens in enumerate(options.tokens):
                 until = began + left * sum(work[: i + 1]) / sum(work)
@@ -379,7 +402,7 @@ def main() -> None:
         print("\nConversations: tokens asked and answered, a second\n")
         table([["engine", "tokens a second", "of them cached"], *talks])
         print("\nMicroseconds of a hook\n")
-        table([["hook", "calls", "p50", "p99", "most"], *bench.hooks()])
+        table([["hook", "calls", "p50", "p99", "most", "own p50", "own p99"], *bench.hooks()])
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import tiny
+import torch
 from conftest import Node
 from proxy import PUT_DATA, SET_GET, Proxy
 
@@ -450,17 +451,33 @@ def test_an_engine_killed_while_it_stores_leaves_right_blocks(running: House) ->
     assert running.one.generate(*prompts)["tokens"] == expected["tokens"]
 
 
-@pytest.mark.parametrize(("kind", "block_size"), [("gemma3", 32), ("deepseek", 16)])
-def test_other_models_are_shared_too(kind: str, block_size: int, own_node: Node, tmp_path: Path) -> None:
-    """Sliding windows beside full attention, and MLA, where vLLM's own hit gives other tokens than no hit does."""
+@pytest.mark.parametrize(
+    ("kind", "more"), [("gemma3", {}), ("deepseek", {"block_size": 16, "force_prefix_caching": True})]
+)
+def test_other_models_are_shared_too(kind: str, more: dict[str, Any], own_node: Node, tmp_path: Path) -> None:
+    """Sliding windows beside full attention, and MLA: after a hit, vLLM's kernel for the CPU says something else than without
+    one, and the same whether the hit is its own or the store's.
+    """
     model = tiny.make(kind, tmp_path)
-    pair = [Engine(model, own_node.endpoint, tmp_path / f"{i}.log", block_size=block_size) for i in range(2)]
+    endpoints = [own_node.endpoint, own_node.endpoint, None]
+    one, other, plain = (Engine(model, each, tmp_path / f"{i}.log", **more) for i, each in enumerate(endpoints))
     prompt = prompt_of(1500, 8)
-    cold = pair[0].generate(prompt)
-    local = pair[0].generate(prompt)
-    hit = 1499 // block_size * block_size
+    cold = one.generate(prompt)
+    assert same(cold, plain.generate(prompt))
+    local = plain.generate(prompt)
+    hit = 1499 // more.get("block_size", BLOCK) * more.get("block_size", BLOCK)
     assert cold["cached"] == [0] and local["cached"] == [hit]
     assert len(set(cold["tokens"][0])) > 4
-    assert same(until_cached(pair[1], prompt, hit, cold, local), local)
-    for each in pair:
+    assert same(until_cached(other, prompt, hit, cold, local), local)
+    for each in (one, other, plain):
         each.close()
+
+
+@pytest.mark.skipif(torch.cpu._is_amx_tile_supported(), reason="vLLM's MLA kernels take hits on this machine's CPU")
+def test_mla_is_refused_where_its_kernels_are_wrong_after_a_hit(own_node: Node, tmp_path: Path) -> None:
+    model = tiny.make("deepseek", tmp_path)
+    engine = Engine(model, own_node.endpoint, tmp_path / "log", block_size=16)
+    with pytest.raises(AssertionError, match="error"):
+        engine.wait_ready()
+    assert "enable_prefix_caching: it is off" in (tmp_path / "log").read_text()
+    engine.close()

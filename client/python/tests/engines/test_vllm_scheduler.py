@@ -1029,6 +1029,10 @@ def test_the_default_policy_is_refused_and_says_what_to_set(model: Path) -> None
     refused(model, '"kv_load_failure_policy": "recompute"', policy="fail")
 
 
+def test_an_engine_whose_own_cache_is_off_is_refused(model: Path) -> None:
+    refused(model, "--enable-prefix-caching", enable_prefix_caching=False)
+
+
 def test_a_hash_that_no_other_process_makes_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     refused(model, "--prefix-caching-hash-algo sha256_cbor", prefix_caching_hash_algo="xxhash")

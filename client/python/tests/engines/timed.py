@@ -31,9 +31,11 @@ WRITE_EVERY = 500
 
 
 class TimedConnector(KVStoreConnector):
-    """Writes ``{hook: [seconds, ...]}`` into the folder that KVSTORE_HOOK_TIMES names."""
+    """Writes ``{hook: [[seconds, seconds of the thread's own], ...]}`` into the folder that KVSTORE_HOOK_TIMES names. What
+    the thread did not spend itself, it waited: for others that need the processor, or Python's lock.
+    """
 
-    seconds: dict[str, list[float]] = {name: [] for name in HOOKS}  # noqa: RUF012
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in HOOKS}  # noqa: RUF012
     calls = 0
 
     @classmethod
@@ -50,11 +52,12 @@ class TimedConnector(KVStoreConnector):
 def timed(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(hook)
     def call(*given: Any, **more: Any) -> Any:
-        began = time.perf_counter()
+        began, own_began = time.perf_counter(), time.thread_time()
         try:
             return hook(*given, **more)
         finally:
-            TimedConnector.seconds[name].append(time.perf_counter() - began)
+            own = time.thread_time() - own_began
+            TimedConnector.seconds[name].append((time.perf_counter() - began, own))
             TimedConnector.calls += 1
             if TimedConnector.calls % WRITE_EVERY == 0:
                 TimedConnector.write()
