@@ -153,6 +153,7 @@ Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline, C
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
+  if (!impl.find_space(space)->record.is_set()) impl.meet_hot_roots(space);  // the first match knows them then
   CallGroup group(impl.shared->executor, control);
   std::vector<PingCall> calls(impl.links.size());
   for (PingCall& call : calls) call.space = static_cast<std::uint32_t>(space);
@@ -202,10 +203,38 @@ Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::
                                               std::chrono::microseconds deadline, CallControl control) {
   if (const error_code refused = refuses(space, deadline, control)) co_return refused;
   if (hashes.empty()) co_return std::size_t{0};
+  const TimePoint until = deadline_after(deadline);
+  auto copies = other_copies(verb, space, hashes);
   auto chains = split(space, hashes);
-  const auto counted = co_await count(verb, space, std::move(chains), deadline_after(deadline), control);
-  if (!counted) co_return counted.error();
+  const auto counted = co_await count(verb, space, std::move(chains), until, control);
+  error_code why = counted ? error_code() : counted.error();
+  if (!copies.empty()) {
+    // Whatever became of the chain itself, and after it: what an unretain counts must not be given up before. Not
+    // counted: the number says how much of the chain it was. And a copy that a node could not keep, or mark as used, is
+    // one copy less; but one that would stay kept for ever is an error.
+    const auto done = co_await count(verb, space, std::move(copies), until, control);
+    if (!done && !why && verb == FrameType::kUnretain) why = done.error();
+  }
+  if (why) co_return why;
   co_return counted->block_count;
+}
+
+/// Besides those of split(). Where a chain lies its root is used and kept; where it may have been kept it is given up.
+std::vector<OwnedChain> Client::Impl::other_copies(FrameType verb, Space space,
+                                                   std::span<const BlockHash> hashes) const {
+  if (!has_hot_roots() || find_space(space)->record.is_set()) return {};
+  if (verb == FrameType::kUnretain) return split_copies(space, hashes);
+  std::vector<OwnedChain> copies;
+  const std::span<const BlockHash> root = hashes.first(hot_roots(space, hashes).now);
+  if (root.empty()) return copies;
+  const std::size_t primary = map.extents(hashes, root.size()).front().node;
+  for (std::size_t node = 0; node < map.node_count(); ++node) {
+    if (node == primary) continue;
+    OwnedChain& copy = copies.emplace_back();
+    copy.node = node;
+    copy.hashes = root;
+  }
+  return copies;
 }
 
 Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
@@ -232,7 +261,8 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
     chains.resize(impl.links.size());
     for (std::size_t node = 0; node < chains.size(); ++node) chains[node].node = node;
   } else {
-    chains = impl.split(space, hashes);
+    chains = impl.split_copies(space, hashes);
+    impl.hot_sets.forget(hashes.back());
   }
   if (!hashes.empty() && !impl.find_space(space)->record.is_set()) {
     // What lies below the last block on other nodes can no longer be reached, and ages out.
@@ -240,7 +270,7 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
       return chain.position(chain.hashes.size() - 1) == hashes.size() - 1;
     };
     std::erase_if(chains, [&](const OwnedChain& chain) { return !has_last(chain); });
-    KV_ASSERT(chains.size() == 1 && chains[0].hashes.back() == hashes.back());
+    KV_ASSERT(!chains.empty() && (chains.size() == 1 || impl.has_hot_roots()));
   }
   const TimePoint until = impl.deadline_after(deadline);
   const auto dropped = co_await impl.count(FrameType::kDrop, space, std::move(chains), until, control);

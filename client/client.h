@@ -16,6 +16,7 @@
 //   client_impl.h, batch_put.h  what the calls share; what the two puts share
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
 //   cluster_map.h             which node owns a block
+//   hot/hot_sets.h            which blocks the nodes take for hot, and where a chain lies therefore
 //   link/call.h               one request to one node, and what it needs of those who carry it
 //   link/node_link.h          the sessions with one node: connect, back off, break, prepare calls
 //   link/link_session.h       one connection to a node: requests out, frames in, each checked and given to its call;
@@ -264,8 +265,11 @@ class Client {
   /// Marks the prefix as used; keeps it from eviction until unretain or drop; drops the last block of the chain with
   /// all below it (no hashes: the namespace). Return how many blocks that were, summed over the nodes. Errors: of the
   /// first node that failed, after all were asked. With several nodes drop asks the owner of that last block only: what
-  /// lies below it on others can no longer be reached, and ages out. From a drop's answer on nobody finds the blocks;
-  /// with a disk tier the answer waits up to two seconds until it is durable there, or says that it is not.
+  /// lies below it on others can no longer be reached, and ages out. With extents of several blocks (extent_blocks)
+  /// drop and unretain ask every node, since blocks that many prompts begin with have copies; so they fail while any
+  /// node is away, after the others have done it. drop counts the copies, the others do not. From a drop's answer on
+  /// nobody finds the blocks; with a disk tier the answer waits up to two seconds until it is durable there, or says
+  /// that it is not.
   Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
                            CallControl control = {});
   Async<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,

@@ -81,13 +81,13 @@ class Parts {
 
 /// With one node the whole chain is borrowed, and nothing is copied or allocated for it: that is the common case, and
 /// it is on the path of every call.
-std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain) {
+std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain, std::size_t hot_blocks) {
   std::vector<OwnedChain> owned;
   if (map.node_count() == 1) {
     owned.emplace_back().hashes = chain;
     return owned;
   }
-  return split_extents(map.node_count(), chain, map.extents(chain));
+  return split_extents(map.node_count(), chain, map.extents(chain, hot_blocks));
 }
 
 std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const BlockHash> chain,
@@ -125,9 +125,11 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
                    verbs::Provider* verbs)
     : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock, verbs)),
       map(make_map(shared->config)),
-      idle_gets(make_idle_gets()) {
+      idle_gets(make_idle_gets()),
+      hot_sets(map.node_count()) {
   for (const NodeConfig& node : shared->config.nodes) {
     links.push_back(std::make_unique<NodeLink>(shared, node, parse_endpoint(node.endpoint).value()));
+    hot_calls.push_back(std::make_unique<HotRootsCall>(hot_sets, hot_calls.size()));
   }
 }
 
@@ -144,7 +146,64 @@ const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
 }
 
 std::vector<OwnedChain> Client::Impl::split(Space space, std::span<const BlockHash> hashes) const {
-  return find_space(space)->record.is_set() ? split_set(map, hashes) : split_chain(map, hashes);
+  if (find_space(space)->record.is_set()) return split_set(map, hashes);
+  return split_chain(map, hashes, hot_roots(space, hashes).now);
+}
+
+/// Of what lies in its root whole, the owner is whoever had it: else all would get the same root from one node.
+std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const BlockHash> hashes) const {
+  if (!has_hot_roots()) return split_chain(map, hashes);
+  const auto place = hot_sets.place_of(static_cast<std::uint32_t>(space), hashes, shared->clock.now());
+  if (!place.node || hashes.size() > place.hot_blocks) return split_chain(map, hashes, place.hot_blocks);
+  std::vector<OwnedChain> chains(1);
+  chains[0].node = *place.node;
+  chains[0].hashes = hashes;
+  return chains;
+}
+
+/// A block of a hot root lies on every node that has an extent behind it, at the beginning of the chain. It may have
+/// been hot before this client came, or for other clients: so every node is asked for what it may have as a chain's
+/// beginning, and the owners under the roots that are known for what they have of later extents.
+std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const BlockHash> hashes) const {
+  if (!has_hot_roots() || find_space(space)->record.is_set()) return split(space, hashes);
+  std::vector<OwnedChain> copies(map.node_count());
+  for (std::size_t node = 0; node < copies.size(); ++node) {
+    copies[node].node = node;
+    copies[node].hashes = hashes;
+  }
+  const HotSets::Roots roots = hot_roots(space, hashes);
+  const auto add = [&](std::size_t hot_blocks) {
+    for (OwnedChain& part : split_chain(map, hashes, hot_blocks)) {
+      if (part.position(0) != 0 || part.hashes.size() < hashes.size()) copies.push_back(std::move(part));
+    }
+  };
+  add(roots.now);
+  if (roots.before) add(*roots.before);
+  return copies;
+}
+
+HotSets::Roots Client::Impl::hot_roots(Space space, std::span<const BlockHash> chain) const {
+  if (!has_hot_roots()) return {};
+  return hot_sets.roots(static_cast<std::uint32_t>(space), chain, shared->clock.now());
+}
+
+void Client::Impl::hear_hot_version(Space space, std::size_t node, std::uint64_t version) {
+  if (hot_sets.hear(static_cast<std::uint32_t>(space), node, version, shared->clock.now())) {
+    ask_hot_roots(space, node, /*at_once=*/true);
+  }
+}
+
+void Client::Impl::meet_hot_roots(Space space) {
+  if (!has_hot_roots() || !hot_sets.meet(static_cast<std::uint32_t>(space))) return;
+  for (std::size_t node = 0; node < links.size(); ++node) ask_hot_roots(space, node, /*at_once=*/false);
+}
+
+void Client::Impl::ask_hot_roots(Space space, std::size_t node, bool at_once) {
+  HotRootsCall& call = *hot_calls[node];
+  if (!call.has_ended()) return;  // the next answer will say that there is news
+  call.space = static_cast<std::uint32_t>(space);
+  call.at_once = at_once;
+  links[node]->start(call, shared->clock.now() + HotRootsCall::kDeadline);
 }
 
 error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline, const CallControl& control) const {

@@ -10,6 +10,8 @@
 #include "base/assert.h"
 #include "client/client.h"
 #include "client/cluster_map.h"
+#include "client/hot/hot_roots_call.h"
+#include "client/hot/hot_sets.h"
 #include "client/link/node_link.h"
 #include "index/name_groups.h"
 
@@ -47,8 +49,21 @@ struct Client::Impl {
                           CallControl control);
   Async<std::size_t> count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
                                   std::chrono::microseconds deadline, CallControl control);
-  /// As the space's kind asks.
+  /// As the space's kind asks: of a chain, as it lies behind its hot root.
   std::vector<OwnedChain> split(Space space, std::span<const BlockHash> hashes) const;
+  /// Of a chain: where a match has found it, else as split().
+  std::vector<OwnedChain> split_found(Space space, std::span<const BlockHash> hashes) const;
+  /// Of a chain, or of a set's blocks: wherever a copy may lie. Several for one node, if it may lie there differently.
+  std::vector<OwnedChain> split_copies(Space space, std::span<const BlockHash> hashes) const;
+  std::vector<OwnedChain> other_copies(FrameType verb, Space space, std::span<const BlockHash> hashes) const;
+  /// Only where a chain is cut into extents on several nodes does it matter that a block is hot.
+  bool has_hot_roots() const { return map.node_count() > 1 && map.has_extents(); }
+  HotSets::Roots hot_roots(Space space, std::span<const BlockHash> chain) const;
+  /// Asks all nodes, once.
+  void meet_hot_roots(Space space);
+  void ask_hot_roots(Space space, std::size_t node, bool at_once);
+  /// A node answered that its hot root has this version: asks it for its blocks if that is news.
+  void hear_hot_version(Space space, std::size_t node, std::uint64_t version);
   /// `group` is told of the end. The call may have ended when this returns.
   void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
     call.space = static_cast<std::uint32_t>(space);
@@ -81,6 +96,8 @@ struct Client::Impl {
   const std::shared_ptr<IdleGets> idle_gets;
   std::map<std::uint64_t, LeaseEntry> leases;  ///< In order of grant.
   std::uint64_t last_lease = 0;
+  HotSets hot_sets;
+  std::vector<std::unique_ptr<HotRootsCall>> hot_calls;  ///< By node. They end with the links.
 };
 
 /// Counts a verb in progress. Holds the shared part, since a coroutine may be destroyed after its client.
@@ -110,7 +127,8 @@ struct OwnedChain {
 };
 /// One element per node that owns a part of `chain`, which begins with the chain's first block; elements must not move
 /// afterwards.
-std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain);
+std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain,
+                                    std::size_t hot_blocks = 0);
 /// The same of its first extents, as the map has them.
 std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const BlockHash> chain,
                                       std::span<const ClusterMap::Extent> extents);

@@ -45,24 +45,25 @@ ClusterMap::ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks) :
 }
 
 /// A block is owned by the owner of its *anchor*, the nearest block at or before it that begins an extent:
-///   - the chain's first block;
+///   - the chain's first block, or the first one behind its hot root; of a chain that ends in its root, its last;
 ///   - a natural anchor: a block whose hash, hashed again, is 0 mod extent_blocks;
 ///   - a forced one: the block extent_blocks_max() blocks behind an anchor, where no natural one came before.
 /// This is content-defined chunking (Muthitacharoen, Chen, Mazieres: A Low-bandwidth Network File System, SOSP 2001):
 /// clients agree on the cuts without talking. A natural extent is longer than 4 x extent_blocks once in e^4 = 55 times.
 /// Without the forced cut, who chooses hashes could put a chain of any length on one node. Refused: extents counted
-/// from the chain's start, which leave all that hangs behind a shared system prompt with one node.
-std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> chain) const {
+/// from the chain's start, which leave all that hangs behind a shared system prompt with one node. Refused too: the
+/// root in front of every extent. A node then could not find an extent once the root has another length, and a get
+/// would have several nodes write one block.
+std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> chain, std::size_t hot_blocks) const {
   std::vector<Extent> extents;
   if (chain.empty()) return extents;
   if (node_count() == 1) return {{0, chain.size(), 0}};
   extents.reserve(chain.size() / extent_blocks_ + 8);
-  // Once there is a hot root, blocks that are on every node, the first extent's anchor is the first block behind it.
-  std::size_t begin = 0;
-  for (std::size_t i = begin + 1; i <= chain.size(); ++i) {
-    if (i < chain.size() && i - begin < extent_blocks_max() && !is_anchor(chain[i])) continue;
-    extents.push_back({begin, i, owner(chain[begin])});
-    begin = i;
+  std::size_t begin = 0, anchor = has_extents() ? std::min(hot_blocks, chain.size() - 1) : 0;
+  for (std::size_t i = anchor + 1; i <= chain.size(); ++i) {
+    if (i < chain.size() && i - anchor < extent_blocks_max() && !is_anchor(chain[i])) continue;
+    extents.push_back({begin, i, owner(chain[anchor])});
+    begin = anchor = i;
   }
   KV_ASSERT(extents.back().end == chain.size());
   return extents;

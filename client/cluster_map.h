@@ -16,12 +16,17 @@ namespace kv {
 ///   1. Every client with the same names, weights and extent_blocks picks the same owners, whatever the order of its
 ///      list (golden test).
 ///   2. A block's owner depends on the blocks up to it alone: it is the same for each prefix of the chain that has the
-///      block. So each call must be given the chain from its first block on; it may end anywhere.
+///      block. So each call must be given the chain from its first block on; it may end anywhere. (Of a hot root this
+///      does not hold: a chain that ends in it may be asked for on any node.)
 ///   3. Where an extent begins is read from the hashes, not counted from the chain's start: a change near the start
 ///      moves what lies before the next natural anchor, and nothing behind it.
 ///   4. An extent has at most extent_blocks_max() blocks.
+///      Behind a hot root, that is: its blocks count for none, whatever their hashes.
 ///   5. A node holds extents in proportion to its weight; adding or removing one moves only the extents that it gains
 ///      or loses.
+/// A *hot root*, blocks that many prompts begin with (client/hot/hot_sets.h), is where the first extent begins: each
+/// owner of one holds it in front of its own blocks, and so every node does before long. The extent's anchor is the
+/// first block behind it, so that prompts which share only the root lie on all nodes.
 /// The blocks of a set stand alone: each is its own extent. Those that are named as a group lie together, where the
 /// first of them belongs.
 /// Immutable. Cost: some nanoseconds per block, and per extent and node.
@@ -51,8 +56,9 @@ class ClusterMap {
   std::size_t node_count() const { return seeds_.size(); }
   bool has_extents() const { return extent_blocks_ > 1; }  ///< Else each block is one.
   std::size_t extent_blocks_max() const { return extent_blocks_ * kExtentLengthMax; }
-  /// The owner rule: the only place that says who owns which block of a chain. Without gaps, in chain order.
-  std::vector<Extent> extents(std::span<const BlockHash> chain) const;
+  /// The owner rule: the only place that says who owns which block of a chain. Without gaps, in chain order. The first
+  /// `hot_blocks` are its hot root, which is part of the first extent. Where each block is an extent there is none.
+  std::vector<Extent> extents(std::span<const BlockHash> chain, std::size_t hot_blocks = 0) const;
   /// The owner of a block that stands alone, and of the extent that begins with it. An index into the list of nodes.
   std::size_t owner(const BlockHash& anchor) const;
 

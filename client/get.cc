@@ -454,7 +454,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   const VerbInProgress verb(shared);
   const RegionUse region_use(plan.region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
-  const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
+  const std::vector<OwnedChain> chains = impl.split_found(space, hashes);
   impl.release_unasked(leases, chains);
   CallGroup group(shared->executor, options.control);
   GetCalls calls(impl.idle_gets);

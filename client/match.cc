@@ -3,10 +3,14 @@
 // match() asks the owners of the chain's first extents, all at once, and the owners of later ones only if everything
 // before them is held: a miss does not cost every node a request. The result is cut at the first gap of the whole
 // chain, as in get(). Each owner grants a lease of its own; to the caller they are one.
+//
+// Where a chain lies follows from its hot root (hot/hot_sets.h), which changes now and then. A chain that is not found
+// where it belongs now is looked for where it lay before. One owner of each match is told that it counts the match.
 #include <algorithm>
 #include <array>
 #include <boost/container/small_vector.hpp>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -26,11 +30,14 @@ class MatchCall final : public Call {
   MatchCall() { type = FrameType::kMatch; }
   OwnedChain chain;  ///< All that the node owns of what has been asked for, earlier rounds included.
   const MatchOptions* options = nullptr;
+  /// Of a request where hot roots matter: among how many nodes; how much of the chain's beginning is to be counted; and
+  /// how much of that is hot. Else 0.
+  std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
   std::size_t asked = 0;
   std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
   std::uint64_t disk_us = 0;
   BlockHash partial_block{};
-  std::uint64_t lease = 0, lease_us = 0;
+  std::uint64_t lease = 0, lease_us = 0, hot_version = 0;
   error_code lease_error;
   std::weak_ptr<CallSession> answered_by;
 
@@ -55,7 +62,9 @@ class MatchCall final : public Call {
       if (extra_bytes > 0) extras = builder.CreateVectorOfStructs(wire_extras(options->extras), options->extras.size());
     }
     builder.Finish(wire::CreateMatchRequest(builder, space_handle(), hashes, tokens, options->lease, options->prefetch,
-                                            space_check(), extras));
+                                            space_check(), extras, static_cast<std::uint32_t>(node_count),
+                                            static_cast<std::uint32_t>(std::min(beginning, asked)),
+                                            static_cast<std::uint32_t>(std::min(hot_blocks, asked))));
     session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     return {};
   }
@@ -73,6 +82,7 @@ class MatchCall final : public Call {
     disk_us = response->disk_us();
     lease = response->lease();
     lease_us = response->lease_us();
+    hot_version = response->hot_version();
     if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
     if (response->partial_tokens() > 0) {
       if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
@@ -95,10 +105,22 @@ class MatchCall final : public Call {
 ///      since its tree begins there. So one node may grant two leases: the newer one covers the older.
 class MatchRounds {
  public:
-  MatchRounds(const ClusterMap& map, std::span<const BlockHash> hashes)
-      : hashes_(hashes), newest_(map.node_count()), leased_(map.node_count()) {
-    if (map.node_count() > 1) extents_ = map.extents(hashes);       // else one round, for the chain itself
+  /// `hot_blocks`: of the chain's hot root. `is_counted`: by one of the nodes, as a match of its beginning.
+  MatchRounds(const ClusterMap& map, std::span<const BlockHash> hashes, std::size_t hot_blocks, bool is_counted)
+      : hashes_(hashes),
+        hot_blocks_(hot_blocks),
+        is_counted_(is_counted),
+        newest_(map.node_count()),
+        leased_(map.node_count()) {
+    if (map.node_count() > 1) extents_ = map.extents(hashes, hot_blocks);  // else one round, for the chain itself
+    if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.node_count(), kHotNodesMax);
     if (!map.has_extents()) round_extents_ = {SIZE_MAX, SIZE_MAX};  // most nodes have a part of every prompt
+  }
+
+  /// Of a root alone: from `node`, one round. Not counted.
+  MatchRounds(const ClusterMap& map, std::span<const BlockHash> root, std::size_t node)
+      : MatchRounds(map, root, root.size(), /*is_counted=*/false) {
+    extents_ = {{0, root.size(), node}};
   }
 
   bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
@@ -111,6 +133,9 @@ class MatchRounds {
     is_stopped_ = true;
   }
 
+  std::size_t held() const { return held_; }
+  error_code why() const { return why_; }  ///< Why not more is held; none: the nodes have no more.
+  HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
   MatchResult result() const;
   /// The calls whose leases are granted and cover most, at most one of each node.
   std::vector<const MatchCall*> leases() const;
@@ -122,7 +147,12 @@ class MatchRounds {
   template <class T>
   using ByNode = boost::container::small_vector<T, 8>;
 
+  void tell_of_root(MatchCall& call) const;
+
   const std::span<const BlockHash> hashes_;
+  const std::size_t hot_blocks_;
+  const bool is_counted_;
+  std::size_t nodes_told_ = 0;               ///< 0: hot roots do not matter.
   std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has all.
   std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
   std::array<std::vector<MatchCall>, kRounds> calls_;
@@ -150,8 +180,21 @@ std::span<MatchCall> MatchRounds::begin_next() {
     std::erase_if(chains, [&](const OwnedChain& chain) { return chain.own_positions.back() < asked_before; });  // 3
   }
   calls_[round_] = std::vector<MatchCall>(chains.size());
-  for (std::size_t i = 0; i < chains.size(); ++i) calls_[round_][i].chain = std::move(chains[i]);
+  for (std::size_t i = 0; i < chains.size(); ++i) {
+    calls_[round_][i].chain = std::move(chains[i]);
+    tell_of_root(calls_[round_][i]);
+  }
   return calls_[round_++];
+}
+
+/// Each node says what is hot; the owner of the first extent alone counts. It is asked once for each match, and the
+/// root is at the beginning of what it is asked for.
+void MatchRounds::tell_of_root(MatchCall& call) const {
+  call.node_count = nodes_told_;
+  const OwnedChain& chain = call.chain;
+  if (nodes_told_ == 0 || !is_counted_ || round_ > 0 || chain.position(0) != 0) return;
+  while (call.beginning < chain.hashes.size() && chain.position(call.beginning) == call.beginning) ++call.beginning;
+  call.hot_blocks = std::min(hot_blocks_, call.beginning);
 }
 
 void MatchRounds::end() {
@@ -259,26 +302,79 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);  // outlives the calls, which point to it
-  MatchRounds rounds(impl.map, hashes);
-  while (rounds.has_next()) {
-    for (MatchCall& call : rounds.begin_next()) {
-      call.options = &options;
-      impl.start(call, call.chain.node, space, group, until);
-    }
-    co_await wait_all(group);
-    rounds.end();
-    if (options.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between two rounds no call would end for it
+  const auto run = [&impl, space, &options, &group, until](MatchRounds& rounds) {
+    return [](Impl& on, Space of, const MatchOptions& how, CallGroup& running, TimePoint end,
+              MatchRounds& asked) -> asio::awaitable<void> {
+      while (asked.has_next()) {
+        const std::span<MatchCall> calls = asked.begin_next();
+        for (MatchCall& call : calls) {
+          call.options = &how;
+          on.start(call, call.chain.node, of, running, end);
+        }
+        co_await wait_all(running);
+        asked.end();
+        for (const MatchCall& call : calls) {
+          if (call.node_count > 0 && !call.error()) on.hear_hot_version(of, call.chain.node, call.hot_version);
+        }
+        if (how.control.is_cancelled()) asked.stop(Errc::kCancelled);  // between rounds no call would end for it
+      }
+    }(impl, space, options, group, until, rounds);
+  };
+  error_code why;  // a further place was not asked
+  const auto has_time = [&] {
+    if (options.control.is_cancelled()) why = Errc::kCancelled;
+    if (!why && impl.shared->clock.now() >= until) why = asio::error::timed_out;
+    return !why;
+  };
+
+  impl.meet_hot_roots(space);
+  const HotSets::Roots roots = impl.hot_roots(space, hashes);
+  MatchRounds first(impl.map, hashes, roots.now, /*is_counted=*/true);
+  co_await run(first);
+  const MatchRounds* best = &first;
+
+  // Nothing behind the root: it may lie where it lay before the root changed.
+  std::optional<MatchRounds> earlier, root;
+  if (roots.before && best->held() <= std::max(roots.now, *roots.before) && best->held() < hashes.size() &&
+      has_time()) {
+    earlier.emplace(impl.map, hashes, *roots.before, /*is_counted=*/false);
+    co_await run(*earlier);
+    if (earlier->held() > best->held()) best = &*earlier;
+  }
+  // Not even the root: its owner is away, or new. Others have it too; which one is asked depends on the whole chain, so
+  // that no node is asked by all.
+  if (best->held() < roots.now && has_time()) {
+    const std::size_t asked = *first.place().node;
+    std::size_t node = impl.map.owner(hashes.back());
+    if (node == asked) node = (node + 1) % impl.links.size();
+    root.emplace(impl.map, hashes.first(roots.now), node);
+    co_await run(*root);
+    if (root->held() > best->held()) best = &*root;
   }
 
-  MatchResult result = rounds.result();
+  MatchResult result = best->result();
+  const bool is_whole = result.block_count == hashes.size();
+  if (!is_whole && !result.why) result.why = why;
   Impl::LeaseEntry lease;
-  for (const MatchCall* call : rounds.leases()) {
-    lease.add(call->chain.node, call->answered_by, call->lease, call->lease_us, impl.shared->clock.now());
-  }
-  for (const MatchCall* call : rounds.leases_replaced()) {
-    impl.release({call->chain.node, call->answered_by, call->lease});
+  const std::array<const MatchRounds*, 3> all = {&first, earlier ? &*earlier : nullptr, root ? &*root : nullptr};
+  for (const MatchRounds* const one : all) {
+    if (one == nullptr) continue;
+    if (!is_whole && !result.why) result.why = one->why();  // there it may have been held
+    for (const MatchCall* call : one->leases()) {
+      if (one == best) {
+        lease.add(call->chain.node, call->answered_by, call->lease, call->lease_us, impl.shared->clock.now());
+      } else {
+        impl.release({call->chain.node, call->answered_by, call->lease});
+      }
+    }
+    for (const MatchCall* call : one->leases_replaced()) {
+      impl.release({call->chain.node, call->answered_by, call->lease});
+    }
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
+  if (impl.has_hot_roots() && result.block_count > 0) {
+    impl.hot_sets.found(static_cast<std::uint32_t>(space), hashes[result.block_count - 1], best->place());
+  }
   co_return result;
 }
 

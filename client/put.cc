@@ -209,7 +209,8 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
-  const std::vector<OwnedChain> chains = split_chain(impl.map, hashes);
+  const std::vector<OwnedChain> chains = impl.split(space, hashes);
+  impl.hot_sets.forget(hashes.back());  // from now on it lies where it belongs
   CallGroup group(shared->executor, options.control);
   std::vector<PutCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -62,6 +62,7 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kSetMatch: return "set_match";
     case FrameType::kSetGet: return "set_get";
     case FrameType::kSetPut: return "set_put";
+    case FrameType::kHotRoots: return "hot_roots";
   }
   return "unknown";
 }

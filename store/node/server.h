@@ -8,6 +8,7 @@
 //   server.h         I/O threads, listeners, and the sessions on them
 //   session/         one client's connection: its requests, its transfers, what it may use
 //   locked_store.h   the one door to the Store
+//   hot_roots.h      which blocks many matches begin with: clients keep them on every node
 //   spill/           the disk tier at work: who writes, reads and loads
 //   disk/            the disk tier's disk, on RocksDB
 //   rdma/            RDMA devices, opened and kept open

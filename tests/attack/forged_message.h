@@ -58,7 +58,18 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
   const Offsets offsets(scene.chain.size());
   switch (verb) {
     case FrameType::kOpen: return frame_bytes(verb, id, open_request(scene.record));
-    case FrameType::kMatch: return frame_bytes(verb, id, match_request(scene.space, scene.chain, true, {1, 2, 3}));
+    case FrameType::kMatch:
+      if (id % 2 == 0) {  // the same of a client that knows of hot roots
+        return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+          return wire::CreateMatchRequestDirect(b, scene.space.number, &all, nullptr, true, false, scene.space.check,
+                                                nullptr, 8, static_cast<std::uint32_t>(all.size()), 1);
+        });
+      }
+      return frame_bytes(verb, id, match_request(scene.space, scene.chain, true, {1, 2, 3}));
+    case FrameType::kHotRoots:
+      return frame_bytes(verb, id, [&](FlatBufferBuilder& b) {
+        return wire::CreateHotRootsRequest(b, scene.space.number, scene.space.check);
+      });
     case FrameType::kGet:
       return frame_bytes(verb, id, get_request(scene.space, scene.chain, scene.region, offsets, scene.lease));
     case FrameType::kPut:

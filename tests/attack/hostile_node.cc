@@ -167,14 +167,22 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
   switch (type) {
     case FrameType::kHello:
       return one(table_of([](FlatBufferBuilder& b) {
-        return wire::CreateHelloResponseDirect(b, kWireVersion, "hostile", 0, 0, 1 << 20, 65536, 64, 1ull << 30);
+        return wire::CreateHelloResponseDirect(b, kWireVersion, "hostile", 0, kFeatureHotRoots, 1 << 20, 65536, 64,
+                                               1ull << 30);
       }));
     case FrameType::kOpen:
       return one(table_of([&](FlatBufferBuilder& b) { return wire::CreateOpenResponse(b, 1, record_.block_bytes()); }));
     case FrameType::kMatch: {
       const auto count = static_cast<std::uint32_t>(hashes_of(frame.as<wire::MatchRequest>().hashes()).size());
-      return one(table_of([&](FlatBufferBuilder& b) { return wire::CreateMatchResponse(b, count, 0, 7, 1'000'000); }));
+      return one(table_of([&](FlatBufferBuilder& b) {
+        return wire::CreateMatchResponse(b, count, 0, 7, 1'000'000, 0, 0, nullptr, 0, 9);
+      }));
     }
+    case FrameType::kHotRoots:
+      return one(table_of([&](FlatBufferBuilder& b) {
+        const std::vector<wire::Hash> blocks(3);
+        return wire::CreateHotRootsResponseDirect(b, 9, &blocks);
+      }));
     case FrameType::kGet: return get(connection, frame, Misdeed::kNone);
     case FrameType::kPut: {
       const auto& request = frame.as<wire::PutRequest>();
@@ -291,7 +299,11 @@ std::vector<HostileNode::Reply> HostileNode::lie(Connection& connection, const F
               .Union();
         case FrameType::kOpen: return wire::CreateOpenResponse(b, small, number).Union();
         case FrameType::kMatch:
-          return wire::CreateMatchResponse(b, small, small, number, number, 0xFFFF, small).Union();
+          return wire::CreateMatchResponse(b, small, small, number, number, 0xFFFF, small, nullptr, 0, number).Union();
+        case FrameType::kHotRoots: {
+          const std::vector<wire::Hash> blocks(small % 10'000);
+          return wire::CreateHotRootsResponseDirect(b, number, &blocks).Union();
+        }
         case FrameType::kGet: {
           const std::vector<std::uint64_t> sums(small % 1000);
           if (is_more) return wire::CreateGetPartDirect(b, small, small, small, &sums).Union();

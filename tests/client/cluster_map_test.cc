@@ -124,9 +124,9 @@ TEST(ClusterMapTest, TheOrderOfTheListDoesNotMatter) {
 
 /// The owner of each block, by the name of its node.
 std::vector<std::string> owners_by_name(const ClusterMap& map, std::span<const ClusterMap::Node> nodes,
-                                        std::span<const BlockHash> chain) {
+                                        std::span<const BlockHash> chain, std::size_t hot_blocks = 0) {
   std::vector<std::string> owners;
-  for (const ClusterMap::Extent& extent : map.extents(chain)) {
+  for (const ClusterMap::Extent& extent : map.extents(chain, hot_blocks)) {
     EXPECT_EQ(extent.begin, owners.size()) << "a gap";
     owners.resize(extent.end, nodes[extent.node].name);
   }
@@ -141,6 +141,11 @@ TEST(ClusterMapTest, ExtentsOfTheGoldenChainNeverChange) {
     extents << extent.begin << ":" << extent.node << " ";
   }
   EXPECT_EQ(extents.str(), "0:2 26:0 345:3 459:2 508:0 1201:2 1456:0 1619:3 1665:0 2018:0 ");
+  extents.str("");  // the same behind a root that has the first cut in it
+  for (const ClusterMap::Extent& extent : map.extents(random_hashes(3000, 42), 100)) {
+    extents << extent.begin << ":" << extent.node << " ";
+  }
+  EXPECT_EQ(extents.str(), "0:2 345:3 459:2 508:0 1201:2 1456:0 1619:3 1665:0 2018:0 ");
 }
 
 /// What the class comment says, written down once more and block by block. Draws node lists, lengths and hashes: random
@@ -183,11 +188,14 @@ class RuleTest : public testing::Test {
   bool is_natural(const BlockHash& hash) const {
     return XXH3_64bits_withSeed(hash.bytes.data(), hash.bytes.size(), 0x726F68636E61) % extent_blocks_ == 0;
   }
-  std::vector<std::string> model(const ClusterMap& map, std::span<const BlockHash> chain) const {
+  std::vector<std::string> model(const ClusterMap& map, std::span<const BlockHash> chain,
+                                 std::size_t hot_blocks = 0) const {
     std::vector<std::string> owners;
-    std::size_t anchor = 0;
+    if (chain.empty()) return owners;
+    if (extent_blocks_ == 1) hot_blocks = 0;
+    std::size_t anchor = std::min(hot_blocks, chain.size() - 1);
     for (std::size_t i = 0; i < chain.size(); ++i) {
-      if (is_natural(chain[i]) || i - anchor == 4 * extent_blocks_) anchor = i;
+      if (i > anchor && (is_natural(chain[i]) || i - anchor == 4 * extent_blocks_)) anchor = i;
       owners.push_back(nodes_[map.owner(chain[anchor])].name);
     }
     return owners;
@@ -233,6 +241,42 @@ TEST_F(RuleTest, OwnersAreWhatTheModelSaysOnEveryClientAndForEveryPrefix) {
     }
     ASSERT_EQ(count, chain_.size());
   }
+}
+
+TEST_F(RuleTest, TheFirstExtentIsPlacedByTheBlockBehindTheHotRoot) {
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE("KV_SEED=" + std::to_string(seed_) + ", round " + std::to_string(round));
+    draw();
+    const ClusterMap map(nodes_, extent_blocks_);
+    const std::size_t hot_blocks = pick(0, chain_.size() + 10);
+    const auto owners = owners_by_name(map, nodes_, chain_, hot_blocks);
+    ASSERT_EQ(owners, model(map, chain_, hot_blocks));
+    const auto extents = map.extents(chain_, hot_blocks);
+    for (std::size_t i = 0; i < extents.size(); ++i) {  // 4
+      const std::size_t root = i == 0 && extent_blocks_ > 1 ? std::min(hot_blocks, chain_.size() - 1) : 0;
+      ASSERT_LE(extents[i].end - extents[i].begin - root, map.extent_blocks_max());
+    }
+    if (hot_blocks >= chain_.size()) continue;
+    const std::size_t length = pick(hot_blocks + 1, chain_.size());  // 2: of what lies behind the root
+    const auto of_prefix = owners_by_name(map, nodes_, std::span(chain_).first(length), hot_blocks);
+    ASSERT_TRUE(std::equal(of_prefix.begin(), of_prefix.end(), owners.begin()));
+  }
+}
+
+TEST(ClusterMapTest, PromptsThatShareOnlyTheirHotRootLieOnAllNodes) {
+  const std::vector<ClusterMap::Node> nodes = nodes_named({"a", "b", "c", "d"});
+  const ClusterMap map(nodes, 256);
+  const auto root = random_hashes(32, 8);
+  std::vector<int> counts(nodes.size()), without(nodes.size());
+  for (std::uint64_t prompt = 0; prompt < 400; ++prompt) {
+    std::vector<BlockHash> chain = root;
+    const auto own = random_hashes(20, 100 + prompt);
+    chain.insert(chain.end(), own.begin(), own.end());
+    ++counts[map.extents(chain, root.size()).front().node];
+    ++without[map.extents(chain).front().node];
+  }
+  EXPECT_THAT(counts, testing::Each(testing::Gt(70)));
+  EXPECT_THAT(without, testing::Contains(400)) << "the system prompt's owner has all of it";
 }
 
 TEST_F(RuleTest, AChangeNearTheStartMovesNothingBehindTheNextAnchor) {  // 3

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <numeric>
+#include <random>
 
 #include "client/client_impl.h"
 #include "tests/client/real_nodes.h"
@@ -379,6 +381,259 @@ TEST_F(ClusterTest, ClientsWithAnotherRuleFindLessAndNeverAWrongByte) {
   client = make_client();
   space = loop.run(client->open(record, 5s)).value();
   EXPECT_EQ(get(chain).block_count, chain.size()) << "what others put disturbs nobody";
+}
+
+// -- the hot root
+
+/// Prompts that begin alike, as many as make their beginning hot.
+class HotRootTest : public ClusterTest {
+ protected:
+  static constexpr std::size_t kRootBlocks = 20, kOwnBlocks = 6;
+
+  /// A prompt that nobody had before. All of it is one extent, with a hot root and without: so its place depends on the
+  /// block behind the root alone, or on the first block of all. These are two nodes.
+  std::vector<BlockHash> prompt() {
+    for (;;) {
+      auto chain = root;
+      const auto own = test_chain(record, kOwnBlocks, ++last_seed_);
+      chain.insert(chain.end(), own.begin(), own.end());
+      const bool is_one = map->extents(chain).size() == 1 && map->extents(chain, kRootBlocks).size() == 1;
+      if (is_one && owner(chain) != old_owner()) return chain;
+    }
+  }
+  std::size_t owner(std::span<const BlockHash> chain) const { return map->extents(chain, kRootBlocks).front().node; }
+  std::size_t old_owner() const { return map->extents(root).front().node; }
+  /// As a worker has it: look it up, get it, put what is missing.
+  void serve(std::span<const BlockHash> chain) {
+    const std::size_t found = match(chain);
+    if (found > 0) get(chain.first(found));
+    put(chain);
+  }
+  void heat(std::size_t count = 100) {
+    for (std::size_t i = 0; i < count; ++i) serve(prompt());
+  }
+  std::vector<std::size_t> block_counts() const {
+    std::vector<std::size_t> counts;
+    for (const auto& node : nodes) counts.push_back(node->stats().block_count);
+    return counts;
+  }
+  void another_client() {
+    client = make_client();
+    space = loop.run(client->open(record, 5s)).value();
+    loop.run(client->ping(5s)).value();
+  }
+
+  /// Without a cut, so that before it is hot all is one extent on the owner of its first block.
+  const std::vector<BlockHash> root = [this] {
+    for (std::uint32_t seed = 1'000'000;; ++seed) {
+      auto chain = test_chain(record, kRootBlocks, seed);
+      if (map->extents(chain).size() == 1) return chain;
+    }
+  }();
+
+ private:
+  std::uint32_t last_seed_ = 2'000'000;
+};
+
+TEST_F(HotRootTest, PromptsThatBeginAlikeLieOnAllNodesOnceTheirBeginningIsHot) {
+  heat(40);
+  const auto before = block_counts();
+  heat(300);
+  auto stored = block_counts();
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (i == old_owner()) {
+      EXPECT_EQ(stored[i], before[i]) << "it has its share from before";
+    } else {
+      EXPECT_GT(stored[i] - before[i], 20 * kOwnBlocks) << "prompts behind the root, on node " << i;
+    }
+  }
+  for (const auto& node : nodes) EXPECT_EQ(node->hot_block_count(), kRootBlocks) << node->name();
+  another_client();  // for this one nothing has changed, so it looks at no former place
+  calls();
+  const auto chain = prompt();
+  EXPECT_EQ(match(chain), kRootBlocks) << "whoever is asked has the root";
+  std::vector<std::uint64_t> asked(kNodes, 0);
+  asked[owner(chain)] = 1;
+  EXPECT_EQ(calls(), asked);
+  EXPECT_EQ(get(std::span(chain).first(kRootBlocks)).block_count, kRootBlocks);
+  EXPECT_EQ(calls(), asked) << "a root is got from whoever was found to have it";
+}
+
+TEST_F(HotRootTest, WhatWasStoredBeforeTheRootWasHotIsStillFound) {
+  std::vector<std::vector<BlockHash>> early;
+  for (int i = 0; i < 5; ++i) serve(early.emplace_back(prompt()));
+  heat();
+  for (const auto& chain : early) {
+    ASSERT_NE(owner(chain), old_owner());
+    EXPECT_EQ(match(chain), chain.size());
+    EXPECT_EQ(get(chain).block_count, chain.size()) << "a get goes where the match was told";
+    Lease lease = loop.run(client->match(space, chain, {.deadline = 5s, .lease = true}))->lease;
+    EXPECT_EQ(get(chain, lease).block_count, chain.size());
+  }
+  wait_for_leases(0);
+  // Put again, it lies where it belongs now.
+  put(early[0]);
+  nodes[old_owner()]->kill();
+  EXPECT_EQ(match(early[0]), early[0].size());
+  EXPECT_EQ(match(early[1]), kRootBlocks) << "the root is everywhere";
+}
+
+TEST_F(HotRootTest, AnotherClientLearnsOfTheRootAsItOpensTheNamespace) {
+  heat();
+  std::vector<std::vector<BlockHash>> chains;
+  for (int i = 0; i < 10; ++i) serve(chains.emplace_back(prompt()));
+  another_client();
+  calls();
+  for (const auto& chain : chains) {
+    EXPECT_EQ(match(chain), chain.size());
+    EXPECT_EQ(get(chain).block_count, chain.size());
+  }
+  std::uint64_t sum = 0;
+  for (const std::uint64_t count : calls()) sum += count;
+  EXPECT_EQ(sum, 2 * chains.size()) << "one node for each, and no look at a former place";
+}
+
+TEST_F(HotRootTest, AClientLearnsOfTheRootThoughTheOnlyNodeThatItWouldAskIsAway) {
+  heat(200);
+  const auto chain = prompt();
+  serve(chain);
+  nodes[old_owner()]->kill();
+  another_client();
+  (void)match(chain);
+  loop.run(client->ping(5s)).value();
+  EXPECT_EQ(match(chain), chain.size());
+}
+
+TEST_F(HotRootTest, ADeadNodeTakesThePromptsThatItHadAndTheRootIsGotElsewhere) {
+  heat(200);
+  std::vector<std::vector<BlockHash>> chains;
+  for (int i = 0; i < 40; ++i) serve(chains.emplace_back(prompt()));
+  kill(3);
+  for (const auto& chain : chains) {
+    const std::size_t expected = owner(chain) == 3 ? kRootBlocks : chain.size();
+    const std::size_t found = match(chain);
+    EXPECT_EQ(found, expected);
+    EXPECT_EQ(get(std::span(chain).first(found)).block_count, found);
+  }
+}
+
+TEST_F(HotRootTest, ADropReachesEveryCopyWhereverAChainLay) {
+  const auto early = prompt();
+  serve(early);
+  heat(200);
+  const auto chain = prompt();
+  serve(chain);
+  EXPECT_EQ(loop.run(client->drop(space, chain, 5s)).value().block_count, 1u);
+  EXPECT_EQ(match(chain), chain.size() - 1);
+  EXPECT_EQ(loop.run(client->drop(space, early, 5s)).value().block_count, 1u) << "it lies where it lay before";
+  EXPECT_EQ(match(early), early.size() - 1);
+
+  const auto in_root = std::span(root).first(5);
+  EXPECT_GT(loop.run(client->drop(space, in_root, 5s)).value().block_count, kNodes * (kRootBlocks - 4));
+  EXPECT_EQ(match(chain), 4u);
+  EXPECT_EQ(match(early), 4u);
+  EXPECT_EQ(block_counts(), std::vector<std::size_t>(kNodes, 4)) << "what hangs behind a root goes with it";
+}
+
+TEST_F(HotRootTest, RetainAndUnretainReachEveryCopy) {
+  heat(200);
+  const auto chain = prompt();
+  serve(chain);
+  EXPECT_EQ(loop.run(client->touch(space, chain, 5s)).value(), chain.size());
+  EXPECT_EQ(loop.run(client->retain(space, chain, 5s)).value(), chain.size());
+  for (std::size_t node = 0; node < kNodes; ++node) {
+    const std::size_t blocks = node == owner(chain) ? chain.size() : kRootBlocks;
+    EXPECT_EQ(nodes[node]->stats().pinned_count, blocks) << node;
+  }
+  another_client();  // it knows of no hot root, and gives up what others kept all the same
+  loop.run(client->unretain(space, chain, 5s)).value();
+  for (const auto& node : nodes) EXPECT_EQ(node->stats().pinned_count, 0u) << node->name();
+}
+
+TEST_F(HotRootTest, WhileANodeIsAwayUnretainAndDropFailAndReachAllOthers) {
+  heat(200);
+  const auto chain = prompt();
+  serve(chain);
+  ASSERT_EQ(loop.run(client->retain(space, chain, 5s)).value(), chain.size());
+  const std::size_t away = owner(chain);
+  kill(away);
+  EXPECT_EQ(loop.run(client->unretain(space, chain, 5s)).error(), Errc::kUnavailable);
+  EXPECT_EQ(loop.run(client->drop(space, std::span(root).first(5), 5s)).error(), Errc::kUnavailable);
+  for (std::size_t node = 0; node < kNodes; ++node) {
+    if (node == away) continue;
+    EXPECT_EQ(nodes[node]->stats().pinned_count, 0u) << node;
+    EXPECT_EQ(nodes[node]->stats().block_count, 4u) << node;
+  }
+}
+
+TEST_F(HotRootTest, LeasesOfPlacesThatWereGivenUpEnd) {
+  const auto early = prompt();
+  serve(early);
+  heat(200);
+  for (int i = 0; i < 20; ++i) {
+    const auto found = loop.run(client->match(space, early, {.deadline = 5s, .lease = true})).value();
+    ASSERT_EQ(found.block_count, early.size());
+    wait_for_leases(1);
+    client->release(found.lease);
+    wait_for_leases(0);
+  }
+}
+
+TEST_F(HotRootTest, WhereEachBlockIsAnExtentNothingIsCounted) {
+  config.extent_blocks = 1;
+  another_client();
+  heat();
+  for (const auto& node : nodes) EXPECT_EQ(node->hot_block_count(), 0u) << node->name();
+}
+
+TEST_F(HotRootTest, ClientsOfEveryAgeFindOneAnothersBlocksAndNeverAWrongByte) {
+  const char* const text = std::getenv("KV_SEED");
+  const std::uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<BlockHash>> chains;
+  std::vector<std::pair<std::unique_ptr<Client>, Space>> clients;
+  std::size_t asked = 0, found = 0;
+  for (int i = 0; i < 1200; ++i) {
+    if (random() % 60 == 0 || clients.empty()) {
+      auto fresh = make_client();
+      const Space opened = loop.run(fresh->open(record, 5s)).value();
+      clients.emplace_back(std::move(fresh), opened);
+      if (clients.size() > 4) clients.erase(clients.begin());
+    }
+    auto& [one, opened] = clients[random() % clients.size()];
+    std::swap(client, one);
+    std::swap(space, opened);
+    // The root is hot for a while, and then it is not.
+    const bool is_root_used = i / 400 != 1;
+    const auto chain = random() % 3 == 0 && !chains.empty()
+                           ? chains[chains.size() - 1 - random() % std::min<std::size_t>(chains.size(), 20)]
+                       : is_root_used ? prompt()
+                                      : test_chain(record, 30, 5'000'000 + static_cast<std::uint32_t>(i));
+    if (random() % 50 == 0) {
+      const std::size_t length = 1 + random() % chain.size();
+      loop.run(client->drop(space, std::span(chain).first(length), 5s)).value();
+      EXPECT_LT(match(chain), length);
+      std::erase_if(
+          chains, [&](const auto& other) { return other.size() >= length && other[length - 1] == chain[length - 1]; });
+    } else {
+      const bool is_known = std::ranges::find(chains, chain) != chains.end();
+      const std::size_t length = match(chain);
+      asked += is_known;
+      found += is_known && length == chain.size();
+      if (length > 0) {
+        EXPECT_EQ(get(std::span(chain).first(length)).block_count, length);
+      }
+      put(chain);
+      EXPECT_EQ(match(chain), chain.size());
+      if (!is_known) chains.push_back(chain);
+    }
+    std::swap(client, one);
+    std::swap(space, opened);
+  }
+  clients.clear();
+  EXPECT_GT(asked, 200u);
+  EXPECT_GT(found * 10, asked * 8) << "of " << asked;
 }
 
 }  // namespace

@@ -225,8 +225,8 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
         };
         return reply(to, kFrameResponse, [&](Builder& builder) {
           const std::uint8_t version = dice.one_in(20) ? static_cast<std::uint8_t>(dice.below(4)) : kWireVersion;
-          return wire::CreateHelloResponseDirect(builder, version, id.c_str(), 0, 0, limit(1 << 20), limit(65536),
-                                                 limit(64), limit(1 << 30));
+          return wire::CreateHelloResponseDirect(builder, version, id.c_str(), 0, kFeatureHotRoots, limit(1 << 20),
+                                                 limit(65536), limit(64), limit(1 << 30));
         });
       }
       case FrameType::kOpen:
@@ -237,7 +237,12 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
       case FrameType::kMatch:
         return reply(to, kFrameResponse, [&](Builder& builder) {
           return wire::CreateMatchResponse(builder, static_cast<std::uint32_t>(dice.below(kBlocks + 1)), 0,
-                                           dice.below(2), 1000);
+                                           dice.below(2), 1000, 0, 0, nullptr, 0, dice.below(3));
+        });
+      case FrameType::kHotRoots:
+        return reply(to, kFrameResponse, [&](Builder& builder) {
+          const std::vector<wire::Hash> blocks(dice.below(dice.one_in(20) ? 5000 : 5));
+          return wire::CreateHotRootsResponseDirect(builder, dice.below(3), &blocks);
         });
       case FrameType::kGet: {
         const std::size_t count = dice.below(kBlocks + 1);

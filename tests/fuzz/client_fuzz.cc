@@ -217,11 +217,11 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kHello:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
-          return wire::CreateHelloResponseDirect(b, scene.version, "n", 0,
-                                                 (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
-                                                     (scene.is_set ? kFeatureSets | kFeatureGroups : 0),
-                                                 1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0,
-                                                 scene.version < 2 ? nullptr : &instance);
+          return wire::CreateHelloResponseDirect(
+              b, scene.version, "n", 0,
+              (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
+                  (scene.is_set ? kFeatureSets | kFeatureGroups : 0) | kFeatureHotRoots,
+              1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:
@@ -232,7 +232,13 @@ struct Connection : std::enable_shared_from_this<Connection> {
         });
       case FrameType::kMatch:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
-          return wire::CreateMatchResponse(b, static_cast<std::uint32_t>(input.below(kCount + 1)), 0, 1, 1000);
+          return wire::CreateMatchResponse(b, static_cast<std::uint32_t>(input.below(kCount + 1)), 0, 1, 1000, 0, 0,
+                                           nullptr, 0, input.below(3));
+        });
+      case FrameType::kHotRoots:
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) {
+          std::vector<wire::Hash> blocks(input.below(8) == 0 ? input.below(5000) : input.below(4));
+          return wire::CreateHotRootsResponseDirect(b, input.below(3), &blocks);
         });
       case FrameType::kGet: {
         const auto* request = read_table<wire::GetRequest>(frame.table);

@@ -47,6 +47,8 @@ void read_as_everything(std::span<const std::byte> bytes) {
   read<OpenResponse>(bytes, &OpenResponse::block_bytes);
   read<MatchRequest>(bytes, &MatchRequest::hashes, &MatchRequest::token_ids, &MatchRequest::extras);
   read<MatchResponse>(bytes, &MatchResponse::lease, &MatchResponse::host_blocks);
+  read<HotRootsRequest>(bytes, &HotRootsRequest::namespace_check);
+  read<HotRootsResponse>(bytes, &HotRootsResponse::version, &HotRootsResponse::blocks);
   read<GetRequest>(bytes, &GetRequest::hashes, &GetRequest::offsets, &GetRequest::segment_ends);
   read<GetPart>(bytes, &GetPart::checksums, &GetPart::first_block);
   read<PutRequest>(bytes, &PutRequest::hashes, &PutRequest::positions, &PutRequest::token_ids, &PutRequest::offsets,

@@ -254,14 +254,27 @@ class HostileClient {
       case 4: {
         const auto hashes = to_wire(chain());
         if (is_set_) return set_match(hashes);
+        if (input_.below(8) == 0) {
+          return frame(
+              FrameType::kHotRoots,
+              [&](FlatBufferBuilder& b) {
+                const std::uint32_t handle = space();
+                return wire::CreateHotRootsRequest(b, handle, check_);
+              },
+              id());
+        }
         const auto tokens = small_numbers(20);
+        // Most often right; a node believes none of them.
+        const auto nodes = static_cast<std::uint32_t>(input_.below(8) == 0 ? input_.number(4) : input_.below(9));
+        const auto beginning = static_cast<std::uint32_t>(input_.below(hashes.size() + 2));
+        const auto hot_blocks = static_cast<std::uint32_t>(input_.below(beginning + 2));
         return frame(
             FrameType::kMatch,
             [&](FlatBufferBuilder& b) {
               const auto with = extras(hashes.size());
               const std::uint32_t handle = space();
               return wire::CreateMatchRequestDirect(b, handle, &hashes, &tokens, input_.flag(), false, check_,
-                                                    with.empty() ? nullptr : &with);
+                                                    with.empty() ? nullptr : &with, nodes, beginning, hot_blocks);
             },
             id());
       }

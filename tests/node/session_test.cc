@@ -477,6 +477,47 @@ TEST_F(SessionTest, RequestsThatComeTogetherAreAllAnsweredInOrder) {
   }
 }
 
+TEST_F(SessionTest, WhatCountedMatchesBeginWithIsHotAndAnyClientMayAskForIt) {
+  const auto client = greet(), other = greet();
+  const auto root = chain(1, 3);
+  std::uint32_t last_token = 1'000'000;
+  const auto match = [&](std::uint32_t nodes, std::uint32_t beginning, std::uint32_t hot_blocks) {
+    const std::vector<std::uint32_t> own(2 * kBlockSize, ++last_token);
+    auto prompt = root;
+    for (const BlockHash& hash : hash_chain(root.back(), own, kBlockSize)) prompt.push_back(hash);
+    return client->ask(FrameType::kMatch, 5, [&, wanted = wire_hashes(prompt)](FlatBufferBuilder& b) {
+      return wire::CreateMatchRequestDirect(b, space, &wanted, nullptr, false, false, check(), nullptr, nodes,
+                                            beginning, hot_blocks);
+    });
+  };
+  const auto ask_list = [&] {
+    return other->ask(FrameType::kHotRoots, 6,
+                      [&](FlatBufferBuilder& b) { return wire::CreateHotRootsRequest(b, space, check()); });
+  };
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(match(0, 0, 0).as<wire::MatchResponse>().hot_version(), 0u);
+    EXPECT_EQ(match(8, 0, 0).as<wire::MatchResponse>().hot_version(), 0u) << "another node counts it";
+  }
+  EXPECT_EQ(ask_list().as<wire::HotRootsResponse>().blocks()->size(), 0u);
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(match(8, 5, 0).is_error());
+  const std::uint64_t version = match(8, 0, 0).as<wire::MatchResponse>().hot_version();
+  EXPECT_NE(version, 0u);
+  EXPECT_EQ(match(0, 0, 0).as<wire::MatchResponse>().hot_version(), 0u) << "it has no use for it";
+  const Answer list = ask_list();
+  EXPECT_EQ(list.as<wire::HotRootsResponse>().version(), version);
+  ASSERT_EQ(list.as<wire::HotRootsResponse>().blocks()->size(), root.size());
+  EXPECT_EQ(std::memcmp(list.as<wire::HotRootsResponse>().blocks()->Data(), root.data(), root.size() * 32), 0);
+
+  const auto expect_refused = [](const Answer& answer, const char* text) {
+    ASSERT_TRUE(answer.is_error());
+    EXPECT_EQ(answer.error(), Errc::kBadRequest);
+    EXPECT_THAT(answer.message(), HasSubstr(text));
+  };
+  expect_refused(match(4097, 5, 0), "nodes: 4097");
+  expect_refused(match(8, 6, 0), "beginning: 6");
+  expect_refused(match(8, 2, 3), "hot_blocks: 3");
+}
+
 TEST_F(SessionTest, EveryVerbShowsInTheMetrics) {
   const auto client = greet();
   put(*client, chain(1, 2));

@@ -57,6 +57,8 @@ class SimNode {
   std::string check() const {
     return life_ ? life_->store.with([](Store& store) { return store.check(); }) : std::string();
   }
+  /// Blocks that it takes for hot.
+  std::size_t hot_block_count() const { return life_ ? life_->context.hot_roots->hot_block_count() : 0; }
   StoreStats stats() const {
     return life_ ? life_->store.with([](Store& store) { return store.stats(); }) : StoreStats{};
   }

@@ -88,8 +88,8 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
       {"version 0", [](Head& h) { put<std::uint8_t>(h, 4, 0); }, Errc::kUnsupported, {"version: 0", "known here: 1"}},
       {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "known here: 1"}},
       {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
-      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..20"}},
-      {"type 21", [](Head& h) { put<std::uint8_t>(h, 5, 21); }, Errc::kUnsupported, {"type: 21", "1..20"}},
+      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..21"}},
+      {"type 22", [](Head& h) { put<std::uint8_t>(h, 5, 22); }, Errc::kUnsupported, {"type: 22", "1..21"}},
       {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
       {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
       {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
@@ -510,6 +510,46 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.block_bytes()->Get(0), 65537u);
         EXPECT_EQ(t.lease(), 77u);
         EXPECT_EQ(t.disk_us(), 250u);
+      })};
+  frames["match.hot"] = {
+      FrameType::kMatch,
+      0,
+      22,
+      "",
+      [=](auto& b) {
+        b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, nullptr, false, false, kCheck, nullptr, 8, 2, 1));
+      },
+      checker<wire::MatchRequest>([=](const auto& t) {
+        EXPECT_EQ(t.nodes(), 8u);
+        EXPECT_EQ(t.beginning(), 2u);
+        EXPECT_EQ(t.hot_blocks(), 1u);
+      })};
+  frames["match.hot_answer"] = {
+      FrameType::kMatch,
+      kAnswer,
+      22,
+      "",
+      [](auto& b) { b.Finish(wire::CreateMatchResponse(b, 1, 0, 0, 0, 0, 0, nullptr, 0, 0x1122334455667788)); },
+      checker<wire::MatchResponse>([](const auto& t) { EXPECT_EQ(t.hot_version(), 0x1122334455667788u); })};
+  frames["hot_roots.request"] = {FrameType::kHotRoots,
+                                 0,
+                                 23,
+                                 "",
+                                 [=](auto& b) { b.Finish(wire::CreateHotRootsRequest(b, 1, kCheck)); },
+                                 checker<wire::HotRootsRequest>([=](const auto& t) {
+                                   EXPECT_EQ(t.space(), 1u);
+                                   EXPECT_EQ(t.namespace_check(), kCheck);
+                                 })};
+  frames["hot_roots.answer"] = {
+      FrameType::kHotRoots,
+      kAnswer,
+      23,
+      "",
+      [=](auto& b) { b.Finish(wire::CreateHotRootsResponseDirect(b, 0x1122334455667788, &hashes)); },
+      checker<wire::HotRootsResponse>([=](const auto& t) {
+        EXPECT_EQ(t.version(), 0x1122334455667788u);
+        ASSERT_EQ(t.blocks()->size(), 2u);
+        EXPECT_EQ(std::memcmp(t.blocks()->Get(1), &hashes[1], 32), 0);
       })};
   frames["set_get.request"] = {
       FrameType::kSetGet,

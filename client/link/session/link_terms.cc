@@ -42,6 +42,7 @@ std::string read_hello(std::span<const std::byte> table, LinkTerms* terms) {
   terms->lanes_max = has_verbs ? std::min<std::uint32_t>(hello->lanes_max(), kLanesMax) : 0;
   terms->has_sets = (hello->features() & kFeatureSets) != 0;
   terms->has_groups = terms->has_sets && (hello->features() & kFeatureGroups) != 0;
+  terms->has_hot_roots = (hello->features() & kFeatureHotRoots) != 0;
   terms->has_messages = (hello->features() & kFeatureMessages) != 0;
   return {};
 }

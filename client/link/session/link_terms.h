@@ -27,6 +27,7 @@ struct LinkTerms {
   bool has_messages = false;    ///< It takes small requests by SEND.
   bool has_sets = false;        ///< It knows blocks that stand alone,
   bool has_groups = false;      ///< and names of these that come in groups.
+  bool has_hot_roots = false;   ///< It says which blocks many prompts begin with.
 
   bool is_same_life(const LinkTerms& other) const { return node_id == other.node_id && instance == other.instance; }
 };

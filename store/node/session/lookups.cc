@@ -71,6 +71,14 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   if (space == nullptr) return std::nullopt;
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
+  if (request->nodes() > kHotNodesMax || request->beginning() > hashes.size() ||
+      request->hot_blocks() > request->beginning()) {
+    session_.refuse(frame, Errc::kBadRequest,
+                    "match: " + count_text("nodes", request->nodes(), kHotNodesMax) + ", " +
+                        count_text("beginning", request->beginning(), hashes.size()) + ", " +
+                        count_text("hot_blocks", request->hot_blocks(), request->beginning()));
+    return std::nullopt;
+  }
   Store::MatchOptions options;
   options.session = session_.id;
   options.lease = request->lease();
@@ -94,6 +102,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   const auto disk_time = match->disk_block_count > 0
                              ? node.spill->estimate_read(match->disk_block_count * space->block_bytes)
                              : std::chrono::microseconds(0);
+  const std::uint64_t hot_version = count_beginning(*request, *space);
   session_.replies.reply(FrameType::kMatch, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     wire::Hash partial;
     std::memcpy(&partial, match->partial_block.bytes.data(), sizeof partial);
@@ -103,11 +112,33 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
         static_cast<std::uint32_t>(match->disk_block_count), static_cast<std::uint64_t>(match->lease),
         match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
         static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
-        match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()));
+        match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()),
+        hot_version);
   });
   // After the answer, which waits for no disk.
   if (!request->prefetch() || match->disk_block_count == 0) return std::nullopt;
   return Wanted{space, hashes};
+}
+
+std::uint64_t Lookups::count_beginning(const wire::MatchRequest& request, const OpenSpace& space) {
+  if (request.nodes() == 0) return 0;  // it has no use for hot roots, or does not know of them
+  HotRoots& roots = *session_.node.hot_roots;
+  if (request.beginning() == 0) return roots.version(space.name);
+  const auto beginning = hashes_of(request.hashes()).first(request.beginning());
+  return roots.count(space.name, beginning, request.hot_blocks(), request.nodes());
+}
+
+void Lookups::on_hot_roots(const Frame& frame) {
+  const auto* request = read_request<wire::HotRootsRequest>(session_, frame);
+  if (request == nullptr) return;
+  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+  if (space == nullptr) return;
+  const auto list = session_.node.hot_roots->list(space->name);
+  session_.replies.reply(FrameType::kHotRoots, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    const auto* blocks = reinterpret_cast<const wire::Hash*>(list->blocks.data());
+    return wire::CreateHotRootsResponse(builder, list->version,
+                                        builder.CreateVectorOfStructs(blocks, list->blocks.size()));
+  });
 }
 
 std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {

@@ -1,4 +1,4 @@
-// store/node/session/lookups.h: requests that move no bytes: match, release, touch, retain, stats.
+// store/node/session/lookups.h: requests that move no bytes: match, release, touch, retain, hot_roots, stats.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +29,14 @@ class Lookups {
   void on_release(const Frame& frame);
   void on_prefix(const Frame& frame, const OpenSpace& space,
                  std::span<const BlockHash> hashes);  ///< touch, retain, unretain
+  void on_hot_roots(const Frame& frame);
   void on_stats(const Frame& frame);
 
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.
 
  private:
+  /// Counts the match, if this node is the one to do so. The version of the namespace's hot root.
+  std::uint64_t count_beginning(const wire::MatchRequest& request, const OpenSpace& space);
   Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
                                     std::span<const std::uint32_t> group_counts, bool lease);
   Result<std::size_t> count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,

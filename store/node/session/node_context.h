@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "store/node/hot_roots.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_limit.h"
 #include "store/node/metrics.h"
@@ -36,6 +37,7 @@ struct NodeContext {
   LogLimit log;
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
   NodeHandles handles{};  ///< Of sessions that speak version 1.
+  std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
 };
 
 }  // namespace kv

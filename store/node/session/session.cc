@@ -338,6 +338,7 @@ void Session::serve(const Frame& frame) {
     case FrameType::kRegionRemove: on_region_remove(frame); break;
     case FrameType::kVerbsConnect: rdma_.on_connect(frame); break;
     case FrameType::kStats: lookups_.on_stats(frame); break;
+    case FrameType::kHotRoots: lookups_.on_hot_roots(frame); break;
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
   node.metrics.observe_verb(type, node.clock.now() - began, false);
@@ -404,7 +405,8 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
-    const std::uint64_t features = rdma_.features() | (version < 2 ? 0 : kFeatureSets | kFeatureGroups);
+    const std::uint64_t features =
+        rdma_.features() | kFeatureHotRoots | (version < 2 ? 0 : kFeatureSets | kFeatureGroups);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
     return wire::CreateHelloResponse(builder, version, node_id, /*epoch=*/0, features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),

@@ -1,0 +1,266 @@
+#include "store/node/hot_roots.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+#include "transport/frame.h"
+
+namespace kv {
+namespace {
+
+/// Equal blocks are equal beginnings, so how far two runs agree is found by halving.
+std::size_t common_blocks(std::span<const BlockHash> a, std::span<const BlockHash> b) {
+  const std::size_t length = std::min(a.size(), b.size());
+  if (length == 0 || a[length - 1] == b[length - 1]) return length;
+  std::size_t low = 0, high = length - 1;  // [0, low) is equal, block `high` is not
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    (a[middle] == b[middle] ? low : high) = a[middle] == b[middle] ? middle + 1 : middle;
+  }
+  return low;
+}
+
+}  // namespace
+
+/// `blocks` follow one another; no chain was met that leaves them but at their end.
+struct HotRoots::Run {
+  std::vector<BlockHash> blocks;  ///< Empty: where all chains of a namespace begin.
+  std::uint64_t weight = 0;       ///< Of the matches that began with all of them.
+  std::size_t hot_blocks = 0;     ///< The leading ones that are hot.
+  /// By their first block. Ordered, because clients choose hashes: no choice makes a search long.
+  std::map<BlockHash, std::unique_ptr<Run>> next;
+};
+
+struct HotRoots::Space {
+  Run root;
+  std::shared_ptr<const List> list = std::make_shared<const List>();
+};
+
+HotRoots::HotRoots() = default;
+HotRoots::~HotRoots() = default;
+
+std::uint64_t HotRoots::count(const NamespaceId& id, std::span<const BlockHash> beginning, std::size_t hot_blocks,
+                              std::uint32_t nodes) {
+  beginning = beginning.first(std::min(beginning.size(), kRootBlocksMax));
+  const std::lock_guard lock(mutex_);
+  nodes_ = nodes;
+  total_ += nodes;
+  std::unique_ptr<Space>& space = spaces_[id];
+  if (!space) space = std::make_unique<Space>();
+  Run* run = &space->root;
+  std::size_t depth = 0;
+  while (depth < beginning.size()) {
+    const auto found = run->next.find(beginning[depth]);
+    if (found == run->next.end()) {
+      add(*run, beginning.subspan(depth), depth, depth < hot_blocks ? nodes : 1);
+      break;
+    }
+    Run& next = *found->second;
+    const std::size_t common = common_blocks(next.blocks, beginning.subspan(depth));
+    KV_ASSERT(common > 0);
+    if (common < next.blocks.size()) split(next, common);
+    next.weight += depth < hot_blocks ? nodes : 1;
+    depth += common;
+    run = &next;
+  }
+  ++match_count_;
+  if (match_count_ % kReview == 0) review();
+  if (match_count_ % kWindow == 0) age();
+  const auto left = spaces_.find(id);  // age() gives up those without a run
+  return left == spaces_.end() ? 0 : left->second->list->version;
+}
+
+void HotRoots::split(Run& run, std::size_t at) {
+  auto rest = std::make_unique<Run>();
+  rest->blocks.assign(run.blocks.begin() + static_cast<std::ptrdiff_t>(at), run.blocks.end());
+  rest->weight = run.weight;
+  rest->hot_blocks = run.hot_blocks - std::min(run.hot_blocks, at);
+  rest->next = std::move(run.next);
+  run.next.clear();
+  run.blocks.resize(at);
+  run.hot_blocks = std::min(run.hot_blocks, at);
+  const BlockHash first = rest->blocks.front();
+  run.next.emplace(first, std::move(rest));
+}
+
+/// Where chains differ most are met once, so little is kept of each. One that goes on where a run ends has been met in
+/// this length before: as much again is kept, and a root of any length is known after a few matches.
+void HotRoots::add(Run& parent, std::span<const BlockHash> blocks, std::size_t depth, std::uint64_t weight) {
+  const std::size_t wanted = parent.next.empty() ? std::max(kRunBlocks, depth) : kRunBlocks;
+  const std::size_t room = kBlocksMax - std::min(block_count_, kBlocksMax);
+  const std::size_t length = std::min({wanted, blocks.size(), room});
+  if (length == 0) return;  // 3
+  auto run = std::make_unique<Run>();
+  run->blocks.assign(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(length));
+  run->weight = weight;
+  block_count_ += length;
+  parent.next.emplace(blocks.front(), std::move(run));
+}
+
+/// Which runs are hot. The most used ones come first, so that these get in where there are more than a list takes; none
+/// is looked at before the one above it (1). Until half a window was seen, what is missing counts as matches of others.
+void HotRoots::review() {
+  const std::uint64_t total = std::max<std::uint64_t>(total_, std::uint64_t{kWindow} / 2 * nodes_);
+  struct Candidate {
+    std::uint64_t weight;
+    Run* run;
+    std::size_t space;
+  };
+  const auto is_less = [](const Candidate& a, const Candidate& b) { return a.weight < b.weight; };
+  std::vector<Candidate> heap;
+  const auto push_next = [&](Run& run, std::size_t space) {
+    for (auto& [hash, next] : run.next) {
+      const std::uint64_t one_in = next->hot_blocks > 0 ? kColdOneIn : kHotOneIn;
+      if (next->weight * one_in <= total) continue;
+      heap.push_back({next->weight, next.get(), space});
+      std::ranges::push_heap(heap, is_less);
+    }
+  };
+  const auto cool = [](auto&& self, Run& run) -> void {
+    for (auto& [hash, next] : run.next) {
+      if (next->hot_blocks == 0) continue;  // 1: none below it is
+      next->hot_blocks = 0;
+      self(self, *next);
+    }
+  };
+  std::vector<std::vector<BlockHash>> lists(spaces_.size());
+  std::size_t index = 0;
+  for (auto& [id, space] : spaces_) push_next(space->root, index++);
+  std::size_t count = 0;
+  std::vector<std::pair<Run*, std::size_t>> hot;
+  while (!heap.empty() && count < kHotBlocksMax) {
+    std::ranges::pop_heap(heap, is_less);
+    const Candidate best = heap.back();
+    heap.pop_back();
+    const std::size_t taken = std::min(best.run->blocks.size(), kHotBlocksMax - count);  // 2
+    const auto begin = best.run->blocks.begin();
+    lists[best.space].insert(lists[best.space].end(), begin, begin + static_cast<std::ptrdiff_t>(taken));
+    hot.emplace_back(best.run, taken);
+    count += taken;
+    if (taken == best.run->blocks.size()) push_next(*best.run, best.space);
+  }
+  for (auto& [id, space] : spaces_) cool(cool, space->root);
+  for (const auto& [run, taken] : hot) run->hot_blocks = taken;
+  hot_count_ = count;
+  index = 0;
+  for (auto& [id, space] : spaces_) {
+    std::vector<BlockHash>& blocks = lists[index++];
+    if (blocks.empty() && space->list->version == 0) continue;
+    auto list = std::make_shared<List>();
+    std::vector<BlockHash> sorted = blocks;  // the order of equal sets may differ
+    std::ranges::sort(sorted);
+    if (!blocks.empty()) {  // 4
+      list->version = std::max<std::uint64_t>(1, XXH3_64bits(sorted.data(), sorted.size() * sizeof(BlockHash)));
+    }
+    if (list->version == space->list->version) continue;
+    list->blocks = std::move(blocks);
+    space->list = std::move(list);
+  }
+}
+
+/// Half of everything is forgotten, and what is rare is forgotten altogether, until there is room for as much again.
+void HotRoots::age() {
+  total_ /= 2;
+  for (std::uint64_t least = std::max<std::uint64_t>(1, total_ / kForgetOneIn);; least *= 2) {
+    for (auto entry = spaces_.begin(); entry != spaces_.end();) {
+      Space& space = *entry->second;
+      forget_rare(space.root, least);
+      entry = space.root.next.empty() && space.list->version == 0 ? spaces_.erase(entry) : std::next(entry);
+    }
+    if (block_count_ <= kBlocksMax / 2) break;
+  }
+  const std::uint64_t least = std::max<std::uint64_t>(1, total_ / kForgetOneIn);
+  const auto halve = [](auto&& self, Run& run) -> void {
+    run.weight /= 2;
+    for (auto& [hash, next] : run.next) self(self, *next);
+  };
+  for (auto& [id, space] : spaces_) {
+    halve(halve, space->root);
+    for (auto& [hash, next] : space->root.next) join(*next, least);
+  }
+}
+
+/// Drops the runs below `run` that weigh less than `least`, twice that before halving. A hot one stays until it is
+/// none.
+void HotRoots::forget_rare(Run& run, std::uint64_t least) {
+  for (auto entry = run.next.begin(); entry != run.next.end();) {
+    Run& next = *entry->second;
+    forget_rare(next, least);
+    if (next.weight >= 2 * least || !next.next.empty() || next.hot_blocks > 0) {
+      ++entry;
+      continue;
+    }
+    block_count_ -= next.blocks.size();
+    entry = run.next.erase(entry);
+  }
+}
+
+/// A run that has only one left to follow it, and has that weight but for a rest that was forgotten, is one with it:
+/// else each chain that ever left a root would leave a cut in it.
+void HotRoots::join(Run& run, std::uint64_t least) {
+  while (run.next.size() == 1) {
+    Run& only = *run.next.begin()->second;
+    const bool is_alike = run.weight <= only.weight + least;
+    const bool is_as_hot = run.hot_blocks == run.blocks.size() || only.hot_blocks == 0;
+    if (!is_alike || !is_as_hot || (run.hot_blocks > 0) != (only.hot_blocks > 0)) break;
+    if (run.blocks.size() + only.blocks.size() > kRootBlocksMax) break;
+    const std::unique_ptr<Run> taken = std::move(run.next.begin()->second);
+    run.next = std::move(taken->next);
+    run.blocks.insert(run.blocks.end(), taken->blocks.begin(), taken->blocks.end());
+    run.hot_blocks += taken->hot_blocks;
+    run.weight = taken->weight;
+  }
+  for (auto& [hash, next] : run.next) join(*next, least);
+}
+
+std::uint64_t HotRoots::version(const NamespaceId& space) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = spaces_.find(space);
+  return found == spaces_.end() ? 0 : found->second->list->version;
+}
+
+std::shared_ptr<const HotRoots::List> HotRoots::list(const NamespaceId& space) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = spaces_.find(space);
+  return found == spaces_.end() ? std::make_shared<const List>() : found->second->list;
+}
+
+std::size_t HotRoots::hot_block_count() const {
+  const std::lock_guard lock(mutex_);
+  return hot_count_;
+}
+
+std::size_t HotRoots::kept_block_count() const {
+  const std::lock_guard lock(mutex_);
+  return block_count_;
+}
+
+std::string HotRoots::check() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t blocks = 0, hot = 0;
+  std::string wrong;
+  const auto walk = [&](auto&& self, const Run& run) -> void {
+    for (const auto& [hash, next] : run.next) {
+      blocks += next->blocks.size();
+      hot += next->hot_blocks;
+      if (next->blocks.empty() || next->blocks.front() != hash) wrong = "a run under another block";
+      if (next->hot_blocks > 0 && run.hot_blocks < run.blocks.size()) wrong = "1: a hot run below one that is not";
+      self(self, *next);
+    }
+  };
+  std::size_t listed = 0;
+  for (const auto& [id, space] : spaces_) {
+    walk(walk, space->root);
+    listed += space->list->blocks.size();
+    if ((space->list->version == 0) != space->list->blocks.empty()) wrong = "4: a version without a list";
+  }
+  if (hot != listed || hot != hot_count_ || hot > kHotBlocksMax) wrong = "2: " + std::to_string(hot) + " hot blocks";
+  if (blocks != block_count_ || blocks > kBlocksMax) wrong = "3: " + std::to_string(blocks) + " blocks kept";
+  return wrong;
+}
+
+}  // namespace kv
