@@ -106,6 +106,12 @@ def recorded(rule: str) -> str:
     return f"{rule}{{{NODE}}}"
 
 
+def share(*part: str, rest: tuple[str, ...]) -> str:
+    """What `part` is of itself and the rest together."""
+    whole = " + ".join(rate(metric) for metric in (*part, *rest))
+    return f"({' + '.join(rate(metric) for metric in part)}) / ({whole} > 0)"
+
+
 def rdma_share(metric: str) -> str:
     by_rdma = rate(metric, ',path="verbs"')
     return f"sum by (instance) ({by_rdma}) / (sum by (instance) ({rate(metric)}) > 0)"
@@ -245,7 +251,7 @@ NODE_PANELS = [
         "Does get still find what match had found?",
         "percentunit",
         good_from(0.99, 0.9),
-        one(f"{rate('get_hit_blocks_total')} / ({rate('get_hit_blocks_total')} + {rate('get_miss_blocks_total')} > 0)"),
+        one(share("get_hit_blocks_total", "get_disk_blocks_total", rest=("get_miss_blocks_total",))),
         "The share of the blocks asked for by get that were held. It falls: leases end too early (lease-seconds).",
     ),
     Panel(
@@ -382,8 +388,8 @@ DISK = [
         "What share of the hits comes from the disk?",
         "percentunit",
         good_below(0.5, 0.8),
-        one(f"{rate('match_disk_blocks_total')} / ({rate('match_hit_blocks_total')} > 0)"),
-        "Of the blocks that match found. Most of them: more memory.",
+        one(share("match_disk_blocks_total", rest=("match_hit_blocks_total",))),
+        "Of the blocks that match found (kvstore_match_hit_blocks_total counts those in memory). Most of them: more memory.",
     ),
     Panel(
         "How long does the disk keep a block?",
