@@ -33,7 +33,7 @@ FAULTY_DISK = BUILD / "tests/e2e/libkv_faulty_disk.so"
 ALERTMANAGER = "prometheus-alertmanager"  # as Debian calls it
 
 #: A scrape a second gives a window of five seconds the five samples that a window of five minutes has in production.
-SHORT = {"1m": "1s", "2m": "2s", "5m": "5s", "10m": "5s", "15m": "6s", "30m": "3s", "1h": "5s", "1d": "40s"}
+SHORT = {"1m": "1s", "2m": "2s", "5m": "5s", "10m": "10s", "15m": "6s", "30m": "3s", "1h": "5s", "1d": "40s"}
 
 T = TypeVar("T")
 
@@ -119,12 +119,12 @@ class Process:
 class Disk:
     """A directory whose disk does what the test says: tests/e2e/faulty_disk.h, spoken to through the file that both map."""
 
-    NONE, EIO = 0, 1  # enum fault_mode
-    SIZE = 32  # struct fault_control; `mode` comes first
+    NONE, EIO, SLOW = 0, 1, 5  # enum fault_mode, the first member of struct fault_control; bytes_per_second is the next
+    SLOW_BYTES_PER_SECOND = 4 << 20  # an eighth of what the load brings: writes stall and go on by turns
 
     def __init__(self, folder: Path) -> None:
         self.path, self.control = folder / "spill", folder / "fault-control"
-        self.control.write_bytes(bytes(self.SIZE))
+        self.control.write_bytes(bytes(8) + self.SLOW_BYTES_PER_SECOND.to_bytes(8, "little") + bytes(16))
 
     def environment(self) -> dict[str, str]:
         return {"LD_PRELOAD": str(FAULTY_DISK), "KV_FAULT_DIRECTORY": str(self.path), "KV_FAULT_CONTROL": str(self.control)}

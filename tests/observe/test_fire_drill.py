@@ -42,6 +42,14 @@ def test_a_failing_disk_is_off_until_it_is_well(stack: Stack) -> None:
     resolves(stack, "KvstoreDiskOff", stack.disk)
 
 
+def test_a_disk_that_is_slower_than_puts_is_slow_until_it_keeps_up(stack: Stack) -> None:
+    resolves(stack, "KvstoreDiskSlow", stack.disk)
+    stack.faults.set(Disk.SLOW)
+    fires(stack, "KvstoreDiskSlow", stack.disk)
+    stack.faults.set(Disk.NONE)
+    resolves(stack, "KvstoreDiskSlow", stack.disk)
+
+
 def test_a_cache_whose_prompts_change_their_names_has_a_collapsed_hit_rate(stack: Stack) -> None:
     """As when workers start to write another namespace record."""
     usual = f'instance:kvstore_match_hit_ratio:avg1d{{instance="{stack.memory.instance}"}} > 0.5'
