@@ -67,6 +67,6 @@ def test_no_rule_fails_and_all_targets_are_up(stack: Stack) -> None:
 
 @pytest.mark.parametrize("file", [RULES, ROOT / "docs/runbook.md", *DASHBOARDS], ids=lambda file: file.name)
 def test_each_metric_that_is_named_is_exported(stack: Stack, file) -> None:
-    exported = set(re.findall(r"^(kvstore_\w+)", stack.disk.metrics() + get(f"http://{stack.rdma.instance}/"), re.MULTILINE))
+    exported = set(re.findall(r"^(?:# TYPE )?(kvstore_\w+)", stack.disk.metrics() + get(f"http://{stack.rdma.instance}/"), re.MULTILINE))
     named = set(re.findall(r"(?<![\w:])kvstore_\w+", file.read_text()))
     assert named <= exported, f"unknown: {sorted(named - exported)}"
