@@ -69,7 +69,7 @@ class Panel:
             }
         else:
             defaults["custom"] = {"fillOpacity": 8, "showPoints": "never", "thresholdsStyle": {"mode": "dashed"}}
-            options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
+            options = {"legend": {"displayMode": "list"}, "tooltip": {"mode": "multi", "sort": "desc"}}
         targets = [
             {"refId": chr(ord("A") + i), "datasource": DATASOURCE, "expr": query.expr, "legendFormat": query.legend}
             for i, query in enumerate(self.queries)
@@ -91,6 +91,8 @@ def one(expr: str, legend: str = "{{instance}}") -> list[Query]:
     return [Query(expr, legend)]
 
 
+HIT_RATIO_NOW = "instance:kvstore_match_hit_ratio:rate5m"
+HIT_RATIO_USUAL = "instance:kvstore_match_hit_ratio:avg1d"
 NODE = 'job="kvstore",instance=~"$node"'
 
 
@@ -125,7 +127,7 @@ HIT_RATIO = Panel(
     "What share of the tokens asked for does each node hold?",
     "percentunit",
     good_from(0.3, 0.1),
-    one(recorded("instance:kvstore_match_hit_ratio:rate5m")),
+    one(recorded(HIT_RATIO_NOW)),
     "What is reachable depends on the prompts. A fall counts, not the height: runbook, KvstoreHitRateCollapsed.",
 )
 EVICTION_AGE = Panel(
@@ -182,7 +184,7 @@ FLEET = [
         "Does each node hit as often as it usually does?",
         "percentunit",
         good_from(0.8, 0.5),
-        one(f"{recorded('instance:kvstore_match_hit_ratio:rate5m')} / ({recorded('instance:kvstore_match_hit_ratio:avg1d')} > 0)"),
+        one(f"{recorded(HIT_RATIO_NOW)} / ({recorded(HIT_RATIO_USUAL)} > 0)"),
         "The hit rate now over that of the day before. Below half for 15 minutes: KvstoreHitRateCollapsed.",
     ),
     Panel(
@@ -525,7 +527,7 @@ RDMA = [
         "What share of the bytes goes by RDMA?",
         "percentunit",
         good_from(0.9, 0.5),
-        [Query(rdma_share("bytes_out_total"), "{{instance}} out"), Query(rdma_share("bytes_in_total"), "{{instance}} in")],
+        [Query(rdma_share(f"bytes_{way}_total"), "{{instance}} " + way) for way in ("out", "in")],
         "The rest goes through sockets and shared memory. Workers on the node's own host use those by choice.",
     ),
     Panel(
@@ -570,7 +572,7 @@ def dashboard(name: str) -> dict[str, Any]:
         "graphTooltip": 1,
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
-        "links": [{"type": "dashboards", "title": "kvstore", "tags": ["kvstore"], "asDropdown": False, "keepTime": True, "includeVars": True}],
+        "links": [{"type": "dashboards", "title": "", "tags": ["kvstore"], "keepTime": True, "includeVars": True}],
         "templating": {
             "list": [
                 {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
@@ -590,7 +592,9 @@ def dashboard(name: str) -> dict[str, Any]:
             ]
         },
         "annotations": {"list": []},
-        "panels": [panel.to_json(i + 1, place) for i, (panel, place) in enumerate(zip(panels, places(panels), strict=True))],
+        "panels": [
+            panel.to_json(i, place) for i, (panel, place) in enumerate(zip(panels, places(panels), strict=True), 1)
+        ],
     }
 
 
@@ -600,7 +604,7 @@ def text_of(name: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not what would be written")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is another")
     check = parser.parse_args().check
     stale = []
     for name in DASHBOARDS:
@@ -610,7 +614,7 @@ def main() -> int:
         elif not check:
             file.write_text(text)
     if stale:
-        print(f"make_dashboards: not what this script writes: {', '.join(stale)}. Run it without --check.", file=sys.stderr)
+        print(f"make_dashboards: not what it writes: {', '.join(stale)}. Run it without --check", file=sys.stderr)
     return 1 if stale else 0
 
 

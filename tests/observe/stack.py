@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus/kvstore.rules.yml"
 BUILD = Path(os.environ.get("KV_BUILD", ROOT / "build/release"))
-NODE, BENCH, CTL = (BUILD / name for name in ("store/node/kvstore-node", "client/tools/kvstore-bench", "client/tools/kvstorectl"))
+NODE, BENCH = BUILD / "store/node/kvstore-node", BUILD / "client/tools/kvstore-bench"
 FAULTY_DISK = BUILD / "tests/e2e/libkv_faulty_disk.so"
 ALERTMANAGER = "prometheus-alertmanager"  # as Debian calls it
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 def missing() -> list[str]:
     """What is not there and has to be, in words."""
-    programs = [f"{file} (build it)" for file in (NODE, BENCH, CTL, FAULTY_DISK) if not file.exists()]
+    programs = [f"{file} (build it)" for file in (NODE, BENCH, FAULTY_DISK) if not file.exists()]
     return programs + [
         f"{name} (deploy/install-dependencies.sh --observe)"
         for name in ("prometheus", "promtool", ALERTMANAGER, "amtool")
@@ -87,10 +87,9 @@ def shortened(rules: str) -> str:
 class Process:
     """A program whose output goes to a file, and which answers at `ready_url` once it has started."""
 
-    def __init__(self, folder: Path, name: str, arguments: list[str], ready_url: str, environment: dict[str, str] | None = None) -> None:
-        self.log = folder / f"{name}.log"
-        self.arguments, self.ready_url = arguments, ready_url
-        self.environment = {**os.environ, **(environment or {})}
+    def __init__(self, log: Path, arguments: list[str], ready_url: str, more: dict[str, str] | None = None) -> None:
+        self.log, self.arguments, self.ready_url = log, arguments, ready_url
+        self.environment = {**os.environ, **(more or {})}
         self.start()
 
     def start(self) -> None:
@@ -127,7 +126,8 @@ class Disk:
         self.control.write_bytes(bytes(8) + self.SLOW_BYTES_PER_SECOND.to_bytes(8, "little") + bytes(16))
 
     def environment(self) -> dict[str, str]:
-        return {"LD_PRELOAD": str(FAULTY_DISK), "KV_FAULT_DIRECTORY": str(self.path), "KV_FAULT_CONTROL": str(self.control)}
+        of_the_library = {"KV_FAULT_DIRECTORY": str(self.path), "KV_FAULT_CONTROL": str(self.control)}
+        return {"LD_PRELOAD": str(FAULTY_DISK), **of_the_library}
 
     def set(self, mode: int) -> None:
         with self.control.open("r+b") as control:
@@ -137,12 +137,13 @@ class Disk:
 class Node(Process):
     """A node of that many blocks of 4 KiB, on a Unix socket."""
 
-    def __init__(self, folder: Path, name: str, blocks: int, *options: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, name: str, blocks: int, *options: str, more: dict[str, str] | None = None) -> None:
         self.instance = f"127.0.0.1:{free_port()}"
         self.endpoint = f"unix://{folder / name}.sock"
-        capacity = ["--capacity-blocks", str(blocks), "--capacity-block-bytes", "4096"]
-        arguments = [str(NODE), "--listen", self.endpoint, "--admin", self.instance, "--node-id", name, *capacity, *options]
-        super().__init__(folder, name, arguments, f"http://{self.instance}/readyz", environment)
+        addresses = [f"--listen={self.endpoint}", f"--admin={self.instance}", f"--node-id={name}"]
+        capacity = [f"--capacity-blocks={blocks}", "--capacity-block-bytes=4096"]
+        ready_url = f"http://{self.instance}/readyz"
+        super().__init__(folder / f"{name}.log", [str(NODE), *addresses, *capacity, *options], ready_url, more)
 
     def metrics(self) -> str:
         return get(f"http://{self.instance}/metrics")
@@ -170,8 +171,8 @@ class Load:
         """A node that is down or fails is what some tests want: the result is of no interest."""
         if requests == 0:
             return
-        arguments = ["--trace", self.trace, "--limit-requests", str(requests), "--salt", salt, "--block-bytes", "4096"]
-        command = [BENCH, "replay", "--endpoint", self.node.endpoint, *arguments]
+        what = [f"--trace={self.trace}", f"--limit-requests={requests}", f"--salt={salt}", "--block-bytes=4096"]
+        command = [str(BENCH), "replay", f"--endpoint={self.node.endpoint}", *what]
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=False)
 
     def stop(self) -> None:
@@ -203,17 +204,18 @@ class RdmaStandIn:
 
     def __init__(self) -> None:
         source = (ROOT / "store/node/rdma/verbs_node.cc").read_text()
-        metrics = re.findall(r'\{"(rdma_\w+)", [^"]*?, (true|false),', source)
+        metrics = re.findall(r'\{"(rdma_\w+)", [^"]*, (true|false),', source)
         assert metrics, "verbs_node.cc names its metrics in another way"
         scrapes = itertools.count(1)
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 value = next(scrapes)
-                lines = [f"kvstore_{name}_total {value}" if counter == "true" else f"kvstore_{name} 1" for name, counter in metrics]
                 self.send_response(200)
                 self.end_headers()
-                self.wfile.write(("\n".join(lines) + "\n").encode())
+                for name, is_counter in metrics:
+                    line = f"kvstore_{name}_total {value}" if is_counter == "true" else f"kvstore_{name} 1"
+                    self.wfile.write(f"{line}\n".encode())
 
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
@@ -240,7 +242,7 @@ class Prometheus(Process):
         self.url = f"http://127.0.0.1:{free_port()}"
         arguments = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
         listen = f"--web.listen-address={self.url.removeprefix('http://')}"
-        super().__init__(folder, "prometheus", [*arguments, listen], f"{self.url}/-/ready")
+        super().__init__(folder / "prometheus.log", [*arguments, listen], f"{self.url}/-/ready")
 
     def api(self, path: str, **parameters: object) -> Any:
         try:
@@ -268,7 +270,7 @@ class Alertmanager(Process):
         self.url = f"http://127.0.0.1:{port}"
         arguments = [f"--config.file={DEPLOY}/prometheus/alertmanager.yml", f"--storage.path={folder}/alertmanager"]
         listen = [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
-        super().__init__(folder, "alertmanager", [ALERTMANAGER, *arguments, *listen], f"{self.url}/-/ready")
+        super().__init__(folder / "alertmanager.log", [ALERTMANAGER, *arguments, *listen], f"{self.url}/-/ready")
 
     def firing(self, alert: str, instance: str) -> dict[str, Any] | None:
         """That alert of that node, if Alertmanager holds it as active."""
@@ -292,9 +294,9 @@ class Stack:
     def _start(self, folder: Path) -> None:
         trace = trace_file(folder)
         self.faults = Disk(folder)
-        options = ["--spill-path", str(self.faults.path), "--spill-capacity-blocks", "2000", "--spill-retry-seconds", "0.2"]
+        disk = [f"--spill-path={self.faults.path}", "--spill-capacity-blocks=2000", "--spill-retry-seconds=0.2"]
         self.memory = self._add(Node(folder, "memory", 4000))
-        self.disk = self._add(Node(folder, "disk", 500, *options, environment=self.faults.environment()))
+        self.disk = self._add(Node(folder, "disk", 500, *disk, more=self.faults.environment()))
         self.young = self._add(Node(folder, "young", 100))
         self.nodes = [self.memory, self.disk, self.young]
         self.rdma = self._add(RdmaStandIn())

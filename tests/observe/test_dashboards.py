@@ -7,6 +7,8 @@ import re
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import query_seconds
@@ -36,7 +38,7 @@ def queries() -> list[Query]:
     return found
 
 
-def has_number(series: list[dict]) -> bool:
+def has_number(series: list[dict[str, Any]]) -> bool:
     return any(value != "NaN" for each in series for _, value in each.get("values", [each.get("value")]))
 
 
@@ -66,7 +68,8 @@ def test_no_rule_fails_and_all_targets_are_up(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("file", [RULES, ROOT / "docs/runbook.md", *DASHBOARDS], ids=lambda file: file.name)
-def test_each_metric_that_is_named_is_exported(stack: Stack, file) -> None:
-    exported = set(re.findall(r"^(?:# TYPE )?(kvstore_\w+)", stack.disk.metrics() + get(f"http://{stack.rdma.instance}/"), re.MULTILINE))
+def test_each_metric_that_is_named_is_exported(stack: Stack, file: Path) -> None:
+    text = stack.disk.metrics() + get(f"http://{stack.rdma.instance}/")
+    exported = set(re.findall(r"^(?:# TYPE )?(kvstore_\w+)", text, re.MULTILINE))
     named = set(re.findall(r"(?<![\w:])kvstore_\w+", file.read_text()))
     assert named <= exported, f"unknown: {sorted(named - exported)}"

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from stack import DEPLOY, ROOT, RULES, shortened
@@ -68,7 +69,7 @@ def test_the_dashboards_are_what_their_script_writes() -> None:
 
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
-def test_each_panel_asks_a_question_and_says_where_the_answer_turns_bad(file) -> None:
+def test_each_panel_asks_a_question_and_says_where_the_answer_turns_bad(file: Path) -> None:
     panels = json.loads(file.read_text())["panels"]
     assert panels
     for panel in panels:
@@ -79,11 +80,13 @@ def test_each_panel_asks_a_question_and_says_where_the_answer_turns_bad(file) ->
 
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
-def test_panels_do_not_lie_on_each_other(file) -> None:
-    taken = set()
+def test_panels_do_not_lie_on_each_other(file: Path) -> None:
+    taken: set[tuple[int, int]] = set()
     for panel in json.loads(file.read_text())["panels"]:
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        columns = range(place["x"], place["x"] + place["w"])
+        rows = range(place["y"], place["y"] + place["h"])
+        cells = {(x, y) for x in columns for y in rows}
         assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
+        assert columns[-1] < 24
         taken |= cells

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 from stack import Disk, Node, Stack, eventually
 
 #: A window and a `for:` of a few seconds each, some evaluations, and the way to Alertmanager.
