@@ -293,12 +293,12 @@ NODE_PANELS = [
     Panel(
         "How full is the memory?",
         "percentunit",
-        good_below(1.01),
+        [("orange", None), ("green", 0.5)],
         [
             Query(f"{of('allocated_bytes')} / {of('capacity_bytes')}", "{{instance}} blocks"),
             Query(f"{of('slab_bytes')} / {of('capacity_bytes')}", "{{instance}} slabs"),
         ],
-        "A cache is meant to be full. Slabs far above blocks: many sizes in little memory.",
+        "A cache is meant to be full. Half empty for long: less memory would do. Slabs far above blocks: many sizes in little memory.",
     ),
     EVICTION_AGE,
     Panel(
@@ -387,6 +387,14 @@ DISK = [
         mappings={"0": "loaded", "1": "loading"},
     ),
     Panel(
+        "How often was the whole disk verified this week?",
+        "short",
+        good_from(1),
+        one(f"increase(kvstore_disk_scrub_rounds_total{{{NODE}}}[7d])"),
+        "By the scrubber. Less than once: a higher spill-scrub-rate, or damage is found late.",
+        is_stat=True,
+    ),
+    Panel(
         "What share of the hits comes from the disk?",
         "percentunit",
         good_below(0.5, 0.8),
@@ -446,14 +454,11 @@ DISK = [
         "Files take up to 1.25 x (spill-capacity + capacity) and two segments. Set the lines to your file system's size.",
     ),
     Panel(
-        "Does the scrubber get round, and does it find damage?",
+        "Does the scrubber find damage?",
         "cps",
-        good_below(1e9),
-        [
-            Query(rate("disk_scrubbed_blocks_total"), "{{instance}} read"),
-            Query(rate("disk_scrub_damaged_blocks_total"), "{{instance}} damaged"),
-        ],
-        "Damaged above zero: replace the disk. Runbook, KvstoreDiskDamage.",
+        NONE_IS_GOOD,
+        one(rate("disk_scrub_damaged_blocks_total")),
+        "Ever: replace the disk. Runbook, KvstoreDiskDamage.",
     ),
     Panel(
         "Do drops survive a restart?",
@@ -463,14 +468,11 @@ DISK = [
         "The disk was off, slow to sync or full. Drop again.",
     ),
     Panel(
-        "How many blocks are written, rewritten and evicted?",
-        "cps",
-        good_below(1e5),
-        [
-            Query(rate("spilled_blocks_total"), "{{instance}} written"),
-            Query(rate("rewritten_blocks_total"), "{{instance}} rewritten"),
-            Query(rate("disk_evicted_blocks_total"), "{{instance}} evicted"),
-        ],
+        "How much is written a second time?",
+        "percentunit",
+        good_below(0.08, 0.2),
+        one(f"{rate('rewritten_blocks_total')} / ({rate('spilled_blocks_total')} > 0)"),
+        "Blocks that were alive when their segment was given back, over those written. Up to 8 % is how it is meant to be.",
     ),
 ]
 
