@@ -139,7 +139,8 @@ class Node(Process):
 
     def __init__(self, folder: Path, name: str, blocks: int, *options: str, more: dict[str, str] | None = None) -> None:
         self.instance = f"127.0.0.1:{free_port()}"
-        self.endpoint = f"unix://{folder / name}.sock"
+        self.socket = f"{folder / name}.sock"
+        self.endpoint = f"unix://{self.socket}"
         addresses = [f"--listen={self.endpoint}", f"--admin={self.instance}", f"--node-id={name}"]
         capacity = [f"--capacity-blocks={blocks}", "--capacity-block-bytes=4096"]
         ready_url = f"http://{self.instance}/readyz"
@@ -281,7 +282,7 @@ class Alertmanager(Process):
 
 class Stack:
     """Three nodes under load: `memory` has memory only and finds what it is asked for, `disk` evicts to a small disk and from it,
-    `young` is far too small."""
+    `young` is far too small and has eight sessions."""
 
     def __init__(self, folder: Path) -> None:
         self._running: list[Process | RdmaStandIn | Load] = []
@@ -297,7 +298,7 @@ class Stack:
         disk = [f"--spill-path={self.faults.path}", "--spill-capacity-blocks=2000", "--spill-retry-seconds=0.2"]
         self.memory = self._add(Node(folder, "memory", 4000))
         self.disk = self._add(Node(folder, "disk", 500, *disk, more=self.faults.environment()))
-        self.young = self._add(Node(folder, "young", 100))
+        self.young = self._add(Node(folder, "young", 100, "--session-count-max=8"))
         self.nodes = [self.memory, self.disk, self.young]
         self.rdma = self._add(RdmaStandIn())
         port = free_port()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 from stack import Disk, Node, Stack, eventually
 
 #: A window and a `for:` of a few seconds each, some evaluations, and the way to Alertmanager.
-ALERT_SECONDS = 40
+ALERT_SECONDS = 60
 
 
 def fires(stack: Stack, alert: str, node: Node) -> None:
@@ -58,6 +61,22 @@ def test_a_cache_whose_prompts_change_their_names_has_a_collapsed_hit_rate(stack
     stays_quiet(stack, "KvstoreHitRateCollapsed", stack.disk)
     stack.memory_load.warm_requests, stack.memory_load.cold_requests = warm, cold
     resolves(stack, "KvstoreHitRateCollapsed", stack.memory)
+
+
+def test_a_node_whose_sessions_are_all_taken_refuses_until_some_are_free(stack: Stack) -> None:
+    resolves(stack, "KvstoreSessionsRefused", stack.young)
+
+    def crowd() -> object:
+        """More connections at once than the node has sessions, each time that Alertmanager is asked."""
+        with contextlib.ExitStack() as connections:
+            for _ in range(20):
+                connection = connections.enter_context(socket.socket(socket.AF_UNIX))
+                connection.settimeout(10)
+                connection.connect(stack.young.socket)
+            return stack.alertmanager.firing("KvstoreSessionsRefused", stack.young.instance)
+
+    eventually("KvstoreSessionsRefused fires", crowd, ALERT_SECONDS)
+    resolves(stack, "KvstoreSessionsRefused", stack.young)
 
 
 def test_a_node_that_is_far_too_small_evicts_too_young_while_it_is_used(stack: Stack) -> None:
