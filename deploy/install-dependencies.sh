@@ -6,6 +6,8 @@
 #   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest, Python)
 #   deploy/install-dependencies.sh --debian  also what tests/debian/run.sh needs (debootstrap)
 #   deploy/install-dependencies.sh --rdma    also what tests/rdma_vm/run.sh needs (QEMU, libibverbs with its software devices)
+#   deploy/install-dependencies.sh --observe also what deploy/observe.sh and tests/observe need (Prometheus and Alertmanager; their
+#                                            services are neither started nor enabled)
 set -euo pipefail
 
 fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
@@ -13,12 +15,14 @@ fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
 with_tests=no
 with_debian=no
 with_rdma=no
+with_observe=no
 for argument in "$@"; do
   case $argument in
     --test) with_tests=yes ;;
     --debian) with_debian=yes ;;
     --rdma) with_rdma=yes ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --observe) with_observe=yes ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) fail "unknown argument '$argument' (see --help)" ;;
   esac
 done
@@ -50,6 +54,11 @@ fi
 if [ "$with_rdma" = yes ]; then
   packages+=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers)
 fi
+services=()  # Debian starts these when it installs them
+if [ "$with_observe" = yes ]; then
+  services=(prometheus prometheus-alertmanager)
+  packages+=("${services[@]}" python3-pytest)
+fi
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
 
@@ -66,7 +75,13 @@ fi
 
 echo "Installing ${#missing[@]} packages: ${missing[*]}"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+policy=/usr/sbin/policy-rc.d kept='' is_ours=no
+clean_up() {
+  rm -f "$log"
+  [ $is_ours = no ] || "${as_root[@]}" rm -f "$policy"
+  [ -z "$kept" ] || "${as_root[@]}" mv "$kept" "$policy"
+}
+trap clean_up EXIT
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" < /dev/null > "$log" 2>&1 ||
     { tail -n 30 "$log" >&2; return 1; }
@@ -80,4 +95,25 @@ if [ -n "$removed" ]; then
   fail "installing ${missing[*]} would remove: $removed
 If nothing else here needs those, remove them first (apt-get remove $removed), then run this again."
 fi
+
+# Tests start programs, not services: for the time of the installation no service may be started, and afterwards the new ones do not
+# start with the machine either. Those that were here before are somebody's, and stay as they are.
+new_services=()
+for service in "${services[@]}"; do is_installed "$service" || new_services+=("$service"); done
+if [ ${#new_services[@]} -gt 0 ]; then
+  if [ -e "$policy" ]; then
+    kept=$policy.before-kvstore
+    "${as_root[@]}" mv "$policy" "$kept"
+  fi
+  is_ours=yes
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" > /dev/null
+  "${as_root[@]}" chmod 755 "$policy"
+fi
 apt install -y --no-install-recommends "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
+for service in "${new_services[@]}"; do
+  if command -v systemctl > /dev/null; then
+    "${as_root[@]}" systemctl disable -q "$service"
+  else
+    "${as_root[@]}" update-rc.d "$service" disable
+  fi
+done

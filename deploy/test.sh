@@ -19,6 +19,8 @@
 #   deploy/test.sh --engines     real engines with the package: vLLM on the CPU, in an environment of its own of 6 GB (Python 3.11; skipped
 #                                where pip finds no packages); then the bugs of tests/planted/engines. KV_ENGINES_PYTHON names an
 #                                interpreter that has what client/python/tests/engines/requirements.txt lists
+#   deploy/test.sh --observe     alerts, recording rules and dashboards: Prometheus and Alertmanager on nodes under load, and
+#                                deploy/observe.sh (skipped where they cannot be installed). KVSTORE_TRACES names a folder with a trace
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --debian13-python   the README's `pip install client/python` in a bare Debian 13, and its ten lines (skipped where
@@ -37,17 +39,17 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
-    --all) steps=(release python cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,32s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --all) steps=(release python observe cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,34s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release python cuda rdma asan fuzz tsan debian13_store planted_third)
+  steps=(release python observe cuda rdma asan fuzz tsan debian13_store planted_third)
   minutes=${minutes:-75}
 fi
 case $minutes in
@@ -327,15 +329,38 @@ step_python() {
   local site=$root/build/python/site tool
   install_package python "$site" "$python" || return 0
   pytest_step python client/python/tests "$site" "$python" 1200
-  for tool in "mypy" "ruff check ." "ruff format --check ."; do
+  # Beside the package, all that deploy and tests have in Python.
+  local others="../../deploy/grafana ../../tests/observe"
+  for tool in "mypy" "mypy of deploy and tests" "ruff check" "ruff format --check"; do
+    local command=$tool
+    case $tool in
+      "mypy of"*) command="mypy $others" ;;
+      ruff*) command="$tool . $others" ;;
+    esac
     # shellcheck disable=SC2086  # words
     if "$python" -m ${tool%% *} --version > /dev/null 2>&1; then
-      check "python $tool" bash -c "cd client/python && $python -m $tool"
+      check "python $tool" bash -c "cd client/python && $python -m $command"
     else
       skips+=("python: $tool is not installed")
       count "python $tool" 0 0 1
     fi
   done
+}
+
+# Debian's own Python and pytest: the tests need nothing else, and pip may find nothing. What is absent besides, they say themselves.
+step_observe() {
+  begin 'observe: alerts and dashboards'
+  if cut observe; then return; fi
+  local log=$logs/observe-install.log python=/usr/bin/python3
+  deploy/install-dependencies.sh --observe > "$log" 2>&1 || tail -n 5 "$log"
+  if ! "$python" -c 'import pytest' > /dev/null 2>&1; then
+    skips+=("observe: there is no pytest: deploy/install-dependencies.sh --observe")
+    count observe 0 0 1
+    return
+  fi
+  build release kvstore-node kvstorectl kvstore-bench kv_faulty_disk || return 0
+  pytest_step observe tests/observe "$root/tests/observe" "$python" 600
+  sed -n '/ queries of dashboards: /s/^/   /p' "$logs/observe.log"
 }
 
 # The interpreter is not instrumented: the runtime is loaded before it, and what Python keeps to its end is no leak of ours. Memory is

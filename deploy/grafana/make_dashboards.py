@@ -1,0 +1,624 @@
+#!/usr/bin/env python3
+"""Writes the Grafana dashboards beside this file. Edit here, run it, commit both.
+
+    deploy/grafana/make_dashboards.py           writes kvstore-*.json
+    deploy/grafana/make_dashboards.py --check   writes nothing; exits 1 if a file is not what it would write
+
+Each panel's title is a question, and its threshold is where the answer turns bad. Metrics: docs/operating.md. Alerts: docs/runbook.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+COLUMNS, PANEL_WIDTH, PANEL_HEIGHT, STAT_WIDTH, STAT_HEIGHT = 24, 12, 8, 6, 4
+
+Step = tuple[str, float | None]  # colour, and the value from which it holds; None: from the start
+
+
+def good_below(bad: float, worse: float | None = None) -> list[Step]:
+    return [("green", None), ("orange", bad), *([("red", worse)] if worse is not None else [])]
+
+
+def good_from(good: float, fair: float | None = None) -> list[Step]:
+    return [("red", None), *([("orange", fair)] if fair is not None else []), ("green", good)]
+
+
+NONE_IS_GOOD = good_below(1e-9)
+
+
+@dataclass(frozen=True)
+class Query:
+    expr: str
+    legend: str = "{{instance}}"
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    unit: str  # of Grafana: s, bytes, Bps, percentunit (0 to 1), cps (counts a second), ops, short
+    steps: list[Step]
+    queries: list[Query]
+    about: str = ""  # what the answer means, and what to do
+    is_stat: bool = False  # one number that is read from across the room
+    mappings: dict[str, str] = field(default_factory=dict)  # values that are better told in words
+
+    def to_json(self, number: int, place: dict[str, int]) -> dict[str, Any]:
+        defaults: dict[str, Any] = {
+            "unit": self.unit,
+            "min": 0,
+            "thresholds": {"mode": "absolute", "steps": [{"color": color, "value": at} for color, at in self.steps]},
+        }
+        if self.mappings:
+            texts = {value: {"text": text, "index": i} for i, (value, text) in enumerate(self.mappings.items())}
+            defaults["mappings"] = [{"type": "value", "options": texts}]
+        if self.is_stat:
+            defaults["color"] = {"mode": "thresholds"}
+            options: dict[str, Any] = {
+                "colorMode": "background",
+                "graphMode": "area",
+                "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            }
+        else:
+            defaults["custom"] = {"fillOpacity": 8, "showPoints": "never", "thresholdsStyle": {"mode": "dashed"}}
+            options = {"legend": {"displayMode": "list"}, "tooltip": {"mode": "multi", "sort": "desc"}}
+        targets = [
+            {"refId": chr(ord("A") + i), "datasource": DATASOURCE, "expr": query.expr, "legendFormat": query.legend}
+            for i, query in enumerate(self.queries)
+        ]
+        return {
+            "id": number,
+            "type": "stat" if self.is_stat else "timeseries",
+            "title": self.title,
+            "description": self.about,
+            "datasource": DATASOURCE,
+            "gridPos": place,
+            "fieldConfig": {"defaults": defaults, "overrides": []},
+            "options": options,
+            "targets": targets,
+        }
+
+
+def one(expr: str, legend: str = "{{instance}}") -> list[Query]:
+    return [Query(expr, legend)]
+
+
+HIT_RATIO_NOW = "instance:kvstore_match_hit_ratio:rate5m"
+HIT_RATIO_USUAL = "instance:kvstore_match_hit_ratio:avg1d"
+NODE = 'job="kvstore",instance=~"$node"'
+
+
+def rate(metric: str, more: str = "") -> str:
+    return f"rate(kvstore_{metric}{{{NODE}{more}}}[$__rate_interval])"
+
+
+def of(metric: str) -> str:
+    return f"kvstore_{metric}{{{NODE}}}"
+
+
+def recorded(rule: str) -> str:
+    return f"{rule}{{{NODE}}}"
+
+
+def share(*part: str, rest: tuple[str, ...]) -> str:
+    """What `part` is of itself and the rest together."""
+    whole = " + ".join(rate(metric) for metric in (*part, *rest))
+    return f"({' + '.join(rate(metric) for metric in part)}) / ({whole} > 0)"
+
+
+def rdma_share(metric: str) -> str:
+    by_rdma = rate(metric, ',path="verbs"')
+    return f"sum by (instance) ({by_rdma}) / (sum by (instance) ({rate(metric)}) > 0)"
+
+
+def p99(metric: str, by: str) -> str:
+    return f"histogram_quantile(0.99, sum by ({by}, le) ({rate(metric + '_bucket')}))"
+
+
+HIT_RATIO = Panel(
+    "What share of the tokens asked for does each node hold?",
+    "percentunit",
+    good_from(0.3, 0.1),
+    one(recorded(HIT_RATIO_NOW)),
+    "What is reachable depends on the prompts. A fall counts, not the height: runbook, KvstoreHitRateCollapsed.",
+)
+EVICTION_AGE = Panel(
+    "How long does a block lie unused before memory evicts it?",
+    "s",
+    good_from(120, 30),
+    one(recorded("instance:kvstore_eviction_age_seconds:p50_rate15m")),
+    "The median. Below the time between two turns of a conversation (minutes), more memory buys more hits than anything else.",
+)
+LOCK = Panel(
+    "Do requests wait for each other?",
+    "s",
+    good_below(1e-4, 1e-3),
+    one(recorded("instance:kvstore_lock_waited_seconds:p99_rate5m")),
+    "p99 of the wait for the store's one lock. Above 100 us: too many small requests for one node; add a node.",
+)
+DISK_IS_ON = Panel(
+    "Does the disk tier work?",
+    "short",
+    good_from(1),
+    one(of("disk_is_on")),
+    "Off: the log says why. Runbook, KvstoreDiskOff.",
+    is_stat=True,
+    mappings={"0": "off", "1": "on"},
+)
+
+FLEET = [
+    Panel(
+        "Which nodes are up?",
+        "short",
+        good_from(1),
+        one(f"up{{{NODE}}}"),
+        is_stat=True,
+        mappings={"0": "down", "1": "up"},
+    ),
+    Panel(
+        "How many alerts fire?",
+        "short",
+        good_below(1),
+        one('sum(ALERTS{alertname=~"Kvstore.+",alertstate="firing"}) or vector(0)', "firing"),
+        "docs/runbook.md has a section for each.",
+        is_stat=True,
+    ),
+    Panel(
+        "What share of all tokens asked for is held?",
+        "percentunit",
+        good_from(0.3, 0.1),
+        one('job:kvstore_match_hit_ratio:rate5m{job="kvstore"}', "fleet"),
+        is_stat=True,
+    ),
+    DISK_IS_ON,
+    HIT_RATIO,
+    Panel(
+        "Does each node hit as often as it usually does?",
+        "percentunit",
+        good_from(0.8, 0.5),
+        one(f"{recorded(HIT_RATIO_NOW)} / ({recorded(HIT_RATIO_USUAL)} > 0)"),
+        "The hit rate now over that of the day before. Below half for 15 minutes: KvstoreHitRateCollapsed.",
+    ),
+    Panel(
+        "How fast do blocks go out and come in?",
+        "Bps",
+        good_from(1),
+        [
+            Query(f"sum by (instance) ({rate('bytes_out_total')})", "{{instance}} out"),
+            Query(f"sum by (instance) ({rate('bytes_in_total')})", "{{instance}} in"),
+        ],
+        "Nothing at all: no worker uses the node.",
+    ),
+    Panel(
+        "Is the load even?",
+        "percentunit",
+        good_below(1.5, 2),
+        one(
+            f"sum by (instance) ({rate('request_seconds_count')})"
+            f" / scalar(avg(sum by (instance) ({rate('request_seconds_count')})) > 0)"
+        ),
+        "Each node's requests over the mean of all. Blocks are placed by their hashes, so one node far above the others "
+        "holds a prefix that everybody asks for.",
+    ),
+    EVICTION_AGE,
+    Panel(
+        "How slow is one match in a hundred?",
+        "s",
+        good_below(1e-3, 1e-2),
+        one(f'instance_verb:kvstore_request_seconds:p99_rate5m{{{NODE},verb="match"}}'),
+        "p99 above 1 ms: see the lock, then the processor.",
+    ),
+    LOCK,
+    Panel(
+        "Is anybody refused?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(f"sum by (instance) ({rate('sessions_refused_total')})", "{{instance}} connections"),
+            Query(f"sum by (instance) ({rate('requests_refused_total')})", "{{instance}} requests"),
+        ],
+        "The dashboard of the node has the reasons.",
+    ),
+    Panel(
+        "Is any byte wrong?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(rate("checksum_failures_total"), "{{instance}} damaged on arrival"),
+            Query(rate("put_conflict_blocks_total"), "{{instance}} put with other bytes"),
+            Query(rate("lost_blocks_total"), "{{instance}} lost on disk"),
+        ],
+        "No worker sees a wrong byte. Runbook: KvstoreChecksumFailures, KvstorePutConflicts, KvstoreDiskDamage.",
+    ),
+    Panel(
+        "How many versions run?",
+        "short",
+        good_below(2),
+        one(f"count by (version) (kvstore_build_info{{{NODE}}})", "{{version}}"),
+        "A node speaks its own wire version and the one before.",
+    ),
+]
+
+NODE_PANELS = [
+    HIT_RATIO,
+    Panel(
+        "Does get still find what match had found?",
+        "percentunit",
+        good_from(0.99, 0.9),
+        one(share("get_hit_blocks_total", "get_disk_blocks_total", rest=("get_miss_blocks_total",))),
+        "The share of the blocks asked for by get that were held. It falls: leases end too early (lease-seconds).",
+    ),
+    Panel(
+        "How slow is one request in a hundred, by type?",
+        "s",
+        good_below(0.1, 1),
+        one(f"instance_verb:kvstore_request_seconds:p99_rate5m{{{NODE}}} >= 0", "{{instance}} {{verb}}"),
+    ),
+    Panel(
+        "How many requests come, by type?",
+        "ops",
+        good_from(0.01),
+        one(f"sum by (instance, verb) ({rate('request_seconds_count')}) > 0", "{{instance}} {{verb}}"),
+        "None: no worker uses the node.",
+    ),
+    Panel(
+        "Which requests fail or are refused, and why?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(rate("request_failures_total"), "{{instance}} {{verb}} failed"),
+            Query(rate("requests_refused_total"), "{{instance}} {{reason}}"),
+        ],
+        "bad_request, bad_frame, mismatch: a client is broken or differs in version; the log names field and value.",
+    ),
+    Panel(
+        "By which path do blocks travel?",
+        "Bps",
+        good_from(1),
+        [
+            Query(rate("bytes_out_total"), "{{instance}} out {{path}}"),
+            Query(rate("bytes_in_total"), "{{instance}} in {{path}}"),
+        ],
+        "memfd is shared memory, verbs is RDMA, inline is a socket. Workers on this host that use inline lack the Unix socket or "
+        "memory from `allocate`.",
+    ),
+    Panel(
+        "How full is the memory?",
+        "percentunit",
+        [("orange", None), ("green", 0.5)],
+        [
+            Query(f"{of('allocated_bytes')} / {of('capacity_bytes')}", "{{instance}} blocks"),
+            Query(f"{of('slab_bytes')} / {of('capacity_bytes')}", "{{instance}} slabs"),
+        ],
+        "A cache is meant to be full. Half empty for long: less memory would do. Slabs far above blocks: many sizes in little memory.",
+    ),
+    EVICTION_AGE,
+    Panel(
+        "How much of the memory cannot be evicted now?",
+        "percentunit",
+        good_below(0.4, 0.5),
+        one(f"{of('leased_bytes')} / {of('capacity_bytes')}", "{{instance}} leased"),
+        "Near leased-fraction-max (0.5): schedulers plan more than they fetch, or leases last too long.",
+    ),
+    Panel(
+        "Are leases, blocks or puts turned away?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(rate("leases_refused_total"), "{{instance}} leases refused"),
+            Query(rate("refused_blocks_total"), "{{instance}} blocks refused"),
+            Query(rate("deadline_misses_total"), "{{instance}} puts out of time"),
+        ],
+        "Refused blocks: all that could be evicted is pinned. Puts out of time: workers stop in the middle, or memory is short.",
+    ),
+    LOCK,
+    Panel(
+        "How long is the lock held?",
+        "s",
+        good_below(1e-4, 1e-3),
+        one(p99("lock_held_seconds", "instance")),
+        "p99. Microseconds; more is a fault of kvstore.",
+    ),
+    Panel(
+        "How many sessions are open?",
+        "short",
+        good_below(3072, 4096),
+        one(of("sessions")),
+        "session-count-max is 4096 unless configured otherwise.",
+    ),
+    Panel(
+        "Why are connections refused or closed?",
+        "cps",
+        good_below(1, 10),
+        [
+            Query(rate("sessions_refused_total"), "{{instance}} refused {{reason}}"),
+            Query(rate("sessions_closed_total"), "{{instance}} closed {{reason}}"),
+        ],
+        "slow_reader, slow_frame, hello_timeout: clients that hang, or something that is no client.",
+    ),
+    Panel(
+        "Is there room in the index?",
+        "percentunit",
+        good_below(0.9, 1),
+        one(f"{of('index_used_bytes')} / {of('index_bytes_max')}"),
+        "Near its bound: small blocks or many short prompts. More index-bytes-max.",
+    ),
+    Panel(
+        "Is there room for lent memory?",
+        "percentunit",
+        good_below(0.9, 1),
+        one(f"{of('region_node_bytes')} / {of('region_node_bytes_max')}"),
+        "Near the bound with honest clients: raise region-bytes-max-node.",
+    ),
+]
+
+DISK = [
+    DISK_IS_ON,
+    Panel(
+        "How many directories are left out?",
+        "short",
+        good_below(1),
+        one(of("disk_directories_left_out")),
+        "Of several --spill-path. The log names them.",
+        is_stat=True,
+    ),
+    Panel(
+        "How often was the disk turned off today?",
+        "short",
+        good_below(1, 3),
+        one(f"increase(kvstore_disk_outages_total{{{NODE}}}[1d])"),
+        is_stat=True,
+    ),
+    Panel(
+        "Is the index still being loaded?",
+        "short",
+        good_below(1),
+        one(of("disk_is_loading")),
+        "After a restart, newest blocks first. Until it is done, some of what is on disk is a miss.",
+        is_stat=True,
+        mappings={"0": "loaded", "1": "loading"},
+    ),
+    Panel(
+        "How often was the whole disk verified this week?",
+        "short",
+        good_from(1),
+        one(f"increase(kvstore_disk_scrub_rounds_total{{{NODE}}}[7d])"),
+        "By the scrubber. Less than once: a higher spill-scrub-rate, or damage is found late.",
+        is_stat=True,
+    ),
+    Panel(
+        "What share of the hits comes from the disk?",
+        "percentunit",
+        good_below(0.5, 0.8),
+        one(share("match_disk_blocks_total", rest=("match_hit_blocks_total",))),
+        "Of the blocks that match found (kvstore_match_hit_blocks_total counts those in memory). Most of them: more memory.",
+    ),
+    Panel(
+        "How long does the disk keep a block?",
+        "s",
+        good_from(3600, 120),
+        one(recorded("instance:kvstore_disk_keep_seconds:rate15m")),
+        "Blocks held by blocks evicted a second. Nothing is shown while nothing is evicted, which is best.",
+    ),
+    Panel(
+        "Are blocks lost because the disk is too slow?",
+        "percentunit",
+        good_below(0.01, 0.1),
+        one(recorded("instance:kvstore_unspilled_ratio:rate10m")),
+        "Of the blocks that left memory, those not written. Runbook, KvstoreDiskSlow.",
+    ),
+    Panel(
+        "Does the disk fail or refuse reads?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(rate("disk_read_failures_total"), "{{instance}} failed or damaged"),
+            Query(rate("disk_read_refusals_total"), "{{instance}} refused"),
+        ],
+        "Refused: more was being read than the disk keeps up with. Failed: replace the disk.",
+    ),
+    Panel(
+        "How fast are blocks read and written?",
+        "Bps",
+        good_below(1e9, 3e9),
+        [
+            Query(rate("disk_read_bytes_total"), "{{instance}} read"),
+            Query(rate("disk_written_bytes_total"), "{{instance}} written"),
+        ],
+        "The lines are what one NVMe device (1 to 3 GB/s) lasts for.",
+    ),
+    Panel(
+        "How much more is the device given than blocks?",
+        "short",
+        good_below(1.1, 1.5),
+        one(f"kvstore_disk_device_written_bytes_total{{{NODE}}} / (kvstore_disk_written_bytes_total{{{NODE}}} > 0)"),
+        "Since the start. Above 1.1 the device wears faster than it has to.",
+    ),
+    Panel(
+        "How much do the files take?",
+        "bytes",
+        good_below(1e12, 2e12),
+        [
+            Query(of("disk_file_bytes"), "{{instance}} files"),
+            Query(of("disk_log_bytes"), "{{instance}} with dead blocks"),
+            Query(of("disk_only_bytes"), "{{instance}} blocks nowhere else"),
+        ],
+        "Files take up to 1.25 x (spill-capacity + capacity) and two segments. Set the lines to your file system's size.",
+    ),
+    Panel(
+        "Does the scrubber find damage?",
+        "cps",
+        NONE_IS_GOOD,
+        one(rate("disk_scrub_damaged_blocks_total")),
+        "Ever: replace the disk. Runbook, KvstoreDiskDamage.",
+    ),
+    Panel(
+        "Do drops survive a restart?",
+        "cps",
+        NONE_IS_GOOD,
+        one(rate("disk_drops_not_kept_total"), "{{instance}} hold until then only"),
+        "The disk was off, slow to sync or full. Drop again.",
+    ),
+    Panel(
+        "How much is written a second time?",
+        "percentunit",
+        good_below(0.08, 0.2),
+        one(f"{rate('rewritten_blocks_total')} / ({rate('spilled_blocks_total')} > 0)"),
+        "Blocks that were alive when their segment was given back, over those written. Up to 8 % is how it is meant to be.",
+    ),
+]
+
+RDMA = [
+    Panel(
+        "How many devices are in use?",
+        "short",
+        good_from(1),
+        one(of("rdma_devices")),
+        "No number at all: the node runs without RDMA, and the log's line `rdma:` says why.",
+        is_stat=True,
+    ),
+    Panel(
+        "How many devices are left out?",
+        "short",
+        good_below(1),
+        one(of("rdma_devices_left_out")),
+        "They are tried again; the log says what each lacks.",
+        is_stat=True,
+    ),
+    Panel(
+        "How many lanes are connected?",
+        "short",
+        good_from(1),
+        one(of("rdma_lanes")),
+        "None while workers are there: they use their sockets. docs/rdma.md, when it does not work.",
+        is_stat=True,
+    ),
+    Panel(
+        "How much memory is registered with each device?",
+        "bytes",
+        good_from(1),
+        one(of("rdma_registered_bytes")),
+        is_stat=True,
+    ),
+    Panel(
+        "Do lanes break, or are they refused?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(rate("rdma_lanes_broken_total"), "{{instance}} broken"),
+            Query(rate("rdma_lanes_refused_total"), "{{instance}} refused"),
+        ],
+        "The log names session, lane and reason; then `rdma statistic` on the host.",
+    ),
+    Panel(
+        "Do lanes come and go?",
+        "cps",
+        good_below(1, 10),
+        one(rate("rdma_lanes_connected_total")),
+        "It grows while no workers come: lanes break and are made again.",
+    ),
+    Panel(
+        "What share of the bytes goes by RDMA?",
+        "percentunit",
+        good_from(0.9, 0.5),
+        [Query(rdma_share(f"bytes_{way}_total"), "{{instance}} " + way) for way in ("out", "in")],
+        "The rest goes through sockets and shared memory. Workers on the node's own host use those by choice.",
+    ),
+    Panel(
+        "How many small requests go by SEND?",
+        "ops",
+        good_from(0.01),
+        one(rate("rdma_messages_total")),
+        "It stands still beside small gets: the log says which lane broke, or rdma-messages-max is 0.",
+    ),
+]
+
+DASHBOARDS = {
+    "fleet": ("kvstore: fleet", "Is the store well, and where not?", FLEET),
+    "node": ("kvstore: node", "What does one node do, and what hinders it?", NODE_PANELS),
+    "disk": ("kvstore: disk tier", "Does the disk keep up, and is it sound?", DISK),
+    "rdma": ("kvstore: RDMA", "Do blocks go by RDMA, and if not, why?", RDMA),
+}
+
+
+def places(panels: list[Panel]) -> Iterator[dict[str, int]]:
+    """From left to right; a new row where a panel does not fit, or is of another height."""
+    x = y = row_height = 0
+    for panel in panels:
+        width, height = (STAT_WIDTH, STAT_HEIGHT) if panel.is_stat else (PANEL_WIDTH, PANEL_HEIGHT)
+        if x + width > COLUMNS or (x > 0 and height != row_height):
+            x, y = 0, y + row_height
+        row_height = height
+        yield {"x": x, "y": y, "w": width, "h": height}
+        x += width
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    title, about, panels = DASHBOARDS[name]
+    node_values = 'label_values(up{job="kvstore"}, instance)'
+    return {
+        "uid": f"kvstore-{name}",
+        "title": title,
+        "description": about,
+        "tags": ["kvstore"],
+        "schemaVersion": 38,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "links": [{"type": "dashboards", "title": "", "tags": ["kvstore"], "keepTime": True, "includeVars": True}],
+        "templating": {
+            "list": [
+                {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+                {
+                    "name": "node",
+                    "label": "Node",
+                    "type": "query",
+                    "datasource": DATASOURCE,
+                    "definition": node_values,
+                    "query": {"query": node_values, "refId": "node"},
+                    "refresh": 2,  # with each change of the time range: nodes come and go
+                    "sort": 1,
+                    "multi": True,
+                    "includeAll": True,
+                    "current": {"text": ["All"], "value": ["$__all"]},
+                },
+            ]
+        },
+        "annotations": {"list": []},
+        "panels": [
+            panel.to_json(i, place) for i, (panel, place) in enumerate(zip(panels, places(panels), strict=True), 1)
+        ],
+    }
+
+
+def text_of(name: str) -> str:
+    return json.dumps(dashboard(name), indent=2) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is another")
+    check = parser.parse_args().check
+    stale = []
+    for name in DASHBOARDS:
+        file, text = FOLDER / f"kvstore-{name}.json", text_of(name)
+        if check and (not file.exists() or file.read_text() != text):
+            stale.append(file.name)
+        elif not check:
+            file.write_text(text)
+    if stale:
+        print(f"make_dashboards: not what it writes: {', '.join(stale)}. Run it without --check", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Real nodes under load, Prometheus and Alertmanager, on loopback: what the tests beside this file look at.
+
+Time is shortened. Prometheus scrapes and evaluates every second, and reads a copy of the shipped rules whose windows and `for:` are seconds
+(SHORT). Expressions, thresholds and labels are the shipped ones; promtool tests those with their real times.
+"""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+RULES = DEPLOY / "prometheus/kvstore.rules.yml"
+BUILD = Path(os.environ.get("KV_BUILD", ROOT / "build/release"))
+NODE, BENCH = BUILD / "store/node/kvstore-node", BUILD / "client/tools/kvstore-bench"
+FAULTY_DISK = BUILD / "tests/e2e/libkv_faulty_disk.so"
+ALERTMANAGER = "prometheus-alertmanager"  # as Debian calls it
+
+#: A scrape a second gives a window of five seconds the five samples that a window of five minutes has in production.
+SHORT = {"1m": "1s", "2m": "2s", "5m": "5s", "10m": "10s", "15m": "6s", "30m": "3s", "1h": "5s", "1d": "40s"}
+
+T = TypeVar("T")
+
+
+def missing() -> list[str]:
+    """What is not there and has to be, in words."""
+    programs = [f"{file} (build it)" for file in (NODE, BENCH, FAULTY_DISK) if not file.exists()]
+    return programs + [
+        f"{name} (deploy/install-dependencies.sh --observe)"
+        for name in ("prometheus", "promtool", ALERTMANAGER, "amtool")
+        if shutil.which(name) is None
+    ]
+
+
+def eventually(what: str, look: Callable[[], T | None], seconds: float = 30) -> T:
+    """The first answer of `look` that is true. Fails after so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := look():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def answers(url: str) -> bool:
+    try:
+        get(url)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+    return True
+
+
+def shortened(rules: str) -> str:
+    """The rules with each window, offset and `for:` as SHORT has it. A time that SHORT lacks is an error."""
+    return re.sub(r"(\[|offset |for: )(\d+[smhd])\b", lambda found: found[1] + SHORT[found[2]], rules)
+
+
+class Process:
+    """A program whose output goes to a file, and which answers at `ready_url` once it has started."""
+
+    def __init__(self, log: Path, arguments: list[str], ready_url: str, more: dict[str, str] | None = None) -> None:
+        self.log, self.arguments, self.ready_url = log, arguments, ready_url
+        self.environment = {**os.environ, **(more or {})}
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.arguments, stdout=log, stderr=log, env=self.environment)
+        try:
+            eventually(f"{self.ready_url} answers", lambda: self.process.poll() is not None or answers(self.ready_url))
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}"
+        except AssertionError as error:
+            self.stop()
+            raise AssertionError(f"{self.arguments[0]}: {error}\n{self.log.read_text()[-4000:]}") from None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Disk:
+    """A directory whose disk does what the test says: tests/e2e/faulty_disk.h, spoken to through the file that both map."""
+
+    NONE, EIO, SLOW = 0, 1, 5  # enum fault_mode, the first member of struct fault_control; bytes_per_second is the next
+    SLOW_BYTES_PER_SECOND = 4 << 20  # an eighth of what the load brings: writes stall and go on by turns
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.control = folder / "spill", folder / "fault-control"
+        self.control.write_bytes(bytes(8) + self.SLOW_BYTES_PER_SECOND.to_bytes(8, "little") + bytes(16))
+
+    def environment(self) -> dict[str, str]:
+        of_the_library = {"KV_FAULT_DIRECTORY": str(self.path), "KV_FAULT_CONTROL": str(self.control)}
+        return {"LD_PRELOAD": str(FAULTY_DISK), **of_the_library}
+
+    def set(self, mode: int) -> None:
+        with self.control.open("r+b") as control:
+            control.write(mode.to_bytes(4, "little"))
+
+
+class Node(Process):
+    """A node of that many blocks of 4 KiB, on a Unix socket."""
+
+    def __init__(self, folder: Path, name: str, blocks: int, *options: str, more: dict[str, str] | None = None) -> None:
+        self.instance = f"127.0.0.1:{free_port()}"
+        self.socket = f"{folder / name}.sock"
+        self.endpoint = f"unix://{self.socket}"
+        addresses = [f"--listen={self.endpoint}", f"--admin={self.instance}", f"--node-id={name}"]
+        capacity = [f"--capacity-blocks={blocks}", "--capacity-block-bytes=4096"]
+        ready_url = f"http://{self.instance}/readyz"
+        super().__init__(folder / f"{name}.log", [str(NODE), *addresses, *capacity, *options], ready_url, more)
+
+    def metrics(self) -> str:
+        return get(f"http://{self.instance}/metrics")
+
+
+class Load:
+    """Replays the beginning of a trace against a node, again and again. With one salt it finds what it stored; with a new one each time
+    it finds next to nothing, and what it stores is evicted."""
+
+    def __init__(self, node: Node, trace: Path, warm_requests: int = 20, cold_requests: int = 60) -> None:
+        self.node, self.trace = node, trace
+        self.warm_requests, self.cold_requests = warm_requests, cold_requests  # 0: none
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            self._replay("warm", self.warm_requests)
+            self._replay(f"cold {number}", self.cold_requests)
+            if self._stopped.wait(0.1):
+                return
+
+    def _replay(self, salt: str, requests: int) -> None:
+        """A node that is down or fails is what some tests want: the result is of no interest."""
+        if requests == 0:
+            return
+        what = [f"--trace={self.trace}", f"--limit-requests={requests}", f"--salt={salt}", "--block-bytes=4096"]
+        command = [str(BENCH), "replay", f"--endpoint={self.node.endpoint}", *what]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=False)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+def trace_file(folder: Path) -> Path:
+    """A recorded trace if KVSTORE_TRACES names a folder that has one. Else a made one: conversations that take turns and grow by four
+    blocks a turn."""
+    if named := os.environ.get("KVSTORE_TRACES"):
+        traces = sorted(Path(named).glob("*.jsonl.gz"))
+        assert traces, f"KVSTORE_TRACES is '{named}', which holds no *.jsonl.gz"
+        return traces[0]
+    file = folder / "trace.jsonl"
+    requests = [
+        {"timestamp": 0, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
+        for turn in range(1, 9)
+        for conversation in range(64)
+        for ids in [[conversation * 1000 + i for i in range(4 * turn)]]
+    ]
+    file.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    return file
+
+
+class RdmaStandIn:
+    """A target with the metrics that a node has only beside an RDMA device. Names and kinds come from the node's source; each scrape adds
+    one to the counters."""
+
+    def __init__(self) -> None:
+        source = (ROOT / "store/node/rdma/verbs_node.cc").read_text()
+        metrics = re.findall(r'\{"(rdma_\w+)", [^"]*, (true|false),', source)
+        assert metrics, "verbs_node.cc names its metrics in another way"
+        scrapes = itertools.count(1)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                value = next(scrapes)
+                self.send_response(200)
+                self.end_headers()
+                for name, is_counter in metrics:
+                    line = f"kvstore_{name}_total {value}" if is_counter == "true" else f"kvstore_{name} 1"
+                    self.wfile.write(f"{line}\n".encode())
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                pass
+
+        self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.instance = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Prometheus(Process):
+    """Runs the shipped prometheus.yml, faster, on these targets."""
+
+    def __init__(self, folder: Path, targets: list[str], alertmanager_port: int) -> None:
+        config = (DEPLOY / "prometheus/prometheus.yml").read_text()
+        config = re.sub(r"_interval: 15s", "_interval: 1s", config)
+        config = config.replace("127.0.0.1:9093", f"127.0.0.1:{alertmanager_port}")
+        (folder / "prometheus.yml").write_text(config)
+        (folder / "kvstore.rules.yml").write_text(shortened(RULES.read_text()))
+        (folder / "kvstore.targets.yml").write_text(json.dumps([{"targets": targets}]))  # JSON is YAML
+        self.url = f"http://127.0.0.1:{free_port()}"
+        arguments = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+        listen = f"--web.listen-address={self.url.removeprefix('http://')}"
+        super().__init__(folder / "prometheus.log", [*arguments, listen], f"{self.url}/-/ready")
+
+    def api(self, path: str, **parameters: object) -> Any:
+        try:
+            answer = json.loads(get(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"))
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self.api("query", query=expr)["result"]
+        return result
+
+    def query_range(self, expr: str) -> list[dict[str, Any]]:
+        """As a panel asks: the last minute, in 240 steps."""
+        now = time.time()
+        result: list[dict[str, Any]] = self.api("query_range", query=expr, start=now - 60, end=now, step=0.25)["result"]
+        return result
+
+
+class Alertmanager(Process):
+    """Runs the shipped alertmanager.yml."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        arguments = [f"--config.file={DEPLOY}/prometheus/alertmanager.yml", f"--storage.path={folder}/alertmanager"]
+        listen = [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
+        super().__init__(folder / "alertmanager.log", [ALERTMANAGER, *arguments, *listen], f"{self.url}/-/ready")
+
+    def firing(self, alert: str, instance: str) -> dict[str, Any] | None:
+        """That alert of that node, if Alertmanager holds it as active."""
+        matchers = urllib.parse.urlencode({"filter": [f'alertname="{alert}"', f'instance="{instance}"']}, doseq=True)
+        found: list[dict[str, Any]] = json.loads(get(f"{self.url}/api/v2/alerts?{matchers}"))
+        return found[0] if found else None
+
+
+class Stack:
+    """Three nodes under load: `memory` has memory only and finds what it is asked for, `disk` evicts to a small disk and from it,
+    `young` is far too small and has eight sessions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._running: list[Process | RdmaStandIn | Load] = []
+        try:
+            self._start(folder)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, folder: Path) -> None:
+        trace = trace_file(folder)
+        self.faults = Disk(folder)
+        disk = [f"--spill-path={self.faults.path}", "--spill-capacity-blocks=2000", "--spill-retry-seconds=0.2"]
+        self.memory = self._add(Node(folder, "memory", 4000))
+        self.disk = self._add(Node(folder, "disk", 500, *disk, more=self.faults.environment()))
+        self.young = self._add(Node(folder, "young", 100, "--session-count-max=8"))
+        self.nodes = [self.memory, self.disk, self.young]
+        self.rdma = self._add(RdmaStandIn())
+        port = free_port()
+        self.alertmanager = self._add(Alertmanager(folder, port))
+        self.prometheus = self._add(Prometheus(folder, [each.instance for each in (*self.nodes, self.rdma)], port))
+        self.memory_load = self._add(Load(self.memory, trace, cold_requests=0))
+        self.disk_load = self._add(Load(self.disk, trace))
+        self.young_load = self._add(Load(self.young, trace))
+
+    def _add(self, part: Any) -> Any:
+        self._running.append(part)
+        return part
+
+    def stop(self) -> None:
+        for part in reversed(self._running):
+            part.stop()
