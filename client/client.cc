@@ -110,6 +110,24 @@ class StatsCall final : public Call {
   }
 };
 
+/// A first answer may name a cluster, or a later map of it: then its nodes are who matters, and what is put or looked
+/// up before their map is here would lie in other places. So they are asked once more.
+template <class Impl>
+asio::awaitable<std::vector<PingCall>> ping_members(Impl& impl, std::uint32_t space, TimePoint until,
+                                                    CallControl control) {
+  while (true) {
+    const std::uint64_t epoch = impl.shared->map_epoch;
+    CallGroup group(impl.shared->executor, control);
+    std::vector<PingCall> calls(impl.members.size());
+    for (PingCall& call : calls) call.space = space;
+    impl.start_on_each(calls, group, until);
+    co_await wait_all(group);
+    co_await impl.wait_for_map(until);
+    const bool is_over = impl.shared->clock.now() >= until || control.is_cancelled();
+    if (impl.shared->map_epoch == epoch || is_over) co_return calls;
+  }
+}
+
 }  // namespace
 
 Client::Client(asio::any_io_executor executor, ClientConfig config, Network& network)
@@ -139,7 +157,7 @@ Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds dead
   const Space space{static_cast<std::uint32_t>(index)};
   if (const error_code refused = impl_->refuses(space, deadline, control)) co_return refused;
   if (deadline <= 0us) {  // a request that cannot be answered in time would be a mark against the nodes
-    for (const auto& link : impl_->links) link->prepare_space(static_cast<std::uint32_t>(space));
+    for (const std::size_t node : impl_->members) impl_->links[node]->prepare_space(static_cast<std::uint32_t>(space));
     co_return space;
   }
   const auto opened = co_await wait_open(space, deadline, control);
@@ -154,11 +172,8 @@ Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline, C
   if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
   if (!impl.find_space(space)->record.is_set()) impl.meet_hot_roots(space);  // the first match knows them then
-  CallGroup group(impl.shared->executor, control);
-  std::vector<PingCall> calls(impl.links.size());
-  for (PingCall& call : calls) call.space = static_cast<std::uint32_t>(space);
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
-  co_await wait_all(group);
+  const auto calls =
+      co_await ping_members(impl, static_cast<std::uint32_t>(space), impl.deadline_after(deadline), control);
   // One node that has it is enough. Otherwise the error that a person can mend comes before those that pass.
   error_code why;
   for (const PingCall& call : calls) {
@@ -227,8 +242,8 @@ std::vector<OwnedChain> Client::Impl::other_copies(FrameType verb, Space space,
   std::vector<OwnedChain> copies;
   const std::span<const BlockHash> root = hashes.first(hot_roots(space, hashes).now);
   if (root.empty()) return copies;
-  const std::size_t primary = map.extents(hashes, root.size()).front().node;
-  for (std::size_t node = 0; node < map.node_count(); ++node) {
+  const std::size_t primary = map->extents(hashes, root.size()).front().node;
+  for (const std::size_t node : members) {
     if (node == primary) continue;
     OwnedChain& copy = copies.emplace_back();
     copy.node = node;
@@ -258,8 +273,8 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
   if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   std::vector<OwnedChain> chains;
   if (hashes.empty()) {  // the whole namespace, everywhere
-    chains.resize(impl.links.size());
-    for (std::size_t node = 0; node < chains.size(); ++node) chains[node].node = node;
+    chains.resize(impl.members.size());
+    for (std::size_t i = 0; i < chains.size(); ++i) chains[i].node = impl.members[i];
   } else {
     chains = impl.split_copies(space, hashes);
     impl.hot_sets.forget(hashes.back());
@@ -286,14 +301,16 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, 
   if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
   CallGroup group(impl.shared->executor, control);
-  std::vector<StatsCall> calls(impl.links.size());
+  std::vector<std::string> names;  // the map may change meanwhile
+  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
+  std::vector<StatsCall> calls(impl.members.size());
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
   co_await wait_all(group);
   std::vector<NodeStats> stats;
   for (std::size_t node = 0; node < calls.size(); ++node) {
     if (calls[node].error()) calls[node].stats = {};  // half of an answer is none
     stats.push_back(std::move(calls[node].stats));
-    stats.back().name = impl.shared->config.nodes[node].name;
+    stats.back().name = names[node];
     stats.back().error = calls[node].error();
   }
   co_return stats;
@@ -304,7 +321,7 @@ Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseco
   if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
   CallGroup group(impl.shared->executor, control);
-  std::vector<PingCall> calls(impl.links.size());
+  std::vector<PingCall> calls(impl.members.size());
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
   co_await wait_all(group);
   std::vector<std::chrono::nanoseconds> round_trips;
@@ -317,8 +334,20 @@ Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseco
 
 std::vector<NodeStatus> Client::nodes() const {
   std::vector<NodeStatus> nodes;
-  for (const auto& link : impl_->links) nodes.push_back(link->status());
+  for (const std::size_t node : impl_->members) nodes.push_back(impl_->links[node]->status());
   return nodes;
+}
+
+ClusterStatus Client::cluster() const { return impl_->cluster; }
+
+Async<ClusterStatus> Client::learn_cluster(std::chrono::microseconds deadline, CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  const VerbInProgress verb(impl.shared);
+  const auto calls = co_await ping_members(impl, Call::kNoSpace, impl.deadline_after(deadline), control);
+  const bool has_answer = std::ranges::any_of(calls, [](const PingCall& call) { return !call.error(); });
+  if (!has_answer && impl.cluster.epoch == 0) co_return calls.front().error();
+  co_return impl.cluster;
 }
 
 }  // namespace kv

@@ -29,6 +29,7 @@
 //   kvstore.h                 the C ABI
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -57,11 +58,17 @@ struct NodeConfig {
   std::string endpoint;  ///< tcp://HOST:PORT or unix://PATH.
   std::string name =
       {};               ///< Identity for rendezvous hashing; default: the endpoint. Equal on all clients of a cluster.
-  double weight = 1.0;  ///< Share of the blocks, in proportion; for example its capacity in GiB. > 0.
+  double weight = 1.0;  ///< Share of the blocks, in proportion; for example its capacity in GiB. 0: it owns
+                        ///< nothing.
+  std::string node_id = {};  ///< Whoever answers there under another id is not this node. Empty: anyone.
 };
 
 struct ClientConfig {
-  std::vector<NodeConfig> nodes;  ///< A static list; at least one.
+  /// At least one. If they belong to a cluster (docs/cluster.md), any of them will do: the client learns from it who
+  /// else does, places blocks by the ids, weights and extents of the cluster's map, and follows its changes. Else they
+  /// are a static list.
+  std::vector<NodeConfig> nodes;
+  bool follow_cluster = true;  ///< False: they are a static list in any case.
   /// Of a chain, one block in so many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. 1: each
   /// block alone. Equal on all clients of a cluster: else they do not find what others have stored.
   std::size_t extent_blocks = 1;
@@ -183,6 +190,23 @@ struct NodeStatus {
   error_code last_error;
   std::string last_error_text;
 };
+/// Who belongs to the cluster, and since which epoch.
+struct ClusterStatus {
+  std::uint64_t epoch = 0;  ///< 0: a static list, or nothing was heard from the cluster yet.
+  std::size_t extent_blocks = 1;
+  struct Node {
+    std::string id, zone;
+    std::vector<std::string> endpoints;
+    double weight = 0;
+    bool is_serving = true;  ///< False: draining; nothing is placed there.
+  };
+  std::vector<Node> nodes;  ///< Empty with epoch 0.
+  /// What a node counts for in the owner rule: 0 while it drains, unless all do.
+  double weight_of(const Node& node) const {
+    const auto serves = [](const Node& each) { return each.is_serving; };
+    return node.is_serving || std::ranges::none_of(nodes, serves) ? node.weight : 0;
+  }
+};
 struct NodeStats {
   std::string name;
   error_code error;  ///< If the node did not answer; then the rest is empty.
@@ -283,6 +307,10 @@ class Client {
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;
+  /// The map in use. A call that runs goes on with the map with which it began. cluster().nodes are nodes(), in order.
+  ClusterStatus cluster() const;
+  /// Asks all nodes, and takes up the map that they know. Returns cluster(). Errors: as those of ping, if none answers.
+  Async<ClusterStatus> learn_cluster(std::chrono::microseconds deadline, CallControl control = {});
 
   /// Memory that nodes can fill and drain directly: those on this host (memfd), and those that RDMA reaches. Owned by
   /// the client, freed by free_memory() or the destructor. Errors: kBusy over region_bytes_max, system errors.

@@ -36,10 +36,10 @@ ClientConfig checked(ClientConfig config) {
   return config;
 }
 
-ClusterMap make_map(const ClientConfig& config) {
+std::shared_ptr<const ClusterMap> make_map(const ClientConfig& config) {
   std::vector<ClusterMap::Node> nodes;
   for (const NodeConfig& node : config.nodes) nodes.push_back({node.name, node.weight});
-  return ClusterMap(nodes, config.extent_blocks);
+  return std::make_shared<const ClusterMap>(nodes, config.extent_blocks);
 }
 
 /// Positions and hashes by node, as they come in.
@@ -125,9 +125,15 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
                    verbs::Provider* verbs)
     : shared(std::make_shared<ClientShared>(std::move(executor), checked(std::move(config)), network, clock, verbs)),
       map(make_map(shared->config)),
+      map_event(shared->executor),
       idle_gets(make_idle_gets()),
-      hot_sets(map.node_count()) {
+      hot_sets(map->node_count()) {
+  if (shared->config.follow_cluster) {
+    shared->on_map_epoch = [this](const NodeLink& node) { follow(node); };
+    shared->on_node_failure = [this] { node_failed(); };
+  }
   for (const NodeConfig& node : shared->config.nodes) {
+    members.push_back(links.size());
     links.push_back(std::make_unique<NodeLink>(shared, node, parse_endpoint(node.endpoint).value()));
     hot_calls.push_back(std::make_unique<HotRootsCall>(hot_sets, hot_calls.size()));
   }
@@ -136,6 +142,8 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
 /// Calls end while the network and the clock are still there. Coroutines of sessions may run on after this: what they
 /// need they hold by `shared`.
 Client::Impl::~Impl() {
+  shared->on_map_epoch = nullptr;
+  shared->on_node_failure = nullptr;
   for (const auto& link : links) link->close();
   shared->deadlines.close();  // from here on nothing touches the network or the clock, which may go
 }
@@ -146,15 +154,15 @@ const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
 }
 
 std::vector<OwnedChain> Client::Impl::split(Space space, std::span<const BlockHash> hashes) const {
-  if (find_space(space)->record.is_set()) return split_set(map, hashes);
-  return split_chain(map, hashes, hot_roots(space, hashes).now);
+  if (find_space(space)->record.is_set()) return split_set(*map, hashes);
+  return split_chain(*map, hashes, hot_roots(space, hashes).now);
 }
 
 /// Of what lies in its root whole, the owner is whoever had it: else all would get the same root from one node.
 std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const BlockHash> hashes) const {
-  if (!has_hot_roots()) return split_chain(map, hashes);
+  if (!has_hot_roots()) return split_chain(*map, hashes);
   const auto place = hot_sets.place_of(static_cast<std::uint32_t>(space), hashes, shared->clock.now());
-  if (!place.node || hashes.size() > place.hot_blocks) return split_chain(map, hashes, place.hot_blocks);
+  if (!place.node || hashes.size() > place.hot_blocks) return split_chain(*map, hashes, place.hot_blocks);
   std::vector<OwnedChain> chains(1);
   chains[0].node = *place.node;
   chains[0].hashes = hashes;
@@ -166,14 +174,14 @@ std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const B
 /// beginning, and the owners under the roots that are known for what they have of later extents.
 std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const BlockHash> hashes) const {
   if (!has_hot_roots() || find_space(space)->record.is_set()) return split(space, hashes);
-  std::vector<OwnedChain> copies(map.node_count());
-  for (std::size_t node = 0; node < copies.size(); ++node) {
-    copies[node].node = node;
-    copies[node].hashes = hashes;
+  std::vector<OwnedChain> copies(members.size());
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    copies[i].node = members[i];
+    copies[i].hashes = hashes;
   }
   const HotSets::Roots roots = hot_roots(space, hashes);
   const auto add = [&](std::size_t hot_blocks) {
-    for (OwnedChain& part : split_chain(map, hashes, hot_blocks)) {
+    for (OwnedChain& part : split_chain(*map, hashes, hot_blocks)) {
       if (part.position(0) != 0 || part.hashes.size() < hashes.size()) copies.push_back(std::move(part));
     }
   };
@@ -195,7 +203,7 @@ void Client::Impl::hear_hot_version(Space space, std::size_t node, std::uint64_t
 
 void Client::Impl::meet_hot_roots(Space space) {
   if (!has_hot_roots() || !hot_sets.meet(static_cast<std::uint32_t>(space))) return;
-  for (std::size_t node = 0; node < links.size(); ++node) ask_hot_roots(space, node, /*at_once=*/false);
+  for (const std::size_t node : members) ask_hot_roots(space, node, /*at_once=*/false);
 }
 
 void Client::Impl::ask_hot_roots(Space space, std::size_t node, bool at_once) {

@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "client/client.h"
+#include "client/cluster/cluster_map_call.h"
 #include "client/cluster_map.h"
 #include "client/hot/hot_roots_call.h"
 #include "client/hot/hot_sets.h"
@@ -57,7 +58,7 @@ struct Client::Impl {
   std::vector<OwnedChain> split_copies(Space space, std::span<const BlockHash> hashes) const;
   std::vector<OwnedChain> other_copies(FrameType verb, Space space, std::span<const BlockHash> hashes) const;
   /// Only where a chain is cut into extents on several nodes does it matter that a block is hot.
-  bool has_hot_roots() const { return map.node_count() > 1 && map.has_extents(); }
+  bool has_hot_roots() const { return map->node_count() > 1 && map->has_extents(); }
   HotSets::Roots hot_roots(Space space, std::span<const BlockHash> chain) const;
   /// Asks all nodes, once.
   void meet_hot_roots(Space space);
@@ -70,15 +71,23 @@ struct Client::Impl {
     call.group = &group;
     links[node]->start(call, until);
   }
-  /// One call to each node, in node order.
+  /// One call to each member, in their order.
   template <class C>
   void start_on_each(std::vector<C>& calls, CallGroup& group, TimePoint until) {
-    KV_ASSERT(calls.size() == links.size());
-    for (std::size_t node = 0; node < calls.size(); ++node) {
-      calls[node].group = &group;
-      links[node]->start(calls[node], until);
+    KV_ASSERT(calls.size() == members.size());
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      calls[i].group = &group;
+      links[members[i]]->start(calls[i], until);
     }
   }
+  // The cluster's map (cluster/follow.cc).
+  void follow(const NodeLink& node);  ///< It knows a later map: asks for it, in a while.
+  void ask_for_map(const NodeLink& node);
+  void end_question();
+  asio::awaitable<void> wait_for_map(TimePoint until);
+  void node_failed();
+  void adopt(ClusterStatus status);
+  void set_link(std::size_t node, const ClusterStatus::Node& member);
   /// Takes a lease into the books, from where the oldest go when there are too many.
   Lease keep_lease(LeaseEntry entry);
   /// Takes a lease out of the books. Empty: it is not there.
@@ -91,13 +100,24 @@ struct Client::Impl {
   static std::uint64_t use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call);
 
   std::shared_ptr<ClientShared> shared;
-  ClusterMap map;
-  std::vector<std::unique_ptr<NodeLink>> links;
+  /// Nodes are numbered. A number is a node's as long as that belongs to the cluster; then another may get it. Whoever
+  /// waits in between finds at worst that a node does not know a lease, or is another than was placed on.
+  std::vector<std::unique_ptr<NodeLink>> links;  ///< By number. One that has left keeps its link until then.
+  std::vector<std::size_t> members;              ///< The numbers of those that belong to the cluster, or list.
+  std::shared_ptr<const ClusterMap> map;         ///< Over all numbers. Who waits holds the one with which it began.
+  ClusterStatus cluster;
+  ClusterMapCall map_call;
+  bool is_map_asked = false;  ///< For a map; then map_event tells of the end.
+  Event map_event;
+  TimePoint next_question{};  ///< Not before: of those that failures cause.
+  std::size_t question_count = 0;
   const std::shared_ptr<IdleGets> idle_gets;
   std::map<std::uint64_t, LeaseEntry> leases;  ///< In order of grant.
   std::uint64_t last_lease = 0;
   HotSets hot_sets;
   std::vector<std::unique_ptr<HotRootsCall>> hot_calls;  ///< By node. They end with the links.
+  /// Gone with the client: what was posted to the executor and comes later finds that out here.
+  std::shared_ptr<int> life = std::make_shared<int>();
 };
 
 /// Counts a verb in progress. Holds the shared part, since a coroutine may be destroyed after its client.

@@ -26,14 +26,17 @@ ClusterMap::ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks) :
   std::vector<std::string> names;
   for (const Node& node : nodes) {
     if (node.name.empty()) throw std::invalid_argument("nodes: a node has an empty name");
-    if (!(node.weight > 0) || !std::isfinite(node.weight)) {
-      throw std::invalid_argument("nodes: weight of '" + node.name + "' must be a positive number");
+    if (!(node.weight >= 0) || !std::isfinite(node.weight)) {
+      throw std::invalid_argument("nodes: weight of '" + node.name + "' must be 0 or a positive number");
     }
+    if (node.weight > 0) owners_.push_back(names.size());
     names.push_back(node.name);
     seeds_.push_back(XXH3_64bits(node.name.data(), node.name.size()));
     weights_.push_back(node.weight);
-    equal_weights_ = equal_weights_ && node.weight == nodes[0].weight;
   }
+  if (owners_.empty()) throw std::invalid_argument("nodes: at least one needs a positive weight");
+  equal_weights_ =
+      std::ranges::all_of(owners_, [&](std::size_t node) { return weights_[node] == weights_[owners_[0]]; });
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     throw std::invalid_argument("nodes: name '" + *twice + "' is given twice");
@@ -78,12 +81,13 @@ bool ClusterMap::is_anchor(const BlockHash& block) const {
 /// So a node that leaves or joins moves only its own share, and all clients agree without talking. Ties are broken by
 /// the rank of the names, since the order of the configuration may differ between clients. (Thaler, Ravishankar: Using
 /// Name-Based Mappings to Increase Hit Rates, 1998; the weights: Resch: New Hashing Algorithms for Data Storage, 2015.)
-std::size_t ClusterMap::owner(const BlockHash& anchor) const {
-  KV_ASSERT(!seeds_.empty() && weights_.size() == seeds_.size() && ranks_.size() == seeds_.size());
-  if (seeds_.size() == 1) return 0;
+std::size_t ClusterMap::owner(const BlockHash& anchor, std::size_t except) const {
+  KV_ASSERT(!owners_.empty() && weights_.size() == seeds_.size() && ranks_.size() == seeds_.size());
+  if (owners_.size() == 1) return owners_[0];
   std::size_t best = 0;
   double best_score = -1;
-  for (std::size_t node = 0; node < seeds_.size(); ++node) {
+  for (const std::size_t node : owners_) {
+    if (node == except) continue;
     const std::uint64_t hash = XXH3_64bits_withSeed(anchor.bytes.data(), anchor.bytes.size(), seeds_[node]);
     const double u = (static_cast<double>(hash >> 11) + 0.5) * 0x1p-53;  // 53 bits and a half: never 0, never 1
     // -1 / ln(u) grows with u: among equal weights u itself gives the same order.

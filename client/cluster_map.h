@@ -34,7 +34,7 @@ class ClusterMap {
  public:
   struct Node {
     std::string name;
-    double weight = 1.0;
+    double weight = 1.0;  ///< 0: it is known and owns nothing.
   };
   /// Blocks of one owner in a chain: from `begin` to before `end`.
   struct Extent {
@@ -49,23 +49,27 @@ class ClusterMap {
   static constexpr std::size_t kExtentLengthMax = 4;  ///< In extent_blocks.
 
   /// `extent_blocks`: one block in so many is an anchor; 1: each block is an extent. A part of the placement, equal on
-  /// all clients. Throws std::invalid_argument: no node, an empty or doubled name, a weight that is not finite and
-  /// positive, extent_blocks not 1..kExtentBlocksLimit.
+  /// all clients. Throws std::invalid_argument: no node, an empty or doubled name, a weight that is not finite or
+  /// negative, no positive one, extent_blocks not 1..kExtentBlocksLimit.
   explicit ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks = kExtentBlocksDefault);
 
   std::size_t node_count() const { return seeds_.size(); }
-  bool has_extents() const { return extent_blocks_ > 1; }  ///< Else each block is one.
+  std::size_t owner_count() const { return owners_.size(); }  ///< Nodes that own something.
+  bool has_extents() const { return extent_blocks_ > 1; }     ///< Else each block is one.
   std::size_t extent_blocks_max() const { return extent_blocks_ * kExtentLengthMax; }
   /// The owner rule: the only place that says who owns which block of a chain. Without gaps, in chain order. The first
   /// `hot_blocks` are its hot root, which is part of the first extent. Where each block is an extent there is none.
   std::vector<Extent> extents(std::span<const BlockHash> chain, std::size_t hot_blocks = 0) const;
   /// The owner of a block that stands alone, and of the extent that begins with it. An index into the list of nodes.
-  std::size_t owner(const BlockHash& anchor) const;
+  std::size_t owner(const BlockHash& anchor) const { return owner(anchor, node_count()); }
+  /// Who would own it without the node `except`; that node if no other owns anything.
+  std::size_t owner(const BlockHash& anchor, std::size_t except) const;
 
  private:
   bool is_anchor(const BlockHash& block) const;
 
-  std::vector<std::uint64_t> seeds_;
+  std::vector<std::size_t> owners_;   ///< Nodes of positive weight.
+  std::vector<std::uint64_t> seeds_;  ///< By node, as the rest.
   std::vector<double> weights_;
   std::vector<std::uint32_t> ranks_;  ///< By name: breaks ties, so that the order of the list never matters.
   bool equal_weights_ = true;

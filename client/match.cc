@@ -83,6 +83,7 @@ class MatchCall final : public Call {
     lease = response->lease();
     lease_us = response->lease_us();
     hot_version = response->hot_version();
+    map_epoch = response->epoch();
     if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
     if (response->partial_tokens() > 0) {
       if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
@@ -113,7 +114,7 @@ class MatchRounds {
         newest_(map.node_count()),
         leased_(map.node_count()) {
     if (map.node_count() > 1) extents_ = map.extents(hashes, hot_blocks);  // else one round, for the chain itself
-    if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.node_count(), kHotNodesMax);
+    if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
     if (!map.has_extents()) round_extents_ = {SIZE_MAX, SIZE_MAX};  // most nodes have a part of every prompt
   }
 
@@ -296,7 +297,8 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
     co_return error_code(Errc::kBadRequest);
   }
   // Whoever owns the last block need not own the one after it, which only part of the tokens would match.
-  if (impl.links.size() > 1) options.token_ids = {};
+  const std::shared_ptr<const ClusterMap> map = impl.map;  // a new one may come before the last answer
+  if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
   const VerbInProgress verb(impl.shared);
@@ -329,7 +331,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
 
   impl.meet_hot_roots(space);
   const HotSets::Roots roots = impl.hot_roots(space, hashes);
-  MatchRounds first(impl.map, hashes, roots.now, /*is_counted=*/true);
+  MatchRounds first(*map, hashes, roots.now, /*is_counted=*/true);
   co_await run(first);
   const MatchRounds* best = &first;
 
@@ -337,7 +339,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   std::optional<MatchRounds> earlier, root;
   if (roots.before && best->held() <= std::max(roots.now, *roots.before) && best->held() < hashes.size() &&
       has_time()) {
-    earlier.emplace(impl.map, hashes, *roots.before, /*is_counted=*/false);
+    earlier.emplace(*map, hashes, *roots.before, /*is_counted=*/false);
     co_await run(*earlier);
     if (earlier->held() > best->held()) best = &*earlier;
   }
@@ -345,9 +347,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   // that no node is asked by all.
   if (best->held() < roots.now && has_time()) {
     const std::size_t asked = *first.place().node;
-    std::size_t node = impl.map.owner(hashes.back());
-    if (node == asked) node = (node + 1) % impl.links.size();
-    root.emplace(impl.map, hashes.first(roots.now), node);
+    root.emplace(*map, hashes.first(roots.now), map->owner(hashes.back(), asked));
     co_await run(*root);
     if (root->held() > best->held()) best = &*root;
   }

@@ -54,8 +54,8 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
   NodeLink::LendState all;
   while (true) {
     all = {};
-    for (const auto& link : impl.links) {
-      const NodeLink::LendState state = link->lend(region);
+    for (const std::size_t node : impl.members) {
+      const NodeLink::LendState state = impl.links[node]->lend(region);
       all.lent += state.lent;
       all.pending += state.pending;
     }

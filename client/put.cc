@@ -158,6 +158,7 @@ std::size_t PutCall::send_batch() {
 std::string PutCall::on_last(const FrameReader::Frame& frame) {
   const auto* response = read_table<wire::PutResponse>(frame.table);
   if (response == nullptr) return "put: malformed";
+  map_epoch = response->epoch();
   session()->cut_lanes(response->broken_lanes());
   const std::uint64_t sum = std::uint64_t{response->stored()} + response->already_stored() + response->refused();
   if (sum != asked_) return "put: counts " + std::to_string(sum) + " blocks of " + std::to_string(asked_);

@@ -50,6 +50,7 @@ class SetMatchCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::SetMatchResponse>(frame.table);
     if (response == nullptr || response->held() == nullptr) return "set_match: malformed";
+    map_epoch = response->epoch();
     // Nothing is trusted: a bit or a length too many would be a block that is not held, or held with another's length.
     const std::size_t bytes = (asked + 7) / 8;
     const auto* on_disk = response->on_disk();
@@ -115,7 +116,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);
-  const std::vector<OwnedChain> parts = split_set(impl.map, hashes, options.group_counts);
+  const std::vector<OwnedChain> parts = split_set(*impl.map, hashes, options.group_counts);
   std::vector<SetMatchCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].part = &parts[i];

@@ -117,6 +117,7 @@ std::size_t SetPutCall::send_batch() {
 std::string SetPutCall::on_last(const FrameReader::Frame& frame) {
   const auto* response = read_table<wire::SetPutResponse>(frame.table);
   if (response == nullptr || response->results() == nullptr) return "set_put: malformed";
+  map_epoch = response->epoch();
   session()->cut_lanes(response->broken_lanes());
   if (response->results()->size() != asked_) {
     return "set_put: " + std::to_string(response->results()->size()) + " results for " + std::to_string(asked_) +
@@ -172,7 +173,7 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
-  const std::vector<OwnedChain> parts = split_set(impl.map, hashes, options.group_counts);
+  const std::vector<OwnedChain> parts = split_set(*impl.map, hashes, options.group_counts);
   CallGroup group(shared->executor, options.control);
   std::vector<SetPutCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {

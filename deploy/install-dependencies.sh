@@ -6,6 +6,8 @@
 #   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest, Python)
 #   deploy/install-dependencies.sh --debian  also what tests/debian/run.sh needs (debootstrap)
 #   deploy/install-dependencies.sh --rdma    also what tests/rdma_vm/run.sh needs (QEMU, libibverbs with its software devices)
+#   deploy/install-dependencies.sh --cluster also what deploy/cluster.sh and the tests of clusters need (etcd; its service is neither
+#                                            started nor enabled)
 #   deploy/install-dependencies.sh --observe also what deploy/observe.sh and tests/observe need (Prometheus and Alertmanager; their
 #                                            services are neither started nor enabled)
 set -euo pipefail
@@ -16,13 +18,15 @@ with_tests=no
 with_debian=no
 with_rdma=no
 with_observe=no
+with_cluster=no
 for argument in "$@"; do
   case $argument in
     --test) with_tests=yes ;;
     --debian) with_debian=yes ;;
     --rdma) with_rdma=yes ;;
     --observe) with_observe=yes ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --cluster) with_cluster=yes ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) fail "unknown argument '$argument' (see --help)" ;;
   esac
 done
@@ -56,8 +60,12 @@ if [ "$with_rdma" = yes ]; then
 fi
 services=()  # Debian starts these when it installs them
 if [ "$with_observe" = yes ]; then
-  services=(prometheus prometheus-alertmanager)
-  packages+=("${services[@]}" python3-pytest)
+  services+=(prometheus prometheus-alertmanager)
+  packages+=(prometheus prometheus-alertmanager python3-pytest)
+fi
+if [ "$with_cluster" = yes ]; then
+  services+=(etcd-server)
+  packages+=(etcd-server etcd-client)
 fi
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
@@ -111,9 +119,10 @@ if [ ${#new_services[@]} -gt 0 ]; then
 fi
 apt install -y --no-install-recommends "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
 for service in "${new_services[@]}"; do
+  service=${service%-server}  # etcd-server's is named etcd
   if command -v systemctl > /dev/null; then
     "${as_root[@]}" systemctl disable -q "$service"
   else
     "${as_root[@]}" update-rc.d "$service" disable
-  fi
+  fi || echo "install-dependencies: the service $service could not be disabled; it starts with the machine" >&2
 done

@@ -63,6 +63,7 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kSetGet: return "set_get";
     case FrameType::kSetPut: return "set_put";
     case FrameType::kHotRoots: return "hot_roots";
+    case FrameType::kClusterMap: return "cluster_map";
   }
   return "unknown";
 }

@@ -117,6 +117,21 @@ void HotSets::found(std::uint32_t space, const BlockHash& last, Place place) {
 
 void HotSets::forget(const BlockHash& last) { found_index_.erase(last); }
 
+void HotSets::forget_places() {
+  found_index_.clear();
+  found_.clear();
+  found_next_ = 0;
+}
+
+void HotSets::forget_node(std::size_t node, TimePoint now) {
+  KV_ASSERT(node < kept_counts_.size());
+  for (auto& [space, set] : spaces_) {
+    if (node >= set.nodes.size()) continue;
+    take_word(set, node, {}, /*is_change=*/true, now);
+    set.nodes[node] = {};
+  }
+}
+
 HotSets::Place HotSets::place_of(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const {
   if (chain.empty()) return {};
   const auto entry = found_index_.find(chain.back());

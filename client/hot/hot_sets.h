@@ -49,6 +49,10 @@ class HotSets {
   };
   Roots roots(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
 
+  void add_node() { kept_counts_.push_back(0); }
+  /// It has left: what it said counts no more. Whoever has its number next begins anew.
+  void forget_node(std::size_t node, TimePoint now);
+
   /// Where a prefix was found.
   struct Place {
     std::size_t hot_blocks = 0;                      ///< Of the root behind which it lies.
@@ -58,6 +62,7 @@ class HotSets {
   void found(std::uint32_t space, const BlockHash& last, Place place);
   /// It was put or dropped since: found() says nothing any more.
   void forget(const BlockHash& last);
+  void forget_places();  ///< All of them: the owner rule has changed.
   /// Where to get `chain`: where it was found, if that is known.
   Place place_of(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
 

@@ -46,6 +46,7 @@ void Call::begin(CallOwner& owner) {
   owner_ = &owner;
   has_begun_ = false;
   send_count_ = 0;
+  map_epoch = 0;
   error_ = {};
   error_text_.clear();
   if (group != nullptr) {

@@ -136,6 +136,7 @@ class Call : public DeadlineEntry {
   std::shared_ptr<CallSession> session_wanted;  ///< Only this session will do (leases); any other if it has ended.
   std::size_t data_bytes = 0;                   ///< That the call will move: spreads calls over sessions.
   CallGroup* group = nullptr;                   ///< Told of the end.
+  std::uint64_t map_epoch = 0;                  ///< Set by its answer: of the cluster map that the node knows.
   bool at_once = false;                         ///< Ends with kUnavailable where it would wait for a connection.
 
   bool has_ended() const { return state_ == State::kEnded; }

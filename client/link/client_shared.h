@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -13,6 +15,8 @@
 #include "transport/wire_generated.h"
 
 namespace kv {
+
+class NodeLink;
 
 /// Held by shared_ptr, since the coroutines of closed sessions end a little later than the client.
 ///   1. After DeadlineQueue::close() nothing touches `network` or `clock` again: the caller may destroy both.
@@ -44,6 +48,15 @@ struct ClientShared {
   };
   std::vector<std::unique_ptr<const SpaceInfo>> spaces;  ///< By Space.
   std::size_t call_count = 0;                            ///< Verbs in progress, at most calls_max.
+
+  /// A node named the epoch of the map that it knows.
+  void hear_map_epoch(const NodeLink& node, std::uint64_t epoch) {
+    if (epoch > map_epoch && on_map_epoch) on_map_epoch(node);
+  }
+  std::uint64_t map_epoch = 0;  ///< Of the map in use; 0: of the client's own list.
+  // Called in the middle of a link's work.
+  std::function<void(const NodeLink&)> on_map_epoch;  ///< There is a later one.
+  std::function<void()> on_node_failure;
 };
 
 }  // namespace kv

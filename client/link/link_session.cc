@@ -209,6 +209,7 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
     return violation("the first frame is no hello");
   }
   std::string what = read_hello(frame.table, &terms_);
+  if (what.empty()) what = listener_->refuses(terms_);
   if (!what.empty()) return violation(std::move(what));
   if (terms_.lanes_max > 0 && !stream_->can_pass_descriptors() && shared_->config.rdma != ClientConfig::Rdma::kOff) {
     const auto messages = terms_.has_messages ? static_cast<std::uint32_t>(shared_->config.rdma_messages) : 0;

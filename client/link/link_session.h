@@ -44,6 +44,8 @@ class LinkSession final : public CallSession,
   /// The link that the session belongs to; it also answers for the calls that the session makes itself.
   class Listener : public CallOwner {
    public:
+    /// Why the node that says this in its hello is not the one that is wanted, or "".
+    virtual std::string refuses(const LinkTerms& terms) const = 0;
     virtual void session_up(LinkSession& session) = 0;  ///< Hello came.
     virtual void session_ended(LinkSession& session, error_code why, std::string text) = 0;
     /// A retired session has nothing left to do.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/printable.h"
 
 namespace kv {
 namespace {
@@ -189,6 +190,7 @@ void NodeLink::call_ended(const Call& call, bool is_answered) {
   if (is_answered) {
     breaker_.succeeded();
     connect_back_off_.succeeded();
+    shared_->hear_map_epoch(*this, call.map_epoch);
   } else if (call.error() == asio::error::timed_out && call.type != FrameType::kVerbsConnect) {
     ++timeouts_;
     note_error(call.error(), std::string(frame_type_name(call.type)) + " missed its deadline");
@@ -279,6 +281,12 @@ void NodeLink::failed_to_connect(Connection& connection, error_code why, std::st
   pump();  // calls that wait have nothing to wait for, perhaps, and end
 }
 
+/// A node's address may have become another's: a path that exists on each machine, an address that was given away.
+std::string NodeLink::refuses(const LinkTerms& terms) const {
+  if (config_.node_id.empty() || terms.node_id == config_.node_id) return "";
+  return "hello: node '" + printable(terms.node_id) + "' answers there, not '" + config_.node_id + "'";
+}
+
 void NodeLink::session_up(LinkSession& session) {
   for (Connection& connection : connections_) {
     if (connection.session.get() != &session) continue;
@@ -290,6 +298,7 @@ void NodeLink::session_up(LinkSession& session) {
   }
   ++connects_;
   node_id_ = session.terms().node_id;
+  shared_->hear_map_epoch(*this, session.terms().map_epoch);
   // What is left of another life: a process that ends while its successor listens already.
   for (const Connection& connection : connections_) {
     const auto other = connection.session;
@@ -345,6 +354,7 @@ void NodeLink::note_error(error_code why, std::string text) {
 void NodeLink::failure() {
   ++failures_;
   breaker_.failed(shared_->clock.now());
+  if (shared_->on_node_failure) shared_->on_node_failure();
 }
 
 /// Sessions first: their ends put calls back into the queue no more, since closed_ is set. Then the calls that wait.

@@ -48,6 +48,8 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   LendState lend(const std::shared_ptr<LentMemory::Region>& region);
   void take_back(const LentMemory::Region& region);  ///< Before its memory is given up.
   NodeStatus status() const;
+  const NodeConfig& config() const { return config_; }
+  const std::string& node_id() const { return node_id_; }  ///< As it said last; empty before.
 
  private:
   /// One of the connections: nothing, being made, or up.
@@ -60,6 +62,7 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   enum class Prepared : std::uint8_t { kReady, kWait, kNoRoom, kFailed, kNotLent, kTooLarge };
 
   // LinkSession::Listener
+  std::string refuses(const LinkTerms& terms) const override;
   void session_up(LinkSession& session) override;
   void session_ended(LinkSession& session, error_code why, std::string text) override;
   void retired_ended(LinkSession& session) override;

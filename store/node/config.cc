@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
 #include "transport/frame_message.h"
 
@@ -41,6 +42,8 @@ struct Given {
   std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, spill_capacity_blocks = 0;
   bool no_huge_pages = false;
   std::string spill_policy = "eviction", rdma = "auto";
+  double weight = 0;
+  Duration etcd_lease = 10s;
 };
 
 // -- the table: name, where to, limits, help, group, excludes
@@ -128,6 +131,36 @@ std::vector<OptionRow> rdma_rows(Given& given) {
   };
 }
 
+std::vector<OptionRow> cluster_rows(Given& given) {
+  constexpr const char* kCluster = "Cluster";
+  EtcdConfig& etcd = given.options.etcd;
+  MembershipConfig& membership = given.options.membership;
+  return {
+      {"etcd", &etcd.endpoints, kAny,
+       "http://HOST:PORT or https://HOST:PORT of an etcd member; may be repeated. Nodes with the same etcd and "
+       "etcd-prefix are a cluster, whose clients need the address of any of them. None: this node stands alone, or on "
+       "a "
+       "list that clients have",
+       kCluster},
+      {"etcd-prefix", &membership.prefix, kAny, "Of this cluster's keys in etcd", kCluster},
+      {"etcd-ca", &etcd.ca_file, kAny, "PEM file of who signed etcd's certificates (default: the system's)", kCluster},
+      {"etcd-cert", &etcd.cert_file, kAny, "PEM file of this node's certificate for etcd", kCluster},
+      {"etcd-key", &etcd.key_file, kAny, "PEM file of its key", kCluster},
+      {"etcd-user", &etcd.user, kAny, "User of etcd, where it asks for one", kCluster},
+      {"etcd-password-file", &etcd.password_file, kAny, "File whose first line is that user's password", kCluster},
+      {"etcd-lease-seconds", &given.etcd_lease, RealLimits{2, 300},
+       "A node that etcd has not heard of for so long is off the map", kCluster},
+      {"advertise", &membership.self.endpoints, kAny,
+       "Where clients reach this node: tcp://HOST:PORT or unix:///PATH; may be repeated (default: as listen)",
+       kCluster},
+      {"weight", &given.weight, RealLimits{0, kMemberWeightMax},
+       "This node's share of the blocks, in proportion (default: its capacity in GiB)", kCluster},
+      {"zone", &membership.self.zone, kAny, "Where this node stands; shown, and for clients to come", kCluster},
+      {"cluster-extent-blocks", &membership.extent_blocks, IntegerLimits{1, 1 << 20},
+       "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)", kCluster},
+  };
+}
+
 std::vector<OptionRow> session_rows(Given& given) {
   NodeOptions& o = given.options;
   return {
@@ -178,7 +211,8 @@ std::vector<OptionRow> session_rows(Given& given) {
 /// In the order of --help.
 std::vector<OptionRow> all_rows(Given& given) {
   std::vector<OptionRow> all;
-  for (const auto& rows : {memory_rows(given), disk_rows(given), rdma_rows(given), session_rows(given)})
+  for (const auto& rows :
+       {memory_rows(given), disk_rows(given), rdma_rows(given), cluster_rows(given), session_rows(given)})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }
@@ -337,6 +371,31 @@ std::string set_rdma(Given& given) {
   return "";
 }
 
+std::string set_cluster(Given& given) {
+  NodeOptions& options = given.options;
+  MembershipConfig& membership = options.membership;
+  if (options.etcd.endpoints.empty()) {
+    if (!membership.self.endpoints.empty()) return "advertise: needs etcd, where it is written";
+    return "";
+  }
+  if (const std::string why = check_etcd(options.etcd); !why.empty()) return why;
+  if (membership.prefix.size() < 2 || membership.prefix.size() > 256 || membership.prefix.front() != '/' ||
+      membership.prefix.back() == '/') {
+    return "etcd-prefix: '" + membership.prefix + "', must begin with '/', must not end so, and has 2 to 256 bytes";
+  }
+  membership.lease = std::chrono::ceil<std::chrono::seconds>(given.etcd_lease);
+  membership.self.id = options.node_id;
+  membership.self.weight =
+      given.weight > 0 ? given.weight : static_cast<double>(options.store.arena.capacity_bytes) / (1 << 30);
+  // The rest is known when the node listens; what a person gave is looked at now.
+  Member sample = membership.self;
+  sample.instance = std::string(32, '0');
+  if (sample.endpoints.empty()) sample.endpoints = {"tcp://127.0.0.1:1"};
+  const std::string why = check_member(sample);
+  if (why.starts_with("id:")) return "node-" + why;
+  return why.starts_with("endpoints:") ? "advertise" + why.substr(std::string("endpoints").size()) : why;
+}
+
 /// What is 0 where the machine decides.
 std::string set_machine(Given& given) {
   NodeOptions& options = given.options;
@@ -358,7 +417,8 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   Given given;
   if (!read_given(argc, argv, given, exit_code)) return std::nullopt;
   // In this order: of several mistakes the first is told, and the disk's sizes need the capacity.
-  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_capacity, &set_disk, &set_rdma, &set_machine}) {
+  for (const auto set :
+       {&set_node_id, &set_listen, &set_admin, &set_capacity, &set_disk, &set_rdma, &set_cluster, &set_machine}) {
     if (const std::string wrong = set(given); !wrong.empty()) return refuse(wrong, exit_code);
   }
   KV_ASSERT(given.options.threads > 0 && given.options.region_bytes_max_node > 0 && !given.options.listen.empty());

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "store/node/membership/etcd.h"
+#include "store/node/membership/membership.h"
 #include "store/node/rdma/verbs_node.h"
 #include "store/node/session/session.h"
 #include "store/node/spill/spill_driver.h"
@@ -37,6 +39,9 @@ struct NodeOptions {
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: no start without it.
   VerbsConfig verbs;
+  EtcdConfig etcd;  ///< Without endpoints: no cluster, or a static list that clients have.
+  MembershipConfig
+      membership;  ///< `self` without its instance, and without endpoints where it advertises what it listens on.
 };
 
 /// Parses the command line, which may name a TOML file, and the environment. A flag wins over the environment, the

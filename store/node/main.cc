@@ -21,6 +21,7 @@
 #include "store/node/disk/disk_opener.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_format.h"
+#include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
 #include "store/node/rdma/verbs_opener.h"
 #include "store/node/server.h"
@@ -71,6 +72,16 @@ void raise_descriptor_limit() {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
+}
+
+std::string hex_of(const InstanceId& instance) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte each : instance) {
+    text += kDigits[std::to_integer<unsigned>(each) >> 4];
+    text += kDigits[std::to_integer<unsigned>(each) & 15];
+  }
+  return text;
 }
 
 /// Flushed with each line from info on: the last lines before a crash are the ones that are wanted.
@@ -169,11 +180,23 @@ int run(const NodeOptions& options) {
 
   // Before RDMA, whose registering may take minutes: /readyz says "not ready" meanwhile.
   std::atomic<bool> ready = false;
+  const bool has_cluster = !options.etcd.endpoints.empty();
+  std::atomic<MembershipThread*> membership = nullptr;  // once the node listens
+  const auto joined = [&membership] {
+    const MembershipThread* const at_work = membership;
+    return at_work != nullptr && at_work->status().is_joined;
+  };
+  if (has_cluster) {
+    metrics.watch([&membership] {
+      const MembershipThread* const at_work = membership;
+      return at_work == nullptr ? std::vector<NodeMetrics::Value>() : at_work->stats();
+    });
+  }
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_host.empty()) {
     auto started = AdminServer::start(
         options.admin_host, options.admin_port,
-        {[&metrics] { return metrics.text(); }, [&ready, &node] { return ready && !node.draining; }});
+        {[&metrics] { return metrics.text(); }, [&] { return ready && !node.draining && (!has_cluster || joined()); }});
     if (!started) {
       std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
                 << started.error().message() << "\n";
@@ -185,16 +208,28 @@ int run(const NodeOptions& options) {
   const std::unique_ptr<VerbsOpener, StopVerbs> stop_verbs(&verbs_opener);
   if (!open_verbs(options, verbs_opener, node, server)) return 1;
   std::string listening;
+  std::vector<std::string> endpoints;
   for (const Endpoint& endpoint : options.listen) {
     const auto real = server.listen(socket_network(), endpoint);
     if (!real) {
       std::cerr << "kvstore-node: listen " << endpoint.to_string() << ": " << real.error().message() << "\n";
       return 1;
     }
-    listening += " listen=" + real->to_string();
+    endpoints.push_back(real->to_string());
+    listening += " listen=" + endpoints.back();
   }
   server.start();
   ready = true;
+  // The last to come and the first to go: who is on the map takes requests.
+  std::unique_ptr<MembershipThread> cluster;
+  if (has_cluster) {
+    MembershipConfig config = options.membership;
+    config.self.instance = hex_of(node.instance);
+    config.self.version = KV_VERSION;
+    if (config.self.endpoints.empty()) config.self.endpoints = endpoints;
+    cluster = std::make_unique<MembershipThread>(options.etcd, std::move(config), clock, node.cluster);
+    membership = cluster.get();
+  }
   sd_notify(0, "READY=1");
   spdlog::info("ready{}{}", listening,
                admin ? " admin=" + options.admin_host + ":" + std::to_string(admin->port()) : "");
@@ -220,7 +255,11 @@ int run(const NodeOptions& options) {
   // An opener that has found nothing yet might bring RDMA to a server that is stopping. One that has, only looks after
   // its devices: its end may take as long as registering an arena, and can wait.
   if (node.verbs == nullptr) verbs_opener.stop();
+  if (cluster) cluster->drain();
   server.stop(options.drain_timeout);
+  // A scrape may be looking at it: the admin server goes first.
+  if (cluster) admin.reset();
+  cluster.reset();
   if (spill) stop_spill(*spill, options.spill_save);
   spdlog::info("stopped");
   return 0;

@@ -167,8 +167,8 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
   switch (type) {
     case FrameType::kHello:
       return one(table_of([](FlatBufferBuilder& b) {
-        return wire::CreateHelloResponseDirect(b, kWireVersion, "hostile", 0, kFeatureHotRoots, 1 << 20, 65536, 64,
-                                               1ull << 30);
+        return wire::CreateHelloResponseDirect(b, kWireVersion, "hostile", 0, kFeatureHotRoots | kFeatureClusterMap,
+                                               1 << 20, 65536, 64, 1ull << 30);
       }));
     case FrameType::kOpen:
       return one(table_of([&](FlatBufferBuilder& b) { return wire::CreateOpenResponse(b, 1, record_.block_bytes()); }));
@@ -178,6 +178,8 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
         return wire::CreateMatchResponse(b, count, 0, 7, 1'000'000, 0, 0, nullptr, 0, 9);
       }));
     }
+    case FrameType::kClusterMap:  // of no cluster
+      return one(table_of([&](FlatBufferBuilder& b) { return wire::CreateClusterMapResponse(b); }));
     case FrameType::kHotRoots:
       return one(table_of([&](FlatBufferBuilder& b) {
         const std::vector<wire::Hash> blocks(3);
@@ -299,7 +301,16 @@ std::vector<HostileNode::Reply> HostileNode::lie(Connection& connection, const F
               .Union();
         case FrameType::kOpen: return wire::CreateOpenResponse(b, small, number).Union();
         case FrameType::kMatch:
-          return wire::CreateMatchResponse(b, small, small, number, number, 0xFFFF, small, nullptr, 0, number).Union();
+          return wire::CreateMatchResponse(b, small, small, number, number, 0xFFFF, small, nullptr, 0, number, number)
+              .Union();
+        case FrameType::kClusterMap: {  // this very node, under a name of its own; or lies in each field
+          const std::vector<std::string> endpoints(small % 20, "tcp://127.0.0.1:1");
+          const auto list = b.CreateVectorOfStrings(endpoints);
+          const std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes(
+              small % 5000, wire::CreateClusterNode(b, b.CreateString("x"), list, static_cast<double>(number),
+                                                    static_cast<std::uint8_t>(number)));
+          return wire::CreateClusterMapResponse(b, number, small, b.CreateVector(nodes)).Union();
+        }
         case FrameType::kHotRoots: {
           const std::vector<wire::Hash> blocks(small % 10'000);
           return wire::CreateHotRootsResponseDirect(b, number, &blocks).Union();

@@ -326,7 +326,7 @@ TEST_F(OneNodeTest, ABadConfigurationIsRefusedNamingTheField) {
   using testing::StartsWith;
   EXPECT_THAT(refused([](auto& c) { c.nodes.clear(); }), StartsWith("nodes"));
   EXPECT_THAT(refused([](auto& c) { c.nodes[0].endpoint = "http://x"; }), StartsWith("nodes: endpoint"));
-  EXPECT_THAT(refused([](auto& c) { c.nodes[0].weight = 0; }), StartsWith("nodes: weight"));
+  EXPECT_THAT(refused([](auto& c) { c.nodes[0].weight = -1; }), StartsWith("nodes: weight"));
   EXPECT_THAT(refused([](auto& c) { c.nodes.push_back(c.nodes[0]); }), StartsWith("nodes: name"));
   EXPECT_THAT(refused([](auto& c) { c.connections_per_node = 0; }), StartsWith("connections_per_node"));
   EXPECT_THAT(refused([](auto& c) { c.connect_timeout = 0s; }), StartsWith("connect_timeout"));

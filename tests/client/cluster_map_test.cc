@@ -378,9 +378,10 @@ TEST(ClusterMapTest, BadListsAreRefused) {
   EXPECT_THROW(ClusterMap(std::vector<ClusterMap::Node>{}), std::invalid_argument);
   EXPECT_THROW(ClusterMap(nodes_named({"a", "a"})), std::invalid_argument);
   EXPECT_THROW(ClusterMap(nodes_named({""})), std::invalid_argument);
-  for (const double weight : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+  for (const double weight : {-1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     EXPECT_THROW(ClusterMap(std::vector<ClusterMap::Node>{{"a", weight}}), std::invalid_argument) << weight;
   }
+  EXPECT_THROW(ClusterMap(std::vector<ClusterMap::Node>{{"a", 0}, {"b", 0}}), std::invalid_argument);
   for (const std::size_t extent_blocks : {std::size_t{0}, (std::size_t{1} << 20) + 1}) {
     try {
       ClusterMap(nodes_named({"a"}), extent_blocks);
@@ -389,6 +390,31 @@ TEST(ClusterMapTest, BadListsAreRefused) {
       EXPECT_EQ(error.what(), "extent_blocks: is " + std::to_string(extent_blocks) + ", must be 1..1048576");
     }
   }
+}
+
+TEST(ClusterMapTest, ANodeWithoutWeightOwnsNothingAndChangesNothingForTheOthers) {
+  const ClusterMap with(std::vector<ClusterMap::Node>{{"a", 1}, {"gone", 0}, {"b", 1}, {"c", 1}}, 8);
+  const ClusterMap without(std::vector<ClusterMap::Node>{{"a", 1}, {"b", 1}, {"c", 1}}, 8);
+  EXPECT_EQ(with.node_count(), 4u);
+  EXPECT_EQ(with.owner_count(), 3u);
+  constexpr std::size_t kNumbers[] = {0, 2, 3};  // of the same names in the first
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 10'000; ++i) {
+    BlockHash hash;
+    for (std::byte& each : hash.bytes) each = std::byte(random());
+    const std::size_t owner = without.owner(hash);
+    ASSERT_EQ(with.owner(hash), kNumbers[owner]);
+    // The one after it in the order is who would own the block if that node were not there.
+    const std::size_t next = with.owner(hash, kNumbers[owner]);
+    ASSERT_NE(next, kNumbers[owner]);
+    ASSERT_NE(next, 1u);
+    std::vector<ClusterMap::Node> rest = {{"a", 1}, {"b", 1}, {"c", 1}};
+    rest[owner].weight = 0;
+    ASSERT_EQ(next, kNumbers[ClusterMap(rest, 8).owner(hash)]);
+  }
+  const ClusterMap alone(std::vector<ClusterMap::Node>{{"a", 0}, {"b", 1}}, 8);
+  EXPECT_EQ(alone.owner(BlockHash{}), 1u);
+  EXPECT_EQ(alone.owner(BlockHash{}, 1), 1u) << "there is no other";
 }
 
 }  // namespace

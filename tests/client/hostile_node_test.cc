@@ -225,8 +225,9 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
         };
         return reply(to, kFrameResponse, [&](Builder& builder) {
           const std::uint8_t version = dice.one_in(20) ? static_cast<std::uint8_t>(dice.below(4)) : kWireVersion;
-          return wire::CreateHelloResponseDirect(builder, version, id.c_str(), 0, kFeatureHotRoots, limit(1 << 20),
-                                                 limit(65536), limit(64), limit(1 << 30));
+          return wire::CreateHelloResponseDirect(builder, version, id.c_str(), dice.below(3),
+                                                 kFeatureHotRoots | kFeatureClusterMap, limit(1 << 20), limit(65536),
+                                                 limit(64), limit(1 << 30));
         });
       }
       case FrameType::kOpen:
@@ -237,7 +238,26 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
       case FrameType::kMatch:
         return reply(to, kFrameResponse, [&](Builder& builder) {
           return wire::CreateMatchResponse(builder, static_cast<std::uint32_t>(dice.below(kBlocks + 1)), 0,
-                                           dice.below(2), 1000, 0, 0, nullptr, 0, dice.below(3));
+                                           dice.below(2), 1000, 0, 0, nullptr, 0, dice.below(3), dice.below(5));
+        });
+      case FrameType::kClusterMap:
+        return reply(to, kFrameResponse, [&](Builder& builder) {
+          // Mostly maps that a client may take up: of this node, others that are nowhere, or both.
+          static constexpr const char* kIds[] = {"node", "another", "x", "", "a b"};
+          static constexpr const char* kEndpoints[] = {"sim://node", "sim://nowhere", "none"};
+          std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes;
+          for (std::size_t i = dice.below(4); i > 0; --i) {
+            const auto usual = [&](std::size_t most, std::size_t all) {
+              return dice.below(dice.one_in(8) ? all : most);
+            };
+            const std::vector<std::string> endpoints(1, kEndpoints[usual(2, 3)]);
+            const auto list = builder.CreateVectorOfStrings(endpoints);
+            nodes.push_back(wire::CreateClusterNode(builder, builder.CreateString(kIds[usual(3, 5)]), list,
+                                                    static_cast<double>(usual(1, 3)) - 1 + 2.0 * !dice.one_in(8),
+                                                    static_cast<std::uint8_t>(usual(2, 4))));
+          }
+          return wire::CreateClusterMapResponse(builder, dice.below(6), static_cast<std::uint32_t>(dice.below(4)),
+                                                builder.CreateVector(nodes));
         });
       case FrameType::kHotRoots:
         return reply(to, kFrameResponse, [&](Builder& builder) {

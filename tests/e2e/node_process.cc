@@ -71,6 +71,12 @@ std::string node_program() { return KV_NODE_PROGRAM; }
 std::string ctl_program() { return KV_CTL_PROGRAM; }
 std::string bench_program() { return KV_BENCH_PROGRAM; }
 
+pid_t start_child(const std::vector<std::string>& arguments, const std::string& log) {
+  return start_program(arguments, {}, log, log);
+}
+
+int wait_for_child(pid_t pid) { return wait_for(pid); }
+
 TempDir::TempDir() {
   std::string path = std::filesystem::temp_directory_path() / "kvstore-e2e-XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp failed");

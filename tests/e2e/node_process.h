@@ -30,6 +30,10 @@ struct Finished {
 /// Runs a program to its end. `environment`: NAME=VALUE, in addition to this process's own.
 Finished run_program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
+/// Starts a program whose output goes to `log`; it ends with this process. The same process must wait for it.
+pid_t start_child(const std::vector<std::string>& arguments, const std::string& log);
+int wait_for_child(pid_t pid);  ///< Until it ends; its exit status, or 128 + signal.
+
 /// Looks again and again until `condition` holds; false if it does not within a minute. For what another process does.
 bool eventually(const std::function<bool()>& condition);
 

@@ -218,9 +218,9 @@ struct Connection : std::enable_shared_from_this<Connection> {
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
           return wire::CreateHelloResponseDirect(
-              b, scene.version, "n", 0,
+              b, scene.version, "n", input.below(3),
               (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
-                  (scene.is_set ? kFeatureSets | kFeatureGroups : 0) | kFeatureHotRoots,
+                  (scene.is_set ? kFeatureSets | kFeatureGroups : 0) | kFeatureHotRoots | kFeatureClusterMap,
               1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
@@ -233,7 +233,22 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kMatch:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           return wire::CreateMatchResponse(b, static_cast<std::uint32_t>(input.below(kCount + 1)), 0, 1, 1000, 0, 0,
-                                           nullptr, 0, input.below(3));
+                                           nullptr, 0, input.below(3), input.below(5));
+        });
+      case FrameType::kClusterMap:
+        return answer(type, id, 0, [&](FlatBufferBuilder& b) {
+          static constexpr const char* kIds[] = {"n", "m", "", "a b"};
+          static constexpr const char* kEndpoints[] = {"tcp://127.0.0.1:1", "sim://x", "none"};
+          std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes;
+          for (std::size_t i = input.below(4); i > 0; --i) {
+            const std::vector<std::string> endpoints(input.below(3), kEndpoints[input.below(3)]);
+            const auto list = b.CreateVectorOfStrings(endpoints);
+            nodes.push_back(wire::CreateClusterNode(b, b.CreateString(kIds[input.below(4)]), list,
+                                                    static_cast<double>(input.below(4)) - 1,
+                                                    static_cast<std::uint8_t>(input.below(3))));
+          }
+          return wire::CreateClusterMapResponse(b, input.below(6), static_cast<std::uint32_t>(input.below(4)),
+                                                b.CreateVector(nodes));
         });
       case FrameType::kHotRoots:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {

@@ -32,6 +32,16 @@ void use(const flatbuffers::Vector<const wire::ExtraDigest*>* extras) {
 void use(const flatbuffers::String* text) {
   if (text != nullptr) use(text->str().size());
 }
+void use(const flatbuffers::Vector<flatbuffers::Offset<wire::ClusterNode>>* nodes) {
+  if (nodes == nullptr) return;
+  for (const wire::ClusterNode* node : *nodes) {
+    use(node->id());
+    use(node->zone());
+    use(static_cast<std::uint64_t>(node->weight() > 0) + node->state());
+    if (node->endpoints() == nullptr) continue;
+    for (const flatbuffers::String* endpoint : *node->endpoints()) use(endpoint);
+  }
+}
 
 template <class Table, class... Get>
 void read(std::span<const std::byte> bytes, Get... get) {
@@ -47,6 +57,8 @@ void read_as_everything(std::span<const std::byte> bytes) {
   read<OpenResponse>(bytes, &OpenResponse::block_bytes);
   read<MatchRequest>(bytes, &MatchRequest::hashes, &MatchRequest::token_ids, &MatchRequest::extras);
   read<MatchResponse>(bytes, &MatchResponse::lease, &MatchResponse::host_blocks);
+  read<ClusterMapRequest>(bytes);
+  read<ClusterMapResponse>(bytes, &ClusterMapResponse::epoch, &ClusterMapResponse::nodes);
   read<HotRootsRequest>(bytes, &HotRootsRequest::namespace_check);
   read<HotRootsResponse>(bytes, &HotRootsResponse::version, &HotRootsResponse::blocks);
   read<GetRequest>(bytes, &GetRequest::hashes, &GetRequest::offsets, &GetRequest::segment_ends);

@@ -254,6 +254,10 @@ class HostileClient {
       case 4: {
         const auto hashes = to_wire(chain());
         if (is_set_) return set_match(hashes);
+        if (input_.below(16) == 0) {
+          return frame(
+              FrameType::kClusterMap, [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); }, id());
+        }
         if (input_.below(8) == 0) {
           return frame(
               FrameType::kHotRoots,

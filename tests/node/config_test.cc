@@ -183,6 +183,38 @@ TEST_F(ConfigTest, DiskOptionsReachTheTier) {
       5u * 8192);
 }
 
+TEST_F(ConfigTest, ClusterOptionsReachMembership) {
+  const NodeOptions options = good({"--etcd=http://127.0.0.1:2379", "--etcd=https://[::1]:2379", "--etcd-prefix=/a/b",
+                                    "--etcd-lease-seconds=2.5", "--node-id=n7", "--advertise=tcp://10.0.0.1:7400",
+                                    "--weight=3.5", "--zone=z1", "--cluster-extent-blocks=64"});
+  EXPECT_EQ(options.etcd.endpoints, (std::vector<std::string>{"http://127.0.0.1:2379", "https://[::1]:2379"}));
+  EXPECT_EQ(options.membership.prefix, "/a/b");
+  EXPECT_EQ(options.membership.lease, 3s) << "etcd counts whole seconds";
+  EXPECT_EQ(options.membership.self.id, "n7");
+  EXPECT_EQ(options.membership.self.endpoints, (std::vector<std::string>{"tcp://10.0.0.1:7400"}));
+  EXPECT_EQ(options.membership.self.weight, 3.5);
+  EXPECT_EQ(options.membership.self.zone, "z1");
+  EXPECT_EQ(options.membership.extent_blocks, 64u);
+  EXPECT_EQ(good({"--etcd=http://h:1", "--capacity=3GiB"}).membership.self.weight, 3.0) << "GiB";
+  EXPECT_TRUE(good({}).etcd.endpoints.empty());
+}
+
+TEST_F(ConfigTest, WrongClusterOptionsAreRefusedWithOptionAndReason) {
+  expect_refused({"--etcd=127.0.0.1:2379"}, {"etcd: '127.0.0.1:2379'", "http://HOST:PORT"});
+  expect_refused({"--etcd=http://h"}, {"etcd: 'http://h'", "http://HOST:PORT"});
+  expect_refused({"--advertise=tcp://10.0.0.1:7400"}, {"advertise", "needs etcd"});
+  expect_refused({"--etcd=http://h:1", "--advertise=http://x:1"}, {"advertise", "http://x:1"});
+  expect_refused({"--etcd=http://h:1", "--etcd-prefix=kvstore"}, {"etcd-prefix: 'kvstore'", "must begin with '/'"});
+  expect_refused({"--etcd=http://h:1", "--etcd-prefix=/kvstore/"}, {"etcd-prefix"});
+  expect_refused({"--etcd=http://h:1", "--etcd-cert=/dev/null"}, {"etcd-cert", "etcd-key"});
+  expect_refused({"--etcd=http://h:1", "--etcd-user=a"}, {"etcd-user", "etcd-password-file"});
+  expect_refused({"--etcd=http://h:1", "--etcd-ca=/not/there"}, {"etcd-ca", "/not/there", "cannot be read"});
+  expect_refused({"--etcd=http://h:1", "--node-id=a/b"}, {"node-id", "without '/'"});
+  expect_refused({"--etcd=http://h:1", "--zone=a b"}, {"zone"});
+  expect_refused({"--etcd=http://h:1", "--etcd-lease-seconds=1"}, {"etcd-lease-seconds"});
+  expect_refused({"--etcd=http://h:1", "--weight=-1"}, {"weight"});
+}
+
 TEST_F(ConfigTest, CapacityInBlocksIsExact) {
   const NodeOptions options = good({"--capacity-blocks", "10000", "--capacity-block-bytes", "2MiB"});
   EXPECT_EQ(options.store.arena.capacity_bytes, 10000ull * (2 << 20));

@@ -19,7 +19,7 @@ TEST_F(SessionLanesTest, HelloSaysThatThereIsRdmaAndHowManyLanes) {
   const auto client = connect();
   const Answer hello = client->ask(FrameType::kHello, 1, hello_request());
   EXPECT_EQ(hello.as<wire::HelloResponse>().features(),
-            kFeatureVerbs | kFeatureMessages | kFeatureSets | kFeatureGroups | kFeatureHotRoots);
+            kFeatureVerbs | kFeatureMessages | kFeatureSets | kFeatureGroups | kFeatureHotRoots | kFeatureClusterMap);
   EXPECT_EQ(hello.as<wire::HelloResponse>().lanes_max(), 4u);
 }
 

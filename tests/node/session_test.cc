@@ -477,6 +477,46 @@ TEST_F(SessionTest, RequestsThatComeTogetherAreAllAnsweredInOrder) {
   }
 }
 
+TEST_F(SessionTest, WhatTheNodeKnowsOfItsClusterIsToldWithItsEpoch) {
+  const auto client = greet();
+  const auto map = [&] {
+    return client->ask(FrameType::kClusterMap, 6,
+                       [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); });
+  };
+  const auto epoch_of_match = [&] {
+    const auto wanted = wire_hashes(chain(1, 3));
+    return client
+        ->ask(FrameType::kMatch, 5,
+              [&](FlatBufferBuilder& b) {
+                return wire::CreateMatchRequestDirect(b, space, &wanted, nullptr, false, false, check());
+              })
+        .as<wire::MatchResponse>()
+        .epoch();
+  };
+  EXPECT_EQ(map().as<wire::ClusterMapResponse>().epoch(), 0u);
+  EXPECT_EQ(epoch_of_match(), 0u);
+  Member one;
+  one.id = "a";
+  one.endpoints = {"tcp://10.0.0.1:7400", "unix:///run/a"};
+  one.weight = 64.5;
+  one.zone = "z1";
+  Member other = one;
+  other.id = "b";
+  other.state = Member::State::kDraining;
+  node->cluster.set({7, 256, {one, other}});
+  const Answer answer = map();
+  const auto& told = answer.as<wire::ClusterMapResponse>();
+  EXPECT_EQ(told.epoch(), 7u);
+  EXPECT_EQ(told.extent_blocks(), 256u);
+  ASSERT_EQ(told.nodes()->size(), 2u);
+  EXPECT_EQ(told.nodes()->Get(0)->id()->str(), "a");
+  EXPECT_EQ(told.nodes()->Get(0)->endpoints()->Get(1)->str(), "unix:///run/a");
+  EXPECT_EQ(told.nodes()->Get(0)->weight(), 64.5);
+  EXPECT_EQ(told.nodes()->Get(0)->zone()->str(), "z1");
+  EXPECT_EQ(told.nodes()->Get(1)->state(), 1u);
+  EXPECT_EQ(epoch_of_match(), 7u);
+}
+
 TEST_F(SessionTest, WhatCountedMatchesBeginWithIsHotAndAnyClientMayAskForIt) {
   const auto client = greet(), other = greet();
   const auto root = chain(1, 3);

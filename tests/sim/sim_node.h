@@ -59,6 +59,10 @@ class SimNode {
   }
   /// Blocks that it takes for hot.
   std::size_t hot_block_count() const { return life_ ? life_->context.hot_roots->hot_block_count() : 0; }
+  /// What it knows of its cluster from now on; nothing after a restart, until it is told anew.
+  void set_cluster(ClusterView view) {
+    if (life_) life_->context.cluster.set(std::move(view));
+  }
   StoreStats stats() const {
     return life_ ? life_->store.with([](Store& store) { return store.stats(); }) : StoreStats{};
   }

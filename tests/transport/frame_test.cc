@@ -88,8 +88,8 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
       {"version 0", [](Head& h) { put<std::uint8_t>(h, 4, 0); }, Errc::kUnsupported, {"version: 0", "known here: 1"}},
       {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "known here: 1"}},
       {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
-      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..21"}},
-      {"type 22", [](Head& h) { put<std::uint8_t>(h, 5, 22); }, Errc::kUnsupported, {"type: 22", "1..21"}},
+      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..22"}},
+      {"type 23", [](Head& h) { put<std::uint8_t>(h, 5, 23); }, Errc::kUnsupported, {"type: 23", "1..22"}},
       {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
       {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
       {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
@@ -550,6 +550,42 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.version(), 0x1122334455667788u);
         ASSERT_EQ(t.blocks()->size(), 2u);
         EXPECT_EQ(std::memcmp(t.blocks()->Get(1), &hashes[1], 32), 0);
+      })};
+  frames["match.epoch_answer"] = {
+      FrameType::kMatch,
+      kAnswer,
+      24,
+      "",
+      [](auto& b) { b.Finish(wire::CreateMatchResponse(b, 1, 0, 0, 0, 0, 0, nullptr, 0, 0, 0x1122334455667788)); },
+      checker<wire::MatchResponse>([](const auto& t) { EXPECT_EQ(t.epoch(), 0x1122334455667788u); })};
+  frames["cluster_map.request"] = {FrameType::kClusterMap,
+                                   0,
+                                   25,
+                                   "",
+                                   [](auto& b) { b.Finish(wire::CreateClusterMapRequest(b)); },
+                                   checker<wire::ClusterMapRequest>([](const auto&) {})};
+  frames["cluster_map.answer"] = {
+      FrameType::kClusterMap,
+      kAnswer,
+      25,
+      "",
+      [](auto& b) {
+        const std::vector<std::string> endpoints = {"tcp://10.0.0.1:7400", "unix:///run/a"};
+        const auto list = b.CreateVectorOfStrings(endpoints);
+        const std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes = {
+            wire::CreateClusterNode(b, b.CreateString("a"), list, 64.5, 1, b.CreateString("z1"))};
+        b.Finish(wire::CreateClusterMapResponse(b, 0x1122334455667788, 256, b.CreateVector(nodes)));
+      },
+      checker<wire::ClusterMapResponse>([](const auto& t) {
+        EXPECT_EQ(t.epoch(), 0x1122334455667788u);
+        EXPECT_EQ(t.extent_blocks(), 256u);
+        ASSERT_EQ(t.nodes()->size(), 1u);
+        const wire::ClusterNode& node = *t.nodes()->Get(0);
+        EXPECT_EQ(node.id()->str(), "a");
+        EXPECT_EQ(node.endpoints()->Get(1)->str(), "unix:///run/a");
+        EXPECT_EQ(node.weight(), 64.5);
+        EXPECT_EQ(node.state(), 1u);
+        EXPECT_EQ(node.zone()->str(), "z1");
       })};
   frames["set_get.request"] = {
       FrameType::kSetGet,

@@ -1,6 +1,7 @@
 #include "client/tools/bench/prompt.h"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "base/assert.h"
@@ -27,19 +28,20 @@ void count_reason(PromptTotals& totals, const Client& client, const char* verb, 
 class AskedNodes {
  public:
   explicit AskedNodes(const Client& client) : client_(client) {
-    for (const NodeStatus& node : client_.nodes()) before_.push_back(node.calls);
+    for (const NodeStatus& node : client_.nodes()) before_[node.name] = node.calls;
   }
   std::uint64_t count() const {
-    const std::vector<NodeStatus> now = client_.nodes();
-    KV_ASSERT(now.size() == before_.size());
     std::uint64_t count = 0;
-    for (std::size_t i = 0; i < now.size(); ++i) count += now[i].calls > before_[i];
+    for (const NodeStatus& node : client_.nodes()) {
+      const auto found = before_.find(node.name);  // none: it came to the cluster meanwhile
+      count += node.calls > (found == before_.end() ? 0 : found->second);
+    }
     return count;
   }
 
  private:
   const Client& client_;
-  std::vector<std::uint64_t> before_;
+  std::map<std::string, std::uint64_t> before_;
 };
 
 }  // namespace

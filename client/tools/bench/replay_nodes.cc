@@ -96,19 +96,22 @@ std::string RefusingPort::endpoint() const {
 }
 
 void NodeShares::end(std::vector<NodeStats> after, const std::optional<PlayedDeath>& death) {
-  KV_ASSERT(after.size() == before_.size());
   shares_.clear();
   for (std::size_t i = 0; i < after.size(); ++i) {
+    // Of a cluster nodes may have come and gone meanwhile. One that came began with nothing.
+    const auto before = std::ranges::find(before_, after[i].name, &NodeStats::name);
+    const NodeStats none;
+    const NodeStats& then = before == before_.end() ? none : *before;
     Share& share = shares_.emplace_back();
     share.name = after[i].name;
     share.is_dead = death && death->node == i;
     // A node that was asked once has no difference to tell. It stays in the table, as silent.
-    share.answers = !after[i].error && !before_[i].error;
+    share.answers = !after[i].error && !then.error;
     if (!share.answers) continue;
     // What it holds is a state; the other two are counters since its start, and so the run's share is a difference.
     share.blocks = value_of(after[i], "blocks");
-    share.got = value_of(after[i], "get_hit_blocks") - value_of(before_[i], "get_hit_blocks");
-    share.put = value_of(after[i], "stored_blocks") - value_of(before_[i], "stored_blocks");
+    share.got = value_of(after[i], "get_hit_blocks") - value_of(then, "get_hit_blocks");
+    share.put = value_of(after[i], "stored_blocks") - value_of(then, "stored_blocks");
   }
 }
 

@@ -5,6 +5,7 @@
 //   ctl_status.cc     status, namespaces, top
 //   ctl_blocks.cc     match, pin, unpin, drop
 //   ctl_ping.cc       ping
+//   ctl_cluster.cc    cluster status, cluster map
 //   ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
 //   ctl_size.cc       size; model_config.h reads a model's shape
 //   ctl_spill.cc      spill: hands over to kvstore-node
@@ -23,6 +24,7 @@ namespace kv {
 void add_status_commands(CLI::App& app);
 void add_block_commands(CLI::App& app);
 void add_ping_command(CLI::App& app);
+void add_cluster_commands(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
 void add_spill_command(CLI::App& app);
@@ -53,8 +55,11 @@ CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::str
   return command;
 }
 
-/// Fills in the endpoints, and makes a client with one connection and quick retries: a person waits.
+/// Fills in the endpoints, and makes a client with one connection and quick retries: a person waits. If the nodes
+/// belong to a cluster, they are all of its nodes.
 ClientConfig ctl_config(ConnectionOptions& node);
+/// The same with the endpoints alone, as they were given.
+ClientConfig seed_config(ConnectionOptions& node);
 
 /// A value of a node, or `otherwise` if this node does not tell it.
 double stat(const NodeStats& stats, std::string_view name, double otherwise = 0);

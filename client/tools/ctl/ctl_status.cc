@@ -20,7 +20,27 @@ namespace kv {
 
 /// One connection, since requests come one by one; a breaker that never opens, since a person who asks again wants to
 /// know how it is now.
+///
+/// Of a cluster the map is taken as it is now: what a command shows about nodes, and in which order, does not change
+/// under its hands.
 ClientConfig ctl_config(ConnectionOptions& node) {
+  ClientConfig config = seed_config(node);
+  ToolClient seeds(config);
+  const auto cluster = seeds.run(seeds->learn_cluster(node.deadline));
+  config.follow_cluster = false;
+  if (!cluster || cluster->epoch == 0) return config;
+  config.extent_blocks = cluster->extent_blocks;
+  config.nodes.clear();
+  const std::vector<NodeStatus> links = seeds->nodes();
+  for (std::size_t i = 0; i < cluster->nodes.size(); ++i) {
+    const ClusterStatus::Node& member = cluster->nodes[i];
+    config.nodes.push_back(
+        {.endpoint = links[i].endpoint, .name = member.id, .weight = cluster->weight_of(member), .node_id = member.id});
+  }
+  return config;
+}
+
+ClientConfig seed_config(ConnectionOptions& node) {
   complete(node);
   ClientConfig config = client_config(node, "kvstorectl");
   config.connections_per_node = 1;

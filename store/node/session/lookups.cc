@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "index/name_groups.h"
+#include "store/node/membership/member_text.h"
 #include "store/node/rdma/verbs_node.h"
 
 namespace kv {
@@ -112,8 +113,8 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
         static_cast<std::uint32_t>(match->disk_block_count), static_cast<std::uint64_t>(match->lease),
         match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
         static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
-        match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()),
-        hot_version);
+        match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()), hot_version,
+        node.cluster.epoch());
   });
   // After the answer, which waits for no disk.
   if (!request->prefetch() || match->disk_block_count == 0) return std::nullopt;
@@ -138,6 +139,21 @@ void Lookups::on_hot_roots(const Frame& frame) {
     const auto* blocks = reinterpret_cast<const wire::Hash*>(list->blocks.data());
     return wire::CreateHotRootsResponse(builder, list->version,
                                         builder.CreateVectorOfStructs(blocks, list->blocks.size()));
+  });
+}
+
+void Lookups::on_cluster_map(const Frame& frame) {
+  if (read_request<wire::ClusterMapRequest>(session_, frame) == nullptr) return;
+  const auto view = session_.node.cluster.view();
+  session_.replies.reply(FrameType::kClusterMap, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes;
+    for (const Member& member : view->members) {
+      const auto endpoints = builder.CreateVectorOfStrings(member.endpoints);
+      nodes.push_back(wire::CreateClusterNode(builder, builder.CreateString(member.id), endpoints, member.weight,
+                                              static_cast<std::uint8_t>(member.state),
+                                              builder.CreateString(member.zone)));
+    }
+    return wire::CreateClusterMapResponse(builder, view->epoch, view->extent_blocks, builder.CreateVector(nodes));
   });
 }
 
@@ -188,7 +204,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
     return wire::CreateSetMatchResponse(builder, of_held, of_disk, of_lengths, static_cast<std::uint64_t>(match->lease),
                                         match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
                                         static_cast<std::uint16_t>(match->lease_error),
-                                        static_cast<std::uint64_t>(disk_time.count()));
+                                        static_cast<std::uint64_t>(disk_time.count()), node.cluster.epoch());
   });
   if (!request->prefetch() || disk_bytes == 0) return std::nullopt;
   return Wanted{space, hashes, group_counts};
@@ -307,6 +323,11 @@ void Lookups::on_stats(const Frame& frame) {
     };
     add("uptime_seconds", std::chrono::duration<double>(node.clock.now() - node.started).count());
     add("cpu_seconds", process_cpu_seconds());
+    if (const auto view = node.cluster.view(); view->epoch > 0) {
+      add("cluster_epoch", static_cast<double>(view->epoch));
+      add("cluster_digest", static_cast<double>(digest_of(*view) >> 11));  // 53 bits: all that a double keeps
+      add("cluster_members", static_cast<double>(view->members.size()));
+    }
     add("sessions", static_cast<double>(node.metrics.session_count()));
     add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
     for (const StoreStatName& stat : kStoreStatNames) add(stat.name, static_cast<double>(stats.*stat.value));

@@ -1,4 +1,5 @@
-// store/node/session/lookups.h: requests that move no bytes: match, release, touch, retain, hot_roots, stats.
+// store/node/session/lookups.h: requests that move no bytes: match, release, touch, retain, hot_roots, cluster_map,
+// stats.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,7 @@ class Lookups {
   void on_prefix(const Frame& frame, const OpenSpace& space,
                  std::span<const BlockHash> hashes);  ///< touch, retain, unretain
   void on_hot_roots(const Frame& frame);
+  void on_cluster_map(const Frame& frame);
   void on_stats(const Frame& frame);
 
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.

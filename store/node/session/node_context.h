@@ -10,6 +10,7 @@
 #include "store/node/hot_roots.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_limit.h"
+#include "store/node/membership/cluster_view.h"
 #include "store/node/metrics.h"
 #include "store/node/session/lent_regions.h"
 #include "store/node/session/session_limits.h"
@@ -38,6 +39,7 @@ struct NodeContext {
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
   NodeHandles handles{};  ///< Of sessions that speak version 1.
   std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
+  ClusterBoard cluster{};  ///< Epoch 0 in a node that belongs to no cluster.
 };
 
 }  // namespace kv

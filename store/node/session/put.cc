@@ -536,14 +536,15 @@ void Put::finish() {
     session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
       const auto results = builder.CreateVector(results_);
       const auto why = has_refused ? static_cast<std::uint16_t>(refused_why) : std::uint16_t{0};
-      return wire::CreateSetPutResponse(builder, results, why, broken);
+      return wire::CreateSetPutResponse(builder, results, why, broken, session_->node.cluster.epoch());
     });
   } else if (is_whole) {
     const auto refused = static_cast<std::uint32_t>(plan_.refused_count + refused_late_);
     session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
-      return wire::CreatePutResponse(
-          builder, stored_, static_cast<std::uint32_t>(plan_.stored_count + already_stored_), refused,
-          refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0}, broken);
+      return wire::CreatePutResponse(builder, stored_, static_cast<std::uint32_t>(plan_.stored_count + already_stored_),
+                                     refused,
+                                     refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0},
+                                     broken, session_->node.cluster.epoch());
     });
   }
   listener_.put_ended(request_id_);

@@ -339,6 +339,7 @@ void Session::serve(const Frame& frame) {
     case FrameType::kVerbsConnect: rdma_.on_connect(frame); break;
     case FrameType::kStats: lookups_.on_stats(frame); break;
     case FrameType::kHotRoots: lookups_.on_hot_roots(frame); break;
+    case FrameType::kClusterMap: lookups_.on_cluster_map(frame); break;
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
   node.metrics.observe_verb(type, node.clock.now() - began, false);
@@ -406,9 +407,9 @@ bool Session::on_hello(const Frame& frame) {
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
     const std::uint64_t features =
-        rdma_.features() | kFeatureHotRoots | (version < 2 ? 0 : kFeatureSets | kFeatureGroups);
+        rdma_.features() | kFeatureHotRoots | kFeatureClusterMap | (version < 2 ? 0 : kFeatureSets | kFeatureGroups);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
-    return wire::CreateHelloResponse(builder, version, node_id, /*epoch=*/0, features, limits.table_bytes_max,
+    return wire::CreateHelloResponse(builder, version, node_id, node.cluster.epoch(), features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),
                                      instance);
   });

@@ -1,0 +1,83 @@
+#include "client/cluster/cluster_map_call.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "client/cluster_map.h"
+#include "transport/endpoint.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kWordMax = 128, kEndpointsMax = 16;  // as docs/wire.md has them
+constexpr std::uint8_t kServing = 0, kDraining = 1;
+
+bool is_word(const flatbuffers::String& text) {
+  return text.size() <= kWordMax && std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
+}
+
+}  // namespace
+
+std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterStatus* status) {
+  ClusterStatus read;
+  read.epoch = response.epoch();
+  const std::size_t count = response.nodes() == nullptr ? 0 : response.nodes()->size();
+  if (count > kClusterNodesMax) {
+    return "cluster_map: " + std::to_string(count) + " nodes, at most " + std::to_string(kClusterNodesMax);
+  }
+  if (read.epoch > 0) {
+    read.extent_blocks = response.extent_blocks();
+    if (read.extent_blocks < 1 || read.extent_blocks > ClusterMap::kExtentBlocksLimit)
+      return "cluster_map: extent_blocks " + std::to_string(read.extent_blocks);
+  }
+  std::set<std::string> ids;
+  for (std::size_t i = 0; i < count && read.epoch > 0; ++i) {
+    const wire::ClusterNode* const one = response.nodes()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (one->id() == nullptr || one->id()->size() == 0 || !is_word(*one->id()))
+      return "cluster_map: an id that is not 1 to 128 visible characters";
+    ClusterStatus::Node node;
+    node.id = one->id()->str();
+    const std::string where = "cluster_map: node " + node.id + ": ";
+    if (!ids.insert(node.id).second) return where + "comes twice";
+    node.weight = one->weight();
+    if (!std::isfinite(node.weight) || !(node.weight > 0)) return where + "weight is not positive";
+    if (one->state() != kServing && one->state() != kDraining) return where + "state " + std::to_string(one->state());
+    node.is_serving = one->state() == kServing;
+    if (one->zone() != nullptr) {
+      if (!is_word(*one->zone())) return where + "zone is not up to 128 visible characters";
+      node.zone = one->zone()->str();
+    }
+    const std::size_t endpoint_count = one->endpoints() == nullptr ? 0 : one->endpoints()->size();
+    if (endpoint_count == 0 || endpoint_count > kEndpointsMax)
+      return where + std::to_string(endpoint_count) + " endpoints, must be 1.." + std::to_string(kEndpointsMax);
+    for (const flatbuffers::String* const endpoint : *one->endpoints()) {
+      node.endpoints.push_back(endpoint->str());
+      if (!parse_endpoint(node.endpoints.back())) return where + "an endpoint that is none";
+    }
+    read.nodes.push_back(std::move(node));
+  }
+  if (read.epoch > 0 && read.nodes.empty()) return "cluster_map: an epoch without nodes";
+  *status = std::move(read);
+  return {};
+}
+
+error_code ClusterMapCall::send(CallSession& session) {
+  if (!session.terms().has_cluster_map) return Errc::kUnsupported;  // it named an epoch and no more
+  auto& builder = session.shared().new_request();
+  builder.Finish(wire::CreateClusterMapRequest(builder));
+  session.send_frame(type, request_id(), builder);
+  return {};
+}
+
+std::string ClusterMapCall::on_last(const FrameReader::Frame& frame) {
+  const auto* response = read_table<wire::ClusterMapResponse>(frame.table);
+  if (response == nullptr) return "cluster_map: malformed";
+  return read_cluster_map(*response, &answer);
+}
+
+void ClusterMapCall::on_end(CallSession*) {
+  if (done) done();
+}
+
+}  // namespace kv

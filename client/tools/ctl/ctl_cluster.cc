@@ -1,0 +1,169 @@
+// kvstorectl cluster: which nodes belong together, and what each of them knows of it.
+#include <algorithm>
+#include <iostream>
+#include <set>
+
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/json_text.h"
+#include "client/tools/options.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+/// What a node says of the cluster itself, beside the map that one of them gave.
+struct MemberReport {
+  ClusterStatus::Node member;
+  std::string endpoint;  ///< Where it was asked.
+  error_code error;      ///< If it did not answer.
+  std::string error_text;
+  std::uint64_t epoch = 0;
+  double digest = 0;  ///< Of what it knows of the cluster.
+  double allocated_bytes = 0, capacity_bytes = 0, uptime_seconds = 0;
+};
+
+struct ClusterReport {
+  ClusterStatus map;
+  std::vector<MemberReport> members;
+  /// All that answer know the same. Else a change is under way, or a node has lost etcd. Epochs may differ: a node that
+  /// missed two changes which cancel each other has noticed none.
+  bool is_agreed() const {
+    std::set<double> digests;
+    for (const MemberReport& each : members) {
+      if (!each.error) digests.insert(each.digest);
+    }
+    return digests.size() <= 1;
+  }
+};
+
+ClusterStatus ask_map(CtlOptions& options) {
+  ToolClient seeds(seed_config(options.node));
+  const auto map = seeds.run(seeds->learn_cluster(options.node.deadline));
+  if (!map) throw ToolFailed("no node answers: " + describe(map.error()));
+  if (map->epoch == 0) {
+    throw ToolFailed("the node belongs to no cluster (or has not reached etcd yet): it was started without --etcd");
+  }
+  return *map;
+}
+
+ClusterReport ask_all(CtlOptions& options) {
+  ClusterReport report{ask_map(options), {}};
+  ToolClient client(ctl_config(options.node));
+  const auto stats = client.run(client->stats(options.node.deadline));
+  if (!stats) throw ToolFailed(describe(stats.error()));
+  const std::vector<NodeStatus> links = client->nodes();
+  for (const ClusterStatus::Node& member : report.map.nodes) {
+    MemberReport& one = report.members.emplace_back();
+    one.member = member;
+    // The map may have changed between the two questions: a node that came or went is shown as the first one had it.
+    const auto found = std::ranges::find(*stats, member.id, &NodeStats::name);
+    if (found == stats->end()) {
+      one.error = make_error_code(Errc::kUnavailable);
+      one.error_text = "left meanwhile";
+      continue;
+    }
+    const NodeStatus& link = links[static_cast<std::size_t>(found - stats->begin())];
+    one.endpoint = link.endpoint;
+    one.error = found->error;
+    if (one.error) one.error_text = link.last_error_text.empty() ? describe(found->error) : link.last_error_text;
+    one.epoch = static_cast<std::uint64_t>(stat(*found, "cluster_epoch"));
+    one.digest = stat(*found, "cluster_digest");
+    one.allocated_bytes = stat(*found, "allocated_bytes");
+    one.capacity_bytes = stat(*found, "capacity_bytes");
+    one.uptime_seconds = stat(*found, "uptime_seconds");
+  }
+  return report;
+}
+
+const char* state_of(const ClusterStatus::Node& member) { return member.is_serving ? "serving" : "draining"; }
+
+std::string share_of(const ClusterStatus& map, const ClusterStatus::Node& member) {
+  double sum = 0;
+  for (const ClusterStatus::Node& each : map.nodes) sum += map.weight_of(each);
+  return format_number(100 * map.weight_of(member) / sum, 1) + " %";
+}
+
+nlohmann::json node_json(const ClusterStatus::Node& member) {
+  return {{"id", member.id},
+          {"state", state_of(member)},
+          {"weight", member.weight},
+          {"endpoints", member.endpoints},
+          {"zone", member.zone}};
+}
+
+void run_cluster_status(CtlOptions options) {
+  const ClusterReport report = ask_all(options);
+  if (options.json) {
+    nlohmann::json document = {{"epoch", report.map.epoch},
+                               {"extent_blocks", report.map.extent_blocks},
+                               {"agreed", report.is_agreed()},
+                               {"nodes", nlohmann::json::array()}};
+    for (const MemberReport& one : report.members) {
+      nlohmann::json entry = node_json(one.member);
+      entry["answers"] = !one.error;
+      if (one.error) entry["error"] = one.error_text;
+      if (!one.error) entry["epoch"] = one.epoch;
+      document["nodes"].push_back(entry);
+    }
+    std::cout << json_text(document) << '\n';
+  } else {
+    TextTable table({"node", "state", "epoch", "share", "zone", "up", "used", "of", "endpoint"});
+    for (const MemberReport& one : report.members) {
+      const std::string share = share_of(report.map, one.member);
+      const std::string zone = one.member.zone.empty() ? "-" : one.member.zone;
+      if (one.error) {
+        table.add({one.member.id, "down: " + one.error_text, "-", share, zone, "-", "-", "-", one.endpoint});
+        continue;
+      }
+      table.add({one.member.id, state_of(one.member), std::to_string(one.epoch), share, zone,
+                 format_seconds(one.uptime_seconds), format_bytes(static_cast<std::uint64_t>(one.allocated_bytes)),
+                 format_bytes(static_cast<std::uint64_t>(one.capacity_bytes)), one.endpoint});
+    }
+    table.print(std::cout);
+    if (!report.is_agreed()) {
+      std::cout
+          << "\nThe nodes know different maps. That passes within seconds after a change; a node that stays behind "
+             "has lost etcd (its log and kvstore_cluster_etcd_is_reachable say so).\n";
+    }
+  }
+  const bool all_answer = std::ranges::none_of(report.members, [](const MemberReport& one) { return bool(one.error); });
+  if (!all_answer || !report.is_agreed()) throw ToolFailed::said();
+}
+
+void run_cluster_map(CtlOptions options) {
+  const ClusterStatus map = ask_map(options);
+  if (options.json) {
+    nlohmann::json document = {
+        {"epoch", map.epoch}, {"extent_blocks", map.extent_blocks}, {"nodes", nlohmann::json::array()}};
+    for (const ClusterStatus::Node& member : map.nodes) document["nodes"].push_back(node_json(member));
+    std::cout << json_text(document) << '\n';
+    return;
+  }
+  std::cout << "epoch " << map.epoch << ", extents of " << map.extent_blocks << " blocks on average\n\n";
+  TextTable table({"node", "state", "weight", "share", "zone", "endpoints"});
+  for (const ClusterStatus::Node& member : map.nodes) {
+    std::string endpoints;
+    for (const std::string& endpoint : member.endpoints) endpoints += (endpoints.empty() ? "" : " ") + endpoint;
+    table.add({member.id, state_of(member), format_number(member.weight, 2), share_of(map, member),
+               member.zone.empty() ? "-" : member.zone, endpoints});
+  }
+  table.print(std::cout);
+}
+
+}  // namespace
+
+void add_cluster_commands(CLI::App& app) {
+  CLI::App* const cluster = app.add_subcommand("cluster", "Which nodes belong together, and what each knows of it");
+  cluster->require_subcommand(1);
+  const auto status_options = std::make_shared<CtlOptions>();
+  add_ctl_command(*cluster, "status",
+                  "Each node of the map: its state, and the epoch that it knows itself. Exit status 1 if one does not "
+                  "answer, or if they know different maps",
+                  status_options)
+      ->callback([status_options] { run_cluster_status(*status_options); });
+  const auto map_options = std::make_shared<CtlOptions>();
+  add_ctl_command(*cluster, "map", "The map as a node has it: what clients place blocks by", map_options)
+      ->callback([map_options] { run_cluster_map(*map_options); });
+}
+
+}  // namespace kv

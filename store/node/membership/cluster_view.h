@@ -1,0 +1,59 @@
+// store/node/membership/cluster_view.h: who belongs to the cluster, as this node last heard.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kv {
+
+struct Member {
+  /// The value travels; append only. A draining member gets no new blocks: clients place nothing on it.
+  enum class State : std::uint8_t { kServing = 0, kDraining = 1 };
+  std::string id;                      ///< The same in every life of the node.
+  std::string instance;                ///< Of this life: 32 hexadecimal digits.
+  std::vector<std::string> endpoints;  ///< As clients reach it: tcp://HOST:PORT, unix://PATH.
+  double weight = 1.0;                 ///< Its share of the blocks, in proportion.
+  std::string zone, version;           ///< For people, and for clients that choose among equals.
+  State state = State::kServing;
+
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
+/// Immutable. Of two views of one cluster the one with the larger epoch is later; views of one epoch are equal.
+struct ClusterView {
+  std::uint64_t epoch = 0;          ///< 0: there is no cluster, or nothing is known of it yet.
+  std::uint32_t extent_blocks = 0;  ///< Of the owner rule, the same for all clients.
+  std::vector<Member> members;      ///< By id.
+};
+
+/// Where membership leaves its view for the sessions. Thread safety: any thread. Cost of epoch(): one load.
+class ClusterBoard {
+ public:
+  std::uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
+  /// Never nullptr. Its epoch is epoch() or later.
+  std::shared_ptr<const ClusterView> view() const {
+    const std::lock_guard lock(mutex_);
+    return view_;
+  }
+  void set(ClusterView view) {
+    auto made = std::make_shared<const ClusterView>(std::move(view));
+    const std::uint64_t epoch = made->epoch;
+    {
+      const std::lock_guard lock(mutex_);
+      view_ = std::move(made);
+    }
+    epoch_.store(epoch, std::memory_order_relaxed);  // after the view: who is told of an epoch finds it
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const ClusterView> view_ = std::make_shared<const ClusterView>();
+  std::atomic<std::uint64_t> epoch_{0};
+};
+
+}  // namespace kv

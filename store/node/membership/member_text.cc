@@ -1,0 +1,112 @@
+#include "store/node/membership/member_text.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/printable.h"
+#include "transport/endpoint.h"
+
+namespace kv {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kServing = "serving";
+constexpr const char* kDraining = "draining";
+constexpr std::size_t kWordMax = 128;  // as HelloRequest.identity
+
+Failure wrong(const std::string& why) { return {Errc::kBadRequest, "member: " + why}; }
+
+/// A field that must be a text. Absent: empty.
+bool take_text(const json& object, const char* field, std::string* to) {
+  const auto found = object.find(field);
+  if (found == object.end()) return true;
+  if (!found->is_string()) return false;
+  *to = found->get<std::string>();
+  return true;
+}
+
+bool is_word(const std::string& text) {
+  return text.size() <= kWordMax && std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
+}
+
+bool is_instance(const std::string& text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  return text.size() == 32 && text.find_first_not_of(kDigits) == std::string::npos;
+}
+
+}  // namespace
+
+std::string check_member(const Member& member) {
+  if (member.id.empty() || !is_word(member.id) || member.id.find('/') != std::string::npos) {
+    return "id: '" + printable(member.id) + "', allowed are 1 to 128 visible ASCII characters without '/'";
+  }
+  if (!is_instance(member.instance)) return "instance: must be 32 hexadecimal digits";
+  if (member.endpoints.empty() || member.endpoints.size() > kMemberEndpointsMax) {
+    return "endpoints: " + std::to_string(member.endpoints.size()) + ", allowed are 1 to " +
+           std::to_string(kMemberEndpointsMax);
+  }
+  for (const std::string& text : member.endpoints) {
+    const auto endpoint = parse_endpoint(text);
+    if (!endpoint) return "endpoints: " + endpoint.error().text;
+  }
+  if (!std::isfinite(member.weight) || member.weight <= 0 || member.weight > kMemberWeightMax) {
+    return "weight: " + std::to_string(member.weight) + ", must be positive and at most 1e9";
+  }
+  if (!is_word(member.zone)) return "zone: allowed are up to 128 visible ASCII characters";
+  if (!is_word(member.version)) return "version: allowed are up to 128 visible ASCII characters";
+  return "";
+}
+
+std::string write_member(const Member& member) {
+  const json object = {{"id", member.id},
+                       {"instance", member.instance},
+                       {"endpoints", member.endpoints},
+                       {"weight", member.weight},
+                       {"zone", member.zone},
+                       {"version", member.version},
+                       {"state", member.state == Member::State::kServing ? kServing : kDraining}};
+  return object.dump();
+}
+
+std::uint64_t digest_of(const ClusterView& view) {
+  std::string text = std::to_string(view.extent_blocks);
+  for (const Member& member : view.members) text += "\n" + write_member(member);
+  return XXH3_64bits(text.data(), text.size());
+}
+
+Result<Member, Failure> read_member(std::string_view text) {
+  if (text.size() > kMemberTextMax) {
+    return wrong(std::to_string(text.size()) + " bytes, at most " + std::to_string(kMemberTextMax));
+  }
+  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return wrong("must be a JSON object");
+  Member member;
+  std::string state = kServing;
+  if (!take_text(object, "id", &member.id)) return wrong("id: must be a text");
+  if (!take_text(object, "instance", &member.instance)) return wrong("instance: must be a text");
+  if (!take_text(object, "zone", &member.zone)) return wrong("zone: must be a text");
+  if (!take_text(object, "version", &member.version)) return wrong("version: must be a text");
+  if (!take_text(object, "state", &state)) return wrong("state: must be a text");
+  if (state != kServing && state != kDraining)
+    return wrong("state: '" + printable(state) + "', allowed are serving and draining");
+  member.state = state == kServing ? Member::State::kServing : Member::State::kDraining;
+  if (const auto endpoints = object.find("endpoints"); endpoints != object.end()) {
+    if (!endpoints->is_array()) return wrong("endpoints: must be a list of texts");
+    for (const json& each : *endpoints) {
+      if (!each.is_string()) return wrong("endpoints: must be a list of texts");
+      member.endpoints.push_back(each.get<std::string>());
+    }
+  }
+  if (const auto weight = object.find("weight"); weight != object.end()) {
+    if (!weight->is_number()) return wrong("weight: must be a number");
+    member.weight = weight->get<double>();
+  }
+  if (const std::string why = check_member(member); !why.empty()) return wrong(why);
+  return member;
+}
+
+}  // namespace kv

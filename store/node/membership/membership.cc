@@ -1,0 +1,191 @@
+#include "store/node/membership/membership.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/printable.h"
+#include "store/node/membership/member_text.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kMembersMax = 4096;  // as kHotNodesMax: of what clients place blocks on
+constexpr std::uint32_t kExtentBlocksMax = 1 << 20;
+
+}  // namespace
+
+Membership::Membership(asio::any_io_executor executor, KeyStore& keys, Clock& clock, ClusterBoard& board,
+                       MembershipConfig config)
+    : keys_(keys),
+      clock_(clock),
+      board_(board),
+      config_(std::move(config)),
+      wake_(executor),
+      alarm_(clock.make_alarm(executor)) {
+  KV_ASSERT(check_member(config_.self).empty() && config_.lease >= 2s && config_.poll > Duration::zero());
+  KV_ASSERT(config_.extent_blocks >= 1 && config_.extent_blocks <= kExtentBlocksMax);
+}
+
+void Membership::drain() {
+  config_.self.state = Member::State::kDraining;
+  must_put_ = true;
+  wake_.set();
+}
+
+void Membership::stop() {
+  stops_ = true;
+  wake_.set();
+}
+
+Membership::Status Membership::status() const {
+  return {is_reachable_, is_joined_, is_replaced_, failures_, joins_, bad_entries_};
+}
+
+asio::awaitable<void> Membership::run() {
+  while (!stops_) {
+    note(co_await step());
+    co_await pause();
+  }
+  if (lease_ == 0 || !is_reachable_) co_return;  // it ends by time
+  const auto revoked = co_await keys_.revoke(std::exchange(lease_, 0));
+  if (!revoked) spdlog::warn("cluster: could not leave at once: {}", revoked.error().text);
+}
+
+/// After each failure too: nothing here is so dear that it would have to back off, and etcd's clients are few.
+asio::awaitable<void> Membership::pause() {
+  if (stops_) co_return;
+  alarm_->arm(clock_.now() + config_.poll, [this] { wake_.set(); });
+  co_await wake_.wait();
+  wake_.reset();
+}
+
+/// All that is due, in an order in which each call is of use even if the next one fails.
+Membership::Step Membership::step() {
+  if (!is_replaced_) {
+    if (auto kept = co_await keep_lease(); !kept) co_return kept;
+    if (auto announced = co_await announce(); !announced) co_return announced;
+  }
+  const auto listing = co_await keys_.list(config_.prefix + "/");
+  if (!listing) co_return listing.error();
+  adopt(*listing);
+  co_return true;
+}
+
+Membership::Step Membership::keep_lease() {
+  if (lease_ != 0 && clock_.now() - kept_ >= config_.lease / 3) {
+    const TimePoint asked = clock_.now();
+    const auto kept = co_await keys_.keep_alive(lease_);
+    if (!kept) co_return kept;
+    if (*kept) {
+      kept_ = asked;
+    } else {
+      spdlog::warn("cluster: this node's lease has ended, it joins anew");
+      lease_ = 0;
+    }
+  }
+  if (lease_ == 0) {
+    const TimePoint asked = clock_.now();
+    const auto granted = co_await keys_.grant(config_.lease);
+    if (!granted) co_return granted.error();
+    lease_ = *granted;
+    kept_ = asked;
+    must_put_ = true;
+    ++joins_;
+  }
+  co_return true;
+}
+
+Membership::Step Membership::announce() {
+  if (!has_constant_) {
+    auto put = co_await keys_.put_new(config_.prefix + "/extent_blocks", std::to_string(config_.extent_blocks));
+    if (!put) co_return put;
+    has_constant_ = true;
+  }
+  if (!must_put_) co_return true;
+  must_put_ = false;  // before the call: drain() may come meanwhile
+  auto put = co_await keys_.put(node_key(), write_member(config_.self), lease_);
+  if (!put || !*put) must_put_ = true;
+  if (put && !*put) lease_ = 0;  // ended between the two calls
+  co_return put;
+}
+
+void Membership::adopt(const KeyStore::Listing& listing) {
+  older_count_ = listing.revision < revision_ ? older_count_ + 1 : 0;
+  if (older_count_ > 0 && config_.poll * older_count_ < config_.lease) return;  // 2
+  revision_ = listing.revision;
+  ClusterView view;
+  const std::string nodes = config_.prefix + "/nodes/";
+  const Member* self = nullptr;
+  std::map<std::string, Member> members;
+  std::string bad;
+  for (const KeyStore::Entry& entry : listing.entries) {
+    if (entry.key == config_.prefix + "/extent_blocks") {
+      const char* const end = entry.value.data() + entry.value.size();
+      const auto [at, error] = std::from_chars(entry.value.data(), end, view.extent_blocks);
+      if (error == std::errc() && at == end && view.extent_blocks >= 1 && view.extent_blocks <= kExtentBlocksMax)
+        continue;
+      view.extent_blocks = 0;
+      bad = entry.key + ": '" + printable(entry.value.substr(0, 64)) + "', allowed is 1..1048576";
+    } else if (entry.key.starts_with(nodes)) {
+      auto member = read_member(entry.value);
+      if (member && entry.key == nodes + member->id && members.size() < kMembersMax) {
+        members.emplace(member->id, std::move(*member));
+        continue;
+      }
+      bad = printable(entry.key) + ": " +
+            (!member                         ? member.error().text
+             : members.size() >= kMembersMax ? "more than " + std::to_string(kMembersMax) + " members"
+                                             : "another id, '" + member->id + "'");
+    } else {
+      continue;
+    }
+    ++bad_entries_;
+  }
+  if (bad != last_bad_) {
+    if (!bad.empty()) spdlog::warn("cluster: left out: {}", bad);
+    last_bad_ = bad;
+  }
+  if (const auto found = members.find(config_.self.id); found != members.end()) self = &found->second;
+  if (self == nullptr || view.extent_blocks == 0) {
+    lease_ = self == nullptr ? 0 : lease_;  // 1. Revoked, or lost with everything else
+    has_constant_ = has_constant_ && view.extent_blocks != 0;
+    if (!is_replaced_) return;
+  }
+  if (self != nullptr && self->instance != config_.self.instance && !is_replaced_) {
+    spdlog::error(
+        "cluster: another process has node-id {} (instance {}); this one gives its place up. Give each node an id of "
+        "its own",
+        config_.self.id, self->instance);
+    is_replaced_ = true;
+    lease_ = 0;
+  }
+  is_joined_ = !is_replaced_;
+  if (view.extent_blocks == 0) return;
+  for (auto& [id, member] : members) view.members.push_back(std::move(member));
+  const auto known = board_.view();
+  if (known->members == view.members && known->extent_blocks == view.extent_blocks) return;
+  if (view.extent_blocks != config_.extent_blocks && known->epoch == 0) {
+    spdlog::warn("cluster: extent_blocks is {} in this cluster, not {}", view.extent_blocks, config_.extent_blocks);
+  }
+  view.epoch = std::max(listing.revision, known->epoch + 1);  // 2
+  spdlog::info("cluster: epoch={} members={}", view.epoch, view.members.size());
+  board_.set(std::move(view));
+}
+
+/// The log has a line when the store goes and when it is back, not one a second.
+void Membership::note(const Result<bool, Failure>& stepped) {
+  const bool was_reachable = is_reachable_.exchange(stepped.has_value());
+  if (!stepped) {
+    if (failures_++ == 0 || was_reachable)
+      spdlog::warn("cluster: {}; the list known last stays in force", stepped.error().text);
+  } else if (!was_reachable && failures_ > 0) {
+    spdlog::info("cluster: etcd answers again");
+  }
+}
+
+}  // namespace kv

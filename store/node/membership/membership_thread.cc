@@ -1,0 +1,49 @@
+#include "store/node/membership/membership_thread.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace kv {
+
+MembershipThread::MembershipThread(EtcdConfig etcd, MembershipConfig config, Clock& clock, ClusterBoard& board)
+    : board_(board),
+      keys_(context_.get_executor(), std::move(etcd)),
+      membership_(context_.get_executor(), keys_, clock, board, std::move(config)) {
+  // An exception of run() is a bug. It leaves the thread and ends the process, as in a session.
+  asio::co_spawn(context_, membership_.run(), [](std::exception_ptr error) {
+    if (error) std::rethrow_exception(error);
+  });
+  thread_ = std::thread([this] { context_.run(); });
+}
+
+MembershipThread::~MembershipThread() {
+  asio::post(context_, [this] { membership_.stop(); });
+  thread_.join();
+}
+
+void MembershipThread::drain() {
+  asio::post(context_, [this] { membership_.drain(); });
+}
+
+std::vector<NodeMetrics::Value> MembershipThread::stats() const {
+  const Membership::Status status = membership_.status();
+  const auto view = board_.view();
+  const auto serving = std::ranges::count(view->members, Member::State::kServing, &Member::state);
+  const auto value = [](auto number) { return static_cast<double>(number); };
+  return {
+      {"cluster_epoch", value(view->epoch), false, "Epoch of the cluster map that this node tells; 0: none yet"},
+      {"cluster_members", value(view->members.size()), false, "Nodes on that map"},
+      {"cluster_members_serving", value(serving), false, "Of them: that take new blocks"},
+      {"cluster_etcd_is_reachable", value(status.is_reachable), false, "Whether etcd answered the last time"},
+      {"cluster_etcd_failures", value(status.failures), true, "Calls to etcd that failed"},
+      {"cluster_joins", value(status.joins), true, "Leases: one, and one more for each that ended"},
+      {"cluster_is_replaced", value(status.is_replaced), false, "1: another process has this node's id"},
+      {"cluster_bad_entries", value(status.bad_entries), true,
+       "Entries in etcd that were left out, counted at each look"},
+  };
+}
+
+}  // namespace kv

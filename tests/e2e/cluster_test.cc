@@ -1,0 +1,288 @@
+// Real nodes that a real etcd knows, and clients that were told of one of them. DESIGN 6, from outside.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/e2e/etcd_process.h"
+#include "tests/e2e/test_client.h"
+
+namespace kv::e2e {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kBlockBytes = 4096, kBlocks = 600;
+
+class E2eClusterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = EtcdProcesses::lacks(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  std::unique_ptr<NodeProcess> start_node(const EtcdProcesses& etcd, const std::string& id,
+                                          std::vector<std::string> options = {}) {
+    const std::vector<std::string> more = etcd.node_options();
+    options.insert(options.end(), more.begin(), more.end());
+    if (std::ranges::find(options, "--etcd-lease-seconds") == options.end()) {
+      options.insert(options.end(), {"--etcd-lease-seconds", "2"});
+    }
+    for (const char* each : {"--capacity", "64MiB", "--threads", "1", "--cluster-extent-blocks", "16", "--node-id"}) {
+      options.emplace_back(each);
+    }
+    options.push_back(id);
+    return std::make_unique<NodeProcess>(options);
+  }
+  void start_nodes(const EtcdProcesses& etcd, std::size_t count = 3) {
+    for (std::size_t i = 0; i < count; ++i) nodes.push_back(start_node(etcd, "n" + std::to_string(i)));
+    wait_for_members(count);
+  }
+  static bool is_ready(const NodeProcess& node) { return node.http_get("/readyz").status == 200; }
+  /// Until all nodes that run know that there are so many.
+  void wait_for_members(std::size_t count) {
+    for (const auto& node : nodes) {
+      if (node == nullptr) continue;
+      EXPECT_TRUE(eventually([&] { return node->metric("kvstore_cluster_members") == static_cast<double>(count); }))
+          << node->log();
+    }
+  }
+  static json ask(const NodeProcess& node, const char* command) {
+    const Finished finished = run_program({ctl_program(), "cluster", command, "--json", "-e", node.tcp()});
+    json answer = json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(answer.is_object()) << finished.err;
+    return answer;
+  }
+  /// Puts new chains and gets them again. Returns how many of their blocks were there.
+  std::size_t work(TestClient& client, std::uint64_t first_seed, std::size_t rounds = 1) {
+    std::size_t found = 0;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      const auto chain = make_chain(first_seed + round, kBlocks);
+      const PutResult put = client.put(chain);
+      EXPECT_EQ(put.stored + put.already_stored + put.refused, kBlocks);
+      const GetResult got = client.get(chain);
+      EXPECT_EQ(client.wrong_bytes(chain, got.block_count), 0u);
+      found += got.block_count;
+    }
+    return found;
+  }
+
+  std::vector<std::unique_ptr<NodeProcess>> nodes;
+};
+
+TEST_F(E2eClusterTest, NodesFindOneAnotherAndOneAddressIsEnoughForAClient) {
+  const EtcdProcesses etcd;
+  start_nodes(etcd);
+  for (const auto& node : nodes) EXPECT_TRUE(is_ready(*node));
+  TestClient client(nodes[0]->unix_socket(), Transport::kUnix, kBlockBytes, kBlocks);
+  EXPECT_EQ(work(client, 1), kBlocks);
+  double held = 0;
+  for (const auto& node : nodes) {
+    EXPECT_GT(node->metric("kvstore_blocks"), 0);
+    held += node->metric("kvstore_blocks");
+  }
+  EXPECT_EQ(held, kBlocks);
+  // Another client, told of another node, finds it all.
+  TestClient other(nodes[2]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  EXPECT_EQ(other.get(make_chain(1, kBlocks)).block_count, kBlocks);
+
+  const json status = ask(*nodes[1], "status");
+  EXPECT_TRUE(status["agreed"]);
+  ASSERT_EQ(status["nodes"].size(), 3u);
+  EXPECT_EQ(status["nodes"][2]["id"], "n2");
+  EXPECT_TRUE(status["nodes"][2]["answers"]);
+  EXPECT_EQ(ask(*nodes[1], "map")["extent_blocks"], 16);
+  EXPECT_EQ(run_program({ctl_program(), "cluster", "status", "-e", nodes[0]->tcp()}).status, 0);
+}
+
+TEST_F(E2eClusterTest, EachNodeInTurnIsKilledUnderLoadAndNoCallFails) {
+  const EtcdProcesses etcd;
+  start_nodes(etcd);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  EXPECT_EQ(work(client, 1), kBlocks);
+  for (std::size_t victim = 0; victim < 3; ++victim) {
+    nodes[victim]->signal(SIGKILL);
+    nodes[victim]->wait();
+    nodes[victim].reset();
+    work(client, 100 * (victim + 1), 5);  // whatever is found: no call throws, no byte is wrong
+    wait_for_members(2);
+    // The map has changed; the client hears of it with an answer, and then all that is put is found.
+    EXPECT_TRUE(eventually([&, seed = 1000 * (victim + 1)]() mutable { return work(client, seed++) == kBlocks; }));
+    nodes[victim] = start_node(etcd, "n" + std::to_string(victim));
+    wait_for_members(3);
+    EXPECT_TRUE(eventually([&, seed = 2000 * (victim + 1)]() mutable { return work(client, seed++) == kBlocks; }));
+  }
+}
+
+TEST_F(E2eClusterTest, ANodeThatIsAskedToStopSaysSoFirstAndIsOffTheMapAtOnce) {
+  const EtcdProcesses etcd;
+  const std::vector<std::string> options = {"--etcd-prefix", "/other"};
+  for (const char* id : {"n0", "n1"}) nodes.push_back(start_node(etcd, id, options));
+  nodes.push_back(
+      start_node(etcd, "n2", {"--etcd-prefix", "/other", "--etcd-lease-seconds", "300"}));  // no lease's end
+  wait_for_members(3);
+  nodes[2]->signal(SIGTERM);
+  EXPECT_EQ(nodes[2]->wait(), 0);
+  nodes[2].reset();
+  wait_for_members(2);
+  EXPECT_EQ(ask(*nodes[0], "map")["nodes"].size(), 2u);
+}
+
+// DESIGN 6: losing etcd changes nothing for traffic.
+TEST_F(E2eClusterTest, EtcdIsKilledAndComesBackAndNobodyWhoServesNotices) {
+  EtcdProcesses etcd;
+  start_nodes(etcd);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  EXPECT_EQ(work(client, 1), kBlocks);
+  const double epoch = nodes[0]->metric("kvstore_cluster_epoch");
+  etcd.kill();
+  for (const auto& node : nodes) {
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_cluster_etcd_is_reachable") == 0; }));
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(4));  // longer than a lease
+  EXPECT_EQ(work(client, 2, 5), 5 * kBlocks);
+  TestClient newcomer(nodes[1]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  EXPECT_EQ(newcomer.get(make_chain(1, kBlocks)).block_count, kBlocks) << "it has the map from a node";
+  for (const auto& node : nodes) {
+    EXPECT_TRUE(is_ready(*node));
+    EXPECT_EQ(node->metric("kvstore_cluster_epoch"), epoch);
+  }
+  etcd.start();
+  for (const auto& node : nodes) {
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_cluster_etcd_is_reachable") == 1; })) << node->log();
+  }
+  wait_for_members(3);
+  EXPECT_EQ(work(client, 100, 3), 3 * kBlocks);
+}
+
+TEST_F(E2eClusterTest, ANodeStartsWithoutEtcdAndJoinsWhenThereIsOne) {
+  EtcdProcesses etcd(1, {}, /*starts=*/false);
+  nodes.push_back(start_node(etcd, "n0"));
+  EXPECT_FALSE(is_ready(*nodes[0]));
+  EXPECT_NE(run_program({ctl_program(), "cluster", "map", "-e", nodes[0]->tcp()}).err.find("no cluster"),
+            std::string::npos);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  EXPECT_EQ(work(client, 1), kBlocks) << "it serves whoever comes";
+  etcd.start();
+  EXPECT_TRUE(eventually([&] { return is_ready(*nodes[0]); })) << nodes[0]->log();
+}
+
+TEST_F(E2eClusterTest, OfThreeMembersOfEtcdOneMayDieAndTheRestOfThemMayToo) {
+  EtcdProcesses etcd(3);
+  start_nodes(etcd, 2);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  EXPECT_EQ(work(client, 1), kBlocks);
+  for (std::size_t member = 0; member < 3; ++member) {  // the leader is among them
+    etcd.kill(member);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    nodes.push_back(start_node(etcd, "later" + std::to_string(member)));
+    wait_for_members(3);
+    nodes.back()->signal(SIGKILL);
+    nodes.back()->wait();
+    nodes.pop_back();
+    wait_for_members(2);
+    etcd.start(member);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  etcd.kill(0);
+  etcd.kill(1);  // the third has no quorum: no lease is kept, and none ends
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  EXPECT_EQ(nodes[0]->metric("kvstore_cluster_members"), 2);
+  EXPECT_GT(work(client, 2), 0u);
+  etcd.start(0);
+  etcd.start(1);
+  for (const auto& node : nodes) {
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_cluster_etcd_is_reachable") == 1; })) << node->log();
+  }
+  wait_for_members(2);
+}
+
+// DESIGN 6: a paused node that comes back after its lease has ended joins anew.
+TEST_F(E2eClusterTest, ANodeThatStoodStillJoinsAnew) {
+  const EtcdProcesses etcd;
+  start_nodes(etcd, 2);
+  nodes[1]->signal(SIGSTOP);
+  EXPECT_TRUE(eventually([&] { return nodes[0]->metric("kvstore_cluster_members") == 1; }));
+  nodes[1]->signal(SIGCONT);
+  wait_for_members(2);
+  EXPECT_GE(nodes[1]->metric("kvstore_cluster_joins_total"), 2);
+  EXPECT_TRUE(eventually([&] { return is_ready(*nodes[1]); }));
+}
+
+TEST_F(E2eClusterTest, OfTwoNodesWithOneIdTheLaterOneIsTheMember) {
+  const EtcdProcesses etcd;
+  start_nodes(etcd, 1);
+  const auto twin = start_node(etcd, "n0");
+  EXPECT_TRUE(eventually([&] { return nodes[0]->metric("kvstore_cluster_is_replaced") == 1; }));
+  EXPECT_FALSE(is_ready(*nodes[0]));
+  EXPECT_TRUE(eventually([&] { return is_ready(*twin); }));
+  EXPECT_NE(nodes[0]->log().find("another process has node-id n0"), std::string::npos);
+}
+
+TEST_F(E2eClusterTest, AllNodesAreRestartedOneByOneUnderLoad) {
+  const EtcdProcesses etcd;
+  start_nodes(etcd);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  for (std::size_t i = 0; i < 3; ++i) {
+    nodes[i]->signal(SIGTERM);
+    work(client, 10 * (i + 1), 2);
+    EXPECT_EQ(nodes[i]->wait(), 0);
+    nodes[i] = start_node(etcd, "n" + std::to_string(i));
+    work(client, 10 * (i + 1) + 5, 2);
+    wait_for_members(3);
+  }
+  EXPECT_TRUE(
+      eventually([&, seed = 1000]() mutable { return work(client, static_cast<std::uint64_t>(seed++)) == kBlocks; }));
+}
+
+/// TLS with a certificate of a CA of the test's own, and users, as etcd has them.
+TEST_F(E2eClusterTest, EtcdMayAskForTlsAndAUser) {
+  const TempDir keys;
+  const auto path = [&](const char* name) { return keys.path() + "/" + name; };
+  const auto openssl = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "/usr/bin/openssl");
+    const Finished finished = run_program(arguments);
+    ASSERT_EQ(finished.status, 0) << finished.err;
+  };
+  openssl({"req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+           "/CN=test", "-keyout", path("ca.key"), "-out", path("ca.pem")});
+  openssl({"req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=etcd", "-keyout",
+           path("etcd.key"), "-out", path("etcd.csr")});
+  std::ofstream(path("names")) << "subjectAltName=IP:127.0.0.1\n";
+  openssl({"x509", "-req", "-in", path("etcd.csr"), "-CA", path("ca.pem"), "-CAkey", path("ca.key"), "-CAcreateserial",
+           "-days", "2", "-extfile", path("names"), "-out", path("etcd.pem")});
+  const EtcdProcesses etcd(1, {"--cert-file", path("etcd.pem"), "--key-file", path("etcd.key")});
+  const auto etcdctl = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"/usr/bin/etcdctl", "--endpoints", etcd.url(), "--cacert", path("ca.pem")});
+    const Finished finished = run_program(arguments, {"ETCDCTL_API=3"});
+    ASSERT_EQ(finished.status, 0) << finished.err << finished.out;
+  };
+  if (::access("/usr/bin/etcdctl", X_OK) != 0) GTEST_SKIP() << "/usr/bin/etcdctl is not here (package etcd-client)";
+  etcdctl({"user", "add", "root:secret"});
+  etcdctl({"user", "add", "node:pass word"});
+  etcdctl({"role", "add", "kvstore"});
+  etcdctl({"role", "grant-permission", "kvstore", "readwrite", "--prefix=true", "/kvstore/"});
+  etcdctl({"user", "grant-role", "root", "root"});
+  etcdctl({"user", "grant-role", "node", "kvstore"});
+  etcdctl({"auth", "enable"});
+  std::ofstream(path("password")) << "pass word\n";
+  std::ofstream(path("wrong")) << "password\n";
+
+  nodes.push_back(start_node(
+      etcd, "n0", {"--etcd-ca", path("ca.pem"), "--etcd-user", "node", "--etcd-password-file", path("password")}));
+  EXPECT_TRUE(eventually([&] { return is_ready(*nodes[0]); })) << nodes[0]->log();
+  const auto stranger = start_node(
+      etcd, "n1", {"--etcd-ca", path("ca.pem"), "--etcd-user", "node", "--etcd-password-file", path("wrong")});
+  EXPECT_TRUE(eventually([&] { return stranger->log().find("user 'node' is refused") != std::string::npos; }))
+      << stranger->log();
+  const auto trusting_nobody =
+      start_node(etcd, "n2", {"--etcd-user", "node", "--etcd-password-file", path("password")});
+  EXPECT_TRUE(eventually([&] { return trusting_nobody->log().find("TLS: ") != std::string::npos; }))
+      << trusting_nobody->log();
+  EXPECT_EQ(nodes[0]->metric("kvstore_cluster_members"), 1);
+}
+
+}  // namespace
+}  // namespace kv::e2e

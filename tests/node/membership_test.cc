@@ -1,0 +1,299 @@
+// Several memberships on one key store and virtual time: who is on the list, and which states and epochs each one
+// tells.
+#include "store/node/membership/membership.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <random>
+
+#include "store/node/membership/member_text.h"
+#include "tests/node/memory_keys.h"
+
+namespace kv {
+namespace {
+
+/// One process with its membership.
+struct Process {
+  Process(asio::io_context& context, MemoryKeySpace& space, VirtualClock& clock, const std::string& id, char instance)
+      : keys(space), config(make(id, instance)), membership(context.get_executor(), keys, clock, board, config) {
+    asio::co_spawn(context, membership.run(), [this](std::exception_ptr error) {
+      EXPECT_EQ(error, nullptr);
+      has_ended = true;
+    });
+  }
+  static MembershipConfig make(const std::string& id, char instance) {
+    MembershipConfig config;
+    config.self.id = id;
+    config.self.instance = std::string(32, instance);
+    config.self.endpoints = {"tcp://127.0.0.1:7400"};
+    return config;
+  }
+  std::vector<std::string> ids() const {
+    std::vector<std::string> ids;
+    for (const Member& member : board.view()->members) ids.push_back(member.id);
+    return ids;
+  }
+
+  MemoryKeys keys;
+  MembershipConfig config;
+  ClusterBoard board;
+  bool has_ended = false;
+  Membership membership;
+};
+
+class MembershipTest : public testing::Test {
+ protected:
+  ~MembershipTest() override {
+    for (const auto& process : processes) process->membership.stop();
+    run_for(5s);
+    for (const auto& process : processes) EXPECT_TRUE(process->has_ended);
+  }
+  Process& start(const std::string& id, char instance = '0') {
+    return *processes.emplace_back(std::make_unique<Process>(context, space, clock, id, instance));
+  }
+  void run_for(Duration duration) {
+    const TimePoint until = clock.now() + duration;
+    for (;;) {
+      context.restart();
+      if (context.poll() > 0) continue;
+      if (!clock.has_alarm() || clock.next_alarm() > until) break;
+      clock.advance_to(clock.next_alarm());
+    }
+    clock.advance_to(until);
+  }
+  using Ids = std::vector<std::string>;
+
+  asio::io_context context{1};
+  VirtualClock clock;
+  MemoryKeySpace space{clock};
+  std::vector<std::unique_ptr<Process>> processes;
+};
+
+TEST_F(MembershipTest, NodesFindOneAnotherAndAgreeOnTheEpoch) {
+  Process& a = start("a");
+  run_for(2s);
+  EXPECT_EQ(a.ids(), Ids({"a"}));
+  EXPECT_TRUE(a.membership.status().is_joined);
+  const std::uint64_t first = a.board.epoch();
+  EXPECT_GT(first, 0u);
+  Process& b = start("b");
+  run_for(3s);
+  EXPECT_EQ(a.ids(), Ids({"a", "b"}));
+  EXPECT_EQ(b.ids(), Ids({"a", "b"}));
+  EXPECT_GT(a.board.epoch(), first);
+  EXPECT_EQ(a.board.epoch(), b.board.epoch()) << "nothing else is written there, so both read one revision";
+  EXPECT_EQ(a.board.view()->extent_blocks, 256u);
+}
+
+TEST_F(MembershipTest, ANodeThatLeavesIsOffTheListAtOnceAndOneThatDrainsSaysSo) {
+  Process& a = start("a");
+  Process& b = start("b");
+  run_for(3s);
+  b.membership.drain();
+  run_for(2s);
+  ASSERT_EQ(a.ids(), Ids({"a", "b"}));
+  EXPECT_EQ(a.board.view()->members[1].state, Member::State::kDraining);
+  b.membership.stop();
+  run_for(1s);
+  EXPECT_TRUE(b.has_ended);
+  run_for(1s);
+  EXPECT_EQ(a.ids(), Ids({"a"})) << "before its lease has ended";
+}
+
+TEST_F(MembershipTest, ANodeThatDiesIsOffTheListWhenItsLeaseEnds) {
+  Process& a = start("a");
+  Process& b = start("b");
+  run_for(3s);
+  b.keys.is_away = true;  // as if it were dead: etcd hears nothing of it
+  run_for(5s);
+  EXPECT_EQ(a.ids(), Ids({"a", "b"}));
+  run_for(10s);
+  EXPECT_EQ(a.ids(), Ids({"a"}));
+}
+
+// Promise 1, and DESIGN 6: losing etcd changes nothing for traffic.
+TEST_F(MembershipTest, WhileEtcdIsAwayTheLastMapStaysInForce) {
+  Process& a = start("a");
+  Process& b = start("b");
+  run_for(3s);
+  const std::uint64_t epoch = a.board.epoch();
+  a.keys.is_away = b.keys.is_away = true;
+  run_for(10min);
+  EXPECT_EQ(a.ids(), Ids({"a", "b"}));
+  EXPECT_EQ(a.board.epoch(), epoch);
+  EXPECT_FALSE(a.membership.status().is_reachable);
+  EXPECT_GT(a.membership.status().failures, 100u);
+  // It is back, and both leases have ended. One comes first and sees a list without the other: 4, and 1 of its own.
+  a.keys.is_away = false;
+  run_for(3s);
+  b.keys.is_away = false;
+  run_for(3s);
+  EXPECT_EQ(a.ids(), Ids({"a", "b"}));
+  EXPECT_EQ(b.ids(), Ids({"a", "b"}));
+  EXPECT_EQ(digest_of(*a.board.view()), digest_of(*b.board.view()));
+  EXPECT_EQ(a.membership.status().joins, 2u);
+}
+
+TEST_F(MembershipTest, AListWithoutThisNodeIsNotTaken) {
+  Process& a = start("a");
+  Process& b = start("b");
+  run_for(3s);
+  space.values.clear();  // etcd was made anew, and has lower revisions
+  space.leases.clear();
+  space.revision = 1;
+  std::size_t fewest = 2;
+  for (int i = 0; i < 40; ++i) {
+    run_for(500ms);
+    fewest = std::min({fewest, a.ids().size(), b.ids().size()});
+  }
+  EXPECT_EQ(fewest, 2u) << "both were on the list before either took it";
+  EXPECT_EQ(a.ids(), Ids({"a", "b"}));
+}
+
+// Promise 2.
+TEST_F(MembershipTest, AnOlderRevisionIsNotTaken) {
+  Process& a = start("a");
+  start("b");
+  run_for(3s);
+  const KeyStore::Listing old = a.keys.state();
+  start("c");
+  run_for(3s);
+  const std::uint64_t epoch = a.board.epoch();
+  EXPECT_EQ(a.ids(), Ids({"a", "b", "c"}));
+  a.keys.shown = old;
+  run_for(5s);
+  EXPECT_EQ(a.ids(), Ids({"a", "b", "c"}));
+  EXPECT_EQ(a.board.epoch(), epoch);
+  a.keys.shown.reset();
+  run_for(20s);
+  EXPECT_EQ(a.ids(), Ids({"a", "b", "c"}));
+}
+
+TEST_F(MembershipTest, EpochsGoOnWhereEtcdWasSetBack) {
+  Process& a = start("a");
+  run_for(3s);
+  space.revision += 1000;
+  space.set("/kvstore/nodes/z", write_member(Process::make("z", '5').self));
+  run_for(3s);
+  const std::uint64_t epoch = a.board.epoch();
+  EXPECT_GT(epoch, 1000u);
+  space.revision = 7;
+  space.values.erase("/kvstore/nodes/z");
+  run_for(5s);
+  EXPECT_EQ(a.board.epoch(), epoch) << "it may be a member of etcd that is behind";
+  run_for(10s);
+  EXPECT_EQ(a.ids(), Ids({"a"}));
+  EXPECT_EQ(a.board.epoch(), epoch + 1);
+}
+
+// Promise 3.
+TEST_F(MembershipTest, OfTwoProcessesWithOneIdTheLaterOneIsTheMember) {
+  Process& other = start("b");
+  Process& old = start("a", '1');
+  run_for(3s);
+  Process& young = start("a", '2');
+  run_for(3s);
+  EXPECT_TRUE(old.membership.status().is_replaced);
+  EXPECT_FALSE(old.membership.status().is_joined);
+  EXPECT_FALSE(young.membership.status().is_replaced);
+  EXPECT_TRUE(young.membership.status().is_joined);
+  for (int i = 0; i < 30; ++i) {
+    run_for(1s);
+    ASSERT_EQ(other.board.view()->members[0].instance, std::string(32, '2'));
+  }
+  EXPECT_EQ(old.ids(), Ids({"a", "b"})) << "it still knows who belongs to the cluster";
+}
+
+TEST_F(MembershipTest, EntriesThatAreNoneAreLeftOut) {
+  space.set("/kvstore/nodes/x", "no JSON");
+  space.set("/kvstore/nodes/y", write_member(Process::make("z", '1').self));  // under another id
+  space.set("/kvstore/more", "of a version to come");
+  space.set("/kvstoreother/nodes/q", write_member(Process::make("q", '1').self));
+  Process& a = start("a");
+  run_for(3s);
+  EXPECT_EQ(a.ids(), Ids({"a"}));
+  EXPECT_GT(a.membership.status().bad_entries, 0u);
+}
+
+TEST_F(MembershipTest, TheClustersConstantIsThatOfItsFirstNodeAndABadOneIsNotTaken) {
+  space.set("/kvstore/extent_blocks", "64");
+  Process& a = start("a");
+  run_for(3s);
+  EXPECT_EQ(a.board.view()->extent_blocks, 64u);
+  space.set("/kvstore/extent_blocks", "0");
+  Process& b = start("b");
+  run_for(3s);
+  EXPECT_EQ(a.board.view()->extent_blocks, 64u) << "what was heard last stays in force";
+  EXPECT_EQ(b.board.epoch(), 0u);
+  space.set("/kvstore/extent_blocks", "64");
+  run_for(3s);
+  EXPECT_EQ(b.ids(), Ids({"a", "b"}));
+}
+
+/// Any order of what can happen to nodes and to etcd. Once all is well again, all know all that live, under one epoch.
+TEST_F(MembershipTest, RandomLives) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  constexpr const char* kDigits = "123456789abcdef";
+  std::map<std::string, Process*> live;
+  std::map<Process*, std::uint64_t> epochs;
+  for (int step = 0; step < 300; ++step) {
+    const std::string id(1, static_cast<char>('a' + random() % 5));
+    Process*& one = live[id];
+    switch (random() % 8) {
+      case 0:
+        if (one == nullptr) one = &start(id, kDigits[random() % 15]);
+        break;
+      case 1:
+        if (one != nullptr) one->membership.stop();
+        one = nullptr;
+        break;
+      case 2:  // killed: nothing more is heard of it
+        if (one != nullptr) one->keys.is_away = true;
+        if (one != nullptr) one->membership.stop();
+        one = nullptr;
+        break;
+      case 3:
+        if (one != nullptr) one->keys.is_away = true;
+        break;
+      case 4:
+        if (one != nullptr) one->keys.is_away = false;
+        break;
+      case 5:
+        if (one != nullptr && random() % 4 == 0) one->membership.drain();
+        break;
+      case 6:
+        space.expire();
+        if (random() % 8 == 0) {
+          space.values.clear();
+          space.leases.clear();
+          space.revision = 1;
+        }
+        break;
+      default: break;
+    }
+    run_for(std::chrono::milliseconds(random() % 4000));
+    for (const auto& process : processes) {
+      ASSERT_GE(process->board.epoch(), epochs[process.get()]);
+      epochs[process.get()] = process->board.epoch();
+    }
+  }
+  Ids alive;
+  for (const auto& [id, process] : live) {
+    if (process == nullptr) continue;
+    process->keys.is_away = false;
+    alive.push_back(id);
+  }
+  run_for(1min);
+  for (const auto& [id, process] : live) {
+    if (process == nullptr) continue;
+    EXPECT_EQ(process->ids(), alive) << id;
+  }
+}
+
+}  // namespace
+}  // namespace kv
