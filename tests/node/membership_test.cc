@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -138,6 +139,21 @@ TEST_F(MembershipTest, WhileEtcdIsAwayTheLastMapStaysInForce) {
 }
 
 TEST_F(MembershipTest, AListWithoutThisNodeIsNotTaken) {
+  Process& a = start("a");
+  start("b");
+  run_for(3s);
+  std::erase_if(space.values, [](const auto& value) { return value.first.starts_with("/kvstore/nodes/"); });
+  space.leases.clear();
+  ++space.revision;
+  for (int i = 0; i < 40; ++i) {
+    run_for(100ms);
+    const Ids ids = a.ids();
+    ASSERT_TRUE(std::ranges::find(ids, "a") != ids.end()) << i;
+  }
+  EXPECT_EQ(a.ids(), Ids({"a", "b"}));
+}
+
+TEST_F(MembershipTest, AnEtcdThatWasMadeAnewDoesNotShrinkTheMap) {
   Process& a = start("a");
   Process& b = start("b");
   run_for(3s);
