@@ -1,21 +1,16 @@
 #include "client/cluster/cluster_map_call.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "client/cluster_map.h"
+#include "transport/cluster_limits.h"
 #include "transport/endpoint.h"
 
 namespace kv {
 namespace {
 
-constexpr std::size_t kWordMax = 128, kEndpointsMax = 16;  // as docs/wire.md has them
 constexpr std::uint8_t kServing = 0, kDraining = 1;
-
-bool is_word(const flatbuffers::String& text) {
-  return text.size() <= kWordMax && std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
-}
 
 }  // namespace
 
@@ -34,7 +29,7 @@ std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterSt
   std::set<std::string> ids;
   for (std::size_t i = 0; i < count && read.epoch > 0; ++i) {
     const wire::ClusterNode* const one = response.nodes()->Get(static_cast<flatbuffers::uoffset_t>(i));
-    if (one->id() == nullptr || one->id()->size() == 0 || !is_word(*one->id()))
+    if (one->id() == nullptr || one->id()->size() == 0 || !is_cluster_word(one->id()->string_view()))
       return "cluster_map: an id that is not 1 to 128 visible characters";
     ClusterStatus::Node node;
     node.id = one->id()->str();
@@ -45,12 +40,12 @@ std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterSt
     if (one->state() != kServing && one->state() != kDraining) return where + "state " + std::to_string(one->state());
     node.is_serving = one->state() == kServing;
     if (one->zone() != nullptr) {
-      if (!is_word(*one->zone())) return where + "zone is not up to 128 visible characters";
+      if (!is_cluster_word(one->zone()->string_view())) return where + "zone is not up to 128 visible characters";
       node.zone = one->zone()->str();
     }
     const std::size_t endpoint_count = one->endpoints() == nullptr ? 0 : one->endpoints()->size();
-    if (endpoint_count == 0 || endpoint_count > kEndpointsMax)
-      return where + std::to_string(endpoint_count) + " endpoints, must be 1.." + std::to_string(kEndpointsMax);
+    if (endpoint_count == 0 || endpoint_count > kClusterEndpointsMax)
+      return where + std::to_string(endpoint_count) + " endpoints, must be 1.." + std::to_string(kClusterEndpointsMax);
     for (const flatbuffers::String* const endpoint : *one->endpoints()) {
       node.endpoints.push_back(endpoint->str());
       if (!parse_endpoint(node.endpoints.back())) return where + "an endpoint that is none";

@@ -74,16 +74,6 @@ void raise_descriptor_limit() {
   }
 }
 
-std::string hex_of(const InstanceId& instance) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (const std::byte each : instance) {
-    text += kDigits[std::to_integer<unsigned>(each) >> 4];
-    text += kDigits[std::to_integer<unsigned>(each) & 15];
-  }
-  return text;
-}
-
 /// Flushed with each line from info on: the last lines before a crash are the ones that are wanted.
 void set_up_log(const NodeOptions& options) {
   spdlog::set_level(spdlog::level::from_str(options.log_level));
@@ -224,7 +214,7 @@ int run(const NodeOptions& options) {
   std::unique_ptr<MembershipThread> cluster;
   if (has_cluster) {
     MembershipConfig config = options.membership;
-    config.self.instance = hex_of(node.instance);
+    config.self.instance = to_hex(node.instance);
     config.self.version = KV_VERSION;
     if (config.self.endpoints.empty()) config.self.endpoints = endpoints;
     cluster = std::make_unique<MembershipThread>(options.etcd, std::move(config), clock, node.cluster);

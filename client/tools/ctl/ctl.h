@@ -58,6 +58,12 @@ CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::str
 /// Fills in the endpoints, and makes a client with one connection and quick retries: a person waits. If the nodes
 /// belong to a cluster, they are all of its nodes.
 ClientConfig ctl_config(ConnectionOptions& node);
+struct CtlCluster {
+  ClientConfig config;  ///< As ctl_config().
+  ClusterStatus map;    ///< Its nodes are those of the config, in order. Epoch 0: they are no cluster.
+};
+/// Errors: of Client::learn_cluster(), if no node answers; then the config is of the endpoints alone.
+CtlCluster ctl_cluster(ConnectionOptions& node, error_code* error = nullptr);
 /// The same with the endpoints alone, as they were given.
 ClientConfig seed_config(ConnectionOptions& node);
 

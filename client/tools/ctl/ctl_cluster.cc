@@ -3,6 +3,7 @@
 #include <iostream>
 #include <set>
 
+#include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
@@ -36,41 +37,36 @@ struct ClusterReport {
   }
 };
 
-ClusterStatus ask_map(CtlOptions& options) {
-  ToolClient seeds(seed_config(options.node));
-  const auto map = seeds.run(seeds->learn_cluster(options.node.deadline));
-  if (!map) throw ToolFailed("no node answers: " + describe(map.error()));
-  if (map->epoch == 0) {
+CtlCluster ask_map(CtlOptions& options) {
+  error_code error;
+  CtlCluster cluster = ctl_cluster(options.node, &error);
+  if (error) throw ToolFailed("no node answers: " + describe(error));
+  if (cluster.map.epoch == 0) {
     throw ToolFailed("the node belongs to no cluster (or has not reached etcd yet): it was started without --etcd");
   }
-  return *map;
+  return cluster;
 }
 
 ClusterReport ask_all(CtlOptions& options) {
-  ClusterReport report{ask_map(options), {}};
-  ToolClient client(ctl_config(options.node));
+  CtlCluster cluster = ask_map(options);
+  ToolClient client(std::move(cluster.config));
   const auto stats = client.run(client->stats(options.node.deadline));
   if (!stats) throw ToolFailed(describe(stats.error()));
   const std::vector<NodeStatus> links = client->nodes();
-  for (const ClusterStatus::Node& member : report.map.nodes) {
+  ClusterReport report{std::move(cluster.map), {}};
+  KV_ASSERT(stats->size() == report.map.nodes.size() && links.size() == stats->size());
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const NodeStats& said = (*stats)[i];
     MemberReport& one = report.members.emplace_back();
-    one.member = member;
-    // The map may have changed between the two questions: a node that came or went is shown as the first one had it.
-    const auto found = std::ranges::find(*stats, member.id, &NodeStats::name);
-    if (found == stats->end()) {
-      one.error = make_error_code(Errc::kUnavailable);
-      one.error_text = "left meanwhile";
-      continue;
-    }
-    const NodeStatus& link = links[static_cast<std::size_t>(found - stats->begin())];
-    one.endpoint = link.endpoint;
-    one.error = found->error;
-    if (one.error) one.error_text = link.last_error_text.empty() ? describe(found->error) : link.last_error_text;
-    one.epoch = static_cast<std::uint64_t>(stat(*found, "cluster_epoch"));
-    one.digest = stat(*found, "cluster_digest");
-    one.allocated_bytes = stat(*found, "allocated_bytes");
-    one.capacity_bytes = stat(*found, "capacity_bytes");
-    one.uptime_seconds = stat(*found, "uptime_seconds");
+    one.member = report.map.nodes[i];
+    one.endpoint = links[i].endpoint;
+    one.error = said.error;
+    if (one.error) one.error_text = links[i].last_error_text.empty() ? describe(said.error) : links[i].last_error_text;
+    one.epoch = static_cast<std::uint64_t>(stat(said, "cluster_epoch"));
+    one.digest = stat(said, "cluster_digest");
+    one.allocated_bytes = stat(said, "allocated_bytes");
+    one.capacity_bytes = stat(said, "capacity_bytes");
+    one.uptime_seconds = stat(said, "uptime_seconds");
   }
   return report;
 }
@@ -131,7 +127,7 @@ void run_cluster_status(CtlOptions options) {
 }
 
 void run_cluster_map(CtlOptions options) {
-  const ClusterStatus map = ask_map(options);
+  const ClusterStatus map = ask_map(options).map;
   if (options.json) {
     nlohmann::json document = {
         {"epoch", map.epoch}, {"extent_blocks", map.extent_blocks}, {"nodes", nlohmann::json::array()}};

@@ -23,12 +23,15 @@ namespace kv {
 ///
 /// Of a cluster the map is taken as it is now: what a command shows about nodes, and in which order, does not change
 /// under its hands.
-ClientConfig ctl_config(ConnectionOptions& node) {
+ClientConfig ctl_config(ConnectionOptions& node) { return ctl_cluster(node).config; }
+
+CtlCluster ctl_cluster(ConnectionOptions& node, error_code* error) {
   ClientConfig config = seed_config(node);
   ToolClient seeds(config);
   const auto cluster = seeds.run(seeds->learn_cluster(node.deadline));
   config.follow_cluster = false;
-  if (!cluster || cluster->epoch == 0) return config;
+  if (!cluster && error != nullptr) *error = cluster.error();
+  if (!cluster || cluster->epoch == 0) return {std::move(config), {}};
   config.extent_blocks = cluster->extent_blocks;
   config.nodes.clear();
   const std::vector<NodeStatus> links = seeds->nodes();
@@ -37,7 +40,7 @@ ClientConfig ctl_config(ConnectionOptions& node) {
     config.nodes.push_back(
         {.endpoint = links[i].endpoint, .name = member.id, .weight = cluster->weight_of(member), .node_id = member.id});
   }
-  return config;
+  return {std::move(config), *cluster};
 }
 
 ClientConfig seed_config(ConnectionOptions& node) {

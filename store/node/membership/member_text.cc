@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
+#include "transport/cluster_limits.h"
 #include "transport/endpoint.h"
 
 namespace kv {
@@ -16,7 +17,6 @@ using nlohmann::json;
 
 constexpr const char* kServing = "serving";
 constexpr const char* kDraining = "draining";
-constexpr std::size_t kWordMax = 128;  // as HelloRequest.identity
 
 Failure wrong(const std::string& why) { return {Errc::kBadRequest, "member: " + why}; }
 
@@ -29,10 +29,6 @@ bool take_text(const json& object, const char* field, std::string* to) {
   return true;
 }
 
-bool is_word(const std::string& text) {
-  return text.size() <= kWordMax && std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
-}
-
 bool is_instance(const std::string& text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   return text.size() == 32 && text.find_first_not_of(kDigits) == std::string::npos;
@@ -41,13 +37,13 @@ bool is_instance(const std::string& text) {
 }  // namespace
 
 std::string check_member(const Member& member) {
-  if (member.id.empty() || !is_word(member.id) || member.id.find('/') != std::string::npos) {
+  if (member.id.empty() || !is_cluster_word(member.id) || member.id.find('/') != std::string::npos) {
     return "id: '" + printable(member.id) + "', allowed are 1 to 128 visible ASCII characters without '/'";
   }
   if (!is_instance(member.instance)) return "instance: must be 32 hexadecimal digits";
-  if (member.endpoints.empty() || member.endpoints.size() > kMemberEndpointsMax) {
+  if (member.endpoints.empty() || member.endpoints.size() > kClusterEndpointsMax) {
     return "endpoints: " + std::to_string(member.endpoints.size()) + ", allowed are 1 to " +
-           std::to_string(kMemberEndpointsMax);
+           std::to_string(kClusterEndpointsMax);
   }
   for (const std::string& text : member.endpoints) {
     const auto endpoint = parse_endpoint(text);
@@ -56,8 +52,8 @@ std::string check_member(const Member& member) {
   if (!std::isfinite(member.weight) || member.weight <= 0 || member.weight > kMemberWeightMax) {
     return "weight: " + std::to_string(member.weight) + ", must be positive and at most 1e9";
   }
-  if (!is_word(member.zone)) return "zone: allowed are up to 128 visible ASCII characters";
-  if (!is_word(member.version)) return "version: allowed are up to 128 visible ASCII characters";
+  if (!is_cluster_word(member.zone)) return "zone: allowed are up to 128 visible ASCII characters";
+  if (!is_cluster_word(member.version)) return "version: allowed are up to 128 visible ASCII characters";
   return "";
 }
 

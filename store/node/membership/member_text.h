@@ -10,7 +10,6 @@
 namespace kv {
 
 inline constexpr std::size_t kMemberTextMax = 16 * 1024;
-inline constexpr std::size_t kMemberEndpointsMax = 16;
 inline constexpr double kMemberWeightMax = 1e9;
 
 /// One JSON object. What it has besides the fields here is left alone, for versions to come:

@@ -10,11 +10,11 @@
 #include "base/assert.h"
 #include "base/printable.h"
 #include "store/node/membership/member_text.h"
+#include "transport/frame.h"
 
 namespace kv {
 namespace {
 
-constexpr std::size_t kMembersMax = 4096;  // as kHotNodesMax: of what clients place blocks on
 constexpr std::uint32_t kExtentBlocksMax = 1 << 20;
 
 }  // namespace
@@ -133,14 +133,14 @@ void Membership::adopt(const KeyStore::Listing& listing) {
       bad = entry.key + ": '" + printable(entry.value.substr(0, 64)) + "', allowed is 1..1048576";
     } else if (entry.key.starts_with(nodes)) {
       auto member = read_member(entry.value);
-      if (member && entry.key == nodes + member->id && members.size() < kMembersMax) {
+      if (member && entry.key == nodes + member->id && members.size() < kClusterNodesMax) {
         members.emplace(member->id, std::move(*member));
         continue;
       }
       bad = printable(entry.key) + ": " +
-            (!member                         ? member.error().text
-             : members.size() >= kMembersMax ? "more than " + std::to_string(kMembersMax) + " members"
-                                             : "another id, '" + member->id + "'");
+            (!member                              ? member.error().text
+             : members.size() >= kClusterNodesMax ? "more than " + std::to_string(kClusterNodesMax) + " members"
+                                                  : "another id, '" + member->id + "'");
     } else {
       continue;
     }

@@ -1,0 +1,18 @@
+// transport/cluster_limits.h: what a node may write of itself into the cluster's map, for those who write and read it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+namespace kv {
+
+inline constexpr std::size_t kClusterWordMax = 128;  ///< Bytes of an id, a zone, a version; as HelloRequest.identity.
+inline constexpr std::size_t kClusterEndpointsMax = 16;  ///< Of one node.
+
+/// Up to kClusterWordMax visible ASCII characters.
+inline bool is_cluster_word(std::string_view text) {
+  return text.size() <= kClusterWordMax && std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
+}
+
+}  // namespace kv
