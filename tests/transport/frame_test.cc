@@ -572,8 +572,10 @@ std::map<std::string, GoldenFrame> golden_frames() {
       [](auto& b) {
         const std::vector<std::string> endpoints = {"tcp://10.0.0.1:7400", "unix:///run/a"};
         const auto list = b.CreateVectorOfStrings(endpoints);
+        const auto zone = b.CreateString("z1");
+        const auto id = b.CreateString("a");
         const std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes = {
-            wire::CreateClusterNode(b, b.CreateString("a"), list, 64.5, 1, b.CreateString("z1"))};
+            wire::CreateClusterNode(b, id, list, 64.5, 1, zone)};
         b.Finish(wire::CreateClusterMapResponse(b, 0x1122334455667788, 256, b.CreateVector(nodes)));
       },
       checker<wire::ClusterMapResponse>([](const auto& t) {

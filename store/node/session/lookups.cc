@@ -149,9 +149,10 @@ void Lookups::on_cluster_map(const Frame& frame) {
     std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes;
     for (const Member& member : view->members) {
       const auto endpoints = builder.CreateVectorOfStrings(member.endpoints);
-      nodes.push_back(wire::CreateClusterNode(builder, builder.CreateString(member.id), endpoints, member.weight,
-                                              static_cast<std::uint8_t>(member.state),
-                                              builder.CreateString(member.zone)));
+      const auto id = builder.CreateString(member.id);
+      const auto zone = builder.CreateString(member.zone);
+      nodes.push_back(wire::CreateClusterNode(builder, id, endpoints, member.weight,
+                                              static_cast<std::uint8_t>(member.state), zone));
     }
     return wire::CreateClusterMapResponse(builder, view->epoch, view->extent_blocks, builder.CreateVector(nodes));
   });
