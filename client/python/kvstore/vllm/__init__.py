@@ -4,8 +4,8 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
-In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), worker.py
-(bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused),
+In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), lookup.py (what
+the store has of a prompt), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused),
 estimate.py (which hits are worth loading), compat.py (what differs between releases of vLLM), stats.py (what is counted).
 """
 
@@ -121,6 +121,12 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     ) -> tuple[bool, dict[str, Any] | None]:
         self._side.finished(request, block_ids)
         return False, None  # the pages of saves have references of their own
+
+    def register_finished_partial_tail(
+        self, request: Any, block_ids: tuple[list[int], ...], partial_tail_offloads: list[tuple[int, int, int]]
+    ) -> bool:
+        self._side.finished_inside(request, block_ids, partial_tail_offloads)
+        return False
 
     def has_pending_block_frees(self) -> bool:
         return self._side.will_free_pages

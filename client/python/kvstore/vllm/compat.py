@@ -30,6 +30,7 @@ __all__ = [
     "hash_tokens",
     "head_count",
     "heads_text",
+    "hit_tokens",
     "instruction_set",
     "is_plain",
     "layout_of",
@@ -152,6 +153,17 @@ def hash_tokens(config: Any, cache: Any) -> int:
     if said is None and len(cache.kv_cache_groups) > 1:
         said = getattr(config.cache_config, "prefix_match_unit", None)
     return int(said or config.cache_config.block_size)
+
+
+def hit_tokens(config: Any, cache: Any) -> int:
+    """A multiple of how many tokens a hit of the engine's own may end at: of a page; or of a hash, where vLLM keeps states that
+    lie inside a page. Only releases that hand these to a connector are asked.
+    """
+    resolve = getattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens", None)
+    page = int(config.cache_config.block_size)
+    if resolve is None or not hasattr(base.KVConnectorBase_V1, "register_finished_partial_tail"):
+        return page
+    return int(resolve(cache, config, page, hash_tokens(config, cache)))
 
 
 def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:

@@ -130,9 +130,12 @@ class Model:
             raise Unsupported("the model keeps no KV cache")
         #: A block's name is the last of so many of vLLM's hashes: hashes may be of fewer tokens than pages are.
         hash_tokens = compat.hash_tokens(config, cache)
+        self.hash_tokens = hash_tokens
         self.hashes_per_block, rest = divmod(self.block_size, hash_tokens)
         if rest != 0:
             raise Unsupported(f"hashes of {hash_tokens} tokens, pages of {self.block_size}")
+        #: Whether a hit may end inside a page, at a hash: then what a page and the states hold there is stored under that hash.
+        self.has_tails = compat.hit_tokens(config, cache) == hash_tokens < self.block_size
         self.page_count = int(cache.num_blocks)
         self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
         #: Ranks of one pipeline stage; a rank's number counts these first.
@@ -180,6 +183,10 @@ class Model:
         step = self.hashes_per_block
         hashes = request.block_hashes
         return [hashes[i] for i in range((first + 1) * step - 1, end * step, step)]
+
+    def tail_hash(self, request: Any, tokens: int) -> bytes:
+        """Of the leading tokens, which end at a hash."""
+        return bytes(request.block_hashes[tokens // self.hash_tokens - 1])
 
     def part_name(self, name: bytes, part: int) -> bytes:
         """The same of one part."""

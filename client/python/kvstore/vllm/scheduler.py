@@ -10,17 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from vllm.logger import init_logger
 
 from ..client import Client
 from ..errors import Busy, Error, Unsupported
-from ..futures import Future
 from ..namespaces import Namespace
-from ..sets import SetMatchResult
 from .breaker import Breaker
 from .compat import CacheHitSource, states_of, tokens_in_flight
 from .estimate import Estimate
+from .lookup import Lookup, tail_hashes, tails_of
 from .messages import Block, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .stats import KVStoreStats, Teller
@@ -31,8 +29,6 @@ logger = init_logger(__name__)
 
 #: vLLM's page for what is not there: blocks that a window has left behind.
 _NULL_PAGE = 0
-#: In SetMatchResult.held.
-_ON_DISK = 2
 #: A lookup's answer counts for so long: the node's lease is longer.
 _ANSWER_SECONDS = 4.0
 #: After so many loads that failed, a request is computed.
@@ -50,32 +46,6 @@ def _page_of(table: list[int], index: int) -> int:
 
 
 @dataclass
-class _Lookup:
-    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded. Of each pipeline stage there is a
-    future, and then a lease.
-    """
-
-    block_count: int
-    asked: float
-    futures: list[Future[SetMatchResult]] = field(default_factory=list)
-    hit: int = 0
-    #: The same, of what lies in memory.
-    memory_hit: int = 0
-    leases: list[int] = field(default_factory=list)
-    #: Whether the store has said what it holds.
-    is_known: bool = False
-    #: Which blocks lie on a node's disk, in any of the groups.
-    on_disk: npt.NDArray[np.bool_] | None = None
-
-    def disk_count(self, begin: int, end: int) -> int:
-        return 0 if self.on_disk is None else int(self.on_disk[begin:end].sum())
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.futures)
-
-
-@dataclass
 class _Request:
     """What is known of a request that has not finished."""
 
@@ -86,7 +56,7 @@ class _Request:
     is_mixed: bool = False
     #: Leading blocks whose pages' epoch has been noted.
     noted: int = 0
-    lookup: _Lookup | None = None
+    lookup: Lookup | None = None
     failed_loads: int = 0
     #: Local blocks when the request was last admitted: what a load begins after.
     computed: int = 0
@@ -98,10 +68,10 @@ class _Request:
     is_loading: bool = False
     #: Nothing is stored before more tokens than these have been computed: another connector may have loaded some of them.
     doubtful_tokens: int = -1
-    #: Of the load under way: the blocks between the two, and those of them that came from a disk.
+    #: Of the load under way: tokens after so many blocks, and those of them that came from a disk.
     load_begin: int = 0
-    load_end: int = 0
-    load_disk_count: int = 0
+    load_tokens: int = 0
+    load_disk_tokens: int = 0
     #: Of the load under way. Leases are this half's client's, so a worker's get cannot end one.
     leases: list[int] = field(default_factory=list)
 
@@ -226,17 +196,17 @@ class SchedulerSide:
         """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
         request = known.request
         count = min(self._model.hash_count(request), (request.num_tokens - 1) // self._model.block_size)
-        known.lookup = _Lookup(count, time.monotonic())
+        known.lookup = Lookup(count, time.monotonic(), tails_of(self._model, request))
         if (
             known.epoch is None
             or len(self._spaces) < self._model.stage_count
             or not self._does_load
-            or count < max(1, self._options.load_blocks_min)
+            or self._is_too_little(max([count * self._model.block_size, *known.lookup.tails[-1:]]))
         ):
             return
         if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
             return
-        names = self._names(known, count)
+        names = self._names(known, count) + self._names_of(known, tail_hashes(self._model, request, known.lookup.tails))
         try:
             for space in self._spaces:
                 known.lookup.futures.append(
@@ -247,15 +217,20 @@ class SchedulerSide:
             self._give_up(known.lookup)
             self._failed("lookup", error)
 
+    def _is_too_little(self, tokens: int) -> bool:
+        return -(-tokens // self._model.block_size) < max(1, self._options.load_blocks_min)
+
     @staticmethod
-    def _give_up(lookup: _Lookup) -> None:
+    def _give_up(lookup: Lookup) -> None:
         for future in lookup.futures:
             future.cancel()
         lookup.futures = []
 
     def _names(self, known: _Request, count: int) -> list[bytes]:
         """Of the leading blocks, as [group, part, block]."""
-        hashes = self._model.hashes(known.request, 0, count)
+        return self._names_of(known, self._model.hashes(known.request, 0, count))
+
+    def _names_of(self, known: _Request, hashes: list[bytes]) -> list[bytes]:
         epoch = self._epoch + (known.epoch or b"")
         return [
             self._model.part_name(self._model.name(block_hash, group, epoch), part)
@@ -269,7 +244,7 @@ class SchedulerSide:
         if self._breaker.failed():
             logger.warning("kvstore: %s failed: %s. Requests are computed meanwhile.", what, error)
 
-    def _answer(self, lookup: _Lookup) -> None:
+    def _answer(self, lookup: Lookup) -> None:
         """Takes the answer, if it has come; gives the question up when its time is over."""
         if not lookup.futures:
             return
@@ -295,34 +270,7 @@ class SchedulerSide:
         else:
             self._breaker.succeeded()
             lookup.is_known = True
-        shape = (len(self._model.groups), self._model.part_count, lookup.block_count)
-        held = np.ones((shape[0], shape[2]), bool)
-        lookup.on_disk = np.zeros(shape[2], bool)
-        for match, block_bytes in zip(matches, self._block_bytes, strict=True):
-            states = np.asarray(match.held).reshape(shape)
-            is_right = np.asarray(match.block_bytes).reshape(shape) == block_bytes[:, None, None]
-            held &= ((states != 0) & is_right).all(axis=1)
-            lookup.on_disk |= states.max(axis=(0, 1)) == _ON_DISK
-        lookup.hit = self._usable(held)
-        lookup.memory_hit = self._usable(held & ~lookup.on_disk) if lookup.on_disk[: lookup.hit].any() else lookup.hit
-
-    def _usable(self, held: npt.NDArray[np.bool_]) -> int:
-        """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
-        model = self._model
-        count = held.shape[1]
-        windows: list[tuple[int, npt.NDArray[np.int64]]] = []
-        for g, group in enumerate(model.groups):
-            gaps = np.flatnonzero(~held[g])
-            if group.window_tokens == 0 and not group.is_state:
-                count = min(count, int(gaps[0]) if len(gaps) else count)
-            else:
-                # last_gap[n]: one past the last block before n that is not held
-                marks = np.where(held[g], 0, np.arange(1, held.shape[1] + 1))
-                windows.append((g, np.concatenate(([0], np.maximum.accumulate(marks)))))
-        for n in range(count, 0, -1):
-            if all(last_gap[n] <= model.groups[g].first_needed(n, model.block_size) for g, last_gap in windows):
-                return n
-        return 0
+        lookup.answer(self._model, matches, self._block_bytes)
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         known = self._known(request)
@@ -343,24 +291,22 @@ class SchedulerSide:
             return None, False
         known.computed = computed_tokens // self._model.block_size
         more = self._worth_loading(lookup, known.computed)
-        if more < max(1, self._options.load_blocks_min):
+        if self._is_too_little(more):
             return 0, False
-        return more * self._model.block_size, True
+        return more, True
 
-    def _worth_loading(self, lookup: _Lookup, computed: int) -> int:
-        """How many blocks after ``computed`` are loaded: those that the store has; or fewer, where the engine computes the rest
-        in less time.
+    def _worth_loading(self, lookup: Lookup, computed: int) -> int:
+        """How many tokens after ``computed`` blocks are loaded: those that the store has; or fewer, where the engine computes
+        the rest in less time.
         """
-        more = max(0, lookup.hit - computed)
-        if not self._options.compute_cheap_hits:
-            return more
         size = self._model.block_size
+        ends = dict.fromkeys((lookup.tail_hit or lookup.hit * size, lookup.hit * size, lookup.memory_hit * size))
         hits = [
-            ((end - computed) * size, lookup.disk_count(computed, end) * size)
-            for end in dict.fromkeys((lookup.hit, lookup.memory_hit))
-            if end > computed
+            (end - computed * size, lookup.disk_tokens(computed, end, size)) for end in ends if end > computed * size
         ]
-        return self._estimate.choose(hits) // size
+        if not self._options.compute_cheap_hits:
+            return hits[0][0] if hits else 0
+        return self._estimate.choose(hits)
 
     def _release(self, known: _Request) -> None:
         """Nothing will be loaded by the lookup, or the load has ended: the leases are not needed."""
@@ -385,20 +331,25 @@ class SchedulerSide:
             # What the store lacks of the local blocks is stored once more: it may have been restarted.
             known.saved = lookup.hit if lookup.is_known else known.computed
             known.is_admitted = known.is_fresh = True
-            known.load_begin = known.load_end = known.computed
+            known.load_begin, known.load_tokens = known.computed, 0
             known.doubtful_tokens = -1
             known.noted, known.is_mixed = known.computed, False
         if lookup is not None:
-            left = lookup.hit - known.computed - external_tokens // block_size
-            self.counters["hit_tokens"] += external_tokens + max(0, left) * block_size
-            self.counters["computed_hit_tokens"] += max(0, left) * block_size
+            left = max(0, (lookup.tail_hit or lookup.hit * block_size) - known.computed * block_size - external_tokens)
+            self.counters["hit_tokens"] += external_tokens + left
+            self.counters["computed_hit_tokens"] += left
         if external_tokens == 0:
             self._release(known)
             return
-        assert lookup is not None and external_tokens % block_size == 0, (external_tokens, block_size)
-        end = known.computed + external_tokens // block_size
+        tokens = known.computed * block_size + external_tokens
+        end, tail = divmod(tokens, block_size)
+        assert lookup is not None and tail in (0, lookup.tail_hit % block_size), (external_tokens, lookup)
         hashes = self._model.hashes(request, known.computed, end)
-        needed = [group.first_needed(end, block_size) if group.is_state else 0 for group in self._model.groups]
+        # Where a hit ends inside a page, so does the state that is needed.
+        needed = [
+            0 if not group.is_state else end if tail else group.first_needed(end, block_size)
+            for group in self._model.groups
+        ]
         epoch = self._epoch + (known.epoch or b"")
         blocks = [
             Block(self._model.name(block_hash, g, epoch), g, table[i], i)
@@ -406,6 +357,11 @@ class SchedulerSide:
             for g, table in enumerate(pages)
             if i >= needed[g] and table[i] != _NULL_PAGE
         ]
+        if tail:
+            block_hash = self._model.tail_hash(request, tokens)
+            blocks += [
+                Block(self._model.name(block_hash, g, epoch), g, table[end], end) for g, table in enumerate(pages)
+            ]
         self._last_job += 1
         self._loads[self._last_job] = _LoadUnderWay(known, self._worker_count)
         self._step.loads.append(Load(self._last_job, request.request_id, blocks))
@@ -414,13 +370,13 @@ class SchedulerSide:
         known.saved = max(known.saved, end)
         known.is_loading = True
         self.counters["loads"] += 1
-        known.load_begin, known.load_end = known.computed, end
-        known.load_disk_count = lookup.disk_count(known.computed, end)
+        known.load_begin, known.load_tokens = known.computed, external_tokens
+        known.load_disk_tokens = lookup.disk_tokens(known.computed, tokens, block_size)
 
     def hit_sources(self, request: Any, external_tokens: int) -> dict[CacheHitSource, int]:
         """Where the tokens of the load that was just admitted come from."""
         known = self._requests.get(request.request_id)
-        disk = 0 if known is None else known.load_disk_count * self._model.block_size
+        disk = 0 if known is None else known.load_disk_tokens
         memory = external_tokens - disk
         return {source: n for source, n in ((self._memory, memory), (CacheHitSource.DISK, disk)) if n > 0}
 
@@ -438,9 +394,10 @@ class SchedulerSide:
             self._note_epochs(scheduled)
         for known, token_count in scheduled:
             known.is_fresh = False
-            self._save(
-                known, known.request.num_computed_tokens + token_count, None, states.get(known.request.request_id, [])
-            )
+            kept = states.get(known.request.request_id, [])
+            self._save(known, known.request.num_computed_tokens + token_count, None, kept)
+            if self._model.has_tails and kept:
+                self._save_tails(known, self._manager.get_block_ids(known.request.request_id), kept)
         step, self._step = self._step, Step()
         step.token_count = sum(output.num_scheduled_tokens.values())
         return step
@@ -449,15 +406,24 @@ class SchedulerSide:
         """Of requests in their first step: blocks that neither the engine had nor this connector has loaded are another
         connector's, which tells only with the step's end what did not come. Meanwhile any request may share them.
         """
-        block_size = self._model.block_size
         for request_id, known in list(self._doubtful.items()):
             if self._is_settled(known) or self._requests.get(request_id) is not known:
                 del self._doubtful[request_id]
-        others = [each for each in fresh if each.request.num_computed_tokens // block_size > each.load_end]
+        others = [each for each in fresh if self._has_others_tokens(each)]
         if others or self._doubtful:
             for known in fresh:
                 known.doubtful_tokens = known.request.num_computed_tokens
             self._doubtful.update((each.request.request_id, each) for each in others)
+
+    def _has_others_tokens(self, known: _Request) -> bool:
+        request, size = known.request, self._model.block_size
+        own = known.load_begin * size
+        if not self._model.has_tails:
+            return bool((request.num_computed_tokens - known.load_tokens) // size > known.load_begin)
+        # The engine's own hit may end inside a page, of which this half has not been told.
+        if request.prefill_stats is not None and request.num_preemptions == 0:
+            own = max(own, request.prefill_stats.num_local_cached_tokens)
+        return bool(request.num_computed_tokens > own + known.load_tokens)
 
     def _note_epochs(self, scheduled: list[tuple[_Request, int]]) -> None:
         """vLLM's own cache knows nothing of a request's weights_epoch. So it is noted of each page that a request fills; one
@@ -472,7 +438,11 @@ class SchedulerSide:
         for known, _ in scheduled:
             if known.is_fresh:
                 tables = self._manager.get_block_ids(known.request.request_id)
-                known.is_mixed = any(
+                # A page that the request has begun inside of is a copy, of which nothing was noted.
+                begins_inside = (
+                    self._model.has_tails and known.request.num_computed_tokens % self._model.block_size != 0
+                )
+                known.is_mixed = (begins_inside and known.load_tokens == 0) or any(
                     page != _NULL_PAGE and self._page_epochs.get(page, b"") != known.epoch
                     for table in tables
                     for page in table[: known.load_begin]
@@ -494,9 +464,7 @@ class SchedulerSide:
         are those that it leaves behind.
         """
         request = known.request
-        if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
-            return
-        if not self._is_settled(known) or known.epoch is None or known.is_mixed:
+        if not self._may_save(known):
             return
         end = min(self._model.hash_count(request), token_count // self._model.block_size)
         if not self._options.save_decode:
@@ -516,11 +484,53 @@ class SchedulerSide:
             if (page := kept.get((g, (i + 1) * size), _NULL_PAGE) if groups[g].is_state else _page_of(table, i))
             != _NULL_PAGE
         ]
-        room = self._held_max - self._held_count if self._breaker.allows() else 0
+        room = self._save_room
         self.counters["unsaved_blocks"] += max(0, len(blocks) - room)
-        blocks = blocks[: max(0, room)]
-        if not blocks:
+        blocks = blocks[:room]
+        if blocks:
+            self._begin_save(blocks, len({block.block_index for block in blocks}) * size)
+
+    def _may_save(self, known: _Request) -> bool:
+        if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
+            return False
+        return self._is_settled(known) and known.epoch is not None and not known.is_mixed
+
+    @property
+    def _save_room(self) -> int:
+        """So many more pages may wait to be stored."""
+        return max(0, self._held_max - self._held_count) if self._breaker.allows() else 0
+
+    def _save_tails(
+        self, known: _Request, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Stores what ends inside a page, where the engine has kept the states of all groups: these, and the page of each other
+        group as it is. Of it, only the leading tokens count; what follows them is anything.
+        """
+        if not self._may_save(known):
             return
+        groups, size = self._model.groups, self._model.block_size
+        epoch = self._epoch + (known.epoch or b"")
+        for tokens in dict.fromkeys(each for _, _, each in states if each % size != 0):
+            if not self._options.save_decode and tokens > known.request.num_prompt_tokens:
+                continue
+            kept = {g: page for g, page, each in states if each == tokens}
+            block_hash = self._model.tail_hash(known.request, tokens)
+            at = [
+                kept.get(g, _NULL_PAGE) if group.is_state else _page_of(pages[g], tokens // size)
+                for g, group in enumerate(groups)
+            ]
+            if _NULL_PAGE in at:
+                continue  # none of it could be loaded without the rest
+            blocks = [
+                Block(self._model.name(block_hash, g, epoch), g, page, tokens // size) for g, page in enumerate(at)
+            ]
+            if len(blocks) > self._save_room:
+                self.counters["unsaved_blocks"] += len(blocks)
+                continue
+            self._begin_save(blocks, tokens % size)
+
+    def _begin_save(self, blocks: list[Block], token_count: int) -> None:
+        """With the next step. The pages get references of the save's own."""
         self._last_job += 1
         pool = self._manager.block_pool
         held = [pool.blocks[block.page] for block in blocks]
@@ -531,7 +541,7 @@ class SchedulerSide:
         self._held_count += len(held)
         self._step.saves.append(Save(self._last_job, blocks))
         self.counters["saved_blocks"] += len(blocks)
-        self.counters["saved_tokens"] += len({block.block_index for block in blocks}) * self._model.block_size
+        self.counters["saved_tokens"] += token_count
 
     def received(self, report: Report) -> None:
         """What the workers have done."""
@@ -562,12 +572,15 @@ class SchedulerSide:
                 continue  # aborted while it was loaded
             known.is_loading = False
             self._release(known)
-            # With several groups, a load that is not complete is computed from its first token.
-            end = known.load_end if missing is None else missing if len(self._model.groups) == 1 else known.load_begin
-            size = self._model.block_size
-            self.counters["loaded_tokens"] += (end - known.load_begin) * size
+            if missing is None:
+                tokens = known.load_tokens
+            elif len(self._model.groups) == 1:
+                tokens = (missing - known.load_begin) * self._model.block_size
+            else:
+                tokens = 0  # computed from its first token
+            self.counters["loaded_tokens"] += tokens
             if missing is None and load.seconds is not None:
-                self._estimate.loaded((end - known.load_begin) * size, known.load_disk_count * size, load.seconds)
+                self._estimate.loaded(tokens, known.load_disk_tokens, load.seconds)
             if missing is not None:
                 known.saved = min(known.saved, missing)
                 known.failed_loads += 1
@@ -581,6 +594,14 @@ class SchedulerSide:
     def will_free_pages(self) -> bool:
         """Whether to wait for saves is better than to preempt. A node that stands must not stop the requests that run."""
         return bool(self._held) and time.monotonic() - self._saves_moved < _STUCK_SAVES_SECONDS
+
+    def finished_inside(
+        self, request: Any, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Before ``finished``: states that the request has left where it ends, inside a page."""
+        known = self._requests.get(request.request_id)
+        if known is not None and self._model.has_tails:
+            self._save_tails(known, pages, states)
 
     def finished(self, request: Any, pages: tuple[list[int], ...]) -> None:
         """Before the request's pages are freed: what it still has to store gets references of its own."""

@@ -271,6 +271,9 @@ class Engine:
             worker.bind_connector_metadata(output.kv_connector_metadata)
             if loads_first:
                 worker.start_load_kv(None)
+        for copied in getattr(output, "kv_cache_block_copies", None) or ():
+            for words in self.words:
+                words[:, copied.dst_block_id] = words[:, copied.src_block_id]
         self.has_computed = output.total_num_scheduled_tokens > 0
         sampled = self._compute(output.num_scheduled_tokens)
         names = list(output.num_scheduled_tokens)

@@ -42,7 +42,13 @@ BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"]
 ON_DISK = 2
 HAS_STAGES = hasattr(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
 SHAPES = pytest.mark.parametrize(
-    "shape", [{}, {"windows": True}, {"windows": True, "states": True}], ids=["full", "windows", "states"]
+    "shape",
+    [{}, {"windows": True}, {"windows": True, "states": True}, {"states": True, "hash_tokens": 8}],
+    ids=["full", "windows", "states", "tails"],
+)
+needs_tails = pytest.mark.skipif(
+    not hasattr(KVConnectorBase_V1, "register_finished_partial_tail"),
+    reason="of releases whose hits may end inside a page",
 )
 
 
@@ -585,6 +591,128 @@ def test_hashes_of_fewer_tokens_than_a_page_name_whole_pages(engines: Any, own_n
     assert third.generate(other) == expected
     assert third.last_cached() == 6 * BLOCK
     assert engines(own_node.endpoint, windows=True).side._model.namespace != third.side._model.namespace
+
+
+@needs_tails
+def test_a_hit_ends_inside_a_page_where_an_earlier_prompt_ended(engines: Any, own_node: Node) -> None:
+    """Full attention and two groups of states, with four hashes a page."""
+    shape: dict[str, Any] = {"states": True, "hash_tokens": 8}
+    prompt = prompt_of(20 * BLOCK + 20, 110)  # its last hash but for the last token ends at 16 of the page
+    expected = engines(None, **shape).generate(prompt, max_tokens=4)
+    first = engines(own_node.endpoint, **shape)
+    assert first.generate(prompt, max_tokens=4) == expected
+    assert first.last_cached() == 0
+    settle(first, 20 + 3)
+    second = engines(own_node.endpoint, **shape)
+    assert second.generate(prompt, max_tokens=4) == expected
+    assert second.last_cached() == 20 * BLOCK + 16
+    # The pages of full attention, the one with the tail among them, and a state of each group.
+    assert second.worker_side.counters["loaded_blocks"] == 20 + 1 + 2
+    counters = second.side.counters
+    assert counters["hit_tokens"] == counters["loaded_tokens"] == 20 * BLOCK + 16
+    # The next turn.
+    turn = prompt + expected[0] + prompt_of(3 * BLOCK, 111)
+    third = engines(own_node.endpoint, **shape)
+    answer = third.generate(turn)
+    assert third.last_cached() == 20 * BLOCK + 16
+    assert answer == engines(None, **shape).generate(turn)
+    # What third has computed behind a tail is right in the store, too.
+    end = (len(turn) - 1) // 8 * 8
+    until = time.monotonic() + 20
+    while True:
+        fourth = engines(own_node.endpoint, **shape)
+        assert fourth.generate(turn) == answer
+        if fourth.last_cached() == end:
+            break
+        assert time.monotonic() < until, fourth.last_cached()
+        third.generate(prompt_of(10, 112))
+
+
+@needs_tails
+def test_a_prompt_of_less_than_a_page_is_found_by_its_tail(engines: Any, own_node: Node) -> None:
+    shape: dict[str, Any] = {"states": True, "hash_tokens": 8}
+    prompt = prompt_of(20, 113)
+    first = engines(own_node.endpoint, **shape)
+    expected = first.generate(prompt)
+    settle(first, 3)
+    second = engines(own_node.endpoint, **shape)
+    assert second.generate(prompt) == expected
+    assert second.last_cached() == 16
+    # It parts from the first before the tail.
+    other = prompt[:12] + prompt_of(20, 114)
+    assert second.generate(other) == engines(None, **shape).generate(other)
+    assert second.last_cached() == 0
+    third = engines(own_node.endpoint, options={"load_blocks_min": 2}, **shape)
+    assert third.generate(prompt) == expected
+    assert third.last_cached() == 0
+
+
+@needs_tails
+@pytest.mark.parametrize("group", [0, 2])
+def test_a_tail_that_a_group_lacks_is_no_hit(engines: Any, own_node: Node, group: int) -> None:
+    shape: dict[str, Any] = {"states": True, "hash_tokens": 8}
+    prompt = prompt_of(20 * BLOCK + 20, 115)
+    first = engines(own_node.endpoint, **shape)
+    expected = first.generate(prompt)
+    settle(first, 20 + 3)
+    second = engines(own_node.endpoint, **shape)
+    model = second.side._model
+    name = second.add(prompt)
+    gone = model.name(model.tail_hash(second.scheduler.requests[name], 20 * BLOCK + 16), group)
+    second.abort(name)
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        assert client.open_set(model.namespace).drop([gone]).block_count == 1
+    assert second.generate(prompt) == expected
+    assert 0 < second.last_cached() <= 20 * BLOCK and second.last_cached() % BLOCK == 0
+
+
+@needs_tails
+def test_a_tail_that_is_gone_when_it_is_loaded_costs_a_recompute(engines: Any, own_node: Node) -> None:
+    shape: dict[str, Any] = {"states": True, "hash_tokens": 8}
+    prompt = prompt_of(20 * BLOCK + 20, 116)
+    first = engines(own_node.endpoint, **shape)
+    expected = first.generate(prompt)
+    settle(first, 20 + 3)
+    second = engines(own_node.endpoint, **shape)
+    side = second.side
+
+    def drop() -> None:
+        if side.counters["loads"] == 1:
+            second.between = lambda: None
+            request = next(iter(second.scheduler.requests.values()))
+            gone = side._model.name(side._model.tail_hash(request, 20 * BLOCK + 16), 0)
+            with kvstore.Client(own_node.endpoint, deadline=10) as client:
+                assert client.open_set(side._model.namespace).drop([gone]).block_count == 1
+
+    second.between = drop
+    assert second.generate(prompt) == expected
+    assert side.counters["loads_failed"] == 1
+
+
+@needs_tails
+def test_the_engines_own_tail_is_not_loaded_again(engines: Any, own_node: Node) -> None:
+    shape: dict[str, Any] = {"states": True, "hash_tokens": 8}
+    prompt = prompt_of(20 * BLOCK + 20, 117)
+    engine = engines(own_node.endpoint, **shape)
+    expected = engine.generate(prompt)
+    settle(engine, 20 + 3)
+    assert engine.generate(prompt) == expected
+    assert engine.last_cached() == 20 * BLOCK + 16
+    assert engine.side.counters["loads"] == 0
+    # What follows such a hit is stored.
+    longer = prompt + prompt_of(3 * BLOCK, 118)
+    answer = engine.generate(longer)
+    assert engine.last_cached() == 20 * BLOCK + 16
+    assert answer == engines(None, **shape).generate(longer)
+    other = engines(own_node.endpoint, **shape)
+    until = time.monotonic() + 20
+    while True:
+        assert other.generate(longer) == answer
+        if other.last_cached() == (len(longer) - 1) // 8 * 8:
+            break
+        assert time.monotonic() < until, other.last_cached()
+        other.scheduler.reset_prefix_cache()
+        engine.generate(prompt_of(10, 119))
 
 
 # -- several workers

@@ -1,0 +1,129 @@
+"""What is asked of the store for a request, and how much of it can be loaded by its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..futures import Future
+from ..sets import SetMatchResult
+from .model import Model
+
+__all__ = ["Lookup", "tail_hashes", "tails_of"]
+
+#: In SetMatchResult.held.
+_ON_DISK = 2
+#: A hit inside a page is looked for at so many of the prompt's last hashes: names of all of them would cost every lookup.
+_TAILS_MAX = 64
+
+
+def tails_of(model: Model, request: Any) -> list[int]:
+    """Where inside of pages a hit may end, in tokens: there another prompt ended, such as that of the turn before."""
+    if not model.has_tails:
+        return []
+    size, step = model.block_size, model.hash_tokens
+    end = min(len(request.block_hashes), (request.num_tokens - 1) // step)
+    return [n * step for n in range(max(1, end - _TAILS_MAX + 1), end + 1) if n * step % size != 0]
+
+
+def tail_hashes(model: Model, request: Any, tails: list[int]) -> list[bytes]:
+    return [model.tail_hash(request, tokens) for tokens in tails]
+
+
+@dataclass
+class Lookup:
+    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded, or the ``tail_hit`` leading tokens,
+    which end inside the block after these. Of each pipeline stage there is a future, and then a lease.
+    """
+
+    block_count: int
+    asked: float
+    #: Where in pages a hit may end, in tokens.
+    tails: list[int] = field(default_factory=list)
+    futures: list[Future[SetMatchResult]] = field(default_factory=list)
+    hit: int = 0
+    #: 0: none that is longer.
+    tail_hit: int = 0
+    is_tail_on_disk: bool = False
+    #: As ``hit``, of what lies in memory.
+    memory_hit: int = 0
+    leases: list[int] = field(default_factory=list)
+    #: Whether the store has said what it holds.
+    is_known: bool = False
+    #: Which blocks lie on a node's disk, in any of the groups.
+    on_disk: npt.NDArray[np.bool_] | None = None
+
+    def disk_count(self, begin: int, end: int) -> int:
+        return 0 if self.on_disk is None else int(self.on_disk[begin:end].sum())
+
+    def disk_tokens(self, begin: int, tokens: int, block_size: int) -> int:
+        """Of so many leading tokens, those after ``begin`` blocks that are on a disk."""
+        end, tail = divmod(tokens, block_size)
+        return self.disk_count(begin, end) * block_size + tail * self.is_tail_on_disk
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.futures)
+
+    def answer(self, model: Model, matches: list[SetMatchResult], block_bytes: list[npt.NDArray[Any]]) -> None:
+        """Takes what the nodes say of the names of all blocks, [group, part, block], and then of all tails. Of each pipeline stage
+        there is a match, and how large a block of each group is.
+        """
+        held, self.on_disk = _held(model, matches, block_bytes, 0, self.block_count)
+        self.hit = _usable(model, held)
+        self.memory_hit = _usable(model, held & ~self.on_disk) if self.on_disk[: self.hit].any() else self.hit
+        if not self.tails:
+            return
+        tail_held, on_disk = _held(model, matches, block_bytes, self.block_count, len(self.tails))
+        pages = held[[not group.is_state for group in model.groups]].all(axis=0)
+        leading = self.block_count if pages.all() else int(np.argmin(pages))
+        for i in range(len(self.tails) - 1, -1, -1):
+            tokens = self.tails[i]
+            if tokens <= self.hit * model.block_size:
+                return
+            if tokens // model.block_size <= leading and tail_held[:, i].all():
+                self.tail_hit, self.is_tail_on_disk = tokens, bool(on_disk[i])
+                return
+
+
+def _held(
+    model: Model,
+    matches: list[SetMatchResult],
+    block_bytes: list[npt.NDArray[Any]],
+    before: int,
+    count: int,
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Of the names after those of so many blocks: [group, block], whether all stages hold all parts; and of each block, whether
+    anything of it is on a disk.
+    """
+    shape = (len(model.groups), model.part_count, count)
+    names = slice(shape[0] * shape[1] * before, shape[0] * shape[1] * (before + count))
+    held = np.ones((shape[0], count), bool)
+    on_disk = np.zeros(count, bool)
+    for match, of_groups in zip(matches, block_bytes, strict=True):
+        states = np.asarray(match.held)[names].reshape(shape)
+        is_right = np.asarray(match.block_bytes)[names].reshape(shape) == of_groups[:, None, None]
+        held &= ((states != 0) & is_right).all(axis=1)
+        on_disk |= states.max(axis=(0, 1), initial=0) == _ON_DISK
+    return held, on_disk
+
+
+def _usable(model: Model, held: npt.NDArray[np.bool_]) -> int:
+    """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
+    count = held.shape[1]
+    windows: list[tuple[int, npt.NDArray[np.int64]]] = []
+    for g, group in enumerate(model.groups):
+        gaps = np.flatnonzero(~held[g])
+        if group.window_tokens == 0 and not group.is_state:
+            count = min(count, int(gaps[0]) if len(gaps) else count)
+        else:
+            # last_gap[n]: one past the last block before n that is not held
+            marks = np.where(held[g], 0, np.arange(1, held.shape[1] + 1))
+            windows.append((g, np.concatenate(([0], np.maximum.accumulate(marks)))))
+    for n in range(count, 0, -1):
+        if all(last_gap[n] <= model.groups[g].first_needed(n, model.block_size) for g, last_gap in windows):
+            return n
+    return 0
