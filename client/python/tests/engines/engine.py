@@ -2,7 +2,9 @@
 
 The first line has LLM's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n, ...}`` gives tokens,
 log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache;
-``{"metrics": prefix}`` gives the sums of vLLM's counters and gauges whose names begin so.
+``{"metrics": prefix}`` gives the sums of vLLM's counters and gauges whose names begin so. ``{"pages": [token, ...]}`` gives, for
+each block of such a prompt and each cache group, a digest of what the engine has in the page, or null where it has none; it
+needs VLLM_ENABLE_V1_MULTIPROCESSING=0.
 
 ``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after
 a hit: they are wrong in the same way after a hit from elsewhere, so the bytes of one can be compared with the other's.
@@ -10,6 +12,7 @@ a hit: they are wrong in the same way after a hit from elsewhere, so the bytes o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -27,6 +30,31 @@ def force_prefix_caching() -> None:
         config.cache_config.enable_prefix_caching = True
 
     CpuPlatform.check_and_update_config = staticmethod(check_and_turn_on)
+
+
+def pages_of(llm: Any, tokens: list[int]) -> list[list[str | None]]:
+    """Of each block and cache group, a digest of all layers' bytes. What a request finds in the cache is what is read."""
+    import torch
+    import vllm
+    from vllm.v1.request import Request
+
+    core = llm.llm_engine.engine_core.engine_core
+    manager = core.scheduler.kv_cache_manager
+    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    context = core.model_executor.driver_worker.worker.model_runner.compilation_config.static_forward_context
+    request = Request("pages", tokens, vllm.SamplingParams(max_tokens=1), None, block_hasher=core.request_block_hasher)
+
+    def digest(block_hash: Any, group: int) -> str | None:
+        blocks = manager.block_pool.get_cached_block(block_hash, [group])
+        if not blocks:
+            return None
+        found = hashlib.sha256()
+        for name in groups[group].layer_names:
+            page = context[name].kv_cache[blocks[0].block_id]
+            found.update(page.contiguous().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
+    return [[digest(each, group) for group in range(len(groups))] for each in request.block_hashes]
 
 
 def main() -> None:
@@ -72,6 +100,9 @@ def main() -> None:
             while not (done := llm.reset_prefix_cache()) and time.monotonic() < until:
                 time.sleep(0.01)
             answer({"reset": done})
+            continue
+        if "pages" in asked:
+            answer(pages_of(llm, asked["pages"]))
             continue
         if "metrics" in asked:
             sums: dict[str, float] = {}

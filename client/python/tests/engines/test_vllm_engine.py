@@ -57,8 +57,10 @@ class Engine:
         options: dict[str, Any] | None = None,
         beside: dict[str, Any] | None = None,
         threads: int = 1,
+        in_process: bool = False,
         **arguments: Any,
     ) -> None:
+        """``in_process``: all of the engine is in one process, and can say what its pages hold."""
         arguments["model"] = str(model)
         if endpoint is not None:
             arguments["kv_transfer_config"] = connector(endpoint, **(options or {}))
@@ -84,6 +86,7 @@ class Engine:
                     "VLLM_LOGGING_LEVEL": "WARNING",
                     "OMP_NUM_THREADS": str(threads),
                     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                    "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not in_process)),
                 },
             )
         self._write(arguments)
@@ -126,6 +129,12 @@ class Engine:
         self.wait_ready()
         self._write({"metrics": prefix})
         return dict(self._read())
+
+    def pages(self, prompt: list[int]) -> Any:
+        """Of each block and cache group, a digest of its bytes, or None. Of an engine in a process of its own."""
+        self.wait_ready()
+        self._write({"pages": prompt})
+        return self._read()
 
     def kill(self) -> None:
         """The engine and its processes: they are a session of their own."""
