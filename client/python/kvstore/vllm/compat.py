@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
 __all__ = [
     "HAS_CACHE_MANAGER",
+    "SERVES_DRAFTS",
     "TRIED_VERSIONS",
     "CacheHitSource",
     "KVConnectorTransferResults",
@@ -46,6 +47,9 @@ TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
 
 #: From 0.30 on.
 HAS_CACHE_MANAGER = hasattr(base.KVConnectorBase_V1, "bind_kv_cache_manager")
+
+#: Draft models were tried with 0.32.
+SERVES_DRAFTS = vllm.__version_tuple__[:2] >= (0, 32)
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource  # from 0.32 on

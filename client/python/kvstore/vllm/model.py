@@ -253,6 +253,7 @@ class Model:
                 "x.groups": _short("; ".join(group.text for group in self.groups)),
                 "x.config": _digest(hugging_face),
                 "x.weights": weights_digest(model.model) if is_folder else None,
+                "x.draft": _draft(config.speculative_config),
                 "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
                 "x.parts" if self.has_shared_parts else "x.ranks": self.part_count if self.part_count > 1 else None,
                 "layer_range": _layer_range(self.groups) if self.stage_count > 1 else None,
@@ -275,7 +276,7 @@ def _check_engine(config: Any) -> None:
         if getattr(parallel, name, 1) != 1:
             raise Unsupported(f"{name}: {getattr(parallel, name)} is not supported, only 1 is")
     if config.speculative_config is not None:
-        raise Unsupported("speculative_config: speculative decoding is not supported: its draft model has blocks too")
+        _check_speculation(config.speculative_config, parallel)
     if current_platform.device_type != "cpu":
         raise Unsupported(f"device {current_platform.device_type}: only engines on a CPU are supported today")
     if not config.cache_config.enable_prefix_caching:
@@ -293,6 +294,37 @@ def _check_engine(config: Any) -> None:
         )
     if algorithm not in ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor"):
         raise Unsupported(f"prefix_caching_hash_algo: {algorithm!r} is not known")
+
+
+def _check_speculation(speculative: Any, parallel: Any) -> None:
+    """What a draft model leaves behind lies in the same pages and is stored with the rest; a table of n-grams leaves nothing."""
+    if not compat.SERVES_DRAFTS:
+        raise Unsupported(f"{compat.engine_name()}: speculative_config: speculative decoding is served from 0.32 on")
+    if speculative.method not in ("draft_model", "ngram"):
+        raise Unsupported(
+            f"speculative_config: method {speculative.method!r} is not supported, only draft_model and ngram are: what layers "
+            "that read the model's hidden states keep of a token depends on the token after it, which a block's name does not know"
+        )
+    if speculative.method == "ngram":
+        return
+    if parallel.pipeline_parallel_size != 1:
+        raise Unsupported("speculative_config: a draft model beside pipeline_parallel_size over 1 is not supported")
+    ranks = speculative.draft_tensor_parallel_size
+    if ranks not in (None, parallel.tensor_parallel_size):
+        raise Unsupported(
+            f"speculative_config: draft_tensor_parallel_size is {ranks}, only that of the model is supported: "
+            f"{parallel.tensor_parallel_size}"
+        )
+
+
+def _draft(speculative: Any) -> str | None:
+    """Another draft keeps something else."""
+    if speculative is None or speculative.method != "draft_model":
+        return None
+    model = speculative.draft_model_config
+    hugging_face = {k: v for k, v in model.hf_config.to_dict().items() if k not in _NOT_COMPUTED}
+    weights = weights_digest(model.model) if os.path.isdir(model.model) else [model.model, model.revision]
+    return _digest([hugging_face, str(model.dtype), model.quantization, weights])
 
 
 def _checked_group(index: int, group: Any, block_size: int) -> tuple[tuple[str, ...], int, int, str]:

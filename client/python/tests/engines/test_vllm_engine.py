@@ -24,6 +24,7 @@ pytest.importorskip("vllm")
 
 import tiny
 import torch
+import vllm
 from conftest import Node
 from proxy import PUT_DATA, SET_GET, Proxy
 
@@ -480,6 +481,48 @@ def test_other_models_are_shared_too(kind: str, more: dict[str, Any], own_node: 
     assert same(until_cached(other, prompt, hit, cold, local), local)
     for each in (one, other, plain):
         each.close()
+
+
+@pytest.mark.skipif(vllm.__version_tuple__[:2] < (0, 32), reason="draft models are served from 0.32 on")
+def test_what_a_draft_model_keeps_is_loaded_with_the_rest(own_node: Node, tmp_path: Path) -> None:
+    """The draft has the model's own weights, so that every one of its tokens is accepted; without its part of the blocks it would
+    guess from nothing.
+    """
+    model, other = tiny.make("llama", tmp_path), tiny.make("llama", tmp_path, seed=2)
+    prompt = prompt_of(1000, 12)
+
+    def engine(name: str, endpoint: str | None, draft: Path = model) -> Engine:
+        speculative = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 3}
+        log = tmp_path / f"{name}.log"
+        return Engine(
+            model, endpoint, log, dtype="float32", in_process=True, speculative_config=speculative, max_num_seqs=2
+        )
+
+    plain = engine("plain", None)
+    cold = plain.generate(prompt)
+    pages = plain.pages(prompt)
+    plain.close()
+    first = engine("first", own_node.endpoint)
+    assert same(first.generate(prompt), cold)
+    first.generate(prompt_of(10, 13))
+    first.close()
+    second = engine("second", own_node.endpoint)
+    warm = until_cached(second, prompt, 31 * BLOCK, cold)
+    assert second.pages(prompt) == pages
+    was = second.metrics("vllm:spec_decode")
+    second.reset()
+    warm = second.generate(prompt)
+    assert warm["tokens"] == cold["tokens"] and warm["cached"] == [31 * BLOCK]
+    now = second.metrics("vllm:spec_decode")
+    drafted, accepted = (
+        now[name] - was[name] for name in ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens")
+    )
+    assert accepted == drafted >= 9
+    second.close()
+    # Another draft keeps something else: nothing of the first one's is found.
+    third = engine("third", own_node.endpoint, other)
+    assert third.generate(prompt)["cached"] == [0]
+    third.close()
 
 
 @pytest.mark.skipif(torch.cpu._is_amx_tile_supported(), reason="vLLM's MLA kernels take hits on this machine's CPU")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import RequestStatus
 
 import kvstore
-from kvstore.vllm import KVStoreConnector
+from kvstore.vllm import KVStoreConnector, compat
 from kvstore.vllm.breaker import Breaker
 from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource
 from kvstore.vllm.estimate import Estimate
@@ -1178,6 +1179,21 @@ def test_a_hash_that_no_other_process_makes_is_refused(model: Path, monkeypatch:
 )
 def test_options_are_checked(model: Path, options: dict[str, Any], text: str) -> None:
     refused(model, text, options=options)
+
+
+def test_drafts_that_depend_on_the_next_token_are_refused(model: Path) -> None:
+    config = engine_config(model, "unix:///nowhere")
+    config.parallel_config.tensor_parallel_size = 2
+    config.speculative_config = SimpleNamespace(method="eagle", draft_tensor_parallel_size=None)
+    texts = (
+        ["method 'eagle' is not supported, only draft_model and ngram"] if compat.SERVES_DRAFTS else ["from 0.32 on"]
+    )
+    if compat.SERVES_DRAFTS:
+        texts.append("draft_tensor_parallel_size is 1, only that of the model is supported: 2")
+    for text in texts:
+        with pytest.raises(kvstore.Error, match=text):
+            KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache_config(20))
+        config.speculative_config = SimpleNamespace(method="draft_model", draft_tensor_parallel_size=1)
 
 
 def test_groups_that_are_not_understood_are_refused(model: Path) -> None:
