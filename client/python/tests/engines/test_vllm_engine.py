@@ -44,6 +44,8 @@ def connector(endpoint: str, **options: Any) -> dict[str, Any]:
             "lookup_timeout": 2.0,
             "load_timeout": 5.0,
             "compute_cheap_hits": False,
+            # All of it is touched when it is made, and many engines run at once.
+            "staging_bytes": 128 << 20,
         }
         | options,
     }
@@ -199,9 +201,11 @@ class House:
 
         def engine(name: str, endpoint: str | None, **more: Any) -> Engine:
             # In bfloat16 near ties would turn out otherwise where a request is computed again after a preemption.
-            return Engine(model, endpoint, folder / f"{name}.log", dtype="float32", **more)
+            return Engine(
+                model, endpoint, folder / f"{name}.log", dtype="float32", **{"num_gpu_blocks_override": 2000} | more
+            )
 
-        self.plain = engine("plain", None)
+        self.plain = engine("plain", None, in_process=True)
         self.one = engine("one", self.node.endpoint)
         self.other = engine("other", self.proxy.endpoint)
         self.tight = engine(
@@ -470,7 +474,9 @@ def test_other_models_are_shared_too(kind: str, more: dict[str, Any], own_node: 
     """
     model = tiny.make(kind, tmp_path)
     endpoints = [own_node.endpoint, own_node.endpoint, None]
-    one, other, plain = (Engine(model, each, tmp_path / f"{i}.log", **more) for i, each in enumerate(endpoints))
+    one, other, plain = (
+        Engine(model, each, tmp_path / f"{i}.log", in_process=each is None, **more) for i, each in enumerate(endpoints)
+    )
     prompt = prompt_of(1500, 8)
     cold = one.generate(prompt)
     assert same(cold, plain.generate(prompt))
