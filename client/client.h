@@ -47,6 +47,7 @@
 #include "index/namespace_record.h"
 #include "transport/shared_memory.h"
 #include "transport/stream.h"
+#include "transport/tls/tls.h"
 
 namespace kv {
 
@@ -55,7 +56,7 @@ class Provider;
 }
 
 struct NodeConfig {
-  std::string endpoint;  ///< tcp://HOST:PORT or unix://PATH.
+  std::string endpoint;  ///< tcp://HOST:PORT, tls://HOST:PORT or unix://PATH.
   std::string name =
       {};               ///< Identity for rendezvous hashing; default: the endpoint. Equal on all clients of a cluster.
   double weight = 1.0;  ///< Share of the blocks, in proportion; for example its capacity in GiB. 0: it owns
@@ -92,6 +93,10 @@ struct ClientConfig {
   std::uint8_t rdma_traffic_class = 0;  ///< Of this side's packets; on RoCE 4 x DSCP.
   bool verify = true;                   ///< Checksums of what was got. Off only to measure its cost.
   std::uint64_t seed = 0;               ///< For jitter; 0: random.
+  /// For tls:// endpoints: certificate, key and CA, all three; the files are read at construction, and again for a new
+  /// connection when they have changed. If every endpoint in `nodes` on a network is tls://, no tcp:// endpoint that a
+  /// cluster's map may name is connected to.
+  TlsConfig tls = {};
 };
 
 inline constexpr std::size_t kSpacesMax = 65536;  ///< Opened by one client; one more is refused with kBusy.
@@ -181,7 +186,7 @@ struct DeviceMemory {
 };
 
 struct NodeStatus {
-  /// peer_transport: "tcp", "tcp+verbs", "unix", "unix+memfd", "sim".
+  /// peer_transport: "tcp", "tcp+verbs", "tls", "tls+verbs", "unix", "unix+memfd", "sim".
   std::string name, endpoint, node_id, peer_transport;
   std::size_t rdma_lanes = 0;  ///< Queue pairs that are up.
   std::string rdma_text;       ///< Why there is no RDMA, or less than there could be. Empty: it was not asked for yet.
@@ -234,7 +239,8 @@ static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_triviall
 /// sessions.
 class Client {
  public:
-  /// No I/O; connects on first use. Throws std::invalid_argument for a bad configuration, naming the field.
+  /// Reads the files of `tls`, if any; connects on first use. Throws std::invalid_argument for a bad configuration,
+  /// naming the field, or the file and what is wrong in it.
   /// `network` and `clock` outlive the client.
   Client(asio::any_io_executor executor, ClientConfig config, Network& network = socket_network());
   /// `verbs`: used instead of this machine's RDMA devices, on the executor only; outlives the client. For tests.

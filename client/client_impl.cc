@@ -16,7 +16,9 @@ ClientConfig checked(ClientConfig config) {
   check(!config.nodes.empty(), "nodes: at least one is needed");
   for (NodeConfig& node : config.nodes) {
     const auto endpoint = parse_endpoint(node.endpoint);
-    check(endpoint.has_value(), "nodes: " + endpoint.error().text);
+    check(endpoint.has_value(), "nodes: " + (endpoint ? "" : endpoint.error().text));
+    check(endpoint->scheme != Endpoint::Scheme::kTls || config.tls.is_given(),
+          "nodes: " + node.endpoint + " needs tls-cert, tls-key and tls-ca");
     if (node.name.empty()) node.name = node.endpoint;
   }
   check(config.identity.size() <= 128, "identity: at most 128 bytes");
@@ -33,6 +35,7 @@ ClientConfig checked(ClientConfig config) {
   }
   check(config.rdma_lanes <= 32, "rdma_lanes: must be at most 32");
   check(config.rdma_messages <= kMessageCountMax, "rdma_messages: must be at most 64");
+  check(config.tls.allowed_names.empty(), "tls.allowed_names: is for nodes; a client has server_name");
   return config;
 }
 

@@ -75,7 +75,7 @@ typedef struct kvs_extra { /* of what a block's hash knows besides its tokens; a
 } kvs_extra;
 
 typedef struct kvs_node { /* does not grow */
-  const char* endpoint;   /* "tcp://HOST:PORT" or "unix://PATH" */
+  const char* endpoint;   /* "tcp://HOST:PORT", "tls://HOST:PORT" or "unix://PATH" */
   const char* name;       /* NULL: the endpoint */
   double weight;          /* 0: 1.0 */
 } kvs_node;
@@ -97,9 +97,16 @@ typedef struct kvs_options {
   uint8_t rdma_traffic_class;    /* of this side's packets; on RoCE 4 x DSCP */
   uint64_t extent_blocks; /* one block in so many begins an extent, which lies on one node; 0: 1, each block alone.
                              Equal on all clients of a cluster. (64 bits: 32 would lie in what was padding.) */
+  /* For tls:// endpoints: PEM files of certificate, key and CA, all three. Read by kvs_client_open(), and again for a
+   * new connection when they have changed. */
+  const char* tls_cert_file;
+  const char* tls_key_file;
+  const char* tls_ca_file;
+  const char* tls_crl_file;    /* revoked certificates; NULL: not checked */
+  const char* tls_server_name; /* whom nodes must prove to be: a DNS name, address or URI; NULL: the endpoint's host */
 } kvs_options;
 #define KVS_OPTIONS_INIT \
-  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
+  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
 
 typedef struct kvs_match_options {
   size_t struct_size;

@@ -9,7 +9,7 @@ if(NOT Boost_FOUND)
 endif()
 
 set(OPENSSL_USE_STATIC_LIBS TRUE)
-find_package(OpenSSL QUIET COMPONENTS Crypto)
+find_package(OpenSSL QUIET COMPONENTS Crypto SSL)
 if(NOT OPENSSL_CRYPTO_LIBRARY MATCHES "\\.a$")
   list(APPEND missing "OpenSSL's static libcrypto.a (libssl-dev)")
 endif()

@@ -8,14 +8,15 @@ std::string Endpoint::to_string() const {
   switch (scheme) {
     case Scheme::kUnix: return "unix://" + host;
     case Scheme::kSim: return "sim://" + host;
-    case Scheme::kTcp: break;
+    case Scheme::kTcp:
+    case Scheme::kTls: break;
   }
   const bool is_v6 = host.find(':') != std::string::npos;
-  return "tcp://" + (is_v6 ? "[" + host + "]" : host) + ":" + port;
+  return (scheme == Scheme::kTls ? "tls://" : "tcp://") + (is_v6 ? "[" + host + "]" : host) + ":" + port;
 }
 
 bool Endpoint::is_loopback() const {
-  if (scheme != Scheme::kTcp) return true;
+  if (scheme != Scheme::kTcp && scheme != Scheme::kTls) return true;
   // Decides whether a node may listen without TLS: when in doubt, not loopback.
   if (host == "::1" || host == "localhost") return true;
   // A name such as 127.example.org must not pass for an address: only digits and dots count.
@@ -26,8 +27,9 @@ bool Endpoint::is_loopback() const {
 /// by a thread that can only log.
 Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   const auto fail = [&](const std::string& what) {
-    return Failure(Errc::kBadRequest, "endpoint '" + std::string(text.substr(0, 256)) + "': " + what +
-                                          " (allowed: tcp://HOST:PORT, tcp://[IPV6]:PORT, unix:///PATH, sim://NAME)");
+    return Failure(Errc::kBadRequest,
+                   "endpoint '" + std::string(text.substr(0, 256)) + "': " + what +
+                       " (allowed: tcp://HOST:PORT, tcp://[IPV6]:PORT, tls://HOST:PORT, unix:///PATH, sim://NAME)");
   };
   Endpoint endpoint;
   if (text.starts_with("unix://")) {
@@ -44,7 +46,8 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
     if (endpoint.host.empty()) return fail("the name is empty");
     return endpoint;
   }
-  if (!text.starts_with("tcp://")) return fail("unknown scheme");
+  if (!text.starts_with("tcp://") && !text.starts_with("tls://")) return fail("unknown scheme");
+  if (text.starts_with("tls://")) endpoint.scheme = Endpoint::Scheme::kTls;
   std::string_view rest = text.substr(6);
   // The last colon: an IPv6 address has more of them, and stands in brackets.
   const std::size_t colon = rest.rfind(':');

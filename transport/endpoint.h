@@ -8,15 +8,16 @@
 
 namespace kv {
 
-/// `tcp://HOST:PORT` (IPv4, [IPv6] or a name), `unix://PATH` or `sim://NAME`.
+/// `tcp://HOST:PORT` (IPv4, [IPv6] or a name), `tls://HOST:PORT` (the same with TLS 1.3), `unix://PATH` or
+/// `sim://NAME`.
 struct Endpoint {
-  enum class Scheme { kTcp, kUnix, kSim };
+  enum class Scheme { kTcp, kUnix, kSim, kTls };
   Scheme scheme = Scheme::kTcp;
   std::string host;  ///< Host, path or name.
-  std::string port;  ///< Decimal; TCP only.
+  std::string port;  ///< Decimal; TCP and TLS only.
 
   std::string to_string() const;
-  bool is_loopback() const;  ///< True for Unix and sim; for TCP if the host is in 127.0.0.0/8, ::1 or localhost.
+  bool is_loopback() const;  ///< True for Unix and sim; else if the host is in 127.0.0.0/8, ::1 or localhost.
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 

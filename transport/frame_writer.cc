@@ -125,7 +125,12 @@ bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
 
 /// One system call. The kernel may take any part of what is offered, so the first piece remembers how far it has gone.
 bool FrameWriter::write_some() {
-  if (closed_ || pieces_.empty()) return false;
+  if (closed_ || is_empty()) return false;
+  if (pieces_.empty()) {
+    const auto flushed = stream_.try_flush();
+    if (!flushed && flushed.error() != asio::error::would_block) close();
+    return flushed.has_value();
+  }
   std::array<asio::const_buffer, 32> buffers;
   std::size_t count = 0;
   for (const Piece& piece : pieces_) {
@@ -163,7 +168,7 @@ void FrameWriter::flush() {
   const std::uint64_t turn_end = bytes_written_ + kTurnBytes;
   while (bytes_written_ < turn_end && write_some()) {
   }
-  if (!pieces_.empty()) {
+  if (!is_empty()) {
     wake_.set();
   } else {
     room_.set();
@@ -178,7 +183,7 @@ asio::awaitable<void> FrameWriter::run() {
       co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
       continue;
     }
-    if (pieces_.empty()) {
+    if (is_empty()) {
       wake_.reset();
       co_await wake_.wait();
       continue;
@@ -187,7 +192,7 @@ asio::awaitable<void> FrameWriter::run() {
       room_.set();
       continue;
     }
-    if (closed_ || pieces_.empty()) continue;
+    if (closed_ || is_empty()) continue;
     const auto ready = co_await stream_.wait_writable();  // named: GCC 12 miscompiles `if (!co_await ...)` in a loop
     if (!ready) close();
   }

@@ -54,7 +54,7 @@ class FrameWriter {
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();
 
-  std::size_t queued_bytes() const { return queued_bytes_; }
+  std::size_t queued_bytes() const { return queued_bytes_ + stream_.held_bytes(); }
   std::uint64_t bytes_written() const { return bytes_written_; }
   bool is_closed() const { return closed_; }
 
@@ -70,7 +70,8 @@ class FrameWriter {
     bool begins_frame = false;  ///< Such a frame's header and table are a piece of their own: this one.
     std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
   };
-  bool write_some();  ///< False if nothing is queued, or the stream would block or broke.
+  bool write_some();  ///< False if nothing is queued or held, or the stream would block or broke.
+  bool is_empty() const { return pieces_.empty() && stream_.held_bytes() == 0; }
   std::size_t begun_count(OwnerId owner) const;
   std::vector<std::function<void(bool)>> drop_unbegun(OwnerId owner);
 

@@ -26,6 +26,7 @@
 #include "transport/forked.h"
 #include "transport/resolver.h"
 #include "transport/stream.h"
+#include "transport/tls/tls.h"
 
 namespace kv {
 namespace {
@@ -292,12 +293,17 @@ bool is_stale(const std::string& path) {
   return error == asio::error::connection_refused;
 }
 
+/// TLS is a network of its own, around this one (transport/tls/tls_network.h).
+bool is_spoken(const Endpoint& endpoint) {
+  return endpoint.scheme == Endpoint::Scheme::kTcp || endpoint.scheme == Endpoint::Scheme::kUnix;
+}
+
 class SocketNetwork final : public Network {
  public:
   explicit SocketNetwork(std::shared_ptr<Resolver> resolver) : resolver_(std::move(resolver)) {}
 
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) override {
-    if (endpoint.scheme == Endpoint::Scheme::kSim) return error_code(Errc::kUnsupported);
+    if (!is_spoken(endpoint)) return error_code(Errc::kUnsupported);
     const auto address = resolve_numeric(endpoint);
     if (!address) return address.error();
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
@@ -328,7 +334,8 @@ class SocketNetwork final : public Network {
   }
 
   Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) override {
-    if (endpoint.scheme == Endpoint::Scheme::kSim) co_return error_code(Errc::kUnsupported);
+    if (endpoint.scheme == Endpoint::Scheme::kTls) co_return error_code(TlsErrc::kNotConfigured);
+    if (!is_spoken(endpoint)) co_return error_code(Errc::kUnsupported);
     auto address = resolve_numeric(endpoint);
     if (!address) {  // a name
       const auto found = co_await resolver_->resolve(endpoint.host, endpoint.port, executor);

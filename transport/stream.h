@@ -1,7 +1,7 @@
 // transport/: moves bytes between processes. Start here.
 //
 // Knows no block index, no store and no CUDA. Files, in reading order:
-//   endpoint.h        tcp://, unix:// and sim:// addresses
+//   endpoint.h        tcp://, tls://, unix:// and sim:// addresses
 //   stream.h          a byte stream: TCP or Unix socket (socket_network.cc), or simulated (this file)
 //   wire.fbs          what travels: the tables of requests and answers
 //   frame.h           the header before every table
@@ -9,6 +9,7 @@
 //   frame_writer.h    frames -> stream, payload straight from where it lies
 //   block_sink.h      lands blocks from a stream, verified stripe by stripe
 //   shared_memory.h   a region of kind memfd, both sides of it
+//   tls/tls.h         TLS over any stream, a room of its own: certificates, handshakes, who the peer is
 //   verbs/verbs.h     RDMA, a room of its own: devices, registered memory, moves, messages
 //   ibverbs/          verbs.h on libibverbs, as a module that is loaded on demand
 //   frame_message.h   frames without a stream, in messages (verbs/verbs_messages.h)
@@ -19,12 +20,14 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "transport/endpoint.h"
@@ -67,6 +70,22 @@ class Stream {
   virtual Async<void> wait_writable() = 0;
   /// Ends pending waits with operation_aborted. Later calls fail. Idempotent.
   virtual void close() = 0;
+
+  /// A stream that encrypts takes bytes before the socket does, whole records at a time, and holds back what the socket
+  /// did not take. These count as written: they leave with the next try_write or try_flush, or with close() if there is
+  /// room for them.
+  virtual std::size_t held_bytes() const { return 0; }
+  /// Sends what is held back. Errors: would_block while some is left, else the stream is broken.
+  virtual Result<void> try_flush() { return {}; }
+
+  /// Whether handshake() comes before the first read or write.
+  virtual bool needs_handshake() const { return false; }
+  /// Each side proves who it is. Has no deadline of its own: close() ends it. Errors: why one side refuses the other,
+  /// in words for a person (transport/tls/tls.h); then the stream is broken.
+  virtual Async<void> handshake() { co_return Result<void>(); }
+  /// Whom the peer has proved to be, each as "uri:NAME" or "dns:NAME"; printable. None before handshake(), or where the
+  /// stream proves nothing.
+  virtual std::vector<std::string> peer_names() const { return {}; }
 
   /// Unix sockets pass descriptors along with the bytes: one goes with the first byte of the next try_write. A receiver
   /// keeps one that was not taken yet, and closes any further ones.

@@ -4,6 +4,7 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/assert.h"
@@ -132,6 +133,13 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     if (options.rdma_messages_off != 0) config.rdma_messages = 0;
     config.rdma_traffic_class = options.rdma_traffic_class;
     if (options.extent_blocks != 0) config.extent_blocks = options.extent_blocks;
+    for (const auto& [given_file, to] :
+         {std::pair(options.tls_cert_file, &config.tls.cert_file),
+          std::pair(options.tls_key_file, &config.tls.key_file), std::pair(options.tls_ca_file, &config.tls.ca_file),
+          std::pair(options.tls_crl_file, &config.tls.crl_file),
+          std::pair(options.tls_server_name, &config.tls.server_name)}) {
+      if (given_file != nullptr) *to = given_file;
+    }
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
     set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down

@@ -14,14 +14,18 @@
 namespace kv {
 namespace {
 
-/// Where to reach a node that the client was not told of itself. Unix sockets come last: the same path may belong to
-/// another node on this machine (which NodeConfig::node_id then finds out).
-const std::string& preferred_endpoint(const ClusterStatus::Node& member) {
-  const auto is_remote = [](const std::string& text) {
-    return parse_endpoint(text)->scheme != Endpoint::Scheme::kUnix;
+/// Where to reach a node that the client was not told of itself: with TLS if the client has certificates, else in plain
+/// text. Unix sockets come last: the same path may belong to another node on this machine (which NodeConfig::node_id
+/// then finds out).
+const std::string& preferred_endpoint(const ClusterStatus::Node& member, bool has_tls) {
+  const auto rank = [has_tls](const std::string& text) {
+    switch (parse_endpoint(text)->scheme) {
+      case Endpoint::Scheme::kTls: return has_tls ? 0 : 2;
+      case Endpoint::Scheme::kUnix: return 3;
+      default: return 1;
+    }
   };
-  const auto found = std::ranges::find_if(member.endpoints, is_remote);
-  return found == member.endpoints.end() ? member.endpoints.front() : *found;
+  return *std::ranges::min_element(member.endpoints, {}, rank);  // of equals the first
 }
 
 /// As the map named it, or as it said itself.
@@ -126,7 +130,7 @@ void Client::Impl::adopt(ClusterStatus status) {
 
 void Client::Impl::set_link(std::size_t node, const ClusterStatus::Node& member) {
   NodeConfig config;
-  config.endpoint = preferred_endpoint(member);
+  config.endpoint = preferred_endpoint(member, shared->tls_network != nullptr);
   config.name = config.node_id = member.id;
   config.weight = member.weight;
   auto link = std::make_unique<NodeLink>(shared, config, parse_endpoint(config.endpoint).value());

@@ -1,6 +1,10 @@
 #include "client/link/client_shared.h"
 
+#include <algorithm>
+#include <stdexcept>
 #include <utility>
+
+#include "transport/tls/tls_network.h"
 
 namespace kv {
 namespace {
@@ -10,12 +14,29 @@ std::uint64_t random_seed() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
+/// Whether one of the nodes that a person named is reached in plain text over a network.
+bool names_plain(const ClientConfig& config) {
+  return std::ranges::any_of(config.nodes, [](const NodeConfig& node) {
+    const auto endpoint = parse_endpoint(node.endpoint);
+    return endpoint && endpoint->scheme == Endpoint::Scheme::kTcp;
+  });
+}
+
+std::unique_ptr<Network> tls_network_of(const ClientConfig& config, Network& network) {
+  if (!config.tls.is_given()) return nullptr;
+  auto source = TlsSource::open(config.tls, TlsSide::kClient);
+  if (!source) throw std::invalid_argument(source.error().text);
+  return make_tls_network(network, std::move(*source),
+                          {.server_name = config.tls.server_name, .allows_plain = names_plain(config)});
+}
+
 }  // namespace
 
 ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v)
     : executor(std::move(e)),
       config(std::move(c)),
-      network(n),
+      tls_network(tls_network_of(config, n)),
+      network(tls_network ? *tls_network : n),
       clock(k),
       deadlines(k, executor),
       memory(config.region_bytes_max),

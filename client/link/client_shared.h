@@ -35,6 +35,7 @@ struct ClientShared {
 
   asio::any_io_executor executor;
   ClientConfig config;
+  std::unique_ptr<Network> tls_network;  ///< Around the caller's; nullptr: no TLS.
   Network& network;
   Clock& clock;
   DeadlineQueue deadlines;

@@ -403,6 +403,7 @@ NodeStatus NodeLink::status() const {
   status.breaker_open = breaker_.is_open();
   switch (endpoint_.scheme) {
     case Endpoint::Scheme::kTcp: status.peer_transport = "tcp"; break;
+    case Endpoint::Scheme::kTls: status.peer_transport = "tls"; break;
     case Endpoint::Scheme::kUnix: status.peer_transport = "unix"; break;
     case Endpoint::Scheme::kSim: status.peer_transport = "sim"; break;
   }

@@ -17,6 +17,7 @@ constexpr const char* kDefaultUnix = "unix:///run/kvstore/kvstore.sock";
 constexpr const char* kDefaultTcp = "tcp://127.0.0.1:7400";
 
 bool is_unix(const std::string& endpoint) { return endpoint.starts_with("unix://"); }
+bool is_tls(const std::string& endpoint) { return endpoint.starts_with("tls://"); }
 bool needs_unix(const std::string& transport) { return transport == "unix" || transport == "shm"; }
 
 bool default_socket_exists() {
@@ -29,6 +30,7 @@ bool default_socket_exists() {
 const char* transport_name(Transport transport) {
   switch (transport) {
     case Transport::kTcp: return "tcp";
+    case Transport::kTls: return "tls";
     case Transport::kUnix: return "unix";
     case Transport::kShm: return "shm";
     case Transport::kVerbs: return "verbs";
@@ -38,7 +40,8 @@ const char* transport_name(Transport transport) {
 
 void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport) {
   app.add_option("-e,--endpoint", options.endpoints,
-                 "A node: tcp://HOST:PORT or unix://PATH; repeat or separate by commas for several. Default: " +
+                 "A node: tcp://HOST:PORT, tls://HOST:PORT or unix://PATH; repeat or separate by commas for several. "
+                 "Default: " +
                      std::string(kDefaultUnix) + " if it is there, else " + kDefaultTcp)
       ->delimiter(',')
       ->envname("KVSTORE_ENDPOINTS")
@@ -50,12 +53,21 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
       ->check(CLI::Range(std::size_t{1}, ClusterMap::kExtentBlocksLimit))
       ->capture_default_str();
   add_duration_option(app, "--deadline", options.deadline, "Deadline of each call");
+  const auto add_tls = [&](const char* name, const char* variable, std::string& to, const char* about) {
+    app.add_option(name, to, about)->envname(variable)->group("TLS, for tls:// endpoints");
+  };
+  add_tls("--tls-cert", "KVSTORE_TLS_CERT", options.tls.cert_file, "PEM file of this program's certificate");
+  add_tls("--tls-key", "KVSTORE_TLS_KEY", options.tls.key_file, "PEM file of its key");
+  add_tls("--tls-ca", "KVSTORE_TLS_CA", options.tls.ca_file, "PEM file of who signed the nodes' certificates");
+  add_tls("--tls-crl", "KVSTORE_TLS_CRL", options.tls.crl_file, "PEM file of revoked certificates");
+  add_tls("--tls-server-name", "KVSTORE_TLS_SERVER_NAME", options.tls.server_name,
+          "Whom nodes must prove to be: a DNS name, address or URI (default: the endpoint's host)");
   if (with_transport) {
     app.add_option(
            "--transport", options.transport,
-           "tcp or unix: bytes in the socket; shm: the node copies into memory lent to it over the Unix socket; "
-           "verbs: RDMA, set up over TCP. Default: shm for a Unix endpoint, else tcp")
-        ->check(CLI::IsMember({"tcp", "unix", "shm", "verbs"}))
+           "tcp, tls or unix: bytes in the socket; shm: the node copies into memory lent to it over the Unix socket; "
+           "verbs: RDMA, set up over TCP or TLS. Default: shm for a Unix endpoint, tls for a tls:// one, else tcp")
+        ->check(CLI::IsMember({"tcp", "tls", "unix", "shm", "verbs"}))
         ->type_name("NAME");
     app.add_option(
            "--rdma-device", options.rdma_devices,
@@ -81,18 +93,25 @@ Transport complete(ConnectionOptions& options) {
   for (const std::string& endpoint : options.endpoints) {
     const auto parsed = parse_endpoint(endpoint);
     if (!parsed) throw CLI::ValidationError("--endpoint", parsed.error().text);
-    if (!options.transport.empty() && is_unix(endpoint) != needs_unix(options.transport)) {
+    const bool fits =
+        options.transport.empty() ||
+        (is_unix(endpoint) == needs_unix(options.transport) &&
+         (options.transport == "verbs" || is_unix(endpoint) || is_tls(endpoint) == (options.transport == "tls")));
+    if (!fits) {
       throw CLI::ValidationError("--transport", options.transport + " does not go with the endpoint " + endpoint +
-                                                    "; tcp and verbs need tcp://, unix and shm need unix://");
+                                                    "; tcp needs tcp://, tls needs tls://, verbs one of the two, unix "
+                                                    "and shm need unix://");
     }
   }
   if (options.deadline <= std::chrono::microseconds(0)) throw CLI::ValidationError("--deadline", "must be more than 0");
   if (options.transport == "tcp") return Transport::kTcp;
+  if (options.transport == "tls") return Transport::kTls;
   if (options.transport == "unix") return Transport::kUnix;
   if (options.transport == "shm") return Transport::kShm;
   if (options.transport == "verbs") return Transport::kVerbs;
   const bool all_unix = std::all_of(options.endpoints.begin(), options.endpoints.end(), is_unix);
-  return all_unix ? Transport::kShm : Transport::kTcp;
+  const bool all_tls = std::all_of(options.endpoints.begin(), options.endpoints.end(), is_tls);
+  return all_unix ? Transport::kShm : all_tls ? Transport::kTls : Transport::kTcp;
 }
 
 ClientConfig client_config(const ConnectionOptions& options, std::string identity) {
@@ -103,6 +122,7 @@ ClientConfig client_config(const ConnectionOptions& options, std::string identit
     config.nodes.push_back(std::move(node));
   }
   config.extent_blocks = options.extent_blocks;
+  config.tls = options.tls;
   config.identity = std::move(identity);
   config.rdma = options.transport == "verbs" ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
   config.rdma_devices = options.rdma_devices;

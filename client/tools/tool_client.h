@@ -28,22 +28,23 @@
 
 namespace kv {
 
-/// How bytes travel. kTcp and kUnix: in the socket. kShm: the node copies them into memory lent over a Unix socket.
-/// kVerbs: by RDMA into registered memory.
-enum class Transport { kTcp, kUnix, kShm, kVerbs };
+/// How bytes travel. kTcp, kTls and kUnix: in the socket. kShm: the node copies them into memory lent over a Unix
+/// socket. kVerbs: by RDMA into registered memory.
+enum class Transport { kTcp, kTls, kUnix, kShm, kVerbs };
 const char* transport_name(Transport transport);
 
 struct ConnectionOptions {
-  std::vector<std::string> endpoints;       ///< At least one after complete().
-  std::string transport;                    ///< "tcp", "unix", "shm", "verbs"; empty: what the endpoints suggest.
-  std::vector<std::string> rdma_devices;    ///< With "verbs".
-  std::size_t rdma_lanes = 0;               ///< With "verbs"; as ClientConfig.
-  std::size_t rdma_messages = 16;           ///< With "verbs"; as ClientConfig.
+  std::vector<std::string> endpoints;     ///< At least one after complete().
+  std::string transport;                  ///< "tcp", "tls", "unix", "shm", "verbs"; empty: what the endpoints suggest.
+  std::vector<std::string> rdma_devices;  ///< With "verbs".
+  std::size_t rdma_lanes = 0;             ///< With "verbs"; as ClientConfig.
+  std::size_t rdma_messages = 16;         ///< With "verbs"; as ClientConfig.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
   std::size_t extent_blocks = ClientConfig{}.extent_blocks;
+  TlsConfig tls = {};
 };
 
-/// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks and --deadline; with
+/// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks, --deadline and --tls-... (KVSTORE_TLS_...); with
 /// `with_transport` also --transport.
 void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport);
 /// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.

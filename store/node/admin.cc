@@ -5,10 +5,12 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
 #include <thread>
 
 #include "base/assert.h"
@@ -26,7 +28,8 @@ constexpr int kConnectionsMax = 64;          ///< Each takes a descriptor, and s
 }  // namespace
 
 struct AdminServer::Impl {
-  explicit Impl(AdminPages given) : pages(std::move(given)) {}
+  Impl(AdminPages given, std::shared_ptr<TlsSource> certificates)
+      : pages(std::move(given)), tls(std::move(certificates)) {}
 
   http::response<http::string_body> answer(const http::request<http::empty_body>& request) const {
     http::response<http::string_body> response(http::status::ok, request.version());
@@ -59,21 +62,43 @@ struct AdminServer::Impl {
 
   /// Requests without a body: one that comes with a body ends the connection. Limits on the header and the time keep a
   /// client that sends slowly, or without end, from holding one of the few connections.
-  asio::awaitable<void> serve(beast::tcp_stream stream) {
+  template <class AnyStream>
+  asio::awaitable<void> serve_requests(AnyStream& stream) {
+    beast::tcp_stream& socket = beast::get_lowest_layer(stream);
     beast::flat_buffer buffer(8 * 1024);
     while (true) {
       http::request_parser<http::empty_body> parser;
       parser.header_limit(8 * 1024);
-      stream.expires_after(kTimeout);
+      socket.expires_after(kTimeout);
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
       const auto response = answer(parser.get());
-      stream.expires_after(kTimeout);
+      socket.expires_after(kTimeout);
       const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
       if (write_error || response.need_eof()) break;
     }
+  }
+
+  asio::awaitable<void> serve(tcp::socket socket) {
     beast::error_code ignored;
-    stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    if (tls) {
+      const auto now = tls->current();
+      SSL_CTX_up_ref(now->context());  // Asio's context takes one over
+      asio::ssl::context own(now->context());
+      beast::ssl_stream<beast::tcp_stream> stream(beast::tcp_stream(std::move(socket)), own);
+      beast::get_lowest_layer(stream).expires_after(kTimeout);
+      const auto [failed] = co_await stream.async_handshake(asio::ssl::stream_base::server, kAwait);
+      if (!failed) {
+        co_await serve_requests(stream);
+        beast::get_lowest_layer(stream).expires_after(kTimeout);
+        co_await stream.async_shutdown(kAwait);
+      }
+      beast::get_lowest_layer(stream).socket().shutdown(tcp::socket::shutdown_both, ignored);
+    } else {
+      beast::tcp_stream stream(std::move(socket));
+      co_await serve_requests(stream);
+      stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    }
     KV_ASSERT(connection_count > 0);
     --connection_count;
   }
@@ -89,11 +114,12 @@ struct AdminServer::Impl {
       }
       if (connection_count >= kConnectionsMax) continue;  // closed at once, with the socket
       ++connection_count;
-      asio::co_spawn(context, serve(beast::tcp_stream(std::move(socket))), asio::detached);
+      asio::co_spawn(context, serve(std::move(socket)), asio::detached);
     }
   }
 
   AdminPages pages;
+  std::shared_ptr<TlsSource> tls;
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
   int connection_count = 0;  // of the server's thread, like all but `thread`
@@ -104,9 +130,10 @@ AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 /// A thread of its own: metrics must come while I/O threads are busy, and a scrape that serialises thousands of values
 /// must not hold up a get.
-Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages) {
+Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages,
+                                                        std::shared_ptr<TlsSource> tls) {
   KV_ASSERT(pages.metrics && pages.is_ready);
-  auto impl = std::make_unique<Impl>(std::move(pages));
+  auto impl = std::make_unique<Impl>(std::move(pages), std::move(tls));
   boost::system::error_code error;
   const tcp::endpoint endpoint(asio::ip::make_address(host, error), port);
   if (error) return error;

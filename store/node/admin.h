@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "transport/tls/tls_source.h"
 
 namespace kv {
 
@@ -20,8 +21,10 @@ struct AdminPages {
 /// called on the server's thread. Thread safety: one thread makes and destroys it; port() from any.
 class AdminServer {
  public:
-  /// Errors: system errors of bind and listen.
-  static Result<std::unique_ptr<AdminServer>> start(const std::string& host, std::uint16_t port, AdminPages pages);
+  /// `tls`: HTTPS with these certificates, and only for those who show one; nullptr: HTTP. Errors: system errors of
+  /// bind and listen.
+  static Result<std::unique_ptr<AdminServer>> start(const std::string& host, std::uint16_t port, AdminPages pages,
+                                                    std::shared_ptr<TlsSource> tls = nullptr);
   ~AdminServer();
   std::uint16_t port() const;  ///< The real one.
 

@@ -12,6 +12,7 @@
 #include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
 #include "transport/frame_message.h"
+#include "transport/tls/tls_credentials.h"
 
 namespace kv {
 namespace {
@@ -27,7 +28,7 @@ Examples:
 
 Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
 as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
-Signals: SIGTERM and SIGINT drain and exit 0.)";
+Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates again, where there are some.)";
 
 /// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
@@ -44,6 +45,7 @@ struct Given {
   std::string spill_policy = "eviction", rdma = "auto";
   double weight = 0;
   Duration etcd_lease = 10s;
+  bool allows_plain_network = false;
 };
 
 // -- the table: name, where to, limits, help, group, excludes
@@ -53,9 +55,11 @@ std::vector<OptionRow> memory_rows(Given& given) {
   return {
       {"node-id", &o.node_id, kAny, "Name of this node in logs and answers (default: the host name)"},
       {"listen", &given.listen, kAny,
-       "Where clients connect: tcp://HOST:PORT or unix:///PATH; may be repeated. Port 0 picks a free one"},
+       "Where clients connect: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; may be repeated. Port 0 picks a free "
+       "one"},
       {"admin", &given.admin, kAny,
-       "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz); 'none' for no server"},
+       "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz), https://HOST:PORT with TLS; 'none' for no "
+       "server"},
       {"capacity", &o.store.arena.capacity_bytes, kSize, "Memory for blocks, such as 64GiB"},
       {"capacity-blocks", &given.capacity_blocks, kAny,
        "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"},
@@ -151,13 +155,38 @@ std::vector<OptionRow> cluster_rows(Given& given) {
       {"etcd-lease-seconds", &given.etcd_lease, RealLimits{2, 300},
        "A node that etcd has not heard of for so long is off the map", kCluster},
       {"advertise", &membership.self.endpoints, kAny,
-       "Where clients reach this node: tcp://HOST:PORT or unix:///PATH; may be repeated (default: as listen)",
+       "Where clients reach this node: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; may be repeated (default: as "
+       "listen)",
        kCluster},
       {"weight", &given.weight, RealLimits{0, kMemberWeightMax},
        "This node's share of the blocks, in proportion (default: its capacity in GiB)", kCluster},
       {"zone", &membership.self.zone, kAny, "Where this node stands; shown, and for clients to come", kCluster},
       {"cluster-extent-blocks", &membership.extent_blocks, IntegerLimits{1, 1 << 20},
        "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)", kCluster},
+  };
+}
+
+std::vector<OptionRow> tls_rows(Given& given) {
+  constexpr const char* kTls = "TLS (docs/security.md)";
+  NodeOptions& o = given.options;
+  return {
+      {"tls-cert", &o.tls.cert_file, kAny,
+       "PEM file of this node's certificate, and of those between it and the CA; for tls:// and https://", kTls},
+      {"tls-key", &o.tls.key_file, kAny, "PEM file of its private key", kTls},
+      {"tls-ca", &o.tls.ca_file, kAny, "PEM file of who signs clients' certificates; each client has to show one",
+       kTls},
+      {"tls-crl", &o.tls.crl_file, kAny, "PEM file of revoked certificates, one list for each CA", kTls},
+      {"tls-allowed-name", &o.tls.allowed_names, kAny,
+       "A name (subject alternative name) that a client's certificate may have: a URI, URI/* for all below it, a DNS "
+       "name, or *.NAME; may be repeated. None: every certificate of the CA",
+       kTls},
+      {"tls-handshake-seconds", &o.handshake_timeout, RealLimits{0.1, 3600},
+       "For a connection to prove who it is, before it may say hello", kTls},
+      {"tls-handshakes-max", &o.handshakes_max, IntegerLimits{1, 1000000},
+       "Connections that have not proved who they are, half of them from one address; more are closed at once", kTls},
+      {"plaintext-on-trusted-network", &given.allows_plain_network, kAny,
+       "Listen beyond loopback without TLS too: whoever reaches these addresses may read, write and drop everything",
+       kTls},
   };
 }
 
@@ -211,8 +240,8 @@ std::vector<OptionRow> session_rows(Given& given) {
 /// In the order of --help.
 std::vector<OptionRow> all_rows(Given& given) {
   std::vector<OptionRow> all;
-  for (const auto& rows :
-       {memory_rows(given), disk_rows(given), rdma_rows(given), cluster_rows(given), session_rows(given)})
+  for (const auto& rows : {memory_rows(given), disk_rows(given), rdma_rows(given), tls_rows(given), cluster_rows(given),
+                           session_rows(given)})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }
@@ -276,19 +305,26 @@ std::string set_node_id(Given& given) {
   return id.size() > 128 ? "node-id: longer than 128 bytes" : "";
 }
 
+bool is_plain_network(const Endpoint& endpoint) {
+  return endpoint.scheme == Endpoint::Scheme::kTcp && !endpoint.is_loopback();
+}
+
 /// A node that listened to a network without TLS would give every machine in reach the right to read all blocks. So
 /// that is refused, with what is allowed instead.
 std::string set_listen(Given& given) {
   for (const std::string& text : given.listen) {
     const auto endpoint = parse_endpoint(text);
     if (!endpoint) return "listen: " + endpoint.error().text;
-    if (endpoint->scheme == Endpoint::Scheme::kSim) return "listen: " + text + ": allowed are tcp:// and unix://";
-    if (!endpoint->is_loopback()) {
+    if (endpoint->scheme == Endpoint::Scheme::kSim)
+      return "listen: " + text + ": allowed are tcp://, tls:// and unix://";
+    if (is_plain_network(*endpoint) && !given.allows_plain_network) {
       return "listen: " + text +
-             ": refused, because sessions are neither encrypted nor authenticated yet. "
-             "Allowed until TLS exists: loopback addresses (tcp://127.0.0.1:7400, tcp://[::1]:7400) and unix:// "
-             "sockets";
+             ": refused, because whoever reaches it could read all blocks: plain TCP is neither encrypted nor "
+             "authenticated. Allowed are tls:// with TLS certificates (tls-cert, tls-key, tls-ca), loopback addresses "
+             "(tcp://127.0.0.1:7400, tcp://[::1]:7400) and unix:// sockets; or, in a closed network, "
+             "plaintext-on-trusted-network";
     }
+    given.options.plain_network_count += is_plain_network(*endpoint);
     given.options.listen.push_back(*endpoint);
   }
   return given.options.listen.empty() ? "listen: none given, at least one is needed" : "";
@@ -300,14 +336,36 @@ std::string set_admin(Given& given) {
     options.admin_host.clear();
     return "";
   }
-  const auto endpoint = parse_endpoint("tcp://" + given.admin);
+  constexpr std::string_view kHttps = "https://";
+  options.admin_tls = given.admin.starts_with(kHttps);
+  const auto endpoint = parse_endpoint((options.admin_tls ? "tls://" : "tcp://") +
+                                       given.admin.substr(options.admin_tls ? kHttps.size() : 0));
   if (!endpoint) return "admin: " + endpoint.error().text;
-  if (!endpoint->is_loopback()) {
-    return "admin: " + given.admin + ": refused, allowed until TLS exists: loopback addresses such as 127.0.0.1:7401";
+  if (is_plain_network(*endpoint) && !given.allows_plain_network) {
+    return "admin: " + given.admin +
+           ": refused; allowed are https://HOST:PORT with TLS certificates (tls-cert, tls-key, tls-ca), loopback "
+           "addresses such as 127.0.0.1:7401, and, in a closed network, plaintext-on-trusted-network";
   }
+  options.plain_network_count += is_plain_network(*endpoint);
   options.admin_host = endpoint->host == "localhost" ? "127.0.0.1" : endpoint->host;
   options.admin_port = static_cast<std::uint16_t>(std::stoi(endpoint->port));
   return "";
+}
+
+/// The files are read here, so that --check-config finds what is wrong in them.
+std::string set_tls(Given& given) {
+  NodeOptions& options = given.options;
+  const bool is_used = options.admin_tls || std::ranges::any_of(options.listen, [](const Endpoint& endpoint) {
+                         return endpoint.scheme == Endpoint::Scheme::kTls;
+                       });
+  if (!is_used && options.tls.is_given()) {
+    return "tls-cert, tls-key, tls-ca, tls-crl, tls-allowed-name: given, and nothing uses them; tls://HOST:PORT in "
+           "listen "
+           "or https://HOST:PORT in admin does";
+  }
+  if (!is_used) return "";
+  const auto read = TlsCredentials::read(options.tls, TlsSide::kNode);
+  return read ? "" : read.error().text;
 }
 
 std::string set_capacity(Given& given) {
@@ -417,8 +475,8 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   Given given;
   if (!read_given(argc, argv, given, exit_code)) return std::nullopt;
   // In this order: of several mistakes the first is told, and the disk's sizes need the capacity.
-  for (const auto set :
-       {&set_node_id, &set_listen, &set_admin, &set_capacity, &set_disk, &set_rdma, &set_cluster, &set_machine}) {
+  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &set_rdma,
+                         &set_cluster, &set_machine}) {
     if (const std::string wrong = set(given); !wrong.empty()) return refuse(wrong, exit_code);
   }
   KV_ASSERT(given.options.threads > 0 && given.options.region_bytes_max_node > 0 && !given.options.listen.empty());

@@ -39,6 +39,11 @@ struct NodeOptions {
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: no start without it.
   VerbsConfig verbs;
+  TlsConfig tls;                        ///< Not given: no listener speaks TLS.
+  bool admin_tls = false;               ///< HTTPS.
+  std::size_t plain_network_count = 0;  ///< Listeners beyond loopback without TLS, the admin server's too.
+  Duration handshake_timeout = 5s;
+  std::size_t handshakes_max = 256;
   EtcdConfig etcd;  ///< Without endpoints: no cluster, or a static list that clients have.
   MembershipConfig
       membership;  ///< `self` without its instance, and without endpoints where it advertises what it listens on.

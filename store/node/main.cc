@@ -26,9 +26,12 @@
 #include "store/node/rdma/verbs_opener.h"
 #include "store/node/server.h"
 #include "store/node/spill/spill_tool.h"
+#include "transport/tls/tls_network.h"
 
 namespace kv {
 namespace {
+
+constexpr Duration kFileCheckPause = 2s;  ///< Between two looks at the certificates' files.
 
 /// From the main thread at the start, or later from the opener's. Sessions learn of RDMA through the server, which
 /// posts to their threads; node.verbs is atomic for the metrics.
@@ -108,6 +111,8 @@ int run(const NodeOptions& options) {
   // Signals first, so that one that comes while the memory is being touched is not lost.
   asio::io_context signals_context{1};
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
+  asio::signal_set hangup(signals_context);
+  if (options.tls.is_given()) hangup.add(SIGHUP);  // without certificates it does what it does to any program
 
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
@@ -160,6 +165,25 @@ int run(const NodeOptions& options) {
     node.spill = spill.get();
     metrics.watch([&spill] { return spill->stats(); });
   }
+  // Read for --check-config already; the files may have changed since.
+  std::shared_ptr<TlsSource> tls;
+  if (options.tls.is_given()) {
+    auto opened = TlsSource::open(options.tls, TlsSide::kNode);
+    if (!opened) {
+      std::cerr << "kvstore-node: " << opened.error().text << "\n";
+      return 1;
+    }
+    tls = std::move(*opened);
+  }
+  NodeSecurity security(tls, options.plain_network_count);
+  node.security = &security;
+  metrics.watch([&security] { return security.stats(); });
+  if (options.plain_network_count > 0) {
+    spdlog::warn(
+        "plaintext-on-trusted-network: {} listeners beyond loopback neither encrypt nor authenticate: whoever reaches "
+        "them may read, write and drop every block",
+        options.plain_network_count);
+  }
   metrics.watch_store([&store] { return store.with([](Store& each) { return each.stats(); }); });
 
   metrics.watch([&node] {
@@ -186,7 +210,8 @@ int run(const NodeOptions& options) {
   if (!options.admin_host.empty()) {
     auto started = AdminServer::start(
         options.admin_host, options.admin_port,
-        {[&metrics] { return metrics.text(); }, [&] { return ready && !node.draining && (!has_cluster || joined()); }});
+        {[&metrics] { return metrics.text(); }, [&] { return ready && !node.draining && (!has_cluster || joined()); }},
+        options.admin_tls ? tls : nullptr);
     if (!started) {
       std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
                 << started.error().message() << "\n";
@@ -194,13 +219,18 @@ int run(const NodeOptions& options) {
     }
     admin = std::move(*started);
   }
-  Server server(node, {options.threads, options.busy_poll, options.sessions});
+  const std::unique_ptr<Network> tls_network = tls ? make_tls_network(socket_network(), tls) : nullptr;
+  Server server(node, {.threads = options.threads,
+                       .busy_poll = options.busy_poll,
+                       .sessions = options.sessions,
+                       .handshakes = {.count_max = options.handshakes_max, .peer_share_max = 0.5},
+                       .handshake_timeout = options.handshake_timeout});
   const std::unique_ptr<VerbsOpener, StopVerbs> stop_verbs(&verbs_opener);
   if (!open_verbs(options, verbs_opener, node, server)) return 1;
   std::string listening;
   std::vector<std::string> endpoints;
   for (const Endpoint& endpoint : options.listen) {
-    const auto real = server.listen(socket_network(), endpoint);
+    const auto real = server.listen(tls_network ? *tls_network : socket_network(), endpoint);
     if (!real) {
       std::cerr << "kvstore-node: listen " << endpoint.to_string() << ": " << real.error().message() << "\n";
       return 1;
@@ -222,7 +252,9 @@ int run(const NodeOptions& options) {
   }
   sd_notify(0, "READY=1");
   spdlog::info("ready{}{}", listening,
-               admin ? " admin=" + options.admin_host + ":" + std::to_string(admin->port()) : "");
+               admin ? std::string(" admin=") + (options.admin_tls ? "https://" : "") + options.admin_host + ":" +
+                           std::to_string(admin->port())
+                     : "");
 
   signals.async_wait([&](const boost::system::error_code& error, int signal) {
     if (!error) spdlog::info("signal {}: draining", signal);
@@ -237,6 +269,26 @@ int run(const NodeOptions& options) {
     });
   };
   tick();
+  asio::steady_timer file_check(signals_context);
+  std::function<void()> wait_for_hangup = [&] {
+    hangup.async_wait([&](const boost::system::error_code& error, int) {
+      if (error) return;
+      security.reload();
+      wait_for_hangup();
+    });
+  };
+  std::function<void()> check_files = [&] {
+    file_check.expires_after(kFileCheckPause);
+    file_check.async_wait([&](const boost::system::error_code& error) {
+      if (error) return;
+      security.check_files();
+      check_files();
+    });
+  };
+  if (tls) {
+    wait_for_hangup();
+    check_files();
+  }
   signals.async_wait([&](const boost::system::error_code&, int) { signals_context.stop(); });
   signals_context.run();
 

@@ -22,10 +22,12 @@ struct Server::Thread {
   // Touched on this thread only.
   std::shared_ptr<VerbsThread> verbs;  ///< nullptr: no RDMA.
   std::set<Session*> sessions;
+  std::set<Stream*> handshakes;
   std::thread thread;
 };
 
-Server::Server(NodeContext& node, ServerConfig config) : node_(node), config_(config), table_(config.sessions) {
+Server::Server(NodeContext& node, ServerConfig config)
+    : node_(node), config_(config), table_(config.sessions), handshakes_(config.handshakes) {
   KV_ASSERT(config_.threads > 0);
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
 }
@@ -70,13 +72,74 @@ asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
       co_await pause.wait();
       continue;
     }
-    const std::string peer = (*stream)->peer_group();
-    if (auto seat = table_.admit(peer, node_.clock.now())) {
-      begin_session(thread, std::move(*stream), std::move(*seat));
+    if ((*stream)->needs_handshake()) {
+      begin_handshake(thread, std::move(*stream));
     } else {
-      refuse(**stream, thread, peer, seat.error());
+      take_in(thread, std::move(*stream));
     }
   }
+}
+
+/// A peer that has proved who it is, or need not.
+void Server::take_in(Thread& thread, std::unique_ptr<Stream> stream) {
+  const std::string peer = stream->peer_group();
+  if (auto seat = table_.admit(peer, node_.clock.now())) {
+    begin_session(thread, std::move(stream), std::move(*seat));
+  } else {
+    refuse(*stream, thread, peer, seat.error());
+  }
+}
+
+/// Anybody can connect. Until a peer has proved who it is it costs a socket and a handshake's state, of which there are
+/// few, and fewer from one address; and it has little time. Over that it is closed without a word: the words would have
+/// to be encrypted.
+void Server::begin_handshake(Thread& thread, std::unique_ptr<Stream> stream) {
+  const std::string peer = stream->peer_group();
+  auto seat = handshakes_.admit(peer, node_.clock.now());
+  if (!seat) {
+    ++counts().refused;
+    node_.log.warn(LogKind::kHandshake, node_.clock.now(), [&] {
+      return "refused " + peer + ": tls-handshakes-max: " + std::to_string(handshakes_.size()) +
+             " connections have not proved yet who they are, " + std::to_string(handshakes_.peer_size(peer)) +
+             " of them from there";
+    });
+    return;
+  }
+  ++session_count_;
+  ++counts().half_open;
+  asio::co_spawn(thread.context, shake_hands(thread, std::move(stream), std::move(*seat)),
+                 [this](std::exception_ptr error) {
+                   --session_count_;
+                   if (error) std::rethrow_exception(error);
+                 });
+}
+
+asio::awaitable<void> Server::shake_hands(Thread& thread, std::unique_ptr<Stream> stream,
+                                          std::shared_ptr<SessionTable::Seat> seat) {
+  Stream* const key = stream.get();
+  thread.handshakes.insert(key);
+  bool is_late = false;
+  const auto alarm = node_.clock.make_alarm(thread.context.get_executor());
+  alarm->arm(node_.clock.now() + config_.handshake_timeout, [&is_late, key] {
+    is_late = true;
+    key->close();
+  });
+  const auto done = co_await stream->handshake();
+  alarm->disarm();
+  thread.handshakes.erase(key);
+  handshakes_.leave(seat);
+  --counts().half_open;
+  if (done && !stopping_) {
+    ++counts().completed;
+    take_in(thread, std::move(stream));
+    co_return;
+  }
+  if (stopping_) co_return;
+  ++counts().failed;
+  node_.log.warn(LogKind::kHandshake, node_.clock.now(), [&] {
+    return "handshake with " + stream->peer() +
+           " failed: " + (is_late ? "not done within tls-handshake-seconds" : done.error().message());
+  });
 }
 
 void Server::begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::shared_ptr<SessionTable::Seat> seat) {
@@ -139,6 +202,7 @@ void Server::end_sessions(std::chrono::steady_clock::time_point until, void (*en
     for (auto& thread : threads_) {
       asio::post(thread->context, [each = thread.get(), end] {
         for (Session* session : each->sessions) end(*session);
+        for (Stream* stream : each->handshakes) stream->close();  // nobody loses anything
       });
     }
     std::this_thread::sleep_for(10ms);

@@ -6,6 +6,7 @@
 //   main.cc          puts the parts together, and takes them apart when a signal comes
 //   config.h         every option; option_table.h: one row for each, and how a row is read
 //   server.h         I/O threads, listeners, and the sessions on them
+//   security.h       certificates, how long they last, handshakes
 //   session/         one client's connection: its requests, its transfers, what it may use
 //   locked_store.h   the one door to the Store
 //   hot_roots.h      which blocks many matches begin with: clients keep them on every node
@@ -33,6 +34,9 @@ struct ServerConfig {
   std::size_t threads = 1;
   std::chrono::microseconds busy_poll{0};  ///< Spin this long after the last event before sleeping.
   SessionTableConfig sessions;
+  /// Of connections that have not proved who they are: how many, how many of them from one address, and for how long.
+  SessionTableConfig handshakes{.count_max = 256, .peer_share_max = 0.5};
+  Duration handshake_timeout = 5s;
 };
 
 /// One io_context for each I/O thread. A session lives on one of them; new sessions are dealt out in turn.
@@ -56,19 +60,26 @@ class Server {
   struct Thread;
 
   asio::awaitable<void> accept(Listener& listener, Thread& home);
+  void take_in(Thread& thread, std::unique_ptr<Stream> stream);
+  void begin_handshake(Thread& thread, std::unique_ptr<Stream> stream);
+  asio::awaitable<void> shake_hands(Thread& thread, std::unique_ptr<Stream> stream,
+                                    std::shared_ptr<SessionTable::Seat> seat);
   void begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::shared_ptr<SessionTable::Seat> seat);
   void refuse(Stream& stream, Thread& thread, const std::string& peer, SessionTable::Refusal refusal);
   void run_thread(Thread& thread);
   void end_sessions(std::chrono::steady_clock::time_point until, void (*end)(Session&));
+  HandshakeCounts& counts() { return node_.security == nullptr ? own_counts_ : node_.security->handshakes; }
 
   NodeContext& node_;
   ServerConfig config_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::atomic<std::uint64_t> session_last_{0};
-  std::atomic<std::size_t> session_count_{0};
+  std::atomic<std::size_t> session_count_{0};  ///< Connections that shake hands too.
   SessionTable table_;
+  SessionTable handshakes_;  ///< Who has not proved who they are yet.
   std::atomic<bool> stopping_{false};
+  HandshakeCounts own_counts_;  ///< Where nobody looks at them.
 };
 
 }  // namespace kv

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -110,8 +111,9 @@ bool eventually(const std::function<bool()>& condition) {
 NodeProcess::NodeProcess(const std::vector<std::string>& options, const std::string& socket,
                          const std::vector<std::string>& environment) {
   const std::string path = socket.empty() ? directory_.path() + "/socket" : socket;
-  std::vector<std::string> arguments = {node_program(),   "--listen", "tcp://127.0.0.1:0", "--listen",
-                                        "unix://" + path, "--admin",  "127.0.0.1:0"};
+  std::vector<std::string> arguments = {node_program(), "--listen", "tcp://127.0.0.1:0", "--listen", "unix://" + path};
+  if (std::ranges::none_of(options, [](const std::string& each) { return each.starts_with("--admin"); }))
+    arguments.insert(arguments.end(), {"--admin", "127.0.0.1:0"});
   arguments.insert(arguments.end(), options.begin(), options.end());
   pid_ = start_program(arguments, environment, directory_.path() + "/log", directory_.path() + "/log");
   bool has_ended = false;
@@ -122,7 +124,10 @@ NodeProcess::NodeProcess(const std::vector<std::string>& options, const std::str
   if (has_ended) pid_ = -1;
   if (has_ended || !is_up) throw std::runtime_error("kvstore-node did not come up:\n" + log());
   const std::string text = log();
-  tcp_ = words_after(text, "listen=").at(0);
+  for (const std::string& endpoint : words_after(text, "listen=")) {
+    if (endpoint.starts_with("tcp://") && tcp_.empty()) tcp_ = endpoint;
+    if (endpoint.starts_with("tls://")) tls_ = endpoint;
+  }
   unix_ = "unix://" + path;
   admin_ = words_after(text, "admin=").at(0);
 }

@@ -50,7 +50,8 @@ class NodeProcess {
 
   const std::string& tcp() const { return tcp_; }           ///< tcp://127.0.0.1:PORT
   const std::string& unix_socket() const { return unix_; }  ///< unix://PATH
-  const std::string& admin() const { return admin_; }       ///< 127.0.0.1:PORT
+  const std::string& tls() const { return tls_; }           ///< tls://127.0.0.1:PORT, if the options name one.
+  const std::string& admin() const { return admin_; }       ///< 127.0.0.1:PORT, or as the options say.
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
@@ -67,7 +68,7 @@ class NodeProcess {
 
  private:
   TempDir directory_;
-  std::string tcp_, unix_, admin_;
+  std::string tcp_, tls_, unix_, admin_;
   pid_t pid_ = -1;
 };
 

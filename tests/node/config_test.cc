@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/transport/tls_certificates.h"
+
 namespace kv {
 namespace {
 
@@ -225,9 +227,39 @@ TEST_F(ConfigTest, CapacityInBlocksIsExact) {
 TEST_F(ConfigTest, AddressesBeyondLoopbackAreRefusedWithTheReason) {
   for (const char* address : {"tcp://0.0.0.0:7400", "tcp://10.1.2.3:7400", "tcp://[::]:7400", "tcp://example.org:7400",
                               "tcp://127.example.org:7400"}) {
-    expect_refused({"--listen", address}, {address, "loopback", "TLS", "unix://"});
+    expect_refused({"--listen", address}, {address, "loopback", "TLS", "unix://", "plaintext-on-trusted-network"});
+    EXPECT_EQ(good({"--listen", address, "--plaintext-on-trusted-network=true"}).plain_network_count, 1u) << address;
   }
-  expect_refused({"--admin", "0.0.0.0:7401"}, {"admin", "0.0.0.0:7401", "loopback"});
+  expect_refused({"--admin", "0.0.0.0:7401"}, {"admin", "0.0.0.0:7401", "loopback", "https://"});
+  EXPECT_EQ(good({"--admin", "0.0.0.0:7401", "--plaintext-on-trusted-network=true"}).plain_network_count, 1u);
+  EXPECT_EQ(good({"--plaintext-on-trusted-network=true"}).plain_network_count, 0u) << "the default listens on loopback";
+}
+
+TEST_F(ConfigTest, TlsNeedsItsFilesAndFilesNeedTls) {
+  TestCa ca;
+  const CertificateFiles files;
+  const TlsConfig tls = files.write("node", ca.issue(), ca.pem());
+  const std::vector<std::string> given = {"--tls-cert=" + tls.cert_file, "--tls-key=" + tls.key_file,
+                                          "--tls-ca=" + tls.ca_file};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), given.begin(), given.end());
+    return more;
+  };
+  const NodeOptions options = good(with({"--listen", "tls://0.0.0.0:7400", "--admin", "https://0.0.0.0:7401",
+                                         "--tls-allowed-name=spiffe://a/*", "--tls-allowed-name=*.b.org"}));
+  EXPECT_EQ(options.listen[0].to_string(), "tls://0.0.0.0:7400");
+  EXPECT_TRUE(options.admin_tls);
+  EXPECT_EQ(options.admin_host, "0.0.0.0");
+  EXPECT_EQ(options.plain_network_count, 0u);
+  EXPECT_EQ(options.tls.allowed_names.size(), 2u);
+  EXPECT_FALSE(good(with({"--listen=tls://[::]:1"})).admin_tls);
+
+  expect_refused({"--listen", "tls://0.0.0.0:7400"}, {"tls-cert", "needed"});
+  expect_refused({"--admin", "https://127.0.0.1:7401"}, {"tls-cert", "needed"});
+  expect_refused(given, {"nothing uses them", "tls://HOST:PORT"});
+  expect_refused(with({"--listen=tls://0.0.0.0:1", "--tls-crl=/nowhere"}), {"tls-crl", "/nowhere", "No such file"});
+  expect_refused(with({"--listen=tls://0.0.0.0:1", "--tls-allowed-name=*"}), {"tls-allowed-name", "'*'", "allowed"});
+  expect_refused(with({"--listen=tcp://0.0.0.0:1", "--admin=https://0.0.0.0:1"}), {"tcp://0.0.0.0:1", "loopback"});
 }
 
 TEST_F(ConfigTest, BadValuesAreRefusedWithOptionAndReason) {

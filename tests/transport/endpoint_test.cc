@@ -26,6 +26,7 @@ TEST(EndpointTest, PartsAreWhatTheySay) {
   EXPECT_EQ(tcp.port, "17");
   EXPECT_EQ(parse_endpoint("unix:///a b")->host, "/a b");
   EXPECT_EQ(parse_endpoint("sim://x")->scheme, Endpoint::Scheme::kSim);
+  EXPECT_EQ(parse_endpoint("tls://[::1]:7400")->scheme, Endpoint::Scheme::kTls);
 }
 
 TEST(EndpointTest, EveryBadTextIsRefusedWithWhatIsWrongAndWhatIsAllowed) {

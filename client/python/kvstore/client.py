@@ -55,8 +55,12 @@ def default_nodes() -> list[str]:
     return ["unix://" + _UNIX if has_socket else _TCP]
 
 
+def _or_environment(given: str | os.PathLike[str] | None, name: str) -> str:
+    return os.environ.get("KVSTORE_TLS_" + name, "") if given is None else os.fspath(given)
+
+
 class Client:
-    """A client of one or several nodes. Making one does no I/O: it connects when it is first used.
+    """A client of one or several nodes. Making one connects to nothing: that is done when it is first used.
 
     ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster; by default ``KVSTORE_ENDPOINTS``.
     ``deadline``: seconds, of every call that names none. A dead or slow node costs that much and no more.
@@ -64,6 +68,9 @@ class Client:
     on all clients of a cluster, as the nodes are.
     ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
     such a node owns is answered at once, with Unavailable as the reason.
+    ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
+    certificates, ``tls_server_name`` is whom nodes must prove to be, instead of the endpoint's host. By default what
+    ``KVSTORE_TLS_CERT``, ``KVSTORE_TLS_KEY`` and so on say. Changed files are read again for the next connection.
 
     All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls
     raise Forked, and the child makes one of its own.
@@ -86,6 +93,11 @@ class Client:
         busy_poll: Seconds = 0.0,
         wait_while_away: bool = False,
         extent_blocks: int = 1,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_crl: str | os.PathLike[str] | None = None,
+        tls_server_name: str | None = None,
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -106,6 +118,13 @@ class Client:
             verify=verify,
             busy_poll=seconds(busy_poll),
             extent_blocks=extent_blocks,
+            tls={
+                "cert": _or_environment(tls_cert, "CERT"),
+                "key": _or_environment(tls_key, "KEY"),
+                "ca": _or_environment(tls_ca, "CA"),
+                "crl": _or_environment(tls_crl, "CRL"),
+                "server_name": _or_environment(tls_server_name, "SERVER_NAME"),
+            },
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:

@@ -6,7 +6,7 @@
 // socket with nothing behind it, does at the same time. Files, in reading order:
 //   limit.h           the cases, measured in rounds, and how they are shown
 //   limit_memory.cc   memcpy, memcpy with checksums
-//   raw_server.h      a bare blocking socket server
+//   raw_server.h      a bare blocking socket server; raw_tls.h: OpenSSL on such a socket
 //   limit_sockets.cc  streams, round trips and pipelined requests against it
 #pragma once
 

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <tuple>
 
 #include "base/assert.h"
 #include "client/tools/bench/limit.h"
@@ -18,11 +21,14 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
+enum class Kind { kTcp, kUnix, kTls };
+
 /// What all cases share.
 struct Bench {
   explicit Bench(const LimitShape& s)
       : shape(s), memory_bytes(std::max(s.memory_bytes, s.block_bytes)), server(memory_bytes), memory(memory_bytes) {}
   int connect(bool is_tcp) const { return is_tcp ? server.connect_tcp() : server.connect_unix(); }
+  int connect(Kind kind) const { return kind == Kind::kTls ? server.connect_for_tls() : connect(kind == Kind::kTcp); }
 
   LimitShape shape;
   std::size_t memory_bytes;
@@ -33,7 +39,7 @@ struct Bench {
 [[noreturn]] void fail() { throw std::runtime_error("the raw server went away"); }
 
 /// Each connection has a thread: 64 bytes ask for a batch, which lands in random blocks of memory.
-LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connection_count) {
+LimitSample measure_stream(const Bench& bench, Kind kind, std::size_t connection_count) {
   const LimitShape& shape = bench.shape;
   // Each thread has places of its own. Two that received into one place would race, and share its cache lines.
   const std::size_t place_count_all = bench.memory_bytes / shape.block_bytes;
@@ -47,19 +53,27 @@ LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connecti
   std::vector<Result> results(connection_count);
   std::vector<int> fds(connection_count);
   // Connected before the clock starts: connecting is no part of a stream.
-  for (int& fd : fds) fd = bench.connect(is_tcp);
+  for (int& fd : fds) fd = bench.connect(kind);
+  std::vector<std::unique_ptr<RawTls::Connection>> encrypted;
+  for (std::size_t i = 0; kind == Kind::kTls && i < fds.size(); ++i) {
+    encrypted.push_back(std::make_unique<RawTls::Connection>(bench.server.tls(), fds[i], /*is_server=*/false));
+    if (!encrypted.back()->is_up()) fail();
+  }
   const SteadyTime start = std::chrono::steady_clock::now();
   const auto receive = [&](std::size_t thread) {
     QuickRandom random(100 + thread);
     Result& result = results[thread];
     const RawRequest request{sizeof(RawRequest), shape.block_bytes, shape.batch, 0, {}};
     for (SteadyTime asked = start; asked - start < shape.duration && result.ok;) {
-      result.ok = send_all(fds[thread], &request, sizeof request, false);
+      RawTls::Connection* const tls = encrypted.empty() ? nullptr : encrypted[thread].get();
+      result.ok = tls != nullptr ? tls->send_all(&request, sizeof request)
+                                 : send_all(fds[thread], &request, sizeof request, false);
       for (std::size_t i = 0; i < shape.batch && result.ok; ++i) {
         const std::size_t place = (thread * place_count + random.below(place_count)) % place_count_all;
         KV_ASSERT((place + 1) * shape.block_bytes <= bench.memory.bytes().size());
         std::byte* to = bench.memory.bytes().data() + place * shape.block_bytes;
-        result.ok = receive_all(fds[thread], to, shape.block_bytes, false);
+        result.ok = tls != nullptr ? tls->receive_all(to, shape.block_bytes)
+                                   : receive_all(fds[thread], to, shape.block_bytes, false);
       }
       const SteadyTime now = std::chrono::steady_clock::now();
       result.latency.record(now - asked);
@@ -78,6 +92,7 @@ LimitSample measure_stream(const Bench& bench, bool is_tcp, std::size_t connecti
     batches += result.batches;
     sample.latency.add(result.latency);
   }
+  encrypted.clear();
   for (const int fd : fds) ::close(fd);
   sample.calls_per_second = static_cast<double>(batches) / seconds;
   sample.bytes_per_second = sample.calls_per_second * static_cast<double>(shape.batch * shape.block_bytes);
@@ -164,12 +179,12 @@ std::vector<LimitCase> socket_limits(const LimitShape& shape) {
   constexpr std::size_t kSmallAnswer = 4096, kMatchRequest = 64 + 256 * 32, kHeader = 64;
   auto bench = std::make_shared<Bench>(shape);
   std::vector<LimitCase> cases;
-  for (const bool is_tcp : {true, false}) {
-    const std::string kind = is_tcp ? "tcp" : "unix";
+  for (const auto& [kind, name, about] : {std::tuple(Kind::kTcp, "tcp", ""), std::tuple(Kind::kUnix, "unix", ""),
+                                          std::tuple(Kind::kTls, "tls", ", OpenSSL on the bare socket")}) {
     for (const std::size_t count : shape.connection_counts) {
-      cases.push_back({kind + "_stream_" + std::to_string(count),
-                       "blocking thread per connection, 64 B asks for a batch", true,
-                       [=] { return measure_stream(*bench, is_tcp, count); }});
+      cases.push_back({std::string(name) + "_stream_" + std::to_string(count),
+                       std::string("blocking thread per connection, 64 B asks for a batch") + about, true,
+                       [=, kind = kind] { return measure_stream(*bench, kind, count); }});
     }
   }
   for (const bool is_tcp : {true, false}) {

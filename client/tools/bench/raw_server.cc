@@ -85,19 +85,46 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   ::close(fd);
 }
 
+/// The same over TLS: one request at a time, as streams ask.
+void serve_tls(int fd, const RawTls& tls, std::span<const std::byte> memory, std::uint64_t seed) {
+  set_no_delay(fd);
+  {
+    QuickRandom random(seed);
+    RawTls::Connection connection(tls, fd, /*is_server=*/true);
+    RawRequest request;
+    bool is_good = connection.is_up();
+    while (is_good && connection.receive_all(&request, sizeof request)) {
+      if (request.request_bytes != sizeof request || request.block_bytes > memory.size()) break;
+      const std::size_t place_count = memory.size() / std::max<std::size_t>(request.block_bytes, 1);
+      for (std::uint64_t i = 0; i < request.block_count && is_good; ++i)
+        is_good =
+            connection.send_all(memory.data() + random.below(place_count) * request.block_bytes, request.block_bytes);
+    }
+  }
+  ::close(fd);
+}
+
 /// The forked process, from its first to its last instruction. It returns nowhere: the stack above belongs to the
 /// parent's program, whose destructors must not run twice.
-[[noreturn]] void run_server(int tcp, int unix_fd, std::size_t memory_bytes) {
+[[noreturn]] void run_server(int tcp, int unix_fd, int tls_fd, const RawTls& tls, std::size_t memory_bytes) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // or this process would outlive a parent that is killed
   const TouchedMemory memory(memory_bytes);
-  const auto accept_all = [&memory](int listener) {
+  ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL
+  const auto accept_all = [&memory, &tls, tls_fd](int listener) {
     for (std::uint64_t seed = 1;; ++seed) {
       const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
       // A thread for each connection is the fastest that a bare server can be on few connections: no dispatch at all.
-      if (fd >= 0) std::thread(serve, fd, std::span<const std::byte>(memory.bytes()), seed).detach();
+      const std::span<const std::byte> bytes = memory.bytes();
+      if (fd < 0) continue;
+      if (listener == tls_fd) {
+        std::thread([=, &tls] { serve_tls(fd, tls, bytes, seed); }).detach();
+      } else {
+        std::thread(serve, fd, bytes, seed).detach();
+      }
     }
   };
   std::thread(accept_all, unix_fd).detach();
+  std::thread(accept_all, tls_fd).detach();
   accept_all(tcp);
   ::_exit(0);
 }
@@ -116,26 +143,46 @@ sockaddr_un unix_address(const std::string& name, socklen_t* length) {
   return address;
 }
 
-}  // namespace
-
-RawServer::RawServer(std::size_t memory_bytes) : unix_name_("kvstore-bench-" + std::to_string(::getpid())) {
-  const int tcp = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int unix_fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (tcp < 0 || unix_fd < 0) throw_errno("socket");
+int listen_on_loopback(std::uint16_t* port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) throw_errno("socket");
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
-  if (::bind(tcp, as_sockaddr(address), length) != 0 || ::listen(tcp, 128) != 0) throw_errno("listen on 127.0.0.1");
-  if (::getsockname(tcp, reinterpret_cast<sockaddr*>(&address), &length) != 0) throw_errno("getsockname");
-  port_ = ntohs(address.sin_port);
+  if (::bind(fd, as_sockaddr(address), length) != 0 || ::listen(fd, 128) != 0) throw_errno("listen on 127.0.0.1");
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) throw_errno("getsockname");
+  *port = ntohs(address.sin_port);
+  return fd;
+}
+
+int connect_to_loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || ::connect(fd, as_sockaddr(address), sizeof address) != 0) throw_errno("connect to 127.0.0.1");
+  set_no_delay(fd);
+  return fd;
+}
+
+}  // namespace
+
+RawServer::RawServer(std::size_t memory_bytes) : unix_name_("kvstore-bench-" + std::to_string(::getpid())) {
+  const int tcp = listen_on_loopback(&port_), tls_fd = listen_on_loopback(&tls_port_);
+  const int unix_fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (unix_fd < 0) throw_errno("socket");
+  socklen_t length = 0;
   const sockaddr_un local = unix_address(unix_name_, &length);
   if (::bind(unix_fd, as_sockaddr(local), length) != 0 || ::listen(unix_fd, 128) != 0) throw_errno("listen");
   // A process, not a thread: a node is one too, and the cost of switching between address spaces belongs to the bound.
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("fork");
-  if (pid_ == 0) run_server(tcp, unix_fd, memory_bytes);  // both listen already: a connect() cannot come too early
+  if (pid_ == 0)
+    run_server(tcp, unix_fd, tls_fd, tls_, memory_bytes);  // both listen already: a connect() cannot come too early
   ::close(tcp);
+  ::close(tls_fd);
   ::close(unix_fd);
 }
 
@@ -145,16 +192,8 @@ RawServer::~RawServer() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-int RawServer::connect_tcp() const {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port_);
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || ::connect(fd, as_sockaddr(address), sizeof address) != 0) throw_errno("connect to 127.0.0.1");
-  set_no_delay(fd);
-  return fd;
-}
+int RawServer::connect_tcp() const { return connect_to_loopback(port_); }
+int RawServer::connect_for_tls() const { return connect_to_loopback(tls_port_); }
 
 int RawServer::connect_unix() const {
   socklen_t length = 0;

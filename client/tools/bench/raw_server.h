@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "client/tools/bench/raw_tls.h"
+
 namespace kv {
 
 /// The first 64 bytes of every request, padded with zeros up to request_bytes.
@@ -21,7 +23,7 @@ static_assert(sizeof(RawRequest) == 64);
 inline constexpr std::size_t kRawRequestBytesMax = 64 * 1024;
 
 /// A forked process with a blocking thread per connection, over TCP on a loopback
-/// port and over a Unix socket. It sends the bytes that it is asked for and does
+/// port, over a Unix socket, and over TLS on another port. It sends the bytes that it is asked for and does
 /// nothing else: no index, no checksum, no lock. A process of its own, as a node is.
 class RawServer {
  public:
@@ -34,10 +36,13 @@ class RawServer {
   /// A connected blocking socket, TCP_NODELAY; the caller closes it. Throws std::system_error.
   int connect_tcp() const;
   int connect_unix() const;
+  int connect_for_tls() const;  ///< The socket alone; RawTls::Connection shakes hands.
+  const RawTls& tls() const { return tls_; }
 
  private:
   pid_t pid_ = -1;
-  std::uint16_t port_ = 0;
+  RawTls tls_;
+  std::uint16_t port_ = 0, tls_port_ = 0;
   std::string unix_name_;  ///< In the abstract namespace: nothing to clean up.
 };
 

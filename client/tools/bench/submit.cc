@@ -104,6 +104,13 @@ class SubmitBench {
     std::vector<kvs_node> nodes;
     for (const std::string& endpoint : options_.node.endpoints) nodes.push_back({endpoint.c_str(), nullptr, 0});
     kvs_options own = KVS_OPTIONS_INIT;
+    const TlsConfig& tls = options_.node.tls;
+    const auto text_or_null = [](const std::string& text) { return text.empty() ? nullptr : text.c_str(); };
+    own.tls_cert_file = text_or_null(tls.cert_file);
+    own.tls_key_file = text_or_null(tls.key_file);
+    own.tls_ca_file = text_or_null(tls.ca_file);
+    own.tls_crl_file = text_or_null(tls.crl_file);
+    own.tls_server_name = text_or_null(tls.server_name);
     own.nodes = nodes.data();
     own.node_count = nodes.size();
     own.identity = "kvstore-bench submit";

@@ -5,6 +5,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <fstream>
 #include <iostream>
@@ -16,6 +20,7 @@
 #include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
 #include "client/tools/text_table.h"
+#include "transport/tls/tls_network.h"
 
 namespace kv {
 namespace {
@@ -65,6 +70,9 @@ std::string reach_advice(const NodeStatus& node) {
   }
   if (node.last_error == boost::system::errc::no_such_file_or_directory) {
     return "no such socket: is the node running (systemctl status kvstore-node), and does it listen there?";
+  }
+  if (node.last_error.category() == tls_category() || node.last_error_text.find("tls: ") != std::string::npos) {
+    return "docs/security.md says what certificates each side needs; the node's log has its view of the same handshake";
   }
   if (node.last_error == asio::error::timed_out) {
     return "the node does not answer: is it stopped, overloaded, or behind a firewall? See its log";
@@ -143,6 +151,43 @@ void check_contents(const NodeStats& node, Findings& findings) {
   }
 }
 
+/// How long what a certificate or list says holds. Weeks before the end a person can still do something about it.
+void check_expiry(const NodeStats& node, const char* value, const std::string& what, const char* advice,
+                  Findings& findings) {
+  constexpr double kDay = 86400, kSoonDays = 14;
+  if (!has_stat(node, value)) return;
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double days = (stat(node, value) - now) / kDay;
+  const Verdict verdict = days < 0 ? Verdict::kFailed : days < kSoonDays ? Verdict::kWarning : Verdict::kOk;
+  findings.push_back({what + " of " + node.name, verdict,
+                      days < 0 ? "ended " + format_number(-days, 1) + " days ago: new connections fail"
+                               : "ends in " + format_number(days, 1) + " days",
+                      verdict == Verdict::kOk ? "" : advice});
+}
+
+/// Only of nodes that say something of it: those with TLS, or without where it should be.
+void check_security(const NodeStats& node, Findings& findings) {
+  if (node.error) return;  // check_node has said so
+  if (const double plain = stat(node, "plaintext_network_listeners"); plain > 0) {
+    findings.push_back({"plain text of " + node.name, Verdict::kWarning,
+                        format_count(static_cast<std::uint64_t>(plain)) +
+                            " listeners beyond loopback neither encrypt nor authenticate",
+                        "whoever reaches them may read, write and drop every block. Give the node certificates and "
+                        "tls:// listeners (docs/security.md), or be sure of that network"});
+  }
+  check_expiry(node, "tls_cert_expiry_timestamp_seconds", "certificate",
+               "put a new one in place of the node's tls-cert and tls-key; it is taken up by itself", findings);
+  check_expiry(node, "tls_ca_expiry_timestamp_seconds", "CA",
+               "add the next CA to tls-ca of all nodes and clients, then replace the certificates", findings);
+  check_expiry(node, "tls_crl_expiry_timestamp_seconds", "list of revoked certificates",
+               "fetch a new tls-crl; is what fetches it running?", findings);
+  if (stat(node, "tls_reload_failed") > 0) {
+    findings.push_back({"certificate files of " + node.name, Verdict::kWarning,
+                        "the last reload failed; what is in use is older than the files",
+                        "the node's log names the file and what is wrong in it"});
+  }
+}
+
 /// The status line of GET `path` without its "HTTP/1.1 ", or what went wrong. Asio alone does it: one request is not
 /// worth an HTTP library.
 std::string http_status(const std::string& host, const std::string& port, const std::string& path, Duration timeout,
@@ -161,8 +206,65 @@ std::string http_status(const std::string& host, const std::string& port, const 
   return line.substr(std::min<std::size_t>(line.size(), 9));
 }
 
+asio::awaitable<void> fetch(Network& network, Endpoint endpoint, std::string request, std::string& answer) {
+  auto stream = co_await network.connect(std::move(endpoint), co_await asio::this_coro::executor);
+  if (!stream) {
+    answer = stream.error().message();
+    co_return;
+  }
+  const asio::const_buffer out(request.data(), request.size());
+  if (!(*stream)->try_write(std::span(&out, 1))) co_return;
+  std::array<char, 1024> bytes;
+  const asio::mutable_buffer in(bytes.data(), bytes.size());
+  while (answer.find('\n') == std::string::npos) {
+    const auto got = (*stream)->try_read(std::span(&in, 1));
+    if (got) {
+      answer.append(bytes.data(), *got);
+      continue;
+    }
+    if (got.error() != asio::error::would_block) {
+      if (got.error() != asio::error::eof) answer = got.error().message();
+      co_return;
+    }
+    const auto ready = co_await (*stream)->wait_readable();
+    if (!ready) co_return;
+  }
+}
+
+/// The same by HTTPS, with the certificates of --tls-....
+std::string https_status(const DoctorOptions& options, const Endpoint& endpoint, const std::string& path, bool* ok) {
+  *ok = false;
+  auto source = TlsSource::open(options.node.tls, TlsSide::kClient);
+  if (!source) return source.error().text;
+  const auto network =
+      make_tls_network(socket_network(), std::move(*source), {.server_name = options.node.tls.server_name});
+  std::string answer;
+  asio::io_context context{1};  // its coroutine goes before what that uses
+  std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + endpoint.host + "\r\nConnection: close\r\n\r\n";
+  asio::co_spawn(context, fetch(*network, endpoint, std::move(request), answer), asio::detached);
+  context.run_for(options.node.deadline);
+  *ok = answer.starts_with("HTTP/1.1 200");
+  if (answer.empty()) return "no answer";
+  const std::string line = answer.substr(0, answer.find_first_of("\r\n"));
+  return line.starts_with("HTTP/") ? line.substr(std::min<std::size_t>(line.size(), 9)) : line;
+}
+
 /// A warning at most: a node serves without its admin server, and nobody but its operator knows where that listens.
 void check_admin(const DoctorOptions& options, Findings& findings) {
+  constexpr std::string_view kHttps = "https://";
+  if (options.admin.starts_with(kHttps)) {
+    const auto endpoint = parse_endpoint("tls://" + options.admin.substr(kHttps.size()));
+    if (!endpoint) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not https://HOST:PORT");
+    for (const char* path : {"/healthz", "/readyz"}) {
+      bool ok = false;
+      const std::string found = https_status(options, *endpoint, path, &ok);
+      findings.push_back({std::string("admin ") + path, ok ? Verdict::kOk : Verdict::kWarning,
+                          options.admin + ": " + found,
+                          ok ? "" : "name the node's admin address with --admin; --tls-... as for its data port"});
+      if (!ok) return;
+    }
+    return;
+  }
   const std::size_t colon = options.admin.rfind(':');
   if (colon == std::string::npos) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not HOST:PORT");
   const std::string host = options.admin.substr(0, colon), port = options.admin.substr(colon + 1);
@@ -222,6 +324,7 @@ Findings check_all(DoctorOptions& options) {
   for (std::size_t i = 0; i < options.node.endpoints.size(); ++i) check_node(client, options, i, findings);
   if (const auto stats = client.run(client->stats(options.node.deadline))) {
     for (const NodeStats& node : *stats) check_contents(node, findings);
+    for (const NodeStats& node : *stats) check_security(node, findings);
   }
   if (options.admin != "none") check_admin(options, findings);
   check_machine(findings);
@@ -264,7 +367,9 @@ void add_doctor_command(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* command =
       add_ctl_command(app, "doctor", "Is everything all right? Checks nodes and machine, and says what to do", options);
-  command->add_option("--admin", options->admin, "Admin address of a node to check; 'none' skips the check")
+  command
+      ->add_option("--admin", options->admin,
+                   "Admin address of a node to check, https://HOST:PORT with TLS; 'none' skips the check")
       ->capture_default_str()
       ->type_name("HOST:PORT");
   CLI::Option* const rdma = command->add_flag(

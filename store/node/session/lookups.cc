@@ -335,6 +335,7 @@ void Lookups::on_stats(const Frame& frame) {
     if (node.spill != nullptr) add_all(node.spill->stats());
     add_all(node.lent->stats());
     if (VerbsNode* const verbs = node.verbs) add_all(verbs->stats());
+    if (node.security != nullptr) add_all(node.security->stats());
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {
       namespaces.push_back(

@@ -12,6 +12,7 @@
 #include "store/node/log_limit.h"
 #include "store/node/membership/cluster_view.h"
 #include "store/node/metrics.h"
+#include "store/node/security.h"
 #include "store/node/session/lent_regions.h"
 #include "store/node/session/session_limits.h"
 #include "store/node/session/space_handles.h"
@@ -39,7 +40,8 @@ struct NodeContext {
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
   NodeHandles handles{};  ///< Of sessions that speak version 1.
   std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
-  ClusterBoard cluster{};  ///< Epoch 0 in a node that belongs to no cluster.
+  ClusterBoard cluster{};            ///< Epoch 0 in a node that belongs to no cluster.
+  NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.
 };
 
 }  // namespace kv

@@ -1,0 +1,42 @@
+// client/tools/bench/raw_tls.h: OpenSSL on a blocking socket, with nothing around it: what tls:// is compared with.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+struct ssl_ctx_st;
+struct ssl_st;
+
+namespace kv {
+
+/// Both ends of bare TLS 1.3 with a key of this process, which nobody checks: it is for measuring only. Ciphers are
+/// those of tls:// in the same order, and reads take in as much at once. Made before a fork, it serves both sides.
+class RawTls {
+ public:
+  RawTls();  ///< Throws std::runtime_error.
+  ~RawTls();
+  RawTls(const RawTls&) = delete;
+  RawTls& operator=(const RawTls&) = delete;
+
+  /// One connection over a connected blocking socket, which the caller closes after it.
+  class Connection {
+   public:
+    Connection(const RawTls& tls, int fd, bool is_server);  ///< Shakes hands; `is_up()` says whether that went well.
+    ~Connection();
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+    bool is_up() const { return is_up_; }
+    bool send_all(const void* from, std::size_t bytes);
+    bool receive_all(void* to, std::size_t bytes);
+
+   private:
+    ssl_st* ssl_;
+    bool is_up_ = false;
+  };
+
+ private:
+  ssl_ctx_st* server_;
+  ssl_ctx_st* client_;
+};
+
+}  // namespace kv

@@ -1,0 +1,69 @@
+#include "store/node/security.h"
+
+#include <spdlog/spdlog.h>
+
+namespace kv {
+namespace {
+
+double seconds_of(TlsCredentials::Time time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+
+void tell(const Failure& failure, const TlsCredentials& now) {
+  if (failure.code) {
+    spdlog::error("certificates: not reloaded, those in use stay: {}", failure.text);
+  } else {
+    spdlog::info(
+        "certificates: reloaded for new connections; cert={} ends in {} days", now.config().cert_file,
+        std::chrono::duration_cast<std::chrono::hours>(now.cert_ends() - std::chrono::system_clock::now()).count() /
+            24);
+  }
+}
+
+}  // namespace
+
+void NodeSecurity::reload() {
+  if (!tls_) return spdlog::info("certificates: none to reload");
+  tell(tls_->reload(), *tls_->current());
+}
+
+void NodeSecurity::check_files() {
+  if (!tls_) return;
+  if (const auto changed = tls_->reload_if_changed()) tell(*changed, *tls_->current());
+}
+
+std::vector<NodeMetrics::Value> NodeSecurity::stats() const {
+  std::vector<NodeMetrics::Value> values;
+  if (tls_ || plain_count_ > 0) {
+    values.push_back(
+        {"plaintext_network_listeners", static_cast<double>(plain_count_), false,
+         "Listeners beyond loopback that neither encrypt nor authenticate (plaintext-on-trusted-network)"});
+  }
+  if (!tls_) return values;
+  const auto now = tls_->current();
+  const TlsSource::Stats files = tls_->stats();
+  const auto add = [&](const char* name, double value, bool is_counter, const char* help) {
+    values.push_back({name, value, is_counter, help});
+  };
+  add("tls_cert_expiry_timestamp_seconds", seconds_of(now->cert_ends()), false,
+      "When the node's certificate in use ends, in seconds since 1970");
+  add("tls_ca_expiry_timestamp_seconds", seconds_of(now->ca_ends()), false,
+      "When the first certificate of tls-ca ends, in seconds since 1970");
+  if (const auto ends = now->crl_ends()) {
+    add("tls_crl_expiry_timestamp_seconds", seconds_of(*ends), false,
+        "When the first list of tls-crl has to be replaced, in seconds since 1970");
+  }
+  add("tls_reloads", static_cast<double>(files.reloads), true, "Certificates read again since the start");
+  add("tls_reload_failures", static_cast<double>(files.failures), true, "Reloads that found a bad file");
+  add("tls_reload_failed", files.last_failed ? 1 : 0, false,
+      "1: the files are bad, and what is in use is older than they are");
+  add("tls_handshakes", static_cast<double>(handshakes.completed.load()), true,
+      "Connections to tls:// listeners that proved who they are");
+  add("tls_handshake_failures", static_cast<double>(handshakes.failed.load()), true,
+      "Connections to tls:// listeners that did not");
+  add("tls_handshakes_refused", static_cast<double>(handshakes.refused.load()), true,
+      "Connections closed at once, since too many had not proved who they are (tls-handshakes-max)");
+  add("tls_half_open", static_cast<double>(handshakes.half_open.load()), false,
+      "Connections that have not proved who they are yet");
+  return values;
+}
+
+}  // namespace kv

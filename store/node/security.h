@@ -1,0 +1,41 @@
+// store/node/security.h: who may reach this node, as operators see it: certificates, how long they last, handshakes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/node/metrics.h"
+#include "transport/tls/tls_source.h"
+
+namespace kv {
+
+/// Connections before they have proved who they are. Thread safety: any.
+struct HandshakeCounts {
+  std::atomic<std::uint64_t> completed{0}, failed{0}, refused{0};
+  std::atomic<std::int64_t> half_open{0};
+};
+
+/// Thread safety: all calls from any thread; check_files() and reload() block for the files.
+class NodeSecurity {
+ public:
+  /// `tls`: nullptr without. `plain_count`: listeners beyond loopback that are neither encrypted nor authenticated.
+  NodeSecurity(std::shared_ptr<TlsSource> tls, std::size_t plain_count)
+      : tls_(std::move(tls)), plain_count_(plain_count) {}
+
+  const std::shared_ptr<TlsSource>& tls() const { return tls_; }
+  void reload();       ///< SIGHUP. Says in the log what came of it.
+  void check_files();  ///< The same if they have changed.
+
+  HandshakeCounts handshakes;
+  /// Without TLS and without plain listeners beyond loopback: nothing.
+  std::vector<NodeMetrics::Value> stats() const;
+
+ private:
+  const std::shared_ptr<TlsSource> tls_;
+  const std::size_t plain_count_;
+};
+
+}  // namespace kv

@@ -1,0 +1,23 @@
+// transport/tls/tls_network.h: tls:// endpoints, over a network of tcp:// ones.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/stream.h"
+#include "transport/tls/tls_source.h"
+
+namespace kv {
+
+struct TlsNetworkOptions {
+  std::string server_name = {};  ///< As TlsConfig's.
+  bool allows_plain = true;      ///< False: a tcp:// endpoint is not connected to (TlsErrc::kPlainRefused).
+};
+
+/// Listens on and connects to tls:// endpoints with the certificates of `source`; others are those of `inner`, which
+/// outlives it. What connect() returns is up: the peer has proved who it is. What accept() returns is not: see
+/// Stream::handshake(). Files that have changed are read again before a connection is made.
+std::unique_ptr<Network> make_tls_network(Network& inner, std::shared_ptr<TlsSource> source,
+                                          TlsNetworkOptions options = {});
+
+}  // namespace kv

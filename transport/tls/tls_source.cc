@@ -1,0 +1,69 @@
+#include "transport/tls/tls_source.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+namespace kv {
+
+Result<std::shared_ptr<TlsSource>, Failure> TlsSource::open(const TlsConfig& config, TlsSide side) {
+  const std::shared_ptr<TlsSource> source(new TlsSource(config, side));
+  if (Failure failed = source->read(source->look()); failed.code) return failed;
+  source->stats_ = {};
+  return source;
+}
+
+std::shared_ptr<const TlsCredentials> TlsSource::current() const {
+  const std::lock_guard lock(mutex_);
+  return current_;
+}
+
+/// Follows links: a secret that Kubernetes mounts is replaced by turning a link.
+TlsSource::Files TlsSource::look() const {
+  Files files;
+  for (const std::string* path : {&config_.cert_file, &config_.key_file, &config_.ca_file, &config_.crl_file}) {
+    struct stat status {};
+    File& file = files.emplace_back();
+    if (path->empty() || ::stat(path->c_str(), &status) != 0) continue;
+    file = {status.st_dev, status.st_ino, status.st_size,
+            static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
+  }
+  return files;
+}
+
+/// `seen` was looked at before the files are read: what changes in between is then seen as a change.
+Failure TlsSource::read(Files seen) {
+  auto made = TlsCredentials::read(config_, side_);
+  const std::lock_guard lock(mutex_);
+  files_ = std::move(seen);
+  stats_.last_failed = !made;
+  if (!made) {
+    ++stats_.failures;
+    return made.error();
+  }
+  ++stats_.reloads;
+  current_ = std::move(*made);
+  return {};
+}
+
+Failure TlsSource::reload() {
+  const std::lock_guard lock(reading_);
+  return read(look());
+}
+
+std::optional<Failure> TlsSource::reload_if_changed() {
+  const std::lock_guard lock(reading_);
+  Files now = look();
+  {
+    const std::lock_guard state(mutex_);
+    if (now == files_) return std::nullopt;
+  }
+  return read(std::move(now));
+}
+
+TlsSource::Stats TlsSource::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace kv

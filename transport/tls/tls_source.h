@@ -1,0 +1,60 @@
+// transport/tls/tls_source.h: the present certificates, read again when the files change.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/tls/tls_credentials.h"
+
+namespace kv {
+
+/// New connections begin with the present certificates; those that are there keep theirs.
+///   1. There is always a set of certificates that was good when it was read. A bad file changes nothing.
+/// Thread safety: all calls from any thread. reload() blocks for the files.
+class TlsSource {
+ public:
+  /// Errors: as TlsCredentials::read.
+  static Result<std::shared_ptr<TlsSource>, Failure> open(const TlsConfig& config, TlsSide side);
+
+  std::shared_ptr<const TlsCredentials> current() const;
+  Failure reload();  ///< Without a code: done.
+  /// Looks at the files' dates and sizes; nothing: they are as they were. A change that turned out to be bad is tried
+  /// again with the next change: certificate and key are seldom replaced in one moment.
+  std::optional<Failure> reload_if_changed();
+
+  struct Stats {
+    std::uint64_t reloads = 0, failures = 0;
+    bool last_failed = false;  ///< What is in the files is not what is in use.
+  };
+  Stats stats() const;
+
+ private:
+  struct File {
+    ::dev_t device = 0;
+    ::ino_t number = 0;
+    ::off_t bytes = -1;
+    std::int64_t changed_ns = 0;
+    friend bool operator==(const File&, const File&) = default;
+  };
+  using Files = std::vector<File>;
+
+  TlsSource(TlsConfig config, TlsSide side) : config_(std::move(config)), side_(side) {}
+  Files look() const;
+  Failure read(Files seen);
+
+  const TlsConfig config_;
+  const TlsSide side_;
+  std::mutex reading_;  ///< One at a time, so that an older reading does not replace a newer one.
+  mutable std::mutex mutex_;
+  std::shared_ptr<const TlsCredentials> current_;
+  Files files_;
+  Stats stats_;
+};
+
+}  // namespace kv
