@@ -63,11 +63,11 @@ class PutCall final : public BatchPut {
 error_code PutCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
   if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller's have other seeds
+  const bool has_positions = !chain->positions.empty() || chain->first > 0;
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
-  const std::size_t per_block = sizeof(BlockHash) + (chain->positions.empty() ? 0 : sizeof(std::uint32_t)) +
-                                (region ? sizeof(std::uint64_t) : 0) +
-                                (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) +
-                                (has_extras ? sizeof(ExtraDigest) : 0);
+  const std::size_t per_block =
+      sizeof(BlockHash) + (has_positions ? sizeof(std::uint32_t) : 0) + (region ? sizeof(std::uint64_t) : 0) +
+      (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) + (has_extras ? sizeof(ExtraDigest) : 0);
   asked_ = blocks_in_request(terms, chain->hashes.size(), per_block);
   if (asked_ == 0) return Errc::kTooLarge;
   has_want_ = false;
@@ -76,7 +76,11 @@ error_code PutCall::send(CallSession& session) {
   auto& builder = session.shared().new_request();
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
   flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> positions, tokens;
-  if (!chain->positions.empty()) positions = builder.CreateVector(chain->positions.data(), asked_);
+  if (has_positions) {
+    std::uint32_t* list = nullptr;
+    positions = builder.CreateUninitializedVector(asked_, &list);
+    for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(chain->position(i));
+  }
   if (has_tokens) {
     std::uint32_t* list = nullptr;
     tokens = builder.CreateUninitializedVector(asked_ * plan->block_size, &list);
