@@ -21,6 +21,7 @@ struct PutPlan {
   std::span<const std::uint64_t> checksums;  ///< Of all blocks, by position in the whole chain; or none: computed.
   NamespaceId space_id;
   std::size_t block_bytes = 0, block_size = 0;
+  std::chrono::microseconds idle{};
   TimePoint until;
 };
 
@@ -100,7 +101,7 @@ error_code PutCall::send(CallSession& session) {
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
-                                        extras));
+                                        extras, static_cast<std::uint64_t>(plan->idle.count())));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -203,6 +204,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   plan.space_id = info.id;
   plan.block_bytes = info.record.block_bytes();
   plan.block_size = info.record.block_size();
+  plan.idle = std::max(options.idle, 0us);
   plan.until = impl.deadline_after(options.deadline);
   if (const error_code bad = check_blocks(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return PutResult{};

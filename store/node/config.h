@@ -39,7 +39,10 @@ struct NodeOptions {
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: no start without it.
   VerbsConfig verbs;
-  EtcdConfig etcd;  ///< Without endpoints: no cluster, or a static list that clients have.
+  EtcdConfig etcd;                      ///< Without endpoints: no cluster, or a static list that clients have.
+  std::uint64_t move_rate = 256 << 20;  ///< Bytes a second that are handed to other nodes at most; 0: nothing is.
+  Duration join_max = 300s;             ///< As MoverConfig.
+  Duration hand_over_max = 30s;         ///< After SIGTERM, before drain_timeout begins.
   MembershipConfig
       membership;  ///< `self` without its instance, and without endpoints where it advertises what it listens on.
 };
