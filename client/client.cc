@@ -332,6 +332,25 @@ Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseco
   co_return round_trips;
 }
 
+Async<void> Client::drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline,
+                               CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  const auto at = std::ranges::find(impl.cluster.nodes, id, &ClusterStatus::Node::id);
+  if (at == impl.cluster.nodes.end()) co_return error_code(Errc::kNotFound);
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  ClusterDrainCall call;
+  call.id = id;
+  call.drain = drain;
+  call.group = &group;
+  const std::size_t node = impl.members[static_cast<std::size_t>(at - impl.cluster.nodes.begin())];
+  impl.links[node]->start(call, impl.deadline_after(deadline));
+  co_await wait_all(group);
+  if (call.error()) co_return call.error();
+  co_return Result<void>();
+}
+
 std::vector<NodeStatus> Client::nodes() const {
   std::vector<NodeStatus> nodes;
   for (const std::size_t node : impl_->members) nodes.push_back(impl_->links[node]->status());

@@ -36,6 +36,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -164,6 +165,9 @@ struct PutOptions {
   /// here. Needed for a device's memory. The node verifies them; a block that does not match is refused, and what
   /// follows it.
   std::span<const std::uint64_t> checksums = {};
+  /// How long ago the blocks were last used, where they come from: they are so old on their nodes too. For who hands on
+  /// what others have put.
+  std::chrono::microseconds idle{0};
   CallControl control = {};
 };
 struct PutResult {
@@ -203,7 +207,9 @@ struct ClusterStatus {
     std::string id, zone;
     std::vector<std::string> endpoints;
     double weight = 0;
-    bool is_serving = true;  ///< False: draining; nothing is placed there.
+    bool is_serving = true;   ///< False: nothing is placed there.
+    bool is_joining = false;  ///< Not serving yet: it is being given what will be its own.
+    bool is_leaving = false;  ///< Serving still: it hands over what it owns.
   };
   std::vector<Node> nodes;  ///< Empty with epoch 0.
   /// What a node counts for in the owner rule: 0 while it drains, unless all do.
@@ -294,12 +300,12 @@ class Client {
 
   /// Marks the prefix as used; keeps it from eviction until unretain or drop; drops the last block of the chain with
   /// all below it (no hashes: the namespace). Return how many blocks that were, summed over the nodes. Errors: of the
-  /// first node that failed, after all were asked. With several nodes drop asks the owner of that last block only: what
-  /// lies below it on others can no longer be reached, and ages out. With extents of several blocks (extent_blocks)
-  /// drop and unretain ask every node, since blocks that many prompts begin with have copies; so they fail while any
-  /// node is away, after the others have done it. drop counts the copies, the others do not. From a drop's answer on
-  /// nobody finds the blocks; with a disk tier the answer waits up to two seconds until it is durable there, or says
-  /// that it is not.
+  /// first node that failed, after all were asked. With several nodes, or extents, drop means what lies below that last
+  /// block in its own extent: what lies further below can no longer be reached, and ages out. With extents of several
+  /// blocks (extent_blocks) drop and unretain ask every node, since blocks that many prompts begin with have copies; so
+  /// they fail while any node is away, after the others have done it. drop counts the copies, the others do not. From a
+  /// drop's answer on nobody finds the blocks; with a disk tier the answer waits up to two seconds until it is durable
+  /// there, or says that it is not.
   Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
                            CallControl control = {});
   Async<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
@@ -309,6 +315,10 @@ class Client {
   Async<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
                          CallControl control = {});
 
+  /// Asks the node of the cluster with this id to hand over all that it owns and to take nothing new; or, with `drain`
+  /// false, to take its place again. Returns once the node has begun. Errors: kNotFound, if the map in use has no such
+  /// node; kUnsupported, if it cannot; or why it did not answer.
+  Async<void> drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline, CallControl control = {});
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});

@@ -82,25 +82,34 @@ class Parts {
 
 }  // namespace
 
-/// With one node the whole chain is borrowed, and nothing is copied or allocated for it: that is the common case, and
-/// it is on the path of every call.
+/// With one node and no extents the whole chain is borrowed, and nothing is copied or allocated for it: that is the
+/// common case, and it is on the path of every call.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain, std::size_t hot_blocks) {
   std::vector<OwnedChain> owned;
-  if (map.node_count() == 1) {
+  if (map.node_count() == 1 && !map.has_extents()) {
     owned.emplace_back().hashes = chain;
     return owned;
   }
-  return split_extents(map.node_count(), chain, map.extents(chain, hot_blocks));
+  return split_extents(map, chain, map.extents(chain, hot_blocks));
 }
 
-std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const BlockHash> chain,
+std::vector<OwnedChain> split_extents(const ClusterMap& map, std::span<const BlockHash> chain,
                                       std::span<const ClusterMap::Extent> extents) {
-  Parts parts(node_count);
+  std::vector<OwnedChain> owned;
+  Parts parts(map.has_extents() ? 0 : map.node_count());
   for (const ClusterMap::Extent& extent : extents) {
     KV_ASSERT(extent.begin < extent.end && extent.end <= chain.size());
-    parts.add(extent.node, extent.begin, chain.subspan(extent.begin, extent.end - extent.begin));
+    const auto hashes = chain.subspan(extent.begin, extent.end - extent.begin);
+    if (!map.has_extents()) {
+      parts.add(extent.node, extent.begin, hashes);
+      continue;
+    }
+    OwnedChain& part = owned.emplace_back();
+    part.node = extent.node;
+    part.hashes = hashes;
+    part.first = extent.begin;
   }
-  return parts.take();
+  return map.has_extents() ? std::move(owned) : parts.take();
 }
 
 std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks,
@@ -174,7 +183,7 @@ std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const B
 
 /// A block of a hot root lies on every node that has an extent behind it, at the beginning of the chain. It may have
 /// been hot before this client came, or for other clients: so every node is asked for what it may have as a chain's
-/// beginning, and the owners under the roots that are known for what they have of later extents.
+/// beginning, and for what it may have of later extents, as they are cut under the roots that are known.
 std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const BlockHash> hashes) const {
   if (!has_hot_roots() || find_space(space)->record.is_set()) return split(space, hashes);
   std::vector<OwnedChain> copies(members.size());
@@ -184,8 +193,12 @@ std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const 
   }
   const HotSets::Roots roots = hot_roots(space, hashes);
   const auto add = [&](std::size_t hot_blocks) {
-    for (OwnedChain& part : split_chain(*map, hashes, hot_blocks)) {
-      if (part.position(0) != 0 || part.hashes.size() < hashes.size()) copies.push_back(std::move(part));
+    for (const OwnedChain& part : split_chain(*map, hashes, hot_blocks)) {
+      if (part.first == 0) continue;
+      for (const std::size_t node : members) {
+        copies.push_back(part);
+        copies.back().node = node;
+      }
     }
   };
   add(roots.now);

@@ -32,13 +32,13 @@ struct Client::Impl {
     std::size_t node;
     std::weak_ptr<CallSession> session;  ///< A lease is known only there, and ends with it.
     std::uint64_t id;                    ///< The node's.
+    std::size_t first;                   ///< OwnedChain::first of what it is for: a node grants one for each extent.
   };
   struct LeaseEntry {
     TimePoint until = TimePoint::max();  ///< Of the part that ends first.
     std::vector<LeasePart> parts;
     /// What a node granted, for so long; 0: nothing.
-    void add(std::size_t node, std::weak_ptr<CallSession> session, std::uint64_t id, std::uint64_t lease_us,
-             TimePoint now);
+    void add(LeasePart part, std::uint64_t lease_us, TimePoint now);
   };
 
   const ClientShared::SpaceInfo* find_space(Space space) const;
@@ -55,6 +55,7 @@ struct Client::Impl {
   /// Of a chain: where a match has found it, else as split().
   std::vector<OwnedChain> split_found(Space space, std::span<const BlockHash> hashes) const;
   /// Of a chain, or of a set's blocks: wherever a copy may lie. Several for one node, if it may lie there differently.
+  /// Copies stay where a block belonged before the map changed, too.
   std::vector<OwnedChain> split_copies(Space space, std::span<const BlockHash> hashes) const;
   std::vector<OwnedChain> other_copies(FrameType verb, Space space, std::span<const BlockHash> hashes) const;
   /// Only where a chain is cut into extents on several nodes does it matter that a block is hot.
@@ -94,10 +95,10 @@ struct Client::Impl {
   std::vector<LeasePart> take_lease(Lease lease);
   /// Ends a node's part early. Never waits for the node.
   void release(const LeasePart& part);
-  /// Ends the parts of a lease whose nodes own none of what a get asks for: with the get the whole lease is over.
+  /// Ends the parts of a lease that are for none of what a get asks for: with the get the whole lease is over.
   void release_unasked(const std::vector<LeasePart>& lease, std::span<const OwnedChain> asked);
-  /// The id of a node's part, for a call that must then go to the session which granted it. 0: it has none.
-  static std::uint64_t use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call);
+  /// The id of the part for `chain`, for a call that must then go to the session which granted it. 0: there is none.
+  static std::uint64_t use_lease(const std::vector<LeasePart>& parts, const OwnedChain& chain, Call& call);
 
   std::shared_ptr<ClientShared> shared;
   /// Nodes are numbered. A number is a node's as long as that belongs to the cluster; then another may get it. Whoever
@@ -132,25 +133,28 @@ class VerbInProgress {
   std::shared_ptr<ClientShared> shared_;
 };
 
-/// The part of a chain, or of a set's blocks, that one node owns: all of its extents together, since the node's tree is
-/// over what it owns of the chain. With one node it is the chain itself, not copied.
+/// The part of a chain, or of a set's blocks, that one request asks a node for. Of a chain with extents: one extent,
+/// which to the node is a chain of its own. So what a node has of a chain does not depend on which other extents it
+/// owns, and a change of the map leaves alone what it does not move. Without extents, and of a set: all that the node
+/// owns, together. What lies together in the caller's chain is not copied.
 struct OwnedChain {
   std::size_t node = 0;
   std::span<const BlockHash> hashes;
-  std::span<const std::uint32_t> positions;  ///< In the whole chain; empty: 0, 1, 2, ...
-  std::size_t position(std::size_t i) const { return positions.empty() ? i : positions[i]; }
+  std::span<const std::uint32_t> positions;  ///< In the whole chain; empty: first, first + 1, ...
+  std::size_t first = 0;
+  std::size_t position(std::size_t i) const { return positions.empty() ? first + i : positions[i]; }
 
   std::span<const std::uint32_t> group_counts;  ///< Of a set whose names come in groups: how these are cut.
 
   std::vector<BlockHash> own_hashes;
   std::vector<std::uint32_t> own_positions, own_group_counts;
 };
-/// One element per node that owns a part of `chain`, which begins with the chain's first block; elements must not move
+/// What to ask for `chain`, which begins with the chain's first block. Borrows it; elements must not be copied
 /// afterwards.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain,
                                     std::size_t hot_blocks = 0);
-/// The same of its first extents, as the map has them.
-std::vector<OwnedChain> split_extents(std::size_t node_count, std::span<const BlockHash> chain,
+/// The same of some of its extents, as the map has them.
+std::vector<OwnedChain> split_extents(const ClusterMap& map, std::span<const BlockHash> chain,
                                       std::span<const ClusterMap::Extent> extents);
 /// The same of blocks that stand alone; of groups of them, if `group_counts` cut them into such. A group goes to the
 /// owner of its first name, whole, so that one node can say whether all of it is there.

@@ -60,7 +60,7 @@ ClusterMap::ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks) :
 std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> chain, std::size_t hot_blocks) const {
   std::vector<Extent> extents;
   if (chain.empty()) return extents;
-  if (node_count() == 1) return {{0, chain.size(), 0}};
+  if (node_count() == 1 && !has_extents()) return {{0, chain.size(), 0}};
   extents.reserve(chain.size() / extent_blocks_ + 8);
   std::size_t begin = 0, anchor = has_extents() ? std::min(hot_blocks, chain.size() - 1) : 0;
   for (std::size_t i = anchor + 1; i <= chain.size(); ++i) {

@@ -1,6 +1,6 @@
 // client/get.cc: the whole read. A block enters as a hash and leaves as verified bytes in the caller's memory.
 //
-// get() asks each owner for its part of the chain, all at once. Answers come in parts, each some
+// get() asks the owner of each part of the chain, all at once. Answers come in parts, each some
 // blocks of one segment. Their bytes follow in the same frame and are verified while they land
 // (inline); or they lie in the lent region already and are verified there (memfd, RDMA). The
 // result is cut at the first block of the whole chain that did not make it. What lands in a
@@ -464,7 +464,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
     call.chain = &chain;
     call.region = plan.region;
     call.data_bytes = chain.hashes.size() * plan.block_bytes;
-    call.lease = Impl::use_lease(leases, chain.node, call);
+    call.lease = Impl::use_lease(leases, chain, call);
     impl.start(call, chain.node, space, group, plan.until);
   }
 

@@ -8,7 +8,6 @@
 // where it belongs now is looked for where it lay before. One owner of each match is told that it counts the match.
 #include <algorithm>
 #include <array>
-#include <boost/container/small_vector.hpp>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -28,8 +27,10 @@ constexpr std::array<std::size_t, 2> kExtentsByRound = {4, 32};
 class MatchCall final : public Call {
  public:
   MatchCall() { type = FrameType::kMatch; }
-  OwnedChain chain;  ///< All that the node owns of what has been asked for, earlier rounds included.
+  OwnedChain chain;
   const MatchOptions* options = nullptr;
+  std::span<const std::uint32_t> token_ids;  ///< Of these blocks and the one behind them; or none.
+  std::span<const ExtraDigest> extras;       ///< The same.
   /// Of a request where hot roots matter: among how many nodes; how much of the chain's beginning is to be counted; and
   /// how much of that is hot. Else 0.
   std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
@@ -49,20 +50,20 @@ class MatchCall final : public Call {
  private:
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
-    const std::size_t token_bytes = options->token_ids.size() * sizeof(std::uint32_t);
-    const std::size_t extra_bytes = token_bytes > 0 ? options->extras.size_bytes() : 0;
+    const std::size_t token_bytes = token_ids.size() * sizeof(std::uint32_t);
+    const std::size_t extra_bytes = token_bytes > 0 ? extras.size_bytes() : 0;
     asked = blocks_in_request(terms, chain.hashes.size(), sizeof(BlockHash), token_bytes + extra_bytes);
     if (asked == 0 && !chain.hashes.empty()) return Errc::kTooLarge;
     auto& builder = session.shared().new_request();
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain.hashes), asked);
     flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
-    flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> extras;
+    flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> digests;
     if (token_bytes > 0 && asked == chain.hashes.size()) {  // they continue the whole chain, not a part of it
-      tokens = builder.CreateVector(options->token_ids.data(), options->token_ids.size());
-      if (extra_bytes > 0) extras = builder.CreateVectorOfStructs(wire_extras(options->extras), options->extras.size());
+      tokens = builder.CreateVector(token_ids.data(), token_ids.size());
+      if (extra_bytes > 0) digests = builder.CreateVectorOfStructs(wire_extras(extras), extras.size());
     }
     builder.Finish(wire::CreateMatchRequest(builder, space_handle(), hashes, tokens, options->lease, options->prefetch,
-                                            space_check(), extras, static_cast<std::uint32_t>(node_count),
+                                            space_check(), digests, static_cast<std::uint32_t>(node_count),
                                             static_cast<std::uint32_t>(std::min(beginning, asked)),
                                             static_cast<std::uint32_t>(std::min(hot_blocks, asked))));
     session.send_small(type, request_id(), builder, kSmallAnswerBytes);
@@ -87,7 +88,7 @@ class MatchCall final : public Call {
     if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
     if (response->partial_tokens() > 0) {
       if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
-      if (response->partial_tokens() > options->token_ids.size()) return "match: too many partial_tokens";
+      if (response->partial_tokens() > token_ids.size()) return "match: too many partial_tokens";
       partial_tokens = response->partial_tokens();
       std::memcpy(partial_block.bytes.data(), response->partial_block(), partial_block.bytes.size());
     }
@@ -102,20 +103,17 @@ class MatchCall final : public Call {
 ///   1. A round begins only if every block that was asked for before it is held.
 ///   2. A round never takes back what an earlier one found. Under a lease that is still held; without one the get
 ///   tells.
-///   3. A node is asked again only if it owns something new, and then for all that it owns from the chain's start on,
-///      since its tree begins there. So one node may grant two leases: the newer one covers the older.
+///   3. Each extent is asked for once, by a call of its own.
 class MatchRounds {
  public:
   /// `hot_blocks`: of the chain's hot root. `is_counted`: by one of the nodes, as a match of its beginning.
   MatchRounds(const ClusterMap& map, std::span<const BlockHash> hashes, std::size_t hot_blocks, bool is_counted)
-      : hashes_(hashes),
-        hot_blocks_(hot_blocks),
-        is_counted_(is_counted),
-        newest_(map.node_count()),
-        leased_(map.node_count()) {
-    if (map.node_count() > 1) extents_ = map.extents(hashes, hot_blocks);  // else one round, for the chain itself
+      : map_(map), hashes_(hashes), hot_blocks_(hot_blocks), is_counted_(is_counted) {
+    // Else one round, for the chain itself.
+    if (map.node_count() > 1 || map.has_extents()) extents_ = map.extents(hashes, hot_blocks);
     if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
-    if (!map.has_extents()) round_extents_ = {SIZE_MAX, SIZE_MAX};  // most nodes have a part of every prompt
+    // Without extents most nodes have a part of every prompt; and one node is asked for all at once.
+    if (!map.has_extents() || map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};
   }
 
   /// Of a root alone: from `node`, one round. Not counted.
@@ -126,7 +124,7 @@ class MatchRounds {
 
   bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
   /// The calls to start. They end before end().
-  std::span<MatchCall> begin_next();
+  std::span<MatchCall> begin_next(const MatchOptions& options, std::size_t block_size);
   void end();
   /// No further round, for `why`.
   void stop(error_code why) {
@@ -138,18 +136,21 @@ class MatchRounds {
   error_code why() const { return why_; }  ///< Why not more is held; none: the nodes have no more.
   HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
   MatchResult result() const;
-  /// The calls whose leases are granted and cover most, at most one of each node.
-  std::vector<const MatchCall*> leases() const;
-  /// Those that newer ones have made superfluous.
-  const std::vector<const MatchCall*>& leases_replaced() const { return leases_replaced_; }
+  std::vector<const MatchCall*> leases() const;  ///< The calls whose leases are granted.
 
  private:
   static constexpr std::size_t kRounds = kExtentsByRound.size() + 1;
-  template <class T>
-  using ByNode = boost::container::small_vector<T, 8>;
 
   void tell_of_root(MatchCall& call) const;
+  static void tell_tokens(MatchCall& call, const MatchOptions& options, std::size_t block_size);
+  template <class Visit>
+  void for_each_call(Visit&& visit) const {
+    for (std::size_t round = 0; round < round_; ++round) {
+      for (const MatchCall& call : calls_[round]) visit(call);
+    }
+  }
 
+  const ClusterMap& map_;
   const std::span<const BlockHash> hashes_;
   const std::size_t hot_blocks_;
   const bool is_counted_;
@@ -160,15 +161,13 @@ class MatchRounds {
   std::size_t round_ = 0;  ///< Rounds that have begun.
   std::size_t asked_ = 0;  ///< Leading blocks asked for.
   std::size_t held_ = 0;   ///< Leading blocks found.
-  error_code why_;         ///< Why not more.
+  std::size_t asked_extents_ = 0;
+  error_code why_;  ///< Why not more.
   bool is_stopped_ = false;
-  ByNode<const MatchCall*> newest_, leased_;
-  std::vector<const MatchCall*> leases_replaced_;
 };
 
-std::span<MatchCall> MatchRounds::begin_next() {
+std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::size_t block_size) {
   KV_ASSERT(has_next() && round_ < kRounds);  // the last round asks for everything
-  const std::size_t asked_before = asked_;
   std::vector<OwnedChain> chains;
   if (extents_.empty()) {
     asked_ = hashes_.size();
@@ -177,13 +176,14 @@ std::span<MatchCall> MatchRounds::begin_next() {
     const std::size_t count =
         round_ < round_extents_.size() ? std::min(round_extents_[round_], extents_.size()) : extents_.size();
     asked_ = extents_[count - 1].end;
-    chains = split_extents(newest_.size(), hashes_, std::span(extents_).first(count));
-    std::erase_if(chains, [&](const OwnedChain& chain) { return chain.own_positions.back() < asked_before; });  // 3
+    chains = split_extents(map_, hashes_, std::span(extents_).subspan(asked_extents_, count - asked_extents_));
+    asked_extents_ = count;
   }
   calls_[round_] = std::vector<MatchCall>(chains.size());
   for (std::size_t i = 0; i < chains.size(); ++i) {
     calls_[round_][i].chain = std::move(chains[i]);
     tell_of_root(calls_[round_][i]);
+    tell_tokens(calls_[round_][i], options, block_size);
   }
   return calls_[round_++];
 }
@@ -198,6 +198,17 @@ void MatchRounds::tell_of_root(MatchCall& call) const {
   call.hot_blocks = std::min(hot_blocks_, call.beginning);
 }
 
+/// Those of its blocks, and of the one behind them: any of them may be the one that is there in part.
+void MatchRounds::tell_tokens(MatchCall& call, const MatchOptions& options, std::size_t block_size) {
+  const std::size_t first = call.chain.first, count = call.chain.hashes.size() + 1;
+  if (options.token_ids.size() <= first * block_size) return;
+  const auto ids = options.token_ids.subspan(first * block_size);
+  call.token_ids = ids.first(std::min(count * block_size, ids.size()));
+  if (options.extras.empty()) return;
+  const auto extras = options.extras.subspan(first);
+  call.extras = extras.first(std::min(count, extras.size()));
+}
+
 void MatchRounds::end() {
   std::size_t gap = asked_;
   for (const MatchCall& call : calls_[round_ - 1]) {
@@ -207,10 +218,6 @@ void MatchRounds::end() {
       gap = chain.position(call.block_count);
       why_ = call.reason();
     }
-    if (!call.error()) newest_[chain.node] = &call;
-    if (call.lease == 0) continue;
-    if (leased_[chain.node] != nullptr) leases_replaced_.push_back(leased_[chain.node]);
-    leased_[chain.node] = &call;
   }
   held_ = std::max(held_, gap);  // 2
 }
@@ -219,41 +226,41 @@ MatchResult MatchRounds::result() const {
   MatchResult result;
   result.block_count = held_;
   result.why = why_;
-  for (const MatchCall* call : newest_) {
-    if (call == nullptr) continue;
-    KV_ASSERT(call->disk_block_count <= call->block_count);
-    if (call->lease_error && !result.why) result.why = call->lease_error;
+  for_each_call([&](const MatchCall& call) {
+    if (call.error()) return;
+    KV_ASSERT(call.disk_block_count <= call.block_count);
+    if (call.lease_error && !result.why) result.why = call.lease_error;
     std::size_t on_disk = 0;
-    for (std::size_t i = call->block_count - call->disk_block_count; i < call->block_count; ++i)
-      on_disk += call->chain.position(i) < held_;
+    for (std::size_t i = call.block_count - call.disk_block_count; i < call.block_count; ++i)
+      on_disk += call.chain.position(i) < held_;
     result.disk_block_count += on_disk;
-    const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call->disk_us, kDiskTimeMax.count()));
+    const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
     if (on_disk > 0) result.disk_time = std::max(result.disk_time, time);
-  }
+    // It must follow what was found, all of it.
+    if (call.partial_tokens > result.partial_token_count && call.chain.position(0) + call.block_count == held_) {
+      result.partial_token_count = call.partial_tokens;
+      result.partial_block = call.partial_block;
+    }
+  });
   KV_ASSERT(result.disk_block_count <= result.block_count && result.block_count <= hashes_.size());
-  if (newest_.size() == 1 && newest_[0] != nullptr) {
-    result.partial_token_count = newest_[0]->partial_tokens;
-    result.partial_block = newest_[0]->partial_block;
-  }
   return result;
 }
 
 std::vector<const MatchCall*> MatchRounds::leases() const {
   std::vector<const MatchCall*> leases;
-  for (const MatchCall* call : leased_) {
-    if (call != nullptr) leases.push_back(call);
-  }
+  for_each_call([&](const MatchCall& call) {
+    if (call.lease != 0) leases.push_back(&call);
+  });
   return leases;
 }
 
 }  // namespace
 
-void Client::Impl::LeaseEntry::add(std::size_t node, std::weak_ptr<CallSession> session, std::uint64_t id,
-                                   std::uint64_t lease_us, TimePoint now) {
-  if (id == 0) return;
+void Client::Impl::LeaseEntry::add(LeasePart part, std::uint64_t lease_us, TimePoint now) {
+  if (part.id == 0) return;
   const auto granted = std::chrono::microseconds(std::min(lease_us, static_cast<std::uint64_t>(kLeaseMax.count())));
   until = std::min(until, now + granted);
-  parts.push_back({node, std::move(session), id});
+  parts.push_back(std::move(part));
 }
 
 /// Bounded in number and in time: a scheduler that never releases its leases must not grow this table for ever. Of
@@ -277,8 +284,9 @@ std::vector<Client::Impl::LeasePart> Client::Impl::take_lease(Lease lease) {
   return parts;
 }
 
-std::uint64_t Client::Impl::use_lease(const std::vector<LeasePart>& parts, std::size_t node, Call& call) {
-  const auto part = std::ranges::find(parts, node, &LeasePart::node);
+std::uint64_t Client::Impl::use_lease(const std::vector<LeasePart>& parts, const OwnedChain& chain, Call& call) {
+  const auto part = std::ranges::find_if(
+      parts, [&](const LeasePart& each) { return each.node == chain.node && each.first == chain.first; });
   if (part == parts.end()) return 0;
   call.session_wanted = part->session.lock();
   return part->id;
@@ -304,11 +312,11 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);  // outlives the calls, which point to it
-  const auto run = [&impl, space, &options, &group, until](MatchRounds& rounds) {
-    return [](Impl& on, Space of, const MatchOptions& how, CallGroup& running, TimePoint end,
+  const auto run = [&impl, space, &options, block_size, &group, until](MatchRounds& rounds) {
+    return [](Impl& on, Space of, const MatchOptions& how, std::size_t size, CallGroup& running, TimePoint end,
               MatchRounds& asked) -> asio::awaitable<void> {
       while (asked.has_next()) {
-        const std::span<MatchCall> calls = asked.begin_next();
+        const std::span<MatchCall> calls = asked.begin_next(how, size);
         for (MatchCall& call : calls) {
           call.options = &how;
           on.start(call, call.chain.node, of, running, end);
@@ -320,7 +328,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
         }
         if (how.control.is_cancelled()) asked.stop(Errc::kCancelled);  // between rounds no call would end for it
       }
-    }(impl, space, options, group, until, rounds);
+    }(impl, space, options, block_size, group, until, rounds);
   };
   error_code why;  // a further place was not asked
   const auto has_time = [&] {
@@ -361,14 +369,12 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
     if (one == nullptr) continue;
     if (!is_whole && !result.why) result.why = one->why();  // there it may have been held
     for (const MatchCall* call : one->leases()) {
+      Impl::LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
       if (one == best) {
-        lease.add(call->chain.node, call->answered_by, call->lease, call->lease_us, impl.shared->clock.now());
+        lease.add(std::move(part), call->lease_us, impl.shared->clock.now());
       } else {
-        impl.release({call->chain.node, call->answered_by, call->lease});
+        impl.release(part);
       }
-    }
-    for (const MatchCall* call : one->leases_replaced()) {
-      impl.release({call->chain.node, call->answered_by, call->lease});
     }
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
@@ -390,7 +396,8 @@ void Client::Impl::release(const LeasePart& part) {
 
 void Client::Impl::release_unasked(const std::vector<LeasePart>& lease, std::span<const OwnedChain> asked) {
   for (const LeasePart& part : lease) {
-    if (std::ranges::find(asked, part.node, &OwnedChain::node) == asked.end()) release(part);
+    const auto is_for = [&](const OwnedChain& chain) { return chain.node == part.node && chain.first == part.first; };
+    if (std::ranges::none_of(asked, is_for)) release(part);
   }
 }
 

@@ -21,6 +21,7 @@ struct PutPlan {
   std::span<const std::uint64_t> checksums;  ///< Of all blocks, by position in the whole chain; or none: computed.
   NamespaceId space_id;
   std::size_t block_bytes = 0, block_size = 0;
+  std::chrono::microseconds idle{};
   TimePoint until;
 };
 
@@ -63,11 +64,11 @@ class PutCall final : public BatchPut {
 error_code PutCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
   if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller's have other seeds
+  const bool has_positions = !chain->positions.empty() || chain->first > 0;
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
-  const std::size_t per_block = sizeof(BlockHash) + (chain->positions.empty() ? 0 : sizeof(std::uint32_t)) +
-                                (region ? sizeof(std::uint64_t) : 0) +
-                                (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) +
-                                (has_extras ? sizeof(ExtraDigest) : 0);
+  const std::size_t per_block =
+      sizeof(BlockHash) + (has_positions ? sizeof(std::uint32_t) : 0) + (region ? sizeof(std::uint64_t) : 0) +
+      (has_tokens ? plan->block_size * sizeof(std::uint32_t) : 0) + (has_extras ? sizeof(ExtraDigest) : 0);
   asked_ = blocks_in_request(terms, chain->hashes.size(), per_block);
   if (asked_ == 0) return Errc::kTooLarge;
   has_want_ = false;
@@ -76,7 +77,11 @@ error_code PutCall::send(CallSession& session) {
   auto& builder = session.shared().new_request();
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
   flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> positions, tokens;
-  if (!chain->positions.empty()) positions = builder.CreateVector(chain->positions.data(), asked_);
+  if (has_positions) {
+    std::uint32_t* list = nullptr;
+    positions = builder.CreateUninitializedVector(asked_, &list);
+    for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(chain->position(i));
+  }
   if (has_tokens) {
     std::uint32_t* list = nullptr;
     tokens = builder.CreateUninitializedVector(asked_ * plan->block_size, &list);
@@ -96,7 +101,7 @@ error_code PutCall::send(CallSession& session) {
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
-                                        extras));
+                                        extras, static_cast<std::uint64_t>(plan->idle.count())));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -199,6 +204,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   plan.space_id = info.id;
   plan.block_bytes = info.record.block_bytes();
   plan.block_size = info.record.block_size();
+  plan.idle = std::max(options.idle, 0us);
   plan.until = impl.deadline_after(options.deadline);
   if (const error_code bad = check_blocks(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return PutResult{};

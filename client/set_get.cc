@@ -257,7 +257,7 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
     call.part = &parts[i];
     call.region = region;
     for (std::size_t k = 0; k < parts[i].hashes.size(); ++k) call.data_bytes += blocks[parts[i].position(k)].size();
-    call.lease = Impl::use_lease(leases, parts[i].node, call);
+    call.lease = Impl::use_lease(leases, parts[i], call);
     impl.start(call, parts[i].node, set, group, plan.until);
   }
   co_await wait_all(group);

@@ -143,7 +143,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
     // Nodes read at the same time, so the slowest one counts.
     result.disk_time = std::max(result.disk_time, time);
     // Only the session that granted it can use or end a lease.
-    lease.add(call.part->node, call.answered_by, call.lease, call.lease_us, impl.shared->clock.now());
+    lease.add({call.part->node, call.answered_by, call.lease, /*first=*/0}, call.lease_us, impl.shared->clock.now());
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
   co_return result;

@@ -1105,6 +1105,7 @@ bool PrefixIndex::is_leaf_end(BlockId block) const {
 }
 
 bool PrefixIndex::is_linked(BlockId block) const { return impl_->is_linked(block); }
+std::uint32_t PrefixIndex::block_id_end() const { return impl_->blocks.size(); }
 
 BlockId PrefixIndex::leaf_end_below(BlockId block, Steps& steps) const {
   NodeId id = impl_->linked(block).node;

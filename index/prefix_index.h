@@ -175,7 +175,8 @@ class PrefixIndex {
   /// Blocks below `block`, each after the one above it, until `visit` returns false or no steps are left. `visit` may
   /// pin and read blocks, nothing else.
   void visit_below(BlockId block, Steps& steps, const std::function<bool(BlockId)>& visit) const;
-  bool is_linked(BlockId block) const;
+  bool is_linked(BlockId block) const;  ///< Any id may be asked about.
+  std::uint32_t block_id_end() const;   ///< All ids are below it: whoever looks at each in turn meets every block.
   const BlockHash& hash(BlockId block) const;
   TreeId tree(BlockId block) const;
   BlockId parent(BlockId block) const;  ///< kNoBlock for a first block. Requires: is_linked(block).

@@ -20,6 +20,12 @@ std::vector<BlockId> BlockPool::blocks_of(const PrefixIndex::Prefix& prefix) con
 }
 
 /// The index needs to hear of the last block only (PrefixIndex, invariant 3); slabs need every one.
+Tick BlockPool::tick(TimePoint now, Duration idle) {
+  KV_ASSERT(idle >= Duration::zero());
+  return Tick{
+      static_cast<std::uint64_t>(std::max<std::int64_t>(static_cast<std::int64_t>(tick(now)) - idle.count(), 1))};
+}
+
 void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
   if (prefix.block_count == 0) return;
   index_.touch(prefix.last, tick);

@@ -49,6 +49,7 @@ class BlockPool {
   /// A tick for a use at `now`: the time in nanoseconds, or one more than the last tick if that is later. So time_of()
   /// is the inverse, but for uses within one nanosecond.
   Tick tick(TimePoint now);
+  Tick tick(TimePoint now, Duration idle);  ///< For a use that was so long before `now`. Not later than tick(now).
   Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
   void use(const PrefixIndex::Prefix& prefix, Tick tick);  ///< Marks the whole prefix.

@@ -224,20 +224,24 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
     impl_->counters.get_miss_blocks += hashes.size() - found->prefix.block_count - disk_count;
   }
 
+  PinnedPrefix pinned = impl_->pin_blocks(pool.blocks_of(found->prefix));
+  if (disk_count > 0) impl_->pin_spilled(*found, hashes, pinned);
+  if (options.lease != LeaseId{})
+    // After pinning, so that nothing is let go in between. A lease that has ended is no error: the pins count now.
+    static_cast<void>(release(options.session, options.lease));
+  return pinned;
+}
+
+Store::PinnedPrefix Store::Impl::pin_blocks(std::span<const BlockId> blocks) {
   PinnedPrefix pinned;
-  pinned.blocks.reserve(found->prefix.block_count);
-  const std::vector<BlockId> blocks = pool.blocks_of(found->prefix);
+  pinned.blocks.reserve(blocks.size());
   // From here to unpin() no slot of these is reused; the spans below stay good without the lock.
   pool.pin(blocks);
   for (std::uint32_t i = 0; i < blocks.size(); ++i) {
     const SlotId slot = pool.index().slot(blocks[i]);
     pinned.blocks.push_back({blocks[i], i, pool.arena().bytes(slot), pool.arena().checksums(slot)});
   }
-  impl_->move_pin_count += pinned.blocks.size();
-  if (disk_count > 0) impl_->pin_spilled(*found, hashes, pinned);
-  if (options.lease != LeaseId{})
-    // After pinning, so that nothing is let go in between. A lease that has ended is no error: the pins count now.
-    static_cast<void>(release(options.session, options.lease));
+  move_pin_count += pinned.blocks.size();
   return pinned;
 }
 

@@ -4,8 +4,8 @@
 // daemon around the Store is the room store/node/. Files, in reading order:
 //   store.h         what a node holds and decides: match, pin, offer, commit, evict, spill (this file)
 //   store_impl.h    the parts that a Store is made of, for its code in store.cc, store_put.cc (a block enters),
-//                   store_set.cc and store_set_put.cc (blocks that stand alone), store_spill.cc (what lies on disk)
-//                   and store_check.cc (figures and invariants)
+//                   store_set.cc and store_set_put.cc (blocks that stand alone), store_spill.cc (what lies on disk),
+//                   store_paths.cc (what is here, for whoever hands it on) and store_check.cc (figures and invariants)
 //   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
@@ -127,6 +127,7 @@ struct NamespaceStats {
 /// as long as the callers wait for the lock. Thread safety: none.
 class Store {
  public:
+  static constexpr Duration kIdleMax = std::chrono::hours(24 * 30);
   static constexpr std::size_t kStepsPerCall = 8192;  ///< Some 100 us.
   /// The last piece of work may take more than was left: at most the blocks of one edge that is split, or the edges
   /// above one block whose lease ends. Twice the budget covers both.
@@ -235,6 +236,8 @@ class Store {
     /// extra_digest() of each block, or empty: as in a match. In a namespace of an engine's own hashes token ids are
     /// kept only together with them.
     std::span<const ExtraDigest> extras = {};
+    /// They were last used so long ago, elsewhere: they count as used then, here too. At most kIdleMax is believed.
+    Duration idle{};
     /// Whether blocks that are not on disk may be evicted. If not, blocks for which only they could make room are
     /// refused: try again when the disk has caught up.
     bool may_lose = true;
@@ -338,6 +341,28 @@ class Store {
   /// Drops each of `hashes`, as drop() does; drop_more() goes on. Appends to `*kept` what the disk must keep. At least
   /// one hash: without, drop() means the whole namespace.
   Result<std::size_t> erase(SpaceId set, std::span<const BlockHash> hashes, std::vector<DiskDrop>* kept, TimePoint now);
+
+  // -- what is here, for whoever hands it on
+  /// A path is what one tree has from its first block to a leaf end; of chains, in memory. The id is good as long as
+  /// the hash is still that of the block.
+  struct PathEnd {
+    SpaceId space;
+    BlockId block;
+    BlockHash hash;
+    TimePoint used;  ///< Last.
+  };
+  struct PathCursor {
+    std::uint32_t next = 0;
+    bool is_done = false;
+  };
+  /// Appends the ends of paths that were used at `since` or later, some in each call until `cursor` is done. What
+  /// changes between the calls may be missed, or come twice.
+  void list_paths(PathCursor& cursor, TimePoint since, std::vector<PathEnd>& ends) const;
+  /// The names of its blocks, first to last. Errors: kNotFound, if the end is not here any more; kTooLarge
+  /// (chain_blocks_max).
+  Result<std::vector<BlockHash>> path_of(const PathEnd& end) const;
+  /// Pins the path, as pin_prefix does, and marks nothing as used. Then unpin(). Errors: as path_of.
+  Result<PinnedPrefix> pin_path(const PathEnd& end);
 
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.

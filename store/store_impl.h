@@ -52,6 +52,7 @@ struct Store::Put {
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
   bool was_refused = false;  ///< For lack of memory; the caller asks again every so often.
+  Duration idle{};           ///< As OfferOptions.
 
   bool is_set() const { return space->record->is_set(); }
   /// Leading slots that can be filled: without those of a group that lacks some.
@@ -144,9 +145,9 @@ struct Store::Impl {
     return found;
   }
 
-  /// Marks all that was found as used at `now`.
-  void use(const Found& found, TimePoint now) {
-    const Tick tick = pool.tick(now);
+  /// Marks all that was found as used at `now`, or so long before.
+  void use(const Found& found, TimePoint now, Duration idle = {}) {
+    const Tick tick = pool.tick(now, idle);
     pool.use(found.prefix, tick);
     if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
   }
@@ -196,6 +197,8 @@ struct Store::Impl {
   /// The tops of what a drop of `hashes` takes away, each with all below: the last of `hashes`; without hashes, every
   /// first block of the tree.
   static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);
+  Result<std::vector<BlockId>> path(const PathEnd& end) const;
+  PinnedPrefix pin_blocks(std::span<const BlockId> blocks);  ///< Of one chain, first to last, for a move.
   void add_copy(TreeId tree, BlockId block, BlockId parent);
   bool load(const DiskRecord& record);
   void pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned);

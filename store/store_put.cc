@@ -29,7 +29,8 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
   const std::size_t stored_count = prefix.block_count;
-  impl_->use(*found, now);
+  const Duration idle = std::clamp(options.idle, Duration::zero(), kIdleMax);
+  impl_->use(*found, now, idle);
   impl_->counters.already_stored_blocks += stored_count;
   OfferPlan plan{.stored_count = stored_count};
   if (stored_count == hashes.size()) return plan;
@@ -41,6 +42,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   put.space = found->space;
   ++put.space->put_count;
   put.stored_count = stored_count;
+  put.idle = idle;
   put.tail = prefix.last;
   // The pin keeps the whole prefix: eviction takes leaf ends only.
   if (put.tail != kNoBlock) pool.pin(put.tail);
@@ -178,7 +180,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     return CommitStatus::kRefused;
   }
   const TreeId tree = put.space->tree;
-  const Tick tick = pool.tick(now);
+  const Tick tick = pool.tick(now, put.idle);
   CommitStatus status = CommitStatus::kStored;
   BlockId block = index.find_child(tree, put.tail, put.hashes[i]);
   if (block == kNoBlock) {

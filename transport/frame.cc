@@ -64,6 +64,7 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kSetPut: return "set_put";
     case FrameType::kHotRoots: return "hot_roots";
     case FrameType::kClusterMap: return "cluster_map";
+    case FrameType::kClusterDrain: return "cluster_drain";
   }
   return "unknown";
 }

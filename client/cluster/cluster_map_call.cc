@@ -11,6 +11,7 @@ namespace kv {
 namespace {
 
 constexpr std::uint8_t kServing = 0, kDraining = 1;
+constexpr std::uint8_t kJoining = 1, kLeaving = 2;
 
 }  // namespace
 
@@ -39,6 +40,8 @@ std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterSt
     if (!std::isfinite(node.weight) || !(node.weight > 0)) return where + "weight is not positive";
     if (one->state() != kServing && one->state() != kDraining) return where + "state " + std::to_string(one->state());
     node.is_serving = one->state() == kServing;
+    node.is_joining = !node.is_serving && one->phase() == kJoining;
+    node.is_leaving = node.is_serving && one->phase() == kLeaving;
     if (one->zone() != nullptr) {
       if (!is_cluster_word(one->zone()->string_view())) return where + "zone is not up to 128 visible characters";
       node.zone = one->zone()->str();
@@ -69,6 +72,19 @@ std::string ClusterMapCall::on_last(const FrameReader::Frame& frame) {
   const auto* response = read_table<wire::ClusterMapResponse>(frame.table);
   if (response == nullptr) return "cluster_map: malformed";
   return read_cluster_map(*response, &answer);
+}
+
+error_code ClusterDrainCall::send(CallSession& session) {
+  if (!session.terms().has_cluster_drain) return Errc::kUnsupported;
+  auto& builder = session.shared().new_request();
+  const auto name = builder.CreateString(id.data(), id.size());
+  builder.Finish(wire::CreateClusterDrainRequest(builder, name, drain));
+  session.send_frame(type, request_id(), builder);
+  return {};
+}
+
+std::string ClusterDrainCall::on_last(const FrameReader::Frame& frame) {
+  return read_table<wire::EmptyResponse>(frame.table) == nullptr ? "cluster_drain: malformed" : "";
 }
 
 void ClusterMapCall::on_end(CallSession*) {

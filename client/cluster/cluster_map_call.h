@@ -1,8 +1,9 @@
-// client/cluster/cluster_map_call.h: asks one node who belongs to its cluster.
+// client/cluster/cluster_map_call.h: what one node is asked of its cluster: who belongs to it, and to leave it.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "client/client.h"
 #include "client/link/call.h"
@@ -22,6 +23,18 @@ class ClusterMapCall final : public Call {
   error_code send(CallSession& session) override;
   std::string on_last(const FrameReader::Frame& frame) override;
   void on_end(CallSession* session) override;
+};
+
+/// Asks one node to hand over what it owns, or to serve again.
+class ClusterDrainCall final : public Call {
+ public:
+  ClusterDrainCall() { type = FrameType::kClusterDrain; }
+  std::string_view id;  ///< Of the node.
+  bool drain = true;
+
+ private:
+  error_code send(CallSession& session) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
 };
 
 /// What a node says, checked: ids are visible and different, endpoints can be parsed, weights are positive, and with an

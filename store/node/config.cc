@@ -161,6 +161,14 @@ std::vector<OptionRow> cluster_rows(Given& given) {
       {"weight", &given.weight, RealLimits{0, kMemberWeightMax},
        "This node's share of the blocks, in proportion (default: its capacity in GiB)", kCluster},
       {"zone", &membership.self.zone, kAny, "Where this node stands; shown, and for clients to come", kCluster},
+      {"move-rate", &given.options.move_rate, kSizeOrZero,
+       "Bytes a second, such as 256MiB, that this node hands to others when they join, or it leaves; 0: hands nothing "
+       "over",
+       kCluster},
+      {"hand-over-seconds", &given.options.hand_over_max, RealLimits{0, 86400},
+       "After SIGTERM the node hands over what it owns for so long at most, before it leaves", kCluster},
+      {"join-seconds", &given.options.join_max, RealLimits{0, 86400},
+       "A node that joins is given what will be its own for so long at most, before it serves", kCluster},
       {"cluster-extent-blocks", &membership.extent_blocks, IntegerLimits{1, 1 << 20},
        "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)", kCluster},
   };

@@ -44,7 +44,10 @@ struct NodeOptions {
   std::size_t plain_network_count = 0;  ///< Listeners beyond loopback without TLS, the admin server's too.
   Duration handshake_timeout = 5s;
   std::size_t handshakes_max = 256;
-  EtcdConfig etcd;  ///< Without endpoints: no cluster, or a static list that clients have.
+  EtcdConfig etcd;                      ///< Without endpoints: no cluster, or a static list that clients have.
+  std::uint64_t move_rate = 256 << 20;  ///< Bytes a second that are handed to other nodes at most; 0: nothing is.
+  Duration join_max = 300s;             ///< As MoverConfig.
+  Duration hand_over_max = 30s;         ///< After SIGTERM, before drain_timeout begins.
   MembershipConfig
       membership;  ///< `self` without its instance, and without endpoints where it advertises what it listens on.
 };

@@ -23,6 +23,7 @@
 #include "store/node/log_format.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
+#include "store/node/mover/mover_thread.h"
 #include "store/node/rdma/verbs_opener.h"
 #include "store/node/server.h"
 #include "store/node/spill/spill_tool.h"
@@ -104,6 +105,23 @@ struct EndSpill {
     delete spill;
   }
 };
+
+bool is_serving(const ClusterView& view, const std::string& id) {
+  const auto self = std::ranges::find(view.members, id, &Member::id);
+  return self != view.members.end() && self->state == Member::State::kServing;
+}
+
+/// Serving goes on meanwhile. A second signal ends it.
+void hand_over(MoverThread& mover, Duration most, asio::io_context& context, asio::signal_set& signals) {
+  const auto until = std::chrono::steady_clock::now() + most;
+  mover.leave();
+  bool is_hurried = false;
+  signals.async_wait([&](const boost::system::error_code& error, int) { is_hurried = is_hurried || !error; });
+  context.restart();
+  while (!mover.has_left() && !is_hurried && std::chrono::steady_clock::now() < until) context.run_for(50ms);
+  if (!mover.has_left()) spdlog::warn("cluster: leaving without having handed over all");
+  signals.cancel();
+}
 
 int run(const NodeOptions& options) {
   set_up_log(options);
@@ -196,15 +214,16 @@ int run(const NodeOptions& options) {
   std::atomic<bool> ready = false;
   const bool has_cluster = !options.etcd.endpoints.empty();
   std::atomic<MembershipThread*> membership = nullptr;  // once the node listens
-  const auto joined = [&membership] {
+  const auto joined = [&membership, &node] {
     const MembershipThread* const at_work = membership;
-    return at_work != nullptr && at_work->status().is_joined;
+    return at_work != nullptr && at_work->status().is_joined && is_serving(*node.cluster.view(), node.node_id);
   };
   if (has_cluster) {
     metrics.watch([&membership] {
       const MembershipThread* const at_work = membership;
       return at_work == nullptr ? std::vector<NodeMetrics::Value>() : at_work->stats();
     });
+    metrics.watch([&node] { return node.moves.stats(); });
   }
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_host.empty()) {
@@ -242,13 +261,24 @@ int run(const NodeOptions& options) {
   ready = true;
   // The last to come and the first to go: who is on the map takes requests.
   std::unique_ptr<MembershipThread> cluster;
+  std::unique_ptr<MoverThread> mover;
   if (has_cluster) {
     MembershipConfig config = options.membership;
     config.self.instance = to_hex(node.instance);
     config.self.version = KV_VERSION;
     if (config.self.endpoints.empty()) config.self.endpoints = endpoints;
+    if (options.move_rate > 0) {
+      config.self.state = Member::State::kDraining;
+      config.self.phase = Member::Phase::kJoining;
+    }
     cluster = std::make_unique<MembershipThread>(options.etcd, std::move(config), clock, node.cluster);
     membership = cluster.get();
+    if (options.move_rate > 0) {
+      mover = std::make_unique<MoverThread>(
+          clock, store, *node.hot_roots, node.cluster, node.moves,
+          MoverConfig{.node_id = node.node_id, .bytes_per_second = options.move_rate, .join_max = options.join_max},
+          [&cluster](Member::State state, Member::Phase phase) { cluster->tell(state, phase); });
+    }
   }
   sd_notify(0, "READY=1");
   spdlog::info("ready{}{}", listening,
@@ -291,13 +321,17 @@ int run(const NodeOptions& options) {
   }
   signals.async_wait([&](const boost::system::error_code&, int) { signals_context.stop(); });
   signals_context.run();
+  if (mover) {
+    hand_over(*mover, options.hand_over_max, signals_context, signals);
+    mover.reset();
+  }
 
   // Backwards: no device appears any more, sessions end, and then what is in memory goes to disk, undisturbed.
   sd_notify(0, "STOPPING=1");
   // An opener that has found nothing yet might bring RDMA to a server that is stopping. One that has, only looks after
   // its devices: its end may take as long as registering an arena, and can wait.
   if (node.verbs == nullptr) verbs_opener.stop();
-  if (cluster) cluster->drain();
+  if (cluster) cluster->tell(Member::State::kDraining, Member::Phase::kNone);
   server.stop(options.drain_timeout);
   // A scrape may be looking at it: the admin server goes first.
   if (cluster) admin.reset();

@@ -10,6 +10,8 @@
 //   session/         one client's connection: its requests, its transfers, what it may use
 //   locked_store.h   the one door to the Store
 //   hot_roots.h      which blocks many matches begin with: clients keep them on every node
+//   membership/      who else belongs to the cluster
+//   mover/           hands blocks to nodes that join, or on leaving; a client of theirs
 //   spill/           the disk tier at work: who writes, reads and loads
 //   disk/            the disk tier's disk, on RocksDB
 //   rdma/            RDMA devices, opened and kept open

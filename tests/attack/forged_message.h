@@ -68,6 +68,9 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
       return frame_bytes(verb, id, match_request(scene.space, scene.chain, true, {1, 2, 3}));
     case FrameType::kClusterMap:
       return frame_bytes(verb, id, [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); });
+    case FrameType::kClusterDrain:
+      return frame_bytes(verb, id,
+                         [](FlatBufferBuilder& b) { return wire::CreateClusterDrainRequestDirect(b, "node", true); });
     case FrameType::kHotRoots:
       return frame_bytes(verb, id, [&](FlatBufferBuilder& b) {
         return wire::CreateHotRootsRequest(b, scene.space.number, scene.space.check);

@@ -199,6 +199,46 @@ TEST_F(FollowTest, CallsThatRunWhileTheMapChangesEndAsTheyBegan) {
   }
 }
 
+/// To a node each extent is a chain of its own: so it is found there whatever else of the chain has moved.
+TEST_F(FollowTest, AChangeOfTheMapLeavesAloneWhatItDoesNotMove) {
+  set_map(5, {member("a"), member("b"), member("c")});
+  start_client();
+  const auto blocks = chain(1, 1000);
+  ASSERT_EQ(put(blocks).stored, blocks.size());
+  start_node("d");
+  set_map(6, {member("a"), member("b"), member("c"), member("d")});
+  match(blocks);
+  loop.run_for(10ms);
+  const std::size_t moved = owned(blocks, {"a", "b", "c", "d"})["d"];
+  ASSERT_GT(moved, 100u);
+  const PutResult again = put(blocks);
+  EXPECT_EQ(again.stored, moved);
+  EXPECT_EQ(again.already_stored, blocks.size() - moved);
+  EXPECT_EQ(get(blocks), blocks.size());
+  set_map(7, {member("a"), member("b"), member("c")});  // it has gone, and what was there before is there still
+  match(blocks);
+  loop.run_for(10ms);
+  EXPECT_EQ(get(blocks), blocks.size());
+}
+
+TEST_F(FollowTest, AClusterOfOneNodePlacesAsALargerOneWould) {
+  set_map(5, {member("a")});
+  start_client();
+  const auto blocks = chain(1, 300);
+  ASSERT_EQ(put(blocks).stored, blocks.size());
+  EXPECT_EQ(match(blocks), blocks.size());
+  set_map(6, {member("a"), member("b")});
+  match(blocks);
+  loop.run_for(10ms);
+  const std::size_t moved = owned(blocks, {"a", "b"})["b"];
+  ASSERT_GT(moved, 50u);
+  EXPECT_EQ(put(blocks).stored, moved);
+  set_map(7, {member("a")});
+  match(blocks);
+  loop.run_for(10ms);
+  EXPECT_EQ(get(blocks), blocks.size());
+}
+
 TEST_F(FollowTest, NothingIsPlacedOnANodeThatDrainsAndItIsStillAsked) {
   Member draining = member("b");
   set_map(5, {member("a"), member("b"), member("c")});

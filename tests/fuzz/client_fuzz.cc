@@ -243,9 +243,9 @@ struct Connection : std::enable_shared_from_this<Connection> {
           for (std::size_t i = input.below(4); i > 0; --i) {
             const std::vector<std::string> endpoints(input.below(3), kEndpoints[input.below(3)]);
             const auto list = b.CreateVectorOfStrings(endpoints);
-            nodes.push_back(wire::CreateClusterNode(b, b.CreateString(kIds[input.below(4)]), list,
-                                                    static_cast<double>(input.below(4)) - 1,
-                                                    static_cast<std::uint8_t>(input.below(3))));
+            nodes.push_back(wire::CreateClusterNode(
+                b, b.CreateString(kIds[input.below(4)]), list, static_cast<double>(input.below(4)) - 1,
+                static_cast<std::uint8_t>(input.below(3)), 0, static_cast<std::uint8_t>(input.below(4))));
           }
           return wire::CreateClusterMapResponse(b, input.below(6), static_cast<std::uint32_t>(input.below(4)),
                                                 b.CreateVector(nodes));

@@ -258,6 +258,15 @@ class HostileClient {
           return frame(
               FrameType::kClusterMap, [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); }, id());
         }
+        if (input_.below(16) == 0) {
+          return frame(
+              FrameType::kClusterDrain,
+              [&](FlatBufferBuilder& b) {
+                return wire::CreateClusterDrainRequestDirect(b, input_.below(2) == 0 ? nullptr : "node",
+                                                             input_.below(2) == 0);
+              },
+              id());
+        }
         if (input_.below(8) == 0) {
           return frame(
               FrameType::kHotRoots,

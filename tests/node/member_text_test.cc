@@ -32,6 +32,9 @@ TEST(MemberTextTest, WhatIsWrittenIsReadAndFieldsToComeAreLeftAlone) {
   Member member = some_member();
   member.state = Member::State::kDraining;
   EXPECT_EQ(read_member(write_member(member)).value(), member);
+  member.phase = Member::Phase::kJoining;
+  EXPECT_EQ(read_member(write_member(member)).value(), member);
+  member.phase = Member::Phase::kNone;
   json object = json::parse(write_member(member));
   object["rack"] = {1, 2, 3};
   EXPECT_EQ(read_member(object.dump()).value(), member);
@@ -41,6 +44,19 @@ TEST(MemberTextTest, WhatIsWrittenIsReadAndFieldsToComeAreLeftAlone) {
   const auto old = read_member(object.dump());
   ASSERT_TRUE(old);
   EXPECT_EQ(old->state, Member::State::kServing);
+}
+
+TEST(MemberTextTest, APhaseThatIsNotKnownOrDoesNotGoWithTheStateIsNone) {
+  json object = json::parse(write_member(some_member()));
+  for (const char* phase : {"joining", "thinking", ""}) {
+    object["phase"] = phase;
+    const auto read = read_member(object.dump());
+    ASSERT_TRUE(read) << phase;
+    EXPECT_EQ(read->phase, Member::Phase::kNone) << phase;
+    EXPECT_EQ(read->state, Member::State::kServing);
+  }
+  object["phase"] = "leaving";
+  EXPECT_EQ(read_member(object.dump())->phase, Member::Phase::kLeaving);
 }
 
 struct Wrong {

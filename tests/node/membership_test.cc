@@ -93,7 +93,7 @@ TEST_F(MembershipTest, ANodeThatLeavesIsOffTheListAtOnceAndOneThatDrainsSaysSo) 
   Process& a = start("a");
   Process& b = start("b");
   run_for(3s);
-  b.membership.drain();
+  b.membership.tell(Member::State::kDraining, Member::Phase::kNone);
   run_for(2s);
   ASSERT_EQ(a.ids(), Ids({"a", "b"}));
   EXPECT_EQ(a.board.view()->members[1].state, Member::State::kDraining);
@@ -280,7 +280,7 @@ TEST_F(MembershipTest, RandomLives) {
         if (one != nullptr) one->keys.is_away = false;
         break;
       case 5:
-        if (one != nullptr && random() % 4 == 0) one->membership.drain();
+        if (one != nullptr && random() % 4 == 0) one->membership.tell(Member::State::kDraining, Member::Phase::kNone);
         break;
       case 6:
         space.expire();

@@ -63,6 +63,10 @@ class SimNode {
   void set_cluster(ClusterView view) {
     if (life_) life_->context.cluster.set(std::move(view));
   }
+  NodeContext& context() {
+    KV_ASSERT(life_);
+    return life_->context;
+  }
   StoreStats stats() const {
     return life_ ? life_->store.with([](Store& store) { return store.stats(); }) : StoreStats{};
   }

@@ -88,8 +88,8 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
       {"version 0", [](Head& h) { put<std::uint8_t>(h, 4, 0); }, Errc::kUnsupported, {"version: 0", "known here: 1"}},
       {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "known here: 1"}},
       {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
-      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..22"}},
-      {"type 23", [](Head& h) { put<std::uint8_t>(h, 5, 23); }, Errc::kUnsupported, {"type: 23", "1..22"}},
+      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..23"}},
+      {"type 24", [](Head& h) { put<std::uint8_t>(h, 5, 24); }, Errc::kUnsupported, {"type: 24", "1..23"}},
       {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
       {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
       {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
@@ -589,6 +589,50 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(node.state(), 1u);
         EXPECT_EQ(node.zone()->str(), "z1");
       })};
+  frames["cluster_map.phase"] = {FrameType::kClusterMap,
+                                 kAnswer,
+                                 25,
+                                 "",
+                                 [](auto& b) {
+                                   const std::vector<std::string> endpoints = {"tcp://10.0.0.1:7400"};
+                                   const auto list = b.CreateVectorOfStrings(endpoints);
+                                   const auto id = b.CreateString("a");
+                                   const std::vector<flatbuffers::Offset<wire::ClusterNode>> nodes = {
+                                       wire::CreateClusterNode(b, id, list, 64.5, 0, 0, 2)};
+                                   b.Finish(wire::CreateClusterMapResponse(b, 7, 256, b.CreateVector(nodes)));
+                                 },
+                                 checker<wire::ClusterMapResponse>([](const auto& t) {
+                                   ASSERT_EQ(t.nodes()->size(), 1u);
+                                   EXPECT_EQ(t.nodes()->Get(0)->state(), 0u);
+                                   EXPECT_EQ(t.nodes()->Get(0)->phase(), 2u);
+                                 })};
+  frames["cluster_drain.request"] = {FrameType::kClusterDrain,
+                                     0,
+                                     26,
+                                     "",
+                                     [](auto& b) {
+                                       const auto id = b.CreateString("a");
+                                       b.Finish(wire::CreateClusterDrainRequest(b, id, true));
+                                     },
+                                     checker<wire::ClusterDrainRequest>([](const auto& t) {
+                                       EXPECT_EQ(t.node_id()->str(), "a");
+                                       EXPECT_TRUE(t.drain());
+                                     })};
+  frames["cluster_drain.answer"] = {FrameType::kClusterDrain,
+                                    kAnswer,
+                                    26,
+                                    "",
+                                    [](auto& b) { b.Finish(wire::CreateEmptyResponse(b)); },
+                                    checker<wire::EmptyResponse>([](const auto&) {})};
+  frames["put.idle"] = {FrameType::kPut,
+                        0,
+                        27,
+                        "",
+                        [=](auto& b) {
+                          const auto names = b.CreateVectorOfStructs(hashes);
+                          b.Finish(wire::CreatePutRequest(b, 1, names, 0, 0, 0, 0, 5000, 0, kCheck, 0, 60'000'000));
+                        },
+                        checker<wire::PutRequest>([](const auto& t) { EXPECT_EQ(t.idle_us(), 60'000'000u); })};
   frames["set_get.request"] = {
       FrameType::kSetGet,
       0,

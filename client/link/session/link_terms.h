@@ -23,13 +23,14 @@ struct LinkTerms {
   std::uint32_t chain_blocks_max = 0;
   std::uint32_t requests_max = 0;  ///< Without an answer.
   std::uint64_t region_bytes_max = 0;
-  std::uint32_t lanes_max = 0;   ///< 0: the node offers no RDMA.
-  bool has_messages = false;     ///< It takes small requests by SEND.
-  bool has_sets = false;         ///< It knows blocks that stand alone,
-  bool has_groups = false;       ///< and names of these that come in groups.
-  bool has_hot_roots = false;    ///< It says which blocks many prompts begin with.
-  bool has_cluster_map = false;  ///< It says who belongs to its cluster.
-  std::uint64_t map_epoch = 0;   ///< Of the map that it knew at hello; 0: none.
+  std::uint32_t lanes_max = 0;     ///< 0: the node offers no RDMA.
+  bool has_messages = false;       ///< It takes small requests by SEND.
+  bool has_sets = false;           ///< It knows blocks that stand alone,
+  bool has_groups = false;         ///< and names of these that come in groups.
+  bool has_hot_roots = false;      ///< It says which blocks many prompts begin with.
+  bool has_cluster_map = false;    ///< It says who belongs to its cluster.
+  bool has_cluster_drain = false;  ///< It can be asked to hand over what it owns.
+  std::uint64_t map_epoch = 0;     ///< Of the map that it knew at hello; 0: none.
 
   bool is_same_life(const LinkTerms& other) const { return node_id == other.node_id && instance == other.instance; }
 };

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 
 #include "base/assert.h"
 #include "client/tools/bench/prompt.h"
@@ -31,6 +33,8 @@ struct ReplayOptions {
   std::size_t split = 1;
   std::size_t request_count_max = 0;
   std::string fail, window;
+  std::size_t every = 0;
+  double requests_per_second = 0;
   std::chrono::microseconds busy_poll{0};
   bool json = false;
 };
@@ -73,9 +77,25 @@ struct WindowTotals {
   double hit_rate() const { return references == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(references); }
 };
 
+/// Of each so many requests, what was hit: how a change under way shows.
+struct SeriesEntry {
+  std::size_t first, count;
+  double seconds;  ///< From the start to the last of them.
+  std::uint64_t references, hits;
+};
+
+/// When the client took up another map of the cluster.
+struct MapChange {
+  std::uint64_t epoch;
+  std::size_t request;  ///< The one after which it was seen.
+  double seconds, unix_seconds;
+};
+
 struct ReplayReport {
   Transport transport;
   PromptTotals totals;
+  std::vector<MapChange> map_changes;
+  std::vector<SeriesEntry> series;
   std::optional<WindowTotals> window;
   std::optional<NodeShares> shares;
   double seconds = 0;
@@ -119,6 +139,19 @@ void print_json(const ReplayOptions& options, const ReplayReport& report) {
                              {"get", latency(totals.get_latency)},
                              {"put", latency(totals.put_latency)}};
   document.update(report.shares->json());
+  for (const MapChange& each : report.map_changes) {
+    document["map_changes"].push_back({{"epoch", each.epoch},
+                                       {"request", each.request},
+                                       {"seconds", each.seconds},
+                                       {"unix_seconds", each.unix_seconds}});
+  }
+  for (const SeriesEntry& each : report.series) {
+    document["series"].push_back({{"first", each.first},
+                                  {"count", each.count},
+                                  {"seconds", each.seconds},
+                                  {"references", each.references},
+                                  {"hits", each.hits}});
+  }
   if (report.window) {
     document["window"] = {{"first", report.window->window.first},
                           {"count", report.window->window.count},
@@ -158,6 +191,21 @@ void print_table(const ReplayOptions& options, const ReplayReport& report) {
               << report.window->window.first + report.window->window.count << ": " << format_count(report.window->hits)
               << " hits of " << format_count(report.window->references) << " references, hit rate "
               << format_number(report.window->hit_rate(), 4) << "\n";
+  }
+  for (const MapChange& each : report.map_changes) {
+    std::cout << "map of epoch " << each.epoch << " from request " << each.request << " on, at "
+              << format_seconds(each.seconds) << "\n";
+  }
+  if (!report.series.empty()) {
+    TextTable series({"requests from", "at", "references", "hits", "hit rate"});
+    for (const SeriesEntry& each : report.series) {
+      const double share =
+          each.references == 0 ? 0 : static_cast<double>(each.hits) / static_cast<double>(each.references);
+      series.add({format_count(each.first), format_seconds(each.seconds), format_count(each.references),
+                  format_count(each.hits), format_number(share, 4)});
+    }
+    std::cout << "\n";
+    series.print(std::cout);
   }
   for (const auto& [reason, count] : totals.reasons) std::cout << "\n" << format_count(count) << " x " << reason;
   std::cout << (totals.reasons.empty() ? "\n" : "\n\n") << "wrong bytes: " << format_count(totals.wrong_bytes) << "\n";
@@ -215,6 +263,7 @@ void run_replay(ReplayOptions options) {
   const bool progress = ::isatty(STDERR_FILENO) != 0;
   const TimePoint start = std::chrono::steady_clock::now();
   TimePoint shown = start;
+  std::uint64_t references_told = 0, hits_told = 0, epoch = replay->client->cluster().epoch;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     if (death && i == death->request) {
       // The name stays, and with it what the node owns; nobody answers at the endpoint. Rendezvous hashing goes by the
@@ -229,6 +278,10 @@ void run_replay(ReplayOptions options) {
       report.window->references = totals.references;
       report.window->hits = totals.hits;
     }
+    if (options.requests_per_second > 0) {
+      const std::chrono::duration<double> due(static_cast<double>(i) / options.requests_per_second);
+      std::this_thread::sleep_until(start + std::chrono::duration_cast<Duration>(due));
+    }
     // After a get that missed its deadline the node may still write there. A connector would take other pages.
     replay->memory->renew_if_quarantined();
     const std::vector<BlockHash> chain = chain_of(trace[i], record.digest(), options.split);
@@ -242,6 +295,16 @@ void run_replay(ReplayOptions options) {
       report.window->hits = totals.hits - report.window->hits;
     }
     const TimePoint now = std::chrono::steady_clock::now();
+    if (const std::uint64_t epoch_now = replay->client->cluster().epoch; std::exchange(epoch, epoch_now) != epoch_now) {
+      const std::chrono::duration<double> unix_time = std::chrono::system_clock::now().time_since_epoch();
+      report.map_changes.push_back({epoch, i, std::chrono::duration<double>(now - start).count(), unix_time.count()});
+    }
+    if (options.every > 0 && ((i + 1) % options.every == 0 || i + 1 == trace.size())) {
+      const std::size_t count = i % options.every + 1;
+      report.series.push_back({i + 1 - count, count, std::chrono::duration<double>(now - start).count(),
+                               totals.references - std::exchange(references_told, totals.references),
+                               totals.hits - std::exchange(hits_told, totals.hits)});
+    }
     if (progress && now - shown > 200ms) {
       shown = now;
       std::cerr << "\r\033[K" << totals.prompts << " of " << trace.size() << " requests, hit rate "
@@ -284,6 +347,13 @@ void add_replay_command(CLI::App& app) {
       ->add_option("--window", options->window,
                    "Also tell the hits of COUNT requests (200) from request FIRST on. Default: from --fail's on")
       ->type_name("FIRST[+COUNT]");
+  command
+      ->add_option("--requests-per-second", options->requests_per_second,
+                   "At most so many, for what takes its time beside the load; 0: each at once after the one before")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--every", options->every, "Also tell the hits of each so many requests, and when; 0: do not")
+      ->capture_default_str();
   add_duration_option(*command, "--busy-poll", options->busy_poll, "Spin this long for an answer before sleeping");
   command->add_flag("--json", options->json, "One JSON document, for scripts");
   command->footer(

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iostream>
 #include <set>
+#include <thread>
 
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
@@ -21,6 +22,7 @@ struct MemberReport {
   std::uint64_t epoch = 0;
   double digest = 0;  ///< Of what it knows of the cluster.
   double allocated_bytes = 0, capacity_bytes = 0, uptime_seconds = 0;
+  double moved_blocks = 0, moved_bytes = 0, remaining_paths = 0;  ///< Handed to others; to be handed over.
 };
 
 struct ClusterReport {
@@ -67,11 +69,18 @@ ClusterReport ask_all(CtlOptions& options) {
     one.allocated_bytes = stat(said, "allocated_bytes");
     one.capacity_bytes = stat(said, "capacity_bytes");
     one.uptime_seconds = stat(said, "uptime_seconds");
+    one.moved_blocks = stat(said, "cluster_moved_blocks");
+    one.moved_bytes = stat(said, "cluster_moved_bytes");
+    one.remaining_paths = stat(said, "cluster_move_remaining_paths");
   }
   return report;
 }
 
-const char* state_of(const ClusterStatus::Node& member) { return member.is_serving ? "serving" : "draining"; }
+const char* state_of(const ClusterStatus::Node& member) {
+  if (member.is_joining) return "joining";
+  if (member.is_leaving) return "leaving";
+  return member.is_serving ? "serving" : "draining";
+}
 
 std::string share_of(const ClusterStatus& map, const ClusterStatus::Node& member) {
   double sum = 0;
@@ -87,6 +96,8 @@ nlohmann::json node_json(const ClusterStatus::Node& member) {
           {"zone", member.zone}};
 }
 
+std::string paths_text(double count) { return count == 0 ? "-" : format_number(count, 0) + " paths"; }
+
 void run_cluster_status(CtlOptions options) {
   const ClusterReport report = ask_all(options);
   if (options.json) {
@@ -98,22 +109,29 @@ void run_cluster_status(CtlOptions options) {
       nlohmann::json entry = node_json(one.member);
       entry["answers"] = !one.error;
       if (one.error) entry["error"] = one.error_text;
-      if (!one.error) entry["epoch"] = one.epoch;
+      if (!one.error) {
+        entry["epoch"] = one.epoch;
+        entry["moved_blocks"] = one.moved_blocks;
+        entry["moved_bytes"] = one.moved_bytes;
+        entry["remaining_paths"] = one.remaining_paths;
+      }
       document["nodes"].push_back(entry);
     }
     std::cout << json_text(document) << '\n';
   } else {
-    TextTable table({"node", "state", "epoch", "share", "zone", "up", "used", "of", "endpoint"});
+    TextTable table({"node", "state", "epoch", "share", "zone", "up", "used", "of", "moved", "to move", "endpoint"});
     for (const MemberReport& one : report.members) {
       const std::string share = share_of(report.map, one.member);
       const std::string zone = one.member.zone.empty() ? "-" : one.member.zone;
       if (one.error) {
-        table.add({one.member.id, "down: " + one.error_text, "-", share, zone, "-", "-", "-", one.endpoint});
+        table.add({one.member.id, "down: " + one.error_text, "-", share, zone, "-", "-", "-", "-", "-", one.endpoint});
         continue;
       }
       table.add({one.member.id, state_of(one.member), std::to_string(one.epoch), share, zone,
                  format_seconds(one.uptime_seconds), format_bytes(static_cast<std::uint64_t>(one.allocated_bytes)),
-                 format_bytes(static_cast<std::uint64_t>(one.capacity_bytes)), one.endpoint});
+                 format_bytes(static_cast<std::uint64_t>(one.capacity_bytes)),
+                 format_bytes(static_cast<std::uint64_t>(one.moved_bytes)), paths_text(one.remaining_paths),
+                 one.endpoint});
     }
     table.print(std::cout);
     if (!report.is_agreed()) {
@@ -146,6 +164,68 @@ void run_cluster_map(CtlOptions options) {
   table.print(std::cout);
 }
 
+struct DrainOptions : CtlOptions {
+  std::string node_id;
+  bool waits = true;
+  double wait_seconds = 600;
+};
+
+/// Until the node is where it is to be: with its blocks handed over, or serving again.
+void wait_for_state(CtlOptions& options, const std::string& node_id, bool drain, double seconds) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  std::string before;
+  while (true) {
+    const ClusterReport report = ask_all(options);
+    const auto one =
+        std::ranges::find(report.members, node_id, [](const MemberReport& each) { return each.member.id; });
+    if (one == report.members.end()) throw ToolFailed(node_id + " has left the cluster");
+    const std::string state = state_of(one->member);
+    const std::string line =
+        state + (one->remaining_paths > 0 ? ", " + paths_text(one->remaining_paths) + " to hand over" : "");
+    if (line != before && !options.json) std::cout << node_id << ": " << line << std::endl;
+    before = line;
+    if (state == (drain ? "draining" : "serving")) return;
+    if (std::chrono::steady_clock::now() >= until) {
+      throw ToolFailed(node_id + " is still " + state +
+                       "; it goes on. `kvstorectl cluster status` shows how far it is");
+    }
+    std::this_thread::sleep_for(500ms);
+  }
+}
+
+void run_cluster_drain(DrainOptions options, bool drain) {
+  CtlCluster cluster = ask_map(options);
+  if (std::ranges::find(cluster.map.nodes, options.node_id, &ClusterStatus::Node::id) == cluster.map.nodes.end()) {
+    std::string known;
+    for (const ClusterStatus::Node& node : cluster.map.nodes) known += " " + node.id;
+    throw ToolFailed("no node '" + options.node_id + "' in the cluster, which has:" + known);
+  }
+  // By the map, so that the node's own answer is for the right one even behind a name that several share.
+  ClientConfig config = seed_config(options.node);
+  ToolClient client(std::move(config));
+  if (const auto learned = client.run(client->learn_cluster(options.node.deadline)); !learned)
+    throw ToolFailed(describe(learned.error()));
+  const auto asked = client.run(client->drain_node(options.node_id, drain, options.node.deadline));
+  if (!asked) {
+    throw ToolFailed(options.node_id + ": " +
+                     (asked.error() == Errc::kUnsupported
+                          ? "hands nothing over: it is of an earlier version, or has a --move-rate of 0"
+                          : describe(asked.error())));
+  }
+  if (options.waits) wait_for_state(options, options.node_id, drain, options.wait_seconds);
+  if (options.json) std::cout << json_text({{"node", options.node_id}, {"drain", drain}}) << '\n';
+}
+
+void add_drain_command(CLI::App& cluster, const char* name, const std::string& about, bool drain) {
+  const auto options = std::make_shared<DrainOptions>();
+  CLI::App* const command = add_ctl_command(cluster, name, about, options);
+  command->add_option("node", options->node_id, "The node's id")->required();
+  command->add_flag("!--no-wait", options->waits, "Return once the node has begun");
+  command->add_option("--wait-seconds", options->wait_seconds, "How long to wait for the end; then exit status 1")
+      ->capture_default_str();
+  command->callback([options, drain] { run_cluster_drain(*options, drain); });
+}
+
 }  // namespace
 
 void add_cluster_commands(CLI::App& app) {
@@ -160,6 +240,12 @@ void add_cluster_commands(CLI::App& app) {
   const auto map_options = std::make_shared<CtlOptions>();
   add_ctl_command(*cluster, "map", "The map as a node has it: what clients place blocks by", map_options)
       ->callback([map_options] { run_cluster_map(*map_options); });
+  add_drain_command(
+      *cluster, "drain",
+      "A node hands over what it owns to those who follow, then owns nothing; it goes on running until it "
+      "is stopped, or undrained",
+      /*drain=*/true);
+  add_drain_command(*cluster, "undrain", "It is given what will be its own again, then serves", /*drain=*/false);
 }
 
 }  // namespace kv

@@ -20,6 +20,15 @@ struct Member {
   double weight = 1.0;                 ///< Its share of the blocks, in proportion.
   std::string zone, version;           ///< For people, and for clients that choose among equals.
   State state = State::kServing;
+  /// What it is about, besides: old clients and nodes know the state alone. The value travels; append only.
+  enum class Phase : std::uint8_t {
+    kNone = 0,
+    kJoining = 1,  ///< State kDraining: others give it what will be its own.
+    kLeaving = 2,  ///< State kServing: it hands over what it still owns.
+  };
+  Phase phase = Phase::kNone;
+  /// Whether it owns blocks once everyone is where they are going.
+  bool will_own() const { return phase == Phase::kNone ? state == State::kServing : phase == Phase::kJoining; }
 
   friend bool operator==(const Member&, const Member&) = default;
 };

@@ -17,6 +17,7 @@ using nlohmann::json;
 
 constexpr const char* kServing = "serving";
 constexpr const char* kDraining = "draining";
+constexpr const char* kPhases[] = {"", "joining", "leaving"};  // by Member::Phase
 
 Failure wrong(const std::string& why) { return {Errc::kBadRequest, "member: " + why}; }
 
@@ -58,13 +59,14 @@ std::string check_member(const Member& member) {
 }
 
 std::string write_member(const Member& member) {
-  const json object = {{"id", member.id},
-                       {"instance", member.instance},
-                       {"endpoints", member.endpoints},
-                       {"weight", member.weight},
-                       {"zone", member.zone},
-                       {"version", member.version},
-                       {"state", member.state == Member::State::kServing ? kServing : kDraining}};
+  json object = {{"id", member.id},
+                 {"instance", member.instance},
+                 {"endpoints", member.endpoints},
+                 {"weight", member.weight},
+                 {"zone", member.zone},
+                 {"version", member.version},
+                 {"state", member.state == Member::State::kServing ? kServing : kDraining}};
+  if (member.phase != Member::Phase::kNone) object["phase"] = kPhases[static_cast<std::size_t>(member.phase)];
   return object.dump();
 }
 
@@ -81,15 +83,19 @@ Result<Member, Failure> read_member(std::string_view text) {
   const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return wrong("must be a JSON object");
   Member member;
-  std::string state = kServing;
+  std::string state = kServing, phase;
   if (!take_text(object, "id", &member.id)) return wrong("id: must be a text");
   if (!take_text(object, "instance", &member.instance)) return wrong("instance: must be a text");
   if (!take_text(object, "zone", &member.zone)) return wrong("zone: must be a text");
   if (!take_text(object, "version", &member.version)) return wrong("version: must be a text");
   if (!take_text(object, "state", &state)) return wrong("state: must be a text");
+  if (!take_text(object, "phase", &phase)) return wrong("phase: must be a text");
   if (state != kServing && state != kDraining)
     return wrong("state: '" + printable(state) + "', allowed are serving and draining");
   member.state = state == kServing ? Member::State::kServing : Member::State::kDraining;
+  // One that is not known here, or does not go with the state, is none: the state says what matters to everyone.
+  if (phase == "joining" && state == kDraining) member.phase = Member::Phase::kJoining;
+  if (phase == "leaving" && state == kServing) member.phase = Member::Phase::kLeaving;
   if (const auto endpoints = object.find("endpoints"); endpoints != object.end()) {
     if (!endpoints->is_array()) return wrong("endpoints: must be a list of texts");
     for (const json& each : *endpoints) {

@@ -14,7 +14,7 @@ inline constexpr double kMemberWeightMax = 1e9;
 
 /// One JSON object. What it has besides the fields here is left alone, for versions to come:
 ///   {"id":"a","instance":"<32 hex digits>","endpoints":["tcp://10.0.0.1:7400"],"weight":64,"zone":"z1",
-///    "version":"0.1.0","state":"serving"}
+///    "version":"0.1.0","state":"serving"}   and where it is about something, "phase":"joining" or "leaving"
 std::string write_member(const Member& member);
 /// Whoever may write to etcd may have written this. Errors: kBadRequest; the words name field, value and what is
 /// allowed.

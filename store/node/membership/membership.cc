@@ -31,8 +31,9 @@ Membership::Membership(asio::any_io_executor executor, KeyStore& keys, Clock& cl
   KV_ASSERT(config_.extent_blocks >= 1 && config_.extent_blocks <= kExtentBlocksMax);
 }
 
-void Membership::drain() {
-  config_.self.state = Member::State::kDraining;
+void Membership::tell(Member::State state, Member::Phase phase) {
+  config_.self.state = state;
+  config_.self.phase = phase;
   must_put_ = true;
   wake_.set();
 }

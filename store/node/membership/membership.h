@@ -42,8 +42,8 @@ class Membership {
 
   /// Looks after the list until stop(), which it outlasts by one call of the key store at most.
   asio::awaitable<void> run();
-  void drain();  ///< Tells all that this node takes no new blocks.
-  void stop();   ///< run() gives up the lease and returns: the node is off the list.
+  void tell(Member::State state, Member::Phase phase);  ///< To all: what this node is about.
+  void stop();  ///< run() gives up the lease and returns: the node is off the list.
 
   struct Status {
     bool is_reachable = false;      ///< The last try succeeded.

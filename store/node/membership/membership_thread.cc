@@ -24,8 +24,8 @@ MembershipThread::~MembershipThread() {
   thread_.join();
 }
 
-void MembershipThread::drain() {
-  asio::post(context_, [this] { membership_.drain(); });
+void MembershipThread::tell(Member::State state, Member::Phase phase) {
+  asio::post(context_, [this, state, phase] { membership_.tell(state, phase); });
 }
 
 std::vector<NodeMetrics::Value> MembershipThread::stats() const {

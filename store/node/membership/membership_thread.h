@@ -12,13 +12,13 @@
 namespace kv {
 
 /// Membership on etcd, on a thread of its own: a node whose I/O threads are busy keeps its lease, and an etcd that
-/// hangs holds up nobody. Thread safety: one thread makes, drains and destroys it; status() and stats() from any.
+/// hangs holds up nobody. Thread safety: one thread makes and destroys it; the rest from any.
 class MembershipThread {
  public:
   MembershipThread(EtcdConfig etcd, MembershipConfig config, Clock& clock, ClusterBoard& board);
   ~MembershipThread();  ///< Leaves the cluster, within two requests to etcd.
 
-  void drain();
+  void tell(Member::State state, Member::Phase phase);  ///< As Membership. Any thread.
   Membership::Status status() const { return membership_.status(); }
   std::vector<NodeMetrics::Value> stats() const;
 

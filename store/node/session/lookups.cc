@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "index/name_groups.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/rdma/verbs_node.h"
@@ -152,10 +153,30 @@ void Lookups::on_cluster_map(const Frame& frame) {
       const auto id = builder.CreateString(member.id);
       const auto zone = builder.CreateString(member.zone);
       nodes.push_back(wire::CreateClusterNode(builder, id, endpoints, member.weight,
-                                              static_cast<std::uint8_t>(member.state), zone));
+                                              static_cast<std::uint8_t>(member.state), zone,
+                                              static_cast<std::uint8_t>(member.phase)));
     }
     return wire::CreateClusterMapResponse(builder, view->epoch, view->extent_blocks, builder.CreateVector(nodes));
   });
+}
+
+/// What is asked for is noted for the mover, which looks every so often.
+void Lookups::on_cluster_drain(const Frame& frame) {
+  const auto* request = read_request<wire::ClusterDrainRequest>(session_, frame);
+  if (request == nullptr) return;
+  NodeContext& node = session_.node;
+  const std::string_view wanted = request->node_id() == nullptr ? "" : request->node_id()->string_view();
+  if (wanted != node.node_id) {
+    return session_.refuse(
+        frame, Errc::kBadRequest,
+        "cluster_drain.node_id: '" + printable(wanted.substr(0, 128)) + "', this node is '" + node.node_id + "'");
+  }
+  if (!node.moves.is_here) {
+    return session_.refuse(frame, Errc::kUnsupported,
+                           "cluster_drain: this node hands nothing over; it has no --etcd, or a --move-rate of 0");
+  }
+  node.moves.drain_wanted = request->drain();
+  session_.replies.reply_empty(FrameType::kClusterDrain, frame.header.request_id);
 }
 
 std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
@@ -328,6 +349,10 @@ void Lookups::on_stats(const Frame& frame) {
       add("cluster_epoch", static_cast<double>(view->epoch));
       add("cluster_digest", static_cast<double>(digest_of(*view) >> 11));  // 53 bits: all that a double keeps
       add("cluster_members", static_cast<double>(view->members.size()));
+    }
+    if (node.moves.is_here) {
+      add("cluster_settled", static_cast<double>(node.moves.settled));
+      add_all(node.moves.stats());
     }
     add("sessions", static_cast<double>(node.metrics.session_count()));
     add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));

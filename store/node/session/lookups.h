@@ -32,6 +32,7 @@ class Lookups {
                  std::span<const BlockHash> hashes);  ///< touch, retain, unretain
   void on_hot_roots(const Frame& frame);
   void on_cluster_map(const Frame& frame);
+  void on_cluster_drain(const Frame& frame);
   void on_stats(const Frame& frame);
 
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.

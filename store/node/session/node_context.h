@@ -11,6 +11,7 @@
 #include "store/node/locked_store.h"
 #include "store/node/log_limit.h"
 #include "store/node/membership/cluster_view.h"
+#include "store/node/membership/move_board.h"
 #include "store/node/metrics.h"
 #include "store/node/security.h"
 #include "store/node/session/lent_regions.h"
@@ -42,6 +43,7 @@ struct NodeContext {
   std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
   ClusterBoard cluster{};            ///< Epoch 0 in a node that belongs to no cluster.
   NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.
+  MoveBoard moves{};
 };
 
 }  // namespace kv

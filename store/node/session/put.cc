@@ -88,6 +88,7 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   options.positions = order.positions;
   options.token_ids = order.token_ids;
   options.extras = order.extras;
+  options.idle = order.idle;
   options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
   // At most half of the time there is: room that can be made is better than a refusal.

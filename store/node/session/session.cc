@@ -340,6 +340,7 @@ void Session::serve(const Frame& frame) {
     case FrameType::kStats: lookups_.on_stats(frame); break;
     case FrameType::kHotRoots: lookups_.on_hot_roots(frame); break;
     case FrameType::kClusterMap: lookups_.on_cluster_map(frame); break;
+    case FrameType::kClusterDrain: lookups_.on_cluster_drain(frame); break;
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
   node.metrics.observe_verb(type, node.clock.now() - began, false);
@@ -406,8 +407,9 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
-    const std::uint64_t features =
-        rdma_.features() | kFeatureHotRoots | kFeatureClusterMap | (version < 2 ? 0 : kFeatureSets | kFeatureGroups);
+    const std::uint64_t features = rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
+                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups) |
+                                   (node.moves.is_here ? kFeatureClusterDrain : 0);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
     return wire::CreateHelloResponse(builder, version, node_id, node.cluster.epoch(), features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),
@@ -541,6 +543,8 @@ void Session::on_put(const Frame& frame) {
   order.positions = numbers_of(request->positions());
   order.token_ids = numbers_of(request->token_ids());
   order.extras = extras_of(request->extras());
+  order.idle = std::chrono::microseconds(
+      std::min<std::uint64_t>(request->idle_us(), Store::kIdleMax / std::chrono::microseconds(1)));
   start(frame, *space, order, target_of(*request));
 }
 

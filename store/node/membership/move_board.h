@@ -1,0 +1,34 @@
+// store/node/membership/move_board.h: what the mover (store/node/mover/) and the sessions tell each other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "store/node/metrics.h"
+
+namespace kv {
+
+/// Counters since start and gauges now. Thread safety: any thread.
+struct MoveBoard {
+  std::atomic<bool> is_here{false};       ///< There is a mover.
+  std::atomic<bool> drain_wanted{false};  ///< Somebody asked for it (cluster_drain), and did not take it back.
+  /// digest_of() the cluster's state for which all is where it belongs, as far as this node has to do with it; the
+  /// upper 53 bits, which a double keeps. 0: none yet.
+  std::atomic<std::uint64_t> settled{0};
+  std::atomic<std::uint64_t> moved_blocks{0}, moved_bytes{0}, failed_paths{0};
+  std::atomic<std::uint64_t> remaining_paths{0};  ///< Of the pass under way.
+
+  std::vector<NodeMetrics::Value> stats() const {
+    const auto value = [](const auto& number) { return static_cast<double>(number.load()); };
+    return {
+        {"cluster_moved_blocks", value(moved_blocks), true, "Blocks that this node has handed to others"},
+        {"cluster_moved_bytes", value(moved_bytes), true, "Bytes of these blocks"},
+        {"cluster_move_failures", value(failed_paths), true, "Paths that could not be handed over, or not whole"},
+        {"cluster_move_remaining_paths", value(remaining_paths), false, "Paths that are still to be handed over"},
+        {"cluster_drain_wanted", value(drain_wanted), false, "1: asked to hand over all that it owns"},
+    };
+  }
+};
+
+}  // namespace kv

@@ -1,0 +1,437 @@
+#include "store/node/mover/mover.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "store/node/membership/member_text.h"
+#include "transport/endpoint.h"
+
+namespace kv {
+namespace {
+
+constexpr std::chrono::microseconds kPutDeadline = 10s, kOpenDeadline = 2s, kStatsDeadline = 1s;
+/// After a change some clients go on by the old map until an answer tells them.
+constexpr Duration kUnsettled = 5s;
+constexpr Duration kDelta = 1s;  ///< Between two passes over what was used meanwhile.
+constexpr std::size_t kFormersMax = 8;
+constexpr std::size_t kPathsAtOnce = 64;  ///< Looked at before others on the thread have their turn.
+
+/// Other machines have no way to a Unix socket of this one.
+std::string endpoint_of(const Member& member) {
+  const auto found = std::ranges::find_if(member.endpoints, [](const std::string& text) {
+    const auto endpoint = parse_endpoint(text);
+    return endpoint && endpoint->scheme != Endpoint::Scheme::kUnix;
+  });
+  return found == member.endpoints.end() ? member.endpoints.front() : *found;
+}
+
+/// Unpins when it goes.
+class PinGuard {
+ public:
+  PinGuard(LockedStore& store, Store::PinnedPrefix pinned) : store_(store), pinned_(std::move(pinned)) {}
+  ~PinGuard() {
+    store_.with([this](Store& store) { store.unpin(pinned_); });
+  }
+  PinGuard(const PinGuard&) = delete;
+  PinGuard& operator=(const PinGuard&) = delete;
+  const Store::PinnedPrefix& pinned() const { return pinned_; }
+
+ private:
+  LockedStore& store_;
+  Store::PinnedPrefix pinned_;
+};
+
+bool is_hotter(const Store::PathEnd& a, const Store::PathEnd& b) { return a.used > b.used; }
+
+}  // namespace
+
+Mover::Mover(asio::any_io_executor executor, Network& network, Clock& clock, LockedStore& store,
+             const HotRoots& hot_roots, const ClusterBoard& board, MoveBoard& moves, MoverConfig config, Tell tell)
+    : executor_(std::move(executor)),
+      network_(network),
+      clock_(clock),
+      store_(store),
+      hot_roots_(hot_roots),
+      board_(board),
+      moves_(moves),
+      config_(std::move(config)),
+      tell_(std::move(tell)),
+      wake_(executor_),
+      alarm_(clock.make_alarm(executor_)) {
+  KV_ASSERT(config_.bytes_per_second >= 1);
+  moves_.is_here = true;
+}
+
+Mover::~Mover() = default;
+
+void Mover::leave() {
+  is_leaving_ = true;
+  wake_.set();
+}
+
+void Mover::stop() {
+  stops_ = true;
+  if (put_ != nullptr) put_->cancel();
+  wake_.set();
+}
+
+asio::awaitable<void> Mover::run() {
+  while (!stops_) {
+    look();
+    co_await work();
+    if (!stops_) co_await step();
+    if (!stops_) co_await pause(clock_.now() + kLook);
+  }
+  client_.reset();  // no call of it runs
+}
+
+asio::awaitable<void> Mover::pause(TimePoint until) {
+  alarm_->arm(until, [this] { wake_.set(); });
+  while (clock_.now() < until && !stops_) {
+    wake_.reset();
+    co_await wake_.wait();
+  }
+  alarm_->disarm();
+}
+
+// -- what is to be
+
+/// What the map says now, and with it what is to be handed over.
+void Mover::look() {
+  auto view = board_.view();
+  if (view->epoch == 0 || (view_ && view->epoch == view_->epoch)) return;
+  view_ = std::move(view);
+  digest_ = digest_of(*view_) >> 11;
+  is_pass_due_ = true;
+  changed_ = clock_.now();
+  retarget(*view_);
+}
+
+/// The owners as they will be: those that join count already, those that leave no more. What clients go by follows when
+/// the blocks are there.
+void Mover::retarget(const ClusterView& view) {
+  auto next = std::make_unique<Target>();
+  std::vector<ClusterMap::Node> owners;
+  for (const Member& member : view.members) {
+    if (member.id == config_.node_id) next->self = next->nodes.size();
+    NodeConfig node;
+    node.endpoint = endpoint_of(member);
+    node.name = node.node_id = member.id;
+    node.weight = member.will_own() ? member.weight : 0;
+    owners.push_back({node.name, node.weight});
+    next->nodes.push_back(std::move(node));
+  }
+  const auto self = std::ranges::find(view.members, config_.node_id, &Member::id);
+  if (self == view.members.end()) next->self = view.members.size();
+  const bool has_owner = std::ranges::any_of(owners, [](const ClusterMap::Node& node) { return node.weight > 0; });
+  const auto give_up_target = [this] {
+    if (target_) formers_.push_back(std::move(target_));
+    if (formers_.size() > kFormersMax) formers_.erase(formers_.begin());
+    client_.reset();
+    spaces_.clear();
+  };
+  if (!has_owner || view.extent_blocks <= 1) return give_up_target();  // nobody is left to hand anything to
+  const auto is_same = [](const NodeConfig& a, const NodeConfig& b) {
+    return a.name == b.name && a.weight == b.weight && a.endpoint == b.endpoint;
+  };
+  if (target_ && std::ranges::equal(target_->nodes, next->nodes, is_same)) return;
+  next->map = std::make_unique<const ClusterMap>(owners, view.extent_blocks);
+  give_up_target();
+  target_ = std::move(next);
+  is_whole_due_ = true;
+}
+
+bool Mover::has_others() const {
+  if (!target_) return false;
+  for (std::size_t i = 0; i < target_->nodes.size(); ++i) {
+    if (i != target_->self && target_->nodes[i].weight > 0) return true;
+  }
+  return false;
+}
+
+/// Clients may still put here what belongs elsewhere.
+bool Mover::is_unsettled() const {
+  const auto is_moving = [](const Member& member) { return member.phase != Member::Phase::kNone; };
+  return clock_.now() < changed_ + kUnsettled || role_ == Role::kDraining ||
+         std::ranges::any_of(view_->members, is_moving);
+}
+
+// -- blocks
+
+/// One pass: over all that has other owners now, or over what of that was used since the last pass.
+asio::awaitable<void> Mover::work() {
+  if (!view_) co_return;
+  const bool is_whole = is_whole_due_;
+  const TimePoint begun = clock_.now();
+  if (!is_whole && !is_pass_due_ && (!is_unsettled() || begun < pass_begun_ + kDelta)) co_return;
+  const auto stored = store_.with([](Store& store) { return store.stats().stored_blocks; });
+  const bool is_new = std::exchange(stored_count_, stored) != stored;
+  is_pass_due_ = false;  // before the pass: the map may change again meanwhile
+  // The first map that a node hears of takes nothing from it: it knows none under which it owned what it has.
+  if (!has_others() || (is_whole ? formers_.empty() : !is_new)) {
+    if (target_) formers_.clear();
+    is_whole_due_ = false;
+    pass_begun_ = begun;
+    moves_.settled = digest_;
+    co_return;
+  }
+  Paths paths = co_await list_moving(is_whole ? TimePoint::min() : pass_begun_);
+  Paths failed;
+  moves_.remaining_paths = paths.size();
+  if (!paths.empty() && is_whole)
+    spdlog::info("cluster: {} paths have another owner now, handing them over", paths.size());
+  const Target* const target = target_.get();
+  const bool wanted_out = wants_out();
+  for (int turn = 0; turn < 2 && !stops_; ++turn) {
+    for (const Store::PathEnd& end : paths) {
+      const bool is_done = co_await move(end);
+      if (stops_) co_return;
+      if (!is_done) failed.push_back(end);
+      if (is_done || turn > 0) moves_.remaining_paths = moves_.remaining_paths - 1;
+      look();
+      // Begin anew, for the map that is now to come; or go on with what this node is to be about.
+      if (target_.get() != target || wants_out() != wanted_out) {
+        moves_.remaining_paths = 0;
+        co_return;
+      }
+    }
+    paths = std::exchange(failed, {});  // once more: a connection may have broken
+  }
+  moves_.failed_paths += paths.size();
+  moves_.remaining_paths = 0;
+  pass_begun_ = begun;
+  if (is_whole) {
+    formers_.clear();
+    is_whole_due_ = false;
+    spdlog::info("cluster: handed over {} blocks ({} bytes) so far, {} paths failed", moves_.moved_blocks.load(),
+                 moves_.moved_bytes.load(), moves_.failed_paths.load());
+    is_pass_due_ = true;  // for what was put while this went on; then all is settled
+  }
+  if (!is_pass_due_) moves_.settled = digest_;
+}
+
+/// Paths that were this node's and are to be another's, the latest used first.
+asio::awaitable<Mover::Paths> Mover::list_moving(TimePoint since) {
+  Paths ends;
+  Store::PathCursor cursor;
+  while (!cursor.is_done && !stops_) {
+    store_.with([&](Store& store) { store.list_paths(cursor, since, ends); });
+    if (ends.size() >= 2 * kEndsMax) {  // 3
+      std::ranges::nth_element(ends, ends.begin() + kEndsMax, is_hotter);
+      ends.resize(kEndsMax);
+    }
+    co_await asio::post(executor_, asio::use_awaitable);
+  }
+  std::ranges::sort(ends, is_hotter);
+  if (ends.size() > kEndsMax) ends.resize(kEndsMax);
+  Paths moving;
+  std::map<SpaceId, std::unordered_set<BlockHash>> hot_sets;
+  std::size_t looked = 0;
+  for (const Store::PathEnd& end : ends) {
+    if (stops_) break;
+    if (++looked % kPathsAtOnce == 0) co_await asio::post(executor_, asio::use_awaitable);
+    std::shared_ptr<const NamespaceRecord> record;
+    const auto path = store_.with([&](Store& store) {
+      record = store.find_namespace(end.space);
+      return store.path_of(end);
+    });
+    if (!path || !record) continue;  // evicted or dropped meanwhile
+    const auto [hot, is_new] = hot_sets.try_emplace(end.space);
+    if (is_new) {
+      const auto list = hot_roots_.list(record->id());
+      hot->second.insert(list->blocks.begin(), list->blocks.end());
+    }
+    std::size_t hot_blocks = 0;
+    while (hot_blocks < path->size() && hot->second.contains((*path)[hot_blocks])) ++hot_blocks;
+    if (is_moving(*path, hot_blocks)) moving.push_back(end);
+  }
+  co_return moving;
+}
+
+/// What was never this node's, for as long as this remembers, is a copy that an earlier map left here: its owner has
+/// it.
+bool Mover::is_moving(std::span<const BlockHash> path, std::size_t hot_blocks) const {
+  const auto has_own = [&](const Target& by, bool own) {
+    return std::ranges::any_of(by.map->extents(path, hot_blocks),
+                               [&](const ClusterMap::Extent& extent) { return (extent.node == by.self) == own; });
+  };
+  if (!has_own(*target_, false)) return false;
+  // Between two whole passes what is put here comes from clients with the map before, or by a put that was under way.
+  return formers_.empty() || std::ranges::any_of(formers_, [&](const auto& each) { return has_own(*each, true); });
+}
+
+asio::awaitable<bool> Mover::move(Store::PathEnd end) {
+  const auto space = co_await open(end.space);
+  if (!space || stops_) co_return !space && space.error() == Errc::kNoNamespace;
+  std::vector<BlockHash> path;
+  auto pinned = store_.with([&](Store& store) -> Result<Store::PinnedPrefix> {
+    auto names = store.path_of(end);
+    if (!names) return names.error();
+    path = std::move(*names);
+    return store.pin_path(end);
+  });
+  if (!pinned) co_return true;  // it has gone: nothing is left to do
+  const PinGuard guard(store_, std::move(*pinned));
+  const std::size_t block_bytes = client().block_bytes(*space);
+  const bool is_put = co_await put(*space, path, guard.pinned(), block_bytes, end.used);
+  co_return is_put;
+}
+
+/// Prefix after prefix, so that one put sends no more than a batch: what the ones before it have sent is offered again,
+/// by name, and not wanted.
+asio::awaitable<bool> Mover::put(Space space, const std::vector<BlockHash>& path, const Store::PinnedPrefix& pinned,
+                                 std::size_t block_bytes, TimePoint used) {
+  KV_ASSERT(path.size() == pinned.blocks.size() && block_bytes > 0);
+  std::vector<std::span<const std::byte>> blocks;
+  std::vector<std::uint64_t> checksums;  // as they were verified when the blocks came: the other side verifies by them
+  for (const Store::PinnedBlock& block : pinned.blocks) {
+    blocks.push_back(block.bytes);
+    checksums.insert(checksums.end(), block.checksums.begin(), block.checksums.end());
+  }
+  const std::size_t batch = std::max<std::size_t>(1, kBatchBytes / block_bytes), stripes = stripe_count(block_bytes);
+  for (std::size_t count = 0; count < path.size() && !stops_;) {
+    count = std::min(count + batch, path.size());
+    Cancellation cancellation;
+    PutOptions options{.deadline = kPutDeadline};
+    options.checksums = std::span(checksums).first(count * stripes);
+    options.idle =
+        std::chrono::duration_cast<std::chrono::microseconds>(std::max(clock_.now() - used, Duration::zero()));
+    options.control.cancellation = &cancellation;
+    put_ = &cancellation;
+    const auto result =
+        co_await client().put(space, std::span(path).first(count), std::span(blocks).first(count), options);
+    put_ = nullptr;
+    if (!result) co_return false;
+    const std::uint64_t sent_bytes = result->stored * block_bytes;
+    moves_.moved_blocks += result->stored;
+    moves_.moved_bytes += sent_bytes;
+    paid_until_ = std::max(paid_until_, clock_.now()) +
+                  std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+                      static_cast<double>(sent_bytes) / static_cast<double>(config_.bytes_per_second)));
+    if (result->refused > 0) co_return false;
+    // Short debts are left to add up: a pause costs more than they do.
+    constexpr Duration kDebtMax = 5ms;
+    while (clock_.now() + kDebtMax < paid_until_ && !stops_) co_await pause(paid_until_);
+  }
+  co_return !stops_;
+}
+
+Async<Space> Mover::open(SpaceId id) {
+  if (const auto found = spaces_.find(id); found != spaces_.end()) co_return found->second;
+  const auto record = store_.with([&](Store& store) { return store.find_namespace(id); });
+  if (!record) co_return error_code(Errc::kNoNamespace);
+  auto opened = co_await client().open(*record, kOpenDeadline);  // learns what is hot on each node, too
+  if (opened) spaces_.emplace(id, *opened);
+  co_return opened;
+}
+
+Client& Mover::client() {
+  if (!client_) {
+    KV_ASSERT(target_);
+    ClientConfig config;
+    config.nodes = target_->nodes;
+    config.extent_blocks = view_->extent_blocks;
+    config.follow_cluster = false;  // placed by the map that is to come, which no client has yet
+    config.identity = "mover of " + config_.node_id.substr(0, 100);
+    config.connections_per_node = 1;
+    config.rdma = ClientConfig::Rdma::kOff;
+    client_ = std::make_unique<Client>(executor_, config, network_, clock_);
+  }
+  return *client_;
+}
+
+// -- what this node is about
+
+void Mover::play(Role role) {
+  if (role == role_) return;
+  role_ = role;
+  is_draining_told_ = false;
+  switch (role) {
+    case Role::kJoining: joining_since_ = {}; return tell_(Member::State::kDraining, Member::Phase::kJoining);
+    case Role::kServing: return tell_(Member::State::kServing, Member::Phase::kNone);
+    case Role::kLeaving: return tell_(Member::State::kServing, Member::Phase::kLeaving);
+    case Role::kDraining: return tell_(Member::State::kDraining, Member::Phase::kNone);
+  }
+}
+
+bool Mover::is_told(Role role) const {
+  if (!view_) return false;
+  const auto self = std::ranges::find(view_->members, config_.node_id, &Member::id);
+  if (self == view_->members.end()) return false;
+  const bool serves = role == Role::kServing || role == Role::kLeaving;
+  const auto phase = role == Role::kJoining   ? Member::Phase::kJoining
+                     : role == Role::kLeaving ? Member::Phase::kLeaving
+                                              : Member::Phase::kNone;
+  return (self->state == Member::State::kServing) == serves && self->phase == phase;
+}
+
+asio::awaitable<void> Mover::step() {
+  const TimePoint now = clock_.now();
+  const bool is_settled = moves_.settled == digest_ && !is_whole_due_;
+  if (is_leaving_ && !has_others()) has_left_ = true;
+  switch (role_) {
+    case Role::kJoining: {
+      if (!is_told(Role::kJoining)) break;
+      if (wants_out()) {
+        play(Role::kDraining);
+        break;
+      }
+      if (joining_since_ == TimePoint{}) joining_since_ = now;
+      if (co_await have_others_settled()) {
+        play(Role::kServing);
+      } else if (clock_.now() >= joining_since_ + config_.join_max) {
+        spdlog::warn("cluster: serving without all that other nodes were to hand over");
+        play(Role::kServing);
+      }
+      break;
+    }
+    case Role::kServing:
+      if (wants_out()) play(Role::kLeaving);
+      break;
+    case Role::kLeaving:
+      if (!wants_out()) {
+        play(Role::kServing);
+      } else if (is_told(Role::kLeaving) && (is_settled || !has_others())) {
+        play(Role::kDraining);
+      }
+      break;
+    case Role::kDraining:
+      if (!wants_out()) {
+        play(Role::kJoining);
+      } else if (is_told(Role::kDraining)) {
+        if (!std::exchange(is_draining_told_, true)) draining_since_ = now;
+        // Clients have heard of it by now, and what they put before that was in a pass since.
+        if (is_leaving_ && is_settled && pass_begun_ >= draining_since_ + kGrace) has_left_ = true;
+      }
+      break;
+  }
+}
+
+/// Whether those that serve have handed over what the map to come takes from them. Who does not answer is not waited
+/// for: it will be off the map before long, or its blocks are where nobody reaches them.
+asio::awaitable<bool> Mover::have_others_settled() {
+  std::vector<std::string> serving;
+  for (const Member& member : view_->members) {
+    if (member.id != config_.node_id && member.state == Member::State::kServing) serving.push_back(member.id);
+  }
+  if (serving.empty() || !target_) co_return true;
+  const auto digest = static_cast<double>(digest_);
+  const auto stats = co_await client().stats(kStatsDeadline);
+  if (!stats) co_return false;
+  for (const NodeStats& said : *stats) {
+    if (said.error || std::ranges::find(serving, said.name) == serving.end()) continue;
+    const auto settled = std::ranges::find(said.values, "cluster_settled", &std::pair<std::string, double>::first);
+    // One that hands nothing over says nothing of it.
+    if (settled != said.values.end() && settled->second != digest) co_return false;
+  }
+  co_return true;
+}
+
+}  // namespace kv

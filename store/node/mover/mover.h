@@ -1,0 +1,139 @@
+// store/node/mover/mover.h: hands blocks to the nodes whose they are to be. The one room of a node that knows the
+// client.
+//
+// Follow a block: it enters as a part of a path that Store::list_paths() names, is pinned where it lies, put to its
+// next owner as any client's block is (offered, wanted, sent, verified there), and leaves unpinned. It stays here as
+// well, until eviction takes it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/event.h"
+#include "client/client.h"
+#include "client/cluster_map.h"
+#include "store/node/hot_roots.h"
+#include "store/node/locked_store.h"
+#include "store/node/membership/cluster_view.h"
+#include "store/node/membership/move_board.h"
+
+namespace kv {
+
+struct MoverConfig {
+  std::string node_id;
+  std::uint64_t bytes_per_second = 256 << 20;  ///< Sent at most, over a second or so. At least 1.
+  Duration join_max = 300s;                    ///< A node that joins serves after so long, whatever it has been given.
+};
+
+/// Before a change of the map costs hits, the blocks go where it will look for them. Nodes *push*: who has a block
+/// knows its name, how hot it is and, by the owner rule, whose it will be; the other side takes it by an ordinary put,
+/// as much as it has room for, and verifies it. A pull would need a verb that lists what a node holds, and a way to
+/// tell which of it is hot. One rule serves all changes: what was this node's under the map before, and is another's
+/// under the one to come, is put there, the latest used first.
+///
+///     starts     -> joining (owns nothing)    the others give it what will be its own -> serving
+///     is to stop -> leaving (owns all it did) it gives that to those who follow       -> draining (owns nothing), gone
+///
+///   1. A node owns blocks, for clients, until they are where they are going; or until a deadline: join_max here, that
+///      of its stop outside. No client waits for any of this.
+///   2. Of what was put to another, the age goes with it (PutOptions::idle): so what comes is evicted there in its
+///   turn,
+///      and does not push out what is hotter.
+///   3. Bounded: one path is pinned at a time, kEndsMax ends are listed (beyond these the coldest are left out), and
+///      bytes_per_second holds on the whole.
+///   4. Nothing is done to others' blocks, and none here is given up: a map that was wrong costs copies.
+/// What is not handed over: what lies on disk alone (a disk stays with its node), sets (a node does not know which
+/// names belong together), retention. Where each block is an extent of its own (extent_blocks 1) nothing is. Thread
+/// safety: none; on one executor, which must be single-threaded. The boards: any thread.
+class Mover {
+ public:
+  static constexpr std::size_t kEndsMax = 1 << 18;
+  static constexpr std::size_t kBatchBytes = 8 << 20;  ///< Of one put, or one block.
+  static constexpr Duration kLook = 200ms;             ///< Between two looks at the map.
+  static constexpr Duration kGrace = 2s;               ///< For clients to hear of a change, so that they put elsewhere.
+
+  /// Tells all what this node is about.
+  using Tell = std::function<void(Member::State, Member::Phase)>;
+
+  /// `board` is where membership leaves its view. All outlive this.
+  Mover(asio::any_io_executor executor, Network& network, Clock& clock, LockedStore& store, const HotRoots& hot_roots,
+        const ClusterBoard& board, MoveBoard& moves, MoverConfig config, Tell tell);
+  ~Mover();
+
+  asio::awaitable<void> run();  ///< Until stop(), which it outlasts by a step.
+  void leave();                 ///< The node is to stop: hand all over. For good.
+  void stop();
+  /// All is handed over that could be, and clients know that it lies elsewhere; or there is nobody to hand it to. Any
+  /// thread.
+  bool has_left() const { return has_left_; }
+
+ private:
+  enum class Role : std::uint8_t { kJoining, kServing, kLeaving, kDraining };
+  /// Who owns what, by one state of the cluster.
+  struct Target {
+    std::vector<NodeConfig> nodes;  ///< All members; those that own nothing with weight 0.
+    std::unique_ptr<const ClusterMap> map;
+    std::size_t self = 0;  ///< An index; nodes.size() if this node is not there.
+  };
+  using Paths = std::vector<Store::PathEnd>;
+
+  void look();
+  void retarget(const ClusterView& view);
+  bool has_others() const;
+  bool is_unsettled() const;
+  asio::awaitable<void> work();
+  asio::awaitable<Paths> list_moving(TimePoint since);
+  bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks) const;
+  asio::awaitable<bool> move(Store::PathEnd end);
+  asio::awaitable<bool> put(Space space, const std::vector<BlockHash>& path, const Store::PinnedPrefix& pinned,
+                            std::size_t block_bytes, TimePoint used);
+  Async<Space> open(SpaceId space);
+  Client& client();
+  asio::awaitable<void> step();
+  asio::awaitable<bool> have_others_settled();
+  void play(Role role);
+  asio::awaitable<void> pause(TimePoint until);
+  bool wants_out() const { return is_leaving_ || moves_.drain_wanted; }
+  bool is_told(Role role) const;  ///< By the map, as this node has it.
+
+  const asio::any_io_executor executor_;
+  Network& network_;
+  Clock& clock_;
+  LockedStore& store_;
+  const HotRoots& hot_roots_;
+  const ClusterBoard& board_;
+  MoveBoard& moves_;
+  const MoverConfig config_;
+  const Tell tell_;
+
+  std::shared_ptr<const ClusterView> view_;
+  std::uint64_t digest_ = 0;  ///< Of view_, as MoveBoard::settled.
+  TimePoint changed_{};
+  std::unique_ptr<const Target> target_;
+  std::vector<std::unique_ptr<const Target>> formers_;  ///< Since the last whole pass that ended.
+  std::unique_ptr<Client> client_;                      ///< Of target_.
+  std::map<SpaceId, Space> spaces_;                     ///< Opened by it.
+  Cancellation* put_ = nullptr;                         ///< Of the call under way.
+
+  bool is_whole_due_ = false;       ///< A pass over all.
+  bool is_pass_due_ = false;        ///< The map has changed since the last pass began.
+  TimePoint pass_begun_{};          ///< The last one that ended.
+  std::uint64_t stored_count_ = 0;  ///< By all puts, when the last pass began.
+  TimePoint paid_until_{};          ///< By when what was sent so far is paid for, at the configured rate.
+
+  Role role_ = Role::kJoining;
+  TimePoint joining_since_{}, draining_since_{};
+  bool is_leaving_ = false, is_draining_told_ = false, stops_ = false;
+  std::atomic<bool> has_left_{false};
+  Event wake_;
+  std::unique_ptr<Alarm> alarm_;
+};
+
+}  // namespace kv

@@ -1,0 +1,376 @@
+// Nodes with movers on the simulated network and virtual time: who has which blocks while nodes come and go, and what a
+// client finds meanwhile. DESIGN 6.
+#include "store/node/mover/mover.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tests/client/real_nodes.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kBlockBytes = 64;
+constexpr std::uint32_t kExtentBlocks = 8;
+
+class MoverTest : public testing::Test {
+ protected:
+  MoverTest() {
+    store.arena.capacity_bytes = 4 << 20;
+    store.arena.granule_bytes = 4096;
+    store.arena.huge_pages = false;
+    store.arena.touch = false;
+    config.connections_per_node = 1;
+    config.backoff_min = 1ms;
+    config.backoff_max = 10ms;
+    config.nodes = {{.endpoint = "sim://a", .name = ""}};
+  }
+  ~MoverTest() override {
+    for (auto& [name, mover] : movers) mover->stop();
+    client.reset();
+    loop.run_for(5s);
+    movers.clear();
+    for (auto& [name, node] : nodes) {
+      EXPECT_EQ(node->check(), "");
+      EXPECT_EQ(node->stats().pinned_count, 0u) << "what was handed over is pinned no more";
+    }
+    nodes.clear();
+    loop.drain();
+  }
+
+  /// A process of that name: its members' entry says `state` and `phase` first.
+  void start(const std::string& name, Member::State state = Member::State::kDraining,
+             Member::Phase phase = Member::Phase::kJoining) {
+    if (auto& node = nodes[name]; node) {
+      node->start();
+    } else {
+      node = std::make_unique<sim::SimNode>(loop.context(), network, clock, name, store);
+    }
+    Member member;
+    member.id = name;
+    member.endpoints = {"unix:///run/not-here", "sim://" + name};
+    member.state = state;
+    member.phase = phase;
+    members[name] = member;
+    NodeContext& context = nodes[name]->context();
+    MoverConfig mover_config;
+    mover_config.node_id = name;
+    mover_config.bytes_per_second = bytes_per_second;
+    mover_config.join_max = join_max;
+    auto& mover = movers[name] = std::make_unique<Mover>(
+        loop.context().get_executor(), network, clock, context.store, *context.hot_roots, context.cluster,
+        context.moves, mover_config, [this, name](Member::State to, Member::Phase about) {
+          members[name].state = to;
+          members[name].phase = about;
+          publish();
+        });
+    asio::co_spawn(loop.context(), mover->run(), [](std::exception_ptr error) { EXPECT_EQ(error, nullptr); });
+    publish();
+  }
+  /// All nodes that live hear of it a moment later.
+  void publish() {
+    asio::post(loop.context(), [this, at = ++epoch] {
+      ClusterView view{at, kExtentBlocks, {}};
+      for (const auto& [name, member] : members) view.members.push_back(member);
+      for (auto& [name, node] : nodes) node->set_cluster(view);
+    });
+  }
+  /// With the first nodes serving.
+  void start_all(const std::vector<std::string>& names) {
+    for (const std::string& name : names) start(name);
+    run_until([&] { return std::ranges::all_of(names, [&](const auto& name) { return is_serving(name); }); });
+    start_client();
+  }
+  void start_client() {
+    client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+    space = loop.run(client->open(record, 5s)).value();
+  }
+  void kill(const std::string& name) {
+    movers[name]->stop();
+    loop.run_for(5s);
+    movers.erase(name);
+    nodes[name]->kill();
+    members.erase(name);
+    publish();
+  }
+  bool is_serving(const std::string& name) const {
+    const Member& member = members.at(name);
+    return member.state == Member::State::kServing && member.phase == Member::Phase::kNone;
+  }
+  /// At most some minutes of virtual time.
+  void run_until(const std::function<bool()>& done) {
+    for (int i = 0; i < 3000 && !done(); ++i) loop.run_for(100ms);
+    ASSERT_TRUE(done());
+  }
+  MoveBoard& moves(const std::string& name) { return nodes[name]->context().moves; }
+
+  std::vector<BlockHash> chain(std::uint32_t seed, std::size_t block_count = 60) const {
+    return test_chain(record, block_count, seed);
+  }
+  std::size_t put(std::span<const BlockHash> chain) {
+    Blocks memory(chain.size(), kBlockBytes);
+    memory.fill(chain);
+    const PutResult result = loop.run(client->put(space, chain, memory.from, {.deadline = 5s})).value();
+    EXPECT_EQ(result.refused, 0u) << result.why.message();
+    return result.stored;
+  }
+  std::size_t get(std::span<const BlockHash> chain) {
+    Blocks memory(chain.size(), kBlockBytes);
+    memory.clear();
+    const auto got = loop.run(client->get(space, chain, memory.to, {.deadline = 5s})).value();
+    EXPECT_GE(memory.right(chain), got.block_count) << "a wrong byte";
+    return got.block_count;
+  }
+  void put_all(std::size_t count) {
+    for (std::uint32_t seed = 1; seed <= count; ++seed) {
+      chains.push_back(chain(seed));
+      put(chains.back());
+    }
+  }
+  /// Blocks of all chains that a client finds. Matches are counted, and few chains that are asked for again and again
+  /// would be hot: so a match of another chain each time tells of the map, and these are got.
+  std::size_t found() {
+    (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
+    loop.run_for(10ms);
+    std::size_t sum = 0;
+    for (const auto& each : chains) sum += get(each);
+    return sum;
+  }
+  std::size_t all() const {
+    std::size_t sum = 0;
+    for (const auto& each : chains) sum += each.size();
+    return sum;
+  }
+
+  VirtualClock clock;
+  SimNetwork network{clock, 1};
+  Loop loop{&clock};
+  StoreConfig store;
+  const NamespaceRecord record = test_record(kBlockBytes);
+  ClientConfig config = repeatable_config();
+  std::uint64_t bytes_per_second = 1 << 30;
+  Duration join_max = 300s;
+  std::map<std::string, Member> members;
+  std::uint64_t epoch = 0;
+  std::map<std::string, std::unique_ptr<sim::SimNode>> nodes;
+  std::map<std::string, std::unique_ptr<Mover>> movers;
+  std::unique_ptr<Client> client;
+  Space space{};
+  std::vector<std::vector<BlockHash>> chains;
+  std::uint32_t last_seed = 1'000'000;
+};
+
+TEST_F(MoverTest, ANodeThatLeavesHandsAllOverFirstAndNothingIsMissedMeanwhileOrAfter) {
+  start_all({"a", "b", "c"});
+  put_all(40);
+  const std::size_t held = nodes["b"]->stats().block_count;
+  ASSERT_GT(held, all() / 6);
+  movers["b"]->leave();
+  while (!movers["b"]->has_left()) {
+    loop.run_for(100ms);
+    EXPECT_EQ(found(), all());
+  }
+  EXPECT_EQ(moves("b").moved_blocks, held);
+  EXPECT_EQ(moves("b").moved_bytes, held * kBlockBytes);
+  EXPECT_EQ(moves("b").failed_paths, 0u);
+  EXPECT_EQ(members["b"].state, Member::State::kDraining);
+  kill("b");
+  loop.run_for(2s);
+  EXPECT_EQ(found(), all());
+  EXPECT_EQ(moves("a").moved_blocks + moves("c").moved_blocks, 0u) << "what they own, they owned before";
+}
+
+TEST_F(MoverTest, ANodeThatJoinsServesOnceItHasBeenGivenItsOwnAndNothingIsMissedMeanwhile) {
+  start_all({"a", "b"});
+  put_all(40);
+  bytes_per_second = 1 << 30;
+  start("c");
+  while (!is_serving("c")) {
+    loop.run_for(100ms);
+    EXPECT_EQ(found(), all());
+  }
+  loop.run_for(10s);
+  EXPECT_EQ(found(), all());
+  const std::size_t given = nodes["c"]->stats().block_count;
+  EXPECT_GT(given, all() / 5);
+  EXPECT_EQ(given, moves("a").moved_blocks + moves("b").moved_blocks);
+  EXPECT_EQ(put(chain(1)), 0u) << "all is there already";
+}
+
+TEST_F(MoverTest, WhatIsPutWhileBlocksAreHandedOverIsHandedOverToo) {
+  bytes_per_second = 16 << 10;  // so that it takes a while
+  start_all({"a", "b"});
+  put_all(40);
+  start("c");
+  std::uint32_t seed = 1000;
+  while (!is_serving("c")) {
+    loop.run_for(500ms);
+    chains.push_back(chain(seed++));
+    put(chains.back());
+  }
+  EXPECT_GT(seed, 1003u) << "it did not take long enough to show anything";
+  loop.run_for(10s);
+  EXPECT_EQ(found(), all());
+}
+
+TEST_F(MoverTest, AllNodesAreRestartedOneByOneWithoutADiskAndNothingIsLost) {
+  start_all({"a", "b", "c"});
+  put_all(40);
+  for (const char* name : {"a", "b", "c"}) {
+    movers[name]->leave();
+    run_until([&] { return movers[name]->has_left(); });
+    kill(name);
+    loop.run_for(2s);
+    config.nodes[0].endpoint = std::string("sim://") + (*name == 'a' ? "b" : "a");
+    EXPECT_EQ(found(), all()) << name << " is away";
+    start(name);
+    run_until([&] { return is_serving(name); });
+    loop.run_for(2s);
+    EXPECT_EQ(found(), all()) << name << " is back";
+    EXPECT_GT(nodes[name]->stats().block_count, all() / 6);
+  }
+}
+
+TEST_F(MoverTest, ANodeThatIsDrainedGoesOnRunningAndServesAgainWhenThatIsTakenBack) {
+  start_all({"a", "b", "c"});
+  put_all(20);
+  moves("b").drain_wanted = true;
+  run_until([&] { return members["b"].state == Member::State::kDraining; });
+  EXPECT_EQ(found(), all());
+  loop.run_for(5s);
+  EXPECT_FALSE(movers["b"]->has_left()) << "nobody asked it to stop";
+  for (std::uint32_t seed = 100; seed < 120; ++seed) put(chains.emplace_back(chain(seed)));
+  moves("b").drain_wanted = false;
+  run_until([&] { return is_serving("b"); });
+  loop.run_for(5s);
+  EXPECT_EQ(found(), all()) << "what was put elsewhere meanwhile came back to it";
+}
+
+TEST_F(MoverTest, TheHottestGoFirstAtTheRateThatIsSet) {
+  bytes_per_second = 20 * kBlockBytes;
+  start_all({"a", "b"});
+  put_all(60);
+  // These were used last, long after the rest.
+  loop.run_for(60s);
+  std::vector<std::vector<BlockHash>> hot;
+  for (std::uint32_t seed = 1; seed <= 60; seed += 12) hot.push_back(chains[seed - 1]);
+  for (const auto& each : hot) EXPECT_EQ(get(each), each.size());
+  start("c");
+  std::uint64_t moved = 0;
+  const auto moved_now = [&] { return moves("a").moved_blocks + moves("b").moved_blocks; };
+  run_until([&] { return moved_now() > 0; });
+  const TimePoint begun = clock.now();
+  std::size_t hot_extents = 0;
+  for (const auto& each : hot) {
+    const std::vector<ClusterMap::Node> owners = {{"a", 1}, {"b", 1}, {"c", 1}};
+    for (const auto& extent : ClusterMap(owners, kExtentBlocks).extents(each))
+      hot_extents += extent.node == 2 ? extent.end - extent.begin : 0;
+  }
+  ASSERT_GT(hot_extents, 20u);
+  while (moved_now() < hot_extents) {
+    loop.run_for(100ms);
+    const double seconds = std::chrono::duration<double>(clock.now() - begun).count();
+    // Two nodes send, and each may be one path, at most an extent, ahead.
+    EXPECT_LE(static_cast<double>(moved_now()), 2 * (20 * (seconds + 1) + 4 * kExtentBlocks));
+    moved = moved_now();
+  }
+  EXPECT_GE(std::chrono::duration<double>(clock.now() - begun).count(), static_cast<double>(moved) / 40 - 4);
+  // By the map to come, all of the hot ones are on their nodes, and few of the others.
+  members["c"].state = Member::State::kServing;
+  members["c"].phase = Member::Phase::kNone;
+  publish();
+  found();
+  loop.run_for(100ms);
+  std::size_t hot_found = 0, hot_all = 0;
+  for (const auto& each : hot) {
+    hot_found += get(each);
+    hot_all += each.size();
+  }
+  EXPECT_GE(hot_found * 10, hot_all * 8);
+  EXPECT_LT(found() * 10, all() * 8);
+}
+
+TEST_F(MoverTest, ANodeServesAfterAWhileWhateverItHasBeenGiven) {
+  bytes_per_second = kBlockBytes;
+  join_max = 20s;
+  start_all({"a", "b"});
+  put_all(40);
+  start("c");
+  const TimePoint begun = clock.now();
+  run_until([&] { return is_serving("c"); });
+  EXPECT_GE(clock.now() - begun, 20s);
+  EXPECT_LT(clock.now() - begun, 25s);
+}
+
+TEST_F(MoverTest, WhereANodeDiesThatIsBeingHandedBlocksTheNextMapDecides) {
+  start_all({"a", "b", "c"});
+  put_all(40);
+  bytes_per_second = 200 * kBlockBytes;
+  kill("c");  // and what it had is put anew
+  loop.run_for(2s);
+  found();
+  for (const auto& each : chains) put(each);
+  ASSERT_EQ(found(), all());
+  start("c");
+  loop.run_for(3s);
+  kill("c");
+  loop.run_for(30s);
+  EXPECT_EQ(found(), all()) << "nothing was given up by those who handed it over";
+  movers["b"]->leave();
+  run_until([&] { return movers["b"]->has_left(); });
+  kill("b");
+  loop.run_for(2s);
+  EXPECT_EQ(found(), all());
+}
+
+TEST_F(MoverTest, TheLastNodeAndOneOfNoClusterHaveNobodyToWaitFor) {
+  start_all({"a"});
+  put_all(5);
+  movers["a"]->leave();
+  loop.run_for(1s);
+  EXPECT_TRUE(movers["a"]->has_left());
+}
+
+TEST_F(MoverTest, WhatIsHandedOverKeepsItsAge) {
+  start_all({"a", "b"});
+  put_all(30);
+  loop.run_for(100s);
+  movers["b"]->leave();
+  run_until([&] { return movers["b"]->has_left(); });
+  // What `a` was given is as old as what it had.
+  NodeContext& context = nodes["a"]->context();
+  std::vector<Store::PathEnd> ends;
+  Store::PathCursor cursor;
+  while (!cursor.is_done) context.store.with([&](Store& held) { held.list_paths(cursor, TimePoint::min(), ends); });
+  ASSERT_GT(ends.size(), 100u);
+  for (const Store::PathEnd& end : ends) EXPECT_GT(clock.now() - end.used, 90s);
+}
+
+TEST_F(MoverTest, PromptsBehindAHotRootLieWhereClientsLookForThem) {
+  start_all({"a", "b", "c"});
+  const auto prompt = [&](std::uint32_t seed) {
+    std::vector<std::uint32_t> tokens(40 * record.block_size());
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::uint32_t>(i) + (i < 12 * record.block_size() ? 0 : seed * 1000);
+    return hash_chain(record.digest(), tokens, record.block_size());
+  };
+  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+    const auto each = prompt(seed);
+    (void)loop.run(client->match(space, each, {.deadline = 5s}));
+    put(each);
+    if (seed > 200) chains.push_back(each);
+  }
+  ASSERT_GT(nodes["b"]->hot_block_count() + nodes["a"]->hot_block_count() + nodes["c"]->hot_block_count(), 0u);
+  ASSERT_EQ(found(), all());
+  movers["c"]->leave();
+  run_until([&] { return movers["c"]->has_left(); });
+  kill("c");
+  loop.run_for(2s);
+  EXPECT_EQ(found(), all());
+}
+
+}  // namespace
+}  // namespace kv
