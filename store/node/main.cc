@@ -276,7 +276,10 @@ int run(const NodeOptions& options) {
     if (options.move_rate > 0) {
       mover = std::make_unique<MoverThread>(
           clock, store, *node.hot_roots, node.cluster, node.moves,
-          MoverConfig{.node_id = node.node_id, .bytes_per_second = options.move_rate, .join_max = options.join_max},
+          MoverConfig{.node_id = node.node_id,
+                      .bytes_per_second = options.move_rate,
+                      .tls = options.tls,
+                      .join_max = options.join_max},
           [&cluster](Member::State state, Member::Phase phase) { cluster->tell(state, phase); });
     }
   }

@@ -342,6 +342,8 @@ Client& Mover::client() {
     config.identity = "mover of " + config_.node_id.substr(0, 100);
     config.connections_per_node = 1;
     config.rdma = ClientConfig::Rdma::kOff;
+    config.tls = config_.tls;
+    config.tls.allowed_names.clear();  // of this node's clients; a node proves to be the host of its endpoint
     client_ = std::make_unique<Client>(executor_, config, network_, clock_);
   }
   return *client_;

@@ -29,6 +29,7 @@ namespace kv {
 struct MoverConfig {
   std::string node_id;
   std::uint64_t bytes_per_second = 256 << 20;  ///< Sent at most, over a second or so. At least 1.
+  TlsConfig tls = {};                          ///< For tls:// endpoints of others: this node's own certificate.
   Duration join_max = 300s;                    ///< A node that joins serves after so long, whatever it has been given.
 };
 
