@@ -28,6 +28,8 @@ import vllm
 from conftest import Node
 from proxy import PUT_DATA, SET_GET, Proxy
 
+import kvstore
+
 BLOCK = 32
 START_SECONDS = 400
 
@@ -231,6 +233,13 @@ class House:
         self.other.reset()
         return expected
 
+    def stored_blocks(self) -> int:
+        """Since the node began."""
+        with kvstore.Client(self.node.endpoint, deadline=30) as client:
+            (node,) = client.stats()
+        assert node["error"] is None, node
+        return int(node["values"]["stored_blocks"])
+
     def close(self) -> None:
         for each in self.all:
             each.begin_close()
@@ -272,14 +281,21 @@ def test_a_second_process_computes_only_what_is_new(running: House) -> None:
 
 def test_a_conversation_goes_on_in_another_process(running: House) -> None:
     talk = prompt_of(300, 2)
+    blocks = 0
     for turn in range(5):
         engine = (running.one, running.other)[turn % 2]
+        was = running.stored_blocks()
         expected = running.plain.generate(talk, max_tokens=64)
         answer = engine.generate(talk, max_tokens=64)
         assert same(answer, expected), turn
         assert turn == 0 or answer["cached"] == expected["cached"], turn
+        # What was generated last is stored after the answer. Its last token is not computed.
+        new, blocks = (len(talk) + 63) // BLOCK - blocks, (len(talk) + 63) // BLOCK
+        until = time.monotonic() + 60
+        while running.stored_blocks() < was + new:
+            assert time.monotonic() < until, turn
+            time.sleep(0.02)
         talk = talk + answer["tokens"][0] + prompt_of(50, 20 + turn)
-        time.sleep(0.5)  # what was generated last is stored after the answer
 
 
 def test_vllms_metrics_tell_of_the_store(running: House) -> None:
