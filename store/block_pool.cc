@@ -20,18 +20,26 @@ std::vector<BlockId> BlockPool::blocks_of(const PrefixIndex::Prefix& prefix) con
 }
 
 /// The index needs to hear of the last block only (PrefixIndex, invariant 3); slabs need every one.
-void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
+void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<std::uint8_t> trait) {
   if (prefix.block_count == 0) return;
-  index_.touch(prefix.last, tick);
+  use_in_index(prefix.last, tick, trait);
   if (arena_->class_count() < 2) return;  // slabs are compared only to give them to another class
   scratch_.resize(prefix.block_count);
   index_.blocks_of(prefix, scratch_);
   for (const BlockId block : scratch_) arena_->use(index_.slot(block), tick);
 }
 
-void BlockPool::use(BlockId block, Tick tick) {
-  index_.touch(block, tick);
+void BlockPool::use(BlockId block, Tick tick, std::optional<std::uint8_t> trait) {
+  use_in_index(block, tick, trait);
   if (arena_->class_count() >= 2) arena_->use(index_.slot(block), tick);
+}
+
+void BlockPool::use_in_index(BlockId block, Tick tick, std::optional<std::uint8_t> trait) {
+  if (trait) {
+    index_.use(block, tick, *trait);
+  } else {
+    index_.touch(block, tick);
+  }
 }
 
 std::size_t BlockPool::length(BlockId block) const {

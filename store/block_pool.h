@@ -37,8 +37,9 @@ namespace kv {
 class BlockPool {
  public:
   /// `disk`: told when a block leaves memory; may be nullptr.
-  explicit BlockPool(std::unique_ptr<Arena> arena, DiskTier* disk = nullptr, std::uint64_t hash_seed = 0)
-      : arena_(std::move(arena)), disk_(disk), index_(hash_seed) {}
+  explicit BlockPool(std::unique_ptr<Arena> arena, DiskTier* disk = nullptr, std::uint64_t hash_seed = 0,
+                     LeafQueues queues = {})
+      : arena_(std::move(arena)), disk_(disk), index_(hash_seed, queues) {}
 
   PrefixIndex& index() { return index_; }
   const PrefixIndex& index() const { return index_; }
@@ -51,8 +52,10 @@ class BlockPool {
   Tick tick(TimePoint now);
   Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
-  void use(const PrefixIndex::Prefix& prefix, Tick tick);  ///< Marks the whole prefix.
-  void use(BlockId block, Tick tick);                      ///< Marks a block that stands alone.
+  // `trait`: of a use that counts (PrefixIndex::use); without, only the order of use changes.
+  void use(const PrefixIndex::Prefix& prefix, Tick tick,
+           std::optional<std::uint8_t> trait = {});                            ///< The whole prefix.
+  void use(BlockId block, Tick tick, std::optional<std::uint8_t> trait = {});  ///< A block that stands alone.
   std::vector<BlockId> blocks_of(const PrefixIndex::Prefix& prefix) const;
 
   // -- pins
@@ -110,6 +113,7 @@ class BlockPool {
   std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
   std::vector<BlockId> scratch_;
 
+  void use_in_index(BlockId block, Tick tick, std::optional<std::uint8_t> trait);
   void hold(BlockId block);
   void end_hold(BlockId block);
 };

@@ -51,6 +51,7 @@ struct Store::Put {
   std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
+  std::uint8_t trait = 0;    ///< Of its blocks' first use (EvictionPolicy::offered).
   bool was_refused = false;  ///< For lack of memory; the caller asks again every so often.
 
   bool is_set() const { return space->record->is_set(); }
@@ -65,14 +66,16 @@ struct Store::Impl {
   Impl(const StoreConfig& store_config, std::unique_ptr<Arena> arena)
       : config(store_config),
         tier(store_config.disk.capacity_bytes > 0 ? std::make_unique<DiskTier>(store_config.disk) : nullptr),
-        pool(std::move(arena), tier.get(), store_config.hash_seed),
+        policy(make_policy(store_config.policy, store_config.hash_seed)),
+        pool(std::move(arena), tier.get(), store_config.hash_seed, policy->queues()),
         leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
-        evictor(pool),
+        evictor(pool, *policy),
         spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr),
         loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {}
 
   StoreConfig config;
   std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
+  std::unique_ptr<EvictionPolicy> policy;
   BlockPool pool;
   LeaseTable leases;
   std::map<PutId, Put> puts;
@@ -144,6 +147,12 @@ struct Store::Impl {
     return found;
   }
 
+  /// As use(), of what a request asks for: that counts.
+  void ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now);
+  Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
+  double worth(const Put& put, std::size_t i) const;
+  void refuse_rest(const Put& put);
+  void tell_capacity(std::size_t block_bytes);
   /// Marks all that was found as used at `now`.
   void use(const Found& found, TimePoint now) {
     const Tick tick = pool.tick(now);
