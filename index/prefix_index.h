@@ -197,7 +197,8 @@ class PrefixIndex {
   /// The same among the trees of a group (blocks of one size, say).
   BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
 
-  /// The same among those that LeafQueues sorts into one queue.
+  /// The same among those that LeafQueues sorts into one queue. A leaf end whose latest use belongs into another queue
+  /// than the one before stays where it was until its turn comes there: a use costs no heap operation.
   BlockId oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps);
   /// A lower bound of what oldest_leaf_end(group, queue) was last used at; nothing if there is certainly none. O(1).
   std::optional<Tick> oldest_bound(std::uint32_t group, std::uint32_t queue) const;

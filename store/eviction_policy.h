@@ -28,8 +28,9 @@ class EvictionPolicy {
   struct Request {
     TreeId tree;
     std::span<const BlockHash> hashes;
-    std::size_t found_count;  ///< Leading blocks that memory or disk has.
+    std::size_t found_count;  ///< Leading blocks that memory or disk has; of a set: how many.
     std::size_t block_size;   ///< Tokens a block; 0: unknown.
+    bool is_set = false;
   };
 
   virtual ~EvictionPolicy() = default;

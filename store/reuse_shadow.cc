@@ -21,7 +21,7 @@ void ReuseShadow::resize(std::uint32_t entries) {
   newest_ = oldest_ = kNone;
 }
 
-void ReuseShadow::asked(std::uint64_t name, std::uint32_t now, bool is_last, std::uint32_t new_class) {
+void ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
   ++event_count_;
   std::uint32_t at = find(name);
   if (at == kNone) {
@@ -34,16 +34,16 @@ void ReuseShadow::asked(std::uint64_t name, std::uint32_t now, bool is_last, std
     put_first(at);
   }
   Entry& entry = entries_[at];
-  if (entry.use_count < 255) ++entry.use_count;
+  entry.use_count = static_cast<std::uint8_t>(how.is_alone ? 1 : std::min(entry.use_count + 1, 255));
   entry.used_at = now;
   entry.counted_to = 0;
-  entry.of_class = static_cast<std::uint8_t>(YieldTable::class_of(is_last, entry.use_count, new_class));
+  entry.of_class = static_cast<std::uint8_t>(YieldTable::class_of(how.is_last, entry.use_count, how.new_class));
   if (size_ > capacity_) remove_oldest(now);
   count_some(now);
 }
 
-void ReuseShadow::stored(std::uint64_t name, std::uint32_t now, bool is_last, std::uint32_t new_class) {
-  if (find(name) == kNone) asked(name, now, is_last, new_class);
+void ReuseShadow::stored(std::uint64_t name, std::uint32_t now, Kind how) {
+  if (find(name) == kNone) asked(name, now, how);
 }
 
 std::uint32_t ReuseShadow::find(std::uint64_t name) const {

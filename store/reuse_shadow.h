@@ -17,10 +17,16 @@ class ReuseShadow {
   explicit ReuseShadow(YieldTable& table) : table_(table) {}
 
   void resize(std::uint32_t entries);  ///< Forgets everything.
-  /// The block was asked for, when the clock stood at `now`. `is_last`: as the last of its request.
-  void asked(std::uint64_t name, std::uint32_t now, bool is_last, std::uint32_t new_class);
+  /// How a request has a block.
+  struct Kind {
+    bool is_last = false;   ///< As its last one.
+    bool is_alone = false;  ///< In a set: uses are not counted.
+    std::uint8_t new_class = 0;
+  };
+  /// The block was asked for, when the clock stood at `now`.
+  void asked(std::uint64_t name, std::uint32_t now, Kind how);
   /// The block was stored. That is no use; but it is there from now on.
-  void stored(std::uint64_t name, std::uint32_t now, bool is_last, std::uint32_t new_class);
+  void stored(std::uint64_t name, std::uint32_t now, Kind how);
 
   std::uint64_t event_count() const { return event_count_; }  ///< Of both kinds, ever.
   std::size_t memory_bytes() const {

@@ -121,7 +121,9 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
   while (steps.are_left() && !is_full(work, bytes_max)) {
     if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;
     const bool may_skip = config_.skip_unused && !everything && 2 * free_bytes() < reserve;
-    const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
+    const BlockId first = pool_.index().oldest_leaf_end(&steps);
+    if (first == kNoBlock) return;
+    const BlockId oldest = evictor_.next_victim(pool_.index().group(first), steps).block;
     if (oldest == kNoBlock) return;
     steps.take(Steps::kRemoval);
     const bool is_lost = may_skip && tier_.copy_on_disk(oldest) == kNoBlock && is_unused(oldest);

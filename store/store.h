@@ -81,7 +81,7 @@ struct StoreStats {
   std::uint64_t match_hit_blocks = 0, match_disk_blocks = 0, match_miss_blocks = 0;
   std::uint64_t get_hit_blocks = 0, get_disk_blocks = 0, get_miss_blocks = 0;
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
-  std::uint64_t not_admitted_blocks = 0;  ///< Of those refused: worth less than what would have had to go.
+  std::uint64_t not_admitted_blocks = 0;  ///< Not in refused_blocks.
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
   std::uint64_t work_steps = 0;           ///< Steps of all calls (index/steps.h).

@@ -51,8 +51,9 @@ struct Store::Put {
   std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
-  std::uint8_t trait = 0;    ///< Of its blocks' first use (EvictionPolicy::offered).
-  bool was_refused = false;  ///< For lack of memory; the caller asks again every so often.
+  std::uint8_t trait = 0;        ///< Of its blocks' first use (EvictionPolicy::offered).
+  bool is_not_admitted = false;  ///< Its rest is worth less than what would have to go.
+  bool was_refused = false;      ///< For lack of memory; the caller asks again every so often.
 
   bool is_set() const { return space->record->is_set(); }
   /// Leading slots that can be filled: without those of a group that lacks some.
@@ -151,7 +152,7 @@ struct Store::Impl {
   void ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now);
   Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
   double worth(const Put& put, std::size_t i) const;
-  void refuse_rest(const Put& put);
+  void not_admit_rest(Put& put);
   void tell_capacity(std::size_t block_bytes);
   /// Marks all that was found as used at `now`.
   void use(const Found& found, TimePoint now) {

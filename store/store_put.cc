@@ -98,7 +98,7 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
     plan.again = found.again;
     if (found.is_worth_less) {
       plan.refused_why = Errc::kNotAdmitted;
-      refuse_rest(put);
+      not_admit_rest(put);
     }
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
@@ -113,8 +113,9 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
 }
 
 Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
+  if (put.is_set()) return {1, static_cast<std::uint8_t>(put.trait | Usage::kPassed)};
   const auto remembered = std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254);
-  const bool goes_on = put.is_set() || i + 1 < put.hashes.size();
+  const bool goes_on = i + 1 < put.hashes.size();
   return {static_cast<std::uint8_t>(remembered + 1),
           static_cast<std::uint8_t>(put.trait | (goes_on ? Usage::kPassed : 0))};
 }
@@ -126,15 +127,15 @@ double Store::Impl::worth(const Put& put, std::size_t i) const {
   return policy->worth(policy->queues().queue_of(first_usage(put, i)), 0);
 }
 
-/// What is refused is remembered like what left: when it is asked for again, it has been used before.
-void Store::Impl::refuse_rest(const Put& put) {
+/// What is not admitted is remembered like what left: when it is asked for again, it has been used before.
+void Store::Impl::not_admit_rest(Put& put) {
+  if (std::exchange(put.is_not_admitted, true)) return;
   const TreeId tree = put.space->tree;
   for (std::size_t i = put.slots.size(); i < put.hashes.size(); ++i) {
     const Usage usage = first_usage(put, i);
     policy->came(tree, put.hashes[i]);
     policy->left(tree, put.hashes[i], usage);
   }
-  counters.not_admitted_blocks += put.hashes.size() - put.slots.size();
 }
 
 void Store::Impl::tell_capacity(std::size_t block_bytes) {
@@ -184,17 +185,19 @@ std::size_t Store::Impl::index_used_bytes() const {
          pool.staged_count() * kStagedBytes + put_ids_bytes + (tier ? tier->used_bytes() : 0);
 }
 
-/// Evicts, the least recently used leaf ends first, whatever their size, until there is room for one more block.
+/// Evicts, of the size whose leaf end was used longest ago what is worth least, until there is room for one more block.
 Store::Impl::Room Store::Impl::make_index_room(TimePoint now, Steps& steps) {
   while (index_used_bytes() >= config.index_bytes_max) {
     if (pool.index().has_detached()) {
       evictor.reap(steps, now);
     } else {
       const BlockId oldest = pool.index().oldest_leaf_end(&steps);
+      const BlockId victim =
+          oldest == kNoBlock ? kNoBlock : evictor.next_victim(pool.index().group(oldest), steps).block;
       if (!steps.are_left()) return Room::kUnfinished;
-      if (oldest == kNoBlock) return Room::kIsNot;
+      if (victim == kNoBlock) return Room::kIsNot;
       steps.take(Steps::kRemoval);
-      evictor.evict(oldest, now);
+      evictor.evict(victim, now);
     }
     if (!steps.are_left()) return Room::kUnfinished;
   }
@@ -280,7 +283,7 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   put.pinned.erase(put.pinned.begin(), put.pinned.begin() + static_cast<std::ptrdiff_t>(unpinned));
   of_put.pinned = std::move(put.pinned);
   unwanted.push_back(std::move(of_put));
-  counters.refused_blocks += refused_count;
+  (put.is_not_admitted ? counters.not_admitted_blocks : counters.refused_blocks) += refused_count;
   puts_by_session.erase({put.session, it->first});
   puts.erase(it);
 }

@@ -17,6 +17,10 @@ constexpr std::size_t kEventsPerCall = 128;  ///< Some ten microseconds.
 constexpr std::uint64_t kFirstLesson = 64, kLessonMax = 4096;  ///< Events between two lessons: at first, later.
 constexpr double kHalfLife = 82'000;                           ///< Of what was counted, in events.
 constexpr std::uint8_t kNewClassMask = 0x07;
+/// In a trait: of a set. Such blocks are sorted by the request alone and not by their own uses. Often the names of a
+/// set are a chain all the same, and blocks of one request that differ in worth would leave holes in it.
+constexpr std::uint8_t kAlone = 0x40;
+constexpr std::uint32_t kUsesAlone = 1;
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   __extension__ using Wide = unsigned __int128;
@@ -36,9 +40,11 @@ YieldPolicy::YieldPolicy(std::uint64_t seed) : seed_(seed) { set_capacity(kCapac
 
 LeafQueues YieldPolicy::queues() const {
   return {YieldTable::kClassCount, [](Usage usage) {
-            const bool is_last = (usage.trait & Usage::kPassed) == 0;
+            const bool is_alone = (usage.trait & kAlone) != 0;
+            const bool is_last = !is_alone && (usage.trait & Usage::kPassed) == 0;
+            const std::uint32_t uses = is_alone ? kUsesAlone : std::max<std::uint32_t>(usage.use_count, 1);
             const auto new_class = std::min<std::uint32_t>(usage.trait & kNewClassMask, YieldTable::kNewClasses - 1);
-            return YieldTable::class_of(is_last, std::max<std::uint32_t>(usage.use_count, 1), new_class);
+            return YieldTable::class_of(is_last, uses, new_class);
           }};
 }
 
@@ -68,7 +74,9 @@ std::uint64_t YieldPolicy::name_of(TreeId tree, const BlockHash& hash) const {
 /// What has to be computed anew, as it were: blocks that left not long ago were computed once, and are no news.
 std::uint32_t YieldPolicy::new_class_of(const Request& request) const {
   std::size_t known = request.found_count;
-  while (known < request.hashes.size() && ghosts_.uses(name_of(request.tree, request.hashes[known])) > 0) ++known;
+  while (!request.is_set && known < request.hashes.size() &&
+         ghosts_.uses(name_of(request.tree, request.hashes[known])) > 0)
+    ++known;
   return YieldTable::new_class_of((request.hashes.size() - known) * std::max<std::size_t>(request.block_size, 1));
 }
 
@@ -78,15 +86,19 @@ void YieldPolicy::sample(const Request& request, std::size_t first, std::uint32_
     // A word of the hash that names are not made of: else the table of a sample would use a part of its slots only.
     if (((word(request.hashes[i], 2) ^ seed_) & sample_mask_) != 0) continue;
     if (events_.size() - next_event_ >= kEventsMax) return;
-    events_.push_back({name_of(request.tree, request.hashes[i]), now, static_cast<std::uint8_t>(new_class),
-                       i + 1 == request.hashes.size(), is_use});
+    const bool is_last = !request.is_set && i + 1 == request.hashes.size();
+    events_.push_back(
+        {name_of(request.tree, request.hashes[i]),
+         now,
+         {.is_last = is_last, .is_alone = request.is_set, .new_class = static_cast<std::uint8_t>(new_class)},
+         is_use});
   }
 }
 
 std::uint8_t YieldPolicy::asked(const Request& request) {
   const std::uint32_t new_class = new_class_of(request);
   sample(request, 0, new_class, true);
-  return static_cast<std::uint8_t>(new_class);
+  return static_cast<std::uint8_t>(new_class | (request.is_set ? kAlone : 0));
 }
 
 std::uint8_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
@@ -96,10 +108,11 @@ std::uint8_t YieldPolicy::offered(const Request& request, Usage above, Tick tick
   if (continues) new_class = std::max<std::uint32_t>(new_class, above.trait & kNewClassMask);
   clock_.advance(request.hashes.size() - request.found_count, tick);
   sample(request, request.found_count, new_class, false);
-  return static_cast<std::uint8_t>(new_class);
+  return static_cast<std::uint8_t>(new_class | (request.is_set ? kAlone : 0));
 }
 
 void YieldPolicy::left(TreeId tree, const BlockHash& hash, Usage usage) {
+  if ((usage.trait & kAlone) != 0) return;
   ghosts_.add(name_of(tree, hash), std::max<std::uint8_t>(usage.use_count, 1));
 }
 
@@ -132,9 +145,9 @@ void YieldPolicy::learn() {
   for (std::size_t i = 0; i < kEventsPerCall && next_event_ < events_.size(); ++i) {
     const Event& event = events_[next_event_++];
     if (event.is_use) {
-      shadow_.asked(event.name, event.at, event.is_last, event.new_class);
+      shadow_.asked(event.name, event.at, event.how);
     } else {
-      shadow_.stored(event.name, event.at, event.is_last, event.new_class);
+      shadow_.stored(event.name, event.at, event.how);
     }
   }
   if (next_event_ == events_.size()) {

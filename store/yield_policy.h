@@ -40,8 +40,8 @@ class YieldPolicy final : public EvictionPolicy {
   struct Event {
     std::uint64_t name;
     std::uint32_t at;
-    std::uint8_t new_class;
-    bool is_last, is_use;
+    ReuseShadow::Kind how;
+    bool is_use;
   };
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;

@@ -24,8 +24,11 @@ void YieldTable::set_unit(double unit) {
 }
 
 std::uint32_t YieldTable::bucket(std::uint64_t age) const {
-  const auto octaves = std::log2(1 + static_cast<double>(age) / unit_);
-  return std::min(static_cast<std::uint32_t>(2 * octaves + 1e-9), kAges - 1);
+  const auto blocks = static_cast<double>(age);
+  auto bucket = std::min(static_cast<std::uint32_t>(2 * std::log2(1 + blocks / unit_)), kAges - 1);
+  while (bucket + 1 < kAges && blocks >= edges_[bucket + 1]) ++bucket;  // the logarithm is not exact
+  while (bucket > 0 && blocks < edges_[bucket]) --bucket;
+  return bucket;
 }
 
 std::uint64_t YieldTable::next_step(std::uint64_t age) const {

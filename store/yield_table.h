@@ -51,6 +51,9 @@ class YieldTable {
   void forget(double factor);  ///< What was counted counts less from now on, by this factor.
 
   bool knows() const { return is_known_; }
+  double uses(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].hits[age_bucket]; }
+  double time(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].time[age_bucket]; }
+  double edge(std::uint32_t age_bucket) const { return edges_[age_bucket]; }  ///< Where it begins, in blocks.
   double yield(std::uint32_t of_class, std::uint64_t age) const { return yields_[of_class][bucket(age)]; }
 
  private:
