@@ -512,8 +512,13 @@ struct PrefixIndex::Impl {
     if (above != kNoBlock) inherit(blocks[to_int(above)].recency, usages[to_int(above)], recency, usage);
   }
 
-  static void inherit(std::uint64_t& heir_recency, Usage& heir, std::uint64_t recency, Usage usage) {
-    if (recency >= heir_recency) heir.trait = usage.trait | Usage::kPassed;
+  /// `blocks_up`: how far the heir is above the block.
+  static void inherit(std::uint64_t& heir_recency, Usage& heir, std::uint64_t recency, Usage usage,
+                      std::uint32_t blocks_up = 1) {
+    if (recency >= heir_recency) {
+      heir.trait = usage.trait;
+      heir.passed = static_cast<std::uint8_t>(std::min(usage.passed + blocks_up, 255u));
+    }
     heir_recency = std::max(heir_recency, recency);
     heir.use_count = static_cast<std::uint8_t>(std::min(heir.use_count + usage.use_count, kUseCountMax));
   }
@@ -530,7 +535,7 @@ struct PrefixIndex::Impl {
     if (node.parent == trees[node.tree].root) return;
     const auto piece =
         std::find_if(detached.begin(), detached.end(), [&](const Detached& each) { return each.root == node.parent; });
-    if (piece != detached.end()) inherit(piece->recency, piece->usage, gone.recency, usage);
+    if (piece != detached.end()) inherit(piece->recency, piece->usage, gone.recency, usage, 0);
   }
 
   void end_detached() {
@@ -862,13 +867,14 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
     runs.insert(runs.begin(), node.run.copy(kept, node.run.size(), impl.heap_bytes));
     node.run.truncate(kept, impl.heap_bytes);
   }
+  const std::uint32_t top_depth = impl.at(block).depth;
   std::uint64_t recency = 0;
   Usage usage = {};
   std::uint32_t pinned = 0;
   for (const BlockRun& run : runs) {
     for (std::uint32_t i = 0; i < run.size(); ++i) {
       Block& gone = impl.at(run.ids()[i]);
-      impl.inherit(recency, usage, gone.recency, impl.usages[to_int(run.ids()[i])]);
+      impl.inherit(recency, usage, gone.recency, impl.usages[to_int(run.ids()[i])], gone.depth - top_depth);
       pinned += gone.pin_count > 0;
       gone.node = kUnlinkedNode;
       impl.count_removed(tree, gone);
@@ -912,10 +918,10 @@ void PrefixIndex::touch(BlockId block, Tick tick) {
   recency = std::max(recency, static_cast<std::uint64_t>(tick));
 }
 
-void PrefixIndex::use(BlockId block, Tick tick, std::uint8_t trait) {
+void PrefixIndex::use(BlockId block, Tick tick, std::uint8_t trait, std::uint8_t passed) {
   touch(block, tick);
   Usage& usage = impl_->usages[to_int(block)];
-  usage = {static_cast<std::uint8_t>(std::min(usage.use_count + 1, kUseCountMax)), trait};
+  usage = {static_cast<std::uint8_t>(std::min(usage.use_count + 1, kUseCountMax)), trait, passed};
 }
 
 void PrefixIndex::pin(BlockId block) {

@@ -43,15 +43,12 @@ enum class TreeKind : std::uint8_t {
   kSet,    ///< Blocks stand alone: each hangs directly below the root, so each is a leaf end.
 };
 
-/// How often a block was used, and what its latest use was like; two bytes a block, for whoever decides what is
-/// evicted.
+/// How often a block was used, and what its latest use was like; for whoever decides what is evicted.
 struct Usage {
-  static constexpr std::uint8_t kPassed = 0x80;
-
   std::uint8_t use_count = 0;  ///< At most 255: then it stays there.
-  /// Of the latest use: what the caller of use() said, below kPassed; and kPassed if that use went on to blocks further
-  /// down, here or gone.
-  std::uint8_t trait = 0;
+  std::uint8_t trait = 0;      ///< Of the latest use: what the caller of use() said.
+  /// How many blocks that use went on beyond this one, here or gone. At most 255.
+  std::uint8_t passed = 0;
 
   friend bool operator==(const Usage&, const Usage&) = default;
 };
@@ -94,7 +91,7 @@ class PrefixIndex {
     std::span<const std::uint32_t> token_ids = {};  ///< Optional; copied.
     ExtraDigest extra = {};                         ///< With token ids.
     std::uint32_t group = 0;                        ///< In a set.
-    Usage usage = {1, 0};                           ///< What is known of it by now, this use included.
+    Usage usage = {1, 0, 0};                        ///< What is known of it by now, this use included.
   };
   struct Prefix {
     std::size_t block_count = 0;
@@ -168,8 +165,8 @@ class PrefixIndex {
   bool is_attached(BlockId block) const;
 
   void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
-  /// The same, and counts it. `trait`: as Usage::trait.
-  void use(BlockId block, Tick tick, std::uint8_t trait);
+  /// The same, and counts it. `trait`, `passed`: as in Usage.
+  void use(BlockId block, Tick tick, std::uint8_t trait, std::uint8_t passed = 0);
   // A pin costs O(edges above the block); pinning a whole prefix costs no more than pinning its last block.
   void pin(BlockId block);    ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
   void unpin(BlockId block);  ///< Requires: pin_count(block) > 0.

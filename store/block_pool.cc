@@ -20,23 +20,23 @@ std::vector<BlockId> BlockPool::blocks_of(const PrefixIndex::Prefix& prefix) con
 }
 
 /// The index needs to hear of the last block only (PrefixIndex, invariant 3); slabs need every one.
-void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<std::uint8_t> trait) {
+void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<Usage> how) {
   if (prefix.block_count == 0) return;
-  use_in_index(prefix.last, tick, trait);
+  use_in_index(prefix.last, tick, how);
   if (arena_->class_count() < 2) return;  // slabs are compared only to give them to another class
   scratch_.resize(prefix.block_count);
   index_.blocks_of(prefix, scratch_);
   for (const BlockId block : scratch_) arena_->use(index_.slot(block), tick);
 }
 
-void BlockPool::use(BlockId block, Tick tick, std::optional<std::uint8_t> trait) {
-  use_in_index(block, tick, trait);
+void BlockPool::use(BlockId block, Tick tick, std::optional<Usage> how) {
+  use_in_index(block, tick, how);
   if (arena_->class_count() >= 2) arena_->use(index_.slot(block), tick);
 }
 
-void BlockPool::use_in_index(BlockId block, Tick tick, std::optional<std::uint8_t> trait) {
-  if (trait) {
-    index_.use(block, tick, *trait);
+void BlockPool::use_in_index(BlockId block, Tick tick, std::optional<Usage> how) {
+  if (how) {
+    index_.use(block, tick, how->trait, how->passed);
   } else {
     index_.touch(block, tick);
   }

@@ -52,10 +52,9 @@ class BlockPool {
   Tick tick(TimePoint now);
   Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
-  // `trait`: of a use that counts (PrefixIndex::use); without, only the order of use changes.
-  void use(const PrefixIndex::Prefix& prefix, Tick tick,
-           std::optional<std::uint8_t> trait = {});                            ///< The whole prefix.
-  void use(BlockId block, Tick tick, std::optional<std::uint8_t> trait = {});  ///< A block that stands alone.
+  // `how`: of a use that counts (PrefixIndex::use, its own count aside); without, only the order of use changes.
+  void use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<Usage> how = {});  ///< The whole prefix.
+  void use(BlockId block, Tick tick, std::optional<Usage> how = {});  ///< A block that stands alone.
   std::vector<BlockId> blocks_of(const PrefixIndex::Prefix& prefix) const;
 
   // -- pins
@@ -113,7 +112,7 @@ class BlockPool {
   std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
   std::vector<BlockId> scratch_;
 
-  void use_in_index(BlockId block, Tick tick, std::optional<std::uint8_t> trait);
+  void use_in_index(BlockId block, Tick tick, std::optional<Usage> how);
   void hold(BlockId block);
   void end_hold(BlockId block);
 };

@@ -58,6 +58,8 @@ class EvictionPolicy {
   /// From which age on worth() is another than at `age`, if it is a step function.
   virtual std::uint64_t next_step(std::uint64_t age) const = 0;
   virtual std::uint32_t version() const = 0;
+  /// How likely a leaf end of a queue, last used `age` blocks ago, is to be used within the next `blocks`. 1: unknown.
+  virtual double chance(std::uint32_t /*queue*/, std::uint64_t /*age*/, std::uint64_t /*blocks*/) const { return 1; }
   /// Whether blocks worth less than what would have to go for them are to be refused.
   virtual bool refuses() const = 0;
 

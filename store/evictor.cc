@@ -66,6 +66,13 @@ bool Evictor::takes_window(std::uint32_t size_class, Steps& steps) {
   return steps.are_left() && (own == kNoBlock || is_much_older(oldest, own));
 }
 
+double Evictor::chance(BlockId leaf_end, std::uint64_t blocks) const {
+  const PrefixIndex& index = pool_.index();
+  const std::uint64_t clock = policy_.clock();
+  const std::uint64_t used_at = std::min(policy_.used_at(index.recency(leaf_end)), clock);
+  return policy_.chance(queues_.queue_of(index.usage(leaf_end)), clock - used_at, blocks);
+}
+
 Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
   PrefixIndex& index = pool_.index();
   if (queues_.count == 1) return {index.oldest_leaf_end(size_class, &steps)};

@@ -76,6 +76,9 @@ class Evictor {
     double worth = 0;
   };
   Victim next_victim(std::uint32_t size_class, Steps& steps);
+  /// EvictionPolicy::chance of a leaf end in memory.
+  double chance(BlockId leaf_end, std::uint64_t blocks) const;
+  const EvictionPolicy& policy() const { return policy_; }
 
   // -- for the disk tier
   bool has_short_class() const { return !short_.empty(); }  ///< One that write_victims() has not seen yet.

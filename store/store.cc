@@ -188,10 +188,9 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
 
 void Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now) {
   const std::size_t found_count = found.prefix.block_count + found.disk_block_count();
-  std::uint8_t trait = policy->asked({found.space->tree, hashes, found_count, found.space->record->block_size()});
-  if (found.prefix.block_count < hashes.size()) trait |= Usage::kPassed;
+  const std::uint8_t trait = policy->asked({found.space->tree, hashes, found_count, found.space->record->block_size()});
   const Tick tick = pool.tick(now);
-  pool.use(found.prefix, tick, trait);
+  pool.use(found.prefix, tick, Usage{1, trait, passed_count(hashes.size() - found.prefix.block_count)});
   if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
   policy->learn();
 }

@@ -150,6 +150,9 @@ struct Store::Impl {
 
   /// As use(), of what a request asks for: that counts.
   void ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now);
+  static std::uint8_t passed_count(std::size_t blocks) {
+    return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
+  }
   Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
   double worth(const Put& put, std::size_t i) const;
   void not_admit_rest(Put& put);

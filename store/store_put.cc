@@ -113,11 +113,9 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
 }
 
 Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
-  if (put.is_set()) return {1, static_cast<std::uint8_t>(put.trait | Usage::kPassed)};
+  if (put.is_set()) return {1, put.trait, 0};
   const auto remembered = std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254);
-  const bool goes_on = i + 1 < put.hashes.size();
-  return {static_cast<std::uint8_t>(remembered + 1),
-          static_cast<std::uint8_t>(put.trait | (goes_on ? Usage::kPassed : 0))};
+  return {static_cast<std::uint8_t>(remembered + 1), put.trait, passed_count(put.hashes.size() - 1 - i)};
 }
 
 /// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as

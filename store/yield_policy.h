@@ -28,6 +28,7 @@ class YieldPolicy final : public EvictionPolicy {
   void came(TreeId tree, const BlockHash& hash) override;
   double worth(std::uint32_t queue, std::uint64_t age) const override;
   std::uint64_t next_step(std::uint64_t age) const override;
+  double chance(std::uint32_t queue, std::uint64_t age, std::uint64_t blocks) const override;
   std::uint32_t version() const override { return version_; }
   bool refuses() const override { return table_.knows(); }
   std::uint64_t clock() const override { return clock_.count(); }
@@ -46,6 +47,7 @@ class YieldPolicy final : public EvictionPolicy {
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
   std::uint32_t new_class_of(const Request& request) const;
+  static std::uint8_t trait_of(const Request& request, std::uint32_t new_class);
   void sample(const Request& request, std::size_t first, std::uint32_t new_class, bool is_use);
 
   std::uint64_t seed_;

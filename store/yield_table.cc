@@ -18,7 +18,7 @@ void YieldTable::set_unit(double unit) {
   unit_ = unit;
   for (std::uint32_t i = 0; i <= kAges; ++i) edges_[i] = unit * (std::exp2(i / 2.0) - 1);
   counts_ = {};
-  yields_ = next_ = {};
+  yields_ = next_ = rates_ = next_rates_ = {};
   step_ = 0;
   is_known_ = false;
 }
@@ -60,7 +60,19 @@ bool YieldTable::learn_step() {
   if (++step_ < kLearnSteps) return false;
   step_ = 0;
   yields_ = next_;
+  rates_ = next_rates_;
   return true;
+}
+
+double YieldTable::chance(std::uint32_t of_class, std::uint64_t age, std::uint64_t blocks) const {
+  double expected = 0, at = static_cast<double>(age);
+  const double end = at + static_cast<double>(blocks);
+  for (std::uint32_t i = bucket(age); i < kAges && at < end; ++i) {
+    const double until = i + 1 < kAges ? std::min(end, edges_[i + 1]) : end;
+    expected += rates_[of_class][i] * std::max(0.0, until - at);
+    at = until;
+  }
+  return 1 - std::exp(-expected);
 }
 
 void YieldTable::learn_base() {
@@ -99,6 +111,7 @@ void YieldTable::learn_uses(std::uint32_t uses) {
                               ? (counts.hits[age] + kPriorUses) / (counts.time[age] + kPriorUses / coarse[age])
                           : counts.time[age] > 0 ? counts.hits[age] / counts.time[age]
                                                  : 0;
+      next_rates_[of_class][age] = rate;
       const double width = edges_[age + 1] - edges_[age];
       survives[age] = std::exp(-rate * width);
       lasts[age] = rate > 0 ? (1 - survives[age]) / rate : width;

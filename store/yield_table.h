@@ -51,6 +51,8 @@ class YieldTable {
   void forget(double factor);  ///< What was counted counts less from now on, by this factor.
 
   bool knows() const { return is_known_; }
+  /// How likely a block of this age is to be used before it is `blocks` older.
+  double chance(std::uint32_t of_class, std::uint64_t age, std::uint64_t blocks) const;
   double uses(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].hits[age_bucket]; }
   double time(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].time[age_bucket]; }
   double edge(std::uint32_t age_bucket) const { return edges_[age_bucket]; }  ///< Where it begins, in blocks.
@@ -68,6 +70,7 @@ class YieldTable {
   std::array<Counts, kClassCount> counts_{};
   std::array<double, kAges> base_{};
   std::array<std::array<double, kAges>, kClassCount> yields_{}, next_{};
+  std::array<std::array<double, kAges>, kClassCount> rates_{}, next_rates_{};  ///< Uses a block of time.
   std::uint32_t step_ = 0;
   bool is_known_ = false;
 };

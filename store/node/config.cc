@@ -88,6 +88,11 @@ std::vector<OptionRow> disk_rows(Given& given) {
        kDisk},
       {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
        "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk},
+      {"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
+       "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in the "
+       "time "
+       "that a block stays on disk; 0: write everything",
+       kDisk},
       {"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
        "Bytes a second written at most, such as 500MiB; 0: no limit", kDisk},
       {"spill-scrub-rate", &o.spill.scrub_bytes_per_second, kSizeOrZero,

@@ -16,7 +16,7 @@ namespace {
 
 std::uint32_t queue_of(Usage usage) {
   const std::uint32_t uses = usage.use_count >= 8 ? 2 : usage.use_count >= 2 ? 1 : 0;
-  return 2 * uses + ((usage.trait & Usage::kPassed) != 0 ? 1 : 0);
+  return 2 * uses + (usage.passed > 1 ? 1 : 0);
 }
 
 BlockHash name(const std::vector<int>& path, std::size_t length) {
@@ -33,6 +33,7 @@ class UsageTest : public testing::Test {
   struct Known {
     std::uint32_t uses = 0;  ///< Of all requests ever that went through the block, gone or not.
     std::uint8_t trait = 0;  ///< Of the latest of these.
+    std::size_t passed = 0;  ///< By so many blocks did that go beyond.
     BlockId block = kNoBlock;
     std::uint64_t recency = 0;
     bool is_pinned = false;
@@ -57,7 +58,8 @@ class UsageTest : public testing::Test {
     for (std::size_t length = 1; length <= path.size(); ++length) {
       Known& block = known[Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(length))];
       ++block.uses;
-      block.trait = static_cast<std::uint8_t>(trait | (length < path.size() ? Usage::kPassed : 0));
+      block.trait = trait;
+      block.passed = path.size() - length;
       block.recency = tick;
     }
   }
@@ -71,14 +73,13 @@ class UsageTest : public testing::Test {
     for (std::size_t i = 1; i <= path.size(); ++i) hashes.push_back(name(path, i));
     const auto found = index.match(tree, hashes);
     ++tick;
-    const bool goes_on = found.block_count < path.size();
-    if (found.block_count > 0)
-      index.use(found.last, Tick{tick}, static_cast<std::uint8_t>(trait | (goes_on ? Usage::kPassed : 0)));
+    const auto left_over = [&](std::size_t count) { return static_cast<std::uint8_t>(path.size() - count); };
+    if (found.block_count > 0) index.use(found.last, Tick{tick}, trait, left_over(found.block_count));
     mark(path, trait);
     BlockId above = found.last;
     for (std::size_t i = found.block_count; i < path.size(); ++i) {
       Known& block = known[Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i) + 1)];
-      const Usage usage{static_cast<std::uint8_t>(std::min(block.uses, 255u)), block.trait};
+      const Usage usage{static_cast<std::uint8_t>(std::min(block.uses, 255u)), block.trait, left_over(i + 1)};
       above = index.insert(tree, above, {hashes[i], SlotId{1}, static_cast<std::uint32_t>(i), {}, {}, 0, usage},
                            Tick{tick});
       block.block = above;
@@ -102,6 +103,7 @@ class UsageTest : public testing::Test {
       const Usage usage = index.usage(each.block);
       ASSERT_EQ(usage.use_count, std::min(each.uses, 255u)) << "seed " << seed;
       ASSERT_EQ(usage.trait, each.trait) << "seed " << seed;
+      ASSERT_EQ(usage.passed, each.passed) << "seed " << seed;
       if (each.block == block) victim = &each;
       if (queue == 6 || queue_of(usage) == queue) oldest = std::min(oldest, each.recency);
     }
@@ -167,9 +169,9 @@ TEST_F(UsageTest, ATouchIsNoUse) {
 
 TEST_F(UsageTest, ABlockThatIsUsedInAnotherWayChangesItsQueue) {
   const BlockHash hash = name({5}, 1);
-  const BlockId block = index.insert(tree, kNoBlock, {hash, SlotId{1}, 0, {}, {}, 0, {1, 0}}, Tick{1});
+  const BlockId block = index.insert(tree, kNoBlock, {hash, SlotId{1}, 0, {}, {}, 0, {1, 0, 0}}, Tick{1});
   EXPECT_EQ(index.oldest_leaf_end(2, 0, nullptr), block);
-  index.use(block, Tick{2}, Usage::kPassed);
+  index.use(block, Tick{2}, 0, 5);
   EXPECT_EQ(index.oldest_leaf_end(2, 0, nullptr), kNoBlock);
   EXPECT_EQ(index.oldest_leaf_end(2, 3, nullptr), block) << "two uses, the latest went on";
   EXPECT_FALSE(index.oldest_bound(2, 0));
