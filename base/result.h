@@ -46,6 +46,7 @@ enum class Errc {
   kCancelled = 15,    ///< The caller gave the request up; its memory is its own again.
   kNotFound = 16,     ///< The disk tier has nothing under that key, or no longer. A miss: recompute.
   kDiskFailed = 17,   ///< The disk tier could not be read or written. Recompute; look at the disk.
+  kNotAdmitted = 18,  ///< What would have to go for the block is worth more to the cache. Do not retry.
 
   // Of this process only, never on the wire: from kErrcLocal on.
   kForked = 1003,  ///< The client belongs to the parent, and this process is a child of fork(). Make a new client.

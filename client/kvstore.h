@@ -57,6 +57,7 @@ enum {
   KVS_CANCELLED = 15,    /* given up */
   KVS_NOT_FOUND = 16,    /* no such call of a queue, or block of a set; nothing under that key of the disk tier */
   KVS_DISK_FAILED = 17,  /* the disk tier failed */
+  KVS_NOT_ADMITTED = 18, /* what would have to go for the block is worth more to the cache; do not retry */
   KVS_TIMED_OUT = 1000,  /* the deadline has passed */
   KVS_SYSTEM = 1001,     /* an error of the operating system; kvs_last_error() names it */
   KVS_INTERNAL = 1002,   /* a bug in this library; the client is disabled */

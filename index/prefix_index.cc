@@ -35,6 +35,8 @@ __extension__ using Wide = unsigned __int128;
 // What one element of a standard container takes, as allocated: used_bytes() counts them without asking each.
 constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;
 
+constexpr int kUseCountMax = 255;  // Usage::use_count
+
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
 /// What is known of a block besides its hash. Half a cache line, so that one read brings all of it. A match reads
@@ -65,7 +67,7 @@ struct alignas(64) Node {
 };
 static_assert(sizeof(Node) == 64);
 
-constexpr std::size_t kNodeBytes = sizeof(Node) + sizeof(LeafHeap::Entry) + sizeof(std::uint32_t);
+constexpr std::size_t kNodeBytes = sizeof(Node) + sizeof(LeafHeap::Entry) + 2 * sizeof(std::uint32_t);
 
 struct Tree {
   NodeId root = kNoNode;  ///< kNoNode: removed.
@@ -86,6 +88,7 @@ struct Detached {
   BlockId above = kNoBlock;
   BlockHash above_hash = {};
   std::uint64_t recency = 0;  ///< The latest of those that are gone.
+  Usage usage = {};
 };
 
 /// What an unlinked block still has to tell and its run, which is gone, knew.
@@ -116,17 +119,21 @@ std::size_t common_count(const BlockHash* a, const BlockHash* b, std::size_t cou
 
 struct PrefixIndex::Impl {
   const std::uint64_t hash_seed;
+  const LeafQueues queues;
   StableTable<Block> blocks;
+  StableTable<Usage> usages;  ///< By block.
   StableTable<Node> nodes;
   std::vector<Tree> trees;
   std::vector<TreeId> free_trees, emptied_trees;
-  /// By group: the nodes without children. A key is a lower bound of the leaf end's recency: touch() does not look for
-  /// the heap entry, and oldest_leaf_end() brings a stale one up to date when it reaches the top.
+  /// By group and queue (heap_of()): the nodes without children. A key is a lower bound of the leaf end's recency:
+  /// touch() does not look for the heap entry, and oldest_leaf_end() brings a stale one up to date when it reaches the
+  /// top.
   std::vector<LeafHeap> leaves;
-  LeafHeap::Positions leaf_positions;  ///< By node: its place in the heap of its group.
-  /// The groups that have leaves, each by a lower bound of the keys in its heap, as a leaf's key is one of its recency.
-  LeafHeap::Positions group_positions;
-  LeafHeap groups{group_positions};
+  LeafHeap::Positions leaf_positions;     ///< By node: its place in its heap.
+  StableTable<std::uint32_t> leaf_heaps;  ///< By node: which heap it is in. Nothing, if it is in none.
+  /// The heaps that have leaves, each by a lower bound of the keys in it, as a leaf's key is one of its recency.
+  LeafHeap::Positions heap_positions;
+  LeafHeap heaps{heap_positions};
   TokenTable tokens;
   CoverTable covers;
   std::unordered_map<std::uint32_t, Orphan> orphans;
@@ -140,7 +147,9 @@ struct PrefixIndex::Impl {
   std::size_t used_node_count = 0;
   SetTotals set_totals;
 
-  explicit Impl(std::uint64_t seed) : hash_seed(seed) {}
+  Impl(std::uint64_t seed, LeafQueues leaf_queues) : hash_seed(seed), queues(leaf_queues) {
+    KV_ASSERT(queues.count > 0 && queues.count <= LeafQueues::kCountMax);
+  }
 
   // -- access. Ids come from callers: each is checked where it enters, and trusted from there on.
 
@@ -164,8 +173,23 @@ struct PrefixIndex::Impl {
     return i < trees.size() && trees[i].root != kNoNode;
   }
 
-  LeafHeap& leaves_of(NodeId node) { return leaves[nodes[node].group]; }
-  const LeafHeap& leaves_of(NodeId node) const { return leaves[nodes[node].group]; }
+  bool is_in_heap(NodeId node) const { return leaf_positions[node] != 0; }
+  LeafHeap& heap_with(NodeId node) { return leaves[leaf_heaps[node]]; }  ///< Requires: is_in_heap(node).
+  const LeafHeap& heap_with(NodeId node) const { return leaves[leaf_heaps[node]]; }
+  /// Where the leaf belongs by its end's latest use.
+  std::uint32_t heap_of(NodeId leaf) const {
+    const Node& node = nodes[leaf];
+    return node.group * queues.count + queues.queue_of(usages[to_int(node.run.last())]);
+  }
+  void take_out_of_heap(NodeId node) {
+    if (is_in_heap(node)) heap_with(node).erase(node);
+  }
+  /// An edge was split or joined, and its leaf end lives on in the other.
+  void rename_leaf(NodeId from, NodeId to) {
+    if (!is_in_heap(from)) return;
+    leaf_heaps[to] = leaf_heaps[from];
+    heap_with(from).rename(from, to);
+  }
 
   /// The block's place in its run.
   std::uint32_t offset(const Block& block) const { return block.depth - nodes[block.node].first_depth; }
@@ -209,9 +233,9 @@ struct PrefixIndex::Impl {
 
   void need_group(std::uint32_t group) {
     KV_ASSERT(group <= kGroupMax);
-    while (leaves.size() <= group) {
+    while (leaves.size() < (std::size_t{group} + 1) * queues.count) {
       leaves.emplace_back(leaf_positions);
-      group_positions[group_positions.add()] = 0;
+      heap_positions[heap_positions.add()] = 0;
     }
   }
 
@@ -223,6 +247,7 @@ struct PrefixIndex::Impl {
     } else {
       id = nodes.add();
       leaf_positions[leaf_positions.add()] = 0;
+      leaf_heaps.add();
       KV_ASSERT(leaf_positions.size() == nodes.size());
     }
     Node& node = nodes[id];
@@ -240,7 +265,7 @@ struct PrefixIndex::Impl {
     Node& node = nodes[id];
     if (reaping == id) reaping = heir;
     --used_node_count;
-    KV_ASSERT(node.run.empty() && node.children.size() == 0 && !node.candidates && !leaves_of(id).contains(id));
+    KV_ASSERT(node.run.empty() && node.children.size() == 0 && !node.candidates && !is_in_heap(id));
     node.parent = free_node;
     free_node = id;
   }
@@ -331,7 +356,7 @@ struct PrefixIndex::Impl {
     if (node.pinned_count > 0) {
       nodes[other].children.for_each([&](NodeId child) { nodes[other].pinned_count += nodes[child].pinned_count; });
     }
-    leaves_of(id).rename(id, other);
+    rename_leaf(id, other);
     replace_run(node, node.run.copy(0, count, heap_bytes));  // exact: an inner run does not grow
     link_child(id, other);
     return id;
@@ -361,7 +386,7 @@ struct PrefixIndex::Impl {
       covers.move_children(child_id, id);
       node.run.append(child.run, heap_bytes);
       move_children(child_id, id);
-      leaves_of(id).rename(child_id, id);
+      rename_leaf(child_id, id);
       replace_run(child, {});
       free_empty_node(child_id, id);
     } else {
@@ -431,25 +456,31 @@ struct PrefixIndex::Impl {
   /// puts them back. So a pin costs no heap operation.
   void update_leaf(NodeId id) {
     const Node& node = nodes[id];
-    LeafHeap& heap = leaves_of(id);
-    const bool is_leaf = !node.run.empty() && node.children.size() == 0;
-    if (!is_leaf) {
-      if (heap.contains(id)) heap.erase(id);
-      return;
-    }
+    if (node.run.empty() || node.children.size() > 0) return take_out_of_heap(id);
     const Block& end = blocks[to_int(node.run.last())];
-    if (!heap.contains(id)) {
+    const std::uint32_t belongs = heap_of(id);
+    if (is_in_heap(id) && leaf_heaps[id] != belongs) heap_with(id).erase(id);
+    if (!is_in_heap(id)) {
       if (end.pin_count > 0) return;
-      heap.insert(id, end.recency);
-    } else if (heap.key(id) > end.recency) {
-      heap.set_key(id, end.recency);  // a larger recency waits: an older key is still a lower bound
-    } else {
-      return;
+      add_to_heap(id, belongs, end.recency);
+    } else if (heap_with(id).key(id) > end.recency) {
+      heap_with(id).set_key(id, end.recency);  // a larger recency waits: an older key is still a lower bound
+      lower_bound(belongs, end.recency);
     }
-    if (!groups.contains(node.group)) {
-      groups.insert(node.group, end.recency);
-    } else if (groups.key(node.group) > end.recency) {
-      groups.set_key(node.group, end.recency);
+  }
+
+  void add_to_heap(NodeId leaf, std::uint32_t heap, std::uint64_t recency) {
+    leaf_heaps[leaf] = heap;
+    leaves[heap].insert(leaf, recency);
+    lower_bound(heap, recency);
+  }
+
+  /// A heap has got an entry with this key.
+  void lower_bound(std::uint32_t heap, std::uint64_t key) {
+    if (!heaps.contains(heap)) {
+      heaps.insert(heap, key);
+    } else if (heaps.key(heap) > key) {
+      heaps.set_key(heap, key);
     }
   }
 
@@ -462,35 +493,58 @@ struct PrefixIndex::Impl {
     if (block.pin_count > 0) {
       heap.erase(leaf);
     } else if (block.recency > key) {
-      heap.set_key(leaf, block.recency);
+      // Its latest use may have been of another kind, too.
+      const std::uint32_t belongs = heap_of(leaf);
+      if (belongs == leaf_heaps[leaf]) {
+        heap.set_key(leaf, block.recency);
+      } else {
+        heap.erase(leaf);
+        add_to_heap(leaf, belongs, block.recency);
+      }
     } else {
       return end;
     }
     return kNoBlock;
   }
 
-  /// A removed block leaves its recency to the block above (3).
-  void inherit(BlockId above, std::uint64_t recency) {
-    if (above != kNoBlock) blocks[to_int(above)].recency = std::max(blocks[to_int(above)].recency, recency);
+  /// A removed block leaves its recency and its uses to the block above (3, 7).
+  void inherit(BlockId above, std::uint64_t recency, Usage usage) {
+    if (above != kNoBlock) inherit(blocks[to_int(above)].recency, usages[to_int(above)], recency, usage);
+  }
+
+  /// `blocks_up`: how far the heir is above the block.
+  static void inherit(std::uint64_t& heir_recency, Usage& heir, std::uint64_t recency, Usage usage,
+                      std::uint32_t blocks_up = 1) {
+    if (recency >= heir_recency) {
+      heir.trait = usage.trait;
+      heir.passed = static_cast<std::uint8_t>(std::min(usage.passed + blocks_up, 255u));
+    }
+    heir_recency = std::max(heir_recency, recency);
+    heir.use_count = static_cast<std::uint8_t>(std::min(heir.use_count + usage.use_count, kUseCountMax));
   }
 
   /// The same for a leaf end that is about to go. The first block of what was detached has none above: its recency
   /// waits in the Detached for the block that was above the cut.
-  void bequeath(const Block& gone) {
+  void bequeath(BlockId block) {
+    const Block& gone = at(block);
+    const Usage usage = usages[to_int(block)];
     const Node& node = nodes[gone.node];
     const std::uint32_t count = offset(gone);
     const BlockId next = count > 0 ? node.run.ids()[count - 1] : above(node);
-    if (next != kNoBlock) return inherit(next, gone.recency);
+    if (next != kNoBlock) return inherit(next, gone.recency, usage);
     if (node.parent == trees[node.tree].root) return;
     const auto piece =
         std::find_if(detached.begin(), detached.end(), [&](const Detached& each) { return each.root == node.parent; });
-    if (piece != detached.end()) piece->recency = std::max(piece->recency, gone.recency);
+    if (piece != detached.end()) inherit(piece->recency, piece->usage, gone.recency, usage, 0);
   }
 
   void end_detached() {
     const Detached& piece = detached.front();
     free_empty_node(piece.root, kNoNode);
-    if (is_linked(piece.above) && hash(piece.above) == piece.above_hash) inherit(piece.above, piece.recency);
+    if (is_linked(piece.above) && hash(piece.above) == piece.above_hash) {
+      inherit(piece.above, piece.recency, piece.usage);
+      update_leaf(blocks[to_int(piece.above)].node);  // by its uses it may belong into another queue
+    }
     detached.pop_front();
   }
   const BlockHash& hash(BlockId block) const {
@@ -506,6 +560,7 @@ struct PrefixIndex::Impl {
       free_block = blocks[id].depth;
     } else {
       id = blocks.add();
+      usages.add();
     }
     return BlockId{id};
   }
@@ -579,7 +634,8 @@ struct PrefixIndex::Impl {
   std::string check_node(NodeId id) const;
 };
 
-PrefixIndex::PrefixIndex(std::uint64_t hash_seed) : impl_(std::make_unique<Impl>(hash_seed)) {}
+PrefixIndex::PrefixIndex(std::uint64_t hash_seed, LeafQueues queues)
+    : impl_(std::make_unique<Impl>(hash_seed, queues)) {}
 PrefixIndex::~PrefixIndex() = default;
 PrefixIndex::PrefixIndex(PrefixIndex&&) noexcept = default;
 PrefixIndex& PrefixIndex::operator=(PrefixIndex&&) noexcept = default;
@@ -737,12 +793,17 @@ BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, 
   const bool is_append = count > 0 && impl.nodes[id].children.size() == 0;
   Tree& of_tree = impl.at(tree);
   const bool is_set = of_tree.kind == TreeKind::kSet;
-  KV_ASSERT(!is_set || (parent == kNoBlock && block.token_ids.empty()));  // invariant 7
+  KV_ASSERT(!is_set || (parent == kNoBlock && block.token_ids.empty()));  // invariant 8
   const std::uint32_t depth = impl.nodes[id].first_depth + count;
   const NodeId target = is_append ? id : impl.new_node(static_cast<std::uint32_t>(tree), id, depth);
   const BlockId added = impl.new_block();
   impl.blocks[to_int(added)] = {
       static_cast<std::uint64_t>(block.slot), static_cast<std::uint64_t>(tick), 0, block.position, target, depth};
+  impl.usages[to_int(added)] = block.usage;
+  if (parent != kNoBlock) {
+    std::uint8_t& of_parent = impl.usages[to_int(parent)].use_count;
+    of_parent -= std::min(of_parent, block.usage.use_count);
+  }
   if (!block.token_ids.empty()) impl.tokens.set(added, block.token_ids, block.extra);
   impl.nodes[target].run.append(block.hash, added, impl.heap_bytes);
   if (is_set) {
@@ -767,7 +828,7 @@ void PrefixIndex::remove_leaf_end(BlockId block) {
   Impl& impl = *impl_;
   KV_ASSERT(is_leaf_end(block));
   KV_ASSERT(pin_count(block) == 0);
-  impl.bequeath(impl.at(block));  // first: afterwards the block has nobody above it
+  impl.bequeath(block);  // first: afterwards the block has nobody above it
   impl.cut_leaf_end(block);
   impl.free(block);
 }
@@ -789,7 +850,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
   std::vector<BlockRun> runs;
   for (const NodeId id : node_ids) {
     Node& node = impl.nodes[id];
-    if (LeafHeap& heap = impl.leaves_of(id); heap.contains(id)) heap.erase(id);
+    impl.take_out_of_heap(id);
     if (node.candidates) impl.candidate_count -= node.candidates->size();
     node.candidates.reset();
     node.children.clear(impl.heap_bytes);
@@ -806,18 +867,20 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
     runs.insert(runs.begin(), node.run.copy(kept, node.run.size(), impl.heap_bytes));
     node.run.truncate(kept, impl.heap_bytes);
   }
+  const std::uint32_t top_depth = impl.at(block).depth;
   std::uint64_t recency = 0;
+  Usage usage = {};
   std::uint32_t pinned = 0;
   for (const BlockRun& run : runs) {
     for (std::uint32_t i = 0; i < run.size(); ++i) {
       Block& gone = impl.at(run.ids()[i]);
-      recency = std::max(recency, gone.recency);
+      impl.inherit(recency, usage, gone.recency, impl.usages[to_int(run.ids()[i])], gone.depth - top_depth);
       pinned += gone.pin_count > 0;
       gone.node = kUnlinkedNode;
       impl.count_removed(tree, gone);
     }
   }
-  impl.inherit(above, recency);
+  impl.inherit(above, recency, usage);
   impl.add_pinned(top, 0 - pinned);
   if (kept == 0) {
     impl.remove_empty_node(top, top_parent);
@@ -853,6 +916,12 @@ void PrefixIndex::forget(BlockId block) {
 void PrefixIndex::touch(BlockId block, Tick tick) {
   std::uint64_t& recency = impl_->at(block).recency;
   recency = std::max(recency, static_cast<std::uint64_t>(tick));
+}
+
+void PrefixIndex::use(BlockId block, Tick tick, std::uint8_t trait, std::uint8_t passed) {
+  touch(block, tick);
+  Usage& usage = impl_->usages[to_int(block)];
+  usage = {static_cast<std::uint8_t>(std::min(usage.use_count + 1, kUseCountMax)), trait, passed};
 }
 
 void PrefixIndex::pin(BlockId block) {
@@ -979,18 +1048,18 @@ bool PrefixIndex::is_cover(BlockId block) const {
   return impl_->is_linked(block) && impl_->covers.contains(impl_->at(block).node, impl_->at(block).depth);
 }
 
-/// Of the group with the least bound, if that bound is the key of its top: then no other group has an older leaf end.
-/// Bounds are brought up to date here alone, one for each change of a group's top. So a look at thousands of groups,
-/// most of them untouched since the last call, costs no more than one at a few.
+/// Of the heap with the least bound, if that bound is the key of its top: then no other heap has an older leaf end.
+/// Bounds are brought up to date here alone, one for each change of a heap's top. So a look at thousands of heaps, most
+/// of them untouched since the last call, costs no more than one at a few.
 BlockId PrefixIndex::oldest_leaf_end(Steps* steps) {
   Impl& impl = *impl_;
-  while (!impl.groups.empty()) {
-    const auto [bound, group] = impl.groups.top();
-    LeafHeap& leaves = impl.leaves[group];
+  while (!impl.heaps.empty()) {
+    const auto [bound, heap] = impl.heaps.top();
+    LeafHeap& leaves = impl.leaves[heap];
     if (leaves.empty()) {
-      impl.groups.erase(group);
+      impl.heaps.erase(heap);
     } else if (leaves.top().key > bound) {
-      impl.groups.set_key(group, leaves.top().key);
+      impl.heaps.set_key(heap, leaves.top().key);
     } else if (const BlockId end = impl.top_leaf_end(leaves); end != kNoBlock) {
       return end;
     }
@@ -1002,8 +1071,28 @@ BlockId PrefixIndex::oldest_leaf_end(Steps* steps) {
 }
 
 BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
-  if (group >= impl_->leaves.size()) return kNoBlock;
-  LeafHeap& leaves = impl_->leaves[group];
+  if (impl_->queues.count == 1) return oldest_leaf_end(group, 0, steps);
+  // A repair may move a leaf to another queue, so each round begins anew with the least bound.
+  for (;;) {
+    LeafHeap* least = nullptr;
+    for (std::uint32_t queue = 0; queue < impl_->queues.count; ++queue) {
+      const std::size_t heap = std::size_t{group} * impl_->queues.count + queue;
+      if (heap >= impl_->leaves.size() || impl_->leaves[heap].empty()) continue;
+      if (least == nullptr || impl_->leaves[heap].top().key < least->top().key) least = &impl_->leaves[heap];
+    }
+    if (least == nullptr) return kNoBlock;
+    if (const BlockId end = impl_->top_leaf_end(*least); end != kNoBlock) return end;
+    if (steps == nullptr) continue;
+    steps->take(Steps::kLeaf);
+    if (!steps->are_left()) return kNoBlock;
+  }
+}
+
+BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps) {
+  KV_ASSERT(queue < impl_->queues.count);
+  const std::size_t heap = std::size_t{group} * impl_->queues.count + queue;
+  if (heap >= impl_->leaves.size()) return kNoBlock;
+  LeafHeap& leaves = impl_->leaves[heap];
   while (!leaves.empty()) {
     if (const BlockId end = impl_->top_leaf_end(leaves); end != kNoBlock) return end;
     if (steps == nullptr) continue;
@@ -1012,6 +1101,14 @@ BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
   }
   return kNoBlock;
 }
+
+std::optional<Tick> PrefixIndex::oldest_bound(std::uint32_t group, std::uint32_t queue) const {
+  const std::size_t heap = std::size_t{group} * impl_->queues.count + queue;
+  if (heap >= impl_->leaves.size() || impl_->leaves[heap].empty()) return std::nullopt;
+  return Tick{impl_->leaves[heap].top().key};
+}
+
+std::uint32_t PrefixIndex::group(BlockId block) const { return impl_->nodes[impl_->linked(block).node].group; }
 
 // -- removal in bounded steps
 
@@ -1087,7 +1184,7 @@ std::size_t PrefixIndex::reap(Steps& steps, const std::function<void(BlockId, st
     const BlockId gone = impl.nodes[id].run.last();
     removed(gone, label);
     KV_ASSERT(impl.covers.empty() || !is_cover(gone));
-    impl.bequeath(impl.at(gone));
+    impl.bequeath(gone);
     if (impl.at(gone).pin_count > 0) {
       impl.take_out_leaf_end(gone);
     } else {
@@ -1163,6 +1260,10 @@ SlotId PrefixIndex::slot(BlockId block) const { return SlotId{impl_->at(block).s
 void PrefixIndex::set_slot(BlockId block, SlotId slot) { impl_->at(block).slot = static_cast<std::uint64_t>(slot); }
 std::uint32_t PrefixIndex::position(BlockId block) const { return impl_->at(block).position; }
 std::uint32_t PrefixIndex::pin_count(BlockId block) const { return impl_->at(block).pin_count; }
+Usage PrefixIndex::usage(BlockId block) const {
+  KV_ASSERT(impl_->is_known(block));
+  return impl_->usages[to_int(block)];
+}
 Tick PrefixIndex::recency(BlockId block) const { return Tick{impl_->at(block).recency}; }
 std::size_t PrefixIndex::block_count() const { return impl_->linked_count; }
 std::size_t PrefixIndex::block_count(TreeId tree) const { return impl_->at(tree).block_count; }
@@ -1175,17 +1276,19 @@ std::uint64_t PrefixIndex::total_bytes(TreeId set) const {
 PrefixIndex::SetTotals PrefixIndex::set_totals() const { return impl_->set_totals; }
 
 std::size_t PrefixIndex::used_bytes() const {
-  return (impl_->linked_count + impl_->orphans.size()) * sizeof(Block) + impl_->used_node_count * kNodeBytes +
-         impl_->heap_bytes + impl_->tokens.used_bytes() + impl_->covers.used_bytes() +
-         impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
+  return (impl_->linked_count + impl_->orphans.size()) * (sizeof(Block) + sizeof(Usage)) +
+         impl_->used_node_count * kNodeBytes + impl_->heap_bytes + impl_->tokens.used_bytes() +
+         impl_->covers.used_bytes() + impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
 }
 
 std::size_t PrefixIndex::memory_bytes() const {
   std::size_t leaves_bytes = impl_->leaves.capacity() * sizeof(LeafHeap) + impl_->leaf_positions.heap_bytes() +
-                             impl_->groups.heap_bytes() + impl_->group_positions.heap_bytes();
+                             impl_->leaf_heaps.heap_bytes() + impl_->heaps.heap_bytes() +
+                             impl_->heap_positions.heap_bytes();
   for (const LeafHeap& heap : impl_->leaves) leaves_bytes += heap.heap_bytes();
-  return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->nodes.heap_bytes() + leaves_bytes +
-         impl_->tokens.heap_bytes() + impl_->heap_bytes + impl_->trees.capacity() * sizeof(Tree) +
+  return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->usages.heap_bytes() +
+         impl_->nodes.heap_bytes() + leaves_bytes + impl_->tokens.heap_bytes() + impl_->heap_bytes +
+         impl_->trees.capacity() * sizeof(Tree) +
          (impl_->free_trees.capacity() + impl_->emptied_trees.capacity()) * sizeof(TreeId) +
          impl_->covers.used_bytes() + impl_->orphans.size() * kMapNodeBytes + impl_->candidate_count * kSetNodeBytes;
 }
@@ -1279,11 +1382,11 @@ std::string PrefixIndex::Impl::check() const {
   }
   for (NodeId i = 0; i < nodes.size(); ++i) positions += leaf_positions[i] != 0;
   if (entries != positions) return "a leaf is in two heaps";
-  if (!groups.check()) return "the heap of groups is out of order";
-  for (std::uint32_t group = 0; group < leaves.size(); ++group) {
-    if (leaves[group].empty()) continue;
-    if (!groups.contains(group)) return "a group with leaves is in no heap";
-    if (groups.key(group) > leaves[group].top().key) return "a group's key is above that of its oldest leaf";
+  if (!heaps.check()) return "the heap of heaps is out of order";
+  for (std::uint32_t heap = 0; heap < leaves.size(); ++heap) {
+    if (leaves[heap].empty()) continue;
+    if (!heaps.contains(heap)) return "a heap with leaves is in no order";
+    if (heaps.key(heap) > leaves[heap].top().key) return "a heap's bound is above the key of its oldest leaf";
   }
   return {};
 }
@@ -1334,18 +1437,20 @@ std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::
 
 std::string PrefixIndex::Impl::check_node(NodeId id) const {
   const Node& node = nodes[id];
-  const LeafHeap& heap = leaves_of(id);
   for (std::uint32_t i = 0; i < node.run.size(); ++i) {
     const std::uint32_t block = to_int(node.run.ids()[i]);
     if (block >= blocks.size() || blocks[block].node != id) return "a block is of another node";
     if (blocks[block].depth != node.first_depth + i) return "a block has a wrong depth";
   }
-  if (is_root(node)) return heap.contains(id) ? "a root is in the leaf heap" : "";
+  if (is_root(node)) return is_in_heap(id) ? "a root is in the leaf heap" : "";
   if (node.run.empty()) return "an empty run";
-  if (node.children.size() > 0) return heap.contains(id) ? "an inner node is in the leaf heap" : "";
+  if (node.children.size() > 0) return is_in_heap(id) ? "an inner node is in the leaf heap" : "";
   const Block& end = blocks[to_int(node.run.last())];
-  if (!heap.contains(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : "";
-  return heap.key(id) > end.recency ? "a leaf's key is above its recency" : "";
+  if (!is_in_heap(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : "";
+  if (leaf_heaps[id] / queues.count != node.group) return "a leaf is in the heap of another group";
+  const std::uint64_t key = heap_with(id).key(id);
+  if (key == end.recency && leaf_heaps[id] != heap_of(id)) return "a leaf is in the heap of another queue";
+  return key > end.recency ? "a leaf's key is above its recency" : "";
 }
 
 }  // namespace kv

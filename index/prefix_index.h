@@ -43,6 +43,25 @@ enum class TreeKind : std::uint8_t {
   kSet,    ///< Blocks stand alone: each hangs directly below the root, so each is a leaf end.
 };
 
+/// How often a block was used, and what its latest use was like; for whoever decides what is evicted.
+struct Usage {
+  std::uint8_t use_count = 0;  ///< At most 255: then it stays there.
+  std::uint8_t trait = 0;      ///< Of the latest use: what the caller of use() said.
+  /// How many blocks that use went on beyond this one, here or gone. At most 255.
+  std::uint8_t passed = 0;
+
+  friend bool operator==(const Usage&, const Usage&) = default;
+};
+
+/// Sorts leaf ends into queues, each with an order of use of its own. `queue_of` is a pure function with values below
+/// `count`. The default: one queue.
+struct LeafQueues {
+  static constexpr std::uint32_t kCountMax = 64;
+
+  std::uint32_t count = 1;
+  std::uint32_t (*queue_of)(Usage) = [](Usage) { return std::uint32_t{0}; };
+};
+
 /// Radix trees over block hashes, one per namespace: an edge is a run of blocks, split where prefixes diverge.
 ///   1. A block's parent is in the index as long as the block is: only leaf ends and whole subtrees are removed.
 ///   2. A BlockId stays valid over splits, appends and removals of other blocks.
@@ -52,7 +71,10 @@ enum class TreeKind : std::uint8_t {
 ///   5. Each edge knows how many pinned blocks it has in itself and below. So whether anything at or below a block is
 ///      pinned takes a look at one edge, however much hangs below it.
 ///   6. Of covers, and all blocks above them, each is counted once, however many covers share it.
-///   7. In a set no block is above another. Blocks of a set may be of several groups; those of a chain are of the
+///   7. usage(b) of a leaf end counts each use() of the block itself and of any block that ever was below: these went
+///      through it. A block that is inserted takes the uses that it comes with away from the block above, which had
+///      inherited them from it, or counted them as its own.
+///   8. In a set no block is above another. Blocks of a set may be of several groups; those of a chain are of the
 ///      tree's.
 /// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block in runs of 16
 /// and more (a prompt of one block takes 230), token ids not counted. No table is ever copied as a whole to grow; a
@@ -69,6 +91,7 @@ class PrefixIndex {
     std::span<const std::uint32_t> token_ids = {};  ///< Optional; copied.
     ExtraDigest extra = {};                         ///< With token ids.
     std::uint32_t group = 0;                        ///< In a set.
+    Usage usage = {1, 0, 0};                        ///< What is known of it by now, this use included.
   };
   struct Prefix {
     std::size_t block_count = 0;
@@ -80,7 +103,7 @@ class PrefixIndex {
   };
 
   /// `hash_seed` keeps callers who bring their own hashes from making lookups slow; a daemon passes a random number.
-  explicit PrefixIndex(std::uint64_t hash_seed = 0);
+  explicit PrefixIndex(std::uint64_t hash_seed = 0, LeafQueues queues = {});
   ~PrefixIndex();
   PrefixIndex(PrefixIndex&&) noexcept;
   PrefixIndex& operator=(PrefixIndex&&) noexcept;
@@ -142,6 +165,8 @@ class PrefixIndex {
   bool is_attached(BlockId block) const;
 
   void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
+  /// The same, and counts it. `trait`, `passed`: as in Usage.
+  void use(BlockId block, Tick tick, std::uint8_t trait, std::uint8_t passed = 0);
   // A pin costs O(edges above the block); pinning a whole prefix costs no more than pinning its last block.
   void pin(BlockId block);    ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
   void unpin(BlockId block);  ///< Requires: pin_count(block) > 0.
@@ -169,6 +194,13 @@ class PrefixIndex {
   /// The same among the trees of a group (blocks of one size, say).
   BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
 
+  /// The same among those that LeafQueues sorts into one queue. A leaf end whose latest use belongs into another queue
+  /// than the one before stays where it was until its turn comes there: a use costs no heap operation.
+  BlockId oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps);
+  /// A lower bound of what oldest_leaf_end(group, queue) was last used at; nothing if there is certainly none. O(1).
+  std::optional<Tick> oldest_bound(std::uint32_t group, std::uint32_t queue) const;
+  std::uint32_t group(BlockId block) const;  ///< Requires: is_linked(block).
+
   bool is_leaf_end(BlockId block) const;
   /// Some leaf end at or below `block`, the same one as long as nothing below changes. Cost: O(edges between).
   BlockId leaf_end_below(BlockId block, Steps& steps) const;
@@ -184,6 +216,7 @@ class PrefixIndex {
   void set_slot(BlockId block, SlotId slot);
   std::uint32_t position(BlockId block) const;
   std::uint32_t pin_count(BlockId block) const;
+  Usage usage(BlockId block) const;   ///< Exact for leaf ends (invariant 7).
   Tick recency(BlockId block) const;  ///< Exact for leaf ends (invariant 3); a lower bound for others.
 
   std::size_t block_count() const;  ///< Linked blocks in all trees.

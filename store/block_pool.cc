@@ -19,25 +19,33 @@ std::vector<BlockId> BlockPool::blocks_of(const PrefixIndex::Prefix& prefix) con
   return blocks;
 }
 
-/// The index needs to hear of the last block only (PrefixIndex, invariant 3); slabs need every one.
 Tick BlockPool::tick(TimePoint now, Duration idle) {
   KV_ASSERT(idle >= Duration::zero());
   return Tick{
       static_cast<std::uint64_t>(std::max<std::int64_t>(static_cast<std::int64_t>(tick(now)) - idle.count(), 1))};
 }
 
-void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick) {
+/// The index needs to hear of the last block only (PrefixIndex, invariant 3); slabs need every one.
+void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<Usage> how) {
   if (prefix.block_count == 0) return;
-  index_.touch(prefix.last, tick);
+  use_in_index(prefix.last, tick, how);
   if (arena_->class_count() < 2) return;  // slabs are compared only to give them to another class
   scratch_.resize(prefix.block_count);
   index_.blocks_of(prefix, scratch_);
   for (const BlockId block : scratch_) arena_->use(index_.slot(block), tick);
 }
 
-void BlockPool::use(BlockId block, Tick tick) {
-  index_.touch(block, tick);
+void BlockPool::use(BlockId block, Tick tick, std::optional<Usage> how) {
+  use_in_index(block, tick, how);
   if (arena_->class_count() >= 2) arena_->use(index_.slot(block), tick);
+}
+
+void BlockPool::use_in_index(BlockId block, Tick tick, std::optional<Usage> how) {
+  if (how) {
+    index_.use(block, tick, how->trait, how->passed);
+  } else {
+    index_.touch(block, tick);
+  }
 }
 
 std::size_t BlockPool::length(BlockId block) const {

@@ -37,8 +37,9 @@ namespace kv {
 class BlockPool {
  public:
   /// `disk`: told when a block leaves memory; may be nullptr.
-  explicit BlockPool(std::unique_ptr<Arena> arena, DiskTier* disk = nullptr, std::uint64_t hash_seed = 0)
-      : arena_(std::move(arena)), disk_(disk), index_(hash_seed) {}
+  explicit BlockPool(std::unique_ptr<Arena> arena, DiskTier* disk = nullptr, std::uint64_t hash_seed = 0,
+                     LeafQueues queues = {})
+      : arena_(std::move(arena)), disk_(disk), index_(hash_seed, queues) {}
 
   PrefixIndex& index() { return index_; }
   const PrefixIndex& index() const { return index_; }
@@ -52,8 +53,9 @@ class BlockPool {
   Tick tick(TimePoint now, Duration idle);  ///< For a use that was so long before `now`. Not later than tick(now).
   Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
-  void use(const PrefixIndex::Prefix& prefix, Tick tick);  ///< Marks the whole prefix.
-  void use(BlockId block, Tick tick);                      ///< Marks a block that stands alone.
+  // `how`: of a use that counts (PrefixIndex::use, its own count aside); without, only the order of use changes.
+  void use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<Usage> how = {});  ///< The whole prefix.
+  void use(BlockId block, Tick tick, std::optional<Usage> how = {});  ///< A block that stands alone.
   std::vector<BlockId> blocks_of(const PrefixIndex::Prefix& prefix) const;
 
   // -- pins
@@ -111,6 +113,7 @@ class BlockPool {
   std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
   std::vector<BlockId> scratch_;
 
+  void use_in_index(BlockId block, Tick tick, std::optional<Usage> how);
   void hold(BlockId block);
   void end_hold(BlockId block);
 };

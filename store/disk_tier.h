@@ -133,6 +133,7 @@ class DiskTier {
   };
   Stats stats() const;
   std::uint64_t only_bytes() const { return only_bytes_; }
+  std::uint64_t written_count() const { return counters_.spilled_blocks; }  ///< Blocks, since the start.
   std::string check() const;  ///< Every invariant; for tests. Empty, or what is broken.
 
  private:

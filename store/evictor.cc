@@ -17,7 +17,8 @@ constexpr Duration kShieldDuration = std::chrono::seconds(1);
 
 }  // namespace
 
-Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose, bool may_rest) {
+Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose, bool may_rest,
+                                  double worth) {
   const std::uint32_t size_class = pool_.arena().add_class(block_bytes);
   if (size_class >= hunts_.size()) hunts_.resize(size_class + 1);
   Hunt& hunt = hunts_[size_class];
@@ -31,13 +32,12 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
       reap(steps, now);
       continue;
     }
-    const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
-    const BlockId own = pool_.index().oldest_leaf_end(size_class, &steps);
+    const bool is_window_due = takes_window(size_class, steps);
     if (!steps.are_left()) return {.again = true};
     // Even if something on disk can go this time: what goes after that should be there by then.
     set_short(size_class);
     Cleared cleared = Cleared::kNone;
-    if (takes_window(oldest, own) && (may_lose || hunt.is_short != Short::kBeingWritten)) {
+    if (is_window_due && (may_lose || hunt.is_short != Short::kBeingWritten)) {
       cleared = clear_oldest_window(hunt, may_lose, steps, now, may_rest);
       if (cleared == Cleared::kUnfinished) return {.again = true};
       if (cleared == Cleared::kSome) continue;
@@ -47,14 +47,62 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     if (cleared != Cleared::kUnwritten || !hunt.is_begun) {
       if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
     }
-    if (own == kNoBlock || (!may_lose && !pool_.is_on_disk(own))) return {};
-    evict(own, now);
+    const Victim own = next_victim(size_class, steps);
+    if (!steps.are_left()) return {.again = true};
+    if (own.block == kNoBlock || (!may_lose && !pool_.is_on_disk(own.block))) return {};
+    if (own.worth > worth) return {.is_worth_less = true};
+    evict(own.block, now);
     steps.take(Steps::kRemoval);
   }
 }
 
-bool Evictor::takes_window(BlockId oldest, BlockId own) const {
-  return oldest != kNoBlock && (own == kNoBlock || is_much_older(oldest, own));
+/// Whether memory should move to the class from another. By age alone, whatever the policy: worth is learned over all
+/// classes together, and says nothing of what a slab of many blocks is worth.
+bool Evictor::takes_window(std::uint32_t size_class, Steps& steps) {
+  PrefixIndex& index = pool_.index();
+  const BlockId oldest = index.oldest_leaf_end(&steps);
+  if (oldest == kNoBlock || index.group(oldest) == size_class) return false;
+  const BlockId own = index.oldest_leaf_end(size_class, &steps);
+  return steps.are_left() && (own == kNoBlock || is_much_older(oldest, own));
+}
+
+double Evictor::chance(BlockId leaf_end, std::uint64_t blocks) const {
+  const PrefixIndex& index = pool_.index();
+  const std::uint64_t clock = policy_.clock();
+  const std::uint64_t used_at = std::min(policy_.used_at(index.recency(leaf_end)), clock);
+  return policy_.chance(queues_.queue_of(index.usage(leaf_end)), clock - used_at, blocks);
+}
+
+Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
+  PrefixIndex& index = pool_.index();
+  if (queues_.count == 1) return {index.oldest_leaf_end(size_class, &steps)};
+  if (size_class >= heads_.size()) heads_.resize(size_class + 1);
+  std::vector<Head>& heads = heads_[size_class];
+  heads.resize(queues_.count);
+  const std::uint64_t clock = policy_.clock();
+  const std::uint32_t version = policy_.version();
+  while (steps.are_left()) {
+    const Head* least = nullptr;
+    for (std::uint32_t queue = 0; queue < queues_.count; ++queue) {
+      const std::optional<Tick> used = index.oldest_bound(size_class, queue);
+      if (!used) continue;
+      Head& head = heads[queue];
+      if (!head.is_known || head.used != *used || head.version != version || clock >= head.until) {
+        const std::uint64_t used_at = std::min(policy_.used_at(*used), clock);
+        const std::uint64_t age = clock - used_at, step = policy_.next_step(age);
+        const std::uint64_t until = step > ~used_at ? ~std::uint64_t{0} : used_at + step;
+        head = {*used, version, true, policy_.worth(queue, age), until};
+      }
+      if (least == nullptr || std::tie(head.worth, head.used) < std::tie(least->worth, least->used)) least = &head;
+    }
+    if (least == nullptr) return {};
+    const auto queue = static_cast<std::uint32_t>(least - heads.data());
+    const BlockId block = index.oldest_leaf_end(size_class, queue, &steps);
+    steps.take(Steps::kLeaf);
+    // Else that one was used or pinned since, and what is first now may be worth more.
+    if (block != kNoBlock && index.recency(block) == least->used) return {block, least->worth};
+  }
+  return {};
 }
 
 bool Evictor::is_much_older(BlockId block, BlockId than) const {
@@ -68,6 +116,7 @@ bool Evictor::is_much_older(BlockId block, BlockId than) const {
 void Evictor::evict(BlockId block, TimePoint now) {
   KV_ASSERT(pool_.index().pin_count(block) == 0);
   count_eviction(block, now);
+  policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   pool_.remove_leaf_end(block);
 }
 
@@ -81,6 +130,7 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
     // clear_oldest_window() has looked for pins just before it cut the block off, and pins need a match to find it.
     KV_ASSERT(pool_.index().pin_count(block) == 0);
     count_eviction(block, now);
+    policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   });
   stats_.dropped_blocks += dropped;
   return dropped;
@@ -301,10 +351,9 @@ Evictor::Cleared Evictor::write_victims(std::uint32_t size_class, std::size_t ow
                                         TimePoint now, const std::function<bool(BlockId)>& write) {
   Hunt& hunt = hunts_[size_class];
   PrefixIndex& index = pool_.index();
-  const BlockId oldest = index.oldest_leaf_end(&steps);
-  const BlockId first = index.oldest_leaf_end(size_class, &steps);
+  const bool is_window_due = takes_window(size_class, steps);
   if (!steps.are_left()) return Cleared::kUnfinished;
-  if (takes_window(oldest, first)) {
+  if (is_window_due) {
     recheck_window(hunt, steps);
     if (!hunt.window) {
       take_back_unwritten(hunt);
@@ -313,7 +362,7 @@ Evictor::Cleared Evictor::write_victims(std::uint32_t size_class, std::size_t ow
     if (hunt.window) return write_window(hunt, steps, write);
   }
   for (std::size_t bytes = 0; bytes < own_bytes_max;) {
-    const BlockId own = index.oldest_leaf_end(size_class, &steps);
+    const BlockId own = next_victim(size_class, steps).block;
     if (!steps.are_left()) return Cleared::kUnfinished;
     if (own == kNoBlock || pool_.is_on_disk(own)) break;
     if (!write(own)) return Cleared::kUnwritten;

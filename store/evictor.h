@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,13 +15,14 @@
 #include "index/steps.h"
 #include "store/arena.h"
 #include "store/block_pool.h"
+#include "store/eviction_policy.h"
 
 namespace kv {
 
 /// Finds a slot of a size, evicting for it. In this order:
 ///   1. a free slot of the class, or free granules for a new slab;
-///   2. the least recently used leaf end of the class: its slot. But if the class has none, or one of another class is
-///      kAgeRatio times as old:
+///   2. the leaf end of the class that the policy gives least worth: its slot. But if the class has none, or the least
+///      recently used one of another class is kAgeRatio times as old as that of this class:
 ///   3. memory moves between the classes: the run of granules used longest ago is cleared, with all blocks below those
 ///      that lie in it (which were used no later). A run is left alone if it holds a staged or pinned block, or a block
 ///      with a pinned block below. If every run is left alone: 2.
@@ -57,14 +59,26 @@ class Evictor {
   struct Found {
     std::optional<SlotId> slot;  ///< Staged in the pool.
     bool again = false;          ///< Not found because the steps were used up: there is more to look at, or to evict.
+    bool is_worth_less = false;  ///< Not found because 2 would take a leaf end that is worth more.
   };
 
-  explicit Evictor(BlockPool& pool) : pool_(pool) {}
+  Evictor(BlockPool& pool, EvictionPolicy& policy) : pool_(pool), policy_(policy), queues_(policy.queues()) {}
 
   /// `may_lose`: whether a block that is not on disk may go (4).
   /// `may_rest`: the caller was refused before, and asks every so often. If the last search of a large arena found
   /// nothing, the next one may wait a while: twenty times what the last one took.
-  Found find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose = true, bool may_rest = false);
+  /// `worth`: of what the slot is for, as EvictionPolicy::worth; nothing worth more is evicted by 2.
+  Found find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose = true, bool may_rest = false,
+                  double worth = std::numeric_limits<double>::infinity());
+  /// The leaf end of the class that goes first, and what it is worth. kNoBlock: none, or no steps are left.
+  struct Victim {
+    BlockId block = kNoBlock;
+    double worth = 0;
+  };
+  Victim next_victim(std::uint32_t size_class, Steps& steps);
+  /// EvictionPolicy::chance of a leaf end in memory.
+  double chance(BlockId leaf_end, std::uint64_t blocks) const;
+  const EvictionPolicy& policy() const { return policy_; }
 
   // -- for the disk tier
   bool has_short_class() const { return !short_.empty(); }  ///< One that write_victims() has not seen yet.
@@ -119,11 +133,23 @@ class Evictor {
                         const std::function<bool(BlockId)>& write);
   Cleared write_window(Hunt& hunt, Steps& steps, const std::function<bool(BlockId)>& write);
   void end_shields(TimePoint now);
-  bool takes_window(BlockId oldest, BlockId own) const;
+  bool takes_window(std::uint32_t size_class, Steps& steps);
   bool is_much_older(BlockId block, BlockId than) const;
   void count_eviction(BlockId block, TimePoint now);
 
+  /// What the first of a queue is worth, as last seen.
+  struct Head {
+    Tick used{};
+    std::uint32_t version = 0;
+    bool is_known = false;
+    double worth = 0;
+    std::uint64_t until = 0;  ///< By the policy's clock.
+  };
+
   BlockPool& pool_;
+  EvictionPolicy& policy_;
+  const LeafQueues queues_;
+  std::vector<std::vector<Head>> heads_;      ///< By size class and queue.
   std::vector<Hunt> hunts_;                   ///< By size class.
   std::deque<std::uint32_t> short_;           ///< Size classes, in the order in which they became short.
   std::vector<std::uint32_t> being_written_;  ///< Size classes.

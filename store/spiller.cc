@@ -121,15 +121,18 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
   while (steps.are_left() && !is_full(work, bytes_max)) {
     if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;
     const bool may_skip = config_.skip_unused && !everything && 2 * free_bytes() < reserve;
-    const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
+    const BlockId first = pool_.index().oldest_leaf_end(&steps);
+    if (first == kNoBlock) return;
+    const BlockId oldest = evictor_.next_victim(pool_.index().group(first), steps).block;
     if (oldest == kNoBlock) return;
     steps.take(Steps::kRemoval);
-    const bool is_lost = may_skip && tier_.copy_on_disk(oldest) == kNoBlock && is_unused(oldest);
+    const bool is_lost = tier_.copy_on_disk(oldest) == kNoBlock &&
+                         ((may_skip && is_unused(oldest)) || (!everything && !is_worth_a_write(oldest)));
     if (is_lost || tier_.copy_on_disk(oldest) != kNoBlock) {
       skipped_count_ += is_lost;
       const BlockId above = is_lost ? pool_.index().parent(oldest) : kNoBlock;
-      const Tick stored = is_lost ? stored_at_[to_int(oldest)].tick : Tick{};
-      const bool is_above_unused = above != kNoBlock && is_unused(above);
+      const Tick stored = is_lost && config_.skip_unused ? stored_at_[to_int(oldest)].tick : Tick{};
+      const bool is_above_unused = config_.skip_unused && above != kNoBlock && is_unused(above);
       evictor_.evict(oldest, now);
       // The new leaf end has inherited the recency of the evicted block, and would pass for used by that alone.
       if (is_above_unused) stored_at_[to_int(above)].tick = stored;
@@ -137,6 +140,18 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
       return;
     }
   }
+}
+
+/// How long a block stays on disk is counted as the policy counts age: so many blocks as the disk has room for are
+/// written in the time in which `clock` blocks came, for each that was written so far.
+bool Spiller::is_worth_a_write(BlockId leaf_end) const {
+  if (config_.chance_min <= 0 || !tier_.is_full()) return true;
+  const std::uint64_t written = tier_.written_count();
+  const double blocks = static_cast<double>(tier_.index().block_count());
+  const double came = static_cast<double>(evictor_.policy().clock());
+  const auto lifetime = static_cast<std::uint64_t>(
+      blocks * std::max(1.0, came / static_cast<double>(std::max<std::uint64_t>(written, 1))));
+  return evictor_.chance(leaf_end, lifetime) >= config_.chance_min;
 }
 
 bool Spiller::is_unused(BlockId block) const { return pool_.index().recency(block) <= stored_at_[to_int(block)].tick; }

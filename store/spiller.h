@@ -28,6 +28,9 @@ struct SpillerConfig {
   /// While half of the reserve is used up, as when the disk or its write budget is slower than puts: evict blocks that
   /// were never used again instead of writing them.
   bool skip_unused = false;
+  /// Once the disk is full: what is less likely than this to be used in the time that a block stays there is evicted
+  /// unwritten, where the eviction policy knows how likely that is. 0: everything is written.
+  double chance_min = 0.1;
 };
 
 /// What a spill thread does next, outside the lock: reads what has to be moved, writes, erases, drops.
@@ -117,6 +120,7 @@ class Spiller {
   std::uint64_t reserve_bytes() const;
   void move_live(SpillWork& work, std::uint64_t bytes_max);
   void write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything, Steps& steps);
+  bool is_worth_a_write(BlockId leaf_end) const;
   bool is_unused(BlockId block) const;  ///< In memory; since it was stored.
   bool add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max);
   void add(SpillWork& work, BlockId memory, BlockId disk);

@@ -153,7 +153,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   if (!extras.empty() && (extras.size() < hashes.size() || extras.size() > hashes.size() + 1)) return Errc::kBadRequest;
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
-  impl_->use(*found, now);
+  impl_->ask(*found, hashes, now);
   Match match{.memory_block_count = prefix.block_count, .disk_block_count = found->disk_block_count()};
   impl_->counters.match_hit_blocks += match.memory_block_count;
   impl_->counters.match_disk_blocks += match.disk_block_count;
@@ -186,6 +186,15 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   return match;
 }
 
+void Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now) {
+  const std::size_t found_count = found.prefix.block_count + found.disk_block_count();
+  const std::uint8_t trait = policy->asked({found.space->tree, hashes, found_count, found.space->record->block_size()});
+  const Tick tick = pool.tick(now);
+  pool.use(found.prefix, tick, Usage{1, trait, passed_count(hashes.size() - found.prefix.block_count)});
+  if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
+  policy->learn();
+}
+
 Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint now) {
   // A lease on blocks that other leases keep already adds no bytes, and is granted even at the bound.
   const std::size_t added = pool.unleased_bytes(block);
@@ -216,7 +225,12 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   BlockPool& pool = impl_->pool;
-  impl_->use(*found, now);
+  // A lease is of a match, which has counted.
+  if (options.lease == LeaseId{} && !options.is_part) {
+    impl_->ask(*found, hashes, now);
+  } else {
+    impl_->use(*found, now);
+  }
   const std::size_t disk_count = options.disk ? found->disk_block_count() : 0;
   if (!options.is_part) {
     impl_->counters.get_hit_blocks += found->prefix.block_count;

@@ -9,6 +9,9 @@
 //   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
+//   eviction_policy.h  what a block is worth: by its last use, or by the hits that it will bring (yield_policy.h, made
+//   of
+//                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h)
 //   evictor.h       which block goes when a slot is wanted
 //   lease_table.h   what was promised to whom, until when
 //   space_table.h   which namespaces there are, and which of them may be forgotten
@@ -38,6 +41,7 @@
 #include "index/prefix_index.h"
 #include "store/arena.h"
 #include "store/disk_tier.h"
+#include "store/eviction_policy.h"
 #include "store/lease_table.h"
 #include "store/space_table.h"
 #include "store/spiller.h"
@@ -59,7 +63,8 @@ struct StoreConfig {
   /// are evicted as for lack of arena. Blocks on disk get half of it at most. 0: 256 MiB and a 16th of the arena.
   std::size_t index_bytes_max = 0;
   std::uint64_t hash_seed = 0;  ///< As PrefixIndex.
-  DiskTierConfig disk;          ///< No capacity: no disk tier.
+  PolicyKind policy = PolicyKind::kLru;
+  DiskTierConfig disk;  ///< No capacity: no disk tier.
   SpillerConfig spill;
 };
 
@@ -76,6 +81,7 @@ struct StoreStats {
   std::uint64_t match_hit_blocks = 0, match_disk_blocks = 0, match_miss_blocks = 0;
   std::uint64_t get_hit_blocks = 0, get_disk_blocks = 0, get_miss_blocks = 0;
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
+  std::uint64_t not_admitted_blocks = 0;  ///< Not in refused_blocks.
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
   std::uint64_t work_steps = 0;           ///< Steps of all calls (index/steps.h).
@@ -108,7 +114,8 @@ struct NamespaceStats {
 ///   3. offer() refuses for lack of memory only if nothing unpinned could be evicted. A block with a pinned block below
 ///      counts as pinned. With several block sizes in use: only if every run of granules that is long enough for a slab
 ///      of the size holds a pin.
-///   4. Among blocks of one size, eviction takes leaf ends, least recently used first. Between sizes memory moves by
+///   4. Among blocks of one size, eviction takes leaf ends in the policy's order (eviction_policy.h). Between sizes
+///   memory moves by
 ///      slabs, when the ages of what would go are far apart (evictor.h).
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte; of a set's blocks
 ///      their slots (size_class.h).
@@ -224,7 +231,8 @@ class Store {
     std::vector<StagedBlock> staged;
     std::vector<std::uint32_t> wanted;  ///< Of a set, by the offer alone: the indices of all blocks not here.
     std::size_t refused_count = 0;      ///< The rest of the chain; no memory for them now.
-    /// Why, if some are refused: kOutOfMemory passes; kTooLarge does not, there are as many slot sizes as there may be.
+    /// Why, if some are refused: kOutOfMemory passes. kTooLarge does not: there are as many slot sizes as there may be.
+    /// kNotAdmitted does not, for this put: the policy gives what would have to go more worth.
     Errc refused_why = Errc::kOutOfMemory;
     /// Some were refused only because this call reached its bound on work: call offer_more at once.
     bool again = false;

@@ -51,8 +51,10 @@ struct Store::Put {
   std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
-  bool was_refused = false;  ///< For lack of memory; the caller asks again every so often.
-  Duration idle{};           ///< As OfferOptions.
+  Duration idle{};               ///< As OfferOptions.
+  std::uint8_t trait = 0;        ///< Of its blocks' first use (EvictionPolicy::offered).
+  bool is_not_admitted = false;  ///< Its rest is worth less than what would have to go.
+  bool was_refused = false;      ///< For lack of memory; the caller asks again every so often.
 
   bool is_set() const { return space->record->is_set(); }
   /// Leading slots that can be filled: without those of a group that lacks some.
@@ -66,14 +68,16 @@ struct Store::Impl {
   Impl(const StoreConfig& store_config, std::unique_ptr<Arena> arena)
       : config(store_config),
         tier(store_config.disk.capacity_bytes > 0 ? std::make_unique<DiskTier>(store_config.disk) : nullptr),
-        pool(std::move(arena), tier.get(), store_config.hash_seed),
+        policy(make_policy(store_config.policy, store_config.hash_seed)),
+        pool(std::move(arena), tier.get(), store_config.hash_seed, policy->queues()),
         leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
-        evictor(pool),
+        evictor(pool, *policy),
         spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr),
         loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {}
 
   StoreConfig config;
   std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
+  std::unique_ptr<EvictionPolicy> policy;
   BlockPool pool;
   LeaseTable leases;
   std::map<PutId, Put> puts;
@@ -145,6 +149,15 @@ struct Store::Impl {
     return found;
   }
 
+  /// As use(), of what a request asks for: that counts.
+  void ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now);
+  static std::uint8_t passed_count(std::size_t blocks) {
+    return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
+  }
+  Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
+  double worth(const Put& put, std::size_t i) const;
+  void not_admit_rest(Put& put);
+  void tell_capacity(std::size_t block_bytes);
   /// Marks all that was found as used at `now`, or so long before.
   void use(const Found& found, TimePoint now, Duration idle = {}) {
     const Tick tick = pool.tick(now, idle);

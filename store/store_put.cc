@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/assert.h"
@@ -57,6 +58,10 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
     if (!options.extras.empty()) put.extras.assign(options.extras.begin() + stored_count, options.extras.end());
   }
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
+  const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
+  impl_->tell_capacity(put.space->record->block_bytes());
+  put.trait = impl_->policy->offered({put.space->tree, hashes, stored_count, block_size},
+                                     is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
@@ -90,8 +95,13 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
       break;
     }
     // Without a disk tier every eviction loses a block, and waiting would help nobody.
-    const Evictor::Found found = evictor.find_slot(bytes, steps, now, may_lose || !tier, put.was_refused);
+    const Evictor::Found found =
+        evictor.find_slot(bytes, steps, now, may_lose || !tier, put.was_refused, worth(put, i));
     plan.again = found.again;
+    if (found.is_worth_less) {
+      plan.refused_why = Errc::kNotAdmitted;
+      not_admit_rest(put);
+    }
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
   }
@@ -102,6 +112,39 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
   tell_staged(put, plan);
   plan.refused_count = put.hashes.size() - usable;
   if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
+}
+
+Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
+  if (put.is_set()) return {1, put.trait, 0};
+  const auto remembered = std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254);
+  return {static_cast<std::uint8_t>(remembered + 1), put.trait, passed_count(put.hashes.size() - 1 - i)};
+}
+
+/// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as
+/// long as the disk has room: then what goes for it is not lost.
+double Store::Impl::worth(const Put& put, std::size_t i) const {
+  if (!policy->refuses() || put.is_set() || (tier && !tier->is_full())) return std::numeric_limits<double>::infinity();
+  return policy->worth(policy->queues().queue_of(first_usage(put, i)), 0);
+}
+
+/// What is not admitted is remembered like what left: when it is asked for again, it has been used before.
+void Store::Impl::not_admit_rest(Put& put) {
+  if (std::exchange(put.is_not_admitted, true)) return;
+  const TreeId tree = put.space->tree;
+  for (std::size_t i = put.slots.size(); i < put.hashes.size(); ++i) {
+    const Usage usage = first_usage(put, i);
+    policy->came(tree, put.hashes[i]);
+    policy->left(tree, put.hashes[i], usage);
+  }
+}
+
+void Store::Impl::tell_capacity(std::size_t block_bytes) {
+  constexpr std::size_t kCountMin = 256;  // fewer blocks say little of those to come
+  const std::size_t count = pool.index().block_count();
+  const double mean = count < kCountMin
+                          ? static_cast<double>(block_bytes)
+                          : static_cast<double>(pool.arena().allocated_bytes()) / static_cast<double>(count);
+  policy->set_capacity(static_cast<std::uint64_t>(static_cast<double>(pool.arena().capacity_bytes()) / mean));
 }
 
 /// What can be filled and was in no plan yet, into `plan`.
@@ -142,17 +185,19 @@ std::size_t Store::Impl::index_used_bytes() const {
          pool.staged_count() * kStagedBytes + put_ids_bytes + (tier ? tier->used_bytes() : 0);
 }
 
-/// Evicts, the least recently used leaf ends first, whatever their size, until there is room for one more block.
+/// Evicts, of the size whose leaf end was used longest ago what is worth least, until there is room for one more block.
 Store::Impl::Room Store::Impl::make_index_room(TimePoint now, Steps& steps) {
   while (index_used_bytes() >= config.index_bytes_max) {
     if (pool.index().has_detached()) {
       evictor.reap(steps, now);
     } else {
       const BlockId oldest = pool.index().oldest_leaf_end(&steps);
+      const BlockId victim =
+          oldest == kNoBlock ? kNoBlock : evictor.next_victim(pool.index().group(oldest), steps).block;
       if (!steps.are_left()) return Room::kUnfinished;
-      if (oldest == kNoBlock) return Room::kIsNot;
+      if (victim == kNoBlock) return Room::kIsNot;
       steps.take(Steps::kRemoval);
-      evictor.evict(oldest, now);
+      evictor.evict(victim, now);
     }
     if (!steps.are_left()) return Room::kUnfinished;
   }
@@ -190,7 +235,10 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     const auto token_ids = put.token_ids.empty() ? std::span<const std::uint32_t>{}
                                                  : std::span(put.token_ids).subspan(i * block_size, block_size);
     const ExtraDigest extra = put.extras.empty() ? ExtraDigest{} : put.extras[i];
-    block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra}, tick);
+    const Usage usage = impl_->first_usage(put, i);
+    block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra, 0, usage}, tick);
+    impl_->policy->came(tree, put.hashes[i]);
+    impl_->policy->learn();
     ++impl_->counters.stored_blocks;
     if (impl_->tier) impl_->add_copy(tree, block, put.tail);
     if (impl_->tier) impl_->spiller->stored(block, tick);
@@ -235,7 +283,7 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   put.pinned.erase(put.pinned.begin(), put.pinned.begin() + static_cast<std::ptrdiff_t>(unpinned));
   of_put.pinned = std::move(put.pinned);
   unwanted.push_back(std::move(of_put));
-  counters.refused_blocks += refused_count;
+  (put.is_not_admitted ? counters.not_admitted_blocks : counters.refused_blocks) += refused_count;
   puts_by_session.erase({put.session, it->first});
   puts.erase(it);
 }

@@ -49,7 +49,15 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   Put& put = **of_list;
   plan.put = options.put != PutId{} ? options.put : PutId{impl_->put_count};
   put.stored_count += plan.stored_count;
+  const std::size_t before = put.hashes.size();
   impl_->add_wanted(put, *found, hashes, options, plan.wanted);
+  impl_->tell_capacity(length_max);
+  put.trait = impl_->policy->offered({.tree = found->space->tree,
+                                      .hashes = std::span(put.hashes).subspan(before),
+                                      .found_count = 0,
+                                      .block_size = found->space->record->block_size(),
+                                      .is_set = true},
+                                     {}, tick);
   for (std::uint32_t& i : plan.wanted) i += options.first;
   if (options.is_part) return plan;
   impl_->tidy(now, call.steps);
@@ -215,8 +223,11 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatu
   // Checksums first: from link() on a match finds the block, and its readers verify by them.
   std::ranges::copy(checksums, pool.arena().checksums(slot).begin());
   const std::uint32_t size_class = pool.arena().add_class(slot_bytes(put, i));
-  const BlockId linked =
-      pool.link(tree, kNoBlock, {.hash = put.hashes[i], .slot = slot, .position = length, .group = size_class}, tick);
+  const BlockId linked = pool.link(
+      tree, kNoBlock,
+      {.hash = put.hashes[i], .slot = slot, .position = length, .group = size_class, .usage = first_usage(put, i)},
+      tick);
+  policy->learn();
   ++counters.stored_blocks;
   if (tier) {
     add_copy(tree, linked, kNoBlock);

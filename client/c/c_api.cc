@@ -85,6 +85,7 @@ const char* kvs_status_text(int status) {
     case KVS_CANCELLED: return "cancelled";
     case KVS_NOT_FOUND: return "not found";
     case KVS_DISK_FAILED: return "the disk failed";
+    case KVS_NOT_ADMITTED: return "not admitted: what the cache holds is worth more";
     case KVS_TIMED_OUT: return "the deadline has passed";
     case KVS_SYSTEM: return "system error";
     case KVS_FORKED: return "the client belongs to the parent process";

@@ -42,7 +42,7 @@ struct Given {
   std::string admin = "127.0.0.1:7401";
   std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, spill_capacity_blocks = 0;
   bool no_huge_pages = false;
-  std::string spill_policy = "eviction", rdma = "auto";
+  std::string eviction_policy = "yield", spill_policy = "eviction", rdma = "auto";
   double weight = 0;
   Duration etcd_lease = 10s;
   bool allows_plain_network = false;
@@ -64,6 +64,9 @@ std::vector<OptionRow> memory_rows(Given& given) {
       {"capacity-blocks", &given.capacity_blocks, kAny,
        "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"},
       {"capacity-block-bytes", &given.capacity_block_bytes, kSize, "Size of those blocks, a multiple of 4096"},
+      {"eviction-policy", &given.eviction_policy, OneOf{"yield", "lru", "lfu"},
+       "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
+       "recently used first, and everything comes in (lru); or recency and frequency (lfu)"},
       {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
   };
 }
@@ -89,6 +92,11 @@ std::vector<OptionRow> disk_rows(Given& given) {
        kDisk},
       {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
        "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk},
+      {"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
+       "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in the "
+       "time "
+       "that a block stays on disk; 0: write everything",
+       kDisk},
       {"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
        "Bytes a second written at most, such as 500MiB; 0: no limit", kDisk},
       {"spill-scrub-rate", &o.spill.scrub_bytes_per_second, kSizeOrZero,
@@ -380,6 +388,9 @@ std::string set_capacity(Given& given) {
   ArenaConfig& arena = given.options.store.arena;
   KV_ASSERT(given.capacity_block_bytes > 0);  // kSize
   arena.huge_pages = !given.no_huge_pages;
+  const auto* const policy = std::ranges::find(kPolicyNames, given.eviction_policy);
+  KV_ASSERT(policy != std::end(kPolicyNames));  // the option's limits
+  given.options.store.policy = static_cast<PolicyKind>(policy - std::begin(kPolicyNames));
   // Blocks of one size, without waste: the arena is cut into exactly so many.
   if (given.capacity_blocks > 0) {
     if (given.capacity_block_bytes % 4096 != 0) {

@@ -65,6 +65,8 @@ inline constexpr StoreStatName kStoreStatNames[] = {
     {"stored_blocks", &StoreStats::stored_blocks, true, "Blocks stored by put"},
     {"already_stored_blocks", &StoreStats::already_stored_blocks, true, "Blocks offered by put that were here already"},
     {"refused_blocks", &StoreStats::refused_blocks, true, "Blocks refused for lack of evictable memory"},
+    {"not_admitted_blocks", &StoreStats::not_admitted_blocks, true,
+     "Blocks refused as worth less than what would have had to go for them"},
     {"put_conflict_blocks", &StoreStats::put_conflict_blocks, true,
      "Blocks put twice with different bytes; the first was kept"},
     {"evicted_blocks", &StoreStats::evicted_blocks, true, "Blocks evicted"},

@@ -96,6 +96,7 @@ class World {
       sets_.push_back(record.value());
     }
     StoreConfig config;
+    config.policy = static_cast<PolicyKind>(seed % std::size(kPolicyNames));  // and no number drawn for it
     config.arena.capacity_bytes = chance(0.2) ? 20'000'000 : pick(600'000, 6'000'000);
     config.arena.granule_bytes = std::size_t{4096} << pick(0, 7);
     config.arena.huge_pages = false;

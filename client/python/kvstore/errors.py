@@ -20,6 +20,7 @@ __all__ = [
     "Mismatch",
     "NoNamespace",
     "NoRegion",
+    "NotAdmitted",
     "NotFound",
     "OutOfMemory",
     "Quarantined",
@@ -156,6 +157,13 @@ class DiskFailed(Error):
 
     status = 17
     status_name = "KVS_DISK_FAILED"
+
+
+class NotAdmitted(Error):
+    """What would have to go for the block is worth more to the cache. Do not retry."""
+
+    status = 18
+    status_name = "KVS_NOT_ADMITTED"
 
 
 class TimedOut(Error, TimeoutError):

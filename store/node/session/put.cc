@@ -544,7 +544,7 @@ void Put::finish() {
     session_->replies.reply(type_, request_id_, 0, [&](FlatBufferBuilder& builder) {
       return wire::CreatePutResponse(builder, stored_, static_cast<std::uint32_t>(plan_.stored_count + already_stored_),
                                      refused,
-                                     refused > 0 ? static_cast<std::uint16_t>(Errc::kOutOfMemory) : std::uint16_t{0},
+                                     refused > 0 ? static_cast<std::uint16_t>(plan_.refused_why) : std::uint16_t{0},
                                      broken, session_->node.cluster.epoch());
     });
   }

@@ -1,0 +1,120 @@
+#include "store/reuse_shadow.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::uint32_t kCountedAtOnce = 16;
+
+}  // namespace
+
+void ReuseShadow::resize(std::uint32_t entries) {
+  capacity_ = std::max(entries, 16u);
+  entries_.clear();
+  entries_.shrink_to_fit();
+  slots_.assign(std::bit_ceil(capacity_ * 2), kNone);
+  size_ = hand_ = 0;
+  newest_ = oldest_ = kNone;
+}
+
+void ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
+  ++event_count_;
+  std::uint32_t at = find(name);
+  if (at == kNone) {
+    at = add(name);
+  } else {
+    Entry& entry = entries_[at];
+    count_time(entry, now);
+    table_.add_use(entry.of_class, now - entry.used_at);
+    take_out(at);
+    put_first(at);
+  }
+  Entry& entry = entries_[at];
+  entry.use_count = static_cast<std::uint8_t>(how.is_alone ? 1 : std::min(entry.use_count + 1, 255));
+  entry.used_at = now;
+  entry.counted_to = 0;
+  entry.of_class = static_cast<std::uint8_t>(YieldTable::class_of(how.is_last, entry.use_count, how.new_class));
+  if (size_ > capacity_) remove_oldest(now);
+  count_some(now);
+}
+
+void ReuseShadow::stored(std::uint64_t name, std::uint32_t now, Kind how) {
+  if (find(name) == kNone) asked(name, now, how);
+}
+
+std::uint32_t ReuseShadow::find(std::uint64_t name) const {
+  for (std::size_t slot = name & (slots_.size() - 1); slots_[slot] != kNone; slot = (slot + 1) & (slots_.size() - 1))
+    if (entries_[slots_[slot]].name == name) return slots_[slot];
+  return kNone;
+}
+
+std::uint32_t ReuseShadow::add(std::uint64_t name) {
+  const std::uint32_t at = size_++;
+  if (at == entries_.size()) entries_.emplace_back();
+  entries_[at] = {};
+  entries_[at].name = name;
+  std::size_t slot = name & (slots_.size() - 1);
+  while (slots_[slot] != kNone) slot = (slot + 1) & (slots_.size() - 1);
+  slots_[slot] = at;
+  put_first(at);
+  return at;
+}
+
+/// The last entry of the array takes the place of the one that goes, so that there are no holes for the hand.
+void ReuseShadow::remove_oldest(std::uint32_t now) {
+  const std::uint32_t gone = oldest_;
+  KV_ASSERT(gone != kNone);
+  count_time(entries_[gone], now);
+  take_out(gone);
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = entries_[gone].name & mask;
+  while (slots_[slot] != gone) slot = (slot + 1) & mask;
+  // Those behind it move up, or a search for them would end at the hole.
+  for (std::size_t next = (slot + 1) & mask; slots_[next] != kNone; next = (next + 1) & mask) {
+    const std::size_t home = entries_[slots_[next]].name & mask;
+    if (((next - home) & mask) < ((next - slot) & mask)) continue;
+    slots_[slot] = slots_[next];
+    slot = next;
+  }
+  slots_[slot] = kNone;
+  const std::uint32_t last = --size_;
+  if (last == gone) return;
+  for (slot = entries_[last].name & mask; slots_[slot] != last;) slot = (slot + 1) & mask;
+  slots_[slot] = gone;
+  Entry& moved = entries_[gone] = entries_[last];
+  (moved.newer == kNone ? newest_ : entries_[moved.newer].older) = gone;
+  (moved.older == kNone ? oldest_ : entries_[moved.older].newer) = gone;
+}
+
+void ReuseShadow::take_out(std::uint32_t at) {
+  const Entry& entry = entries_[at];
+  (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
+  (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
+}
+
+void ReuseShadow::put_first(std::uint32_t at) {
+  entries_[at].newer = kNone;
+  entries_[at].older = newest_;
+  (newest_ == kNone ? oldest_ : entries_[newest_].newer) = at;
+  newest_ = at;
+}
+
+void ReuseShadow::count_time(Entry& entry, std::uint32_t now) {
+  const std::uint32_t age = now - entry.used_at;
+  if (age <= entry.counted_to) return;
+  table_.add_time(entry.of_class, entry.counted_to, age);
+  entry.counted_to = age;
+}
+
+void ReuseShadow::count_some(std::uint32_t now) {
+  for (std::uint32_t i = 0; i < std::min(kCountedAtOnce, size_); ++i) {
+    if (hand_ >= size_) hand_ = 0;
+    count_time(entries_[hand_++], now);
+  }
+}
+
+}  // namespace kv

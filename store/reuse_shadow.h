@@ -1,0 +1,61 @@
+// store/reuse_shadow.h: a sample of blocks, here or gone, to learn from when blocks are used again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "store/yield_table.h"
+
+namespace kv {
+
+/// Follows blocks of a sample, least recently used ones dropped first, over more uses than memory does: so it sees what
+/// would have been used again had it stayed. Counts in a YieldTable each use at its age, and all time in between, that
+/// of blocks still waiting included; these are looked at in turn, a few with each use.
+class ReuseShadow {
+ public:
+  explicit ReuseShadow(YieldTable& table) : table_(table) {}
+
+  void resize(std::uint32_t entries);  ///< Forgets everything.
+  /// How a request has a block.
+  struct Kind {
+    bool is_last = false;   ///< As its last one.
+    bool is_alone = false;  ///< In a set: uses are not counted.
+    std::uint8_t new_class = 0;
+  };
+  /// The block was asked for, when the clock stood at `now`.
+  void asked(std::uint64_t name, std::uint32_t now, Kind how);
+  /// The block was stored. That is no use; but it is there from now on.
+  void stored(std::uint64_t name, std::uint32_t now, Kind how);
+
+  std::uint64_t event_count() const { return event_count_; }  ///< Of both kinds, ever.
+  std::size_t memory_bytes() const {
+    return entries_.capacity() * sizeof(Entry) + slots_.capacity() * sizeof(std::uint32_t);
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+  struct Entry {
+    std::uint64_t name = 0;
+    std::uint32_t used_at = 0;
+    std::uint32_t counted_to = 0;  ///< Age up to which its time is in the table.
+    std::uint32_t newer = kNone, older = kNone;
+    std::uint8_t of_class = 0, use_count = 0;
+  };
+
+  std::uint32_t find(std::uint64_t name) const;
+  std::uint32_t add(std::uint64_t name);
+  void remove_oldest(std::uint32_t now);
+  void take_out(std::uint32_t entry);
+  void put_first(std::uint32_t entry);
+  void count_time(Entry& entry, std::uint32_t now);
+  void count_some(std::uint32_t now);
+
+  YieldTable& table_;
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> slots_;  ///< Open addressing by name: an entry or kNone.
+  std::uint32_t size_ = 0, newest_ = kNone, oldest_ = kNone, hand_ = 0, capacity_ = 0;
+  std::uint64_t event_count_ = 0;
+};
+
+}  // namespace kv

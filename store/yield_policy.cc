@@ -1,0 +1,187 @@
+#include "store/yield_policy.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace kv {
+namespace {
+
+constexpr std::uint64_t kRemembered = 6;     ///< Capacities of departures, and how deep the shadow looks.
+constexpr std::uint64_t kShadowMax = 65536;  ///< Entries.
+constexpr std::uint64_t kCapacityMin = 256;  ///< Blocks; below, all is noise.
+constexpr double kUnitsPerCapacity = 64;     ///< Of age.
+constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; more are not counted.
+constexpr std::size_t kEventsPerCall = 128;  ///< Some ten microseconds.
+constexpr std::uint64_t kFirstLesson = 64, kLessonMax = 4096;  ///< Events between two lessons: at first, later.
+constexpr double kHalfLife = 82'000;                           ///< Of what was counted, in events.
+/// A trait: 3 bits of what was new, 1 for a set, 4 for the blocks that the last tokens of a request take.
+constexpr std::uint8_t kNewClassMask = 0x07;
+/// Of a set. Such blocks are sorted by the request alone and not by their own uses. Often the names of a set are a
+/// chain all the same, and blocks of one request that differ in worth would leave holes in it.
+constexpr std::uint8_t kAlone = 0x08;
+constexpr std::uint32_t kUsesAlone = 1;
+constexpr std::uint32_t kLastShift = 4;
+/// The end of a prompt is the part that the next one seldom repeats: a question, behind what it is about.
+constexpr std::size_t kLastTokens = 512;
+
+/// How many blocks kLastTokens take, as a power of two.
+std::uint32_t last_blocks_log2(std::size_t block_size) {
+  const std::size_t blocks = block_size == 0 ? 1 : std::max<std::size_t>(1, kLastTokens / block_size);
+  return static_cast<std::uint32_t>(std::bit_width(blocks)) - 1;
+}
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const auto product = static_cast<Wide>(a ^ 0x9E3779B97F4A7C15) * (b ^ 0xD1B54A32D192ED03);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+std::uint64_t word(const BlockHash& hash, std::size_t i) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, hash.bytes.data() + i * sizeof word, sizeof word);
+  return word;
+}
+
+}  // namespace
+
+YieldPolicy::YieldPolicy(std::uint64_t seed) : seed_(seed) { set_capacity(kCapacityMin); }
+
+LeafQueues YieldPolicy::queues() const {
+  return {YieldTable::kClassCount, [](Usage usage) {
+            const bool is_alone = (usage.trait & kAlone) != 0;
+            const bool is_last = !is_alone && usage.passed < 1u << (usage.trait >> kLastShift);
+            const std::uint32_t uses = is_alone ? kUsesAlone : std::max<std::uint32_t>(usage.use_count, 1);
+            const auto new_class = std::min<std::uint32_t>(usage.trait & kNewClassMask, YieldTable::kNewClasses - 1);
+            return YieldTable::class_of(is_last, uses, new_class);
+          }};
+}
+
+void YieldPolicy::set_capacity(std::uint64_t block_count) {
+  block_count = std::max(block_count, kCapacityMin);
+  if (capacity_ != 0 && block_count < 2 * capacity_ && 2 * block_count > capacity_) return;
+  capacity_ = block_count;
+  const std::uint64_t depth = kRemembered * capacity_;
+  const std::uint64_t one_in = std::bit_ceil((depth + kShadowMax - 1) / kShadowMax);
+  sample_mask_ = one_in - 1;
+  shadow_.resize(static_cast<std::uint32_t>(depth / one_in));
+  table_.set_unit(std::max(1.0, static_cast<double>(capacity_) / kUnitsPerCapacity));
+  ghosts_.resize(depth);
+  clock_.set_span(depth);
+  events_.clear();
+  next_event_ = 0;
+  learned_at_ = shadow_.event_count();
+  learn_at_ = learned_at_ + kFirstLesson;
+  is_learning_ = false;
+  ++version_;
+}
+
+std::uint64_t YieldPolicy::name_of(TreeId tree, const BlockHash& hash) const {
+  return mix(word(hash, 0) ^ seed_, word(hash, 1) + static_cast<std::uint64_t>(tree));
+}
+
+/// What has to be computed anew, as it were: blocks that left not long ago were computed once, and are no news.
+std::uint32_t YieldPolicy::new_class_of(const Request& request) const {
+  std::size_t known = request.found_count;
+  while (!request.is_set && known < request.hashes.size() &&
+         ghosts_.uses(name_of(request.tree, request.hashes[known])) > 0)
+    ++known;
+  return YieldTable::new_class_of((request.hashes.size() - known) * std::max<std::size_t>(request.block_size, 1));
+}
+
+void YieldPolicy::sample(const Request& request, std::size_t first, std::uint32_t new_class, bool is_use) {
+  const auto now = static_cast<std::uint32_t>(clock_.count());
+  const std::size_t last_count = std::size_t{1} << last_blocks_log2(request.block_size);
+  for (std::size_t i = first; i < request.hashes.size(); ++i) {
+    // A word of the hash that names are not made of: else the table of a sample would use a part of its slots only.
+    if (((word(request.hashes[i], 2) ^ seed_) & sample_mask_) != 0) continue;
+    if (events_.size() - next_event_ >= kEventsMax) return;
+    const bool is_last = !request.is_set && request.hashes.size() - i <= last_count;
+    events_.push_back(
+        {name_of(request.tree, request.hashes[i]),
+         now,
+         {.is_last = is_last, .is_alone = request.is_set, .new_class = static_cast<std::uint8_t>(new_class)},
+         is_use});
+  }
+}
+
+std::uint8_t YieldPolicy::trait_of(const Request& request, std::uint32_t new_class) {
+  return static_cast<std::uint8_t>(new_class | (request.is_set ? kAlone : 0) |
+                                   last_blocks_log2(request.block_size) << kLastShift);
+}
+
+std::uint8_t YieldPolicy::asked(const Request& request) {
+  const std::uint32_t new_class = new_class_of(request);
+  sample(request, 0, new_class, true);
+  return trait_of(request, new_class);
+}
+
+std::uint8_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
+  std::uint32_t new_class = new_class_of(request);
+  // The end of what the same request stored before: engines store as blocks fill.
+  const bool continues = above.use_count == 1 && above.passed == 0;
+  if (continues) new_class = std::max<std::uint32_t>(new_class, above.trait & kNewClassMask);
+  clock_.advance(request.hashes.size() - request.found_count, tick);
+  sample(request, request.found_count, new_class, false);
+  return trait_of(request, new_class);
+}
+
+void YieldPolicy::left(TreeId tree, const BlockHash& hash, Usage usage) {
+  if ((usage.trait & kAlone) != 0) return;
+  ghosts_.add(name_of(tree, hash), std::max<std::uint8_t>(usage.use_count, 1));
+}
+
+/// Half: a block that comes back was last used long ago, and that is how it will be used again. Blocks with as many
+/// uses that have been here all the time were used in a burst, and are a class of their own.
+std::uint8_t YieldPolicy::remembered_uses(TreeId tree, const BlockHash& hash) const {
+  return static_cast<std::uint8_t>((ghosts_.uses(name_of(tree, hash)) + 1) / 2);
+}
+
+void YieldPolicy::came(TreeId tree, const BlockHash& hash) { ghosts_.remove(name_of(tree, hash)); }
+
+double YieldPolicy::worth(std::uint32_t queue, std::uint64_t age) const {
+  return table_.knows() ? table_.yield(queue, age) : -static_cast<double>(age);
+}
+
+double YieldPolicy::chance(std::uint32_t queue, std::uint64_t age, std::uint64_t blocks) const {
+  return table_.knows() ? table_.chance(queue, age, blocks) : 1;
+}
+
+std::uint64_t YieldPolicy::next_step(std::uint64_t age) const {
+  return table_.knows() ? table_.next_step(age) : age + 1;
+}
+
+void YieldPolicy::learn() {
+  if (is_learning_) {
+    const bool knew = table_.knows();
+    is_learning_ = !table_.learn_step();
+    if (is_learning_) return;
+    ++version_;
+    const std::uint64_t events = shadow_.event_count() - learned_at_;
+    learned_at_ = shadow_.event_count();
+    if (knew) table_.forget(std::exp2(-static_cast<double>(events) / kHalfLife));
+    learn_at_ = learned_at_ + std::clamp(learned_at_ / 4, kFirstLesson, kLessonMax);
+    return;
+  }
+  for (std::size_t i = 0; i < kEventsPerCall && next_event_ < events_.size(); ++i) {
+    const Event& event = events_[next_event_++];
+    if (event.is_use) {
+      shadow_.asked(event.name, event.at, event.how);
+    } else {
+      shadow_.stored(event.name, event.at, event.how);
+    }
+  }
+  if (next_event_ == events_.size()) {
+    events_.clear();
+    next_event_ = 0;
+  }
+  is_learning_ = shadow_.event_count() >= learn_at_;
+}
+
+std::size_t YieldPolicy::memory_bytes() const {
+  return sizeof *this + shadow_.memory_bytes() + ghosts_.memory_bytes() + clock_.memory_bytes() +
+         events_.capacity() * sizeof(Event);
+}
+
+}  // namespace kv

@@ -1,0 +1,67 @@
+// store/yield_policy.h: keeps what brings most hits a block-second.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "store/age_clock.h"
+#include "store/eviction_policy.h"
+#include "store/ghost_table.h"
+#include "store/reuse_shadow.h"
+#include "store/yield_table.h"
+
+namespace kv {
+
+/// Expected yield (YieldTable), learned while running from a sample of blocks (ReuseShadow); what left keeps its use
+/// count for a while (GhostTable). Until enough is known, and again after a change of capacity, it is LRU.
+class YieldPolicy final : public EvictionPolicy {
+ public:
+  explicit YieldPolicy(std::uint64_t seed);
+
+  std::string_view name() const override { return "yield"; }
+  LeafQueues queues() const override;
+  void set_capacity(std::uint64_t block_count) override;
+  std::uint8_t asked(const Request& request) override;
+  std::uint8_t offered(const Request& request, Usage above, Tick tick) override;
+  void left(TreeId tree, const BlockHash& hash, Usage usage) override;
+  std::uint8_t remembered_uses(TreeId tree, const BlockHash& hash) const override;
+  void came(TreeId tree, const BlockHash& hash) override;
+  double worth(std::uint32_t queue, std::uint64_t age) const override;
+  std::uint64_t next_step(std::uint64_t age) const override;
+  double chance(std::uint32_t queue, std::uint64_t age, std::uint64_t blocks) const override;
+  std::uint32_t version() const override { return version_; }
+  bool refuses() const override { return table_.knows(); }
+  std::uint64_t clock() const override { return clock_.count(); }
+  std::uint64_t used_at(Tick tick) const override { return clock_.used_at(tick); }
+  void learn() override;
+  std::size_t memory_bytes() const override;
+
+ private:
+  /// A use of a block of the sample, not entered in the shadow yet.
+  struct Event {
+    std::uint64_t name;
+    std::uint32_t at;
+    ReuseShadow::Kind how;
+    bool is_use;
+  };
+
+  std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
+  std::uint32_t new_class_of(const Request& request) const;
+  static std::uint8_t trait_of(const Request& request, std::uint32_t new_class);
+  void sample(const Request& request, std::size_t first, std::uint32_t new_class, bool is_use);
+
+  std::uint64_t seed_;
+  std::uint64_t capacity_ = 0;
+  std::uint64_t sample_mask_ = 0;
+  YieldTable table_;
+  ReuseShadow shadow_{table_};
+  GhostTable ghosts_;
+  AgeClock clock_;
+  std::vector<Event> events_;
+  std::size_t next_event_ = 0;
+  std::uint64_t learned_at_ = 0, learn_at_ = 0;  ///< Of the shadow's events.
+  bool is_learning_ = false;
+  std::uint32_t version_ = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,78 @@
+// store/yield_table.h: the hits that a block-second brings, by kind of block and age; learned.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace kv {
+
+/// Blocks are of a class by how often they were used and by how much their latest request had that was new. For each
+/// class and age the table counts uses and time at risk, and from these says what keeping a block is worth: its
+/// *expected yield*, the most that any horizon promises of P(used before the horizon) / E[time until then or use]. That
+/// is the Gittins index of a block's next use. The plain rate of the moment is no substitute: it throws out what is
+/// about to be used after a pause.
+///
+/// Ages are in units of `unit` blocks, in half octaves. Rates lean on those of coarser classes, with the weight of
+/// eight uses, until a class has uses of its own.
+class YieldTable {
+ public:
+  static constexpr std::uint32_t kUseClasses = 7;  ///< Last of its request; 1, 2-3, 4-7, 8-15, 16-31, 32+ uses.
+  static constexpr std::uint32_t kNewClasses = 5;
+  static constexpr std::uint32_t kClassCount = kUseClasses * kNewClasses;
+  static constexpr std::uint32_t kAges = 40;
+
+  static constexpr std::uint32_t class_of(bool is_last, std::uint32_t use_count, std::uint32_t new_class) {
+    std::uint32_t uses = 0;
+    if (!is_last) {
+      while (uses < kUseClasses - 2 && use_count >> (uses + 1) != 0) ++uses;
+      ++uses;
+    }
+    return uses * kNewClasses + new_class;
+  }
+  static constexpr std::uint32_t new_class_of(std::uint64_t new_tokens) {
+    return new_tokens <= 512 ? 0 : new_tokens <= 1536 ? 1 : new_tokens <= 3584 ? 2 : new_tokens <= 16384 ? 3 : 4;
+  }
+
+  YieldTable() { set_unit(1); }
+  void set_unit(double unit);  ///< Blocks; forgets everything.
+
+  std::uint32_t bucket(std::uint64_t age) const;
+  std::uint64_t next_step(std::uint64_t age) const;  ///< The first age of the next bucket.
+
+  void add_use(std::uint32_t of_class, std::uint64_t age) { ++counts_[of_class].hits[bucket(age)]; }
+  /// A block of the class has lived from one age to another.
+  void add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to);
+
+  /// Learns from what was counted. In kLearnSteps steps, each some ten microseconds; the last one puts the new values
+  /// in force and returns true.
+  static constexpr std::uint32_t kLearnSteps = kUseClasses + 1;
+  bool learn_step();
+  void forget(double factor);  ///< What was counted counts less from now on, by this factor.
+
+  bool knows() const { return is_known_; }
+  /// How likely a block of this age is to be used before it is `blocks` older.
+  double chance(std::uint32_t of_class, std::uint64_t age, std::uint64_t blocks) const;
+  double uses(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].hits[age_bucket]; }
+  double time(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].time[age_bucket]; }
+  double edge(std::uint32_t age_bucket) const { return edges_[age_bucket]; }  ///< Where it begins, in blocks.
+  double yield(std::uint32_t of_class, std::uint64_t age) const { return yields_[of_class][bucket(age)]; }
+
+ private:
+  struct Counts {
+    std::array<double, kAges> hits{}, time{};
+  };
+  void learn_base();
+  void learn_uses(std::uint32_t uses);
+
+  double unit_ = 1;
+  std::array<double, kAges + 1> edges_{};  ///< Where buckets begin, in blocks.
+  std::array<Counts, kClassCount> counts_{};
+  std::array<double, kAges> base_{};
+  std::array<std::array<double, kAges>, kClassCount> yields_{}, next_{};
+  std::array<std::array<double, kAges>, kClassCount> rates_{}, next_rates_{};  ///< Uses a block of time.
+  std::uint32_t step_ = 0;
+  bool is_known_ = false;
+};
+
+}  // namespace kv

@@ -1,0 +1,379 @@
+// The parts of expected yield, each against a plain model; and whole policies in a Store.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+#include <list>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "store/age_clock.h"
+#include "store/eviction_policy.h"
+#include "store/ghost_table.h"
+#include "store/reuse_shadow.h"
+#include "store/yield_policy.h"
+#include "store/yield_table.h"
+#include "store_fixture.h"
+
+namespace kv {
+namespace {
+
+void learn(YieldTable& table) {
+  for (std::uint32_t i = 0; i < YieldTable::kLearnSteps && !table.learn_step(); ++i) {
+  }
+}
+
+// -- the table
+
+TEST(YieldTableTest, ClassesAreByUsesAndByWhatWasNew) {
+  EXPECT_EQ(YieldTable::class_of(true, 9, 2), 2u);
+  EXPECT_EQ(YieldTable::class_of(false, 1, 0), 5u);
+  EXPECT_EQ(YieldTable::class_of(false, 2, 0), 10u);
+  EXPECT_EQ(YieldTable::class_of(false, 3, 4), 14u);
+  EXPECT_EQ(YieldTable::class_of(false, 4, 0), 15u);
+  EXPECT_EQ(YieldTable::class_of(false, 31, 0), 25u);
+  EXPECT_EQ(YieldTable::class_of(false, 32, 0), 30u);
+  EXPECT_EQ(YieldTable::class_of(false, 255, 4), YieldTable::kClassCount - 1);
+  EXPECT_EQ(YieldTable::new_class_of(0), 0u);
+  EXPECT_EQ(YieldTable::new_class_of(512), 0u);
+  EXPECT_EQ(YieldTable::new_class_of(513), 1u);
+  EXPECT_EQ(YieldTable::new_class_of(3584), 2u);
+  EXPECT_EQ(YieldTable::new_class_of(16384), 3u);
+  EXPECT_EQ(YieldTable::new_class_of(16385), 4u);
+}
+
+TEST(YieldTableTest, EachAgeIsInTheBucketThatItsStepsLeadTo) {
+  YieldTable table;
+  table.set_unit(10);
+  for (std::uint64_t age = 0; age < 1'000'000; age = table.next_step(age)) {
+    const std::uint32_t bucket = table.bucket(age);
+    if (bucket + 1 < YieldTable::kAges) {
+      EXPECT_EQ(table.bucket(table.next_step(age)), bucket + 1) << age;
+      EXPECT_EQ(table.bucket(table.next_step(age) - 1), bucket) << age;
+    }
+  }
+  EXPECT_EQ(table.bucket(~std::uint64_t{0}), YieldTable::kAges - 1);
+}
+
+TEST(YieldTableTest, TimeIsSharedOutOverTheBucketsThatItCrosses) {
+  YieldTable table;
+  table.set_unit(7);
+  table.add_time(3, 5, 400);
+  double sum = 0;
+  for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
+    const double begin = std::max(5.0, table.edge(age)), end = std::min(400.0, table.edge(age + 1));
+    EXPECT_NEAR(table.time(3, age), std::max(0.0, end - begin), 1e-9) << age;
+    sum += table.time(3, age);
+  }
+  EXPECT_NEAR(sum, 395, 1e-9);
+}
+
+/// With one rate for all ages, any horizon promises that rate.
+TEST(YieldTableTest, OfASteadyRateIsTheRate) {
+  YieldTable table;
+  table.set_unit(10);
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kClassCount; ++of_class) {
+    for (std::uint32_t age = 0; age < 20; ++age) {
+      const auto from = static_cast<std::uint64_t>(std::ceil(table.edge(age)));
+      for (int i = 0; i < 400; ++i) table.add_use(of_class, from);
+      for (int i = 0; i < 400; ++i) {
+        table.add_time(of_class, static_cast<std::uint64_t>(table.edge(age)),
+                       static_cast<std::uint64_t>(table.edge(age)) + 100);
+      }
+    }
+  }
+  // The time above is not evenly spread, but the rate is looked at where it is: ask for bounds only.
+  learn(table);
+  ASSERT_TRUE(table.knows());
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kClassCount; ++of_class) {
+    EXPECT_GT(table.yield(of_class, 0), 0);
+    EXPECT_GE(table.yield(of_class, 0), table.yield(of_class, 1'000'000));
+  }
+}
+
+/// A class that is used after a pause is worth keeping through it, and one that is never used is worth less at once:
+/// the rate of the moment, none in both, would not tell.
+TEST(YieldTableTest, WhatComesBackAfterAPauseIsKeptThroughIt) {
+  YieldTable table;
+  table.set_unit(10);
+  const std::uint32_t comes_back = YieldTable::class_of(false, 2, 1), never = YieldTable::class_of(false, 1, 3);
+  for (int i = 0; i < 1000; ++i) {
+    table.add_time(comes_back, 0, 500);
+    table.add_use(comes_back, 500);
+    table.add_time(never, 0, 2000);
+  }
+  learn(table);
+  ASSERT_TRUE(table.knows());
+  for (const std::uint64_t age : {0, 50, 200, 400})
+    EXPECT_GT(table.yield(comes_back, age), 4 * table.yield(never, age)) << age;
+  EXPECT_GT(table.yield(comes_back, 400), table.yield(comes_back, 0)) << "its use is near";
+  EXPECT_LT(table.yield(comes_back, 4000), table.yield(comes_back, 0)) << "its time is over";
+}
+
+TEST(YieldTableTest, SaysNothingBeforeItKnows) {
+  YieldTable table;
+  for (int i = 0; i < 10; ++i) table.add_use(7, 3);
+  table.add_time(7, 0, 1000);
+  learn(table);
+  EXPECT_FALSE(table.knows());
+  for (int i = 0; i < 10; ++i) table.add_use(7, 3);
+  learn(table);
+  EXPECT_TRUE(table.knows());
+  table.set_unit(2);
+  EXPECT_FALSE(table.knows()) << "another unit: all is forgotten";
+}
+
+// -- the shadow
+
+/// So few entries that each of them is counted with each use: then all time is in the table at once.
+TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  constexpr std::size_t kEntries = 16;
+  YieldTable table;
+  table.set_unit(3);
+  ReuseShadow shadow(table);
+  shadow.resize(kEntries);
+  struct Entry {
+    std::uint64_t name;
+    std::uint32_t used_at, uses, of_class;
+  };
+  std::list<Entry> model;  // the latest first
+  YieldTable expected;
+  expected.set_unit(3);
+  std::uint32_t now = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    now += static_cast<std::uint32_t>(random() % 5);
+    const std::uint64_t name = (random() % 40) * 0x9E3779B97F4A7C15;
+    const ReuseShadow::Kind how{.is_last = random() % 4 == 0,
+                                .is_alone = random() % 7 == 0,
+                                .new_class = static_cast<std::uint8_t>(random() % 5)};
+    const bool is_use = random() % 3 != 0;
+    const auto found = std::find_if(model.begin(), model.end(), [&](const Entry& each) { return each.name == name; });
+    if (is_use || found == model.end()) {
+      Entry entry{name, now, 0, 0};
+      if (found != model.end()) {
+        expected.add_use(found->of_class, now - found->used_at);
+        expected.add_time(found->of_class, 0, now - found->used_at);
+        entry.uses = found->uses;
+        model.erase(found);
+      }
+      entry.uses = how.is_alone ? 1 : std::min(entry.uses + 1, 255u);
+      entry.of_class = YieldTable::class_of(how.is_last, entry.uses, how.new_class);
+      model.push_front(entry);
+      if (model.size() > kEntries) {
+        expected.add_time(model.back().of_class, 0, now - model.back().used_at);
+        model.pop_back();
+      }
+    }
+    is_use ? shadow.asked(name, now, how) : shadow.stored(name, now, how);
+  }
+  shadow.asked(1, now, {});  // everything is counted up to now
+  if (model.size() == kEntries) {
+    expected.add_time(model.back().of_class, 0, now - model.back().used_at);
+    model.pop_back();
+  }
+  for (const Entry& each : model) expected.add_time(each.of_class, 0, now - each.used_at);
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kClassCount; ++of_class) {
+    for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
+      ASSERT_EQ(table.uses(of_class, age), expected.uses(of_class, age)) << of_class << " " << age;
+      ASSERT_NEAR(table.time(of_class, age), expected.time(of_class, age), 1e-6 + 1e-9 * expected.time(of_class, age))
+          << of_class << " " << age;
+    }
+  }
+}
+
+TEST(ReuseShadowTest, HoldsAsManyAsItHasRoomForAndFindsEach) {
+  YieldTable table;
+  ReuseShadow shadow(table);
+  shadow.resize(1000);
+  for (std::uint64_t round = 0; round < 5; ++round)
+    for (std::uint64_t name = 1; name <= 1000; ++name)
+      shadow.asked(name << 50 | name, static_cast<std::uint32_t>(round * 1000 + name), {});
+  double uses = 0;
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kClassCount; ++of_class)
+    for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) uses += table.uses(of_class, age);
+  EXPECT_EQ(uses, 4000) << "names that share all slots of the table but few bits";
+}
+
+// -- what left
+
+TEST(GhostTableTest, RemembersDeparturesForAboutItsSize) {
+  std::mt19937_64 random(7);
+  GhostTable ghosts;
+  EXPECT_EQ(ghosts.uses(1), 0) << "before it has a size";
+  ghosts.resize(10'000);
+  std::vector<std::uint64_t> names(40'000);
+  for (std::uint64_t& name : names) name = random();
+  for (std::size_t i = 0; i < names.size(); ++i) ghosts.add(names[i], static_cast<std::uint8_t>(1 + i % 40));
+  const auto known = [&](std::size_t first, std::size_t count) {
+    std::size_t known = 0;
+    for (std::size_t i = first; i < first + count; ++i)
+      known += ghosts.uses(names[i]) == std::min<std::size_t>(1 + i % 40, GhostTable::kUsesMax);
+    return static_cast<double>(known) / static_cast<double>(count);
+  };
+  EXPECT_GT(known(35'000, 5'000), 0.97);
+  EXPECT_LT(known(0, 10'000), 0.1);
+  const std::uint8_t before = ghosts.uses(names.back());
+  EXPECT_GT(before, 0);
+  ghosts.remove(names.back());
+  EXPECT_EQ(ghosts.uses(names.back()), 0);
+  EXPECT_LE(ghosts.memory_bytes(), 10'000 * 2 + 64 * 2);
+}
+
+// -- the clock
+
+TEST(AgeClockTest, SaysHowManyBlocksCameSince) {
+  AgeClock clock;
+  clock.set_span(100'000);
+  EXPECT_EQ(clock.used_at(Tick{5}), 0u);
+  std::mt19937_64 random(3);
+  std::map<std::uint64_t, std::uint64_t> exact;
+  std::uint64_t tick = 1000;
+  for (int i = 0; i < 50'000; ++i) {
+    tick += 1 + random() % 1000;
+    clock.advance(random() % 5, Tick{tick});
+    exact[tick] = clock.count();
+  }
+  for (const auto& [at, count] : exact) {
+    if (clock.count() - count > 90'000) continue;
+    EXPECT_NEAR(static_cast<double>(clock.used_at(Tick{at})), static_cast<double>(count), 30) << at;
+  }
+  EXPECT_LE(clock.memory_bytes(), AgeClock::kMarksMax * 16);
+}
+
+// -- whole policies
+
+class PolicyTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kBytes = 64;
+
+  static std::vector<BlockHash> chain(std::uint64_t session, std::size_t first, std::size_t count) {
+    std::vector<BlockHash> hashes(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint64_t word = session * 1'000'003 + first + i + 1;
+      for (std::byte& byte : hashes[i].bytes) {
+        word = word * 6364136223846793005 + 1442695040888963407;
+        byte = static_cast<std::byte>(word >> 56);
+      }
+    }
+    return hashes;
+  }
+
+  struct Run {
+    std::unique_ptr<Store> store;
+    SpaceId space{};
+    TimePoint now{std::chrono::seconds(1)};
+    std::size_t hits = 0, references = 0;
+  };
+  static Run start(PolicyKind policy, std::size_t blocks) {
+    StoreConfig config;
+    config.policy = policy;
+    config.hash_seed = 5;
+    config.arena.capacity_bytes = blocks * kBytes;
+    config.arena.granule_bytes = 4096;
+    config.arena.touch = false;
+    Run run;
+    run.store = Store::create(config).value();
+    run.space = run.store
+                    ->open(NamespaceRecord::from_fields(
+                               {{"model", "m"}, {"block_size", "512"}, {"block_bytes", std::to_string(kBytes)}})
+                               .value())
+                    .value();
+    return run;
+  }
+
+  /// Looks a prompt up and stores what is missing.
+  static Store::OfferPlan request(Run& run, std::span<const BlockHash> hashes) {
+    run.now += std::chrono::milliseconds(1);
+    run.hits += run.store->match(run.space, hashes, {}, run.now)->memory_block_count;
+    run.references += hashes.size();
+    auto plan = run.store->offer(run.space, hashes, {}, run.now).value();
+    std::size_t staged = plan.staged.size();
+    while (plan.again) {
+      const auto more = run.store->offer_more(plan.put, run.now).value();
+      staged += more.staged.size();
+      plan.again = more.again;
+      plan.refused_count = more.refused_count;
+      plan.refused_why = more.refused_why;
+    }
+    const std::vector<std::uint64_t> sums(1, 0);
+    for (std::size_t i = 0; i < staged; ++i) run.store->commit(plan.put, sums, run.now);
+    if (plan.put != PutId{}) run.store->end_put(plan.put);
+    return plan;
+  }
+
+  /// Sessions of six turns that come back after a while, and three times as many prompts that never do.
+  static Run sessions_and_strangers(PolicyKind policy) {
+    Run run = start(policy, 2048);
+    std::deque<std::pair<std::uint64_t, std::size_t>> sessions;  // and their blocks so far
+    std::uint64_t next = 0;
+    for (int i = 0; i < 8000; ++i) {
+      if (i % 4 != 0) {
+        request(run, chain(1'000'000 + next++, 0, 12));
+        continue;
+      }
+      if (sessions.size() < 70) sessions.emplace_back(next++, 2);
+      auto [session, blocks] = sessions.front();
+      sessions.pop_front();
+      request(run, chain(session, 0, blocks));
+      if (blocks < 12) sessions.emplace_back(session, blocks + 2);
+    }
+    EXPECT_EQ(run.store->check(), "");
+    return run;
+  }
+};
+
+TEST_F(PolicyTest, YieldKeepsWhatComesBackWhereLruKeepsWhatCameLast) {
+  const Run lru = sessions_and_strangers(PolicyKind::kLru), yield = sessions_and_strangers(PolicyKind::kYield);
+  EXPECT_LT(lru.hits * 50, lru.references);
+  EXPECT_GT(yield.hits * 10, yield.references);
+  EXPECT_EQ(lru.store->stats().not_admitted_blocks, 0u);
+  EXPECT_GT(yield.store->stats().not_admitted_blocks, 0u);
+  EXPECT_EQ(yield.store->stats().refused_blocks, 0u) << "that is for lack of memory";
+}
+
+TEST_F(PolicyTest, WhatIsNotAdmittedIsToldSo) {
+  Run run = sessions_and_strangers(PolicyKind::kYield);
+  const std::uint64_t before = run.store->stats().not_admitted_blocks;
+  std::size_t refused = 0;
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    const auto plan = request(run, chain(2'000'000 + i, 0, 12));
+    refused += plan.refused_count;
+    if (plan.refused_count > 0) {
+      EXPECT_EQ(plan.refused_why, Errc::kNotAdmitted);
+    }
+  }
+  EXPECT_GT(refused, 0u);
+  EXPECT_EQ(run.store->stats().not_admitted_blocks - before, refused);
+}
+
+TEST_F(PolicyTest, AnEmptyStoreTakesEverything) {
+  for (const PolicyKind policy : {PolicyKind::kLru, PolicyKind::kLfu, PolicyKind::kYield}) {
+    Run run = start(policy, 512);
+    for (std::uint64_t i = 0; i < 17; ++i) EXPECT_EQ(request(run, chain(i, 0, 30)).refused_count, 0u);
+    EXPECT_EQ(run.store->stats().evicted_blocks, 0u);
+  }
+}
+
+TEST_F(PolicyTest, MemoryStaysWithinSixteenBytesABlockAndFourMebibytes) {
+  for (const std::uint64_t blocks : {1'000u, 100'000u, 3'000'000u}) {
+    YieldPolicy policy(1);
+    policy.set_capacity(blocks);
+    const std::uint64_t per_block = sizeof(Usage);
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 3000; ++i) {
+      std::vector<BlockHash> hashes = chain(random(), 0, 100);
+      policy.asked({TreeId{0}, hashes, 0, 16});
+      policy.offered({TreeId{0}, hashes, 0, 16}, {}, Tick{random() % 1000 + 1000 * static_cast<std::uint64_t>(i)});
+      for (int k = 0; k < 4; ++k) policy.learn();
+    }
+    EXPECT_LE(policy.memory_bytes() + per_block * blocks, 16 * blocks + (4 << 20)) << blocks;
+  }
+}
+
+}  // namespace
+}  // namespace kv
