@@ -250,7 +250,7 @@ void add_policies_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the blocks' names: which blocks a policy samples")
       ->capture_default_str();
-  command->add_option("--threads", options->thread_count, "Runs at a time; each needs some 300 bytes a block")
+  command->add_option("--threads", options->thread_count, "Runs at a time; each needs some 150 bytes a block")
       ->check(CLI::Range(1u, 256u))
       ->capture_default_str();
   command->add_option("--plot", options->plot, "Also draw it, as SVG")->type_name("FILE");
