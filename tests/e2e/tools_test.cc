@@ -46,7 +46,7 @@ TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
     EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
     EXPECT_THAT(help.out, HasSubstr("--endpoint")) << verb;
   }
-  for (const char* verb : {"run", "limit", "replay", "chat"}) {
+  for (const char* verb : {"run", "limit", "replay", "chat", "policies", "generate"}) {
     const Finished help = bench({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
@@ -65,6 +65,65 @@ TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(bench({"run", "--op", "dance"}).status, 2);
   EXPECT_EQ(bench({"run", "--transport", "shm", "--endpoint", "tcp://127.0.0.1:1"}).status, 2);
   EXPECT_EQ(bench({"replay"}).status, 2);
+  EXPECT_EQ(bench({"policies"}).status, 2);
+  EXPECT_EQ(bench({"policies", "--trace", "x", "--capacity", "0"}).status, 2);
+  EXPECT_EQ(bench({"policies", "--trace", "x", "--capacity", "1,some"}).status, 2);
+  EXPECT_EQ(bench({"policies", "--trace", "x", "--policy", "fifo"}).status, 2);
+  EXPECT_EQ(bench({"policies", "--trace", "x", "--split", "7"}).status, 2);
+  EXPECT_EQ(bench({"generate"}).status, 2);
+  EXPECT_EQ(bench({"generate", "--kind", "rain"}).status, 2);
+  EXPECT_EQ(bench({"generate", "--kind", "chat", "--requests", "0"}).status, 2);
+}
+
+TEST(E2eToolsTest, BenchComparesPoliciesOnALoadThatItMadeWithoutANode) {
+  const TempDir directory;
+  const std::string plain = directory.path() + "/load.jsonl", packed = plain + ".gz", plot = plain + ".svg";
+  const std::vector<std::string> load = {"generate", "--kind", "mixed", "--requests", "800", "--seed", "3"};
+  const auto with = [](std::vector<std::string> first, const std::vector<std::string>& more) {
+    first.insert(first.end(), more.begin(), more.end());
+    return first;
+  };
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  ASSERT_EQ(bench(with(load, {"--out", plain})).status, 0);
+  ASSERT_EQ(bench(with(load, {"--out", packed})).status, 0);
+  EXPECT_EQ(bench(load).out, text(plain)) << "standard output and a file get the same";
+
+  const auto compared = [&](const std::string& trace, const std::vector<std::string>& more) {
+    return bench(with({"policies", "--trace", trace, "--capacity", "2000,500"}, more));
+  };
+  const json first = parsed(compared(plain, {"--json", "--threads", "1"}));
+  json second = parsed(compared(packed, {"--json", "--threads", "3", "--plot", plot}));
+  ASSERT_EQ(first["results"].size(), 8u) << "four policies, two capacities";
+  EXPECT_EQ(first["requests"], 800);
+  std::map<std::string, std::map<int, double>> rates;
+  for (std::size_t i = 0; i < 8; ++i) {
+    const json& cell = first["results"][i];
+    EXPECT_EQ(cell["hits"], second["results"][i]["hits"]) << cell;
+    EXPECT_EQ(cell["stored"], second["results"][i]["stored"]) << cell;
+    rates[cell["policy"]][cell["capacity"]] = cell["hit_rate"];
+  }
+  for (const char* policy : {"lru", "lfu", "yield"}) {
+    EXPECT_GT(rates.at(policy).at(500), 0.0);
+    EXPECT_LE(rates.at(policy).at(500), rates.at("optimum").at(500)) << policy;
+    EXPECT_LE(rates.at(policy).at(2000), rates.at("optimum").at(2000)) << policy;
+  }
+  EXPECT_LE(rates.at("optimum").at(2000), first["infinite_hit_rate"]);
+  EXPECT_THAT(text(plot), HasSubstr("</svg>"));
+
+  const Finished table = compared(plain, {"--policy", "yield,lru", "--split", "4", "--full-blocks"});
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("blocks of 128 tokens"));
+  EXPECT_THAT(table.out, testing::Not(HasSubstr("optimum")));
+
+  EXPECT_EQ(compared(directory.path() + "/none", {}).status, 1);
+  std::ofstream(plain) << "{\"timestamp\": 0, \"input_length\": 2, \"output_length\": 1, \"hash_ids\": [4, 4]}\n";
+  const Finished no_tree = compared(plain, {});
+  EXPECT_EQ(no_tree.status, 1);
+  EXPECT_THAT(no_tree.err, HasSubstr("hash_ids[1] is 4"));
+  EXPECT_EQ(bench(with(load, {"--out", "/no/such/folder/x"})).status, 1);
 }
 
 TEST(E2eToolsTest, CtlSizesACacheWithoutANode) {

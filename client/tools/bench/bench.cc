@@ -10,12 +10,16 @@
 //   submit.h           calls that never block
 //   chat.h             conversations that grow
 //   limit.h            what this machine allows: memcpy, and bare sockets against raw_server.h
+//   policies/policies.h  what each eviction policy makes of a trace, in this process
+//   loads/generate.h   traces of made-up loads
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 
 #include "client/tools/bench/chat.h"
 #include "client/tools/bench/limit.h"
+#include "client/tools/bench/loads/generate.h"
+#include "client/tools/bench/policies/policies.h"
 #include "client/tools/bench/replay.h"
 #include "client/tools/bench/run.h"
 #include "client/tools/bench/submit.h"
@@ -29,6 +33,8 @@ int main(int argc, char** argv) {
   kv::add_limit_command(app);
   kv::add_replay_command(app);
   kv::add_chat_command(app);
+  kv::add_policies_command(app);
+  kv::add_generate_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,17 @@
+// client/tools/bench/policies/policies.h: `kvstore-bench policies`: what each eviction policy makes of a trace, without
+// a node.
+//
+// Files, in reading order:
+//   block_trace.h   the trace as lists of blocks
+//   policy_run.h    one policy at one size: the trace through a Store in this process
+//   optimum.h       the most hits that any cache could have had
+//   svg_plot.h      the picture
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace kv {
+
+void add_policies_command(CLI::App& app);
+
+}  // namespace kv
