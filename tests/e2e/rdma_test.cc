@@ -126,7 +126,8 @@ TEST_F(E2eRdmaDeviceTest, TheFirstRequestsOfTheRealTraceHitAsOverTcp) {
   const char* const chosen = std::getenv("KV_RDMA_TRACE_REQUESTS");
   std::vector<json> replays;
   for (const Transport transport : {Transport::kTcp, Transport::kVerbs}) {
-    const NodeProcess node(node_options(transport, {"--capacity-blocks", "10000", "--capacity-block-bytes", "4096"}));
+    const NodeProcess node(node_options(
+        transport, {"--eviction-policy", "lru", "--capacity-blocks", "10000", "--capacity-block-bytes", "4096"}));
     std::vector<std::string> command = {bench_program(),
                                         "replay",
                                         "--trace",

@@ -401,8 +401,9 @@ TEST_P(E2eSpillTraceTest, TheRealTraceHitsAsOneCacheOfBothTiersWould) {
   if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";
   const auto [on_disk, expected] = GetParam();
   TempDir spill;
-  const NodeProcess node({"--capacity-blocks", "6000", "--capacity-block-bytes", "4096", "--spill-path", spill.path(),
-                          "--spill-capacity-blocks", std::to_string(on_disk), "--spill-put-wait-seconds", "5"});
+  const NodeProcess node({"--eviction-policy", "lru", "--capacity-blocks", "6000", "--capacity-block-bytes", "4096",
+                          "--spill-path", spill.path(), "--spill-capacity-blocks", std::to_string(on_disk),
+                          "--spill-put-wait-seconds", "5"});
   const Finished bench =
       run_program({bench_program(), "replay", "--trace", std::string(folder) + "/conversation_trace.jsonl.gz",
                    "--endpoint", node.unix_socket(), "--json"});

@@ -450,8 +450,9 @@ TEST_P(E2eTraceTest, TheRealTraceHitsAsTheModelSaysTwiceTheSame) {
   const auto [transport, expected] = GetParam();
   std::vector<std::uint64_t> hits;
   for (int round = 0; round < 2; ++round) {
-    const NodeProcess node(node_options(
-        transport, {"--capacity-blocks", std::to_string(expected.block_count), "--capacity-block-bytes", "4096"}));
+    const NodeProcess node(
+        node_options(transport, {"--eviction-policy", "lru", "--capacity-blocks", std::to_string(expected.block_count),
+                                 "--capacity-block-bytes", "4096"}));
     std::vector<std::string> command = {"replay", "--trace", std::string(folder) + "/conversation_trace.jsonl.gz",
                                         "--json"};
     const auto options = tool_options(node, transport);

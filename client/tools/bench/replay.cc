@@ -359,7 +359,9 @@ void add_replay_command(CLI::App& app) {
   command->footer(
       "Each line has timestamp, input_length, output_length and hash_ids, one id per block of the input. For each\n"
       "request: match under a lease, get the hit, compare every byte with what its block's name says, put the rest.\n"
-      "One request at a time, so a fresh node gives the same numbers every time. Exit status 1 after a wrong byte.\n"
+      "One request at a time. A fresh node with --eviction-policy lru gives the same numbers every time; one that "
+      "learns\n"
+      "samples by a seed of its own, and differs in the third digit. Exit status 1 after a wrong byte.\n"
       "With several nodes each one's share is told, and how many nodes a match and a get ask. A death that --fail "
       "plays\n"
       "is one before anybody has a new list of nodes: what the node owns is missed, and moves nowhere.\n\n"
