@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -12,8 +13,11 @@ constexpr std::uint32_t kCountedAtOnce = 16;
 
 }  // namespace
 
-void ReuseShadow::resize(std::uint32_t entries) {
+void ReuseShadow::resize(std::uint32_t entries, std::uint32_t lru_entries) {
   capacity_ = std::max(entries, 16u);
+  lru_capacity_ = std::clamp(lru_entries, 1u, capacity_);
+  lru_size_ = 0;
+  lru_last_ = kNone;
   entries_.clear();
   entries_.shrink_to_fit();
   slots_.assign(std::bit_ceil(capacity_ * 2), kNone);
@@ -21,8 +25,9 @@ void ReuseShadow::resize(std::uint32_t entries) {
   newest_ = oldest_ = kNone;
 }
 
-void ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
+bool ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
   ++event_count_;
+  bool is_lru_hit = false;
   std::uint32_t at = find(name);
   if (at == kNone) {
     at = add(name);
@@ -30,6 +35,7 @@ void ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
     Entry& entry = entries_[at];
     count_time(entry, now);
     table_.add_use(entry.of_class, now - entry.used_at);
+    is_lru_hit = entry.is_in_lru;
     take_out(at);
     put_first(at);
   }
@@ -38,12 +44,29 @@ void ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
   entry.used_at = now;
   entry.counted_to = 0;
   entry.of_class = static_cast<std::uint8_t>(YieldTable::class_of(how.is_last, entry.use_count, how.new_class));
+  enter_lru(at);
   if (size_ > capacity_) remove_oldest(now);
   count_some(now);
+  return is_lru_hit;
+}
+
+/// The entry has just become the newest.
+void ReuseShadow::enter_lru(std::uint32_t at) {
+  Entry& entry = entries_[at];
+  if (std::exchange(entry.is_in_lru, true)) {
+    if (lru_last_ == kNone) lru_last_ = at;
+    return;
+  }
+  if (lru_size_++ == 0) lru_last_ = at;
+  if (lru_size_ <= lru_capacity_) return;
+  Entry& out = entries_[lru_last_];
+  out.is_in_lru = false;
+  lru_last_ = out.newer;
+  --lru_size_;
 }
 
 void ReuseShadow::stored(std::uint64_t name, std::uint32_t now, Kind how) {
-  if (find(name) == kNone) asked(name, now, how);
+  if (find(name) == kNone) static_cast<void>(asked(name, now, how));
 }
 
 std::uint32_t ReuseShadow::find(std::uint64_t name) const {
@@ -68,6 +91,7 @@ std::uint32_t ReuseShadow::add(std::uint64_t name) {
 void ReuseShadow::remove_oldest(std::uint32_t now) {
   const std::uint32_t gone = oldest_;
   KV_ASSERT(gone != kNone);
+  lru_size_ -= entries_[gone].is_in_lru;
   count_time(entries_[gone], now);
   take_out(gone);
   const std::size_t mask = slots_.size() - 1;
@@ -86,12 +110,14 @@ void ReuseShadow::remove_oldest(std::uint32_t now) {
   for (slot = entries_[last].name & mask; slots_[slot] != last;) slot = (slot + 1) & mask;
   slots_[slot] = gone;
   Entry& moved = entries_[gone] = entries_[last];
+  if (lru_last_ == last) lru_last_ = gone;
   (moved.newer == kNone ? newest_ : entries_[moved.newer].older) = gone;
   (moved.older == kNone ? oldest_ : entries_[moved.older].newer) = gone;
 }
 
 void ReuseShadow::take_out(std::uint32_t at) {
   const Entry& entry = entries_[at];
+  if (lru_last_ == at) lru_last_ = entry.newer;
   (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
   (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
 }

@@ -11,12 +11,15 @@ namespace kv {
 
 /// Follows blocks of a sample, least recently used ones dropped first, over more uses than memory does: so it sees what
 /// would have been used again had it stayed. Counts in a YieldTable each use at its age, and all time in between, that
-/// of blocks still waiting included; these are looked at in turn, a few with each use.
+/// of blocks still waiting included; these are looked at in turn, a few with each use. Its own order is that of LRU, so
+/// it also tells exactly which uses LRU would have found: those of its first entries, as many as the sample has of what
+/// memory holds.
 class ReuseShadow {
  public:
   explicit ReuseShadow(YieldTable& table) : table_(table) {}
 
-  void resize(std::uint32_t entries);  ///< Forgets everything.
+  /// Forgets everything. `lru_entries`: what LRU would have in memory.
+  void resize(std::uint32_t entries, std::uint32_t lru_entries);
   /// How a request has a block.
   struct Kind {
     bool is_last = false;   ///< As its last one.
@@ -24,7 +27,8 @@ class ReuseShadow {
     std::uint8_t new_class = 0;
   };
   /// The block was asked for, when the clock stood at `now`.
-  void asked(std::uint64_t name, std::uint32_t now, Kind how);
+  /// Returns whether LRU would have found it.
+  bool asked(std::uint64_t name, std::uint32_t now, Kind how);
   /// The block was stored. That is no use; but it is there from now on.
   void stored(std::uint64_t name, std::uint32_t now, Kind how);
 
@@ -41,12 +45,14 @@ class ReuseShadow {
     std::uint32_t counted_to = 0;  ///< Age up to which its time is in the table.
     std::uint32_t newer = kNone, older = kNone;
     std::uint8_t of_class = 0, use_count = 0;
+    bool is_in_lru = false;
   };
 
   std::uint32_t find(std::uint64_t name) const;
   std::uint32_t add(std::uint64_t name);
   void remove_oldest(std::uint32_t now);
   void take_out(std::uint32_t entry);
+  void enter_lru(std::uint32_t entry);
   void put_first(std::uint32_t entry);
   void count_time(Entry& entry, std::uint32_t now);
   void count_some(std::uint32_t now);
@@ -55,6 +61,7 @@ class ReuseShadow {
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> slots_;  ///< Open addressing by name: an entry or kNone.
   std::uint32_t size_ = 0, newest_ = kNone, oldest_ = kNone, hand_ = 0, capacity_ = 0;
+  std::uint32_t lru_capacity_ = 0, lru_size_ = 0, lru_last_ = kNone;  ///< The oldest that LRU would have.
   std::uint64_t event_count_ = 0;
 };
 

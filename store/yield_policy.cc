@@ -15,7 +15,10 @@ constexpr double kUnitsPerCapacity = 64;     ///< Of age.
 constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; more are not counted.
 constexpr std::size_t kEventsPerCall = 128;  ///< Some ten microseconds.
 constexpr std::uint64_t kFirstLesson = 64, kLessonMax = 4096;  ///< Events between two lessons: at first, later.
-constexpr double kHalfLife = 82'000;                           ///< Of what was counted, in events.
+constexpr std::uint64_t kSpell = 4;                            ///< Capacities.
+constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;        ///< Spells.
+constexpr double kLead = 0.02;
+constexpr double kHalfLife = 82'000;  ///< Of what was counted, in events.
 /// A trait: 3 bits of what was new, 1 for a set, 4 for the blocks that the last tokens of a request take.
 constexpr std::uint8_t kNewClassMask = 0x07;
 /// Of a set. Such blocks are sorted by the request alone and not by their own uses. Often the names of a set are a
@@ -65,7 +68,9 @@ void YieldPolicy::set_capacity(std::uint64_t block_count) {
   const std::uint64_t depth = kRemembered * capacity_;
   const std::uint64_t one_in = std::bit_ceil((depth + kShadowMax - 1) / kShadowMax);
   sample_mask_ = one_in - 1;
-  shadow_.resize(static_cast<std::uint32_t>(depth / one_in));
+  shadow_.resize(static_cast<std::uint32_t>(depth / one_in), static_cast<std::uint32_t>(capacity_ / one_in));
+  contest_ = {};
+  lru_left_ = penalty_ = 0;
   table_.set_unit(std::max(1.0, static_cast<double>(capacity_) / kUnitsPerCapacity));
   ghosts_.resize(depth);
   clock_.set_span(depth);
@@ -102,7 +107,8 @@ void YieldPolicy::sample(const Request& request, std::size_t first, std::uint32_
         {name_of(request.tree, request.hashes[i]),
          now,
          {.is_last = is_last, .is_alone = request.is_set, .new_class = static_cast<std::uint8_t>(new_class)},
-         is_use});
+         is_use,
+         i < request.found_count});
   }
 }
 
@@ -141,16 +147,14 @@ std::uint8_t YieldPolicy::remembered_uses(TreeId tree, const BlockHash& hash) co
 void YieldPolicy::came(TreeId tree, const BlockHash& hash) { ghosts_.remove(name_of(tree, hash)); }
 
 double YieldPolicy::worth(std::uint32_t queue, std::uint64_t age) const {
-  return table_.knows() ? table_.yield(queue, age) : -static_cast<double>(age);
+  return is_learned() ? table_.yield(queue, age) : -static_cast<double>(age);
 }
 
 double YieldPolicy::chance(std::uint32_t queue, std::uint64_t age, std::uint64_t blocks) const {
-  return table_.knows() ? table_.chance(queue, age, blocks) : 1;
+  return is_learned() ? table_.chance(queue, age, blocks) : 1;
 }
 
-std::uint64_t YieldPolicy::next_step(std::uint64_t age) const {
-  return table_.knows() ? table_.next_step(age) : age + 1;
-}
+std::uint64_t YieldPolicy::next_step(std::uint64_t age) const { return is_learned() ? table_.next_step(age) : age + 1; }
 
 void YieldPolicy::learn() {
   if (is_learning_) {
@@ -166,17 +170,40 @@ void YieldPolicy::learn() {
   }
   for (std::size_t i = 0; i < kEventsPerCall && next_event_ < events_.size(); ++i) {
     const Event& event = events_[next_event_++];
-    if (event.is_use) {
-      shadow_.asked(event.name, event.at, event.how);
-    } else {
+    if (!event.is_use) {
       shadow_.stored(event.name, event.at, event.how);
+      continue;
+    }
+    contest_.lru_found += shadow_.asked(event.name, event.at, event.how);
+    contest_.found += event.is_found;
+    ++contest_.uses;
+    if (lru_left_ > 0 && --lru_left_ == 0) {
+      ++version_;
+      contest_ = {};
     }
   }
+  compare();
   if (next_event_ == events_.size()) {
     events_.clear();
     next_event_ = 0;
   }
   is_learning_ = shadow_.event_count() >= learn_at_;
+}
+
+/// A spell is as long as four capacities of uses. What LRU leads by must be more than chance: the uses of one request
+/// are found or not found together, so that their number says more than there is.
+void YieldPolicy::compare() {
+  const std::uint64_t spell = kSpell * capacity_ / (sample_mask_ + 1);
+  if (lru_left_ > 0 || !table_.knows() || contest_.uses < spell) return;
+  const double lead = static_cast<double>(contest_.lru_found) - static_cast<double>(contest_.found);
+  if (lead > kLead * static_cast<double>(contest_.lru_found)) {
+    penalty_ = std::min(std::max(2 * penalty_, kPenalty * spell), kPenaltyMax * spell);
+    lru_left_ = penalty_;
+    ++version_;
+  } else if (lead < 0) {
+    penalty_ /= 2;
+  }
+  contest_ = {};
 }
 
 std::size_t YieldPolicy::memory_bytes() const {

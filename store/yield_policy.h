@@ -13,7 +13,9 @@
 namespace kv {
 
 /// Expected yield (YieldTable), learned while running from a sample of blocks (ReuseShadow); what left keeps its use
-/// count for a while (GhostTable). Until enough is known, and again after a change of capacity, it is LRU.
+/// count for a while (GhostTable). Until enough is known, and again after a change of capacity, it is LRU. So it is
+/// also for a while after a spell in which LRU would have found more of the sample than was found: what is learned by
+/// class is no help with every load, and there it must do no harm.
 class YieldPolicy final : public EvictionPolicy {
  public:
   explicit YieldPolicy(std::uint64_t seed);
@@ -30,7 +32,7 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint64_t next_step(std::uint64_t age) const override;
   double chance(std::uint32_t queue, std::uint64_t age, std::uint64_t blocks) const override;
   std::uint32_t version() const override { return version_; }
-  bool refuses() const override { return table_.knows(); }
+  bool refuses() const override { return is_learned(); }
   std::uint64_t clock() const override { return clock_.count(); }
   std::uint64_t used_at(Tick tick) const override { return clock_.used_at(tick); }
   void learn() override;
@@ -42,7 +44,7 @@ class YieldPolicy final : public EvictionPolicy {
     std::uint64_t name;
     std::uint32_t at;
     ReuseShadow::Kind how;
-    bool is_use;
+    bool is_use, is_found;
   };
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
@@ -62,6 +64,15 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint64_t learned_at_ = 0, learn_at_ = 0;  ///< Of the shadow's events.
   bool is_learning_ = false;
   std::uint32_t version_ = 0;
+  // The contest with LRU, in uses of the sample.
+  struct Contest {
+    std::uint64_t uses = 0, found = 0, lru_found = 0;
+  };
+  void compare();
+  bool is_learned() const { return table_.knows() && lru_left_ == 0; }
+  Contest contest_;
+  std::uint64_t lru_left_ = 0;  ///< Uses until yield is tried again.
+  std::uint64_t penalty_ = 0;   ///< How many were to be waited for the last time.
 };
 
 }  // namespace kv

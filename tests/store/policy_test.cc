@@ -136,12 +136,13 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
   YieldTable table;
   table.set_unit(3);
   ReuseShadow shadow(table);
-  shadow.resize(kEntries);
+  shadow.resize(kEntries, 5);
   struct Entry {
     std::uint64_t name;
     std::uint32_t used_at, uses, of_class;
   };
-  std::list<Entry> model;  // the latest first
+  std::list<Entry> model;         // the latest first
+  std::deque<std::uint64_t> lru;  // the names that LRU would have
   YieldTable expected;
   expected.set_unit(3);
   std::uint32_t now = 0;
@@ -153,6 +154,7 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
                                 .new_class = static_cast<std::uint8_t>(random() % 5)};
     const bool is_use = random() % 3 != 0;
     const auto found = std::find_if(model.begin(), model.end(), [&](const Entry& each) { return each.name == name; });
+    const bool is_known = found != model.end();
     if (is_use || found == model.end()) {
       Entry entry{name, now, 0, 0};
       if (found != model.end()) {
@@ -169,7 +171,17 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
         model.pop_back();
       }
     }
-    is_use ? shadow.asked(name, now, how) : shadow.stored(name, now, how);
+    if (is_use) {
+      const auto place = std::find(lru.begin(), lru.end(), name);
+      ASSERT_EQ(shadow.asked(name, now, how), place != lru.end()) << i;
+    } else {
+      shadow.stored(name, now, how);
+    }
+    if (is_use || !is_known) {
+      std::erase(lru, name);
+      lru.push_front(name);
+      if (lru.size() > 5) lru.pop_back();
+    }
   }
   shadow.asked(1, now, {});  // everything is counted up to now
   if (model.size() == kEntries) {
@@ -189,7 +201,7 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
 TEST(ReuseShadowTest, HoldsAsManyAsItHasRoomForAndFindsEach) {
   YieldTable table;
   ReuseShadow shadow(table);
-  shadow.resize(1000);
+  shadow.resize(1000, 1000);
   for (std::uint64_t round = 0; round < 5; ++round)
     for (std::uint64_t name = 1; name <= 1000; ++name)
       shadow.asked(name << 50 | name, static_cast<std::uint32_t>(round * 1000 + name), {});
