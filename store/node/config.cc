@@ -42,7 +42,7 @@ struct Given {
   std::string admin = "127.0.0.1:7401";
   std::size_t capacity_blocks = 0, capacity_block_bytes = 2 << 20, spill_capacity_blocks = 0;
   bool no_huge_pages = false;
-  std::string eviction_policy = "yield", spill_policy = "eviction", rdma = "auto";
+  std::string eviction_policy = "auto", spill_policy = "eviction", rdma = "auto";
   double weight = 0;
   Duration etcd_lease = 10s;
   bool allows_plain_network = false;
@@ -64,9 +64,10 @@ std::vector<OptionRow> memory_rows(Given& given) {
       {"capacity-blocks", &given.capacity_blocks, kAny,
        "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"},
       {"capacity-block-bytes", &given.capacity_block_bytes, kSize, "Size of those blocks, a multiple of 4096"},
-      {"eviction-policy", &given.eviction_policy, OneOf{"yield", "lru", "lfu"},
+      {"eviction-policy", &given.eviction_policy, OneOf{"auto", "yield", "lru", "lfu"},
        "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
-       "recently used first, and everything comes in (lru); or recency and frequency (lfu)"},
+       "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, and lru with --etcd, "
+       "since nodes do not learn from one another yet (auto)"},
       {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
   };
 }
@@ -388,7 +389,10 @@ std::string set_capacity(Given& given) {
   ArenaConfig& arena = given.options.store.arena;
   KV_ASSERT(given.capacity_block_bytes > 0);  // kSize
   arena.huge_pages = !given.no_huge_pages;
-  const auto* const policy = std::ranges::find(kPolicyNames, given.eviction_policy);
+  // Nodes of a cluster that learn apart disagree on what a chain is worth, and tear holes in it.
+  const std::string of_auto = given.options.etcd.endpoints.empty() ? "yield" : "lru";
+  const auto* const policy =
+      std::ranges::find(kPolicyNames, given.eviction_policy == "auto" ? of_auto : given.eviction_policy);
   KV_ASSERT(policy != std::end(kPolicyNames));  // the option's limits
   given.options.store.policy = static_cast<PolicyKind>(policy - std::begin(kPolicyNames));
   // Blocks of one size, without waste: the arena is cut into exactly so many.
