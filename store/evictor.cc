@@ -98,7 +98,7 @@ Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
     if (least == nullptr) return {};
     const auto queue = static_cast<std::uint32_t>(least - heads.data());
     const BlockId block = index.oldest_leaf_end(size_class, queue, &steps);
-    steps.take(Steps::kLeaf);
+    steps.take(Steps::kLeaf + queues_.count / 8);  // the look at all queues above
     // Else that one was used or pinned since, and what is first now may be worth more.
     if (block != kNoBlock && index.recency(block) == least->used) return {block, least->worth};
   }

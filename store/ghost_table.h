@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <vector>
+#include <memory>
+#include <new>
 
 namespace kv {
 
@@ -16,8 +18,12 @@ class GhostTable {
  public:
   static constexpr std::uint8_t kUsesMax = 31;
 
-  void resize(std::size_t entries) { lines_.assign(std::max<std::size_t>(1, (entries + kWays - 1) / kWays), Line{}); }
-  bool empty() const { return lines_.empty(); }
+  /// Forgets everything. Takes no longer for a large table than for a small one: what the system hands out is zero.
+  void resize(std::size_t entries) {
+    count_ = std::max<std::size_t>(1, (entries + kWays - 1) / kWays);
+    lines_.reset(static_cast<Line*>(std::calloc(count_, sizeof(Line))));
+    if (lines_ == nullptr) throw std::bad_alloc();
+  }
 
   void add(std::uint64_t name, std::uint8_t uses) {
     Line& line = lines_[line_of(name)];
@@ -33,28 +39,32 @@ class GhostTable {
     const std::size_t way = find(name);
     if (way < kWays) lines_[line_of(name)].entries[way] = 0;
   }
-  std::size_t memory_bytes() const { return lines_.capacity() * sizeof(Line); }
+  std::size_t memory_bytes() const { return count_ * sizeof(Line); }
 
  private:
   static constexpr std::size_t kWays = 32;
-  struct alignas(64) Line {
-    std::uint16_t entries[kWays] = {};  ///< The latest first. 0: nothing, for no block has 0 uses.
+  struct Line {
+    std::uint16_t entries[kWays];  ///< The latest first. 0: nothing, for no block has 0 uses.
+  };
+  struct Free {
+    void operator()(Line* lines) const { std::free(lines); }
   };
 
   std::size_t line_of(std::uint64_t name) const {
     __extension__ using Wide = unsigned __int128;
-    return static_cast<std::size_t>((static_cast<Wide>(name) * lines_.size()) >> 64);
+    return static_cast<std::size_t>((static_cast<Wide>(name) * count_) >> 64);
   }
   static std::uint16_t print_of(std::uint64_t name) { return name & 0x7FF; }
   std::size_t find(std::uint64_t name) const {
-    if (lines_.empty()) return kWays;
+    if (count_ == 0) return kWays;
     const Line& line = lines_[line_of(name)];
     for (std::size_t way = 0; way < kWays; ++way)
       if (line.entries[way] >> 5 == print_of(name) && (line.entries[way] & kUsesMax) != 0) return way;
     return kWays;
   }
 
-  std::vector<Line> lines_;
+  std::size_t count_ = 0;
+  std::unique_ptr<Line[], Free> lines_;
 };
 
 }  // namespace kv

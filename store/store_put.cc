@@ -130,21 +130,25 @@ double Store::Impl::worth(const Put& put, std::size_t i) const {
 /// What is not admitted is remembered like what left: when it is asked for again, it has been used before.
 void Store::Impl::not_admit_rest(Put& put) {
   if (std::exchange(put.is_not_admitted, true)) return;
+  constexpr std::size_t kRememberedMax = 1024;  // each is a cache miss, under the lock
   const TreeId tree = put.space->tree;
-  for (std::size_t i = put.slots.size(); i < put.hashes.size(); ++i) {
+  const std::size_t end = std::min(put.hashes.size(), put.slots.size() + kRememberedMax);
+  for (std::size_t i = put.slots.size(); i < end; ++i) {
     const Usage usage = first_usage(put, i);
     policy->came(tree, put.hashes[i]);
     policy->left(tree, put.hashes[i], usage);
   }
 }
 
+/// So many blocks as there is room for, if those to come are like those here. While memory fills up a half, a quarter
+/// and so on of that, not more than four times what is here: the first blocks say little, and anyone may make them
+/// small.
 void Store::Impl::tell_capacity(std::size_t block_bytes) {
-  constexpr std::size_t kCountMin = 256;  // fewer blocks say little of those to come
   const std::size_t count = pool.index().block_count();
-  const double mean = count < kCountMin
-                          ? static_cast<double>(block_bytes)
-                          : static_cast<double>(pool.arena().allocated_bytes()) / static_cast<double>(count);
-  policy->set_capacity(static_cast<std::uint64_t>(static_cast<double>(pool.arena().capacity_bytes()) / mean));
+  const std::size_t mean = count == 0 ? block_bytes : std::max<std::size_t>(1, pool.arena().allocated_bytes() / count);
+  std::size_t capacity = pool.arena().capacity_bytes() / mean;
+  while (capacity > 4 * count + 1) capacity /= 2;
+  policy->set_capacity(capacity);
 }
 
 /// What can be filled and was in no plan yet, into `plan`.

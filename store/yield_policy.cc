@@ -28,11 +28,14 @@ constexpr std::uint32_t kUsesAlone = 1;
 constexpr std::uint32_t kLastShift = 4;
 /// The end of a prompt is the part that the next one seldom repeats: a question, behind what it is about.
 constexpr std::size_t kLastTokens = 512;
+constexpr std::uint32_t kLastBlocksLog2Max = 7;  ///< Usage::passed counts to 255.
+/// Of one request are looked up in the table of what left: each is a cache miss, under the Store's lock.
+constexpr std::size_t kLookedUpMax = 1024;
 
 /// How many blocks kLastTokens take, as a power of two.
 std::uint32_t last_blocks_log2(std::size_t block_size) {
   const std::size_t blocks = block_size == 0 ? 1 : std::max<std::size_t>(1, kLastTokens / block_size);
-  return static_cast<std::uint32_t>(std::bit_width(blocks)) - 1;
+  return std::min(static_cast<std::uint32_t>(std::bit_width(blocks)) - 1, kLastBlocksLog2Max);
 }
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
@@ -89,9 +92,8 @@ std::uint64_t YieldPolicy::name_of(TreeId tree, const BlockHash& hash) const {
 /// What has to be computed anew, as it were: blocks that left not long ago were computed once, and are no news.
 std::uint32_t YieldPolicy::new_class_of(const Request& request) const {
   std::size_t known = request.found_count;
-  while (!request.is_set && known < request.hashes.size() &&
-         ghosts_.uses(name_of(request.tree, request.hashes[known])) > 0)
-    ++known;
+  const std::size_t end = request.is_set ? known : std::min(request.hashes.size(), known + kLookedUpMax);
+  while (known < end && ghosts_.uses(name_of(request.tree, request.hashes[known])) > 0) ++known;
   return YieldTable::new_class_of((request.hashes.size() - known) * std::max<std::size_t>(request.block_size, 1));
 }
 
@@ -185,6 +187,10 @@ void YieldPolicy::learn() {
   compare();
   if (next_event_ == events_.size()) {
     events_.clear();
+    next_event_ = 0;
+  }
+  if (next_event_ >= kEventsMax) {
+    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_event_));
     next_event_ = 0;
   }
   is_learning_ = shadow_.event_count() >= learn_at_;
