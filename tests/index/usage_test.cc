@@ -108,11 +108,16 @@ class UsageTest : public testing::Test {
       if (queue == 6 || queue_of(usage) == queue) oldest = std::min(oldest, each.recency);
     }
     // A leaf end whose latest use changed its queue may wait in the one before until its turn comes there.
-    if (queue == 6) ASSERT_EQ(victim == nullptr, oldest == ~std::uint64_t{0}) << "seed " << seed;
+    if (queue == 6) {
+      ASSERT_EQ(victim == nullptr, oldest == ~std::uint64_t{0}) << "seed " << seed;
+    }
     if (victim == nullptr) return;
     ASSERT_GE(victim->recency, oldest) << "seed " << seed;
-    if (queue == 6) ASSERT_EQ(victim->recency, oldest) << "seed " << seed;
-    if (queue < 6) ASSERT_EQ(queue_of(index.usage(block)), queue) << "seed " << seed;
+    if (queue == 6) {
+      ASSERT_EQ(victim->recency, oldest) << "seed " << seed;
+    } else {
+      ASSERT_EQ(queue_of(index.usage(block)), queue) << "seed " << seed;
+    }
     ASSERT_EQ(index.group(block), 2u);
     if (queue < 6) {
       const auto bound = index.oldest_bound(2, queue);
@@ -154,7 +159,9 @@ TEST_F(UsageTest, OfLeafEndsIsThatOfAllRequestsThatWentThrough) {
     } else {
       cut_off();
     }
-    if (i % 50 == 0) ASSERT_EQ(index.check(), "");
+    if (i % 50 == 0) {
+      ASSERT_EQ(index.check(), "");
+    }
   }
 }
 

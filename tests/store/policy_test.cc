@@ -222,10 +222,10 @@ TEST(GhostTableTest, RemembersDeparturesForAboutItsSize) {
   for (std::uint64_t& name : names) name = random();
   for (std::size_t i = 0; i < names.size(); ++i) ghosts.add(names[i], static_cast<std::uint8_t>(1 + i % 40));
   const auto known = [&](std::size_t first, std::size_t count) {
-    std::size_t known = 0;
+    std::size_t found = 0;
     for (std::size_t i = first; i < first + count; ++i)
-      known += ghosts.uses(names[i]) == std::min<std::size_t>(1 + i % 40, GhostTable::kUsesMax);
-    return static_cast<double>(known) / static_cast<double>(count);
+      found += ghosts.uses(names[i]) == std::min<std::size_t>(1 + i % 40, GhostTable::kUsesMax);
+    return static_cast<double>(found) / static_cast<double>(count);
   };
   EXPECT_GT(known(35'000, 5'000), 0.97);
   EXPECT_LT(known(0, 10'000), 0.1);
