@@ -73,6 +73,11 @@ double Evictor::chance(BlockId leaf_end, std::uint64_t blocks) const {
   return policy_.chance(queues_.queue_of(index.usage(leaf_end)), clock - used_at, blocks);
 }
 
+BlockId Evictor::next_victim(Steps& steps) {
+  const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
+  return oldest == kNoBlock ? kNoBlock : next_victim(pool_.index().group(oldest), steps).block;
+}
+
 Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
   PrefixIndex& index = pool_.index();
   if (queues_.count == 1) return {index.oldest_leaf_end(size_class, &steps)};
@@ -116,7 +121,6 @@ bool Evictor::is_much_older(BlockId block, BlockId than) const {
 void Evictor::evict(BlockId block, TimePoint now) {
   KV_ASSERT(pool_.index().pin_count(block) == 0);
   count_eviction(block, now);
-  policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   pool_.remove_leaf_end(block);
 }
 
@@ -130,7 +134,6 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
     // clear_oldest_window() has looked for pins just before it cut the block off, and pins need a match to find it.
     KV_ASSERT(pool_.index().pin_count(block) == 0);
     count_eviction(block, now);
-    policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   });
   stats_.dropped_blocks += dropped;
   return dropped;
@@ -425,7 +428,9 @@ void Evictor::end_shields(TimePoint now) {
   shielded_since_ = now;
 }
 
+/// A block is about to go: counts it, and tells the policy.
 void Evictor::count_eviction(BlockId block, TimePoint now) {
+  policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   ++stats_.evicted_blocks;
   stats_.unspilled_blocks += !pool_.is_on_disk(block);
   stats_.evicted_bytes += pool_.block_bytes(block);

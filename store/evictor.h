@@ -76,6 +76,7 @@ class Evictor {
     double worth = 0;
   };
   Victim next_victim(std::uint32_t size_class, Steps& steps);
+  BlockId next_victim(Steps& steps);  ///< Of the class whose leaf end was used longest ago.
   /// EvictionPolicy::chance of a leaf end in memory.
   double chance(BlockId leaf_end, std::uint64_t blocks) const;
   const EvictionPolicy& policy() const { return policy_; }

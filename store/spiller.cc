@@ -121,9 +121,7 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
   while (steps.are_left() && !is_full(work, bytes_max)) {
     if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;
     const bool may_skip = config_.skip_unused && !everything && 2 * free_bytes() < reserve;
-    const BlockId first = pool_.index().oldest_leaf_end(&steps);
-    if (first == kNoBlock) return;
-    const BlockId oldest = evictor_.next_victim(pool_.index().group(first), steps).block;
+    const BlockId oldest = evictor_.next_victim(steps);
     if (oldest == kNoBlock) return;
     steps.take(Steps::kRemoval);
     const bool is_lost = tier_.copy_on_disk(oldest) == kNoBlock &&
@@ -149,8 +147,9 @@ bool Spiller::is_worth_a_write(BlockId leaf_end) const {
   const std::uint64_t written = tier_.written_count();
   const double blocks = static_cast<double>(tier_.index().block_count());
   const double came = static_cast<double>(evictor_.policy().clock());
-  const auto lifetime = static_cast<std::uint64_t>(
-      blocks * std::max(1.0, came / static_cast<double>(std::max<std::uint64_t>(written, 1))));
+  const double per_write = came / static_cast<double>(std::max<std::uint64_t>(written, 1));
+  // After a restart a full disk was not written to yet: the time is long, and not more than the type holds.
+  const auto lifetime = static_cast<std::uint64_t>(std::min(blocks * std::max(1.0, per_write), 1e18));
   return evictor_.chance(leaf_end, lifetime) >= config_.chance_min;
 }
 

@@ -97,7 +97,7 @@ struct StoreStats {
   std::uint64_t disk_only_bytes = 0;   ///< Of blocks that are nowhere else: what the capacity is for.
   std::uint64_t disk_log_bytes = 0;    ///< Of all blocks written and not given back, dead ones too.
   std::uint64_t spilled_blocks = 0, disk_evicted_blocks = 0, rewritten_blocks = 0;
-  std::uint64_t spill_skipped_blocks = 0;   ///< Evicted without a write, since they were never used again.
+  std::uint64_t spill_skipped_blocks = 0;   ///< Evicted without a write, as never used again or unlikely to be.
   std::uint64_t lost_unspilled_blocks = 0;  ///< The same, since the disk was too slow or off.
   std::uint64_t lost_blocks = 0;            ///< On disk, but not to be read again.
 };

@@ -195,9 +195,7 @@ Store::Impl::Room Store::Impl::make_index_room(TimePoint now, Steps& steps) {
     if (pool.index().has_detached()) {
       evictor.reap(steps, now);
     } else {
-      const BlockId oldest = pool.index().oldest_leaf_end(&steps);
-      const BlockId victim =
-          oldest == kNoBlock ? kNoBlock : evictor.next_victim(pool.index().group(oldest), steps).block;
+      const BlockId victim = evictor.next_victim(steps);
       if (!steps.are_left()) return Room::kUnfinished;
       if (victim == kNoBlock) return Room::kIsNot;
       steps.take(Steps::kRemoval);
