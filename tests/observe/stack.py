@@ -296,6 +296,7 @@ class Stack:
         trace = trace_file(folder)
         self.faults = Disk(folder)
         disk = [f"--spill-path={self.faults.path}", "--spill-capacity-blocks=2000", "--spill-retry-seconds=0.2"]
+        disk += ["--eviction-policy=lru"]  # yield learns that cold prompts do not return, and keeps them off the disk
         self.memory = self._add(Node(folder, "memory", 4000))
         self.disk = self._add(Node(folder, "disk", 500, *disk, more=self.faults.environment()))
         self.young = self._add(Node(folder, "young", 100, "--session-count-max=8"))

@@ -231,6 +231,7 @@ class Client:
         verify: bool,
         busy_poll: float,
         extent_blocks: int,
+        tls: dict[str, str],
     ) -> None: ...
     @property
     def is_closed(self) -> bool: ...
