@@ -46,6 +46,7 @@
 #include "client/set_types.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
+#include "index/reuse_hint.h"
 #include "transport/shared_memory.h"
 #include "transport/stream.h"
 #include "transport/tls/tls.h"
@@ -115,6 +116,7 @@ struct MatchOptions {
   /// that follows; none: nothing was. A partial block has the same. In a namespace of an engine's own hashes (field
   /// `hash` of the record) there is no partial block without.
   std::span<const ExtraDigest> extras = {};
+  ReuseHint reuse = ReuseHint::kNone;  ///< When the blocks will be asked for again, as far as you know.
   CallControl control = {};
 };
 struct MatchResult {
@@ -168,6 +170,7 @@ struct PutOptions {
   /// How long ago the blocks were last used, where they come from: they are so old on their nodes too. For who hands on
   /// what others have put.
   std::chrono::microseconds idle{0};
+  ReuseHint reuse = ReuseHint::kNone;  ///< As in MatchOptions.
   CallControl control = {};
 };
 struct PutResult {

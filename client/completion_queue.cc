@@ -583,6 +583,7 @@ Result<CallId> CompletionQueue::submit_load(Space space, std::span<const BlockHa
     slot.block_count_min = std::max<std::size_t>(options.block_count_min, 1);
     slot.tell_match = options.tell_match;
     slot.match = {};
+    slot.match.reuse = options.reuse;
     slot.get = {};
     slot.get.segment_ends = slot.arguments.copy(options.segment_ends);
     slot.get.on_segment = options.on_segment;

@@ -99,6 +99,7 @@ struct LoadOptions {
   SegmentCallback on_segment = {};                   ///< As in GetOptions; else kSegment tells.
   bool memory_only = false;                          ///< As in GetOptions.
   std::span<std::uint64_t> checksums = {};           ///< As in GetOptions.
+  ReuseHint reuse = ReuseHint::kNone;                ///< As in MatchOptions.
 };
 static_assert(std::is_trivially_destructible_v<LoadOptions>);
 

@@ -109,6 +109,18 @@ typedef struct kvs_options {
 #define KVS_OPTIONS_INIT \
   { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
 
+/* When the blocks of a request will be asked for again, as far as you know. A wrong hint costs hits, never a wrong
+ * byte; hints of a tenant that do not come true are ignored. */
+enum {
+  KVS_REUSE_UNKNOWN = 0,
+  KVS_REUSE_NEVER = 1,
+  KVS_REUSE_WITHIN_15_S = 2,
+  KVS_REUSE_WITHIN_60_S = 3,
+  KVS_REUSE_WITHIN_240_S = 4,
+  KVS_REUSE_WITHIN_600_S = 5,
+  KVS_REUSE_LATER = 6
+};
+
 typedef struct kvs_match_options {
   size_t struct_size;
   uint64_t deadline_us;
@@ -120,9 +132,10 @@ typedef struct kvs_match_options {
    * was. A partial block has the same. Where the record has a field `hash`, there is no partial block without. */
   const kvs_extra* extras;
   size_t extra_count;
+  uint64_t reuse; /* KVS_REUSE_... (64 bits: 32 would lie in what was padding elsewhere) */
 } kvs_match_options;
 #define KVS_MATCH_OPTIONS_INIT \
-  { sizeof(kvs_match_options), 0, NULL, 0, 0, 0, NULL, 0 }
+  { sizeof(kvs_match_options), 0, NULL, 0, 0, 0, NULL, 0, 0 }
 typedef struct kvs_match_result {
   size_t struct_size;
   size_t block_count;
@@ -173,9 +186,10 @@ typedef struct kvs_put_options {
   size_t checksum_count;   /* of all blocks */
   const kvs_extra* extras; /* as in kvs_match_options, one per block; NULL: none */
   size_t extra_count;
+  uint64_t reuse; /* as in kvs_match_options */
 } kvs_put_options;
 #define KVS_PUT_OPTIONS_INIT \
-  { sizeof(kvs_put_options), 0, NULL, 0, NULL, 0, NULL, 0 }
+  { sizeof(kvs_put_options), 0, NULL, 0, NULL, 0, NULL, 0, 0 }
 typedef struct kvs_put_result {
   size_t struct_size;
   size_t stored, already_stored, refused;
@@ -310,9 +324,10 @@ typedef struct kvs_match_set_options {
   /* As above; NULL: each name is alone. A lease is for the groups that lie in memory as a whole. */
   const uint32_t* group_counts;
   size_t group_count;
+  uint64_t reuse; /* as in kvs_match_options */
 } kvs_match_set_options;
 #define KVS_MATCH_SET_OPTIONS_INIT \
-  { sizeof(kvs_match_set_options), 0, 0, 0, NULL, 0 }
+  { sizeof(kvs_match_set_options), 0, 0, 0, NULL, 0, 0 }
 typedef struct kvs_match_set_result {
   size_t struct_size;
   size_t held_count; /* in memory or on disk */
@@ -356,9 +371,10 @@ typedef struct kvs_put_set_options {
   uint64_t deadline_us;
   const uint32_t* group_counts; /* as above; NULL: each name is alone */
   size_t group_count;
+  uint64_t reuse; /* as in kvs_match_options */
 } kvs_put_set_options;
 #define KVS_PUT_SET_OPTIONS_INIT \
-  { sizeof(kvs_put_set_options), 0, NULL, 0 }
+  { sizeof(kvs_put_set_options), 0, NULL, 0, 0 }
 typedef struct kvs_put_set_result {
   size_t struct_size;
   size_t stored, already_stored, conflicts, refused; /* sum: count */
@@ -448,9 +464,10 @@ typedef struct kvs_load_options {
   int memory_only;
   uint64_t* checksums;
   size_t checksum_count;
+  uint64_t reuse; /* as in kvs_match_options */
 } kvs_load_options;
 #define KVS_LOAD_OPTIONS_INIT \
-  { sizeof(kvs_load_options), 0, 0, 0, NULL, 0, NULL, NULL, 0, NULL, 0 }
+  { sizeof(kvs_load_options), 0, 0, 0, NULL, 0, NULL, NULL, 0, NULL, 0, 0 }
 
 enum {
   KVS_EVENT_END = 0,     /* the call has ended: its last completion, and its only one with results */

@@ -22,6 +22,7 @@ struct PutPlan {
   NamespaceId space_id;
   std::size_t block_bytes = 0, block_size = 0;
   std::chrono::microseconds idle{};
+  ReuseHint reuse = ReuseHint::kNone;
   TimePoint until;
 };
 
@@ -101,7 +102,8 @@ error_code PutCall::send(CallSession& session) {
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
-                                        extras, static_cast<std::uint64_t>(plan->idle.count())));
+                                        extras, static_cast<std::uint64_t>(plan->idle.count()),
+                                        static_cast<std::uint8_t>(plan->reuse)));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -205,6 +207,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   plan.block_bytes = info.record.block_bytes();
   plan.block_size = info.record.block_size();
   plan.idle = std::max(options.idle, 0us);
+  plan.reuse = options.reuse;
   plan.until = impl.deadline_after(options.deadline);
   if (const error_code bad = check_blocks(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return PutResult{};

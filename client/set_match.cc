@@ -43,7 +43,7 @@ class SetMatchCall final : public Call {
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked);
     const auto groups = wire_groups(builder, *part, asked_groups);
     builder.Finish(wire::CreateSetMatchRequest(builder, space_handle(), hashes, options->lease, options->prefetch,
-                                               space_check(), groups));
+                                               space_check(), groups, static_cast<std::uint8_t>(options->reuse)));
     session.send_frame(type, request_id(), builder);
     return {};
   }

@@ -17,6 +17,7 @@ struct SetPutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the caller's list.
   NamespaceId space_id;
   TimePoint until;
+  ReuseHint reuse = ReuseHint::kNone;
 };
 
 /// The part of a put that one node gets.
@@ -72,7 +73,8 @@ error_code SetPutCall::send(CallSession& session) {
       name_region(session, builder, region.get(), asked_, [this](std::size_t i) { return block(i); });
   builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
                                            time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check(), wire_groups(builder, *part, asked_groups_)));
+                                           space_check(), wire_groups(builder, *part, asked_groups_),
+                                           static_cast<std::uint8_t>(plan->reuse)));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -169,6 +171,7 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   plan.blocks = blocks;
   plan.space_id = info.id;
   plan.until = impl.deadline_after(options.deadline);
+  plan.reuse = options.reuse;
 
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);

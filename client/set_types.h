@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "client/call_control.h"
+#include "index/reuse_hint.h"
 
 namespace kv {
 
@@ -39,6 +40,7 @@ struct SetMatchOptions {
   CallControl control{};
   /// As above. The lease is for the groups that lie in memory as a whole.
   std::span<const std::uint32_t> group_counts = {};
+  ReuseHint reuse = ReuseHint::kNone;  ///< When the blocks will be asked for again, as far as you know.
 };
 /// Of n hashes, n elements each.
 struct SetMatchResult {
@@ -83,6 +85,7 @@ struct SetPutOptions {
   /// group that would have been stored are refused as well. `why`: kOutOfMemory or kTooLarge if there is no place for
   /// one; kMismatch after a conflict; kNotFound if one that the store had is gone by then: put it again.
   std::span<const std::uint32_t> group_counts = {};
+  ReuseHint reuse = ReuseHint::kNone;  ///< As in SetMatchOptions.
 };
 enum class SetPutBlock : std::uint8_t {
   kRefused,  ///< Not stored; SetPutResult::why says why.

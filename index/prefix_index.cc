@@ -129,6 +129,7 @@ struct PrefixIndex::Impl {
   /// touch() does not look for the heap entry, and oldest_leaf_end() brings a stale one up to date when it reaches the
   /// top.
   std::vector<LeafHeap> leaves;
+  std::vector<std::uint32_t> queue_ends;  ///< By group: see queue_end().
   LeafHeap::Positions leaf_positions;     ///< By node: its place in its heap.
   StableTable<std::uint32_t> leaf_heaps;  ///< By node: which heap it is in. Nothing, if it is in none.
   /// The heaps that have leaves, each by a lower bound of the keys in it, as a leaf's key is one of its recency.
@@ -233,6 +234,7 @@ struct PrefixIndex::Impl {
 
   void need_group(std::uint32_t group) {
     KV_ASSERT(group <= kGroupMax);
+    if (queue_ends.size() <= group) queue_ends.resize(group + 1);
     while (leaves.size() < (std::size_t{group} + 1) * queues.count) {
       leaves.emplace_back(leaf_positions);
       heap_positions[heap_positions.add()] = 0;
@@ -472,6 +474,8 @@ struct PrefixIndex::Impl {
   void add_to_heap(NodeId leaf, std::uint32_t heap, std::uint64_t recency) {
     leaf_heaps[leaf] = heap;
     leaves[heap].insert(leaf, recency);
+    std::uint32_t& queue_end = queue_ends[heap / queues.count];
+    queue_end = std::max(queue_end, static_cast<std::uint32_t>(heap % queues.count) + 1);
     lower_bound(heap, recency);
   }
 
@@ -918,10 +922,10 @@ void PrefixIndex::touch(BlockId block, Tick tick) {
   recency = std::max(recency, static_cast<std::uint64_t>(tick));
 }
 
-void PrefixIndex::use(BlockId block, Tick tick, std::uint8_t trait, std::uint8_t passed) {
+void PrefixIndex::use(BlockId block, Tick tick, std::uint16_t trait, std::uint8_t passed) {
   touch(block, tick);
   Usage& usage = impl_->usages[to_int(block)];
-  usage = {static_cast<std::uint8_t>(std::min(usage.use_count + 1, kUseCountMax)), trait, passed};
+  usage = {static_cast<std::uint8_t>(std::min(usage.use_count + 1, kUseCountMax)), passed, trait};
 }
 
 void PrefixIndex::pin(BlockId block) {
@@ -1075,9 +1079,9 @@ BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
   // A repair may move a leaf to another queue, so each round begins anew with the least bound.
   for (;;) {
     LeafHeap* least = nullptr;
-    for (std::uint32_t queue = 0; queue < impl_->queues.count; ++queue) {
+    for (std::uint32_t queue = 0, end = queue_end(group); queue < end; ++queue) {
       const std::size_t heap = std::size_t{group} * impl_->queues.count + queue;
-      if (heap >= impl_->leaves.size() || impl_->leaves[heap].empty()) continue;
+      if (impl_->leaves[heap].empty()) continue;
       if (least == nullptr || impl_->leaves[heap].top().key < least->top().key) least = &impl_->leaves[heap];
     }
     if (least == nullptr) return kNoBlock;
@@ -1100,6 +1104,10 @@ BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, std::uint32_t queue, S
     if (!steps->are_left()) break;
   }
   return kNoBlock;
+}
+
+std::uint32_t PrefixIndex::queue_end(std::uint32_t group) const {
+  return group < impl_->queue_ends.size() ? impl_->queue_ends[group] : 0;
 }
 
 std::optional<Tick> PrefixIndex::oldest_bound(std::uint32_t group, std::uint32_t queue) const {

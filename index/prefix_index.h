@@ -4,6 +4,7 @@
 // in reading order:
 //   block_hash.h        what a block is called: 32 bytes that name its tokens and all tokens before them
 //   namespace_record.h  what else shapes a block's bytes: model, element type, layout, tenant
+//   reuse_hint.h        what a caller says of a request's future
 //   name_groups.h       names of a set whose blocks are of use only together
 //   steps.h             how much one call may do under the Store's lock
 //   prefix_index.h      block hashes -> longest cached prefix, and where each block lies (this file)
@@ -46,9 +47,9 @@ enum class TreeKind : std::uint8_t {
 /// How often a block was used, and what its latest use was like; for whoever decides what is evicted.
 struct Usage {
   std::uint8_t use_count = 0;  ///< At most 255: then it stays there.
-  std::uint8_t trait = 0;      ///< Of the latest use: what the caller of use() said.
-  /// How many blocks that use went on beyond this one, here or gone. At most 255.
+  /// How many blocks the latest use went on beyond this one, here or gone. At most 255.
   std::uint8_t passed = 0;
+  std::uint16_t trait = 0;  ///< Of the latest use: what the caller of use() said.
 
   friend bool operator==(const Usage&, const Usage&) = default;
 };
@@ -56,7 +57,7 @@ struct Usage {
 /// Sorts leaf ends into queues, each with an order of use of its own. `queue_of` is a pure function with values below
 /// `count`. The default: one queue.
 struct LeafQueues {
-  static constexpr std::uint32_t kCountMax = 64;
+  static constexpr std::uint32_t kCountMax = 256;
 
   std::uint32_t count = 1;
   std::uint32_t (*queue_of)(Usage) = [](Usage) { return std::uint32_t{0}; };
@@ -91,7 +92,7 @@ class PrefixIndex {
     std::span<const std::uint32_t> token_ids = {};  ///< Optional; copied.
     ExtraDigest extra = {};                         ///< With token ids.
     std::uint32_t group = 0;                        ///< In a set.
-    Usage usage = {1, 0, 0};                        ///< What is known of it by now, this use included.
+    Usage usage = {.use_count = 1};                 ///< What is known of it by now, this use included.
   };
   struct Prefix {
     std::size_t block_count = 0;
@@ -166,7 +167,7 @@ class PrefixIndex {
 
   void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
   /// The same, and counts it. `trait`, `passed`: as in Usage.
-  void use(BlockId block, Tick tick, std::uint8_t trait, std::uint8_t passed = 0);
+  void use(BlockId block, Tick tick, std::uint16_t trait, std::uint8_t passed = 0);
   // A pin costs O(edges above the block); pinning a whole prefix costs no more than pinning its last block.
   void pin(BlockId block);    ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
   void unpin(BlockId block);  ///< Requires: pin_count(block) > 0.
@@ -197,6 +198,8 @@ class PrefixIndex {
   /// The same among those that LeafQueues sorts into one queue. A leaf end whose latest use belongs into another queue
   /// than the one before stays where it was until its turn comes there: a use costs no heap operation.
   BlockId oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps);
+  /// No queue from this one on has ever had a leaf end of the group. O(1).
+  std::uint32_t queue_end(std::uint32_t group) const;
   /// A lower bound of what oldest_leaf_end(group, queue) was last used at; nothing if there is certainly none. O(1).
   std::optional<Tick> oldest_bound(std::uint32_t group, std::uint32_t queue) const;
   std::uint32_t group(BlockId block) const;  ///< Requires: is_linked(block).

@@ -15,8 +15,8 @@ class LruPolicy final : public EvictionPolicy {
   std::string_view name() const override { return "lru"; }
   LeafQueues queues() const override { return {}; }
   void set_capacity(std::uint64_t /*block_count*/) override {}
-  std::uint8_t asked(const Request& /*request*/) override { return 0; }
-  std::uint8_t offered(const Request& /*request*/, Usage /*above*/, Tick /*tick*/) override { return 0; }
+  std::uint16_t asked(const Request& /*request*/) override { return 0; }
+  std::uint16_t offered(const Request& /*request*/, Usage /*above*/, Tick /*tick*/) override { return 0; }
   void left(TreeId /*tree*/, const BlockHash& /*hash*/, Usage /*usage*/) override {}
   std::uint8_t remembered_uses(TreeId /*tree*/, const BlockHash& /*hash*/) const override { return 0; }
   void came(TreeId /*tree*/, const BlockHash& /*hash*/) override {}
@@ -43,8 +43,8 @@ class LfuPolicy final : public EvictionPolicy {
     clock_.set_span(8 * block_count);
     ++version_;
   }
-  std::uint8_t asked(const Request& /*request*/) override { return 0; }
-  std::uint8_t offered(const Request& request, Usage /*above*/, Tick tick) override {
+  std::uint16_t asked(const Request& /*request*/) override { return 0; }
+  std::uint16_t offered(const Request& request, Usage /*above*/, Tick tick) override {
     clock_.advance(request.hashes.size() - request.found_count, tick);
     return 0;
   }

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "index/block_hash.h"
 #include "index/prefix_index.h"
+#include "index/reuse_hint.h"
 
 namespace kv {
 
@@ -31,6 +32,8 @@ class EvictionPolicy {
     std::size_t found_count;  ///< Leading blocks that memory or disk has; of a set: how many.
     std::size_t block_size;   ///< Tokens a block; 0: unknown.
     bool is_set = false;
+    ReuseHint hint = ReuseHint::kNone;
+    std::uint64_t tenant = 0;  ///< Whose hint it is: any number, equal for equal tenants.
   };
 
   virtual ~EvictionPolicy() = default;
@@ -41,10 +44,10 @@ class EvictionPolicy {
   virtual void set_capacity(std::uint64_t block_count) = 0;
 
   /// A request asks for blocks: a match, or a get without one. Returns the trait of its uses (Usage).
-  virtual std::uint8_t asked(const Request& request) = 0;
+  virtual std::uint16_t asked(const Request& request) = 0;
   /// A put offers blocks, at `tick`. Returns their trait. `above`: the usage of the block that they continue; default:
   /// none. What is not here ages all that is.
-  virtual std::uint8_t offered(const Request& request, Usage above, Tick tick) = 0;
+  virtual std::uint16_t offered(const Request& request, Usage above, Tick tick) = 0;
   /// A block has left memory, and lies on disk or nowhere.
   virtual void left(TreeId tree, const BlockHash& hash, Usage usage) = 0;
   /// How often a block that is not here was used before it left, as far as that is remembered.

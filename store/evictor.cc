@@ -88,7 +88,7 @@ Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
   const std::uint32_t version = policy_.version();
   while (steps.are_left()) {
     const Head* least = nullptr;
-    for (std::uint32_t queue = 0; queue < queues_.count; ++queue) {
+    for (std::uint32_t queue = 0, end = index.queue_end(size_class); queue < end; ++queue) {
       const std::optional<Tick> used = index.oldest_bound(size_class, queue);
       if (!used) continue;
       Head& head = heads[queue];
@@ -103,7 +103,7 @@ Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
     if (least == nullptr) return {};
     const auto queue = static_cast<std::uint32_t>(least - heads.data());
     const BlockId block = index.oldest_leaf_end(size_class, queue, &steps);
-    steps.take(Steps::kLeaf + queues_.count / 8);  // the look at all queues above
+    steps.take(Steps::kLeaf + index.queue_end(size_class) / 8);  // the look at all queues above
     // Else that one was used or pinned since, and what is first now may be worth more.
     if (block != kNoBlock && index.recency(block) == least->used) return {block, least->worth};
   }

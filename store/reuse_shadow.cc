@@ -35,15 +35,19 @@ bool ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
     Entry& entry = entries_[at];
     count_time(entry, now);
     table_.add_use(entry.of_class, now - entry.used_at);
+    if (entry.use_count == 1) trust_.add_use(entry.tenant, entry.hint);
     is_lru_hit = entry.is_in_lru;
     take_out(at);
     put_first(at);
   }
   Entry& entry = entries_[at];
-  entry.use_count = static_cast<std::uint8_t>(how.is_alone ? 1 : std::min(entry.use_count + 1, 255));
+  entry.use_count = static_cast<std::uint8_t>(std::min(entry.use_count + 1, 255));
   entry.used_at = now;
   entry.counted_to = 0;
-  entry.of_class = static_cast<std::uint8_t>(YieldTable::class_of(how.is_last, entry.use_count, how.new_class));
+  entry.hint = how.hint;
+  entry.tenant = how.tenant;
+  entry.of_class = static_cast<std::uint16_t>(
+      YieldTable::class_of(how.is_last, how.is_alone ? 1 : entry.use_count, how.new_class, how.believed));
   enter_lru(at);
   if (size_ > capacity_) remove_oldest(now);
   count_some(now);
@@ -133,6 +137,7 @@ void ReuseShadow::count_time(Entry& entry, std::uint32_t now) {
   const std::uint32_t age = now - entry.used_at;
   if (age <= entry.counted_to) return;
   table_.add_time(entry.of_class, entry.counted_to, age);
+  if (entry.use_count == 1) trust_.add_time(entry.tenant, entry.hint, age - entry.counted_to);
   entry.counted_to = age;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "store/hint_trust.h"
 #include "store/yield_table.h"
 
 namespace kv {
@@ -16,7 +17,7 @@ namespace kv {
 /// memory holds.
 class ReuseShadow {
  public:
-  explicit ReuseShadow(YieldTable& table) : table_(table) {}
+  ReuseShadow(YieldTable& table, HintTrust& trust) : table_(table), trust_(trust) {}
 
   /// Forgets everything. `lru_entries`: what LRU would have in memory.
   void resize(std::uint32_t entries, std::uint32_t lru_entries);
@@ -25,6 +26,9 @@ class ReuseShadow {
     bool is_last = false;   ///< As its last one.
     bool is_alone = false;  ///< In a set: uses are not counted.
     std::uint8_t new_class = 0;
+    ReuseHint hint = ReuseHint::kNone;      ///< What the request said,
+    ReuseHint believed = ReuseHint::kNone;  ///< what of that is believed,
+    std::uint8_t tenant = 0;                ///< and whose it is (HintTrust).
   };
   /// The block was asked for, when the clock stood at `now`.
   /// Returns whether LRU would have found it.
@@ -44,7 +48,10 @@ class ReuseShadow {
     std::uint32_t used_at = 0;
     std::uint32_t counted_to = 0;  ///< Age up to which its time is in the table.
     std::uint32_t newer = kNone, older = kNone;
-    std::uint8_t of_class = 0, use_count = 0;
+    std::uint16_t of_class = 0;
+    std::uint8_t use_count = 0;
+    ReuseHint hint = ReuseHint::kNone;
+    std::uint8_t tenant = 0;
     bool is_in_lru = false;
   };
 
@@ -58,6 +65,7 @@ class ReuseShadow {
   void count_some(std::uint32_t now);
 
   YieldTable& table_;
+  HintTrust& trust_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> slots_;  ///< Open addressing by name: an entry or kNone.
   std::uint32_t size_ = 0, newest_ = kNone, oldest_ = kNone, hand_ = 0, capacity_ = 0;

@@ -37,6 +37,7 @@ class SpaceTable {
     std::shared_ptr<const NamespaceRecord> record;
     NamespaceId name;
     TreeId tree{};
+    std::uint64_t tenant = 0;            ///< Equal for namespaces of one tenant and salt.
     mutable std::uint64_t last_use = 0;  ///< By use(); not time.
     std::size_t put_count = 0;           ///< Under way.
     std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.

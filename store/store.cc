@@ -153,7 +153,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   if (!extras.empty() && (extras.size() < hashes.size() || extras.size() > hashes.size() + 1)) return Errc::kBadRequest;
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
-  impl_->ask(*found, hashes, now);
+  impl_->ask(*found, hashes, options.hint, now);
   Match match{.memory_block_count = prefix.block_count, .disk_block_count = found->disk_block_count()};
   impl_->counters.match_hit_blocks += match.memory_block_count;
   impl_->counters.match_disk_blocks += match.disk_block_count;
@@ -186,11 +186,16 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   return match;
 }
 
-void Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now) {
+void Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, TimePoint now) {
   const std::size_t found_count = found.prefix.block_count + found.disk_block_count();
-  const std::uint8_t trait = policy->asked({found.space->tree, hashes, found_count, found.space->record->block_size()});
+  const std::uint16_t trait = policy->asked({.tree = found.space->tree,
+                                             .hashes = hashes,
+                                             .found_count = found_count,
+                                             .block_size = found.space->record->block_size(),
+                                             .hint = hint,
+                                             .tenant = found.space->tenant});
   const Tick tick = pool.tick(now);
-  pool.use(found.prefix, tick, Usage{1, trait, passed_count(hashes.size() - found.prefix.block_count)});
+  pool.use(found.prefix, tick, Usage{1, passed_count(hashes.size() - found.prefix.block_count), trait});
   if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
   policy->learn();
 }
@@ -227,7 +232,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   BlockPool& pool = impl_->pool;
   // A lease is of a match, which has counted.
   if (options.lease == LeaseId{} && !options.is_part) {
-    impl_->ask(*found, hashes, now);
+    impl_->ask(*found, hashes, ReuseHint::kNone, now);
   } else {
     impl_->use(*found, now);
   }

@@ -165,7 +165,8 @@ class Store {
     /// extra_digest() of each of `hashes`, and one more for the block that follows. Empty: the blocks have no extras;
     /// or, in a namespace of an engine's own hashes, nobody knows, and there is no partial match.
     std::span<const ExtraDigest> extras = {};
-    std::uint32_t first_position = 0;  ///< Reserved for callers that match a part of a chain.
+    std::uint32_t first_position = 0;   ///< Reserved for callers that match a part of a chain.
+    ReuseHint hint = ReuseHint::kNone;  ///< When the blocks will be asked for again.
   };
   struct Match {
     std::size_t memory_block_count = 0;  ///< Leading blocks in memory; a lease is for these.
@@ -249,6 +250,7 @@ class Store {
     /// Whether blocks that are not on disk may be evicted. If not, blocks for which only they could make room are
     /// refused: try again when the disk has caught up.
     bool may_lose = true;
+    ReuseHint hint = ReuseHint::kNone;  ///< As MatchOptions.
   };
   /// Token ids are kept only if they are small beside the block itself. Else the block is stored without them, and no
   /// partial match names it.
@@ -293,6 +295,7 @@ class Store {
     /// How the hashes are cut into groups, of which none has one twice (check_groups); empty: each is alone. A lease is
     /// for the groups that memory has as a whole.
     std::span<const std::uint32_t> group_counts = {};
+    ReuseHint hint = ReuseHint::kNone;  ///< As MatchOptions.
   };
   /// Which of `hashes` are held; marks those as used. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kUnsupported,
   /// kBadRequest (group_counts that do not cut this list).
@@ -331,6 +334,7 @@ class Store {
     std::uint32_t first = 0;                           ///< The index of hashes[0] in the whole list.
     bool is_part = false;                              ///< More follow: nothing is staged yet.
     std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions. Parts of one list have groups, or none.
+    ReuseHint hint = ReuseHint::kNone;                 ///< As MatchOptions.
   };
   /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
   /// name that is held is stored already, whatever its length is there. Commits come in the order of the plan. Of a

@@ -52,7 +52,7 @@ struct Store::Put {
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
   Duration idle{};               ///< As OfferOptions.
-  std::uint8_t trait = 0;        ///< Of its blocks' first use (EvictionPolicy::offered).
+  std::uint16_t trait = 0;       ///< Of its blocks' first use (EvictionPolicy::offered).
   bool is_not_admitted = false;  ///< Its rest is worth less than what would have to go.
   bool was_refused = false;      ///< For lack of memory; the caller asks again every so often.
 
@@ -150,7 +150,7 @@ struct Store::Impl {
   }
 
   /// As use(), of what a request asks for: that counts.
-  void ask(const Found& found, std::span<const BlockHash> hashes, TimePoint now);
+  void ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, TimePoint now);
   static std::uint8_t passed_count(std::size_t blocks) {
     return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
   }

@@ -60,7 +60,12 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
   const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
   impl_->tell_capacity(put.space->record->block_bytes());
-  put.trait = impl_->policy->offered({put.space->tree, hashes, stored_count, block_size},
+  put.trait = impl_->policy->offered({.tree = put.space->tree,
+                                      .hashes = hashes,
+                                      .found_count = stored_count,
+                                      .block_size = block_size,
+                                      .hint = options.hint,
+                                      .tenant = put.space->tenant},
                                      is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
@@ -115,9 +120,9 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
 }
 
 Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
-  if (put.is_set()) return {1, put.trait, 0};
+  if (put.is_set()) return {.use_count = 1, .trait = put.trait};
   const auto remembered = std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254);
-  return {static_cast<std::uint8_t>(remembered + 1), put.trait, passed_count(put.hashes.size() - 1 - i)};
+  return {static_cast<std::uint8_t>(remembered + 1), passed_count(put.hashes.size() - 1 - i), put.trait};
 }
 
 /// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as

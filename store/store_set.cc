@@ -50,11 +50,13 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   const auto is_here = [](BlockId block) { return block != kNoBlock; };
   const auto found_count = static_cast<std::size_t>(std::ranges::count_if(found->memory, is_here) +
                                                     std::ranges::count_if(found->disk, is_here));
-  const std::uint8_t trait = impl_->policy->asked({.tree = found->space->tree,
-                                                   .hashes = hashes,
-                                                   .found_count = found_count,
-                                                   .block_size = found->space->record->block_size(),
-                                                   .is_set = true});
+  const std::uint16_t trait = impl_->policy->asked({.tree = found->space->tree,
+                                                    .hashes = hashes,
+                                                    .found_count = found_count,
+                                                    .block_size = found->space->record->block_size(),
+                                                    .is_set = true,
+                                                    .hint = options.hint,
+                                                    .tenant = found->space->tenant});
   impl_->policy->learn();
   const Tick tick = pool.tick(now);
   SetMatch match{.held = std::vector<Held>(hashes.size(), Held::kNowhere),
@@ -64,7 +66,7 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
     if (const BlockId block = found->memory[i]; block != kNoBlock) {
       match.held[i] = Held::kInMemory;
       match.lengths[i] = pool.index().position(block);
-      pool.use(block, tick, Usage{1, trait, 0});
+      pool.use(block, tick, Usage{.use_count = 1, .trait = trait});
       ++memory_count;
     } else if (const BlockId disk = found->disk[i]; disk != kNoBlock) {
       match.held[i] = Held::kOnDisk;

@@ -56,7 +56,9 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
                                       .hashes = std::span(put.hashes).subspan(before),
                                       .found_count = 0,
                                       .block_size = found->space->record->block_size(),
-                                      .is_set = true},
+                                      .is_set = true,
+                                      .hint = options.hint,
+                                      .tenant = found->space->tenant},
                                      {}, tick);
   for (std::uint32_t& i : plan.wanted) i += options.first;
   if (options.is_part) return plan;

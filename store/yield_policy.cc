@@ -14,18 +14,21 @@ constexpr std::uint64_t kCapacityMin = 256;  ///< Blocks; below, all is noise.
 constexpr double kUnitsPerCapacity = 64;     ///< Of age.
 constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; more are not counted.
 constexpr std::size_t kEventsPerCall = 128;  ///< Some ten microseconds.
-constexpr std::uint64_t kFirstLesson = 64, kLessonMax = 4096;  ///< Events between two lessons: at first, later.
-constexpr std::uint64_t kSpell = 4;                            ///< Capacities.
-constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;        ///< Spells.
+constexpr std::uint64_t kFirstLesson = 64;   ///< Events until the first lesson; then more and more.
+constexpr std::uint64_t kLessonMax = 4096, kHintedLessonMax = 2048;  ///< With hints there is more to learn.
+constexpr std::uint64_t kSpell = 4;                                  ///< Capacities.
+constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;              ///< Spells.
 constexpr double kLead = 0.02;
 constexpr double kHalfLife = 82'000;  ///< Of what was counted, in events.
-/// A trait: 3 bits of what was new, 1 for a set, 4 for the blocks that the last tokens of a request take.
-constexpr std::uint8_t kNewClassMask = 0x07;
+/// A trait: 3 bits of what was new, 1 for a set, 4 for the blocks that the last tokens of a request take, 3 of its
+/// hint.
+constexpr std::uint16_t kNewClassMask = 0x07;
 /// Of a set. Such blocks are sorted by the request alone and not by their own uses. Often the names of a set are a
 /// chain all the same, and blocks of one request that differ in worth would leave holes in it.
-constexpr std::uint8_t kAlone = 0x08;
+constexpr std::uint16_t kAlone = 0x08;
 constexpr std::uint32_t kUsesAlone = 1;
-constexpr std::uint32_t kLastShift = 4;
+constexpr std::uint32_t kLastShift = 4, kHintShift = 8;
+constexpr std::uint32_t kLastMask = 0x0F;
 /// The end of a prompt is the part that the next one seldom repeats: a question, behind what it is about.
 constexpr std::size_t kLastTokens = 512;
 constexpr std::uint32_t kLastBlocksLog2Max = 7;  ///< Usage::passed counts to 255.
@@ -57,10 +60,11 @@ YieldPolicy::YieldPolicy(std::uint64_t seed) : seed_(seed) { set_capacity(kCapac
 LeafQueues YieldPolicy::queues() const {
   return {YieldTable::kClassCount, [](Usage usage) {
             const bool is_alone = (usage.trait & kAlone) != 0;
-            const bool is_last = !is_alone && usage.passed < 1u << (usage.trait >> kLastShift);
+            const bool is_last = !is_alone && usage.passed < 1u << (usage.trait >> kLastShift & kLastMask);
             const std::uint32_t uses = is_alone ? kUsesAlone : std::max<std::uint32_t>(usage.use_count, 1);
             const auto new_class = std::min<std::uint32_t>(usage.trait & kNewClassMask, YieldTable::kNewClasses - 1);
-            return YieldTable::class_of(is_last, uses, new_class);
+            const auto hint = static_cast<ReuseHint>(std::min<std::uint32_t>(usage.trait >> kHintShift, kReuseHintMax));
+            return YieldTable::class_of(is_last, uses, new_class, hint);
           }};
 }
 
@@ -74,6 +78,7 @@ void YieldPolicy::set_capacity(std::uint64_t block_count) {
   shadow_.resize(static_cast<std::uint32_t>(depth / one_in), static_cast<std::uint32_t>(capacity_ / one_in));
   contest_ = {};
   lru_left_ = penalty_ = 0;
+  trust_.forget_counts();
   table_.set_unit(std::max(1.0, static_cast<double>(capacity_) / kUnitsPerCapacity));
   ghosts_.resize(depth);
   clock_.set_span(depth);
@@ -97,7 +102,16 @@ std::uint32_t YieldPolicy::new_class_of(const Request& request) const {
   return YieldTable::new_class_of((request.hashes.size() - known) * std::max<std::size_t>(request.block_size, 1));
 }
 
-void YieldPolicy::sample(const Request& request, std::size_t first, std::uint32_t new_class, bool is_use) {
+YieldPolicy::Kind YieldPolicy::kind_of(const Request& request) {
+  Kind kind{.new_class = new_class_of(request)};
+  if (request.hint == ReuseHint::kNone && !trust_.has_heard()) return kind;
+  kind.tenant = trust_.hear(request.tenant, request.hint);
+  kind.believed = trust_.believed(kind.tenant, request.hint);
+  table_.use_hints();
+  return kind;
+}
+
+void YieldPolicy::sample(const Request& request, std::size_t first, const Kind& kind, bool is_use) {
   const auto now = static_cast<std::uint32_t>(clock_.count());
   const std::size_t last_count = std::size_t{1} << last_blocks_log2(request.block_size);
   for (std::size_t i = first; i < request.hashes.size(); ++i) {
@@ -105,34 +119,39 @@ void YieldPolicy::sample(const Request& request, std::size_t first, std::uint32_
     if (((word(request.hashes[i], 2) ^ seed_) & sample_mask_) != 0) continue;
     if (events_.size() - next_event_ >= kEventsMax) return;
     const bool is_last = !request.is_set && request.hashes.size() - i <= last_count;
-    events_.push_back(
-        {name_of(request.tree, request.hashes[i]),
-         now,
-         {.is_last = is_last, .is_alone = request.is_set, .new_class = static_cast<std::uint8_t>(new_class)},
-         is_use,
-         i < request.found_count});
+    events_.push_back({name_of(request.tree, request.hashes[i]),
+                       now,
+                       {.is_last = is_last,
+                        .is_alone = request.is_set,
+                        .new_class = static_cast<std::uint8_t>(kind.new_class),
+                        .hint = request.hint,
+                        .believed = kind.believed,
+                        .tenant = kind.tenant},
+                       is_use,
+                       i < request.found_count});
   }
 }
 
-std::uint8_t YieldPolicy::trait_of(const Request& request, std::uint32_t new_class) {
-  return static_cast<std::uint8_t>(new_class | (request.is_set ? kAlone : 0) |
-                                   last_blocks_log2(request.block_size) << kLastShift);
+std::uint16_t YieldPolicy::trait_of(const Request& request, const Kind& kind) {
+  return static_cast<std::uint16_t>(kind.new_class | (request.is_set ? kAlone : 0) |
+                                    last_blocks_log2(request.block_size) << kLastShift |
+                                    static_cast<std::uint32_t>(kind.believed) << kHintShift);
 }
 
-std::uint8_t YieldPolicy::asked(const Request& request) {
-  const std::uint32_t new_class = new_class_of(request);
-  sample(request, 0, new_class, true);
-  return trait_of(request, new_class);
+std::uint16_t YieldPolicy::asked(const Request& request) {
+  const Kind kind = kind_of(request);
+  sample(request, 0, kind, true);
+  return trait_of(request, kind);
 }
 
-std::uint8_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
-  std::uint32_t new_class = new_class_of(request);
+std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
+  Kind kind = kind_of(request);
   // The end of what the same request stored before: engines store as blocks fill.
   const bool continues = above.use_count == 1 && above.passed == 0;
-  if (continues) new_class = std::max<std::uint32_t>(new_class, above.trait & kNewClassMask);
+  if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
   clock_.advance(request.hashes.size() - request.found_count, tick);
-  sample(request, request.found_count, new_class, false);
-  return trait_of(request, new_class);
+  sample(request, request.found_count, kind, false);
+  return trait_of(request, kind);
 }
 
 void YieldPolicy::left(TreeId tree, const BlockHash& hash, Usage usage) {
@@ -166,8 +185,14 @@ void YieldPolicy::learn() {
     ++version_;
     const std::uint64_t events = shadow_.event_count() - learned_at_;
     learned_at_ = shadow_.event_count();
-    if (knew) table_.forget(std::exp2(-static_cast<double>(events) / kHalfLife));
-    learn_at_ = learned_at_ + std::clamp(learned_at_ / 4, kFirstLesson, kLessonMax);
+    trust_.learn();
+    if (knew) {
+      const double factor = std::exp2(-static_cast<double>(events) / kHalfLife);
+      table_.forget(factor);
+      trust_.forget(factor);
+    }
+    const std::uint64_t most = trust_.has_heard() ? kHintedLessonMax : kLessonMax;
+    learn_at_ = learned_at_ + std::clamp(learned_at_ / 4, kFirstLesson, most);
     return;
   }
   for (std::size_t i = 0; i < kEventsPerCall && next_event_ < events_.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "store/age_clock.h"
 #include "store/eviction_policy.h"
 #include "store/ghost_table.h"
+#include "store/hint_trust.h"
 #include "store/reuse_shadow.h"
 #include "store/yield_table.h"
 
@@ -23,8 +24,8 @@ class YieldPolicy final : public EvictionPolicy {
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
   void set_capacity(std::uint64_t block_count) override;
-  std::uint8_t asked(const Request& request) override;
-  std::uint8_t offered(const Request& request, Usage above, Tick tick) override;
+  std::uint16_t asked(const Request& request) override;
+  std::uint16_t offered(const Request& request, Usage above, Tick tick) override;
   void left(TreeId tree, const BlockHash& hash, Usage usage) override;
   std::uint8_t remembered_uses(TreeId tree, const BlockHash& hash) const override;
   void came(TreeId tree, const BlockHash& hash) override;
@@ -49,14 +50,22 @@ class YieldPolicy final : public EvictionPolicy {
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
   std::uint32_t new_class_of(const Request& request) const;
-  static std::uint8_t trait_of(const Request& request, std::uint32_t new_class);
-  void sample(const Request& request, std::size_t first, std::uint32_t new_class, bool is_use);
+  /// What is known of a request besides its blocks.
+  struct Kind {
+    std::uint32_t new_class;
+    std::uint8_t tenant = 0;  ///< HintTrust.
+    ReuseHint believed = ReuseHint::kNone;
+  };
+  Kind kind_of(const Request& request);
+  static std::uint16_t trait_of(const Request& request, const Kind& kind);
+  void sample(const Request& request, std::size_t first, const Kind& kind, bool is_use);
 
   std::uint64_t seed_;
   std::uint64_t capacity_ = 0;
   std::uint64_t sample_mask_ = 0;
   YieldTable table_;
-  ReuseShadow shadow_{table_};
+  HintTrust trust_;
+  ReuseShadow shadow_{table_, trust_};
   GhostTable ghosts_;
   AgeClock clock_;
   std::vector<Event> events_;

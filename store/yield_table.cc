@@ -19,6 +19,8 @@ void YieldTable::set_unit(double unit) {
   for (std::uint32_t i = 0; i <= kAges; ++i) edges_[i] = unit * (std::exp2(i / 2.0) - 1);
   counts_ = {};
   yields_ = next_ = rates_ = next_rates_ = {};
+  coarse_ = {};
+  likelier_ = {};
   step_ = 0;
   is_known_ = false;
 }
@@ -55,9 +57,14 @@ bool YieldTable::learn_step() {
     learn_base();
     if (!is_known_) return true;
   } else {
-    learn_uses(step_ - 1);
+    const std::uint32_t hint_class = (step_ - 1) / kUseClasses, uses = (step_ - 1) % kUseClasses;
+    if (step_ == 1) {
+      for (std::uint32_t each = 0; each < kUseClasses; ++each) learn_coarse(each);
+    }
+    if (uses == 0) learn_hint(hint_class);
+    learn_uses(hint_class, uses);
   }
-  if (++step_ < kLearnSteps) return false;
+  if (++step_ <= hint_classes_ * kUseClasses) return false;
   step_ = 0;
   yields_ = next_;
   rates_ = next_rates_;
@@ -81,7 +88,7 @@ void YieldTable::learn_base() {
     double hits = 0, time = 0;
     for (std::uint32_t of_class = 0; of_class < kClassCount; ++of_class) {
       hits += counts_[of_class].hits[age];
-      time += counts_[of_class].time[age] * belief(of_class / kNewClasses);
+      time += counts_[of_class].time[age] * belief(of_class % kSilentClasses / kNewClasses);
     }
     all += hits;
     // At ages that nobody has reached yet: as at the age before, falling with the age.
@@ -91,26 +98,58 @@ void YieldTable::learn_base() {
   is_known_ = all >= kKnownUses;
 }
 
-void YieldTable::learn_uses(std::uint32_t uses) {
-  std::array<double, kAges> coarse;
-  for (std::uint32_t age = 0; age < kAges; ++age) {
-    double hits = 0, time = 0;
-    for (std::uint32_t news = 0; news < kNewClasses; ++news) {
-      hits += counts_[uses * kNewClasses + news].hits[age];
-      time += counts_[uses * kNewClasses + news].time[age];
+double YieldTable::rate_of(const Counts& counts, std::uint32_t age, double prior) {
+  if (prior > 0) return (counts.hits[age] + kPriorUses) / (counts.time[age] + kPriorUses / prior);
+  return counts.time[age] > 0 ? counts.hits[age] / counts.time[age] : 0;
+}
+
+/// What classes lean on that differ by their hint alone: those of so many uses.
+void YieldTable::learn_coarse(std::uint32_t uses) {
+  std::array<Counts, kNewClasses> of_new{};
+  Counts of_uses;
+  for (std::uint32_t news = 0; news < kNewClasses; ++news) {
+    for (std::uint32_t hint_class = 0; hint_class < hint_classes_; ++hint_class) {
+      of_new[news].add(counts_[hint_class * kSilentClasses + uses * kNewClasses + news]);
     }
-    const double prior = base_[age] * belief(uses);
-    coarse[age] = prior > 0 ? (hits + kPriorUses) / (time + kPriorUses / prior) : time > 0 ? hits / time : 0;
+    of_uses.add(of_new[news]);
   }
-  for (std::uint32_t of_class = uses * kNewClasses; of_class < (uses + 1) * kNewClasses; ++of_class) {
+  for (std::uint32_t age = 0; age < kAges; ++age) {
+    const double of_all = rate_of(of_uses, age, base_[age] * belief(uses));
+    for (std::uint32_t news = 0; news < kNewClasses; ++news) {
+      // Without hints there is no coarser class between.
+      coarse_[uses * kNewClasses + news][age] = hint_classes_ == 1 ? of_all : rate_of(of_new[news], age, of_all);
+    }
+  }
+}
+
+/// How much likelier blocks with a hint are used than others like them: over all, and by uses.
+void YieldTable::learn_hint(std::uint32_t hint_class) {
+  for (std::uint32_t age = 0; age < kAges; ++age) {
+    std::array<double, kUseClasses> hits{}, expected{};
+    double all_hits = 0, all_expected = 0;
+    for (std::uint32_t silent = 0; silent < kSilentClasses; ++silent) {
+      const Counts& counts = counts_[hint_class * kSilentClasses + silent];
+      hits[silent / kNewClasses] += counts.hits[age];
+      expected[silent / kNewClasses] += counts.time[age] * coarse_[silent][age];
+      all_hits += counts.hits[age];
+      all_expected += counts.time[age] * coarse_[silent][age];
+    }
+    const double of_all = (all_hits + kPriorUses) / (all_expected + kPriorUses);
+    for (std::uint32_t uses = 0; uses < kUseClasses; ++uses) {
+      likelier_[uses][age] = (hits[uses] + kPriorUses) / (expected[uses] + kPriorUses / of_all);
+    }
+  }
+}
+
+/// Of the classes with one hint and one number of uses.
+void YieldTable::learn_uses(std::uint32_t hint_class, std::uint32_t uses) {
+  for (std::uint32_t news = 0; news < kNewClasses; ++news) {
+    const std::uint32_t silent = uses * kNewClasses + news, of_class = hint_class * kSilentClasses + silent;
     // Of a bucket: the chance to get through it unused, and how long one is in it.
     std::array<double, kAges> survives, lasts;
     for (std::uint32_t age = 0; age < kAges; ++age) {
-      const Counts& counts = counts_[of_class];
-      const double rate = coarse[age] > 0
-                              ? (counts.hits[age] + kPriorUses) / (counts.time[age] + kPriorUses / coarse[age])
-                          : counts.time[age] > 0 ? counts.hits[age] / counts.time[age]
-                                                 : 0;
+      const double prior = coarse_[silent][age] * (hint_classes_ == 1 ? 1 : likelier_[uses][age]);
+      const double rate = rate_of(counts_[of_class], age, prior);
       next_rates_[of_class][age] = rate;
       const double width = edges_[age + 1] - edges_[age];
       survives[age] = std::exp(-rate * width);

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "index/reuse_hint.h"
+
 namespace kv {
 
 /// Blocks are of a class by how often they were used and by how much their latest request had that was new. For each
@@ -13,22 +15,28 @@ namespace kv {
 /// is the Gittins index of a block's next use. The plain rate of the moment is no substitute: it throws out what is
 /// about to be used after a pause.
 ///
+/// What callers say of a request's future is one more part of the class.
+///
 /// Ages are in units of `unit` blocks, in half octaves. Rates lean on those of coarser classes, with the weight of
 /// eight uses, until a class has uses of its own.
 class YieldTable {
  public:
   static constexpr std::uint32_t kUseClasses = 7;  ///< Last of its request; 1, 2-3, 4-7, 8-15, 16-31, 32+ uses.
   static constexpr std::uint32_t kNewClasses = 5;
-  static constexpr std::uint32_t kClassCount = kUseClasses * kNewClasses;
+  static constexpr std::uint32_t kHintClasses = kReuseHintMax + 1;
+  static constexpr std::uint32_t kSilentClasses =
+      kUseClasses * kNewClasses;  ///< Of requests without a hint: the first.
+  static constexpr std::uint32_t kClassCount = kSilentClasses * kHintClasses;
   static constexpr std::uint32_t kAges = 40;
 
-  static constexpr std::uint32_t class_of(bool is_last, std::uint32_t use_count, std::uint32_t new_class) {
+  static constexpr std::uint32_t class_of(bool is_last, std::uint32_t use_count, std::uint32_t new_class,
+                                          ReuseHint hint = ReuseHint::kNone) {
     std::uint32_t uses = 0;
     if (!is_last) {
       while (uses < kUseClasses - 2 && use_count >> (uses + 1) != 0) ++uses;
       ++uses;
     }
-    return uses * kNewClasses + new_class;
+    return static_cast<std::uint32_t>(hint) * kSilentClasses + uses * kNewClasses + new_class;
   }
   static constexpr std::uint32_t new_class_of(std::uint64_t new_tokens) {
     return new_tokens <= 512 ? 0 : new_tokens <= 1536 ? 1 : new_tokens <= 3584 ? 2 : new_tokens <= 16384 ? 3 : 4;
@@ -44,11 +52,11 @@ class YieldTable {
   /// A block of the class has lived from one age to another.
   void add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to);
 
-  /// Learns from what was counted. In kLearnSteps steps, each some ten microseconds; the last one puts the new values
-  /// in force and returns true.
-  static constexpr std::uint32_t kLearnSteps = kUseClasses + 1;
+  /// Learns from what was counted. In steps of some ten microseconds each; the last one puts the new values in force
+  /// and returns true.
   bool learn_step();
-  void forget(double factor);  ///< What was counted counts less from now on, by this factor.
+  void use_hints() { hint_classes_ = kHintClasses; }  ///< From the next lesson on, also of classes with a hint.
+  void forget(double factor);                         ///< What was counted counts less from now on, by this factor.
 
   bool knows() const { return is_known_; }
   /// How likely a block of this age is to be used before it is `blocks` older.
@@ -61,9 +69,18 @@ class YieldTable {
  private:
   struct Counts {
     std::array<double, kAges> hits{}, time{};
+    void add(const Counts& other) {
+      for (std::uint32_t age = 0; age < kAges; ++age) {
+        hits[age] += other.hits[age];
+        time[age] += other.time[age];
+      }
+    }
   };
+  static double rate_of(const Counts& counts, std::uint32_t age, double prior);
   void learn_base();
-  void learn_uses(std::uint32_t uses);
+  void learn_coarse(std::uint32_t uses);
+  void learn_hint(std::uint32_t hint_class);
+  void learn_uses(std::uint32_t hint_class, std::uint32_t uses);
 
   double unit_ = 1;
   std::array<double, kAges + 1> edges_{};  ///< Where buckets begin, in blocks.
@@ -71,7 +88,9 @@ class YieldTable {
   std::array<double, kAges> base_{};
   std::array<std::array<double, kAges>, kClassCount> yields_{}, next_{};
   std::array<std::array<double, kAges>, kClassCount> rates_{}, next_rates_{};  ///< Uses a block of time.
-  std::uint32_t step_ = 0;
+  std::array<std::array<double, kAges>, kSilentClasses> coarse_{};             ///< Rates whatever the hint.
+  std::array<std::array<double, kAges>, kUseClasses> likelier_{};              ///< Of the hint that is being learned.
+  std::uint32_t step_ = 0, hint_classes_ = 1;
   bool is_known_ = false;
 };
 

@@ -96,11 +96,23 @@ int read_lengths(const void* const* blocks, const std::size_t* lengths, std::siz
   return KVS_OK;
 }
 
+namespace {
+int read_reuse(std::uint64_t given, ReuseHint& hint) {
+  if (given > kReuseHintMax) {
+    return fail(KVS_BAD_REQUEST, "reuse is " + std::to_string(given) + ", allowed are 0 to " +
+                                     std::to_string(kReuseHintMax) + " (KVS_REUSE_...)");
+  }
+  hint = static_cast<ReuseHint>(given);
+  return KVS_OK;
+}
+}  // namespace
+
 int read_match(const kvs_match_options* given, MatchOptions& options) {
   kvs_match_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (is_missing(own.token_ids, own.token_count)) return fail(KVS_BAD_REQUEST, "token_ids is NULL");
   if (is_missing(own.extras, own.extra_count)) return fail(KVS_BAD_REQUEST, "extras is NULL");
+  if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   options.lease = own.lease != 0;
   options.prefetch = own.prefetch != 0;
@@ -130,6 +142,7 @@ int read_load(const kvs_load_options* given, LoadOptions& options) {
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (is_missing(own.segment_ends, own.segment_count)) return fail(KVS_BAD_REQUEST, "segment_ends is NULL");
   if (is_missing(own.checksums, own.checksum_count)) return fail(KVS_BAD_REQUEST, "checksums is NULL");
+  if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   options.block_count_min = own.block_count_min;
   options.tell_match = own.tell_match != 0;
@@ -146,6 +159,7 @@ int read_put(const kvs_put_options* given, PutOptions& options) {
   if (is_missing(own.token_ids, own.token_count)) return fail(KVS_BAD_REQUEST, "token_ids is NULL");
   if (is_missing(own.extras, own.extra_count)) return fail(KVS_BAD_REQUEST, "extras is NULL");
   if (is_missing(own.checksums, own.checksum_count)) return fail(KVS_BAD_REQUEST, "checksums is NULL");
+  if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   options.token_ids = {own.token_ids, own.token_count};
   options.extras = extras_of(own.extras, own.extra_count);
@@ -157,6 +171,7 @@ int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options)
   kvs_match_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
+  if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   options.lease = own.lease != 0;
   options.prefetch = own.prefetch != 0;
@@ -177,6 +192,7 @@ int read_put_set(const kvs_put_set_options* given, SetPutOptions& options) {
   kvs_put_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
+  if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
   options.deadline = microseconds(own.deadline_us);
   return KVS_OK;
 }

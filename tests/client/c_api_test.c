@@ -55,6 +55,9 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   put.checksum_count = BLOCKS * 2;
   CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_BAD_REQUEST);
   put.checksum_count = 0;
+  put.reuse = KVS_REUSE_LATER + 1;
+  CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_BAD_REQUEST);
+  put.reuse = KVS_REUSE_LATER;
   CHECK(kvs_put(client, space, hashes, BLOCKS, from, &put, &stored) == KVS_OK);
   CHECK(stored.stored + stored.already_stored == BLOCKS && stored.refused == 0 && stored.why == KVS_OK);
 
@@ -62,6 +65,9 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   kvs_match_result matched = KVS_MATCH_RESULT_INIT;
   match.deadline_us = 5000000;
   match.lease = 1;
+  match.reuse = KVS_REUSE_LATER + 1;
+  CHECK(kvs_match(client, space, hashes, BLOCKS, &match, &matched) == KVS_BAD_REQUEST);
+  match.reuse = KVS_REUSE_WITHIN_15_S;
   CHECK(kvs_match(client, space, hashes, BLOCKS, &match, &matched) == KVS_OK);
   CHECK(matched.block_count == BLOCKS && matched.lease != 0);
   CHECK(kvs_release(client, matched.lease) == KVS_OK);

@@ -374,6 +374,34 @@ TEST(E2eToolsTest, ReplayCountsHitsExactlyFromPlainAndCompressedTraces) {
   EXPECT_THAT(binary.err, HasSubstr("holds a NUL byte"));
 }
 
+/// Of two kinds of requests that look alike, one comes once more. Only the hint says which.
+TEST(E2eToolsTest, ANodeThatIsToldWhatComesAgainFindsMore) {
+  const TempDir directory;
+  const std::string trace = directory.path() + "/trace.jsonl";
+  std::ofstream file(trace);
+  constexpr int kBlocks = 8, kGap = 200;
+  const auto request = [&](int number) {
+    file << R"({"timestamp": 0, "input_length": 4096, "output_length": 1, "hash_ids": [)";
+    for (int i = 0; i < kBlocks; ++i) file << (i == 0 ? "" : ", ") << number * kBlocks + i;
+    file << "]}\n";
+  };
+  for (int i = 0; i < 3000; ++i) {
+    request(2 * i);
+    if (i >= kGap) request(2 * (i - kGap) + 1);
+    request(2 * i + 1);
+  }
+  file.close();
+  const auto hit_rate = [&](const char* hints) {
+    const NodeProcess node({"--capacity-blocks", "2000", "--capacity-block-bytes", "4096"});
+    const json replay =
+        parsed(bench({"replay", "--trace", trace, "--endpoint", node.unix_socket(), "--hints", hints, "--json"}));
+    EXPECT_EQ(replay["wrong_bytes"], 0);
+    return replay["hit_rate"].get<double>();
+  };
+  const double silent = hit_rate("none"), told = hit_rate("final");
+  EXPECT_GT(told, 1.3 * silent);
+}
+
 TEST(E2eToolsTest, ReplayTellsEachNodesShareAndPlaysADeath) {
   const std::vector<std::string> options = {"--capacity-blocks", "1000", "--capacity-block-bytes", "4096"};
   const NodeProcess one(options), two(options);

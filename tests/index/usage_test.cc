@@ -31,9 +31,9 @@ class UsageTest : public testing::Test {
  protected:
   using Path = std::vector<int>;
   struct Known {
-    std::uint32_t uses = 0;  ///< Of all requests ever that went through the block, gone or not.
-    std::uint8_t trait = 0;  ///< Of the latest of these.
-    std::size_t passed = 0;  ///< By so many blocks did that go beyond.
+    std::uint32_t uses = 0;   ///< Of all requests ever that went through the block, gone or not.
+    std::uint16_t trait = 0;  ///< Of the latest of these.
+    std::size_t passed = 0;   ///< By so many blocks did that go beyond.
     BlockId block = kNoBlock;
     std::uint64_t recency = 0;
     bool is_pinned = false;
@@ -54,7 +54,7 @@ class UsageTest : public testing::Test {
       if (it->second.block != kNoBlock) return false;
     return true;
   }
-  void mark(const Path& path, std::uint8_t trait) {
+  void mark(const Path& path, std::uint16_t trait) {
     for (std::size_t length = 1; length <= path.size(); ++length) {
       Known& block = known[Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(length))];
       ++block.uses;
@@ -68,7 +68,7 @@ class UsageTest : public testing::Test {
   void request() {
     Path path;
     for (std::size_t left = 1 + below(7); left > 0; --left) path.push_back(static_cast<int>(below(3) * below(2)));
-    const auto trait = static_cast<std::uint8_t>(below(100));
+    const auto trait = static_cast<std::uint16_t>(below(1000));
     std::vector<BlockHash> hashes;
     for (std::size_t i = 1; i <= path.size(); ++i) hashes.push_back(name(path, i));
     const auto found = index.match(tree, hashes);
@@ -79,7 +79,7 @@ class UsageTest : public testing::Test {
     BlockId above = found.last;
     for (std::size_t i = found.block_count; i < path.size(); ++i) {
       Known& block = known[Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i) + 1)];
-      const Usage usage{static_cast<std::uint8_t>(std::min(block.uses, 255u)), block.trait, left_over(i + 1)};
+      const Usage usage{static_cast<std::uint8_t>(std::min(block.uses, 255u)), left_over(i + 1), block.trait};
       above = index.insert(tree, above, {hashes[i], SlotId{1}, static_cast<std::uint32_t>(i), {}, {}, 0, usage},
                            Tick{tick});
       block.block = above;
@@ -176,7 +176,7 @@ TEST_F(UsageTest, ATouchIsNoUse) {
 
 TEST_F(UsageTest, ABlockThatIsUsedInAnotherWayChangesItsQueue) {
   const BlockHash hash = name({5}, 1);
-  const BlockId block = index.insert(tree, kNoBlock, {hash, SlotId{1}, 0, {}, {}, 0, {1, 0, 0}}, Tick{1});
+  const BlockId block = index.insert(tree, kNoBlock, {hash, SlotId{1}, 0, {}, {}, 0, {.use_count = 1}}, Tick{1});
   EXPECT_EQ(index.oldest_leaf_end(2, 0, nullptr), block);
   index.use(block, Tick{2}, 0, 5);
   EXPECT_EQ(index.oldest_leaf_end(2, 0, nullptr), kNoBlock);

@@ -1,6 +1,7 @@
 // Every verb's good path, over a simulated network and a real Store.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -371,6 +372,25 @@ TEST_F(SessionTest, APartialBlockIsFoundByItsTokens) {
   EXPECT_EQ(match.partial_tokens(), 2u);
   ASSERT_NE(match.partial_block(), nullptr);
   EXPECT_EQ(std::memcmp(match.partial_block(), &hashes[1], 32), 0);
+}
+
+/// A later client may have hints that this node does not know.
+TEST_F(SessionTest, AHintIsNoErrorWhateverItSays) {
+  const auto client = greet();
+  const auto hashes = chain(1, 2);
+  const auto wanted = wire_hashes(hashes);
+  for (const auto reuse : std::to_array<std::uint8_t>({0, 1, 6, 7, 255})) {
+    const Answer match = client->ask(FrameType::kMatch, 5, [&](FlatBufferBuilder& b) {
+      return wire::CreateMatchRequestDirect(b, space, &wanted, nullptr, false, false, check(), nullptr, 0, 0, 0, reuse);
+    });
+    ASSERT_FALSE(match.is_error()) << match.message();
+    Answer put = client->ask(FrameType::kPut, 9, [&](FlatBufferBuilder& b) {
+      return wire::CreatePutRequestDirect(b, space, &wanted, nullptr, nullptr, 0, nullptr, 5'000'000, 0, check(),
+                                          nullptr, 0, reuse);
+    });
+    if (reuse == 0) put = client->ask(FrameType::kPutData, 9, put_data(2, sums(hashes)), blocks(hashes));
+    ASSERT_FALSE(put.is_error()) << put.message();
+  }
 }
 
 TEST_F(SessionTest, APutIsRefusedWhenNothingCanGoAndSaysWhy) {

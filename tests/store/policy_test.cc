@@ -21,8 +21,7 @@ namespace kv {
 namespace {
 
 void learn(YieldTable& table) {
-  for (std::uint32_t i = 0; i < YieldTable::kLearnSteps && !table.learn_step(); ++i) {
-  }
+  for (std::uint32_t i = 0; !table.learn_step(); ++i) ASSERT_LT(i, 2 * YieldTable::kClassCount);
 }
 
 // -- the table
@@ -35,7 +34,9 @@ TEST(YieldTableTest, ClassesAreByUsesAndByWhatWasNew) {
   EXPECT_EQ(YieldTable::class_of(false, 4, 0), 15u);
   EXPECT_EQ(YieldTable::class_of(false, 31, 0), 25u);
   EXPECT_EQ(YieldTable::class_of(false, 32, 0), 30u);
-  EXPECT_EQ(YieldTable::class_of(false, 255, 4), YieldTable::kClassCount - 1);
+  EXPECT_EQ(YieldTable::class_of(false, 255, 4), YieldTable::kSilentClasses - 1);
+  EXPECT_EQ(YieldTable::class_of(true, 1, 0, ReuseHint::kFinal), YieldTable::kSilentClasses);
+  EXPECT_EQ(YieldTable::class_of(false, 255, 4, ReuseHint::kLater), YieldTable::kClassCount - 1);
   EXPECT_EQ(YieldTable::new_class_of(0), 0u);
   EXPECT_EQ(YieldTable::new_class_of(512), 0u);
   EXPECT_EQ(YieldTable::new_class_of(513), 1u);
@@ -74,6 +75,7 @@ TEST(YieldTableTest, TimeIsSharedOutOverTheBucketsThatItCrosses) {
 TEST(YieldTableTest, OfASteadyRateIsTheRate) {
   YieldTable table;
   table.set_unit(10);
+  table.use_hints();
   for (std::uint32_t of_class = 0; of_class < YieldTable::kClassCount; ++of_class) {
     for (std::uint32_t age = 0; age < 20; ++age) {
       const auto from = static_cast<std::uint64_t>(std::ceil(table.edge(age)));
@@ -112,6 +114,30 @@ TEST(YieldTableTest, WhatComesBackAfterAPauseIsKeptThroughIt) {
   EXPECT_LT(table.yield(comes_back, 4000), table.yield(comes_back, 0)) << "its time is over";
 }
 
+/// Of a hint little is known yet in the class of the block: others with the hint say that it is not used again.
+TEST(YieldTableTest, WhatAHintIsWorthIsKnownFromOtherClassesWithIt) {
+  YieldTable table;
+  table.set_unit(10);
+  table.use_hints();
+  const auto of = [](std::uint32_t new_class, ReuseHint hint) {
+    return YieldTable::class_of(false, 1, new_class, hint);
+  };
+  for (int i = 0; i < 500; ++i) {
+    for (const std::uint32_t new_class : {0u, 1u}) {
+      table.add_time(of(new_class, ReuseHint::kNone), 0, 300);
+      table.add_use(of(new_class, ReuseHint::kNone), 300);
+    }
+    table.add_time(of(0, ReuseHint::kFinal), 0, 3000);
+    table.add_time(of(0, ReuseHint::kWithin60s), 0, 30);
+    table.add_use(of(0, ReuseHint::kWithin60s), 30);
+  }
+  learn(table);
+  const double silent = table.yield(of(1, ReuseHint::kNone), 0);
+  EXPECT_LT(table.yield(of(1, ReuseHint::kFinal), 0), silent / 2);
+  EXPECT_GT(table.yield(of(1, ReuseHint::kWithin60s), 0), silent * 2);
+  EXPECT_NEAR(table.yield(of(1, ReuseHint::kLater), 0), silent, silent / 2) << "nobody has said it";
+}
+
 TEST(YieldTableTest, SaysNothingBeforeItKnows) {
   YieldTable table;
   for (int i = 0; i < 10; ++i) table.add_use(7, 3);
@@ -135,7 +161,8 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
   constexpr std::size_t kEntries = 16;
   YieldTable table;
   table.set_unit(3);
-  ReuseShadow shadow(table);
+  HintTrust trust;
+  ReuseShadow shadow(table, trust);
   shadow.resize(kEntries, 5);
   struct Entry {
     std::uint64_t name;
@@ -151,7 +178,10 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
     const std::uint64_t name = (random() % 40) * 0x9E3779B97F4A7C15;
     const ReuseShadow::Kind how{.is_last = random() % 4 == 0,
                                 .is_alone = random() % 7 == 0,
-                                .new_class = static_cast<std::uint8_t>(random() % 5)};
+                                .new_class = static_cast<std::uint8_t>(random() % 5),
+                                .hint = static_cast<ReuseHint>(random() % (kReuseHintMax + 1)),
+                                .believed = static_cast<ReuseHint>(random() % (kReuseHintMax + 1)),
+                                .tenant = static_cast<std::uint8_t>(random() % HintTrust::kTenants)};
     const bool is_use = random() % 3 != 0;
     const auto found = std::find_if(model.begin(), model.end(), [&](const Entry& each) { return each.name == name; });
     const bool is_known = found != model.end();
@@ -163,8 +193,8 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
         entry.uses = found->uses;
         model.erase(found);
       }
-      entry.uses = how.is_alone ? 1 : std::min(entry.uses + 1, 255u);
-      entry.of_class = YieldTable::class_of(how.is_last, entry.uses, how.new_class);
+      entry.uses = std::min(entry.uses + 1, 255u);
+      entry.of_class = YieldTable::class_of(how.is_last, how.is_alone ? 1 : entry.uses, how.new_class, how.believed);
       model.push_front(entry);
       if (model.size() > kEntries) {
         expected.add_time(model.back().of_class, 0, now - model.back().used_at);
@@ -200,7 +230,8 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
 
 TEST(ReuseShadowTest, HoldsAsManyAsItHasRoomForAndFindsEach) {
   YieldTable table;
-  ReuseShadow shadow(table);
+  HintTrust trust;
+  ReuseShadow shadow(table, trust);
   shadow.resize(1000, 1000);
   for (std::uint64_t round = 0; round < 5; ++round)
     for (std::uint64_t name = 1; name <= 1000; ++name)
@@ -379,7 +410,12 @@ TEST_F(PolicyTest, MemoryStaysWithinSixteenBytesABlockAndFourMebibytes) {
     std::mt19937_64 random(1);
     for (int i = 0; i < 3000; ++i) {
       std::vector<BlockHash> hashes = chain(random(), 0, 100);
-      policy.asked({TreeId{0}, hashes, 0, 16});
+      policy.asked({.tree = TreeId{0},
+                    .hashes = hashes,
+                    .found_count = 0,
+                    .block_size = 16,
+                    .hint = static_cast<ReuseHint>(i % 7),
+                    .tenant = random() % 1000});
       policy.offered({TreeId{0}, hashes, 0, 16}, {}, Tick{random() % 1000 + 1000 * static_cast<std::uint64_t>(i)});
       for (int k = 0; k < 4; ++k) policy.learn();
     }

@@ -249,6 +249,7 @@ class Client:
         prefetch: bool,
         token_ids: Any,
         extras: Any,
+        reuse: int,
         at_once: bool,
     ) -> Call: ...
     def get(
@@ -275,6 +276,7 @@ class Client:
         block_count_min: int,
         segment_ends: Sequence[int],
         memory_only: bool,
+        reuse: int,
         at_once: bool,
     ) -> Call: ...
     def put(
@@ -287,10 +289,19 @@ class Client:
         deadline: float,
         token_ids: Any,
         extras: Any,
+        reuse: int,
         at_once: bool,
     ) -> Call: ...
     def match_set(
-        self, set: int, hashes: Any, groups: Any, deadline: float, lease: bool, prefetch: bool, at_once: bool
+        self,
+        set: int,
+        hashes: Any,
+        groups: Any,
+        deadline: float,
+        lease: bool,
+        prefetch: bool,
+        reuse: int,
+        at_once: bool,
     ) -> Call: ...
     def get_set(
         self,
@@ -305,7 +316,7 @@ class Client:
         at_once: bool,
     ) -> Call: ...
     def put_set(
-        self, set: int, hashes: Any, groups: Any, blocks: Any, rows: Any, deadline: float, at_once: bool
+        self, set: int, hashes: Any, groups: Any, blocks: Any, rows: Any, deadline: float, reuse: int, at_once: bool
     ) -> Call: ...
     def touch(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...
     def pin(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
 from ._kvstore import GetResult, LoadResult, MatchResult, Memory, PutResult
+from ._reuse import Reuse, reuse_number
 from .errors import BadRequest, TimedOut
 from .futures import Future
 from .namespaces import Namespace
@@ -274,10 +275,13 @@ class Space(OpenedNamespace):
         prefetch: bool,
         token_ids: Numbers | None,
         extras: Any,
+        reuse: Reuse,
         at_once: bool,
     ) -> _kvstore.Call:
         time = self._client.deadline if deadline is None else seconds(deadline)
-        return self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, at_once)
+        return self._native.match(
+            self._id, hashes, time, lease, prefetch, token_ids, extras, reuse_number(reuse), at_once
+        )
 
     def match(
         self,
@@ -288,12 +292,17 @@ class Space(OpenedNamespace):
         prefetch: bool = False,
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
+        reuse: Reuse = None,
     ) -> MatchResult:
         """How many leading blocks of the chain are held. ``lease``: keep what was found for a while (:meth:`lease` has
         it as a context manager). ``prefetch``: bring what lies on disk to memory, for a get to come. ``token_ids``, of
-        the blocks and of up to one more, ask for a partial block too.
+        the blocks and of up to one more, ask for a partial block too. ``reuse``: when the blocks will be asked for again,
+        as far as you know: "never", within so many seconds, "later" than in ten minutes; what to say and what that is
+        worth is in docs/cache-quality.md.
         """
-        return cast(MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, False).result(-1))
+        return cast(
+            MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, False).result(-1)
+        )
 
     def submit_match(
         self,
@@ -304,9 +313,10 @@ class Space(OpenedNamespace):
         prefetch: bool = False,
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
+        reuse: Reuse = None,
     ) -> Future[MatchResult]:
         """As :meth:`match`, without waiting."""
-        return Future(self._match(hashes, deadline, lease, prefetch, token_ids, extras, self._client._at_once))
+        return Future(self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, self._client._at_once))
 
     def lease(self, hashes: Hashes, *, deadline: Seconds | None = None, prefetch: bool = False) -> Lease:
         """A match whose blocks stay cached until the ``with`` block ends, or the lease's own time."""
@@ -376,6 +386,7 @@ class Space(OpenedNamespace):
         block_count_min: int,
         segment_ends: Sequence[int],
         memory_only: bool,
+        reuse: Reuse,
         at_once: bool,
     ) -> _kvstore.Call:
         if block_count_min < 1:
@@ -383,7 +394,17 @@ class Space(OpenedNamespace):
         time = self._client._deadline(deadline)
         ends = [int(end) for end in segment_ends] if len(segment_ends) else []
         return self._native.load(
-            self._id, self._block_bytes, hashes, blocks, rows, time, block_count_min, ends, memory_only, at_once
+            self._id,
+            self._block_bytes,
+            hashes,
+            blocks,
+            rows,
+            time,
+            block_count_min,
+            ends,
+            memory_only,
+            reuse_number(reuse),
+            at_once,
         )
 
     def load(
@@ -395,12 +416,13 @@ class Space(OpenedNamespace):
         deadline: Seconds | None = None,
         block_count_min: int = 1,
         memory_only: bool = False,
+        reuse: Reuse = None,
     ) -> LoadResult:
         """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, but nothing if it
         has fewer than ``block_count_min`` blocks: to compute a short one is cheaper. What was found stays until it has
         been copied.
         """
-        call = self._load(hashes, blocks, rows, deadline, block_count_min, (), memory_only, False)
+        call = self._load(hashes, blocks, rows, deadline, block_count_min, (), memory_only, reuse, False)
         return cast(LoadResult, call.result(-1))
 
     def submit_load(
@@ -413,10 +435,13 @@ class Space(OpenedNamespace):
         block_count_min: int = 1,
         segment_ends: Sequence[int] = (),
         memory_only: bool = False,
+        reuse: Reuse = None,
     ) -> Future[LoadResult]:
         """As :meth:`load`, without waiting; memory and ``segment_ends`` as in :meth:`submit_get`."""
         at_once = self._client._at_once
-        return Future(self._load(hashes, blocks, rows, deadline, block_count_min, segment_ends, memory_only, at_once))
+        return Future(
+            self._load(hashes, blocks, rows, deadline, block_count_min, segment_ends, memory_only, reuse, at_once)
+        )
 
     def _put(
         self,
@@ -426,10 +451,13 @@ class Space(OpenedNamespace):
         deadline: Seconds | None,
         token_ids: Numbers | None,
         extras: Any,
+        reuse: Reuse,
         at_once: bool,
     ) -> _kvstore.Call:
         time = self._client.deadline if deadline is None else seconds(deadline)
-        return self._native.put(self._id, self._block_bytes, hashes, blocks, rows, time, token_ids, extras, at_once)
+        return self._native.put(
+            self._id, self._block_bytes, hashes, blocks, rows, time, token_ids, extras, reuse_number(reuse), at_once
+        )
 
     def put(
         self,
@@ -440,11 +468,12 @@ class Space(OpenedNamespace):
         deadline: Seconds | None = None,
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
+        reuse: Reuse = None,
     ) -> PutResult:
         """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only what it lacks. ``blocks`` and
         ``rows`` as in :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
         """
-        return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras, False).result(-1))
+        return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras, reuse, False).result(-1))
 
     def submit_put(
         self,
@@ -455,9 +484,10 @@ class Space(OpenedNamespace):
         deadline: Seconds | None = None,
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
+        reuse: Reuse = None,
     ) -> Future[PutResult]:
         """As :meth:`put`, without waiting. The memory must not change until the future is done."""
-        return Future(self._put(hashes, blocks, rows, deadline, token_ids, extras, self._client._at_once))
+        return Future(self._put(hashes, blocks, rows, deadline, token_ids, extras, reuse, self._client._at_once))
 
 
 class Lease:

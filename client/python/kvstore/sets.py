@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from ._arrays import Buffer, Hashes, Numbers, Seconds
 from ._kvstore import SetGetResult, SetMatchResult, SetPutResult
+from ._reuse import Reuse, reuse_number
 from .futures import Future
 from .spaces import OpenedNamespace
 
@@ -40,10 +41,11 @@ class SetSpace(OpenedNamespace):
         deadline: Seconds | None,
         lease: bool,
         prefetch: bool,
+        reuse: Reuse,
         at_once: bool,
     ) -> _kvstore.Call:
         time = self._client._deadline(deadline)
-        return self._native.match_set(self._id, hashes, groups, time, lease, prefetch, at_once)
+        return self._native.match_set(self._id, hashes, groups, time, lease, prefetch, reuse_number(reuse), at_once)
 
     def match(
         self,
@@ -53,9 +55,10 @@ class SetSpace(OpenedNamespace):
         deadline: Seconds | None = None,
         lease: bool = False,
         prefetch: bool = False,
+        reuse: Reuse = None,
     ) -> SetMatchResult:
         """Which of the blocks are held, and how long each is. Of groups, a lease is for those all in memory."""
-        return cast(SetMatchResult, self._match(hashes, groups, deadline, lease, prefetch, False).result(-1))
+        return cast(SetMatchResult, self._match(hashes, groups, deadline, lease, prefetch, reuse, False).result(-1))
 
     def submit_match(
         self,
@@ -65,9 +68,10 @@ class SetSpace(OpenedNamespace):
         deadline: Seconds | None = None,
         lease: bool = False,
         prefetch: bool = False,
+        reuse: Reuse = None,
     ) -> Future[SetMatchResult]:
         """As :meth:`match`, without waiting."""
-        return Future(self._match(hashes, groups, deadline, lease, prefetch, self._client._at_once))
+        return Future(self._match(hashes, groups, deadline, lease, prefetch, reuse, self._client._at_once))
 
     def _get(
         self,
@@ -122,9 +126,12 @@ class SetSpace(OpenedNamespace):
         blocks: Buffer | Sequence[Buffer],
         rows: Numbers | None,
         deadline: Seconds | None,
+        reuse: Reuse,
         at_once: bool,
     ) -> _kvstore.Call:
-        return self._native.put_set(self._id, hashes, groups, blocks, rows, self._client._deadline(deadline), at_once)
+        return self._native.put_set(
+            self._id, hashes, groups, blocks, rows, self._client._deadline(deadline), reuse_number(reuse), at_once
+        )
 
     def put(
         self,
@@ -134,9 +141,10 @@ class SetSpace(OpenedNamespace):
         rows: Numbers | None = None,
         groups: Numbers | None = None,
         deadline: Seconds | None = None,
+        reuse: Reuse = None,
     ) -> SetPutResult:
         """Stores each block whose name is not held yet, all of ``blocks[i]``; of a group all become visible at once."""
-        return cast(SetPutResult, self._put(hashes, groups, blocks, rows, deadline, False).result(-1))
+        return cast(SetPutResult, self._put(hashes, groups, blocks, rows, deadline, reuse, False).result(-1))
 
     def submit_put(
         self,
@@ -146,6 +154,7 @@ class SetSpace(OpenedNamespace):
         rows: Numbers | None = None,
         groups: Numbers | None = None,
         deadline: Seconds | None = None,
+        reuse: Reuse = None,
     ) -> Future[SetPutResult]:
         """As :meth:`put`, without waiting."""
-        return Future(self._put(hashes, groups, blocks, rows, deadline, self._client._at_once))
+        return Future(self._put(hashes, groups, blocks, rows, deadline, reuse, self._client._at_once))

@@ -336,7 +336,7 @@ class PyClient {
   }
 
   PyCall match(std::uint32_t space, nb::handle hashes, double deadline, bool lease, bool prefetch, nb::handle tokens,
-               nb::handle extras, bool at_once) {
+               nb::handle extras, std::uint8_t reuse, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     take_tokens(state, tokens, extras);
@@ -346,6 +346,7 @@ class PyClient {
     options.prefetch = prefetch;
     options.token_ids = state.token_ids;
     options.extras = state.extras;
+    options.reuse = static_cast<ReuseHint>(reuse);
     options.control = state.control();
     start<MatchResult>(call, [=, &state](Client& client) { return client.match(Space{space}, state.hashes, options); });
     return call;
@@ -372,7 +373,7 @@ class PyClient {
 
   PyCall load(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
               double deadline, std::size_t block_count_min, std::vector<std::uint64_t> segment_ends, bool memory_only,
-              bool at_once) {
+              std::uint8_t reuse, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds());
@@ -383,6 +384,7 @@ class PyClient {
     options.segment_ends = state.segment_ends;
     options.memory_only = memory_only;
     options.on_segment = tell_segments(state);
+    options.reuse = static_cast<ReuseHint>(reuse);
     start<LoadResult>(call, [=, &state](Client& client) {
       return python::load(client, Space{space}, state.hashes, state.blocks, options, state.control());
     });
@@ -390,7 +392,7 @@ class PyClient {
   }
 
   PyCall put(std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks, nb::handle rows,
-             double deadline, nb::handle tokens, nb::handle extras, bool at_once) {
+             double deadline, nb::handle tokens, nb::handle extras, std::uint8_t reuse, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     // Borrowed, not copied: an engine must not write to these blocks until the call has ended, just as in C.
@@ -400,6 +402,7 @@ class PyClient {
     options.deadline = deadline_of(deadline);
     options.token_ids = state.token_ids;
     options.extras = state.extras;
+    options.reuse = static_cast<ReuseHint>(reuse);
     options.control = state.control();
     start<PutResult>(
         call, [=, &state](Client& client) { return client.put(Space{space}, state.hashes, state.sources, options); });
@@ -407,7 +410,7 @@ class PyClient {
   }
 
   PyCall match_set(std::uint32_t set, nb::handle hashes, nb::handle groups, double deadline, bool lease, bool prefetch,
-                   bool at_once) {
+                   std::uint8_t reuse, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     SetMatchOptions options{};
@@ -416,6 +419,7 @@ class PyClient {
     options.control = state.control();
     options.lease = lease;
     options.prefetch = prefetch;
+    options.reuse = static_cast<ReuseHint>(reuse);
     start<SetMatchResult>(call,
                           [=, &state](Client& client) { return client.match_set(Space{set}, state.hashes, options); });
     return call;
@@ -436,13 +440,14 @@ class PyClient {
     return call;
   }
   PyCall put_set(std::uint32_t set, nb::handle hashes, nb::handle groups, nb::handle blocks, nb::handle rows,
-                 double deadline, bool at_once) {
+                 double deadline, std::uint8_t reuse, bool at_once) {
     PyCall call = begin(hashes, at_once);
     Call& state = *call.state;
     state.read_from(sized_blocks_from(blocks, rows, state.hashes.size(), /*is_written=*/false, call.holds()));
     SetPutOptions options{};
     options.group_counts = take_groups(state, groups);
     options.deadline = deadline_of(deadline);
+    options.reuse = static_cast<ReuseHint>(reuse);
     options.control = state.control();
     start<SetPutResult>(
         call, [=, &state](Client& client) { return client.put_set(Space{set}, state.hashes, state.sources, options); });
@@ -781,23 +786,24 @@ void bind_client(nb::module_& module) {
       .def("open", &PyClient::open, nb::arg("record"), nb::arg("deadline"), nb::arg("waits"))
       .def("wait_open", &PyClient::wait_open, nb::arg("space"), nb::arg("deadline"))
       .def("match", &PyClient::match, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
-           nb::arg("prefetch"), nb::arg("token_ids").none(), nb::arg("extras").none(), nb::arg("at_once"))
+           nb::arg("prefetch"), nb::arg("token_ids").none(), nb::arg("extras").none(), nb::arg("reuse"),
+           nb::arg("at_once"))
       .def("get", &PyClient::get, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("lease"), nb::arg("segment_ends"),
            nb::arg("memory_only"), nb::arg("at_once"))
       .def("load", &PyClient::load, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("block_count_min"), nb::arg("segment_ends"),
-           nb::arg("memory_only"), nb::arg("at_once"))
+           nb::arg("memory_only"), nb::arg("reuse"), nb::arg("at_once"))
       .def("put", &PyClient::put, nb::arg("space"), nb::arg("block_bytes"), nb::arg("hashes"), nb::arg("blocks"),
            nb::arg("rows").none(), nb::arg("deadline"), nb::arg("token_ids").none(), nb::arg("extras").none(),
-           nb::arg("at_once"))
+           nb::arg("reuse"), nb::arg("at_once"))
       .def("match_set", &PyClient::match_set, nb::arg("set"), nb::arg("hashes"), nb::arg("groups").none(),
-           nb::arg("deadline"), nb::arg("lease"), nb::arg("prefetch"), nb::arg("at_once"))
+           nb::arg("deadline"), nb::arg("lease"), nb::arg("prefetch"), nb::arg("reuse"), nb::arg("at_once"))
       .def("get_set", &PyClient::get_set, nb::arg("set"), nb::arg("hashes"), nb::arg("groups").none(),
            nb::arg("blocks"), nb::arg("rows").none(), nb::arg("deadline"), nb::arg("lease"), nb::arg("memory_only"),
            nb::arg("at_once"))
       .def("put_set", &PyClient::put_set, nb::arg("set"), nb::arg("hashes"), nb::arg("groups").none(),
-           nb::arg("blocks"), nb::arg("rows").none(), nb::arg("deadline"), nb::arg("at_once"))
+           nb::arg("blocks"), nb::arg("rows").none(), nb::arg("deadline"), nb::arg("reuse"), nb::arg("at_once"))
       .def("touch", &PyClient::count<&Client::touch>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
       .def("pin", &PyClient::count<&Client::retain>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),

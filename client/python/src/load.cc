@@ -15,6 +15,7 @@ Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> h
   wanted.deadline = options.deadline;
   wanted.lease = true;  // what was found stays until the get, and is not looked for twice
   wanted.prefetch = !options.memory_only;
+  wanted.reuse = options.reuse;
   wanted.control = control;
   const auto match = co_await client.match(space, hashes, wanted);
   if (!match) co_return match.error();

@@ -27,6 +27,27 @@ def test_what_is_put_is_got(space):
     assert (got == blocks).all()
 
 
+@pytest.mark.parametrize("reuse", [None, "never", "later", 0, 15, 240.5, 1e9])
+def test_a_hint_changes_nothing_but_what_is_kept(space, reuse):
+    hashes = space.hash_chain(tokens(160))
+    blocks = pattern(10)
+    assert space.match(hashes, reuse=reuse).block_count == 0
+    assert space.put(hashes, blocks, reuse=reuse).stored == 10
+    got = np.zeros_like(blocks)
+    assert space.load(hashes, got, reuse=reuse).block_count == 10
+    assert (got == blocks).all()
+
+
+@pytest.mark.parametrize("reuse", [-1, "soon", True, float("nan"), b"never"])
+def test_a_hint_that_says_nothing_is_refused_by_name(space, reuse):
+    hashes = space.hash_chain(tokens(16))
+    for call in (space.match, space.submit_match):
+        with pytest.raises(kvstore.BadRequest, match="reuse is"):
+            call(hashes, reuse=reuse)
+    with pytest.raises(kvstore.BadRequest, match="reuse is"):
+        space.put(hashes, pattern(1), reuse=reuse)
+
+
 def test_a_second_client_finds_what_the_first_stored(node, space):
     hashes = space.hash_chain(tokens(64))
     space.put(hashes, pattern(4))

@@ -35,6 +35,8 @@ def test_blocks_of_all_sizes_come_in_any_order(store):
     assert (put.stored, put.states.tolist(), put.why) == (5, [1] * 5, None)
     assert store.put(hashes[:2], blocks[:2]).states.tolist() == [2, 2]
     assert store.put(hashes[:1], [b"other"]).states[0] in (2, 3)  # it stays as it is
+    assert store.put(hashes[:2], blocks[:2], reuse="never").already_stored == 2
+    assert store.match(hashes, reuse=60).held.all()
     order = [3, 0, 4]
     asked = np.concatenate([hashes[order], names(1, seed=2)])
     match = store.match(asked)

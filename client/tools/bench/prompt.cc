@@ -58,6 +58,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
 
   MatchOptions match_options{.deadline = context.deadline};
   match_options.lease = true;
+  match_options.reuse = context.reuse;
   // Before the clock starts. With one request at a time the difference is this call's alone.
   const AskedNodes asked_by_match(context.client);
   TimePoint start = now();
@@ -109,7 +110,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
   if (hit_count == chain.size()) co_return Result<void>();
 
   // The whole chain is offered, hits included: the node takes what it lacks and marks the rest as used.
-  const PutOptions put_options{.deadline = context.deadline};
+  const PutOptions put_options{.deadline = context.deadline, .reuse = context.reuse};
   start = now();
   auto put = co_await context.client.put(context.space, chain, sources, put_options);
   const Duration took = now() - start;

@@ -37,6 +37,7 @@ struct PromptContext {
   NamespaceId space_id;
   std::size_t block_bytes;
   std::chrono::microseconds deadline;  ///< Of each of the three calls.
+  ReuseHint reuse = ReuseHint::kNone;
 };
 
 /// Matches the chain under a lease, gets what is there, compares every byte with the pattern of its name, "computes"

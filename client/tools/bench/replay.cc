@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "client/tools/bench/prompt.h"
 #include "client/tools/bench/replay_nodes.h"
+#include "client/tools/bench/trace_hints.h"
 #include "client/tools/bench/trace_reader.h"
 #include "client/tools/bench/work_memory.h"
 #include "client/tools/json_text.h"
@@ -34,6 +35,9 @@ struct ReplayOptions {
   std::size_t request_count_max = 0;
   std::string fail, window;
   std::size_t every = 0;
+  std::string hint_kind = "none";
+  double wrong_hints = 0;
+  std::uint64_t hint_seed = 0;
   double requests_per_second = 0;
   std::chrono::microseconds busy_poll{0};
   bool json = false;
@@ -241,6 +245,8 @@ void run_replay(ReplayOptions options) {
   }
   const NamespaceRecord record = replay_record(options);
   const std::vector<TraceRequest> trace = read_trace(options.trace, options.request_count_max);
+  const std::vector<ReuseHint> hints =
+      trace_hints(trace, hint_kind(options.hint_kind), options.wrong_hints, options.hint_seed);
   std::size_t longest = 1;
   for (const TraceRequest& request : trace) longest = std::max(longest, request.hash_ids.size() * options.split);
   const auto death = parse_death(options.fail, options.node.endpoints, trace.size());
@@ -286,8 +292,8 @@ void run_replay(ReplayOptions options) {
     replay->memory->renew_if_quarantined();
     const std::vector<BlockHash> chain = chain_of(trace[i], record.digest(), options.split);
     KV_ASSERT(chain.size() <= longest);
-    const PromptContext context{*replay->client, replay->space, record.id(), options.block_bytes,
-                                options.node.deadline};
+    const PromptContext context{*replay->client,     replay->space,         record.id(),
+                                options.block_bytes, options.node.deadline, hints[i]};
     const auto done = replay->client.run(run_prompt(context, chain, replay->memory->bytes(), totals));
     if (!done) throw std::runtime_error("request " + std::to_string(totals.prompts) + ": " + describe(done.error()));
     if (report.window && report.window->window.ends_at(i + 1)) {
@@ -352,6 +358,8 @@ void add_replay_command(CLI::App& app) {
                    "At most so many, for what takes its time beside the load; 0: each at once after the one before")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  add_hint_options(*command, options->hint_kind, options->wrong_hints);
+  command->add_option("--hint-seed", options->hint_seed, "Which requests say something wrong")->capture_default_str();
   command->add_option("--every", options->every, "Also tell the hits of each so many requests, and when; 0: do not")
       ->capture_default_str();
   add_duration_option(*command, "--busy-poll", options->busy_poll, "Spin this long for an answer before sleeping");

@@ -86,6 +86,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   options.lease = request->lease();
   options.token_ids = numbers_of(request->token_ids());
   options.extras = extras_of(request->extras());
+  options.hint = reuse_of(request->reuse());
   // Both under one lock, so that the sums agree; the text is made outside of it.
   auto match = node.store.with([&](Store& store) { return store.match(space->id, hashes, options, node.clock.now()); });
   if (!match) {
@@ -195,7 +196,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
     session_.refuse(frame, Errc::kBadRequest, "set_match." + why);
     return std::nullopt;
   }
-  auto match = match_set(*space, hashes, group_counts, request->lease());
+  auto match = match_set(*space, hashes, group_counts, {.lease = request->lease(), .hint = reuse_of(request->reuse())});
   if (!match) {
     session_.refuse(frame, match.error(),
                     "set_match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
@@ -233,11 +234,12 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
 }
 
 Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
-                                           std::span<const std::uint32_t> group_counts, bool lease) {
+                                           std::span<const std::uint32_t> group_counts,
+                                           Store::SetMatchOptions options) {
   NodeContext& node = session_.node;
   if (hashes.size() > node.chain_blocks_max) return error_code(Errc::kTooLarge);
   Store::SetMatch whole;
-  Store::SetMatchOptions options{.session = session_.id, .lease = lease};
+  options.session = session_.id;
   error_code error;
   for_each_part(hashes, group_counts, [&](std::span<const BlockHash> part, std::span<const std::uint32_t> counts) {
     options.group_counts = counts;

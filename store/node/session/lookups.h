@@ -41,7 +41,7 @@ class Lookups {
   /// Counts the match, if this node is the one to do so. The version of the namespace's hot root.
   std::uint64_t count_beginning(const wire::MatchRequest& request, const OpenSpace& space);
   Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
-                                    std::span<const std::uint32_t> group_counts, bool lease);
+                                    std::span<const std::uint32_t> group_counts, Store::SetMatchOptions options);
   Result<std::size_t> count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,
                             std::vector<BlockHash>* fresh);
   Result<std::size_t> count_in_set(FrameType type, const OpenSpace& space, std::span<const BlockHash> hashes);

@@ -89,6 +89,7 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   options.token_ids = order.token_ids;
   options.extras = order.extras;
   options.idle = order.idle;
+  options.hint = order.hint;
   options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
   // At most half of the time there is: room that can be made is better than a refusal.
@@ -137,7 +138,8 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
                                          .put = whole.put,
                                          .first = static_cast<std::uint32_t>(at),
                                          .is_part = at + part.size() < order.hashes.size(),
-                                         .group_counts = groups.first(leading.group_count)};
+                                         .group_counts = groups.first(leading.group_count),
+                                         .hint = order.hint};
     auto plan = node.store.with([&](Store& store) {
       auto offered = store.offer_set(space_, part, options, began_);
       if (!offered && whole.put != PutId{}) store.end_put(whole.put);

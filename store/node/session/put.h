@@ -43,7 +43,8 @@ struct PutOrder {
   std::span<const std::uint32_t> positions;  ///< As Store::OfferOptions has these.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;
-  std::chrono::microseconds idle{};             ///< As Store::OfferOptions.
+  std::chrono::microseconds idle{};             ///< As Store::OfferOptions,
+  ReuseHint hint = ReuseHint::kNone;            ///< and this.
   std::span<const std::uint32_t> lengths;       ///< Of a set: of each block. The spans of a chain are empty then.
   std::span<const std::uint32_t> group_counts;  ///< Of a set, as Store::SetMatchOptions.
 };

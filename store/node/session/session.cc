@@ -545,6 +545,7 @@ void Session::on_put(const Frame& frame) {
   order.extras = extras_of(request->extras());
   order.idle = std::chrono::microseconds(
       std::min<std::uint64_t>(request->idle_us(), Store::kIdleMax / std::chrono::microseconds(1)));
+  order.hint = reuse_of(request->reuse());
   start(frame, *space, order, target_of(*request));
 }
 
@@ -573,6 +574,7 @@ void Session::on_set_put(const Frame& frame) {
                       " in this namespace");
   }
   order.group_counts = numbers_of(request->group_counts());
+  order.hint = reuse_of(request->reuse());
   if (const std::string why = check_groups(order.hashes, order.group_counts); !why.empty())
     return refuse(frame, Errc::kBadRequest, "set_put." + why);
   RegionTarget target = target_of(*request);

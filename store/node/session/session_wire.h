@@ -22,6 +22,11 @@ inline FlatBufferBuilder& cleared_builder() {
 }
 
 /// The hashes of a verified table, in place.
+/// Values that a later client may have, and this node does not know, are no hints.
+inline ReuseHint reuse_of(std::uint8_t value) {
+  return value <= kReuseHintMax ? static_cast<ReuseHint>(value) : ReuseHint::kNone;
+}
+
 inline std::span<const BlockHash> hashes_of(const flatbuffers::Vector<const wire::Hash*>* hashes) {
   static_assert(sizeof(wire::Hash) == sizeof(BlockHash) && alignof(BlockHash) == 1);
   if (hashes == nullptr) return {};

@@ -11,6 +11,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from .._reuse import Reuse
+
 __all__ = ["Block", "Load", "Report", "Save", "Stage", "Step", "first_of"]
 
 
@@ -38,6 +40,7 @@ class Save:
 
     job: int
     blocks: list[Block]
+    reuse: Reuse = None
 
 
 @dataclass

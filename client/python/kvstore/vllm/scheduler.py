@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from vllm.logger import init_logger
 
+from .._reuse import Reuse, reuse_number
 from ..client import Client
 from ..errors import Busy, Error, Unsupported
 from ..namespaces import Namespace
@@ -50,6 +51,8 @@ class _Request:
     """What is known of a request that has not finished."""
 
     request: Any
+    #: What its kv_transfer_params say of when its blocks will be asked for again.
+    reuse: Reuse = None
     #: What its kv_transfer_params say of the weights, in its blocks' names. None: nothing that could be shared.
     epoch: bytes | None = b""
     #: Whether it has begun with pages of another epoch, or of an unknown one.
@@ -173,7 +176,9 @@ class SchedulerSide:
         self._look_up(self._meet(request))
 
     def _meet(self, request: Any) -> _Request:
-        known = self._requests[request.request_id] = _Request(request, self._epoch_of(request))
+        known = self._requests[request.request_id] = _Request(
+            request, reuse=self._reuse_of(request), epoch=self._epoch_of(request)
+        )
         self._has_epochs |= known.epoch != b""
         return known
 
@@ -191,6 +196,16 @@ class SchedulerSide:
             )
             return None
         return b"w" + epoch.to_bytes(8, "big")
+
+    @staticmethod
+    def _reuse_of(request: Any) -> Reuse:
+        reuse: Reuse = (request.kv_transfer_params or {}).get("reuse")
+        try:
+            reuse_number(reuse)
+        except Error as error:
+            logger.warning("kvstore: %s. The request says nothing of its future.", error)
+            return None
+        return reuse
 
     def _look_up(self, known: _Request) -> None:
         """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
@@ -210,7 +225,9 @@ class SchedulerSide:
         try:
             for space in self._spaces:
                 known.lookup.futures.append(
-                    space.submit_match(names, deadline=self._options.load_timeout, lease=True, prefetch=True)
+                    space.submit_match(
+                        names, deadline=self._options.load_timeout, lease=True, prefetch=True, reuse=known.reuse
+                    )
                 )
             self.counters["lookups"] += 1
         except Error as error:
@@ -488,7 +505,7 @@ class SchedulerSide:
         self.counters["unsaved_blocks"] += max(0, len(blocks) - room)
         blocks = blocks[:room]
         if blocks:
-            self._begin_save(blocks, len({block.block_index for block in blocks}) * size)
+            self._begin_save(known, blocks, len({block.block_index for block in blocks}) * size)
 
     def _may_save(self, known: _Request) -> bool:
         if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
@@ -527,9 +544,9 @@ class SchedulerSide:
             if len(blocks) > self._save_room:
                 self.counters["unsaved_blocks"] += len(blocks)
                 continue
-            self._begin_save(blocks, tokens % size)
+            self._begin_save(known, blocks, tokens % size)
 
-    def _begin_save(self, blocks: list[Block], token_count: int) -> None:
+    def _begin_save(self, known: _Request, blocks: list[Block], token_count: int) -> None:
         """With the next step. The pages get references of the save's own."""
         self._last_job += 1
         pool = self._manager.block_pool
@@ -539,7 +556,7 @@ class SchedulerSide:
             self._saves_moved = time.monotonic()
         self._held[self._last_job] = held, self._worker_count
         self._held_count += len(held)
-        self._step.saves.append(Save(self._last_job, blocks))
+        self._step.saves.append(Save(self._last_job, blocks, known.reuse))
         self.counters["saved_blocks"] += len(blocks)
         self.counters["saved_tokens"] += token_count
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from vllm.logger import init_logger
 
+from .._reuse import Reuse
 from ..client import Client
 from ..errors import Error
 from ..futures import Future
@@ -275,13 +276,13 @@ class WorkerSide:
             elif each.gathered < len(blocks):
                 if free == 0:
                     return
-                self._put(blocks[each.gathered : each.gathered + free])
+                self._put(blocks[each.gathered : each.gathered + free], each.save.reuse)
                 each.gathered += min(free, len(blocks) - each.gathered)
                 continue
             self._saves.popleft()
             self._report.gathered[each.save.job] = 1
 
-    def _put(self, blocks: list[Block]) -> None:
+    def _put(self, blocks: list[Block], reuse: Reuse) -> None:
         count = len(self._parts_held)
         rows = self._save_rows.take(len(blocks) * count)
         groups = self._model.groups
@@ -296,9 +297,11 @@ class WorkerSide:
         deadline = self._options.save_timeout
         try:
             if len(groups) == 1:
-                future = self._space.submit_put(names, self._save_rows.rows, rows=rows, deadline=deadline)
+                future = self._space.submit_put(names, self._save_rows.rows, rows=rows, deadline=deadline, reuse=reuse)
             else:
-                future = self._space.submit_put(names, self._save_rows.views(rows, sizes), deadline=deadline)
+                future = self._space.submit_put(
+                    names, self._save_rows.views(rows, sizes), deadline=deadline, reuse=reuse
+                )
         except Error as error:
             self._save_rows.give(rows)
             self._save_failed(error, len(rows))

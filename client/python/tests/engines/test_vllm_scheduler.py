@@ -267,6 +267,29 @@ def test_what_began_with_blocks_of_another_epoch_is_not_stored(engines: Any, own
     assert engine.side.counters["saved_blocks"] > now
 
 
+@pytest.mark.parametrize(("said", "passed_on"), [("never", "never"), (30, 30), ("soon", None), (None, None)])
+def test_what_a_request_says_of_its_future_goes_with_its_lookup_and_its_blocks(
+    engines: Any, own_node: Node, monkeypatch: pytest.MonkeyPatch, said: Any, passed_on: Any
+) -> None:
+    told: dict[str, list[Any]] = {"submit_match": [], "submit_put": []}
+
+    def listen(name: str) -> None:
+        call = getattr(kvstore.SetSpace, name)
+
+        def told_and_called(*given: Any, **more: Any) -> Any:
+            told[name].append(more["reuse"])
+            return call(*given, **more)
+
+        monkeypatch.setattr(kvstore.SetSpace, name, told_and_called)
+
+    for name in told:
+        listen(name)
+    engine = engines(own_node.endpoint)
+    engine.generate(prompt_of(10 * BLOCK, 61), params={"reuse": said})
+    settle(engine, 10)
+    assert set(told["submit_match"]) == set(told["submit_put"]) == {passed_on}
+
+
 def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the beginning of a conversation that goes on for long is the first that a full store evicts."""
     node = Node(capacity="4MiB")

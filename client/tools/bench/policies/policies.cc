@@ -18,6 +18,7 @@
 #include "client/tools/bench/policies/optimum.h"
 #include "client/tools/bench/policies/policy_run.h"
 #include "client/tools/bench/policies/svg_plot.h"
+#include "client/tools/bench/trace_hints.h"
 #include "client/tools/bench/trace_reader.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
@@ -34,6 +35,9 @@ struct PoliciesOptions {
   std::vector<std::string> policies;
   BlockTraceOptions blocks;
   std::size_t request_count_max = 0;
+  std::string hint_kind = "none";
+  double wrong_hints = 0;
+  std::vector<ReuseHint> hints;  ///< Of each request.
   std::uint64_t seed = 0;
   unsigned thread_count = std::max(1u, std::thread::hardware_concurrency());
   bool json = false;
@@ -63,7 +67,8 @@ CacheTotals run_cell(const Cell& cell, const BlockTrace& trace, const PoliciesOp
                     {.policy = kind_of(cell.policy),
                      .capacity = cell.capacity,
                      .block_tokens = options.blocks.block_tokens / options.blocks.split,
-                     .seed = options.seed},
+                     .seed = options.seed,
+                     .hints = options.hints},
                     done);
 }
 
@@ -207,6 +212,7 @@ void run_policies(PoliciesOptions options) {
   check(options);
   const auto trace = [&] {
     const std::vector<TraceRequest> requests = read_trace(options.trace, options.request_count_max);
+    options.hints = trace_hints(requests, hint_kind(options.hint_kind), options.wrong_hints, options.seed);
     try {
       return BlockTrace(requests, options.blocks);
     } catch (const std::runtime_error& error) {
@@ -250,6 +256,7 @@ void add_policies_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the blocks' names: which blocks a policy samples")
       ->capture_default_str();
+  add_hint_options(*command, options->hint_kind, options->wrong_hints);
   command->add_option("--threads", options->thread_count, "Runs at a time; each needs some 150 bytes a block")
       ->check(CLI::Range(1u, 256u))
       ->capture_default_str();

@@ -43,8 +43,8 @@ StoreConfig config_of(const BlockTrace& trace, const PolicyRun& run) {
 }
 
 /// Stores what the Store wants of the chain. Returns how many blocks.
-std::uint64_t put(Store& store, SpaceId space, const std::vector<BlockHash>& hashes, TimePoint now) {
-  auto plan = store.offer(space, hashes, {.session = kSession}, now);
+std::uint64_t put(Store& store, SpaceId space, const std::vector<BlockHash>& hashes, ReuseHint hint, TimePoint now) {
+  auto plan = store.offer(space, hashes, {.session = kSession, .hint = hint}, now);
   KV_ASSERT(plan);
   if (plan->put == PutId{}) return 0;
   std::uint64_t staged = plan->staged.size();
@@ -87,11 +87,12 @@ CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomi
     if (!blocks.empty()) {
       hashes.clear();
       for (const std::uint32_t block : blocks) hashes.push_back(hash_of(block, run.seed));
-      const auto match = store.match(*space, hashes, {.session = kSession}, now);
+      const ReuseHint hint = run.hints.empty() ? ReuseHint::kNone : run.hints[r];
+      const auto match = store.match(*space, hashes, {.session = kSession, .hint = hint}, now);
       KV_ASSERT(match);
       totals.references += hashes.size();
       totals.hits += match->memory_block_count;
-      totals.stored += put(store, *space, hashes, now);
+      totals.stored += put(store, *space, hashes, hint, now);
     }
     done.fetch_add(1, std::memory_order_relaxed);
   }

@@ -4,17 +4,20 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "client/tools/bench/policies/block_trace.h"
+#include "index/reuse_hint.h"
 #include "store/eviction_policy.h"
 
 namespace kv {
 
 struct PolicyRun {
   PolicyKind policy = PolicyKind::kLru;
-  std::uint64_t capacity = 0;      ///< Blocks.
-  std::size_t block_tokens = 512;  ///< Of the blocks as they are cut.
-  std::uint64_t seed = 0;          ///< Of the blocks' names and of the Store, and so of what is sampled.
+  std::uint64_t capacity = 0;             ///< Blocks.
+  std::size_t block_tokens = 512;         ///< Of the blocks as they are cut.
+  std::uint64_t seed = 0;                 ///< Of the blocks' names and of the Store, and so of what is sampled.
+  std::span<const ReuseHint> hints = {};  ///< Of each request, or empty.
 };
 
 /// Each request is matched, then offered and stored, as a worker does that reuses what it finds and computes the rest.
