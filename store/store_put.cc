@@ -119,15 +119,27 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
   if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
 }
 
-Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
+/// The policy may take one block for another. A use of a block is one of all above it, so along a chain uses never
+/// grow: the middle one of three neighbours is as good where all is right, and right where one is wrong. One wrong
+/// block worth much would keep all above it, which may be hundreds.
+std::uint8_t Store::Impl::remembered_uses(const Put& put, std::size_t i) const {
+  const auto uses = [&](std::size_t at) { return policy->remembered_uses(put.space->tree, put.hashes[at]); };
+  const std::uint8_t here = uses(i);
+  if (i == 0 || i + 1 == put.hashes.size()) return here;
+  const std::uint8_t before = uses(i - 1), after = uses(i + 1);
+  return std::max(std::min(before, here), std::min(std::max(before, here), after));
+}
+
+Usage Store::Impl::first_usage(Put& put, std::size_t i) const {
   if (put.is_set()) return {.use_count = 1, .trait = put.trait};
-  const auto remembered = std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254);
+  while (put.remembered.size() <= i) put.remembered.push_back(remembered_uses(put, put.remembered.size()));
+  const auto remembered = std::min<std::uint8_t>(put.remembered[i], 254);
   return {static_cast<std::uint8_t>(remembered + 1), passed_count(put.hashes.size() - 1 - i), put.trait};
 }
 
 /// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as
 /// long as the disk has room: then what goes for it is not lost.
-double Store::Impl::worth(const Put& put, std::size_t i) const {
+double Store::Impl::worth(Put& put, std::size_t i) const {
   if (!policy->refuses() || put.is_set() || (tier && !tier->is_full())) return std::numeric_limits<double>::infinity();
   return policy->worth(policy->queues().queue_of(first_usage(put, i)), 0);
 }
