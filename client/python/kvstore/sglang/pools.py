@@ -143,6 +143,8 @@ def _view_of_mla(pool: Any, layout: str) -> View | None:
     axes = "blthf" if layout == "page_unified" else _AXES.get(layout)
     if axes is None:
         return None
+    if getattr(pool, "_layer_shard_enabled", False):
+        raise Unsupported("a host pool of some layers of each rank's own is not supported")
     _check(pool, [buffer])
     nbytes = pool.kv_cache_dim * pool.dtype.itemsize
     known = "page_first_direct" if layout == "page_unified" else layout

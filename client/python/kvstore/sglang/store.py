@@ -302,8 +302,11 @@ class Pool:
         left = max(until - time.monotonic(), 0.001)
         views = [bytes_of(page).numpy() for page in pages]
         future = self._space.submit_get(self.names(keys[:count], epoch), views, deadline=left)
-        yield
-        got = future.result()
+        try:
+            yield
+            got = future.result()
+        finally:
+            _end(future)
         landed = np.asarray(got.landed) & (np.asarray(got.block_bytes) == self.text.block_bytes)
         if is_pool:
             self._check_indices(where, first, count)
