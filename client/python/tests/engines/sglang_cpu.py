@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def environment(folder: Path) -> dict[str, str]:
     libraries = [str(driver), *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
     return {
         "SGLANG_USE_CPU_ENGINE": "1",
+        # A small extension for page hashes is compiled at first use, and ninja may be the environment's own.
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(each for each in paths if each),
         "LD_LIBRARY_PATH": os.pathsep.join(each for each in libraries if each),
         "SGLANG_NCCL_SO_PATH": "/none",  # ranks speak by gloo

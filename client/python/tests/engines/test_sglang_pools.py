@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +50,8 @@ RANKS: dict[str, int] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_context() -> Iterator[None]:
+    # A small extension for page hashes is compiled at first use, and ninja may be the environment's own.
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", device="cpu", page_size=PAGE))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
