@@ -107,7 +107,7 @@ def _model_name(model: str) -> str:
 
 
 def facts(model_name: str | None) -> Facts:
-    """``model_name`` is what SGLang tells its storage: the model's path, with what names the page format."""
+    """``model_name`` is what SGLang tells its storage: the model's path, or the name it is served under."""
     given = _arguments()
     if given is None:
         model = model_name or "unknown"
@@ -119,9 +119,6 @@ def facts(model_name: str | None) -> Facts:
         )
     path = str(given.model_path)
     folder = _folder(path, given.revision)
-    name = _model_name(path)
-    if model_name and model_name.startswith(path):
-        name += model_name[len(path) :]  # the tag of a page format
     draft = None
     if given.speculative_algorithm is not None:
         draft_path = given.speculative_draft_model_path
@@ -137,7 +134,7 @@ def facts(model_name: str | None) -> Facts:
         )
     load_format = str(given.load_format)
     return Facts(
-        name,
+        _model_name(path),
         revision=given.revision,
         quantization=given.quantization,
         # The type is not all: scales may be read from a file.

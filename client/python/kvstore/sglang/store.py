@@ -14,7 +14,7 @@ import torch
 
 from .._breaker import Breaker
 from ..client import Client
-from ..errors import BadRequest, Error, Unsupported
+from ..errors import BadRequest, Error, NotAdmitted, Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetSpace
@@ -153,6 +153,11 @@ class Pool:
     def _dtype(self) -> str:
         return str(self._pool.dtype).removeprefix("torch.")
 
+    def _tagged(self, text: str) -> str:
+        """With what SGLang calls a page format of its own, if the pool has one."""
+        tag = getattr(self._pool, "storage_format_tag", None)
+        return text if tag is None else f"{text} {tag}"
+
     def _layers(self) -> tuple[int, int]:
         first = int(getattr(self._pool, "start_layer", 0) or 0)
         return first, max(first + 1, int(getattr(self._pool, "end_layer", 0) or 0))
@@ -166,7 +171,7 @@ class Pool:
             f"sglang-{getattr(self._pool, 'layout', '')}",
             self._dtype(),
             self.page_size,
-            f"{type(self._pool).__name__} {getattr(self._pool, 'layer_num', '')}x{nbytes}",
+            self._tagged(f"{type(self._pool).__name__} {getattr(self._pool, 'layer_num', '')}x{nbytes}"),
             nbytes,
             1,
             f"{ranks.tp_rank} of {ranks.tp_size}" if is_ranked else None,
@@ -188,7 +193,7 @@ class Pool:
         self._parts = range(rank * held, (rank + 1) * held)
         nbytes = view.layout.slice_heads(0, view.heads // held).store_block_bytes
         # With more ranks than kv heads, ranks hold the same head: as many "heads" as ranks, and no other size shares them.
-        text = f"{view.heads * shards} heads of {view.text}"
+        text = self._tagged(f"{view.heads * shards} heads of {view.text}")
         return PoolText(name, "store", self._dtype(), self.page_size, text, nbytes, parts, None, self._layers())
 
     # -- names
@@ -336,8 +341,8 @@ class Pool:
                 break
             if not stored:
                 break
-            # A store that refuses some pages is full, and there.
-            gate.ended(why if not any(stored) else None)
+            # A store that refuses some pages, or does not want them, is there.
+            gate.ended(None if any(stored) or isinstance(why, NotAdmitted) else why)
             is_whole = why is None or any(stored)
             done += stored
         self._count("stored_pages", sum(done))
