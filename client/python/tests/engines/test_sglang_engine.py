@@ -30,9 +30,6 @@ from proxy import PUT_DATA, SET_GET, Proxy
 import kvstore
 
 PAGE = 32
-#: Of the model's pages, in the store.
-PAGE_BYTES = 2 * 4 * PAGE * 4 * 32 * 2
-START_SECONDS = 400
 
 
 def hicache(endpoint: str, layout: str, interface_v1: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -183,23 +180,18 @@ class House:
         assert node["error"] is None, node
         return int(node["values"]["stored_blocks"])
 
-    def store(self, engine: Engine, prompt: list[int], expected: Any) -> Any:
+    def store(self, engine: Engine, prompt: list[int], *expected: Any) -> None:
         """Has the engine compute the prompt until all of its whole pages are stored: it may have begun without the node."""
-        pages = len(prompt) // PAGE
+        wanted = self.stored_blocks() + len(prompt) // PAGE
         until = time.monotonic() + 120
-        while True:
-            was = self.stored_blocks()
+        while self.stored_blocks() < wanted:
+            assert time.monotonic() < until
             engine.flush()
             answer = engine.generate(prompt)
-            assert same(answer, expected)
-            wait = time.monotonic() + 5
-            while self.stored_blocks() < was + pages:
-                if time.monotonic() > wait:
-                    break
+            assert any(same(answer, each) for each in expected)
+            pause = time.monotonic() + 5
+            while self.stored_blocks() < wanted and time.monotonic() < pause:
                 time.sleep(0.02)
-            else:
-                return answer
-            assert time.monotonic() < until
 
     def load(self, engine: Engine, prompt: list[int], *expected: Any) -> Any:
         """Has the engine answer until all that can come from the store does. Computed or loaded, the answer is the same."""
@@ -251,11 +243,11 @@ def test_a_second_process_of_another_host_layout_computes_only_what_is_new(runni
     cold, local = expected_of(running, prompt)
     assert cold["cached"] == [0] and local["cached"] == [46 * PAGE]
     assert len(set(cold["tokens"][0])) > 4
-    running.store(running.one, prompt, cold)
+    running.store(running.one, prompt, cold, local)
     assert same(running.load(running.other, prompt, cold, local), local)
     other = prompt_of(1000, 2)
     cold, local = expected_of(running, other)
-    running.store(running.other, other, cold)
+    running.store(running.other, other, cold, local)
     assert same(running.load(running.one, other, cold, local), local)
 
 
@@ -264,7 +256,7 @@ def test_a_conversation_goes_on_in_another_process(running: House) -> None:
     for turn in range(4):
         engine = (running.one, running.other)[turn % 2]
         cold, local = expected_of(running, talk)
-        running.store(engine, talk, cold)
+        running.store(engine, talk, cold, local)
         assert same(running.load((running.other, running.one)[turn % 2], talk, cold, local), local), turn
         talk = talk + cold["tokens"][0] + prompt_of(50, 20 + turn)
         running.one.flush()
@@ -274,14 +266,14 @@ def test_a_conversation_goes_on_in_another_process(running: House) -> None:
 def test_a_killed_node_costs_a_recompute_and_a_restarted_one_is_used(running: House) -> None:
     prompt = prompt_of(1000, 4)
     cold, local = expected_of(running, prompt)
-    running.store(running.one, prompt, cold)
+    running.store(running.one, prompt, cold, local)
     running.load(running.other, prompt, cold, local)
     running.node.kill()
     running.other.flush()
     lost = running.other.generate(prompt)
     assert same(lost, cold) and lost["stored"] == [0]
     running.node.start()  # empty
-    running.store(running.one, prompt, cold)
+    running.store(running.one, prompt, cold, local)
     running.load(running.other, prompt, cold, local)
 
 
@@ -289,7 +281,7 @@ def test_a_node_killed_between_lookup_and_load_or_in_the_middle_of_it_costs_a_re
     for seed, more in ((5, {}), (6, {"response": True, "middle": True})):
         prompt = prompt_of(1000, seed)
         cold, local = expected_of(running, prompt)
-        running.store(running.one, prompt, cold)
+        running.store(running.one, prompt, cold, local)
         running.load(running.other, prompt, cold, local)
         running.other.flush()
         killed = running.proxy.trap(SET_GET, running.node.kill, **more)
@@ -301,7 +293,7 @@ def test_a_node_killed_between_lookup_and_load_or_in_the_middle_of_it_costs_a_re
 def test_a_stopped_node_costs_the_timeouts_and_changes_nothing(running: House) -> None:
     prompt = prompt_of(1000, 7)
     cold, local = expected_of(running, prompt)
-    running.store(running.one, prompt, cold)
+    running.store(running.one, prompt, cold, local)
     running.load(running.other, prompt, cold, local)
     running.node.pause()
     for engine in (running.one, running.other):
@@ -315,7 +307,7 @@ def test_a_stopped_node_costs_the_timeouts_and_changes_nothing(running: House) -
 def test_a_node_stopped_between_lookup_and_load_costs_a_recompute(running: House) -> None:
     prompt = prompt_of(1000, 8)
     cold, local = expected_of(running, prompt)
-    running.store(running.one, prompt, cold)
+    running.store(running.one, prompt, cold, local)
     running.load(running.other, prompt, cold, local)
     running.other.flush()
     stopped = running.proxy.trap(SET_GET, running.node.pause)
@@ -329,7 +321,7 @@ def test_wrong_bytes_on_the_way_are_never_used(running: House) -> None:
     """From the node: the load fails. To the node: the page is refused, and another engine does not find it."""
     prompt, new = prompt_of(1000, 9), prompt_of(1000, 10)
     cold, local = expected_of(running, prompt)
-    running.store(running.one, prompt, cold)
+    running.store(running.one, prompt, cold, local)
     running.load(running.other, prompt, cold, local)
     running.other.flush()
     running.proxy.flips = True
@@ -376,7 +368,7 @@ def test_a_store_that_is_full_gives_what_it_still_has(running: House) -> None:
 def test_many_requests_at_once_share_a_prefix_and_agree(running: House) -> None:
     root = prompt_of(600, 11)
     prompts = [root + prompt_of(100, 60 + i) for i in range(8)]
-    expected = [running.plain.generate(prompt)["tokens"][0] for prompt in prompts]
+    expected = running.plain.generate(*prompts)["tokens"]
     for _ in range(2):  # computed and stored; then loaded, what there is
         running.one.begin(*prompts)
         running.other.begin(*prompts)
@@ -393,12 +385,12 @@ def test_the_copying_interface_and_sglangs_own_failures_change_nothing(running: 
     """
     prompt = prompt_of(1000, 12)
     cold, local = expected_of(running, prompt)
-    running.store(running.one, prompt, cold)
+    running.store(running.one, prompt, cold, local)
     copying = running.engine("copying", running.node.endpoint, interface_v1=0)
     assert same(running.load(copying, prompt, cold, local), local)
     new = prompt_of(1000, 13)
     cold, local = expected_of(running, new)
-    running.store(copying, new, cold)
+    running.store(copying, new, cold, local)
     assert same(running.load(running.other, new, cold, local), local)
     copying.close()
     failing = running.engine(
@@ -442,8 +434,8 @@ def test_engines_of_other_tensor_parallel_sizes_share_pages(running: House) -> N
     answer = single.generate(prompt)
     assert answer["stored"] == [31 * PAGE]
     alone = running.plain.generate(prompt)
-    for one, other in zip(answer["logprobs"][0][:4], alone["logprobs"][0][:4], strict=True):
-        assert abs(one - other) < 0.5
+    assert answer["tokens"][0][0] == alone["tokens"][0][0]
+    assert abs(answer["logprobs"][0][0] - alone["logprobs"][0][0]) < 0.5
     single.close()
 
 
