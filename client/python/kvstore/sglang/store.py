@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _PAGE_HASH = re.compile("[0-9a-f]{64}")
 #: What SGLang gives its storage at once.
 _BATCH_PAGES = 128
+#: What a node takes in one lookup is twice as many at least; prompts are longer only with side pools, whose lookups have no bound.
+_NAMES_MAX = 1 << 14
 #: Pages of a call that have no lent memory.
 _LOOSE_BYTES = 64 << 20
 #: In SetPutResult.states: refused.
@@ -84,7 +86,8 @@ class Gate:
 
     def ended(self, why: object) -> None:
         with self._lock:
-            if why is None:
+            # A store that does not want a page is there.
+            if why is None or isinstance(why, NotAdmitted):
                 self._breaker.succeeded()
                 return
             self.failures += 1
@@ -218,11 +221,16 @@ class Pool:
         left = until - time.monotonic()
         if not keys or left <= 0 or not gate.allows():
             return [False] * len(keys)
-        future = self._space.submit_match(self.names(keys, epoch), deadline=left, prefetch=True)
+        names = self.names(keys, epoch)
+        futures = [
+            self._space.submit_match(names[i : i + _NAMES_MAX], deadline=left, prefetch=True)
+            for i in range(0, len(names), _NAMES_MAX)
+        ]
         yield
-        match = future.result()
-        gate.ended(match.why)
-        return _whole(np.asarray(match.held).reshape(len(keys), -1) > 0)
+        matches = [future.result() for future in futures]
+        gate.ended(next((match.why for match in matches if match.why is not None), None))
+        held = np.concatenate([np.asarray(match.held) for match in matches])
+        return _whole(held.reshape(len(keys), -1) > 0)
 
     def load(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
         done: list[bool] = []
@@ -341,8 +349,7 @@ class Pool:
                 break
             if not stored:
                 break
-            # A store that refuses some pages, or does not want them, is there.
-            gate.ended(None if any(stored) or isinstance(why, NotAdmitted) else why)
+            gate.ended(None if any(stored) else why)
             is_whole = why is None or any(stored)
             done += stored
         self._count("stored_pages", sum(done))
