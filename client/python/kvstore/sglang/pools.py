@@ -27,7 +27,8 @@ _UNIFIED = "bHlcthf"
 class View:
     """Pages of a pool of attention, whatever its layout: ``heads`` of all ``layers``, of keys and values or of latents.
 
-    ``split`` finds the tensors of this layout in a buffer of the pool's, or in a page of the copying interface.
+    ``split`` finds the tensors of this layout in a buffer of the pool's, or in a page of the copying interface; ``kinds`` has
+    each one's axes and what it holds.
     """
 
     def __init__(
@@ -36,26 +37,34 @@ class View:
         layers: int,
         text: str,
         tensors: list[torch.Tensor],
-        parts: list[Part],
+        kinds: list[tuple[str, tuple[str, ...]]],
         split: Callable[[torch.Tensor], list[torch.Tensor]],
     ) -> None:
         self.heads = heads
         self.layers = layers
         self.text = text
-        self._axes = [(part.axes, part.roles) for part in parts]
+        self._kinds = kinds
         self._split = split
-        self.layout = Layout.of_parts(parts, name="sglang")
-        self.cache = self.layout.bind(tensors)
+        self.layout, self.cache = self._bind(tensors)
         self._page: Layout | None = None
+
+    def _bind(self, tensors: list[torch.Tensor], layout: Layout | None = None) -> tuple[Layout, Cache]:
+        """As one tensor for each layer."""
+        of_layers = [
+            list(tensor.unbind(axes.index("l"))) for tensor, (axes, _) in zip(tensors, self._kinds, strict=True)
+        ]
+        if layout is None:
+            parts = [
+                Part(each, axes.replace("l", ""), roles)
+                for each, (axes, roles) in zip(of_layers, self._kinds, strict=True)
+            ]
+            layout = Layout.of_parts(parts, name="sglang")
+        return layout, layout.bind([each[layer] for layer in range(self.layers) for each in of_layers])
 
     def page(self, flat: torch.Tensor) -> Cache:
         """A page of the copying interface, as one block."""
-        tensors = self._split(bytes_of(flat))
-        if self._page is None:
-            self._page = Layout.of_parts(
-                [Part(each, axes, roles) for each, (axes, roles) in zip(tensors, self._axes, strict=True)], name="page"
-            )
-        return self._page.bind(tensors)
+        self._page, cache = self._bind(self._split(bytes_of(flat)), self._page)
+        return cache
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,6 +86,10 @@ def view_of(pool: Any) -> View | None:
     if kind is MLATokenToKVPoolHost:
         return _view_of_mla(pool, layout)
     return None
+
+
+def _kinds(layout: str) -> list[tuple[str, tuple[str, ...]]]:
+    return [(_AXES[layout], (role,)) for role in ("key", "value")]
 
 
 def _check(pool: Any, tensors: Sequence[torch.Tensor]) -> None:
@@ -103,9 +116,7 @@ def _view_of_mha(pool: Any, layout: str) -> View | None:
             return [tensor.view(-1, *shape)]
 
         tensors = unified(bytes_of(buffer))
-        return View(
-            pool.head_num, pool.layer_num, text, tensors, [Part(tensors[0], _UNIFIED, ("key", "value"))], unified
-        )
+        return View(pool.head_num, pool.layer_num, text, tensors, [(_UNIFIED, ("key", "value"))], unified)
     if layout not in _AXES:
         return None
 
@@ -116,8 +127,7 @@ def _view_of_mha(pool: Any, layout: str) -> View | None:
         return [halves[0].view(shape), halves[1].view(shape)]
 
     tensors = split(bytes_of(buffer))
-    parts = [Part(tensors[i], _AXES[layout], (role,)) for i, role in enumerate(("key", "value"))]
-    return View(pool.head_num, pool.layer_num, text, tensors, parts, split)
+    return View(pool.head_num, pool.layer_num, text, tensors, _kinds(layout), split)
 
 
 def _view_of_two(pool: Any, layout: str) -> View:
@@ -128,12 +138,12 @@ def _view_of_two(pool: Any, layout: str) -> View:
         bytes_of(buffer).view(_shape(layout, pool.page_num, pool.page_size, pool.layer_num, pool.head_num, nbytes))
         for buffer, nbytes in zip((pool.k_buffer, pool.v_buffer), sizes, strict=True)
     ]
-    parts = [Part(tensors[i], _AXES[layout], (role,)) for i, role in enumerate(("key", "value"))]
 
     def refuse(tensor: torch.Tensor) -> list[torch.Tensor]:
         raise Unsupported("pages whose keys and values differ in size have no copying interface")
 
-    return View(pool.head_num, pool.layer_num, f"{pool.layer_num}x{sizes[0]}+{sizes[1]}", tensors, parts, refuse)
+    text = f"{pool.layer_num}x{sizes[0]}+{sizes[1]}"
+    return View(pool.head_num, pool.layer_num, text, tensors, _kinds(layout), refuse)
 
 
 def _view_of_mla(pool: Any, layout: str) -> View | None:
@@ -155,7 +165,7 @@ def _view_of_mla(pool: Any, layout: str) -> View | None:
 
     tensors = split(bytes_of(buffer))
     text = f"{pool.layer_num}x{nbytes} latent {pool.kv_lora_rank}+{pool.qk_rope_head_dim}"
-    return View(1, pool.layer_num, text, tensors, [Part(tensors[0], axes, ("latent",))], split)
+    return View(1, pool.layer_num, text, tensors, [(axes, ("latent",))], split)
 
 
 def page_ids(pool: Any, host_indices: torch.Tensor, count: int) -> list[int]:
