@@ -102,7 +102,7 @@ def mamba_pool() -> Any:
         temporal=torch.zeros((2, 12, 4, 8), dtype=torch.float32),
         conv=(torch.zeros((2, 12, 6, 3), dtype=torch.bfloat16),),
     )
-    pool = MambaPoolHost(states, 12, 1.0, 0, pin_memory=False, layout="page_first")
+    pool = MambaPoolHost(states, 1.0, 0, device_capacity=12, pin_memory=False, layout="page_first")
     pool.temporal_buffer.copy_(torch.randn(pool.temporal_buffer.shape))
     for each in pool.conv_buffer:
         each.copy_(torch.randn(each.shape))
