@@ -102,6 +102,13 @@ def _config(folder: str, override: object) -> str:
     return digest([config, str(override)])
 
 
+def _weights(folder: str | None) -> str | None:
+    try:
+        return None if folder is None else weights_digest(folder)
+    except OSError:
+        return None
+
+
 def _model_name(model: str) -> str:
     return os.path.basename(os.path.normpath(model)) if os.path.isdir(model) else model
 
@@ -115,7 +122,7 @@ def facts(model_name: str | None) -> Facts:
         return Facts(
             _model_name(model),
             config=None if folder is None else _config(folder, ""),
-            weights=None if folder is None else weights_digest(folder),
+            weights=_weights(folder),
         )
     path = str(given.model_path)
     folder = _folder(path, given.revision)
@@ -128,7 +135,7 @@ def facts(model_name: str | None) -> Facts:
                 given.speculative_algorithm,
                 None if draft_path is None else _model_name(draft_path),
                 given.speculative_draft_model_revision,
-                None if draft_folder is None else weights_digest(draft_folder),
+                _weights(draft_folder),
                 str(getattr(given, "speculative_draft_kv_cache_dtype", None)),
             ]
         )
@@ -140,7 +147,7 @@ def facts(model_name: str | None) -> Facts:
         # The type is not all: scales may be read from a file.
         kv_dtype=f"{given.dtype} {given.kv_cache_dtype} {given.quantization_param_path or ''}".strip(),
         config=None if folder is None else _config(folder, given.json_model_override_args),
-        weights=None if folder is None else weights_digest(folder),
+        weights=_weights(folder),
         draft=draft,
         load_format=f"dummy-{given.random_seed}" if load_format == "dummy" else None,
     )

@@ -26,8 +26,9 @@ from conftest import Node
 from proxy import SET_GET, Proxy
 from sglang.srt.mem_cache.device_pool_info import MambaStateBufferInfo
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool, MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool
+from sglang.srt.mem_cache.pool_host.dsa import DSAIndexerPoolHost, make_dsa_indexer_pool_decl
 from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
 from sglang.srt.mem_cache.pool_host.mha import AsymmetricMHATokenToKVPoolHost, MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
@@ -524,6 +525,40 @@ def test_states_are_each_ranks_own_also_where_latents_are_shared(backend: Backen
     assert ranks[1].batch_exists(keys) == 3
     assert ranks[1].batch_exists_v2(keys, [transfer]).kv_hit_pages == 0
     assert ranks[1].batch_get_v2([transfer]) == {PoolName.MAMBA: [False]}
+
+
+@pytest.mark.parametrize("layout", ("layer_first", "page_first", "page_first_direct"))
+def test_an_indexers_pages_go_with_the_latents(layout: str, backend: Backend) -> None:
+    device = DSATokenToKVPool(20 * 64, 64, 32, torch.bfloat16, 16, 2, "cpu", 128, False, 48)
+    latents = MLATokenToKVPoolHost(
+        device.get_device_pool_infos()[0].buffer_info,
+        1.0,
+        0,
+        64,
+        layout,
+        pin_memory=False,
+        device_capacity_tokens=20 * 64,
+        start_layer=0,
+        end_layer=2,
+        target_layer_num=2,
+    )
+    indexer = DSAIndexerPoolHost(make_dsa_indexer_pool_decl(device), filled(latents), pin_memory=False)
+    keys_and_scales = indexer.index_k_with_scale_buffer
+    keys_and_scales.copy_(torch.randint(0, 256, keys_and_scales.shape, dtype=torch.uint8))
+    storage = backend(latents, tp_rank=0, tp_size=2)
+    storage.register_mem_host_pool_v2(indexer, PoolName.INDEXER)
+    keys = keys_of(5)
+    here, there = tokens_of([0, 1, 2, 3, 4], 64), tokens_of([9, 8, 7, 6, 5], 64)
+    stored = PoolTransfer(PoolName.INDEXER, host_indices=here[: 4 * 64], keys=keys[:4])
+    assert storage.batch_set_v1(keys, here) == [True] * 5
+    assert storage.batch_set_v2([stored]) == {PoolName.INDEXER: [True] * 4}
+    other = backend(latents, tp_rank=1, tp_size=2)
+    other.register_mem_host_pool_v2(indexer, PoolName.INDEXER)
+    wanted = PoolTransfer(PoolName.INDEXER, host_indices=there, keys=keys)
+    assert other.batch_exists_v2(keys, [wanted]).kv_hit_pages == 4
+    assert other.batch_get_v2([wanted]) == {PoolName.INDEXER: [True] * 4 + [False]}
+    for i in range(4):
+        assert torch.equal(indexer.get_data_page((9 - i) * 64), indexer.get_data_page(i * 64))
 
 
 def test_a_pool_without_memory_of_its_own_is_what_its_side_pools_are(backend: Backend) -> None:
