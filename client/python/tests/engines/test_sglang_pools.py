@@ -744,6 +744,29 @@ def test_wrong_bytes_never_reach_a_page(backend: Backend) -> None:
         node.close()
 
 
+def test_a_slow_node_is_waited_for_up_to_the_timeout(backend: Backend) -> None:
+    port = free_port()
+    node = Node("--listen", f"tcp://127.0.0.1:{port}")
+    proxy = Proxy(("127.0.0.1", port))
+    try:
+        pool = mha_pool("page_first_direct")
+        storage, hasty = backend(pool, proxy.endpoint), backend(pool, proxy.endpoint, more={"load_timeout": 0.05})
+        wait_for_node(storage)
+        wait_for_node(hasty)
+        keys = keys_of(10)
+        put(storage, keys, list(range(10)))
+        proxy.delay = 0.2
+        assert storage.batch_exists(keys) == 10
+        assert storage.batch_get_v1(keys, tokens_of(list(range(10, 20)))) == [True] * 10
+        began = time.monotonic()
+        assert hasty.batch_get_v1(keys, tokens_of(list(range(20, 30)))) == [False] * 10
+        assert time.monotonic() - began < 2
+        assert all(torch.equal(page_of(pool, 10 + i), page_of(pool, i)) for i in range(10))
+    finally:
+        proxy.close()
+        node.close()
+
+
 def test_a_full_store_says_what_it_has_not_taken(backend: Backend) -> None:
     node = Node(capacity="16MiB")
     try:
