@@ -7,6 +7,7 @@ made by torch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -58,6 +59,17 @@ def _compile_driver(folder: Path) -> None:
     source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in sorted(names)))
     target = folder / "libcuda.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", target, source], check=True)
+
+
+def shared_files(process: int) -> set[str]:
+    """Files in shared memory that a process has open or mapped. Others on the machine have theirs."""
+    found = set()
+    with open(f"/proc/{process}/maps", encoding="utf-8") as file:
+        found |= {line.split(None, 5)[-1].strip() for line in file if "/dev/shm/" in line}
+    for each in os.listdir(f"/proc/{process}/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{process}/fd/{each}"))
+    return {name.removeprefix("/dev/shm/") for name in found if name.startswith("/dev/shm/")}
 
 
 def _pages(indices: torch.Tensor, page_size: int) -> torch.Tensor:

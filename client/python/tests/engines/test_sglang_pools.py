@@ -34,6 +34,7 @@ from sglang.srt.mem_cache.pool_host.mha import AsymmetricMHATokenToKVPoolHost, M
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+from sglang_cpu import shared_files
 
 import kvstore
 from kvstore.errors import BadRequest, Unsupported
@@ -863,12 +864,12 @@ def test_memory_stays_flat_over_many_calls(backend: Backend) -> None:
 
 
 def test_no_file_is_left_in_shared_memory(backend: Backend) -> None:
-    was = set(os.listdir("/dev/shm"))
+    was = shared_files(os.getpid())
     pool = mha_pool("layer_first")
     storage = backend(pool)
     put(storage, keys_of(4), [0, 1, 2, 3])
     assert storage.batch_exists(keys_of(4)) == 4
-    assert set(os.listdir("/dev/shm")) <= was
+    assert shared_files(os.getpid()) <= was
     storage.close()
 
 
