@@ -16,9 +16,10 @@
 #                                pytest it is used as it is, with torch and transformers if it has those
 #   deploy/test.sh --python-asan the same tests with AddressSanitizer and UndefinedBehaviorSanitizer in the package's extension (Clang; skipped
 #                                where pip finds no packages); in no other run
-#   deploy/test.sh --engines     real engines with the package: vLLM on the CPU, in an environment of its own of 6 GB (Python 3.11; skipped
-#                                where pip finds no packages); then the bugs of tests/planted/engines. KV_ENGINES_PYTHON names an
-#                                interpreter that has what client/python/tests/engines/requirements.txt lists
+#   deploy/test.sh --engines     real engines with the package: vLLM and SGLang on the CPU, each in an environment of its own of 6 and 10 GB
+#                                (Python 3.11; skipped where pip finds no packages); then the bugs of tests/planted/engines.
+#                                KV_ENGINES_PYTHON names an interpreter that has what client/python/tests/engines/requirements.txt
+#                                lists, KV_SGLANG_PYTHON one that has what requirements-sglang.txt there lists
 #   deploy/test.sh --observe     alerts, recording rules and dashboards: Prometheus and Alertmanager on nodes under load, and
 #                                deploy/observe.sh (skipped where they cannot be installed). KVSTORE_TRACES names a folder with a trace
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
@@ -43,7 +44,7 @@ for argument in "$@"; do
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
     --all) steps=(release python observe cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,34s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,35s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -295,16 +296,17 @@ install_package() {
   return 1
 }
 
-# pytest_step NAME FOLDER SITE PYTHON SECONDS: runs and counts the tests of FOLDER with the package in SITE. KV_PRELOAD: libraries that
-# Python is to load first
+# pytest_step NAME FOLDER SITE PYTHON SECONDS [ARGUMENT...]: runs and counts the tests of FOLDER with the package in SITE. KV_PRELOAD:
+# libraries that Python is to load first
 pytest_step() {
-  local name=$1 folder=$2 site=$3 python=$4 junit=$logs/$1.xml good=0 bad=1 skip=0
+  local name=$1 folder=$2 site=$3 python=$4 seconds=$5 junit=$logs/${1// /-}.xml log=$logs/${1// /-}.log good=0 bad=1 skip=0
+  shift 5
   rm -f "$junit"
   # From the tests' folder: from the package's, `python -m` would find the sources, without the extension.
   (cd client/python/tests && PYTHONPATH=$site KV_NODE=$root/build/release/store/node/kvstore-node HF_HUB_OFFLINE=1 \
-    timeout "$(left "$5")" env ${KV_PRELOAD:+LD_PRELOAD="$KV_PRELOAD"} "$python" -m pytest -q -rs --junitxml="$junit" \
-    -p no:cacheprovider "$root/$folder") > "$logs/$name.log" 2>&1 ||
-    tail -n 120 "$logs/$name.log"
+    timeout "$(left "$seconds")" env ${KV_PRELOAD:+LD_PRELOAD="$KV_PRELOAD"} "$python" -m pytest -q -rs --junitxml="$junit" \
+    -p no:cacheprovider "$@" "$root/$folder") > "$log" 2>&1 ||
+    tail -n 120 "$log"
   if [ -s "$junit" ]; then
     read -r good bad skip < <("$python" - "$junit" <<'END'
 import sys, xml.etree.ElementTree as tree
@@ -315,7 +317,7 @@ END
     )
   fi
   count "$name" "$good" "$bad" "$skip"
-  while IFS= read -r line; do skips+=("$name: $line"); done < <(sed -n 's/^SKIPPED //p' "$logs/$name.log")
+  while IFS= read -r line; do skips+=("$name: $line"); done < <(sed -n 's/^SKIPPED //p' "$log")
 }
 
 step_python() {
@@ -389,11 +391,12 @@ step_python_asan() {
     pytest_step python_asan client/python/tests "$site" "$python" 2400
 }
 
-# engines_environment: prints an interpreter that has vLLM; or says why there is none, and fails
-engines_environment() {
-  local list=client/python/tests/engines/requirements.txt folder=$root/build/engines/venv python=${KV_ENGINES_PYTHON:-}
+# engine_environment ENGINE LIST PYTHON: prints an interpreter that has the engine, PYTHON if that is not empty; or says why there is
+# none, and fails
+engine_environment() {
+  local engine=$1 list=client/python/tests/engines/$2 folder=$root/build/engines/$1-venv python=$3
   if [ -n "$python" ]; then
-    "$python" -c 'import vllm, pytest' > /dev/null 2>&1 || { echo "KV_ENGINES_PYTHON: $python has no vllm or no pytest"; return 1; }
+    "$python" -c "import $engine, pytest" > /dev/null 2>&1 || { echo "$python has no $engine or no pytest"; return 1; }
     echo "$python"
     return
   fi
@@ -401,44 +404,57 @@ engines_environment() {
   [ "$(uname -m)" = x86_64 ] || { echo "the list is for x86-64"; return 1; }
   if ! cmp -s "$list" "$folder/installed"; then
     rm -rf "$folder"
-    "$python" -m venv "$folder" > "$logs/engines-venv.log" 2>&1 || { echo "no virtual environment: apt-get install python3-venv"; return 1; }
-    timeout "$(left 600)" "$folder/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 15 --no-deps \
-      --require-hashes -r "$list" >> "$logs/engines-venv.log" 2>&1 || { echo "pip finds no packages"; return 1; }
+    "$python" -m venv "$folder" > "$logs/$engine-venv.log" 2>&1 || { echo "no virtual environment: apt-get install python3-venv"; return 1; }
+    timeout "$(left 900)" "$folder/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 15 --no-deps \
+      --require-hashes -r "$list" >> "$logs/$engine-venv.log" 2>&1 || { echo "pip finds no packages"; return 1; }
     cp "$list" "$folder/installed"
   fi
   echo "$folder/bin/python"
 }
 
-step_engines() {
-  begin 'engines: the package and its connectors'
-  if cut engines; then return; fi
-  local python
-  if ! python=$(engines_environment); then
-    skips+=("engines: $python")
-    count engines 0 0 1
+# engine_step ENGINE LIST PYTHON: engines pin different releases of the same packages, so each has an environment of its own
+engine_step() {
+  local engine=$1 python
+  begin "engines: the package and $engine"
+  if cut "engines $engine"; then return; fi
+  if ! python=$(engine_environment "$@"); then
+    skips+=("engines $engine: $python")
+    count "engines $engine" 0 0 1
     return
   fi
   build release kvstore-node || return 0
-  local site=$root/build/engines/site
+  local site=$root/build/engines/$engine-site tools=$root/build/engines/tools
   # The package's build tools are not the engine's dependencies: a folder of their own.
-  if ! { [ -d "$root/build/engines/tools" ] || timeout "$(left 300)" "$python" -m pip install -q --disable-pip-version-check \
-    --target "$root/build/engines/tools" nanobind scikit-build-core; } > "$logs/engines-build.log" 2>&1; then
-    rm -rf "$root/build/engines/tools"
-    skips+=('engines: pip finds no packages')
-    count engines 0 0 1
+  if ! { [ -d "$tools" ] || timeout "$(left 300)" "$python" -m pip install -q --disable-pip-version-check \
+    --target "$tools" nanobind scikit-build-core; } > "$logs/engines-tools.log" 2>&1; then
+    rm -rf "$tools"
+    skips+=("engines $engine: pip finds no packages")
+    count "engines $engine" 0 0 1
     return
   fi
-  PYTHONPATH=$root/build/engines/tools install_package engines "$site" "$python" || return 0
-  pytest_step engines client/python/tests/engines "$site" "$python" 1800
-  plant_in_engines "$site" "$python"
+  PYTHONPATH=$tools install_package "engines-$engine" "$site" "$python" || return 0
+  local other others=()
+  for other in vllm sglang; do
+    [ "$other" = "$engine" ] || others+=("--ignore-glob=*/test_${other}_*")
+  done
+  pytest_step "engines $engine" client/python/tests/engines "$site" "$python" 1800 "${others[@]}"
+  plant_in_engine "$engine" "$site" "$python"
 }
 
-# plant_in_engines SITE PYTHON: plants the bugs of tests/planted/engines one by one in a copy of the package in SITE. Their headers are
-# those of tests/planted/run.sh without Build; Tests is an expression of pytest -k. The tests have passed before, without the bug.
-plant_in_engines() {
-  local site=$1 python=$2 copy=$root/build/engines/planted patch name log status planted=0 caught=0
+step_engines() {
+  engine_step vllm requirements.txt "${KV_ENGINES_PYTHON:-}"
+  engine_step sglang requirements-sglang.txt "${KV_SGLANG_PYTHON:-}"
+}
+
+# plant_in_engine ENGINE SITE PYTHON: plants that engine's bugs of tests/planted/engines one by one in a copy of the package in SITE. Their
+# headers are those of tests/planted/run.sh without Build; Tests is an expression of pytest -k, and Engine names the engine, vllm unless
+# it is there. The tests have passed before, without the bug.
+plant_in_engine() {
+  local engine=$1 site=$2 python=$3 copy=$root/build/engines/planted patch name log status planted=0 caught=0
   for patch in "$root"/tests/planted/engines/*.patch; do
-    if cut 'engines planted'; then return; fi
+    name=$(sed -n 's/^Engine: //p' "$patch")
+    [ "${name:-vllm}" = "$engine" ] || continue
+    if cut "engines $engine planted"; then return; fi
     name=$(basename "$patch" .patch) log=$logs/engines-planted-$(basename "$patch" .patch).log status=0
     planted=$((planted + 1))
     rm -rf "$copy"
@@ -459,7 +475,7 @@ plant_in_engines() {
       printf '   MISSED  %s: %s [pytest: %s]\n' "$name" "$(sed -n 's/^What: //p' "$patch")" "$status"
     fi
   done
-  count 'engines planted' "$caught" $((planted - caught)) 0
+  count "engines $engine planted" "$caught" $((planted - caught)) 0
 }
 
 step_cuda() {

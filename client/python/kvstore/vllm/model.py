@@ -5,8 +5,6 @@ Everything that cannot be served right is refused here, at the engine's start, b
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,18 +14,12 @@ import torch
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
+from .._identity import computed, digest, short, weights_digest
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
 
 __all__ = ["Group", "Model", "Options"]
-
-#: What a configuration says besides what the model computes.
-_NOT_COMPUTED = ("_name_or_path", "name_or_path", "transformers_version", "_commit_hash")
-#: Of each file of weights: its first bytes, which name all tensors, and as many samples of so many bytes.
-_HEAD_BYTES = 1 << 16
-_SAMPLE_COUNT = 64
-_SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -214,7 +206,7 @@ class Model:
             if self.parts_per_rank != 1:
                 raise Unsupported(f"head_groups: cache group {index} has states, which cannot be divided")
             shapes = f"{spec.shapes} {spec.dtypes} {spec.mamba_type}"
-            text = f"state {len(layers)}x{_digest(str(shapes))[:16]} {_digest(layers)[:8]}"
+            text = f"state {len(layers)}x{digest(str(shapes))[:16]} {digest(layers)[:8]}"
             return Group(layers, page_bytes, 0, text, is_state=True)
         heads = compat.head_count(spec)
         if heads % self.parts_per_rank != 0:
@@ -224,12 +216,12 @@ class Model:
             )
         # What ranks of other sizes have too: all heads, and no rank's.
         text = f"{kind}{window or ''} {len(layers)}x{compat.heads_text(spec, self.shard_count)} {spec.dtype}"
-        return Group(layers, page_bytes, window, f"{text} {_digest(layers)[:8]}", part_count=self.parts_per_rank)
+        return Group(layers, page_bytes, window, f"{text} {digest(layers)[:8]}", part_count=self.parts_per_rank)
 
     def _namespace(self, config: Any) -> Namespace:
         model = config.model_config
         options = self.options
-        hugging_face = {k: v for k, v in model.hf_config.to_dict().items() if k not in _NOT_COMPUTED}
+        hugging_face = computed(model.hf_config.to_dict())
         is_folder = os.path.isdir(model.model)
         return Namespace(
             {
@@ -250,8 +242,8 @@ class Model:
                 "x.block_size": self.block_size,
                 # A chain of hashes over other numbers of tokens has other hashes.
                 "x.hash_tokens": self.block_size // self.hashes_per_block if self.hashes_per_block > 1 else None,
-                "x.groups": _short("; ".join(group.text for group in self.groups)),
-                "x.config": _digest(hugging_face),
+                "x.groups": short("; ".join(group.text for group in self.groups)),
+                "x.config": digest(hugging_face),
                 "x.weights": weights_digest(model.model) if is_folder else None,
                 "x.draft": _draft(config.speculative_config),
                 "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
@@ -322,9 +314,9 @@ def _draft(speculative: Any) -> str | None:
     if speculative is None or speculative.method != "draft_model":
         return None
     model = speculative.draft_model_config
-    hugging_face = {k: v for k, v in model.hf_config.to_dict().items() if k not in _NOT_COMPUTED}
+    hugging_face = computed(model.hf_config.to_dict())
     weights = weights_digest(model.model) if os.path.isdir(model.model) else [model.model, model.revision]
-    return _digest([hugging_face, str(model.dtype), model.quantization, weights])
+    return digest([hugging_face, str(model.dtype), model.quantization, weights])
 
 
 def _checked_group(index: int, group: Any, block_size: int) -> tuple[tuple[str, ...], int, int, str]:
@@ -360,28 +352,3 @@ def _layer_range(groups: tuple[Group, ...]) -> str:
     if not numbers:
         raise Unsupported("pipeline_parallel_size: layers without numbers in their names are not supported")
     return f"{min(numbers)}-{max(numbers)}"
-
-
-def weights_digest(folder: str) -> str:
-    """Tells the weights in two folders apart: names, sizes, headers and samples of each file, not all of their bytes."""
-    digest = hashlib.sha256()
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith((".safetensors", ".bin", ".pt", ".gguf")):
-            continue
-        with open(os.path.join(folder, name), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest.update(f"{name} {size}\n".encode())
-            digest.update(file.read(_HEAD_BYTES))
-            for i in range(_SAMPLE_COUNT):
-                file.seek(size * i // _SAMPLE_COUNT)
-                digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 1000 else "sha256 " + hashlib.sha256(text.encode()).hexdigest()

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from vllm.logger import init_logger
 
+from .._breaker import Breaker
 from .._reuse import Reuse, reuse_number
 from ..client import Client
 from ..errors import Busy, Error, Unsupported
 from ..namespaces import Namespace
-from .breaker import Breaker
 from .compat import CacheHitSource, states_of, tokens_in_flight
 from .estimate import Estimate
 from .lookup import Lookup, tail_hashes, tails_of

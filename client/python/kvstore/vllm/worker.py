@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from vllm.logger import init_logger
 
+from .._breaker import Breaker
 from .._reuse import Reuse
 from ..client import Client
 from ..errors import Error
 from ..futures import Future
 from ..layouts import Cache
 from ..sets import SetGetResult, SetPutResult
-from .breaker import Breaker
 from .estimate import is_prefill
 from .messages import Block, Load, Report, Save, Step, first_of
 from .model import Model

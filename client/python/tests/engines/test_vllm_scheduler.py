@@ -31,8 +31,8 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import RequestStatus
 
 import kvstore
+from kvstore._breaker import Breaker
 from kvstore.vllm import KVStoreConnector, compat
-from kvstore.vllm.breaker import Breaker
 from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource
 from kvstore.vllm.estimate import Estimate
 from kvstore.vllm.messages import Report, Step

@@ -1,0 +1,341 @@
+"""SGLang's HiCache in the store: what any engine has computed, the others load (docs/engines.md).
+
+python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --hicache-storage-backend dynamic
+    --hicache-storage-backend-extra-config '{"backend_name": "kvstore", "module_path": "kvstore.sglang",
+    "class_name": "KVStoreHiCache", "interface_v1": 1, "endpoints": "unix:///run/kvstore/kvstore.sock"}'
+
+In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (memory that is lent to nodes), pools.py (host
+pools as the kernels see them), model.py (options, the namespace), compat.py (what differs between releases of SGLang).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from ..client import Client
+from ..errors import BadRequest, Mismatch, Unsupported
+from . import compat
+from .compat import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult, StorageMetrics
+from .model import Options, PoolText, Ranks, namespace_of
+from .store import Gate, Move, Pool, together
+
+__all__ = ["KVStoreHiCache"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+#: Batches whose size and speed wait to be told.
+_SAMPLES_MAX = 1024
+
+
+class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
+    """What SGLang calls, from several threads at once.
+
+    1. Once it is made, nothing here raises into the engine or answers None where SGLang counts: what could not be asked is
+       a miss, what could not be stored is False. Only what cannot be served at all is refused, at the start, by name.
+    2. Every call ends at its timeout at the latest. After three failures in a row the store is not asked for a while.
+    3. The store need not be there, now or ever.
+    4. ``clear`` leaves the store alone: this engine goes on under other names, and finds nothing of what it had.
+    """
+
+    def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
+        if compat.VERSION not in compat.TRIED_VERSIONS:
+            tried = ", ".join(compat.TRIED_VERSIONS)
+            logger.warning("kvstore: SGLang %s was not tried, only %s", compat.VERSION, tried)
+        if why := compat.why_unsupported(storage_config):
+            raise Unsupported(f"{compat.engine_name()}: {why}")
+        self._options = Options.of(storage_config.extra_config or {})
+        self._ranks = Ranks.of(storage_config)
+        self._facts = compat.facts(storage_config.model_name)
+        if self._facts.weights is None and self._facts.load_format is None and self._options.weights_epoch is None:
+            logger.warning(
+                "kvstore: the weights of %s are not on this machine yet: pages are shared by the model's name and revision",
+                self._facts.model,
+            )
+        self._client = Client(self._options.endpoints, identity=f"sglang-{self._ranks.tp_rank}")
+        self._lock = threading.Lock()
+        self._pools: dict[str, Pool | None] = {}
+        self._epoch = b""
+        self._clear_count = 0
+        self._is_closed = False
+        self._gates = {name: Gate(name) for name in ("lookups", "loads", "saves")}
+        self._counters: Counter[str] = Counter()
+        self._tells = bool(storage_config.enable_storage_metrics)
+        self._samples: dict[str, deque[tuple[int, float]]] = {
+            name: deque(maxlen=_SAMPLES_MAX) for name in ("loads", "saves")
+        }
+
+    # -- pools
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        self._register("kv", mem_pool_host)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        self._register(_text(host_pool_name), host_pool)
+
+    def _register(self, name: str, pool: Any) -> None:
+        """The pool of full attention is told twice. None: its pages are nowhere but in other pools."""
+        if type(pool).__name__ == "LogicalHostPool":
+            self._pools[name] = None
+            return
+        known = self._pools.get(name)
+        if known is not None and known.is_of(pool):
+            return
+        try:
+            made = Pool(self._client, self._options, self._ranks, name, pool, self._namespace, self._gates, self._add)
+        except (BadRequest, Unsupported, Mismatch):
+            raise  # at the engine's start
+        except Exception:
+            logger.exception("kvstore: pool %s is not served", name)
+            return
+        self._pools[name] = made
+        logger.info("kvstore: pool %s: pages of %d bytes, namespace %s", name, made.page_bytes, made.namespace)
+        if made.view is None:
+            logger.warning(
+                "kvstore: pool %s: pages of %s, layout %s, are stored as they are: only engines of this layout and as many "
+                "ranks share them",
+                name,
+                type(pool).__name__,
+                getattr(pool, "layout", ""),
+            )
+
+    def _namespace(self, pool: PoolText) -> Any:
+        return namespace_of(self._facts, self._options, self._ranks, pool)
+
+    def _pool(self, name: str) -> Pool | None:
+        return None if self._is_closed else self._pools.get(name)
+
+    def _is_logical(self, name: str) -> bool:
+        return name in self._pools and self._pools[name] is None
+
+    # -- how calls are made
+
+    def _add(self, name: str, count: int) -> None:
+        with self._lock:
+            self._counters[name] += count
+
+    def _guard(self, what: str, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """What goes wrong here is not the engine's."""
+        try:
+            return do()
+        except Exception:
+            if not self._is_closed:
+                self._add("errors", 1)
+                logger.exception("kvstore: %s", what)
+            return otherwise()
+
+    def _until(self, timeout: float) -> float:
+        return time.monotonic() + timeout
+
+    def _move(self, kind: str, asked: Sequence[tuple[str, Sequence[str], Any]]) -> list[list[bool]]:
+        """Loads or saves the keys of several pools, at once. In one order, so that no two calls wait for each other's memory."""
+        is_load = kind == "loads"
+        until = self._until(self._options.load_timeout if is_load else self._options.save_timeout)
+        began = time.monotonic()
+        epoch = self._epoch
+        results: list[list[bool]] = [[False] * len(keys) for _, keys, _ in asked]
+        moves: list[Move] = []
+        order = []
+        nbytes = 0
+        for i in sorted(range(len(asked)), key=lambda i: asked[i][0]):
+            name, keys, where = asked[i]
+            if self._is_logical(name):
+                results[i] = [True] * len(keys)
+                continue
+            pool = self._pool(name)
+            if pool is None or not keys:
+                continue
+            order.append((i, pool))
+            moves.append((pool.load if is_load else pool.save)(list(keys), where, epoch, until))
+        for (i, pool), result in zip(order, together(moves), strict=True):
+            results[i] = result
+            nbytes += sum(result) * pool.page_bytes
+        if self._tells and nbytes > 0:
+            pages = sum(sum(each) for each in results)
+            self._samples[kind].append((pages, nbytes / 1e9 / max(time.monotonic() - began, 1e-9)))
+        return results
+
+    # -- lookups
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) > 0
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        def do() -> int:
+            (held,) = self._look([("kv", keys)])
+            return _leading(held)
+
+        return self._guard("batch_exists", do, lambda: 0)
+
+    def _look(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[list[bool]]:
+        until = self._until(self._options.lookup_timeout)
+        self._add("lookups", 1)
+        results = [[False] * len(keys) for _, keys in asked]
+        moves, order = [], []
+        for i, (name, keys) in enumerate(asked):
+            pool = self._pool(name)
+            if pool is not None and keys:
+                order.append(i)
+                moves.append(pool.look(list(keys), self._epoch, until))
+        for i, held in zip(order, together(moves), strict=True):
+            results[i] = held
+        return results
+
+    def batch_exists_v2(self, keys: list[str], pool_transfers: list[Any] | None = None, extra_info: Any = None) -> Any:
+        return self._guard(
+            "batch_exists_v2",
+            lambda: self._exists_v2(keys, pool_transfers or []),
+            lambda: PoolTransferResult(0, {}, []),
+        )
+
+    def _exists_v2(self, keys: list[str], transfers: list[Any]) -> Any:
+        """A prefix can be restored where each pool has what it needs of it: everything, or the last pages alone."""
+        held = self._look([("kv", keys), *((_text(each.name), keys) for each in transfers)])
+        kv_pages = len(keys) if self._is_logical("kv") else _leading(held[0])
+        hits: dict[Any, int] = {PoolName.KV: kv_pages} if kv_pages else {}
+        restorable = list(range(1, kv_pages + 1))
+        is_decided = not self._is_logical("kv")
+        for transfer, has in zip(transfers, held[1:], strict=True):
+            if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
+                boundary = min(_leading(has), kv_pages)
+                ends = set(range(1, boundary + 1))
+            elif transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
+                count = max(1, len(transfer.keys or ()))
+                ends = {end for end in range(1, kv_pages + 1) if all(has[max(0, end - count) : end])}
+                boundary = max(ends, default=0)
+            else:
+                continue  # of groups of pages, which decide nothing: no verdict
+            is_decided = True
+            if boundary:
+                hits[transfer.name] = boundary
+            restorable = [end for end in restorable if end in ends]
+        if not is_decided:
+            restorable = []
+        return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
+
+    # -- loads and saves, without and with side pools
+
+    def batch_get_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        return self._guard(
+            "batch_get_v1", lambda: self._move("loads", [("kv", keys, host_indices)])[0], lambda: [False] * len(keys)
+        )
+
+    def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        return self._guard(
+            "batch_set_v1", lambda: self._move("saves", [("kv", keys, host_indices)])[0], lambda: [False] * len(keys)
+        )
+
+    def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        return self._batch_v2("loads", transfers)
+
+    def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        return self._batch_v2("saves", transfers)
+
+    def _batch_v2(self, kind: str, transfers: list[Any]) -> dict[Any, list[bool]]:
+        def do() -> dict[Any, list[bool]]:
+            asked = []
+            for each in transfers:
+                keys = list(each.keys or ())
+                indices, pool = each.host_indices, self._pool(_text(each.name))
+                tokens = 0 if pool is None else pool.page_size
+                if pool is not None and (indices is None or indices.numel() != len(keys) * tokens):
+                    logger.error(
+                        "kvstore: pool %s: %s host indices of %d pages of %d tokens",
+                        _text(each.name),
+                        None if indices is None else indices.numel(),
+                        len(keys),
+                        tokens,
+                    )
+                    asked.append(("", keys, indices))
+                else:
+                    asked.append((_text(each.name), keys, indices))
+            moved = self._move(kind, asked)
+            return {each.name: result for each, result in zip(transfers, moved, strict=True)}
+
+        return self._guard(kind, do, lambda: {each.name: [False] * len(each.keys or ()) for each in transfers})
+
+    # -- the copying interface
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> torch.Tensor | None:
+        return None if target_location is None else self.batch_get([key], [target_location])[0]
+
+    def batch_get(
+        self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[torch.Tensor | None]:
+        def do() -> list[torch.Tensor | None]:
+            targets = list(target_locations or [])
+            if len(targets) != len(keys):
+                return [None] * len(keys)
+            (landed,) = self._move("loads", [("kv", keys, targets)])
+            return [target if is_here else None for target, is_here in zip(targets, landed, strict=True)]
+
+        return self._guard("batch_get", do, lambda: [None] * len(keys))
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        return value is not None and self.batch_set([key], [value])
+
+    def batch_set(
+        self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
+        def do() -> bool:
+            pages = list(values or [])
+            return len(pages) == len(keys) and all(self._move("saves", [("kv", keys, pages)])[0])
+
+        return self._guard("batch_set", do, lambda: False)
+
+    # -- the rest
+
+    def clear(self) -> None:
+        """From now on this engine, with all of its ranks on this host, neither finds nor adds to what was stored before.
+        Other engines keep it.
+        """
+        with self._lock:
+            self._clear_count += 1
+            count = self._clear_count
+            self._epoch = hashlib.sha256(f"{compat.engine_seed()} {count}".encode()).digest()[:16]
+        logger.info("kvstore: cleared %d times: nothing of what was stored before is found by this engine", count)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        with self._lock:
+            counted = dict(self._counters)
+        return counted | {f"failed_{name}": gate.failures for name, gate in self._gates.items()}
+
+    def get_stats(self) -> Any:
+        def do() -> Any:
+            stats = StorageMetrics()
+            for name, pages, bandwidth in (
+                ("loads", stats.prefetch_pgs, stats.prefetch_bandwidth),
+                ("saves", stats.backup_pgs, stats.backup_bandwidth),
+            ):
+                samples = self._samples[name]
+                while samples:
+                    count, speed = samples.popleft()
+                    pages.append(count)
+                    bandwidth.append(speed)
+            return stats
+
+        return self._guard("get_stats", do, StorageMetrics)
+
+    def close(self) -> None:
+        """Calls under way end as misses."""
+        self._is_closed = True
+        self._guard("close", self._client.close, lambda: None)
+
+
+def _leading(held: Sequence[bool]) -> int:
+    return next((i for i, is_held in enumerate(held) if not is_held), len(held))
+
+
+def _text(name: Any) -> str:
+    return str(getattr(name, "value", name))

@@ -1,0 +1,147 @@
+"""Options, and the namespace of one host pool's pages.
+
+Everything that cannot be served right is refused here, at the engine's start, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .._identity import short
+from ..errors import BadRequest
+from ..namespaces import Namespace
+from .compat import Facts, engine_name
+
+__all__ = ["Options", "PoolText", "Ranks", "namespace_of"]
+
+#: What SGLang reads in the same mapping.
+_OF_SGLANG = (
+    "backend_name",
+    "module_path",
+    "class_name",
+    "interface_v1",
+    "allocator",
+    "tp_lcm_size",
+    "prefetch_threshold",
+    "prefetch_timeout_base",
+    "prefetch_timeout_per_ki_token",
+    "hicache_storage_pass_prefix_keys",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """``--hicache-storage-backend-extra-config``. Times are in seconds, each of one call of SGLang's."""
+
+    endpoints: str | list[str] | None = None
+    #: The model's name in the store; by default its path's last part, or its name in the hub.
+    model: str = ""
+    #: Grows when weights change under one name, as in training.
+    weights_epoch: int | None = None
+    #: Keeps engines apart that must not share pages.
+    salt: str = ""
+    lookup_timeout: float = 0.25
+    load_timeout: float = 1.0
+    save_timeout: float = 5.0
+    #: Of memory that is lent to nodes at most, half for loads and half for saves.
+    staging_bytes: int = 512 << 20
+    #: Into how many parts the kv heads of a page are divided. Engines share pages if this is equal, whatever their
+    #: tensor-parallel sizes, each of which divides it. 0: as many as this engine has ranks.
+    head_groups: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        known = {each.name: each for each in fields(cls)}
+        mine = {name: value for name, value in given.items() if name not in _OF_SGLANG}
+        for name, value in mine.items():
+            if name not in known:
+                raise BadRequest(f"hicache_storage_backend_extra_config: {name!r} is none of {', '.join(known)}")
+            default = known[name].default
+            if name == "endpoints":
+                right = isinstance(value, str) or (
+                    isinstance(value, list) and value != [] and all(isinstance(each, str) for each in value)
+                )
+                allowed = "a string or a list of strings"
+            elif isinstance(default, str):
+                right, allowed = isinstance(value, str), "a string"
+            elif isinstance(default, float):
+                right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 3600
+                allowed = "seconds, over 0 and at most 3600"
+            else:
+                right, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number"
+            if not right:
+                raise BadRequest(f"hicache_storage_backend_extra_config: {name} is {value!r}, allowed is {allowed}")
+        return cls(**mine)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where in the engine this process is. DP ranks are not told apart: they hold the same bytes of the same tokens."""
+
+    tp_rank: int
+    tp_size: int
+    pp_size: int
+    cp_rank: int
+    cp_size: int
+    #: All tensor-parallel ranks hold the same pages, and the first of them stores.
+    is_replicated: bool
+
+    @classmethod
+    def of(cls, config: Any) -> Ranks:
+        return cls(
+            config.tp_rank,
+            config.tp_size,
+            config.pp_size,
+            config.attn_cp_rank,
+            config.attn_cp_size,
+            config.is_mla_model,
+        )
+
+
+@dataclass(frozen=True)
+class PoolText:
+    """What a pool's pages are, in words: with these equal, equal names mean equal bytes."""
+
+    name: str
+    layout: str
+    dtype: str
+    page_tokens: int
+    text: str
+    block_bytes: int
+    part_count: int
+    #: Only this rank has such pages.
+    rank: str | None
+    layers: tuple[int, int]
+
+
+def namespace_of(facts: Facts, options: Options, ranks: Ranks, pool: PoolText) -> Namespace:
+    return Namespace(
+        {
+            "kind": "set",
+            "model": short(options.model or facts.model),
+            "revision": facts.revision,
+            "quantization": facts.quantization,
+            "dtype": pool.dtype,
+            "block_bytes_max": pool.block_bytes,
+            "layout": pool.layout,
+            "cache_group": pool.name,
+            "hash": "sglang",
+            "salt": options.salt or None,
+            "weights_epoch": options.weights_epoch,
+            "x.engine": engine_name(),
+            "x.page_size": pool.page_tokens,
+            "x.pool": short(pool.text),
+            "x.kv_dtype": facts.kv_dtype,
+            "x.config": facts.config,
+            "x.weights": facts.weights,
+            "x.draft": facts.draft,
+            "x.load_format": facts.load_format,
+            "x.parts": pool.part_count if pool.part_count > 1 else None,
+            "x.rank": pool.rank,
+            # A page is divided among context-parallel ranks, and each holds another part of it.
+            "x.cp_rank": f"{ranks.cp_rank} of {ranks.cp_size}" if ranks.cp_size > 1 else None,
+            "layer_range": f"{pool.layers[0]}-{pool.layers[1] - 1}" if ranks.pp_size > 1 else None,
+        }
+    )
