@@ -51,10 +51,11 @@ struct Store::Put {
   std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
-  Duration idle{};               ///< As OfferOptions.
-  std::uint8_t trait = 0;        ///< Of its blocks' first use (EvictionPolicy::offered).
-  bool is_not_admitted = false;  ///< Its rest is worth less than what would have to go.
-  bool was_refused = false;      ///< For lack of memory; the caller asks again every so often.
+  Duration idle{};                   ///< As OfferOptions.
+  std::uint8_t trait = 0;            ///< Of its blocks' first use (EvictionPolicy::offered).
+  std::size_t remembered_count = 0;  ///< Leading hashes that were here not long ago, as far as was looked.
+  bool is_not_admitted = false;      ///< Its rest is worth less than what would have to go.
+  bool was_refused = false;          ///< For lack of memory; the caller asks again every so often.
 
   bool is_set() const { return space->record->is_set(); }
   /// Leading slots that can be filled: without those of a group that lacks some.
@@ -154,6 +155,7 @@ struct Store::Impl {
   static std::uint8_t passed_count(std::size_t blocks) {
     return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
   }
+  void look_for_remembered(Put& put, std::size_t i) const;
   Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
   double worth(const Put& put, std::size_t i) const;
   void not_admit_rest(Put& put);

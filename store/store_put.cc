@@ -94,6 +94,7 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
       plan.refused_why = Errc::kTooLarge;  // no eviction makes room for another size
       break;
     }
+    look_for_remembered(put, i);
     // Without a disk tier every eviction loses a block, and waiting would help nobody.
     const Evictor::Found found =
         evictor.find_slot(bytes, steps, now, may_lose || !tier, put.was_refused, worth(put, i));
@@ -116,8 +117,18 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
 
 Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
   if (put.is_set()) return {1, put.trait, 0};
-  const auto remembered = std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254);
+  const auto remembered = i < put.remembered_count
+                              ? std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254)
+                              : std::uint8_t{0};
   return {static_cast<std::uint8_t>(remembered + 1), put.trait, passed_count(put.hashes.size() - 1 - i)};
+}
+
+/// What left goes with all that is behind it, so nothing behind a gap is remembered: what seems to be is another block,
+/// for only a few bits of a name are kept. In a chain of some hundred blocks there is always one, and its uses would
+/// pass for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call it for each i in order.
+void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
+  if (put.remembered_count != i || put.is_set()) return;
+  if (policy->remembered_uses(put.space->tree, put.hashes[i]) > 0) ++put.remembered_count;
 }
 
 /// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as
@@ -134,6 +145,7 @@ void Store::Impl::not_admit_rest(Put& put) {
   const TreeId tree = put.space->tree;
   const std::size_t end = std::min(put.hashes.size(), put.slots.size() + kRememberedMax);
   for (std::size_t i = put.slots.size(); i < end; ++i) {
+    look_for_remembered(put, i);
     const Usage usage = first_usage(put, i);
     policy->came(tree, put.hashes[i]);
     policy->left(tree, put.hashes[i], usage);
