@@ -60,8 +60,8 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
   const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
   impl_->tell_capacity(put.space->record->block_bytes());
-  put.trait = impl_->policy->offered({put.space->tree, hashes, stored_count, block_size},
-                                     is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
+  put.trait = impl_->tell_offered({put.space->tree, hashes, stored_count, block_size},
+                                  is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
@@ -159,8 +159,11 @@ void Store::Impl::tell_capacity(std::size_t block_bytes) {
   const std::size_t count = pool.index().block_count();
   const std::size_t mean = count == 0 ? block_bytes : std::max<std::size_t>(1, pool.arena().allocated_bytes() / count);
   std::size_t capacity = pool.arena().capacity_bytes() / mean;
+  constexpr std::size_t kManyBlocks = 1024;
+  if (curve && count >= kManyBlocks) curve->set_capacity(capacity, config.disk.capacity_bytes / mean);
   while (capacity > 4 * count + 1) capacity /= 2;
   policy->set_capacity(capacity);
+  if (curve && count < kManyBlocks) curve->set_capacity(capacity, config.disk.capacity_bytes / mean);
 }
 
 /// What can be filled and was in no plan yet, into `plan`.
@@ -252,7 +255,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     const Usage usage = impl_->first_usage(put, i);
     block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra, 0, usage}, tick);
     impl_->policy->came(tree, put.hashes[i]);
-    impl_->policy->learn();
+    impl_->learn();
     ++impl_->counters.stored_blocks;
     if (impl_->tier) impl_->add_copy(tree, block, put.tail);
     if (impl_->tier) impl_->spiller->stored(block, tick);
