@@ -188,16 +188,34 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
 
 void Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, TimePoint now) {
   const std::size_t found_count = found.prefix.block_count + found.disk_block_count();
-  const std::uint16_t trait = policy->asked({.tree = found.space->tree,
-                                             .hashes = hashes,
-                                             .found_count = found_count,
-                                             .block_size = found.space->record->block_size(),
-                                             .hint = hint,
-                                             .tenant = found.space->tenant});
+  const std::uint16_t trait = tell_asked({.tree = found.space->tree,
+                                          .hashes = hashes,
+                                          .found_count = found_count,
+                                          .block_size = found.space->record->block_size(),
+                                          .hint = hint,
+                                          .tenant = found.space->tenant},
+                                         found.prefix.block_count, now);
   const Tick tick = pool.tick(now);
   pool.use(found.prefix, tick, Usage{1, passed_count(hashes.size() - found.prefix.block_count), trait});
   if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
+  learn();
+}
+
+std::uint16_t Store::Impl::tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now) {
+  const std::uint16_t trait = policy->asked(request);
+  if (curve) curve->asked(request, memory_count, trait, policy->clock(), now);
+  return trait;
+}
+
+std::uint16_t Store::Impl::tell_offered(const EvictionPolicy::Request& request, Usage above, Tick tick) {
+  const std::uint16_t trait = policy->offered(request, above, tick);
+  if (curve) curve->offered(request, trait, policy->clock());
+  return trait;
+}
+
+void Store::Impl::learn() {
   policy->learn();
+  if (curve) curve->learn(*policy);
 }
 
 Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint now) {

@@ -13,6 +13,7 @@
 //   of
 //                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h)
 //   evictor.h       which block goes when a slot is wanted
+//   hit_curve.h     what the hit rate would be with less memory, or more (use_order.h, heavy_blocks.h, shadow_cache.h)
 //   lease_table.h   what was promised to whom, until when
 //   space_table.h   which namespaces there are, and which of them may be forgotten
 //   disk.h          what is needed of a disk
@@ -29,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +44,7 @@
 #include "store/arena.h"
 #include "store/disk_tier.h"
 #include "store/eviction_policy.h"
+#include "store/hit_curve.h"
 #include "store/lease_table.h"
 #include "store/space_table.h"
 #include "store/spiller.h"
@@ -64,6 +67,7 @@ struct StoreConfig {
   std::size_t index_bytes_max = 0;
   std::uint64_t hash_seed = 0;  ///< As PrefixIndex.
   PolicyKind policy = PolicyKind::kLru;
+  HitCurveConfig curve;
   DiskTierConfig disk;  ///< No capacity: no disk tier.
   SpillerConfig spill;
 };
@@ -450,6 +454,12 @@ class Store {
   void end_session(SessionId session);
 
   StoreStats stats() const;
+  /// What the hit rate would be by capacity; nothing if that is turned off. Some ten microseconds.
+  struct Curve {
+    HitCurve::Report report;
+    std::uint64_t block_bytes = 0;  ///< On average, as a point's block_count was made from the bytes there are.
+  };
+  std::optional<Curve> curve() const;
   /// Checks every invariant that can be checked; for tests and simulation. Returns an empty string or what is broken.
   std::string check() const;
 

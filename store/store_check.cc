@@ -7,6 +7,15 @@
 
 namespace kv {
 
+std::optional<Store::Curve> Store::curve() const {
+  if (!impl_->curve) return std::nullopt;
+  Curve curve{.report = impl_->curve->report(), .block_bytes = 0};
+  for (const HitCurve::Point& point : curve.report.points)
+    if (point.is_now && !point.has_disk && point.block_count > 0)
+      curve.block_bytes = impl_->pool.arena().capacity_bytes() / point.block_count;
+  return curve;
+}
+
 StoreStats Store::stats() const {
   const BlockPool& pool = impl_->pool;
   const Evictor::Stats& evictions = impl_->evictor.stats();
@@ -56,6 +65,7 @@ std::string Store::check() const {
   for (const std::string& broken : {index.check(), arena.check(), impl_->leases.check(), impl_->evictor.check()})
     if (!broken.empty()) return broken;
 
+  if (impl_->curve && !impl_->curve->check()) return "curve: its blocks, their order or a small cache is broken";
   if (impl_->counters.work_steps_call_max > kStepsMax) return "store: a call took more steps than it may";
 
   // Which blocks should be pinned, and how often. Moves are left out: their pins are in the callers' hands.

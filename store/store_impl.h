@@ -51,11 +51,11 @@ struct Store::Put {
   std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
-  Duration idle{};                       ///< As OfferOptions.
-  std::vector<std::uint8_t> remembered;  ///< Uses of its first blocks before they left.
-  std::uint16_t trait = 0;               ///< Of its blocks' first use (EvictionPolicy::offered).
-  bool is_not_admitted = false;          ///< Its rest is worth less than what would have to go.
-  bool was_refused = false;              ///< For lack of memory; the caller asks again every so often.
+  Duration idle{};                   ///< As OfferOptions.
+  std::uint16_t trait = 0;           ///< Of its blocks' first use (EvictionPolicy::offered).
+  std::size_t remembered_count = 0;  ///< Leading hashes that were here not long ago, as far as was looked.
+  bool is_not_admitted = false;      ///< Its rest is worth less than what would have to go.
+  bool was_refused = false;          ///< For lack of memory; the caller asks again every so often.
 
   bool is_set() const { return space->record->is_set(); }
   /// Leading slots that can be filled: without those of a group that lacks some.
@@ -70,6 +70,10 @@ struct Store::Impl {
       : config(store_config),
         tier(store_config.disk.capacity_bytes > 0 ? std::make_unique<DiskTier>(store_config.disk) : nullptr),
         policy(make_policy(store_config.policy, store_config.hash_seed)),
+        curve(store_config.curve.is_on
+                  ? std::make_unique<HitCurve>(store_config.curve, store_config.hash_seed,
+                                               store_config.policy != PolicyKind::kLru, tier != nullptr)
+                  : nullptr),
         pool(std::move(arena), tier.get(), store_config.hash_seed, policy->queues()),
         leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
         evictor(pool, *policy),
@@ -79,6 +83,7 @@ struct Store::Impl {
   StoreConfig config;
   std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
   std::unique_ptr<EvictionPolicy> policy;
+  std::unique_ptr<HitCurve> curve;  ///< nullptr: turned off.
   BlockPool pool;
   LeaseTable leases;
   std::map<PutId, Put> puts;
@@ -155,9 +160,13 @@ struct Store::Impl {
   static std::uint8_t passed_count(std::size_t blocks) {
     return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
   }
-  std::uint8_t remembered_uses(const Put& put, std::size_t i) const;
-  Usage first_usage(Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
-  double worth(Put& put, std::size_t i) const;
+  /// Policy and curve are told of what is asked for, or offered, and go on with learning.
+  std::uint16_t tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now);
+  std::uint16_t tell_offered(const EvictionPolicy::Request& request, Usage above, Tick tick);
+  void learn();
+  void look_for_remembered(Put& put, std::size_t i) const;
+  Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
+  double worth(const Put& put, std::size_t i) const;
   void not_admit_rest(Put& put);
   void tell_capacity(std::size_t block_bytes);
   /// Marks all that was found as used at `now`, or so long before.

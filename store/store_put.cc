@@ -60,13 +60,13 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
   const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
   impl_->tell_capacity(put.space->record->block_bytes());
-  put.trait = impl_->policy->offered({.tree = put.space->tree,
-                                      .hashes = hashes,
-                                      .found_count = stored_count,
-                                      .block_size = block_size,
-                                      .hint = options.hint,
-                                      .tenant = put.space->tenant},
-                                     is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
+  put.trait = impl_->tell_offered({.tree = put.space->tree,
+                                   .hashes = hashes,
+                                   .found_count = stored_count,
+                                   .block_size = block_size,
+                                   .hint = options.hint,
+                                   .tenant = put.space->tenant},
+                                  is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
@@ -99,6 +99,7 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
       plan.refused_why = Errc::kTooLarge;  // no eviction makes room for another size
       break;
     }
+    look_for_remembered(put, i);
     // Without a disk tier every eviction loses a block, and waiting would help nobody.
     const Evictor::Found found =
         evictor.find_slot(bytes, steps, now, may_lose || !tier, put.was_refused, worth(put, i));
@@ -119,27 +120,25 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
   if (plan.refused_count > 0 && !plan.again) put.was_refused = true;
 }
 
-/// The policy may take one block for another. A use of a block is one of all above it, so along a chain uses never
-/// grow: the middle one of three neighbours is as good where all is right, and right where one is wrong. One wrong
-/// block worth much would keep all above it, which may be hundreds.
-std::uint8_t Store::Impl::remembered_uses(const Put& put, std::size_t i) const {
-  const auto uses = [&](std::size_t at) { return policy->remembered_uses(put.space->tree, put.hashes[at]); };
-  const std::uint8_t here = uses(i);
-  if (i == 0 || i + 1 == put.hashes.size()) return here;
-  const std::uint8_t before = uses(i - 1), after = uses(i + 1);
-  return std::max(std::min(before, here), std::min(std::max(before, here), after));
+Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
+  if (put.is_set()) return {.use_count = 1, .trait = put.trait};
+  const auto remembered = i < put.remembered_count
+                              ? std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254)
+                              : std::uint8_t{0};
+  return {static_cast<std::uint8_t>(remembered + 1), passed_count(put.hashes.size() - 1 - i), put.trait};
 }
 
-Usage Store::Impl::first_usage(Put& put, std::size_t i) const {
-  if (put.is_set()) return {.use_count = 1, .trait = put.trait};
-  while (put.remembered.size() <= i) put.remembered.push_back(remembered_uses(put, put.remembered.size()));
-  const auto remembered = std::min<std::uint8_t>(put.remembered[i], 254);
-  return {static_cast<std::uint8_t>(remembered + 1), passed_count(put.hashes.size() - 1 - i), put.trait};
+/// What left goes with all that is behind it, so nothing behind a gap is remembered: what seems to be is another block,
+/// for only a few bits of a name are kept. In a chain of some hundred blocks there is always one, and its uses would
+/// pass for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call it for each i in order.
+void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
+  if (put.remembered_count != i || put.is_set()) return;
+  if (policy->remembered_uses(put.space->tree, put.hashes[i]) > 0) ++put.remembered_count;
 }
 
 /// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as
 /// long as the disk has room: then what goes for it is not lost.
-double Store::Impl::worth(Put& put, std::size_t i) const {
+double Store::Impl::worth(const Put& put, std::size_t i) const {
   if (!policy->refuses() || put.is_set() || (tier && !tier->is_full())) return std::numeric_limits<double>::infinity();
   return policy->worth(policy->queues().queue_of(first_usage(put, i)), 0);
 }
@@ -151,6 +150,7 @@ void Store::Impl::not_admit_rest(Put& put) {
   const TreeId tree = put.space->tree;
   const std::size_t end = std::min(put.hashes.size(), put.slots.size() + kRememberedMax);
   for (std::size_t i = put.slots.size(); i < end; ++i) {
+    look_for_remembered(put, i);
     const Usage usage = first_usage(put, i);
     policy->came(tree, put.hashes[i]);
     policy->left(tree, put.hashes[i], usage);
@@ -164,8 +164,11 @@ void Store::Impl::tell_capacity(std::size_t block_bytes) {
   const std::size_t count = pool.index().block_count();
   const std::size_t mean = count == 0 ? block_bytes : std::max<std::size_t>(1, pool.arena().allocated_bytes() / count);
   std::size_t capacity = pool.arena().capacity_bytes() / mean;
+  constexpr std::size_t kManyBlocks = 1024;
+  if (curve && count >= kManyBlocks) curve->set_capacity(capacity, config.disk.capacity_bytes / mean);
   while (capacity > 4 * count + 1) capacity /= 2;
   policy->set_capacity(capacity);
+  if (curve && count < kManyBlocks) curve->set_capacity(capacity, config.disk.capacity_bytes / mean);
 }
 
 /// What can be filled and was in no plan yet, into `plan`.
@@ -257,7 +260,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     const Usage usage = impl_->first_usage(put, i);
     block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra, 0, usage}, tick);
     impl_->policy->came(tree, put.hashes[i]);
-    impl_->policy->learn();
+    impl_->learn();
     ++impl_->counters.stored_blocks;
     if (impl_->tier) impl_->add_copy(tree, block, put.tail);
     if (impl_->tier) impl_->spiller->stored(block, tick);

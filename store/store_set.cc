@@ -50,14 +50,16 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   const auto is_here = [](BlockId block) { return block != kNoBlock; };
   const auto found_count = static_cast<std::size_t>(std::ranges::count_if(found->memory, is_here) +
                                                     std::ranges::count_if(found->disk, is_here));
-  const std::uint16_t trait = impl_->policy->asked({.tree = found->space->tree,
-                                                    .hashes = hashes,
-                                                    .found_count = found_count,
-                                                    .block_size = found->space->record->block_size(),
-                                                    .is_set = true,
-                                                    .hint = options.hint,
-                                                    .tenant = found->space->tenant});
-  impl_->policy->learn();
+  const std::uint16_t trait =
+      impl_->tell_asked({.tree = found->space->tree,
+                         .hashes = hashes,
+                         .found_count = found_count,
+                         .block_size = found->space->record->block_size(),
+                         .is_set = true,
+                         .hint = options.hint,
+                         .tenant = found->space->tenant},
+                        static_cast<std::size_t>(std::ranges::count_if(found->memory, is_here)), now);
+  impl_->learn();
   const Tick tick = pool.tick(now);
   SetMatch match{.held = std::vector<Held>(hashes.size(), Held::kNowhere),
                  .lengths = std::vector<std::uint32_t>(hashes.size(), 0)};

@@ -52,14 +52,14 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   const std::size_t before = put.hashes.size();
   impl_->add_wanted(put, *found, hashes, options, plan.wanted);
   impl_->tell_capacity(length_max);
-  put.trait = impl_->policy->offered({.tree = found->space->tree,
-                                      .hashes = std::span(put.hashes).subspan(before),
-                                      .found_count = 0,
-                                      .block_size = found->space->record->block_size(),
-                                      .is_set = true,
-                                      .hint = options.hint,
-                                      .tenant = found->space->tenant},
-                                     {}, tick);
+  put.trait = impl_->tell_offered({.tree = found->space->tree,
+                                   .hashes = std::span(put.hashes).subspan(before),
+                                   .found_count = 0,
+                                   .block_size = found->space->record->block_size(),
+                                   .is_set = true,
+                                   .hint = options.hint,
+                                   .tenant = found->space->tenant},
+                                  {}, tick);
   for (std::uint32_t& i : plan.wanted) i += options.first;
   if (options.is_part) return plan;
   impl_->tidy(now, call.steps);
@@ -229,7 +229,7 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatu
       tree, kNoBlock,
       {.hash = put.hashes[i], .slot = slot, .position = length, .group = size_class, .usage = first_usage(put, i)},
       tick);
-  policy->learn();
+  learn();
   ++counters.stored_blocks;
   if (tier) {
     add_copy(tree, linked, kNoBlock);

@@ -36,7 +36,10 @@ constexpr std::size_t kBytesMax = std::size_t{1} << 46;
 /// What the rows fill: the options themselves, and values that become options once all of them are known. Sizes in
 /// blocks, for example, depend on an option that may come later on the command line.
 struct Given {
-  Given() { options.store.arena.capacity_bytes = 4ull << 30; }
+  Given() {
+    options.store.arena.capacity_bytes = 4ull << 30;
+    options.store.curve.is_on = true;
+  }
   NodeOptions options;
   std::vector<std::string> listen = {"tcp://127.0.0.1:7400"};
   std::string admin = "127.0.0.1:7401";
@@ -68,6 +71,8 @@ std::vector<OptionRow> memory_rows(Given& given) {
        "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
        "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, and lru with --etcd, "
        "since nodes do not learn from one another yet (auto)"},
+      {"curve", &o.store.curve.is_on, kAny,
+       "Tell from a sample what the hit rate would be with less memory, or more (kvstorectl curve)"},
       {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
   };
 }

@@ -203,6 +203,7 @@ int run(const NodeOptions& options) {
         options.plain_network_count);
   }
   metrics.watch_store([&store] { return store.with([](Store& each) { return each.stats(); }); });
+  metrics.watch_curve([&store] { return store.with([](Store& each) { return each.curve(); }); });
 
   metrics.watch([&node] {
     VerbsNode* const verbs = node.verbs;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdio>
 
 #include "base/assert.h"
 
@@ -102,6 +103,36 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   return families;
 }
 
+/// By multiples of what the node has, which stay the same when the node is given more memory.
+std::vector<prometheus::MetricFamily> families_of(const Store::Curve& curve) {
+  using prometheus::MetricType;
+  const HitCurve::Report& report = curve.report;
+  auto rates = family("curve_hit_ratio", "Hit rate by capacity and policy, from a sample", MetricType::Gauge);
+  auto errors = family("curve_hit_ratio_error", "Within this of it 19 times in 20", MetricType::Gauge);
+  for (const HitCurve::Point& point : report.points) {
+    char scale[16];
+    std::snprintf(scale, sizeof scale, "%g", point.scale);
+    const auto add = [&](const char* policy, const HitCurve::Estimate& estimate) {
+      const std::vector<prometheus::ClientMetric::Label> labels = {
+          {"tier", point.has_disk ? "memory_and_disk" : "memory"}, {"scale", scale}, {"policy", policy}};
+      add_value(rates, estimate.hit_rate, labels);
+      add_value(errors, estimate.error, labels);
+    };
+    add("lru", point.lru);
+    if (report.has_policy) add("own", point.policy);
+  }
+  auto measured = family("curve_measured_hit_ratio", "What the node found in the same time", MetricType::Gauge);
+  add_value(measured, report.memory_hit_rate, {{"tier", "memory"}});
+  add_value(measured, report.hit_rate, {{"tier", "memory_and_disk"}});
+  auto sampled =
+      family("curve_sampled_blocks", "Blocks of the sample asked for, of the last hour or so", MetricType::Gauge);
+  add_value(sampled, report.sampled_blocks);
+  auto dropped =
+      family("curve_dropped_requests_total", "Requests not counted, since too many waited for it", MetricType::Counter);
+  add_value(dropped, static_cast<double>(report.dropped_requests));
+  return {std::move(rates), std::move(errors), std::move(measured), std::move(sampled), std::move(dropped)};
+}
+
 }  // namespace
 
 struct NodeMetrics::Impl {
@@ -119,6 +150,7 @@ struct NodeMetrics::Impl {
   Counter *checksum_failures, *deadline_misses;
   std::array<Counter*, kErrcNames.size()> refusals{};
   std::function<StoreStats()> stats;
+  std::function<std::optional<Store::Curve>()> curve;
   std::vector<std::function<std::vector<Value>()>> values;
 };
 
@@ -244,6 +276,8 @@ std::uint64_t NodeMetrics::session_count() const { return static_cast<std::uint6
 
 void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats = std::move(stats); }
 
+void NodeMetrics::watch_curve(std::function<std::optional<Store::Curve>()> curve) { impl_->curve = std::move(curve); }
+
 void NodeMetrics::watch(std::function<std::vector<Value>()> values) { impl_->values.push_back(std::move(values)); }
 
 /// On the admin thread. Each source is asked anew and locks for itself; no lock is held while the text is made, which
@@ -260,6 +294,11 @@ std::string NodeMetrics::text() const {
   }
   if (impl_->stats) {
     for (auto& each : families_of(impl_->stats())) families.push_back(std::move(each));
+  }
+  if (impl_->curve) {
+    if (const auto curve = impl_->curve()) {
+      for (auto& each : families_of(*curve)) families.push_back(std::move(each));
+    }
   }
   return prometheus::TextSerializer().Serialize(families);
 }

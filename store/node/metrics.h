@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,7 @@ class NodeMetrics {
 
   /// `stats` is called for each text(), on its thread (the admin server's).
   void watch_store(std::function<StoreStats()> stats);
+  void watch_curve(std::function<std::optional<Store::Curve>()> curve);  ///< The same.
   /// The same for values of other parts. `name` is without "kvstore_" and, for a counter, without "_total".
   struct Value {
     const char* name;

@@ -40,7 +40,7 @@ json parsed(const Finished& finished) {
 }
 
 TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
-  for (const char* verb : {"status", "top", "match", "pin", "unpin", "drop", "ping", "doctor"}) {
+  for (const char* verb : {"status", "top", "curve", "match", "pin", "unpin", "drop", "ping", "doctor"}) {
     const Finished help = ctl({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
@@ -249,6 +249,29 @@ TEST(E2eToolsTest, CtlSeesAndChangesWhatANodeHolds) {
   const json spaces = parsed(ctl({"namespaces", "--json"}, environment));
   ASSERT_EQ(spaces["namespaces"].size(), 1u);
   EXPECT_EQ(spaces["namespaces"][0]["block_bytes"], 65536);
+}
+
+TEST(E2eToolsTest, CtlTellsWhatMoreMemoryWouldBring) {
+  const NodeProcess node({"--capacity", "64MiB"}), without({"--capacity", "64MiB", "--curve=false"});
+  TestClient client(node.tcp(), Transport::kTcp, 65536, 8);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(client.put(make_chain(static_cast<std::uint64_t>(i), 8)).stored > 0);
+  ASSERT_EQ(
+      ctl({"match", "--space", "e2e", to_hex(make_chain(1, 8)[0].bytes)}, {"KVSTORE_ENDPOINTS=" + node.tcp()}).status,
+      0);
+  const std::vector<std::string> environment = {"KVSTORE_ENDPOINTS=" + node.tcp() + "," + without.tcp()};
+  const json curve = parsed(ctl({"curve", "--more", "32MiB", "--json"}, environment));
+  ASSERT_EQ(curve["nodes"].size(), 2u);
+  const json& told = curve["nodes"][0];
+  ASSERT_EQ(told["points"].size(), 5u) << told;
+  EXPECT_EQ(told["asked_blocks"], 1);
+  EXPECT_EQ(told["points"][2]["scale"], 1);
+  EXPECT_TRUE(told.contains("more_memory_gain"));
+  EXPECT_EQ(curve["nodes"][1]["points"].size(), 0u);
+  const Finished table = ctl({"curve", "--more", "32MiB"}, environment);
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("One more 32 MiB of memory would give "));
+  EXPECT_THAT(table.out, HasSubstr("keeps no sample"));
+  EXPECT_EQ(ctl({"curve", "--more", "much"}, environment).status, 2);
 }
 
 TEST(E2eToolsTest, JsonOutputParsesAndTablesNameTheNode) {

@@ -158,6 +158,11 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_TRUE(options.check_only);
 }
 
+TEST_F(ConfigTest, TheCurveIsToldUnlessItIsTurnedOff) {
+  EXPECT_TRUE(good({}).store.curve.is_on);
+  EXPECT_FALSE(good({"--curve=false"}).store.curve.is_on);
+}
+
 TEST_F(ConfigTest, DiskOptionsReachTheTier) {
   const NodeOptions options = good(
       {"--spill-path=/tmp/a", "--spill-path=/tmp/b", "--spill-capacity=2GiB", "--spill-policy=write-through",

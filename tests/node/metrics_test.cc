@@ -91,6 +91,25 @@ TEST(NodeMetricsTest, CountersEndInTotalAndCoverTheStore) {
   EXPECT_THAT(text, HasSubstr("kvstore_build_info{version=\"1.2.3\"} 1"));
 }
 
+TEST(NodeMetricsTest, TheCurveIsByTierScaleAndPolicy) {
+  NodeMetrics metrics("1.2.3");
+  std::optional<Store::Curve> curve;
+  metrics.watch_curve([&] { return curve; });
+  EXPECT_THAT(metrics.text(), testing::Not(HasSubstr("kvstore_curve"))) << "it is turned off";
+  curve.emplace();
+  curve->report.has_policy = true;
+  curve->report.hit_rate = 0.5;
+  curve->report.points = {
+      {.block_count = 5, .scale = 0.25, .lru = {.hit_rate = 0.125, .error = 0.25}, .policy = {.hit_rate = 0.75}},
+      {.block_count = 40, .scale = 2, .has_disk = true}};
+  const std::string text = metrics.text();
+  EXPECT_THAT(text, HasSubstr("kvstore_curve_hit_ratio{tier=\"memory\",scale=\"0.25\",policy=\"lru\"} 0.125"));
+  EXPECT_THAT(text, HasSubstr("kvstore_curve_hit_ratio_error{tier=\"memory\",scale=\"0.25\",policy=\"lru\"} 0.25"));
+  EXPECT_THAT(text, HasSubstr("kvstore_curve_hit_ratio{tier=\"memory\",scale=\"0.25\",policy=\"own\"} 0.75"));
+  EXPECT_THAT(text, HasSubstr("kvstore_curve_hit_ratio{tier=\"memory_and_disk\",scale=\"2\",policy=\"lru\"} 0"));
+  EXPECT_THAT(text, HasSubstr("kvstore_curve_measured_hit_ratio{tier=\"memory_and_disk\"} 0.5"));
+}
+
 TEST(NodeMetricsTest, EvictionAgesAreAHistogramOfSeconds) {
   NodeMetrics metrics("1.2.3");
   metrics.watch_store(some_stats);

@@ -97,6 +97,7 @@ class World {
     }
     StoreConfig config;
     config.policy = static_cast<PolicyKind>(seed % std::size(kPolicyNames));  // and no number drawn for it
+    config.curve = {.is_on = seed % 2 == 0, .one_in = 2, .block_count_max = 128};
     config.arena.capacity_bytes = chance(0.2) ? 20'000'000 : pick(600'000, 6'000'000);
     config.arena.granule_bytes = std::size_t{4096} << pick(0, 7);
     config.arena.huge_pages = false;

@@ -428,6 +428,7 @@ class StoreModelTest : public StoreFixture {
     config.retained_fraction_max = 0.25;
     config.leased_fraction_max = static_cast<double>(below(kSlots + 1)) / kSlots;
     config.namespace_count_max = 3;
+    config.curve = {.is_on = true, .one_in = 2, .block_count_max = 64};
     create(kSlots * kBytes);
     for (const char* model : kModels) {
       spaces.push_back(open(kBytes, model));

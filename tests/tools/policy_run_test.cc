@@ -103,6 +103,55 @@ TEST(PolicyRunTest, ACacheSmallerThanARequestHoldsItsBeginning) {
   EXPECT_EQ(totals.stored, 4u);
 }
 
+TEST(PolicyRunTest, ACurveIsToldByTheStoreItself) {
+  const BlockTrace trace(make(LoadKind::kMixed, 4000, 6), {.split = 8});
+  std::atomic<std::uint64_t> done = 0;
+  HitCurve::Report report;
+  const PolicyRun with{.policy = PolicyKind::kYield,
+                       .capacity = 16'000,
+                       .block_tokens = 64,
+                       .seed = 2,
+                       .curve = {.is_on = true, .one_in = 8, .block_count_max = 16'384}};
+  const CacheTotals totals = run_policy(trace, with, done, &report);
+  EXPECT_EQ(report.asked_blocks, static_cast<double>(totals.references));
+  EXPECT_NEAR(report.memory_hit_rate, totals.hit_rate(), 1e-9);
+  ASSERT_EQ(report.points.size(), 5u);
+  EXPECT_EQ(report.points[2].block_count, 16'000u);
+  EXPECT_NEAR(report.points[2].lru.hit_rate, run(trace, PolicyKind::kLru, 16'000, 2).hit_rate(), 0.03);
+  EXPECT_NEAR(report.points[2].policy.hit_rate, totals.hit_rate(), 0.03);
+  PolicyRun without = with;
+  without.curve = {};
+  EXPECT_EQ(run_policy(trace, without, done).hits, totals.hits) << "to look changes nothing";
+}
+
+/// One in 100 blocks of 16 tokens. docs/cache-quality.md has more seeds.
+TEST(PolicyRunTest, OnTheRealTraceASampleTellsTheHitRateToOnePerCent) {
+  const char* folder = std::getenv("KV_TRACES");
+  if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";
+  const BlockTrace trace(read_trace(std::string(folder) + "/conversation_trace.jsonl.gz", 0), {.split = 32});
+  struct Case {
+    std::uint64_t capacity, seed;
+    double lru;
+  };
+  for (const Case& each : {Case{96'000, 1, 0.0653}, Case{320'000, 2, 0.2116}, Case{960'000, 3, 0.3257}}) {
+    std::atomic<std::uint64_t> done = 0;
+    HitCurve::Report report;
+    const CacheTotals totals = run_policy(trace,
+                                          {.policy = PolicyKind::kYield,
+                                           .capacity = each.capacity,
+                                           .block_tokens = 16,
+                                           .seed = each.seed,
+                                           .curve = {.is_on = true, .one_in = 100, .block_count_max = 16'384}},
+                                          done, &report);
+    EXPECT_GT(totals.hit_rate(), each.lru) << each.capacity;
+    EXPECT_EQ(report.dropped_requests, 0u);
+    ASSERT_GT(report.points.size(), 2u);
+    EXPECT_EQ(report.points[2].block_count, each.capacity);
+    EXPECT_NEAR(report.points[2].lru.hit_rate, each.lru, 0.01) << each.capacity;
+    EXPECT_NEAR(report.points[2].policy.hit_rate, totals.hit_rate(), 0.01) << each.capacity;
+  }
+}
+
 TEST(PolicyRunTest, OnTheRealTraceLruIsAsPublishedAndYieldHitsMore) {
   const char* folder = std::getenv("KV_TRACES");
   if (folder == nullptr) GTEST_SKIP() << "KV_TRACES does not name a folder with conversation_trace.jsonl.gz";

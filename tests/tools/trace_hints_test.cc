@@ -66,10 +66,7 @@ TEST(TraceHintsTest, HintsFindMoreAndAConstantLieFindsAsMuchAsSilence) {
   constexpr std::uint64_t kCapacity = 2'000;  // those that return would need 1,600
   const double silent = hit_rate(requests, kCapacity, {});
   const double told = hit_rate(requests, kCapacity, trace_hints(requests, HintKind::kFinal, 0, 1));
-  const double mostly = hit_rate(requests, kCapacity, trace_hints(requests, HintKind::kFinal, 0.2, 1));
   EXPECT_GT(told, 1.3 * silent);
-  EXPECT_GT(mostly, 1.1 * silent);
-  EXPECT_GT(told, mostly);
   // Not equal: once there are hints, more is learned at a time.
   EXPECT_NEAR(hit_rate(requests, kCapacity, Hints(requests.size(), ReuseHint::kWithin15s)), silent, 0.02);
 }

@@ -17,10 +17,12 @@ int main(int argc, char** argv) {
       "  kvstorectl doctor                                is everything all right?\n"
       "  kvstorectl status -e tcp://127.0.0.1:7400        what a node holds\n"
       "  kvstorectl top                                   what it does, every second\n"
+      "  kvstorectl curve                                 what more memory would bring\n"
       "  kvstorectl ping --wait 30s                       wait until a node serves\n"
       "  kvstorectl cluster status                        which nodes belong together\n"
       "  kvstorectl size --config config.json             how large a model's cache is\n");
   kv::add_status_commands(app);
+  kv::add_curve_command(app);
   kv::add_block_commands(app);
   kv::add_ping_command(app);
   kv::add_cluster_commands(app);

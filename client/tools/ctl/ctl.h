@@ -3,6 +3,7 @@
 //
 //   ctl.cc            main(), and how a command's end becomes an exit status
 //   ctl_status.cc     status, namespaces, top
+//   ctl_curve.cc      curve
 //   ctl_blocks.cc     match, pin, unpin, drop
 //   ctl_ping.cc       ping
 //   ctl_cluster.cc    cluster status, cluster map
@@ -22,6 +23,7 @@
 namespace kv {
 
 void add_status_commands(CLI::App& app);
+void add_curve_command(CLI::App& app);
 void add_block_commands(CLI::App& app);
 void add_ping_command(CLI::App& app);
 void add_cluster_commands(CLI::App& app);

@@ -53,6 +53,31 @@ void forget_disk(Store::SetMatch& match, std::span<const std::uint32_t> group_co
   });
 }
 
+/// As numbers with names, like all else that a node tells; kvstorectl makes a table of them again.
+template <class Add>
+void add_curve(const Store::Curve& curve, Add&& add) {
+  const HitCurve::Report& report = curve.report;
+  add("curve_block_bytes", static_cast<double>(curve.block_bytes));
+  add("curve_one_in", static_cast<double>(report.one_in));
+  add("curve_asked_blocks", report.asked_blocks);
+  add("curve_sampled_blocks", report.sampled_blocks);
+  add("curve_memory_hit_rate", report.memory_hit_rate);
+  add("curve_hit_rate", report.hit_rate);
+  for (std::size_t i = 0; i < report.points.size(); ++i) {
+    const HitCurve::Point& point = report.points[i];
+    const std::string prefix = "curve_" + std::to_string(i) + "_";
+    const auto add_of = [&](const char* name, double value) { add((prefix + name).c_str(), value); };
+    add_of("blocks", static_cast<double>(point.block_count));
+    add_of("scale", point.scale);
+    add_of("has_disk", point.has_disk ? 1 : 0);
+    add_of("lru", point.lru.hit_rate);
+    add_of("lru_error", point.lru.error);
+    if (!report.has_policy) continue;
+    add_of("own", point.policy.hit_rate);
+    add_of("own_error", point.policy.error);
+  }
+}
+
 /// Half of the evicted blocks were last used at most this long before, to within a factor of two; 0: none was evicted.
 double eviction_age_p50_seconds(const StoreStats& stats) {
   std::uint64_t total = 0, seen = 0;
@@ -337,6 +362,7 @@ void Lookups::on_stats(const Frame& frame) {
     stats = store.stats();
     spaces = store.namespaces();
   });
+  const auto curve = node.store.with([](Store& store) { return store.curve(); });
   session_.replies.reply(FrameType::kStats, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     std::vector<flatbuffers::Offset<wire::Stat>> values;
     const auto add = [&](const char* name, double value) {
@@ -363,6 +389,7 @@ void Lookups::on_stats(const Frame& frame) {
     add_all(node.lent->stats());
     if (VerbsNode* const verbs = node.verbs) add_all(verbs->stats());
     if (node.security != nullptr) add_all(node.security->stats());
+    if (curve) add_curve(*curve, add);
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {
       namespaces.push_back(

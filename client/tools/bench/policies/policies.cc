@@ -41,6 +41,7 @@ struct PoliciesOptions {
   std::uint64_t seed = 0;
   unsigned thread_count = std::max(1u, std::thread::hardware_concurrency());
   bool json = false;
+  HitCurveConfig curve{.is_on = false, .one_in = 100, .block_count_max = 16'384};
 };
 
 struct Cell {
@@ -48,6 +49,7 @@ struct Cell {
   std::uint64_t capacity;
   CacheTotals totals;
   double seconds = 0;
+  HitCurve::Report curve = {};
 };
 
 std::vector<std::string> policy_names() {
@@ -60,7 +62,7 @@ PolicyKind kind_of(const std::string& policy) {
   return static_cast<PolicyKind>(std::ranges::find(kPolicyNames, policy) - std::begin(kPolicyNames));
 }
 
-CacheTotals run_cell(const Cell& cell, const BlockTrace& trace, const PoliciesOptions& options,
+CacheTotals run_cell(Cell& cell, const BlockTrace& trace, const PoliciesOptions& options,
                      std::atomic<std::uint64_t>& done) {
   if (cell.policy == kOptimum) return optimum(trace, cell.capacity, done);
   return run_policy(trace,
@@ -68,8 +70,9 @@ CacheTotals run_cell(const Cell& cell, const BlockTrace& trace, const PoliciesOp
                      .capacity = cell.capacity,
                      .block_tokens = options.blocks.block_tokens / options.blocks.split,
                      .seed = options.seed,
-                     .hints = options.hints},
-                    done);
+                     .hints = options.hints,
+                     .curve = options.curve},
+                    done, &cell.curve);
 }
 
 /// All cells, a few at a time. They share nothing but the trace, so their results do not depend on the others.
@@ -119,6 +122,25 @@ double stored_per_request(const Cell& cell, const BlockTrace& trace) {
   return static_cast<double>(cell.totals.stored) / static_cast<double>(trace.request_count());
 }
 
+/// What each cache itself says of larger and smaller ones, from its sample.
+void print_curves(const std::vector<Cell>& cells) {
+  for (const Cell& cell : cells) {
+    if (cell.policy == kOptimum) continue;
+    std::cout << "\nfrom a sample of one in " << cell.curve.one_in << " in a cache of " << format_count(cell.capacity)
+              << " blocks, " << cell.policy << ", which hits " << format_number(cell.totals.hit_rate(), 4) << "\n";
+    TextTable table({"blocks", "lru", "+-", cell.policy == "lru" ? "" : cell.policy, "+-"});
+    for (const HitCurve::Point& point : cell.curve.points) {
+      const auto cells_of = [](const HitCurve::Estimate& estimate, bool is_known) {
+        return std::pair(is_known ? format_number(estimate.hit_rate, 4) : "-",
+                         is_known ? format_number(estimate.error, 4) : "-");
+      };
+      const auto lru = cells_of(point.lru, true), own = cells_of(point.policy, cell.curve.has_policy);
+      table.add({format_count(point.block_count), lru.first, lru.second, own.first, own.second});
+    }
+    table.print(std::cout);
+  }
+}
+
 void print_json(const PoliciesOptions& options, const BlockTrace& trace, const std::vector<Cell>& cells,
                 double infinite) {
   nlohmann::json results = nlohmann::json::array();
@@ -130,6 +152,14 @@ void print_json(const PoliciesOptions& options, const BlockTrace& trace, const s
                        {"stored", cell.totals.stored},
                        {"stored_per_request", stored_per_request(cell, trace)},
                        {"seconds", cell.seconds}});
+    if (!options.curve.is_on || cell.policy == kOptimum) continue;
+    nlohmann::json& points = results.back()["curve"] = nlohmann::json::array();
+    for (const HitCurve::Point& point : cell.curve.points) {
+      points.push_back({{"capacity", point.block_count}, {"lru", point.lru.hit_rate}, {"lru_error", point.lru.error}});
+      if (!cell.curve.has_policy) continue;
+      points.back()["own"] = point.policy.hit_rate;
+      points.back()["own_error"] = point.policy.error;
+    }
   }
   std::cout << json_text({{"command", "policies"},
                           {"trace", options.trace},
@@ -226,6 +256,7 @@ void run_policies(PoliciesOptions options) {
   std::atomic<std::uint64_t> done = 0;
   const double infinite = optimum(trace, trace.block_count(), done).hit_rate();
   options.json ? print_json(options, trace, cells, infinite) : print_table(options, trace, cells, infinite);
+  if (options.curve.is_on && !options.json) print_curves(cells);
   if (!options.plot.empty()) write_plot(options, trace, cells);
 }
 
@@ -259,6 +290,10 @@ void add_policies_command(CLI::App& app) {
   add_hint_options(*command, options->hint_kind, options->wrong_hints);
   command->add_option("--threads", options->thread_count, "Runs at a time; each needs some 150 bytes a block")
       ->check(CLI::Range(1u, 256u))
+      ->capture_default_str();
+  command->add_flag("--curve", options->curve.is_on,
+                    "Also what each cache says of larger and smaller ones, as kvstorectl curve");
+  command->add_option("--curve-one-in", options->curve.one_in, "Blocks of its sample; 0: as a node chooses")
       ->capture_default_str();
   command->add_option("--plot", options->plot, "Also draw it, as SVG")->type_name("FILE");
   command->add_flag("--json", options->json, "One JSON document, for scripts");

@@ -39,6 +39,7 @@ StoreConfig config_of(const BlockTrace& trace, const PolicyRun& run) {
   config.index_bytes_max = std::size_t{1} << 40;  // the arena alone says what fits
   config.hash_seed = run.seed;
   config.policy = run.policy;
+  config.curve = run.curve;
   return config;
 }
 
@@ -63,7 +64,8 @@ std::uint64_t put(Store& store, SpaceId space, const std::vector<BlockHash>& has
 
 }  // namespace
 
-CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomic<std::uint64_t>& done) {
+CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomic<std::uint64_t>& done,
+                       HitCurve::Report* curve) {
   auto created = Store::create(config_of(trace, run));
   if (!created) {
     throw std::runtime_error("no memory for a cache of " + std::to_string(run.capacity) +
@@ -96,6 +98,7 @@ CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomi
     }
     done.fetch_add(1, std::memory_order_relaxed);
   }
+  if (const auto at_end = store.curve(); at_end && curve != nullptr) *curve = at_end->report;
   return totals;
 }
 

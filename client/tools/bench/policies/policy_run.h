@@ -9,6 +9,7 @@
 #include "client/tools/bench/policies/block_trace.h"
 #include "index/reuse_hint.h"
 #include "store/eviction_policy.h"
+#include "store/hit_curve.h"
 
 namespace kv {
 
@@ -18,11 +19,14 @@ struct PolicyRun {
   std::size_t block_tokens = 512;         ///< Of the blocks as they are cut.
   std::uint64_t seed = 0;                 ///< Of the blocks' names and of the Store, and so of what is sampled.
   std::span<const ReuseHint> hints = {};  ///< Of each request, or empty.
+  HitCurveConfig curve = {};
 };
 
 /// Each request is matched, then offered and stored, as a worker does that reuses what it finds and computes the rest.
 /// The Store decides as in a node with blocks of any size: here they have 64 bytes, which nobody fills. Its clock goes
 /// 5 ms a request, and blocks follow one another without gaps. `done` counts requests. Throws std::runtime_error.
-CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomic<std::uint64_t>& done);
+/// `*curve` (may be nullptr) gets what the Store says at the end, if `run.curve` is on.
+CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomic<std::uint64_t>& done,
+                       HitCurve::Report* curve = nullptr);
 
 }  // namespace kv

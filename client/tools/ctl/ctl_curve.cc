@@ -1,0 +1,186 @@
+// kvstorectl curve: what the hit rate of each node would be with less memory, or more, from a sample that it keeps.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/json_text.h"
+#include "client/tools/options.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+struct CurveOptions : CtlOptions {
+  std::uint64_t more_bytes = std::uint64_t{64} << 30;
+};
+
+struct CurvePoint {
+  double blocks, scale, lru, lru_error;
+  bool has_disk;
+  std::optional<double> own, own_error;  ///< Not given where the policy is LRU.
+
+  double best() const { return own.value_or(lru); }
+  double best_error() const { return own_error.value_or(lru_error); }
+};
+
+/// As the node tells them: by tier, then by capacity. Empty: nothing was stored yet, or it keeps no sample.
+std::vector<CurvePoint> points_of(const NodeStats& node) {
+  std::vector<CurvePoint> points;
+  for (std::size_t i = 0;; ++i) {
+    const auto name = [&](const char* of) { return "curve_" + std::to_string(i) + "_" + of; };
+    if (!has_stat(node, name("blocks"))) return points;
+    CurvePoint point{.blocks = stat(node, name("blocks")),
+                     .scale = stat(node, name("scale")),
+                     .lru = stat(node, name("lru")),
+                     .lru_error = stat(node, name("lru_error")),
+                     .has_disk = stat(node, name("has_disk")) != 0,
+                     .own = {},
+                     .own_error = {}};
+    if (has_stat(node, name("own"))) {
+      point.own = stat(node, name("own"));
+      point.own_error = stat(node, name("own_error"));
+    }
+    points.push_back(point);
+  }
+}
+
+/// What the node's policy would find with so many blocks of a tier more: along a line over the logarithm of the
+/// capacity. Nothing beyond the largest capacity that the node tells of.
+std::optional<double> gain(const std::vector<CurvePoint>& points, bool has_disk, double more_blocks) {
+  const CurvePoint* now = nullptr;
+  for (const CurvePoint& point : points)
+    if (point.has_disk == has_disk && point.scale == 1) now = &point;
+  if (now == nullptr || now->blocks <= 0) return {};
+  const double wanted = now->blocks + more_blocks;
+  const CurvePoint* below = now;
+  for (const CurvePoint& point : points) {
+    if (point.has_disk != has_disk || point.blocks <= now->blocks) continue;
+    if (point.blocks >= wanted) {
+      const double share = std::log(wanted / below->blocks) / std::log(point.blocks / below->blocks);
+      return below->best() + share * (point.best() - below->best()) - now->best();
+    }
+    below = &point;
+  }
+  return {};
+}
+
+std::string percent(double rate) { return format_number(100 * rate, 1) + " %"; }
+
+void print_gain(const std::vector<CurvePoint>& points, bool has_disk, const CurveOptions& options, double block_bytes) {
+  const char* const of = has_disk ? "of disk " : "of memory ";
+  const auto more = gain(points, has_disk, static_cast<double>(options.more_bytes) / block_bytes);
+  std::cout << "One more " << format_bytes(options.more_bytes) << " " << of;
+  if (more) {
+    std::cout << "would give " << (*more < 0 ? "" : "+") << percent(*more) << " of all blocks asked for.\n";
+  } else {
+    std::cout << "is beyond what the sample can tell.\n";
+  }
+}
+
+void print_curve(const NodeStats& node, const std::vector<CurvePoint>& points, const CurveOptions& options) {
+  const double block_bytes = stat(node, "curve_block_bytes");
+  const bool has_disk = std::ranges::any_of(points, &CurvePoint::has_disk);
+  std::cout << node.name << ": found " << percent(stat(node, "curve_memory_hit_rate")) << " in memory";
+  if (has_disk) std::cout << ", " << percent(stat(node, "curve_hit_rate")) << " with the disk,";
+  std::cout << " of " << format_count(static_cast<std::uint64_t>(stat(node, "curve_asked_blocks")))
+            << " blocks asked for in the last hour or so; sampled "
+            << format_count(static_cast<std::uint64_t>(stat(node, "curve_sampled_blocks"))) << ", one in "
+            << format_count(static_cast<std::uint64_t>(stat(node, "curve_one_in"))) << "\n";
+  TextTable table({"capacity", "of", "blocks", "bytes", "LRU", "+-", "this node's policy", "+-"});
+  for (const CurvePoint& point : points) {
+    table.add({format_number(point.scale, 2) + " x", point.has_disk ? "memory and disk" : "memory",
+               format_count(static_cast<std::uint64_t>(point.blocks)),
+               format_bytes(static_cast<std::uint64_t>(point.blocks * block_bytes)), percent(point.lru),
+               percent(point.lru_error), point.own ? percent(*point.own) : "-",
+               point.own_error ? percent(*point.own_error) : "-"});
+  }
+  table.print(std::cout);
+  if (block_bytes <= 0) return;
+  print_gain(points, false, options, block_bytes);
+  if (has_disk) print_gain(points, true, options, block_bytes);
+}
+
+nlohmann::json curve_json(const NodeStats& node, const std::vector<CurvePoint>& points, const CurveOptions& options) {
+  const double block_bytes = stat(node, "curve_block_bytes");
+  nlohmann::json entry = {{"name", node.name},
+                          {"answers", !node.error},
+                          {"block_bytes", block_bytes},
+                          {"one_in", stat(node, "curve_one_in")},
+                          {"asked_blocks", stat(node, "curve_asked_blocks")},
+                          {"sampled_blocks", stat(node, "curve_sampled_blocks")},
+                          {"memory_hit_rate", stat(node, "curve_memory_hit_rate")},
+                          {"hit_rate", stat(node, "curve_hit_rate")},
+                          {"more_bytes", options.more_bytes},
+                          {"points", nlohmann::json::array()}};
+  for (const CurvePoint& point : points) {
+    entry["points"].push_back({{"tier", point.has_disk ? "memory_and_disk" : "memory"},
+                               {"scale", point.scale},
+                               {"blocks", point.blocks},
+                               {"bytes", point.blocks * block_bytes},
+                               {"lru", point.lru},
+                               {"lru_error", point.lru_error}});
+    if (point.own) entry["points"].back()["own"] = *point.own;
+    if (point.own_error) entry["points"].back()["own_error"] = *point.own_error;
+  }
+  if (block_bytes <= 0) return entry;
+  const double more_blocks = static_cast<double>(options.more_bytes) / block_bytes;
+  if (const auto more = gain(points, false, more_blocks)) entry["more_memory_gain"] = *more;
+  if (const auto more = gain(points, true, more_blocks)) entry["more_disk_gain"] = *more;
+  return entry;
+}
+
+void run_curve(const CurveOptions& given) {
+  CurveOptions options = given;
+  ToolClient client(ctl_config(options.node));
+  auto stats = client.run(client->stats(options.node.deadline));
+  if (!stats) throw ToolFailed(describe(stats.error()));
+  nlohmann::json document = {{"nodes", nlohmann::json::array()}};
+  bool is_first = true, has_failed = false;
+  for (const NodeStats& node : *stats) {
+    const std::vector<CurvePoint> points = points_of(node);
+    if (options.json) {
+      document["nodes"].push_back(curve_json(node, points, options));
+    } else {
+      if (!std::exchange(is_first, false)) std::cout << '\n';
+      if (node.error) {
+        std::cout << node.name << ": down: " << describe(node.error) << '\n';
+      } else if (points.empty()) {
+        std::cout << node.name
+                  << ": nothing was stored yet, or it keeps no sample (--curve=false, or an older version)\n";
+      } else {
+        print_curve(node, points, options);
+      }
+    }
+    has_failed |= static_cast<bool>(node.error);
+  }
+  if (options.json) std::cout << json_text(document) << '\n';
+  if (has_failed) throw ToolFailed::said();
+}
+
+}  // namespace
+
+void add_curve_command(CLI::App& app) {
+  auto options = std::make_shared<CurveOptions>();
+  CLI::App* command =
+      add_ctl_command(app, "curve", "What the hit rate would be with less memory, or more, on each node", options);
+  command
+      ->add_option_function<std::string>(
+          "--more",
+          [options](const std::string& text) {
+            if (!parse_bytes(text, &options->more_bytes) || options->more_bytes == 0)
+              throw CLI::ValidationError("--more", text + ": not a size, such as 64GiB");
+          },
+          "Say what so much more memory, or disk, would bring (default: 64GiB)")
+      ->type_name("SIZE");
+  command->footer(
+      "Each node keeps a sample of the blocks asked for, whether it has them or not. +- is the error of the sample: "
+      "19\n"
+      "times in 20 the truth is within. Exit status 1 if a node does not answer.\n\n"
+      "Example:\n  kvstorectl curve -e tcp://127.0.0.1:7400 --more 128GiB\n");
+  command->callback([options] { run_curve(*options); });
+}
+
+}  // namespace kv

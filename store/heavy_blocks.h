@@ -1,0 +1,124 @@
+// store/heavy_blocks.h: blocks that over one request in 400 begins with.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kv {
+
+/// A system prompt is in so many requests that whether a sample has one of its blocks would decide what the sample
+/// says. Such blocks are counted apart, each of them.
+///
+/// All blocks before a heavy one are heavy too. So a search by halves finds how many a request begins with, and behind
+/// these it is enough to count the blocks at distances of 1, 2, 4, ...: one that turns out heavy brings along all
+/// before it. Counts are halved now and then; those of rare names give way. Names are kept as 32 bits of them: of two
+/// alike both are heavy. Thread safety: none. Cost of a request: some twenty look-ups; once, for a newly found run, one
+/// a block.
+class HeavyBlocks {
+ public:
+  static constexpr std::size_t kMax = 4096;    ///< More are not taken apart.
+  static constexpr std::size_t kRunMax = 256;  ///< Found with one request.
+
+  HeavyBlocks() { forget(); }
+
+  /// How many leading blocks of a request are heavy. `name(i)` is that of its i-th block, evenly spread.
+  template <class NameOf>
+  std::size_t count_leading(std::size_t block_count, NameOf&& name) const {
+    const auto heavy = [&](std::size_t i) { return has(name(i)); };
+    if (block_count == 0 || !heavy(0)) return 0;
+    std::size_t known = 1, end = 2;  // the first `known` are heavy; somewhere before `end` that is over
+    for (; end <= block_count && heavy(end - 1); end *= 2) known = end;
+    end = std::min(end, block_count + 1);
+    while (end - known > 1) {
+      const std::size_t middle = (known + end) / 2;
+      (heavy(middle - 1) ? known : end) = middle;
+    }
+    return known;
+  }
+
+  /// The same for a request that counts.
+  template <class NameOf>
+  std::size_t ask(std::size_t block_count, NameOf&& name) {
+    const std::size_t leading = count_leading(block_count, name);
+    begin_request();
+    std::size_t run = 0;
+    for (std::size_t step = 1; step <= kRunMax && leading + step <= block_count; step *= 2)
+      if (count(name(leading + step - 1))) run = step;
+    for (std::size_t i = leading; i < leading + run; ++i) add(name(i));
+    return leading;
+  }
+
+  std::size_t count() const { return size_; }
+  std::size_t memory_bytes() const {
+    return candidates_.capacity() * sizeof(Candidate) + names_.capacity() * sizeof(std::uint32_t);
+  }
+
+ private:
+  static constexpr std::size_t kWays = 4, kSets = 1024, kSlots = 2 * kMax;
+  static constexpr std::uint32_t kWindow = 8192;  ///< Requests.
+  /// With one in 100, a few tools' prompts that a sample lacked were one per cent of all that was asked for.
+  static constexpr std::uint32_t kOneIn = 400;
+  static constexpr std::uint32_t kUsesMin = 16;        ///< Of a few requests, a share says nothing.
+  static constexpr std::uint64_t kLifetime = 1 << 16;  ///< Requests; then all are found anew.
+
+  struct Candidate {
+    std::uint32_t name = 0;
+    std::uint32_t uses = 0;
+  };
+
+  void forget() {
+    candidates_.assign(kWays * kSets, {});
+    names_.assign(kSlots, 0);
+    size_ = window_ = 0;
+    request_count_ = 0;
+  }
+  static std::uint32_t print_of(std::uint64_t name) {
+    return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(name >> 32));
+  }
+  bool has(std::uint64_t name) const {
+    const std::uint32_t print = print_of(name);
+    for (std::size_t at = name % kSlots; names_[at] != 0; at = (at + 1) % kSlots)
+      if (names_[at] == print) return true;
+    return false;
+  }
+  void add(std::uint64_t name) {
+    if (size_ >= kMax || has(name)) return;
+    std::size_t at = name % kSlots;
+    while (names_[at] != 0) at = (at + 1) % kSlots;
+    names_[at] = print_of(name);
+    ++size_;
+  }
+  void begin_request() {
+    if (++request_count_ >= kLifetime) forget();
+    if (++window_ < kWindow) return;
+    window_ /= 2;
+    for (Candidate& each : candidates_) each.uses /= 2;
+  }
+  /// Whether that makes it heavy.
+  bool count(std::uint64_t name) {
+    Candidate* const set = &candidates_[name % kSets * kWays];
+    const std::uint32_t print = print_of(name);
+    Candidate* least = set;
+    for (std::size_t way = 0; way < kWays; ++way) {
+      if (set[way].name == print) return ++set[way].uses >= std::max(kUsesMin, window_ / kOneIn) && size_ < kMax;
+      if (set[way].uses < least->uses) least = &set[way];
+    }
+    if (least->uses > 1) {
+      --least->uses;
+    } else {
+      *least = {print, 1};
+    }
+    return false;
+  }
+
+  std::vector<Candidate> candidates_;
+  std::vector<std::uint32_t> names_;
+  std::size_t size_ = 0;
+  std::uint32_t window_ = 0;
+  std::uint64_t request_count_ = 0;
+};
+
+}  // namespace kv

@@ -1,0 +1,87 @@
+// store/shadow_cache.h: a small cache of a sample of blocks, run as a node would run a large one of all blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "index/prefix_index.h"
+#include "store/eviction_policy.h"
+
+namespace kv {
+
+/// A block of the sample, as all caches of one shadow share it.
+struct ShadowBlock {
+  static constexpr std::uint16_t kNone = 0xFFFF;
+
+  std::uint64_t name = 0;
+  std::uint32_t used_at = 0;  ///< By the policy's clock.
+  std::uint32_t weight = 0;   ///< Blocks that it stands for.
+  std::uint16_t parent = kNone;
+  std::uint8_t parent_life = 0;  ///< Of the parent when it became that: else its number is another's by now.
+  std::uint8_t life = 0;
+  std::uint16_t trait = 0;  ///< As Usage, of the latest use;
+  std::uint8_t passed = 0;  ///< and this.
+  bool is_busy = false;     ///< Of the request being looked at: as good as pinned.
+  bool is_heavy = false;    ///< Counted apart (HeavyBlocks).
+  bool is_known = false;    ///< False: the number is free.
+};
+
+/// Evicts and refuses by the node's own policy, and the classes and worth in force there: nothing is learned here. Of a
+/// chain the sample has some blocks; the nearest one before is a block's parent, and only what has no children here may
+/// go. Which leaf end goes is decided among some taken at random: that needs no queues.
+///
+///   1. leaf_ends_ has each block that is here and has no children here, once.
+///   2. held() is the weight of all that are here.
+/// Thread safety: none. Cost: O(1); an eviction looks at kLookedAt blocks.
+class ShadowCache {
+ public:
+  ShadowCache(const std::vector<ShadowBlock>& blocks, std::uint64_t seed);
+
+  void set_capacity(std::uint64_t block_count) { capacity_ = block_count; }
+  std::uint64_t capacity() const { return capacity_; }
+  std::uint64_t held() const { return held_; }
+  bool has(std::uint16_t block) const { return states_[block].is_here; }
+
+  void use(std::uint16_t block);  ///< Requires: has(block). Its latest use is in the shared blocks already.
+  /// A block that is not here is stored, if there is room or it is worth more than what would have to go; `forced`: in
+  /// any case. Returns whether it is here now.
+  bool offer(std::uint16_t block, const EvictionPolicy& policy, std::uint32_t now, bool forced);
+  void forget(std::uint16_t block);                            ///< Its number will be another's.
+  void set_parent(std::uint16_t block, std::uint16_t parent);  ///< Before the shared block has it.
+  void set_weight(std::uint16_t block, std::uint32_t weight);  ///< The same.
+
+  std::size_t memory_bytes() const;
+  bool check() const;  ///< Whether the invariants hold; for tests.
+
+ private:
+  static constexpr std::size_t kLookedAt = 32;
+  static constexpr std::size_t kEvictedAtOnce = 8;
+
+  struct State {
+    std::uint16_t leaf_end = ShadowBlock::kNone;  ///< Where in leaf_ends_.
+    std::uint16_t children = 0;                   ///< Blocks that are here, and whose parent it is.
+    std::uint8_t use_count = 0;                   ///< Kept when the block goes.
+    bool is_here = false;
+  };
+  struct Victim {
+    std::uint16_t block = ShadowBlock::kNone;
+    double worth = 0;
+  };
+
+  Victim next_victim(const EvictionPolicy& policy, std::uint32_t now);
+  void evict(std::uint16_t block);
+  bool has_parent(const ShadowBlock& block) const;
+  void add_child(std::uint16_t parent);
+  void remove_child(std::uint16_t parent);
+  void add_leaf_end(std::uint16_t block);
+  void remove_leaf_end(std::uint16_t block);
+
+  const std::vector<ShadowBlock>& blocks_;
+  std::vector<State> states_;
+  std::vector<std::uint16_t> leaf_ends_;
+  std::uint64_t capacity_ = 0, held_ = 0;
+  std::uint64_t random_;
+};
+
+}  // namespace kv
