@@ -11,6 +11,7 @@
 //   busy_poll.h  spins before sleeps: for events, and for a lock
 //   checksum.h   the checksum that travels with every block
 //   printable.h  foreign text, made safe for a log or a terminal
+//   secret.h     text that must not stay in memory, nor get into a log
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -47,6 +48,8 @@ enum class Errc {
   kNotFound = 16,     ///< The disk tier has nothing under that key, or no longer. A miss: recompute.
   kDiskFailed = 17,   ///< The disk tier could not be read or written. Recompute; look at the disk.
   kNotAdmitted = 18,  ///< What would have to go for the block is worth more to the cache. Do not retry.
+  /// The node's policy does not give this client the right. Do without; a person has to mend it.
+  kPermissionDenied = 19,
 
   // Of this process only, never on the wire: from kErrcLocal on.
   kForked = 1003,  ///< The client belongs to the parent, and this process is a child of fork(). Make a new client.

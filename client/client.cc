@@ -16,9 +16,10 @@ Clock& steady_clock() {
   return clock;
 }
 
-/// Whether it is the record that a node does not take, which is for a person to mend.
+/// Whether it is the record, or the client, that a node does not take, which is for a person to mend.
 bool is_about_the_record(error_code why) {
-  return why == Errc::kMismatch || why == Errc::kBadRequest || why == Errc::kUnsupported || why == Errc::kTooLarge;
+  return why == Errc::kPermissionDenied || why == Errc::kMismatch || why == Errc::kBadRequest ||
+         why == Errc::kUnsupported || why == Errc::kTooLarge;
 }
 
 /// With a space it ends once the namespace is open on the node.

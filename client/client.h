@@ -42,6 +42,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/secret.h"
 #include "client/call_control.h"
 #include "client/set_types.h"
 #include "index/block_hash.h"
@@ -99,6 +100,13 @@ struct ClientConfig {
   /// connection when they have changed. If every endpoint in `nodes` on a network is tls://, no tcp:// endpoint that a
   /// cluster's map may name is connected to.
   TlsConfig tls = {};
+  /// A token by which the nodes' policy knows the client (docs/security.md), or a file with one, which is read again
+  /// for each connection: at most one of the two. It goes over tls://, unix:// and loopback; no other endpoint is
+  /// connected to.
+  Secret token = {};
+  std::string token_file = {};
+
+  bool has_token() const { return !token.empty() || !token_file.empty(); }
 };
 
 inline constexpr std::size_t kSpacesMax = 65536;  ///< Opened by one client; one more is refused with kBusy.

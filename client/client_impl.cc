@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "transport/frame_message.h"
+#include "transport/token.h"
 
 namespace kv {
 namespace {
@@ -19,7 +20,19 @@ ClientConfig checked(ClientConfig config) {
     check(endpoint.has_value(), "nodes: " + (endpoint ? "" : endpoint.error().text));
     check(endpoint->scheme != Endpoint::Scheme::kTls || config.tls.is_given(),
           "nodes: " + node.endpoint + " needs tls-cert, tls-key and tls-ca");
+    const bool is_heard = endpoint->scheme == Endpoint::Scheme::kTcp && !endpoint->is_loopback();
+    check(!config.has_token() || !is_heard,
+          "nodes: " + node.endpoint + " is plain text: a token goes over tls://, unix:// and loopback only");
     if (node.name.empty()) node.name = node.endpoint;
+  }
+  check(config.token.empty() || config.token_file.empty(), "token: given, and token_file too");
+  if (!config.token.empty()) {
+    const std::string wrong = check_token(config.token.text());
+    check(wrong.empty(), "token: " + wrong);
+  }
+  if (!config.token_file.empty()) {
+    const auto read = read_token_file(config.token_file);
+    check(read.has_value(), read ? "" : read.error().text);
   }
   check(config.identity.size() <= 128, "identity: at most 128 bytes");
   check(config.connections_per_node >= 1 && config.connections_per_node <= 64, "connections_per_node: must be 1..64");

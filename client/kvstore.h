@@ -40,28 +40,29 @@ extern "C" {
 
 enum {
   KVS_OK = 0,
-  KVS_OUT_OF_MEMORY = 1, /* nothing evictable is left in the node */
-  KVS_STALE_LEASE = 2,   /* the lease has ended */
-  KVS_CORRUPT_BLOCK = 3, /* a checksum did not match */
-  KVS_BAD_FRAME = 4,     /* the node's bytes made no sense; it will be connected anew */
-  KVS_BAD_REQUEST = 5,   /* an argument breaks the rules: a bug in the caller */
-  KVS_UNSUPPORTED = 6,   /* this library or the node does not know it */
-  KVS_NO_NAMESPACE = 7,  /* unknown namespace */
-  KVS_MISMATCH = 8,      /* two sides describe one thing differently */
-  KVS_TOO_LARGE = 9,     /* over a limit of the node: split the request */
-  KVS_BUSY = 10,         /* a limit is reached: back off */
-  KVS_UNAVAILABLE = 11,  /* the node cannot be reached */
-  KVS_NO_REGION = 12,    /* memory cannot be lent */
-  KVS_QUARANTINED = 13,  /* a timed-out get may still write this memory, or it is being taken back */
-  KVS_DRAINING = 14,     /* the node is shutting down */
-  KVS_CANCELLED = 15,    /* given up */
-  KVS_NOT_FOUND = 16,    /* no such call of a queue, or block of a set; nothing under that key of the disk tier */
-  KVS_DISK_FAILED = 17,  /* the disk tier failed */
-  KVS_NOT_ADMITTED = 18, /* what would have to go for the block is worth more to the cache; do not retry */
-  KVS_TIMED_OUT = 1000,  /* the deadline has passed */
-  KVS_SYSTEM = 1001,     /* an error of the operating system; kvs_last_error() names it */
-  KVS_INTERNAL = 1002,   /* a bug in this library; the client is disabled */
-  KVS_FORKED = 1003      /* the client is the parent's, and this is a child of fork(): open one of its own */
+  KVS_OUT_OF_MEMORY = 1,      /* nothing evictable is left in the node */
+  KVS_STALE_LEASE = 2,        /* the lease has ended */
+  KVS_CORRUPT_BLOCK = 3,      /* a checksum did not match */
+  KVS_BAD_FRAME = 4,          /* the node's bytes made no sense; it will be connected anew */
+  KVS_BAD_REQUEST = 5,        /* an argument breaks the rules: a bug in the caller */
+  KVS_UNSUPPORTED = 6,        /* this library or the node does not know it */
+  KVS_NO_NAMESPACE = 7,       /* unknown namespace */
+  KVS_MISMATCH = 8,           /* two sides describe one thing differently */
+  KVS_TOO_LARGE = 9,          /* over a limit of the node: split the request */
+  KVS_BUSY = 10,              /* a limit is reached: back off */
+  KVS_UNAVAILABLE = 11,       /* the node cannot be reached */
+  KVS_NO_REGION = 12,         /* memory cannot be lent */
+  KVS_QUARANTINED = 13,       /* a timed-out get may still write this memory, or it is being taken back */
+  KVS_DRAINING = 14,          /* the node is shutting down */
+  KVS_CANCELLED = 15,         /* given up */
+  KVS_NOT_FOUND = 16,         /* no such call of a queue, or block of a set; nothing under that key of the disk tier */
+  KVS_DISK_FAILED = 17,       /* the disk tier failed */
+  KVS_NOT_ADMITTED = 18,      /* what would have to go for the block is worth more to the cache; do not retry */
+  KVS_PERMISSION_DENIED = 19, /* the node's policy does not give this client the right; its log names it */
+  KVS_TIMED_OUT = 1000,       /* the deadline has passed */
+  KVS_SYSTEM = 1001,          /* an error of the operating system; kvs_last_error() names it */
+  KVS_INTERNAL = 1002,        /* a bug in this library; the client is disabled */
+  KVS_FORKED = 1003           /* the client is the parent's, and this is a child of fork(): open one of its own */
 };
 
 typedef struct kvs_client kvs_client;
@@ -105,9 +106,13 @@ typedef struct kvs_options {
   const char* tls_ca_file;
   const char* tls_crl_file;    /* revoked certificates; NULL: not checked */
   const char* tls_server_name; /* whom nodes must prove to be: a DNS name, address or URI; NULL: the endpoint's host */
+  /* By which the nodes' policy knows this client (docs/security.md): a token, copied by kvs_client_open(), or a file
+   * with one, read again for each connection. At most one of the two; NULL: none. */
+  const char* token;
+  const char* token_file;
 } kvs_options;
 #define KVS_OPTIONS_INIT \
-  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
+  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* When the blocks of a request will be asked for again, as far as you know. A wrong hint costs hits, never a wrong
  * byte; hints of a tenant that do not come true are ignored. */

@@ -115,13 +115,22 @@ tls-key = "$pki/node$1.key"
 tls-ca = "$pki/ca.pem"
 tls-crl = "$pki/crl.pem"
 tls-allowed-name = ["spiffe://demo/worker/*", "spiffe://demo/operator"]
+policy-file = "$pki/policy.toml"
 capacity = "256MiB"
 threads = 1
 END
 }
 
-say "Certificates and configurations in $pki"
+say "Certificates, a policy and configurations in $pki"
 make_ca
+cat > "$pki/policy.toml" << END
+[operators]
+match = ["spiffe://demo/operator"]
+roles = ["operator"]
+[workers]
+match = ["spiffe://demo/worker/*"]
+roles = ["reader", "writer"]
+END
 for i in 1 2; do
   make_cert "node$i" "IP:${addresses[i - 1]},URI:spiffe://demo/node/$i"
   write_config $i
@@ -198,13 +207,16 @@ expect_refused() {
   shift
   if "$@" > "$scratch/refused" 2>&1; then fail "$what was let in"; fi
   printf '%s: refused\n' "$what"
-  grep -m 1 -oE '(tls: |needs tls-|connection lost).*' "$scratch/refused" | sed 's/^/    /' || true
+  grep -m 1 -oE '(tls: |needs tls-|connection lost|permission denied).*' "$scratch/refused" | sed 's/^/    /' || true
 }
 say 'Who is not let in'
 expect_refused 'A certificate of the CA whose name is not allowed' as stranger "$ctl" ping --count 1
 expect_refused 'A client without a certificate' at 3 "$ctl" ping --count 1 --endpoint "tls://${addresses[0]}:$port"
 expect_refused 'Plain TCP' at 3 "$ctl" ping --count 1 --deadline 1s --endpoint "tcp://${addresses[0]}:$port"
 expect_refused 'A node under a name that it does not have' as worker "$ctl" ping --count 1 --tls-server-name spiffe://demo/other
+
+say 'Who is let in, and may not do it'
+expect_refused 'A worker that asks for all namespaces' as worker "$ctl" namespaces
 
 say 'New certificates for node 1 and a revoked worker, while the nodes run'
 make_cert node1 "IP:${addresses[0]},URI:spiffe://demo/node/1"

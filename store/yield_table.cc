@@ -18,7 +18,8 @@ void YieldTable::set_unit(double unit) {
   unit_ = unit;
   for (std::uint32_t i = 0; i <= kAges; ++i) edges_[i] = unit * (std::exp2(i / 2.0) - 1);
   counts_ = {};
-  yields_ = next_ = rates_ = next_rates_ = {};
+  yields_ = next_ = {};
+  rates_ = next_rates_ = {};
   coarse_ = {};
   likelier_ = {};
   step_ = 0;
@@ -76,7 +77,7 @@ double YieldTable::chance(std::uint32_t of_class, std::uint64_t age, std::uint64
   const double end = at + static_cast<double>(blocks);
   for (std::uint32_t i = bucket(age); i < kAges && at < end; ++i) {
     const double until = i + 1 < kAges ? std::min(end, edges_[i + 1]) : end;
-    expected += rates_[of_class][i] * std::max(0.0, until - at);
+    expected += static_cast<double>(rates_[of_class][i]) * std::max(0.0, until - at);
     at = until;
   }
   return 1 - std::exp(-expected);
@@ -150,7 +151,7 @@ void YieldTable::learn_uses(std::uint32_t hint_class, std::uint32_t uses) {
     for (std::uint32_t age = 0; age < kAges; ++age) {
       const double prior = coarse_[silent][age] * (hint_classes_ == 1 ? 1 : likelier_[uses][age]);
       const double rate = rate_of(counts_[of_class], age, prior);
-      next_rates_[of_class][age] = rate;
+      next_rates_[of_class][age] = static_cast<float>(rate);
       const double width = edges_[age + 1] - edges_[age];
       survives[age] = std::exp(-rate * width);
       lasts[age] = rate > 0 ? (1 - survives[age]) / rate : width;

@@ -87,9 +87,9 @@ class YieldTable {
   std::array<Counts, kClassCount> counts_{};
   std::array<double, kAges> base_{};
   std::array<std::array<double, kAges>, kClassCount> yields_{}, next_{};
-  std::array<std::array<double, kAges>, kClassCount> rates_{}, next_rates_{};  ///< Uses a block of time.
-  std::array<std::array<double, kAges>, kSilentClasses> coarse_{};             ///< Rates whatever the hint.
-  std::array<std::array<double, kAges>, kUseClasses> likelier_{};              ///< Of the hint that is being learned.
+  std::array<std::array<float, kAges>, kClassCount> rates_{}, next_rates_{};  ///< Uses a block of time.
+  std::array<std::array<double, kAges>, kSilentClasses> coarse_{};            ///< Rates whatever the hint.
+  std::array<std::array<double, kAges>, kUseClasses> likelier_{};             ///< Of the hint that is being learned.
   std::uint32_t step_ = 0, hint_classes_ = 1;
   bool is_known_ = false;
 };

@@ -59,6 +59,13 @@ void FrameReader::shrink() {
   capacity_ = begin_ = end_ = 0;
 }
 
+void FrameReader::wipe_table(const Frame& frame) {
+  const std::span<std::byte> buffer(buffer_.get(), capacity_);
+  const auto at = static_cast<std::size_t>(frame.table.data() - buffer.data());
+  KV_ASSERT(at + frame.table.size() <= buffer.size());
+  ::explicit_bzero(buffer.data() + at, frame.table.size());
+}
+
 /// Reads until `want` bytes are buffered, taking whatever else has come along. No pointer into the buffer survives
 /// this.
 Async<void> FrameReader::fill(std::size_t want) {

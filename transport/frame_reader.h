@@ -47,6 +47,9 @@ class FrameReader {
   Async<void> read_payload(PayloadSink& sink);
   Async<void> skip_payload();
 
+  /// Overwrites the table of the frame that next() returned last: it held a secret.
+  void wipe_table(const Frame& frame);
+
   const std::string& why() const { return why_; }             ///< Of the last error, in words.
   const FrameHeader& last_header() const { return header_; }  ///< Of the frame that next() returned or refused.
   /// Gives the read-ahead of an idle session back; keeps 4 KiB.

@@ -192,6 +192,7 @@ class SimNetwork::SimStream final : public Stream {
   void send_descriptor(int fd) override { to_send_ = fd; }
   Descriptor take_descriptor() override { return std::move(received_); }
   std::string peer() const override { return "sim:" + link_->host; }
+  Protection protection() const override { return link_->network.protection_; }
 
  private:
   Pipe& in() { return is_client_ ? link_->to_client : link_->to_server; }

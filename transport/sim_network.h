@@ -46,6 +46,8 @@ class SimNetwork final : public Network {
   void thaw(const std::string& name);
   /// Whether streams pass descriptors, as Unix sockets do and TCP does not. At first they do.
   void set_passes_descriptors(bool passes) { passes_descriptors_ = passes; }
+  /// What streams say that they are. At first kLocal: nobody listens to a simulation.
+  void set_protection(Stream::Protection protection) { protection_ = protection; }
   /// Breaks one random stream, if there is any.
   void break_one();
 
@@ -66,6 +68,7 @@ class SimNetwork final : public Network {
   std::map<std::string, SimListener*> listeners_;
   std::set<std::string> killed_, frozen_;
   bool passes_descriptors_ = true;
+  Stream::Protection protection_ = Stream::Protection::kLocal;
   std::uint64_t link_count_ = 0;          ///< Ever made.
   std::map<std::uint64_t, Link*> links_;  ///< By number, so that every run visits them in one order.
 };

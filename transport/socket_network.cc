@@ -65,11 +65,13 @@ class ReadWait final : public SpinWait {
 class SocketStream final : public Stream {
  public:
   SocketStream(Socket socket, std::unique_ptr<ClosedInChild> in_child, bool is_unix, std::string peer,
-               std::string peer_group = "")
+               Protection protection, std::string peer_group = "", std::optional<User> user = std::nullopt)
       : socket_(std::move(socket)),
         spin_watch_(asio::use_service<SpinWatch>(asio::query(socket_.get_executor(), asio::execution::context))),
         in_child_(std::move(in_child)),
         is_unix_(is_unix),
+        protection_(protection),
+        user_(user),
         peer_(std::move(peer)),
         peer_group_(std::move(peer_group)) {
     boost::system::error_code ignored;
@@ -163,6 +165,8 @@ class SocketStream final : public Stream {
   Descriptor take_descriptor() override { return std::move(received_); }
   std::string peer() const override { return peer_; }
   std::string peer_group() const override { return peer_group_.empty() ? peer_ : peer_group_; }
+  Protection protection() const override { return protection_; }
+  std::optional<User> peer_user() const override { return user_; }
 
  private:
   static constexpr std::size_t kBuffersMax = 64;
@@ -201,6 +205,8 @@ class SocketStream final : public Stream {
   SpinWatch& spin_watch_;
   std::unique_ptr<ClosedInChild> in_child_;
   bool is_unix_;
+  const Protection protection_;
+  const std::optional<User> user_;
   std::string peer_, peer_group_;
   Descriptor received_;
   int to_send_ = -1;
@@ -218,6 +224,21 @@ void notice_a_silent_peer(Socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, kProbeAfterSeconds);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEverySeconds);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentPeerSeconds * 1000);
+}
+
+/// Of a socket that is connected. Asked of its address, since a name may lead anywhere.
+Stream::Protection protection_of(const asio::generic::stream_protocol::endpoint& remote) {
+  using Protection = Stream::Protection;
+  if (remote.protocol().family() == AF_UNIX) return Protection::kLocal;
+  asio::ip::tcp::endpoint tcp;
+  if (remote.size() > tcp.capacity()) return Protection::kNone;
+  tcp.resize(remote.size());
+  std::memcpy(tcp.data(), remote.data(), remote.size());
+  const asio::ip::address address = tcp.address();
+  const bool is_mapped = address.is_v6() && address.to_v6().is_v4_mapped();
+  const bool is_local =
+      is_mapped ? asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback() : address.is_loopback();
+  return is_local ? Protection::kLocal : Protection::kNone;
 }
 
 /// Without asking the system, which may block: an error means that the host is a name.
@@ -245,10 +266,13 @@ class SocketListener final : public Listener {
     (void)::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
     auto in_child = std::make_unique<ClosedInChild>(socket.native_handle());
     std::string peer = endpoint_.to_string(), group = peer;
+    std::optional<Stream::User> user;
+    auto protection = Stream::Protection::kLocal;
     if (is_unix) {
       ucred credentials{};
       socklen_t length = sizeof credentials;
       if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) {
+        user = Stream::User{credentials.uid, credentials.gid};
         group = "unix:uid=" + std::to_string(credentials.uid);
         peer = "unix:pid=" + std::to_string(credentials.pid) + ",uid=" + std::to_string(credentials.uid);
       }
@@ -256,6 +280,7 @@ class SocketListener final : public Listener {
       notice_a_silent_peer(socket);
       boost::system::error_code ignored;
       const auto remote = socket.remote_endpoint(ignored);
+      protection = ignored ? Stream::Protection::kNone : protection_of(remote);
       if (!ignored) {
         asio::ip::tcp::endpoint tcp;
         tcp.resize(remote.size());
@@ -264,8 +289,8 @@ class SocketListener final : public Listener {
         peer = group + ":" + std::to_string(tcp.port());
       }
     }
-    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix,
-                                                                     std::move(peer), std::move(group)));
+    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(
+        std::move(socket), std::move(in_child), is_unix, std::move(peer), protection, std::move(group), user));
   }
 
   void close() override {
@@ -358,8 +383,8 @@ class SocketNetwork final : public Network {
     if (error) co_return error;
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
     if (!is_unix) notice_a_silent_peer(socket);
-    co_return std::unique_ptr<Stream>(
-        std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix, endpoint.to_string()));
+    co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix,
+                                                                     endpoint.to_string(), protection_of(*address)));
   }
 
  private:

@@ -15,6 +15,7 @@
 //   frame_message.h   frames without a stream, in messages (verbs/verbs_messages.h)
 // and beside the path:
 //   resolver.h        host names -> addresses
+//   token.h           secrets by which a node may know a client
 //   forked.h          what a child of fork() must not touch
 //   sim_network.h     streams inside one process, on virtual time, with faults
 #pragma once
@@ -23,7 +24,9 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -86,6 +89,19 @@ class Stream {
   /// Whom the peer has proved to be, each as "uri:NAME" or "dns:NAME"; printable. None before handshake(), or where the
   /// stream proves nothing.
   virtual std::vector<std::string> peer_names() const { return {}; }
+
+  /// What keeps others from reading what travels.
+  enum class Protection : std::uint8_t {
+    kNone,   ///< Nothing: whoever is on the network may read it.
+    kLocal,  ///< The kernel: a Unix socket, or loopback.
+    kTls     ///< Encryption, and peer_names() are proved.
+  };
+  virtual Protection protection() const { return Protection::kNone; }
+  /// Of a Unix socket that was accepted: the process that connected, as the kernel says. Its group is the primary one.
+  struct User {
+    std::uint32_t uid = 0, gid = 0;
+  };
+  virtual std::optional<User> peer_user() const { return std::nullopt; }
 
   /// Unix sockets pass descriptors along with the bytes: one goes with the first byte of the next try_write. A receiver
   /// keeps one that was not taken yet, and closes any further ones.

@@ -85,6 +85,7 @@ const char* kvs_status_text(int status) {
     case KVS_CANCELLED: return "cancelled";
     case KVS_NOT_FOUND: return "not found";
     case KVS_DISK_FAILED: return "the disk failed";
+    case KVS_PERMISSION_DENIED: return "permission denied by the node's policy";
     case KVS_NOT_ADMITTED: return "not admitted: what the cache holds is worth more";
     case KVS_TIMED_OUT: return "the deadline has passed";
     case KVS_SYSTEM: return "system error";
@@ -141,6 +142,8 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
           std::pair(options.tls_server_name, &config.tls.server_name)}) {
       if (given_file != nullptr) *to = given_file;
     }
+    if (options.token != nullptr) config.token = Secret(options.token);
+    if (options.token_file != nullptr) config.token_file = options.token_file;
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
     set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down

@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "transport/frame_message.h"
+#include "transport/token.h"
 
 namespace kv {
 namespace {
@@ -46,10 +47,7 @@ LinkSession::~LinkSession() = default;
 // -- the stream
 
 void LinkSession::start() {
-  auto& builder = shared_->new_request();
-  builder.Finish(
-      wire::CreateHelloRequest(builder, kWireVersionMin, kWireVersion, builder.CreateString(shared_->config.identity)));
-  send_frame(FrameType::kHello, 1, builder);
+  if (const Failure failed = send_hello(); failed.code) return end(failed.code, failed.text, Node::kHasClosed);
   writer_.flush();
   // An exception here is a bug (an assertion that throws, see
   // AssertPolicy) or no memory: this session ends, others go on.
@@ -64,6 +62,27 @@ void LinkSession::start() {
   };
   asio::co_spawn(shared_->executor, read_loop(shared_from_this()), failed);
   asio::co_spawn(shared_->executor, write_loop(shared_from_this()), failed);
+}
+
+/// What holds the token goes to the stream, and no further: the builder is overwritten.
+Failure LinkSession::send_hello() {
+  Secret token = shared_->config.token;
+  if (const std::string& file = shared_->config.token_file; !file.empty()) {
+    auto read = read_token_file(file);
+    if (!read) return read.error();
+    token = std::move(*read);
+  }
+  // The endpoints of a cluster's map are the nodes' word.
+  if (!token.empty() && stream_->protection() == Stream::Protection::kNone)
+    return {Errc::kPermissionDenied, "token: not sent, since this connection is plain text over a network"};
+  auto& builder = shared_->new_request();
+  const auto identity = builder.CreateString(shared_->config.identity);
+  flatbuffers::Offset<flatbuffers::String> secret;
+  if (!token.empty()) secret = builder.CreateString(token.text().data(), token.text().size());
+  builder.Finish(wire::CreateHelloRequest(builder, kWireVersionMin, kWireVersion, identity, 0, secret));
+  send_frame(FrameType::kHello, 1, builder);
+  if (!token.empty()) ::explicit_bzero(builder.GetBufferPointer(), builder.GetSize());
+  return {};
 }
 
 asio::awaitable<void> LinkSession::write_loop(std::shared_ptr<LinkSession> self) {

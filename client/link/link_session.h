@@ -145,6 +145,7 @@ class LinkSession final : public CallSession,
   bool stream_has_ended();
   bool dispatch(const FrameReader::Frame& frame);
   bool dispatch_message(const FrameReader::Frame& frame);
+  Failure send_hello();
   bool on_hello(const FrameReader::Frame& frame);
   bool on_part(const FrameReader::Frame& frame, Call& call);
   bool on_error_frame(const FrameReader::Frame& frame, const LinkRequests::Entry* entry);

@@ -35,7 +35,7 @@ NodeLink::~NodeLink() = default;
 void NodeLink::start(Call& call, TimePoint deadline) {
   call.begin(*this);
   ++calls_;
-  if (closed_ || !breaker_.admits(call, shared_->clock.now())) return call.end(Errc::kUnavailable);
+  if (closed_ || !breaker_.admits(call, shared_->clock.now())) return call.end(why_not_connected());
   shared_->deadlines.add(call, deadline);
   LinkSession* session = nullptr;
   // Most calls find everything made: those are never queued. Nobody overtakes a call that waits.
@@ -80,9 +80,9 @@ void NodeLink::pump() {
       if (prepared == Prepared::kReady) {
         session->send_call(call);
       } else {
-        call.end(prepared == Prepared::kNotLent    ? Errc::kNoRegion
-                 : prepared == Prepared::kTooLarge ? Errc::kTooLarge
-                                                   : Errc::kUnavailable);
+        call.end(prepared == Prepared::kNotLent    ? make_error_code(Errc::kNoRegion)
+                 : prepared == Prepared::kTooLarge ? make_error_code(Errc::kTooLarge)
+                                                   : why_not_connected());
       }
     }
   } while (pump_again_ && !waiting_.empty());
@@ -342,6 +342,12 @@ void NodeLink::retired_ended(LinkSession& session) {
   KV_ASSERT(session.has_ended());
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
   pump();  // there may have been too many retired ones for a new connection
+}
+
+/// A node that does not let the client in is there, and will not change its mind by itself.
+error_code NodeLink::why_not_connected() const {
+  const bool is_denied = !closed_ && up_count_ == 0 && last_error_ == Errc::kPermissionDenied;
+  return is_denied ? Errc::kPermissionDenied : Errc::kUnavailable;
 }
 
 /// Kept until the next one, also when the link works again: it says what was last wrong, not what is wrong now.

@@ -92,6 +92,7 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   void connect_missing();
   void failed_to_connect(Connection& connection, error_code why, std::string text);
   void retire(LinkSession& session);
+  error_code why_not_connected() const;
   void note_error(error_code why, std::string text);
   void failure();
 

@@ -62,6 +62,10 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
   add_tls("--tls-crl", "KVSTORE_TLS_CRL", options.tls.crl_file, "PEM file of revoked certificates");
   add_tls("--tls-server-name", "KVSTORE_TLS_SERVER_NAME", options.tls.server_name,
           "Whom nodes must prove to be: a DNS name, address or URI (default: the endpoint's host)");
+  app.add_option("--token-file", options.token_file,
+                 "File with a token by which the nodes' policy knows this program; KVSTORE_TOKEN has the token itself")
+      ->envname("KVSTORE_TOKEN_FILE")
+      ->type_name("FILE");
   if (with_transport) {
     app.add_option(
            "--transport", options.transport,
@@ -114,6 +118,11 @@ Transport complete(ConnectionOptions& options) {
   return all_unix ? Transport::kShm : all_tls ? Transport::kTls : Transport::kTcp;
 }
 
+const char* token_of_environment(const ConnectionOptions& options) {
+  const char* const token = options.token_file.empty() ? std::getenv("KVSTORE_TOKEN") : nullptr;
+  return token == nullptr || *token == '\0' ? nullptr : token;
+}
+
 ClientConfig client_config(const ConnectionOptions& options, std::string identity) {
   ClientConfig config;
   for (const std::string& endpoint : options.endpoints) {
@@ -123,6 +132,8 @@ ClientConfig client_config(const ConnectionOptions& options, std::string identit
   }
   config.extent_blocks = options.extent_blocks;
   config.tls = options.tls;
+  config.token_file = options.token_file;
+  if (const char* const token = token_of_environment(options)) config.token = Secret(token);
   config.identity = std::move(identity);
   config.rdma = options.transport == "verbs" ? ClientConfig::Rdma::kAuto : ClientConfig::Rdma::kOff;
   config.rdma_devices = options.rdma_devices;

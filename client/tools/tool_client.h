@@ -42,14 +42,17 @@ struct ConnectionOptions {
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
   std::size_t extent_blocks = ClientConfig{}.extent_blocks;
   TlsConfig tls = {};
+  std::string token_file = {};
 };
 
-/// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks, --deadline and --tls-... (KVSTORE_TLS_...); with
-/// `with_transport` also --transport.
+/// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks, --deadline, --tls-... (KVSTORE_TLS_...) and
+/// --token-file (KVSTORE_TOKEN_FILE); with `with_transport` also --transport.
 void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport);
 /// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.
 Transport complete(ConnectionOptions& options);
 ClientConfig client_config(const ConnectionOptions& options, std::string identity);
+/// KVSTORE_TOKEN, where no file with a token was named. There is no flag for it: others on the machine see flags.
+const char* token_of_environment(const ConnectionOptions& options);
 
 /// An error as a part of a sentence. A missed deadline is named as that: "Connection timed out" would mislead.
 std::string describe(const error_code& error);

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "transport/tls/tls_identity.h"
 
 namespace kv {
 
@@ -28,16 +29,58 @@ constexpr int kConnectionsMax = 64;          ///< Each takes a descriptor, and s
 }  // namespace
 
 struct AdminServer::Impl {
-  Impl(AdminPages given, std::shared_ptr<TlsSource> certificates)
-      : pages(std::move(given)), tls(std::move(certificates)) {}
+  Impl(AdminPages given, std::shared_ptr<TlsSource> certificates, AccessControl* control)
+      : pages(std::move(given)), tls(std::move(certificates)), access(control) {}
 
-  http::response<http::string_body> answer(const http::request<http::empty_body>& request) const {
+  /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
+  bool permit(const http::request<http::empty_body>& request, PeerIdentity peer,
+              http::response<http::string_body>& response) const {
+    const auto refuse = [&](http::status status, const std::string& why) {
+      response.result(status);
+      response.body() = why + "\n";
+      return false;
+    };
+    const std::string_view path(request.target().data(), request.target().size());
+    const Right right = right_for(path);
+    if (right == Right::kNobody)
+      return refuse(http::status::not_found, "not found; there are /metrics, /healthz and /readyz");
+    if (access == nullptr || !access->has_policy()) return true;
+    constexpr std::string_view kBearer = "Bearer ";
+    const auto header = request[http::field::authorization];
+    const std::string_view given(header.data(), header.size());
+    if (beast::iequals(header.substr(0, kBearer.size()), kBearer)) {
+      if (peer.protection == Stream::Protection::kNone) {
+        access->token_refused();
+        return refuse(http::status::forbidden,
+                      "the token came in plain text over a network, where others may have read "
+                      "it: replace it, and use https:// or loopback");
+      }
+      peer.token = token_hash(given.substr(kBearer.size()));
+    }
+    const bool has_token = peer.token.has_value();
+    PeerAccess asked(access);
+    asked.identify(std::move(peer));
+    if (has_token && asked.grant().section.empty()) {
+      access->token_refused();
+      response.set(http::field::www_authenticate, "Bearer");
+      return refuse(http::status::unauthorized, "the node's policy does not have this token");
+    }
+    const std::string why = asked.denial(path, right);
+    if (why.empty()) return true;
+    if (pages.denied) pages.denied(right);
+    return refuse(http::status::forbidden, why);
+  }
+
+  http::response<http::string_body> answer(const http::request<http::empty_body>& request,
+                                           const PeerIdentity& peer) const {
     http::response<http::string_body> response(http::status::ok, request.version());
     response.set(http::field::content_type, "text/plain; charset=utf-8");
     if (request.method() != http::verb::get && request.method() != http::verb::head) {
       response.result(http::status::method_not_allowed);
       response.set(http::field::allow, "GET, HEAD");
       response.body() = "only GET and HEAD\n";
+    } else if (!permit(request, peer, response)) {
+      // it has made the response
     } else if (request.target() == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       response.body() = pages.metrics();
@@ -47,12 +90,10 @@ struct AdminServer::Impl {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
       response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
-    } else if (request.target() == "/") {
+    } else {
+      KV_ASSERT(request.target() == "/");  // the last one of the table
       response.body() =
           "kvstore-node\n/metrics  Prometheus metrics\n/healthz  the process runs\n/readyz   it takes work\n";
-    } else {
-      response.result(http::status::not_found);
-      response.body() = "not found; there are /metrics, /healthz and /readyz\n";
     }
     response.keep_alive(request.keep_alive());
     response.prepare_payload();
@@ -63,7 +104,7 @@ struct AdminServer::Impl {
   /// Requests without a body: one that comes with a body ends the connection. Limits on the header and the time keep a
   /// client that sends slowly, or without end, from holding one of the few connections.
   template <class AnyStream>
-  asio::awaitable<void> serve_requests(AnyStream& stream) {
+  asio::awaitable<void> serve_requests(AnyStream& stream, PeerIdentity peer) {
     beast::tcp_stream& socket = beast::get_lowest_layer(stream);
     beast::flat_buffer buffer(8 * 1024);
     while (true) {
@@ -72,7 +113,7 @@ struct AdminServer::Impl {
       socket.expires_after(kTimeout);
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
-      const auto response = answer(parser.get());
+      const auto response = answer(parser.get(), peer);
       socket.expires_after(kTimeout);
       const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
       if (write_error || response.need_eof()) break;
@@ -89,14 +130,22 @@ struct AdminServer::Impl {
       beast::get_lowest_layer(stream).expires_after(kTimeout);
       const auto [failed] = co_await stream.async_handshake(asio::ssl::stream_base::server, kAwait);
       if (!failed) {
-        co_await serve_requests(stream);
+        PeerIdentity peer{.protection = Stream::Protection::kTls};
+        if (X509* const shown = SSL_get1_peer_certificate(stream.native_handle())) {
+          peer.names = names_of(*shown);
+          X509_free(shown);
+        }
+        co_await serve_requests(stream, std::move(peer));
         beast::get_lowest_layer(stream).expires_after(kTimeout);
         co_await stream.async_shutdown(kAwait);
       }
       beast::get_lowest_layer(stream).socket().shutdown(tcp::socket::shutdown_both, ignored);
     } else {
+      const auto remote = socket.remote_endpoint(ignored);
+      PeerIdentity peer;
+      if (!ignored && remote.address().is_loopback()) peer.protection = Stream::Protection::kLocal;
       beast::tcp_stream stream(std::move(socket));
-      co_await serve_requests(stream);
+      co_await serve_requests(stream, std::move(peer));
       stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
     }
     KV_ASSERT(connection_count > 0);
@@ -120,6 +169,7 @@ struct AdminServer::Impl {
 
   AdminPages pages;
   std::shared_ptr<TlsSource> tls;
+  AccessControl* access;
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
   int connection_count = 0;  // of the server's thread, like all but `thread`
@@ -131,9 +181,9 @@ AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 /// A thread of its own: metrics must come while I/O threads are busy, and a scrape that serialises thousands of values
 /// must not hold up a get.
 Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages,
-                                                        std::shared_ptr<TlsSource> tls) {
+                                                        std::shared_ptr<TlsSource> tls, AccessControl* access) {
   KV_ASSERT(pages.metrics && pages.is_ready);
-  auto impl = std::make_unique<Impl>(std::move(pages), std::move(tls));
+  auto impl = std::make_unique<Impl>(std::move(pages), std::move(tls), access);
   boost::system::error_code error;
   const tcp::endpoint endpoint(asio::ip::make_address(host, error), port);
   if (error) return error;

@@ -8,23 +8,27 @@
 #include <string>
 
 #include "base/result.h"
+#include "store/node/access/access.h"
 #include "transport/tls/tls_source.h"
 
 namespace kv {
 
 struct AdminPages {
-  std::function<std::string()> metrics;  ///< Prometheus text.
-  std::function<bool()> is_ready;        ///< Accepts work: false while starting and while draining.
+  std::function<std::string()> metrics;    ///< Prometheus text.
+  std::function<bool()> is_ready;          ///< Accepts work: false while starting and while draining.
+  std::function<void(Right)> denied = {};  ///< Told of each page that the policy denies.
 };
 
 /// Serves until destroyed. Requests are bounded in size (8 KiB) and time (5 s), connections in number (64). Pages are
 /// called on the server's thread. Thread safety: one thread makes and destroys it; port() from any.
 class AdminServer {
  public:
-  /// `tls`: HTTPS with these certificates, and only for those who show one; nullptr: HTTP. Errors: system errors of
-  /// bind and listen.
+  /// `tls`: HTTPS with these certificates, and only for those who show one; nullptr: HTTP. `access`: who may see which
+  /// page, known by certificate or `Authorization: Bearer TOKEN`; outlives the server; nullptr: everybody all. Errors:
+  /// system errors of bind and listen.
   static Result<std::unique_ptr<AdminServer>> start(const std::string& host, std::uint16_t port, AdminPages pages,
-                                                    std::shared_ptr<TlsSource> tls = nullptr);
+                                                    std::shared_ptr<TlsSource> tls = nullptr,
+                                                    AccessControl* access = nullptr);
   ~AdminServer();
   std::uint16_t port() const;  ///< The real one.
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "store/node/access/access.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
 #include "transport/frame_message.h"
@@ -28,7 +29,7 @@ Examples:
 
 Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
 as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
-Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates again, where there are some.)";
+Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates and policy-file again, where they are given.)";
 
 /// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
@@ -189,7 +190,7 @@ std::vector<OptionRow> cluster_rows(Given& given) {
 }
 
 std::vector<OptionRow> tls_rows(Given& given) {
-  constexpr const char* kTls = "TLS (docs/security.md)";
+  constexpr const char* kTls = "TLS and access (docs/security.md)";
   NodeOptions& o = given.options;
   return {
       {"tls-cert", &o.tls.cert_file, kAny,
@@ -201,6 +202,11 @@ std::vector<OptionRow> tls_rows(Given& given) {
       {"tls-allowed-name", &o.tls.allowed_names, kAny,
        "A name (subject alternative name) that a client's certificate may have: a URI, URI/* for all below it, a DNS "
        "name, or *.NAME; may be repeated. None: every certificate of the CA",
+       kTls},
+      {"policy-file", &o.policy_file, kAny,
+       "TOML file of who may do what: certificates' names, tokens and Unix users to roles. None: whoever is let in may "
+       "do "
+       "everything",
        kTls},
       {"tls-handshake-seconds", &o.handshake_timeout, RealLimits{0.1, 3600},
        "For a connection to prove who it is, before it may say hello", kTls},
@@ -327,6 +333,10 @@ std::string set_node_id(Given& given) {
   return id.size() > 128 ? "node-id: longer than 128 bytes" : "";
 }
 
+bool is_network(const Endpoint& endpoint) {
+  return endpoint.scheme != Endpoint::Scheme::kUnix && !endpoint.is_loopback();
+}
+
 bool is_plain_network(const Endpoint& endpoint) {
   return endpoint.scheme == Endpoint::Scheme::kTcp && !endpoint.is_loopback();
 }
@@ -347,6 +357,7 @@ std::string set_listen(Given& given) {
              "plaintext-on-trusted-network";
     }
     given.options.plain_network_count += is_plain_network(*endpoint);
+    given.options.network_count += is_network(*endpoint);
     given.options.listen.push_back(*endpoint);
   }
   return given.options.listen.empty() ? "listen: none given, at least one is needed" : "";
@@ -369,6 +380,7 @@ std::string set_admin(Given& given) {
            "addresses such as 127.0.0.1:7401, and, in a closed network, plaintext-on-trusted-network";
   }
   options.plain_network_count += is_plain_network(*endpoint);
+  options.network_count += is_network(*endpoint);
   options.admin_host = endpoint->host == "localhost" ? "127.0.0.1" : endpoint->host;
   options.admin_port = static_cast<std::uint16_t>(std::stoi(endpoint->port));
   return "";
@@ -387,6 +399,11 @@ std::string set_tls(Given& given) {
   }
   if (!is_used) return "";
   const auto read = TlsCredentials::read(options.tls, TlsSide::kNode);
+  return read ? "" : read.error().text;
+}
+
+std::string set_policy(Given& given) {
+  const auto read = AccessControl::open(given.options.policy_file);
   return read ? "" : read.error().text;
 }
 
@@ -503,8 +520,8 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   Given given;
   if (!read_given(argc, argv, given, exit_code)) return std::nullopt;
   // In this order: of several mistakes the first is told, and the disk's sizes need the capacity.
-  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &set_rdma,
-                         &set_cluster, &set_machine}) {
+  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_policy, &set_capacity, &set_disk,
+                         &set_rdma, &set_cluster, &set_machine}) {
     if (const std::string wrong = set(given); !wrong.empty()) return refuse(wrong, exit_code);
   }
   KV_ASSERT(given.options.threads > 0 && given.options.region_bytes_max_node > 0 && !given.options.listen.empty());

@@ -32,7 +32,7 @@
 namespace kv {
 namespace {
 
-constexpr Duration kFileCheckPause = 2s;  ///< Between two looks at the certificates' files.
+constexpr Duration kFileCheckPause = 2s;  ///< Between two looks at the files of certificates and policy.
 
 /// From the main thread at the start, or later from the opener's. Sessions learn of RDMA through the server, which
 /// posts to their threads; node.verbs is atomic for the metrics.
@@ -130,7 +130,8 @@ int run(const NodeOptions& options) {
   asio::io_context signals_context{1};
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
   asio::signal_set hangup(signals_context);
-  if (options.tls.is_given()) hangup.add(SIGHUP);  // without certificates it does what it does to any program
+  // Without files to read again SIGHUP does what it does to any program.
+  if (options.tls.is_given() || !options.policy_file.empty()) hangup.add(SIGHUP);
 
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
@@ -193,7 +194,15 @@ int run(const NodeOptions& options) {
     }
     tls = std::move(*opened);
   }
-  NodeSecurity security(tls, options.plain_network_count);
+  auto opened_access = AccessControl::open(options.policy_file);
+  if (!opened_access) {
+    std::cerr << "kvstore-node: " << opened_access.error().text << "\n";
+    return 1;
+  }
+  const std::unique_ptr<AccessControl> access = std::move(*opened_access);
+  access->set_network_listeners(options.network_count);
+  node.access = access.get();
+  NodeSecurity security(tls, options.plain_network_count, access.get());
   node.security = &security;
   metrics.watch([&security] { return security.stats(); });
   if (options.plain_network_count > 0) {
@@ -228,10 +237,12 @@ int run(const NodeOptions& options) {
   }
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_host.empty()) {
-    auto started = AdminServer::start(
-        options.admin_host, options.admin_port,
-        {[&metrics] { return metrics.text(); }, [&] { return ready && !node.draining && (!has_cluster || joined()); }},
-        options.admin_tls ? tls : nullptr);
+    auto started =
+        AdminServer::start(options.admin_host, options.admin_port,
+                           {.metrics = [&metrics] { return metrics.text(); },
+                            .is_ready = [&] { return ready && !node.draining && (!has_cluster || joined()); },
+                            .denied = [&metrics](Right right) { metrics.request_denied(right); }},
+                           options.admin_tls ? tls : nullptr, access.get());
     if (!started) {
       std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
                 << started.error().message() << "\n";
@@ -319,7 +330,7 @@ int run(const NodeOptions& options) {
       check_files();
     });
   };
-  if (tls) {
+  if (security.has_files()) {
     wait_for_hangup();
     check_files();
   }

@@ -33,10 +33,10 @@ constexpr std::array kSessionEnds = {"peer_closed", "bad_frame", "hello_timeout"
 static_assert(kSessionEnds.size() == kSessionEndCount);
 constexpr std::array kPathNames = {"inline", "memfd", "verbs"};
 static_assert(kPathNames.size() == kPathCount);
-constexpr std::array kErrcNames = {"none",      "out_of_memory", "stale_lease", "corrupt_block",
-                                   "bad_frame", "bad_request",   "unsupported", "no_namespace",
-                                   "mismatch",  "too_large",     "busy",        "unavailable",
-                                   "no_region", "quarantined",   "draining",    "cancelled"};
+constexpr std::array kErrcNames = {
+    "none",         "out_of_memory", "stale_lease", "corrupt_block", "bad_frame",    "bad_request",      "unsupported",
+    "no_namespace", "mismatch",      "too_large",   "busy",          "unavailable",  "no_region",        "quarantined",
+    "draining",     "cancelled",     "not_found",   "disk_failed",   "not_admitted", "permission_denied"};
 
 double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -149,6 +149,7 @@ struct NodeMetrics::Impl {
   Gauge* region_bytes;
   Counter *checksum_failures, *deadline_misses;
   std::array<Counter*, kErrcNames.size()> refusals{};
+  std::array<Counter*, kRightCount> denials{};
   std::function<StoreStats()> stats;
   std::function<std::optional<Store::Curve>()> curve;
   std::vector<std::function<std::vector<Value>()>> values;
@@ -222,6 +223,12 @@ NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Im
                        .Help("Requests answered with an error, by reason")
                        .Register(registry);
   for (std::size_t i = 1; i < kErrcNames.size(); ++i) impl_->refusals[i] = &refusals.Add({{"reason", kErrcNames[i]}});
+  auto& denials = prometheus::BuildCounter()
+                      .Name("kvstore_requests_denied_total")
+                      .Help("Requests and pages that the policy denied, by the right that was missing")
+                      .Register(registry);
+  for (std::size_t i = 0; i < kRightCount; ++i)
+    impl_->denials[i] = &denials.Add({{"right", right_name(static_cast<Right>(i))}});
   prometheus::BuildGauge()
       .Name("kvstore_build_info")
       .Help("1, labelled with the version")
@@ -271,6 +278,10 @@ void NodeMetrics::deadline_missed() { impl_->deadline_misses->Increment(); }
 void NodeMetrics::request_refused(Errc why) {
   const auto index = static_cast<std::size_t>(why);
   if (index > 0 && index < impl_->refusals.size()) impl_->refusals[index]->Increment();
+}
+void NodeMetrics::request_denied(Right right) {
+  KV_ASSERT(static_cast<std::size_t>(right) < kRightCount);
+  impl_->denials[static_cast<std::size_t>(right)]->Increment();
 }
 std::uint64_t NodeMetrics::session_count() const { return static_cast<std::uint64_t>(impl_->sessions->Value()); }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "store/node/access/access_table.h"
 #include "store/store.h"
 #include "transport/frame.h"
 
@@ -117,6 +118,7 @@ class NodeMetrics {
   void checksum_failed();
   void deadline_missed();
   void request_refused(Errc why);
+  void request_denied(Right right);  ///< Of a request, or page, for want of this right; or of the tenant (kBlocks).
 
   std::uint64_t session_count() const;
 

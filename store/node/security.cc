@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include "store/node/access/audit.h"
+
 namespace kv {
 namespace {
 
@@ -18,20 +20,30 @@ void tell(const Failure& failure, const TlsCredentials& now) {
   }
 }
 
+void tell(const Failure& failure, const AccessControl& access) {
+  if (failure.code) spdlog::error("policy: not reloaded, the one in use stays: {}", failure.text);
+  audit_policy(access.file(), failure.code ? "refused" : "ok");
+}
+
 }  // namespace
 
 void NodeSecurity::reload() {
-  if (!tls_) return spdlog::info("certificates: none to reload");
-  tell(tls_->reload(), *tls_->current());
+  if (tls_) tell(tls_->reload(), *tls_->current());
+  if (has_policy()) tell(access_->reload(), *access_);
 }
 
 void NodeSecurity::check_files() {
-  if (!tls_) return;
-  if (const auto changed = tls_->reload_if_changed()) tell(*changed, *tls_->current());
+  if (tls_) {
+    if (const auto changed = tls_->reload_if_changed()) tell(*changed, *tls_->current());
+  }
+  if (has_policy()) {
+    if (const auto changed = access_->reload_if_changed()) tell(*changed, *access_);
+  }
 }
 
 std::vector<NodeMetrics::Value> NodeSecurity::stats() const {
   std::vector<NodeMetrics::Value> values;
+  if (access_ != nullptr) values = access_->stats();
   if (tls_ || plain_count_ > 0) {
     values.push_back(
         {"plaintext_network_listeners", static_cast<double>(plain_count_), false,

@@ -1,4 +1,5 @@
 // store/node/security.h: who may reach this node, as operators see it: certificates, how long they last, handshakes.
+// Certificates and the policy (access/) are read again here.
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "store/node/access/access.h"
 #include "store/node/metrics.h"
 #include "transport/tls/tls_source.h"
 
@@ -22,20 +24,25 @@ struct HandshakeCounts {
 class NodeSecurity {
  public:
   /// `tls`: nullptr without. `plain_count`: listeners beyond loopback that are neither encrypted nor authenticated.
-  NodeSecurity(std::shared_ptr<TlsSource> tls, std::size_t plain_count)
-      : tls_(std::move(tls)), plain_count_(plain_count) {}
+  /// `access` outlives this; nullptr: there is no policy.
+  NodeSecurity(std::shared_ptr<TlsSource> tls, std::size_t plain_count, AccessControl* access = nullptr)
+      : tls_(std::move(tls)), plain_count_(plain_count), access_(access) {}
 
   const std::shared_ptr<TlsSource>& tls() const { return tls_; }
-  void reload();       ///< SIGHUP. Says in the log what came of it.
-  void check_files();  ///< The same if they have changed.
+  bool has_files() const { return tls_ != nullptr || has_policy(); }  ///< That can be read again.
+  void reload();                                                      ///< SIGHUP. Says in the log what came of it.
+  void check_files();                                                 ///< The same if they have changed.
 
   HandshakeCounts handshakes;
-  /// Without TLS and without plain listeners beyond loopback: nothing.
+  /// Without TLS, without a policy and without listeners beyond loopback: nothing.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
   const std::shared_ptr<TlsSource> tls_;
+  bool has_policy() const { return access_ != nullptr && access_->has_policy(); }
+
   const std::size_t plain_count_;
+  AccessControl* const access_;
 };
 
 }  // namespace kv

@@ -6,7 +6,8 @@
 //   main.cc          puts the parts together, and takes them apart when a signal comes
 //   config.h         every option; option_table.h: one row for each, and how a row is read
 //   server.h         I/O threads, listeners, and the sessions on them
-//   security.h       certificates, how long they last, handshakes
+//   security.h       certificates, how long they last, handshakes; reads them and the policy again
+//   access/          who may do what: the policy, the table of rights, the log of operators' acts
 //   session/         one client's connection: its requests, its transfers, what it may use
 //   locked_store.h   the one door to the Store
 //   hot_roots.h      which blocks many matches begin with: clients keep them on every node

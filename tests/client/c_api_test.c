@@ -595,6 +595,14 @@ static void mistakes(kvs_client* client) {
   options.nodes = &node;
   options.node_count = 1;
   CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST);
+  node.endpoint = "tcp://192.0.2.1:7400";
+  options.token = "a-token-that-is-long-enough-for-a-test";
+  CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "plain text") != NULL);
+  CHECK(strstr(kvs_last_error(), "a-token") == NULL);
+  options.token_file = "/nowhere";
+  node.endpoint = "unix:///nowhere";
+  CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "token_file too") != NULL);
+  CHECK(strcmp(kvs_status_text(KVS_PERMISSION_DENIED), "permission denied by the node's policy") == 0);
   kvs_space space;
   CHECK(kvs_open(client, "model=c\nblock_size=0\nblock_bytes=5\n", 1000, &space) == KVS_BAD_REQUEST);
   CHECK(strstr(kvs_last_error(), "block_size") != NULL);

@@ -27,7 +27,7 @@ class RawSession {
   /// A whole frame with a right checksum; `builder` is finished.
   bool send_frame(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                   std::uint64_t payload_bytes = 0);
-  bool send_hello(std::uint8_t version_max = kWireVersion);
+  bool send_hello(std::uint8_t version_max = kWireVersion, const std::string& token = "");
 
   struct Answer {
     FrameHeader header;

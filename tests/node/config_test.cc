@@ -267,6 +267,18 @@ TEST_F(ConfigTest, TlsNeedsItsFilesAndFilesNeedTls) {
   expect_refused(with({"--listen=tcp://0.0.0.0:1", "--admin=https://0.0.0.0:1"}), {"tcp://0.0.0.0:1", "loopback"});
 }
 
+TEST_F(ConfigTest, APolicyIsReadAndListenersOfANetworkAreCounted) {
+  const CertificateFiles files;
+  const std::string good_file = files.write("good.toml", "[a]\nmatch = [\"unix\"]\nroles = [\"reader\"]\n");
+  const std::string bad_file = files.write("bad.toml", "[a]\nmatch = [\"unix\"]\nroles = [\"admin\"]\n");
+  EXPECT_EQ(good({"--policy-file", good_file}).policy_file, good_file);
+  EXPECT_EQ(good({}).network_count, 0u);
+  EXPECT_EQ(
+      good({"--listen=tcp://0.0.0.0:1", "--admin=0.0.0.0:2", "--plaintext-on-trusted-network=true"}).network_count, 2u);
+  expect_refused({"--policy-file", bad_file}, {"policy-file: [a] roles: 'admin'", "allowed are reader, writer"});
+  expect_refused({"--policy-file", "/nowhere"}, {"policy-file: /nowhere", "No such file"});
+}
+
 TEST_F(ConfigTest, BadValuesAreRefusedWithOptionAndReason) {
   expect_refused({"--listen", "7400"}, {"listen", "7400", "tcp://HOST:PORT"});
   expect_refused({"--listen", "sim://x"}, {"listen", "sim://x"});

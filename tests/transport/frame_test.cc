@@ -431,6 +431,18 @@ std::map<std::string, GoldenFrame> golden_frames() {
                                "",
                                [](auto& b) { b.Finish(wire::CreateHelloRequestDirect(b, 1, 2, "worker-3")); },
                                checker<wire::HelloRequest>([](const auto& t) { EXPECT_EQ(t.version_max(), 2); })};
+  frames["hello.token"] = {
+      FrameType::kHello,
+      0,
+      1,
+      "",
+      [](auto& b) {
+        b.Finish(wire::CreateHelloRequestDirect(b, 1, 2, "worker-3", 0, "a-token-that-is-only-good-for-this-file"));
+      },
+      checker<wire::HelloRequest>([](const auto& t) {
+        EXPECT_EQ(t.identity()->str(), "worker-3");
+        EXPECT_EQ(t.token()->str(), "a-token-that-is-only-good-for-this-file");
+      })};
   const std::vector<std::uint8_t> id_bytes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   constexpr std::uint64_t kCheck = 0x0706050403020100;
   frames["hello.answer.2"] = {FrameType::kHello,

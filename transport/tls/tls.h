@@ -4,7 +4,7 @@
 //   tls.h             what is configured, and why a handshake fails
 //   tls_identity.h    names in certificates, and which of them are allowed
 //   tls_credentials.h certificate, key and CA, as read from files at one moment
-//   tls_source.h      the present ones, read again when the files change
+//   tls_source.h      the present ones, read again when the files change (file_stamp.h)
 //   tls_stream.h      the stream
 //   tls_network.h     tls:// endpoints
 //

@@ -1,7 +1,5 @@
 #include "transport/tls/tls_source.h"
 
-#include <sys/stat.h>
-
 #include <utility>
 
 namespace kv {
@@ -18,16 +16,10 @@ std::shared_ptr<const TlsCredentials> TlsSource::current() const {
   return current_;
 }
 
-/// Follows links: a secret that Kubernetes mounts is replaced by turning a link.
 TlsSource::Files TlsSource::look() const {
   Files files;
-  for (const std::string* path : {&config_.cert_file, &config_.key_file, &config_.ca_file, &config_.crl_file}) {
-    struct stat status {};
-    File& file = files.emplace_back();
-    if (path->empty() || ::stat(path->c_str(), &status) != 0) continue;
-    file = {status.st_dev, status.st_ino, status.st_size,
-            static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
-  }
+  for (const std::string* path : {&config_.cert_file, &config_.key_file, &config_.ca_file, &config_.crl_file})
+    files.push_back(FileStamp::of(*path));
   return files;
 }
 

@@ -1,8 +1,6 @@
 // transport/tls/tls_source.h: the present certificates, read again when the files change.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "transport/tls/file_stamp.h"
 #include "transport/tls/tls_credentials.h"
 
 namespace kv {
@@ -35,14 +34,7 @@ class TlsSource {
   Stats stats() const;
 
  private:
-  struct File {
-    ::dev_t device = 0;
-    ::ino_t number = 0;
-    ::off_t bytes = -1;
-    std::int64_t changed_ns = 0;
-    friend bool operator==(const File&, const File&) = default;
-  };
-  using Files = std::vector<File>;
+  using Files = std::vector<FileStamp>;
 
   TlsSource(TlsConfig config, TlsSide side) : config_(std::move(config)), side_(side) {}
   Files look() const;

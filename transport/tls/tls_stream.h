@@ -48,6 +48,7 @@ class TlsStream final : public Stream {
   std::string peer() const override;
   std::string peer_group() const override { return inner_->peer_group(); }
   std::vector<std::string> peer_names() const override { return peer_names_; }
+  Protection protection() const override { return is_up_ ? Protection::kTls : Protection::kNone; }
 
   /// OpenSSL's callback, for each certificate of the peer's chain, from its root on.
   static int verify(int is_good, x509_store_ctx_st* chain);

@@ -232,6 +232,8 @@ class Client:
         busy_poll: float,
         extent_blocks: int,
         tls: dict[str, str],
+        token: str,
+        token_file: str,
     ) -> None: ...
     @property
     def is_closed(self) -> bool: ...

@@ -60,6 +60,14 @@ def _or_environment(given: str | os.PathLike[str] | None, name: str) -> str:
     return os.environ.get("KVSTORE_TLS_" + name, "") if given is None else os.fspath(given)
 
 
+def _token(token: str | None, file: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """What was given; if neither was, what the environment says, of which a file comes first."""
+    if token is not None or file is not None:
+        return token or "", "" if file is None else os.fspath(file)
+    named = os.environ.get("KVSTORE_TOKEN_FILE", "")
+    return "" if named else os.environ.get("KVSTORE_TOKEN", ""), named
+
+
 class Client:
     """A client of one or several nodes. Making one connects to nothing: that is done when it is first used.
 
@@ -72,6 +80,8 @@ class Client:
     ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
     certificates, ``tls_server_name`` is whom nodes must prove to be, instead of the endpoint's host. By default what
     ``KVSTORE_TLS_CERT``, ``KVSTORE_TLS_KEY`` and so on say. Changed files are read again for the next connection.
+    ``token``, or ``token_file`` with one: by which the nodes' policy knows this client; by default ``KVSTORE_TOKEN_FILE``
+    or ``KVSTORE_TOKEN``. It is sent over ``tls://``, ``unix://`` and loopback only.
 
     All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls
     raise Forked, and the child makes one of its own.
@@ -99,6 +109,8 @@ class Client:
         tls_ca: str | os.PathLike[str] | None = None,
         tls_crl: str | os.PathLike[str] | None = None,
         tls_server_name: str | None = None,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -106,6 +118,7 @@ class Client:
             nodes = [nodes]
         self.deadline = seconds(deadline)
         self._at_once = not wait_while_away
+        secret, secret_file = _token(token, token_file)
         self._native = _kvstore.Client(
             nodes=[each if isinstance(each, str) else tuple(each) for each in nodes],
             identity=identity,
@@ -126,6 +139,8 @@ class Client:
                 "crl": _or_environment(tls_crl, "CRL"),
                 "server_name": _or_environment(tls_server_name, "SERVER_NAME"),
             },
+            token=secret,
+            token_file=secret_file,
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:

@@ -23,6 +23,7 @@ __all__ = [
     "NotAdmitted",
     "NotFound",
     "OutOfMemory",
+    "PermissionDenied",
     "Quarantined",
     "StaleLease",
     "System",
@@ -164,6 +165,13 @@ class NotAdmitted(Error):
 
     status = 18
     status_name = "KVS_NOT_ADMITTED"
+
+
+class PermissionDenied(Error, PermissionError):
+    """The node's policy does not give this client the right. Do without; a person has to mend it."""
+
+    status = 19
+    status_name = "KVS_PERMISSION_DENIED"
 
 
 class TimedOut(Error, TimeoutError):

@@ -756,7 +756,7 @@ void bind_client(nb::module_& module) {
           [](PyClient* self, const std::vector<nb::object>& nodes, const std::string& identity, std::size_t connections,
              double connect_timeout, std::size_t calls_max, std::uint64_t region_bytes_max, bool rdma,
              std::vector<std::string> rdma_devices, std::size_t rdma_lanes, bool verify, double busy_poll,
-             std::size_t extent_blocks, const nb::dict& tls) {
+             std::size_t extent_blocks, const nb::dict& tls, const nb::str& token, const std::string& token_file) {
             ClientConfig config = config_of(nodes);
             config.extent_blocks = extent_blocks;
             for (const auto& [name, to] :
@@ -765,6 +765,8 @@ void bind_client(nb::module_& module) {
                   std::pair("server_name", &config.tls.server_name)}) {
               *to = nb::cast<std::string>(tls[name]);
             }
+            if (nb::len(token) > 0) config.token = Secret(token.c_str());
+            config.token_file = token_file;
             config.identity = identity;
             config.connections_per_node = connections;
             config.connect_timeout = duration_of(connect_timeout);
@@ -779,7 +781,7 @@ void bind_client(nb::module_& module) {
           nb::kw_only(), nb::arg("nodes"), nb::arg("identity"), nb::arg("connections_per_node"),
           nb::arg("connect_timeout"), nb::arg("calls_max"), nb::arg("region_bytes_max"), nb::arg("rdma"),
           nb::arg("rdma_devices"), nb::arg("rdma_lanes"), nb::arg("verify"), nb::arg("busy_poll"),
-          nb::arg("extent_blocks"), nb::arg("tls"))
+          nb::arg("extent_blocks"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"))
       .def_prop_ro("is_closed", &PyClient::is_closed)
       .def_prop_ro("is_forked", &PyClient::is_forked)
       .def("close", &PyClient::close)

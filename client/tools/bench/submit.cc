@@ -111,6 +111,8 @@ class SubmitBench {
     own.tls_ca_file = text_or_null(tls.ca_file);
     own.tls_crl_file = text_or_null(tls.crl_file);
     own.tls_server_name = text_or_null(tls.server_name);
+    own.token_file = text_or_null(options_.node.token_file);
+    own.token = token_of_environment(options_.node);
     own.nodes = nodes.data();
     own.node_count = nodes.size();
     own.identity = "kvstore-bench submit";

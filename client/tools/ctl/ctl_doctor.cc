@@ -65,6 +65,10 @@ std::string reach_advice(const NodeStatus& node) {
   if (node.last_error == Errc::kUnsupported) {
     return "this kvstorectl and the node speak different wire versions: install the same release, or one apart";
   }
+  if (node.last_error == Errc::kPermissionDenied) {
+    return "the node does not know this token, or it must not go there: --token-file, and the node's policy-file "
+           "(docs/security.md)";
+  }
   if (node.last_error == boost::system::errc::permission_denied) {
     return "no right to the socket: run as the node's user, or join the group that owns the socket file";
   }
@@ -174,6 +178,17 @@ void check_security(const NodeStats& node, Findings& findings) {
                             " listeners beyond loopback neither encrypt nor authenticate",
                         "whoever reaches them may read, write and drop every block. Give the node certificates and "
                         "tls:// listeners (docs/security.md), or be sure of that network"});
+  }
+  if (const double open = stat(node, "network_listeners_without_policy"); open > 0) {
+    findings.push_back({"policy of " + node.name, Verdict::kWarning,
+                        format_count(static_cast<std::uint64_t>(open)) +
+                            " listeners beyond loopback, and no policy-file: whoever is let in may do everything",
+                        "say who may read, write, operate and observe: policy-file (docs/security.md)"});
+  }
+  if (stat(node, "policy_reload_failed") > 0) {
+    findings.push_back({"policy of " + node.name, Verdict::kWarning,
+                        "the last reload failed; the policy in use is older than the file",
+                        "the node's log says what is wrong in the file"});
   }
   check_expiry(node, "tls_cert_expiry_timestamp_seconds", "certificate",
                "put a new one in place of the node's tls-cert and tls-key; it is taken up by itself", findings);
@@ -323,6 +338,11 @@ Findings check_all(DoctorOptions& options) {
   ToolClient client(ctl_config(options.node));
   for (std::size_t i = 0; i < options.node.endpoints.size(); ++i) check_node(client, options, i, findings);
   if (const auto stats = client.run(client->stats(options.node.deadline))) {
+    for (const NodeStats& node : *stats) {
+      if (node.error != Errc::kPermissionDenied) continue;
+      findings.push_back({"counters of " + node.name, Verdict::kNote, describe(node.error),
+                          "the role metrics or operator shows them: its memory and certificates were not looked at"});
+    }
     for (const NodeStats& node : *stats) check_contents(node, findings);
     for (const NodeStats& node : *stats) check_security(node, findings);
   }

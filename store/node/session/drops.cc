@@ -137,9 +137,7 @@ void Drops::end(std::uint64_t number, bool is_kept) {
   const auto answered = pending_.extract(found);
   const Pending& drop = answered.mapped();
   if (session_.is_ending) return;
-  session_.replies.reply(FrameType::kDrop, drop.request_id, 0, [&](FlatBufferBuilder& builder) {
-    return wire::CreateCountResponse(builder, drop.count, /*until_restart=*/!is_kept);
-  });
+  session_.replies.reply_count(FrameType::kDrop, drop.request_id, drop.count, /*until_restart=*/!is_kept);
   session_.writer.flush();
 }
 

@@ -191,6 +191,8 @@ void Lookups::on_cluster_drain(const Frame& frame) {
   const auto* request = read_request<wire::ClusterDrainRequest>(session_, frame);
   if (request == nullptr) return;
   NodeContext& node = session_.node;
+  session_.audit.on(FrameType::kClusterDrain, frame.header.request_id,
+                    std::string("drain=") + (request->drain() ? "true" : "false"));
   const std::string_view wanted = request->node_id() == nullptr ? "" : request->node_id()->string_view();
   if (wanted != node.node_id) {
     return session_.refuse(
@@ -319,8 +321,7 @@ void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<co
                            std::string(frame_type_name(type)) + ": " + count.error().message() +
                                " (hashes: " + std::to_string(hashes.size()) + ")");
   }
-  session_.replies.reply(type, frame.header.request_id, 0,
-                         [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, *count); });
+  session_.replies.reply_count(type, frame.header.request_id, *count);
 }
 
 Result<std::size_t> Lookups::count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,

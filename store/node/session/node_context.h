@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "store/node/access/access.h"
 #include "store/node/hot_roots.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_limit.h"
@@ -43,6 +44,7 @@ struct NodeContext {
   std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
   ClusterBoard cluster{};            ///< Epoch 0 in a node that belongs to no cluster.
   NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.
+  AccessControl* access = nullptr;   ///< nullptr: everybody may do everything.
   MoveBoard moves{};
 };
 

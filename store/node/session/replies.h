@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/owner.h"
+#include "store/node/access/audit.h"
 #include "store/node/metrics.h"
 #include "store/node/session/message_answers.h"
 #include "store/node/session/session_wire.h"
@@ -28,6 +29,7 @@ class Replies {
  public:
   Replies(NodeMetrics& metrics, FrameWriter& writer) : metrics_(metrics), writer_(writer) {}
   void use(MessageAnswers& messages) { messages_ = &messages; }
+  void use(Audit& audit) { audit_ = &audit; }  ///< Hears how what it waits for has ended.
 
   /// `build` makes the table with the builder that it is given. `payload`, `done` and `owner` as FrameWriter::send has
   /// them.
@@ -45,7 +47,16 @@ class Replies {
     if (messages_ != nullptr && !messages_->empty() && messages_->take(header, table, !payload.empty())) return;
     writer_.send(header, table, payload, std::move(done), -1, owner);
   }
+  void reply_count(FrameType type, std::uint64_t request_id, std::uint64_t count, bool until_restart = false) {
+    if (is_audited(type, request_id)) {
+      audit_->answered(type, request_id,
+                       "ok count=" + std::to_string(count) + (until_restart ? " until-restart=true" : ""));
+    }
+    reply(type, request_id, 0,
+          [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, count, until_restart); });
+  }
   void reply_empty(FrameType type, std::uint64_t request_id) {
+    if (is_audited(type, request_id)) audit_->answered(type, request_id, "ok");
     reply(type, request_id, 0, [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
   }
   /// Queues an error as the last answer. An error that is none of ours (errno of a system call, say) goes out as
@@ -54,15 +65,21 @@ class Replies {
               std::uint32_t broken = 0) {
     const auto value = code.category() == errc_category() ? code.value() : static_cast<int>(Errc::kBadRequest);
     metrics_.request_refused(static_cast<Errc>(value));
+    if (is_audited(type, request_id)) audit_->answered(type, request_id, "refused why='" + message + "'");
     reply(type, request_id, kFrameError, [&](FlatBufferBuilder& builder) {
       return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(value), message.c_str(), broken);
     });
   }
 
  private:
+  bool is_audited(FrameType type, std::uint64_t request_id) const {
+    return audit_ != nullptr && audit_->has(type, request_id);
+  }
+
   NodeMetrics& metrics_;
   FrameWriter& writer_;
   MessageAnswers* messages_ = nullptr;  ///< nullptr: none come.
+  Audit* audit_ = nullptr;
 };
 
 }  // namespace kv

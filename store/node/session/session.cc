@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "index/name_groups.h"
 #include "transport/frame_message.h"
+#include "transport/token.h"
 
 namespace kv {
 namespace {
@@ -63,6 +64,7 @@ Session::Session(NodeContext& node_context, SessionId session_id, std::unique_pt
       alarm_(node.clock.make_alarm(executor)),
       jobs_done_(executor) {
   replies.use(messages_);
+  replies.use(audit);
 }
 
 Session::~Session() { KV_ASSERT(job_count_ == 0 && sending_count == 0 && puts_.empty() && gets_.empty()); }
@@ -97,6 +99,7 @@ asio::awaitable<void> Session::run() {
   alarm_->disarm();
   close_stream();  // invariant 1
   node.metrics.session_closed(end_);
+  audit.end();
   if (seat_) table_->leave(seat_);
 }
 
@@ -307,7 +310,11 @@ asio::awaitable<bool> Session::handle(const Frame& frame) {
     const auto skipped = co_await reader_.skip_payload();
     co_return skipped.has_value();
   }
-  if (type == FrameType::kPutData) co_return co_await on_put_data(frame);
+  if (type == FrameType::kPutData) {
+    if (permit(frame)) co_return co_await on_put_data(frame);
+    const auto skipped = co_await reader_.skip_payload();
+    co_return skipped.has_value();
+  }
   serve(frame);
   co_return true;
 }
@@ -317,6 +324,7 @@ void Session::serve(const Frame& frame) {
   const TimePoint began = node.clock.now();
   last_request_ = began;
   if (seat_) seat_->set_busy();  // until watch() sees that it is not
+  if (!permit(frame)) return;
   if (node.draining && is_of_blocks(type)) return refuse(frame, Errc::kDraining, "the node is shutting down");
   switch (type) {
     case FrameType::kHello: refuse(frame, Errc::kBadRequest, "hello: said already"); break;
@@ -377,8 +385,25 @@ void Session::on_message(std::span<const std::byte> message) {
   writer.flush();  // an answer that was too long for a message
 }
 
+/// The token of hello, as its hash: nothing else of it is kept, and the frame is overwritten.
+Failure Session::take_token(const Frame& frame, const wire::HelloRequest& request, PeerIdentity& peer) {
+  if (request.token() == nullptr) return {};
+  const std::string_view token = request.token()->string_view();
+  const std::string wrong = check_token(token);
+  const bool is_heard = peer.protection == Stream::Protection::kNone;
+  if (wrong.empty()) peer.token = token_hash(token);
+  reader_.wipe_table(frame);
+  if (is_heard) {  // whether or not anybody asks for tokens here: its owner has to know
+    return {
+        Errc::kPermissionDenied,
+        "hello.token: came in plain text over a network, where others may have read it. Replace it, and use tls://, "
+        "unix:// or loopback"};
+  }
+  return wrong.empty() ? Failure() : Failure(Errc::kBadRequest, "hello.token: " + wrong);
+}
+
 bool Session::on_hello(const Frame& frame) {
-  const auto fail = [&](Errc code, const std::string& message) {
+  const auto fail = [&](error_code code, const std::string& message) {
     refuse(frame, code, message);
     end_ = SessionEnd::kBadFrame;
     return false;
@@ -396,13 +421,25 @@ bool Session::on_hello(const Frame& frame) {
   if (name != nullptr) {
     for (const char c : *name) identity += c >= ' ' && c < 127 ? c : '?';  // it goes to the log
   }
+  version = std::min(request->version_max(), kWireVersion);
+  PeerIdentity peer = PeerIdentity::of(*stream);
+  Failure bad_token = take_token(frame, *request, peer);  // nothing of the request is read after this
+  const bool has_token = peer.token.has_value();
+  access.identify(std::move(peer));
+  // Who shows a token wants to be known by it: to go on as somebody else would hide the mistake.
+  if (!bad_token.code && has_token && access.is_watched() && access.grant().section.empty())
+    bad_token = {Errc::kPermissionDenied, "hello.token: the node's policy does not have it"};
+  if (bad_token.code) {
+    if (node.access != nullptr) node.access->token_refused();
+    warn(LogKind::kDenied, [&] { return bad_token.text; });
+    return fail(bad_token.code, bad_token.text);
+  }
   is_greeted_ = true;
   last_request_ = node.clock.now();
   if (seat_) {
     seat_->set_greeted();
     seat_->set_busy();
   }
-  version = std::min(request->version_max(), kWireVersion);
   const SessionLimits& limits = node.limits;
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
@@ -416,6 +453,30 @@ bool Session::on_hello(const Frame& frame) {
                                      instance);
   });
   spdlog::debug("session {} of '{}' ({}) opened", static_cast<std::uint64_t>(id), identity, stream->peer());
+  return true;
+}
+
+// -- who may do what
+
+bool Session::permit(const Frame& frame) {
+  const FrameType type = frame.header.type;
+  const std::uint64_t request_id = frame.header.request_id;
+  const Right right = right_for(type);
+  if (const std::string why = access.denial(frame_type_name(type), right); !why.empty()) {
+    node.metrics.request_denied(right);
+    warn(LogKind::kDenied, [&] { return why; });
+    if (type != FrameType::kPutData) {
+      refuse(frame, Errc::kPermissionDenied, why);
+    } else if (const auto put = puts_.find(request_id); put != puts_.end()) {
+      const std::shared_ptr<Put> keep = put->second;  // its failure takes it out of the table
+      keep->fail(Errc::kPermissionDenied, why);
+    }  // else the put is over, and its data are read and dropped in silence
+    return false;
+  }
+  if (right == Right::kOperate && access.is_watched()) {
+    audit.begin(type, request_id, access.who(),
+                "peer=" + stream->peer() + " session=" + std::to_string(static_cast<std::uint64_t>(id)));
+  }
   return true;
 }
 
@@ -629,6 +690,8 @@ void Session::on_prefix(const Frame& frame) {
   const OpenSpace* const space = spaces_.find(frame, request->space(), request->namespace_check());
   if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
+  audit.on(frame.header.type, frame.header.request_id,
+           "namespace=" + to_hex(space->name.bytes) + " hashes=" + std::to_string(hashes.size()));
   if (frame.header.type == FrameType::kDrop) return drops_.drop(frame, *space, hashes);
   lookups_.on_prefix(frame, *space, hashes);
 }

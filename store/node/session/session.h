@@ -51,9 +51,9 @@ namespace kv {
 ///      of the stream may reuse the memory it lent, of kind verbs once it has ended its own queue pairs.
 ///   2. Memory held for a session is bounded by SessionLimits (admit(), and the parts' own bounds).
 ///   3. When run() returns nothing of the session is left in the store but pins that a device has not let go of.
-/// The doors for what is to come: a stream that encrypts is handed to the constructor; who the client is, is decided in
-/// on_hello(); which namespaces it may see, in SpaceDoor; what it may still ask for, in admit().
-/// Thread safety: none; all calls on the executor.
+///   4. No request is served that permit() did not let through.
+/// Who the client is, is found out in on_hello(), and which namespaces it may see, in SpaceDoor. The door for what is
+/// to come: how much it may still ask for, in admit(). Thread safety: none; all calls on the executor.
 class Session final : public SessionCore, private Put::Listener {
  public:
   /// `verbs`: of the thread that the executor runs on; nullptr: no RDMA.
@@ -82,6 +82,7 @@ class Session final : public SessionCore, private Put::Listener {
   void serve(const Frame& frame);                    ///< What needs no bytes besides the frame's.
   void on_message(std::span<const std::byte> message);
   bool on_hello(const Frame& frame);
+  Failure take_token(const Frame& frame, const wire::HelloRequest& request, PeerIdentity& peer);
   void on_get(const Frame& frame);
   void on_set_get(const Frame& frame);
   void start(const std::shared_ptr<GetInProgress>& get);
@@ -100,6 +101,8 @@ class Session final : public SessionCore, private Put::Listener {
   void on_cancel(const Frame& frame);
   void on_region_remove(const Frame& frame);
 
+  /// Whether the policy lets the client do this: the one place that asks. False after refusing the request.
+  bool permit(const Frame& frame);
   /// Whether a transfer may begin. False after refusing the request.
   bool admit(const Frame& frame);
   void put_ended(std::uint64_t request_id) override { puts_.erase(request_id); }

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "store/node/access/access.h"
+#include "store/node/access/audit.h"
 #include "store/node/session/node_context.h"
 #include "store/node/session/replies.h"
 #include "transport/frame_reader.h"
@@ -28,7 +30,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
         executor(std::move(e)),
         stream(std::move(s)),
         writer(*stream, executor),
-        replies(n.metrics, writer) {}
+        replies(n.metrics, writer),
+        access(n.access) {}
   virtual ~SessionCore() = default;
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
@@ -59,6 +62,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::unique_ptr<Stream> stream;
   FrameWriter writer;
   Replies replies;
+  PeerAccess access;
+  Audit audit;
   std::string identity;      ///< As the client calls itself at hello; printable.
   std::uint8_t version = 0;  ///< Of the wire, agreed at hello. 0 before.
   bool is_ending = false;

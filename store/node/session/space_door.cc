@@ -13,6 +13,7 @@ void SpaceDoor::on_open(const Frame& frame) {
   if (!record) return session_.refuse(frame, record.error());
   if (record->is_set() && session_.version < 2)
     return session_.refuse(frame, Errc::kUnsupported, "open: kind: set, spoken from version 2 of the wire on");
+  if (is_foreign(frame, record->field("tenant"))) return;
   NodeContext& node = session_.node;
   std::size_t count = 0;
   const auto space = node.store.with([&](Store& store) {
@@ -43,6 +44,18 @@ void SpaceDoor::on_open(const Frame& frame) {
   });
 }
 
+/// Asked of each request, and not only where a namespace is opened: handles of version 1 are the node's, and a policy
+/// changes.
+bool SpaceDoor::is_foreign(const Frame& frame, std::string_view tenant) {
+  const std::string why = session_.access.tenant_denial(tenant);
+  if (why.empty()) return false;
+  session_.node.metrics.request_denied(Right::kBlocks);
+  const std::string text = std::string(frame_type_name(frame.header.type)) + ": " + why;
+  session_.warn(LogKind::kDenied, [&] { return text; });
+  session_.refuse(frame, Errc::kPermissionDenied, text);
+  return true;
+}
+
 const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::uint64_t check) {
   const auto fail = [&](Errc code, const std::string& message) {
     session_.refuse(frame, code, frame_type_name(frame.header.type) + ("." + message));
@@ -50,12 +63,12 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
   };
   const bool is_v1 = session_.version < 2;
   const OpenSpace* space = spaces_.find(handle);
-  if (is_v1) {
-    // Version 1 sends no namespace_check.
-    if (space != nullptr) return space;
+  if (is_v1 && space == nullptr) {
     const auto of_node = session_.node.handles.find(handle);
-    if (of_node) return &spaces_.remember(handle, *of_node);
+    if (of_node) space = &spaces_.remember(handle, *of_node);
   }
+  if (space != nullptr && is_foreign(frame, space->tenant)) return nullptr;
+  if (is_v1 && space != nullptr) return space;  // version 1 sends no namespace_check
   if (space == nullptr) {
     return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) + ", not a handle that this " +
                                         (is_v1 ? "node gave out" : "session was given") + "; open the namespace again");

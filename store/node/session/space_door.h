@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_handles.h"
@@ -11,6 +12,7 @@ namespace kv {
 /// Opens namespaces, and finds the one that a request is about.
 ///   1. A request is carried out in the namespace that the client means: under a handle that this session opened, and
 ///      with the check of that namespace (version 2 of the wire). A mix-up is an error, never another namespace.
+///   2. A client that the policy gives a tenant meets that tenant's namespaces only, by the policy as it is now.
 /// Thread safety: none; on the session's executor.
 class SpaceDoor {
  public:
@@ -24,6 +26,8 @@ class SpaceDoor {
   const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check, SpaceKind kind);
 
  private:
+  bool is_foreign(const Frame& frame, std::string_view tenant);  ///< True after refusing the request.
+
   SessionCore& session_;
   SessionSpaces spaces_;
 };

@@ -22,7 +22,8 @@ OpenSpace::OpenSpace(SpaceId space, const NamespaceRecord& record)
       check(namespace_check(name)),
       block_bytes(record.block_bytes()),
       block_size(record.block_size()),
-      kind(record.kind()) {}
+      kind(record.kind()),
+      tenant(record.field("tenant")) {}
 
 std::uint32_t NodeHandles::open(const InstanceId& instance, const OpenSpace& space) {
   const std::lock_guard lock(mutex_);

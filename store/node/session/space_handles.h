@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "index/namespace_record.h"
@@ -32,6 +33,7 @@ struct OpenSpace {
   std::uint64_t block_bytes;  ///< Of every block of a chain; of a set's largest.
   std::size_t block_size;     ///< 0 in a set.
   SpaceKind kind;
+  std::string tenant;  ///< Of the record.
 };
 
 /// Handles of sessions that speak version 1: running numbers from a base that the instance decides. A number that was

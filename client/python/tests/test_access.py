@@ -1,0 +1,62 @@
+"""Tokens, and what a node's policy denies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+from conftest import Node, namespace, tokens
+
+import kvstore
+from kvstore.errors import BadRequest, PermissionDenied
+
+TOKEN = "a-token-that-is-long-enough-for-a-test"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    policy = tmp_path_factory.mktemp("policy") / "policy.toml"
+    policy.write_text(
+        f'[jobs]\ntoken-sha256 = ["{hashlib.sha256(TOKEN.encode()).hexdigest()}"]\nroles = ["reader", "writer"]\n'
+        f'[users]\nmatch = ["unix:uid={os.getuid()}"]\nroles = ["reader"]\n'
+    )
+    made = Node("--policy-file", str(policy))
+    yield made
+    made.close()
+
+
+def test_a_reader_puts_nothing(guarded):
+    with kvstore.Client(guarded.endpoint, deadline=10) as client:
+        space = client.open(namespace())
+        blocks = np.zeros((2, 4096), dtype="uint8")
+        stored = space.put(space.hash_chain(tokens(32)), blocks)
+        assert stored.stored == 0
+        assert isinstance(stored.why, PermissionDenied)
+        assert isinstance(stored.why, PermissionError)
+        assert isinstance(client.stats()[0]["error"], PermissionDenied)
+
+
+def test_a_token_by_argument_file_and_environment(guarded, tmp_path, monkeypatch):
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+
+    def put(**more):
+        with kvstore.Client(guarded.endpoint, deadline=10, **more) as client:
+            space = client.open(namespace())
+            return space.put(space.hash_chain(tokens(32)), np.zeros((2, 4096), dtype="uint8")).stored
+
+    assert put(token=TOKEN) == 2
+    assert put(token_file=file) == 2
+    monkeypatch.setenv("KVSTORE_TOKEN", TOKEN)
+    assert put() == 2
+    monkeypatch.setenv("KVSTORE_TOKEN_FILE", str(file))
+    monkeypatch.setenv("KVSTORE_TOKEN", "not looked at")
+    assert put() == 2
+    monkeypatch.setenv("KVSTORE_TOKEN_FILE", "")
+    monkeypatch.setenv("KVSTORE_TOKEN", "")
+    with pytest.raises(PermissionDenied):
+        put(token=TOKEN[:-1] + "T")
+    with pytest.raises(BadRequest, match="5 characters"):
+        put(token="short")

@@ -1,0 +1,82 @@
+// store/node/access/access.h: the policy in force, and what one peer may do.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "store/node/access/access_policy.h"
+#include "store/node/metrics.h"
+#include "transport/tls/file_stamp.h"
+
+namespace kv {
+
+/// Without a file there is no policy, and whoever is let in may do everything.
+///   1. With a file there is always a policy that was good when it was read. A bad file changes nothing.
+/// Thread safety: all calls from any thread; open() and the reloads block for the file.
+class AccessControl {
+ public:
+  AccessControl() = default;  ///< Without a policy.
+  /// An empty name: without a policy. Errors: as AccessPolicy::parse, or that the file cannot be read.
+  static Result<std::unique_ptr<AccessControl>, Failure> open(const std::string& file);
+
+  bool has_policy() const { return !file_.empty(); }
+  const std::string& file() const { return file_; }
+  /// What a peer may do now. Nothing if no section fits; everything without a policy.
+  AccessGrant grant_of(const PeerIdentity& peer) const;
+  /// Another one after each change of the policy: what was found under the one before is to be looked up again.
+  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
+  Failure reload();                            ///< Without a code: done. With has_policy() only.
+  std::optional<Failure> reload_if_changed();  ///< Nothing: the file is as it was. A bad one is told once.
+
+  void token_refused() { ++tokens_refused_; }
+  /// Listeners that others than this machine can reach.
+  void set_network_listeners(std::size_t count) { network_listeners_ = count; }
+  /// Nothing of a node that has no policy and is not reached from a network.
+  std::vector<NodeMetrics::Value> stats() const;
+
+ private:
+  Failure read(const FileStamp& seen);
+
+  std::string file_;
+  std::size_t network_listeners_ = 0;
+  std::mutex reading_;  ///< One at a time, so that an older reading does not replace a newer one.
+  mutable std::mutex mutex_;
+  std::shared_ptr<const AccessPolicy> policy_;
+  FileStamp stamp_;
+  std::uint64_t reloads_ = 0, failures_ = 0;
+  bool last_failed_ = false;
+  std::atomic<std::uint64_t> version_{1}, tokens_refused_{0};
+};
+
+/// One peer, and what it may do at this moment: a right that a new policy takes away is gone with the next request.
+/// Thread safety: none. Cost of a look that finds nothing new: one atomic load.
+class PeerAccess {
+ public:
+  /// `control` outlives this; nullptr: everything is allowed.
+  explicit PeerAccess(AccessControl* control) : control_(control) {}
+
+  void identify(PeerIdentity peer);
+  /// Why the peer may not do `what`, in words with the right that is missing and who the peer is; empty: it may.
+  std::string denial(std::string_view what, Right right);
+  /// Why it may not open namespaces of `tenant`.
+  std::string tenant_denial(std::string_view tenant);
+  const AccessGrant& grant();                                                        ///< As of now.
+  bool is_watched() const { return control_ != nullptr && control_->has_policy(); }  ///< Somebody decides who may.
+  std::string who() const;                                                           ///< The peer, and its section.
+
+ private:
+  AccessControl* control_;
+  PeerIdentity peer_;
+  AccessGrant grant_{.roles = kAllRoles};
+  std::uint64_t version_ = 0;  ///< Of the policy under which grant_ was found; 0: none was looked at.
+};
+
+}  // namespace kv

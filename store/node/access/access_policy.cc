@@ -1,0 +1,258 @@
+#include "store/node/access/access_policy.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <span>
+#include <sstream>
+
+#include "base/assert.h"
+#include "base/printable.h"
+#include "transport/tls/tls_identity.h"
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kUid = "unix:uid=", kGid = "unix:gid=";
+constexpr std::size_t kShownBytes = 64;  ///< Of a value that is refused.
+
+std::string shown(std::string_view value) { return "'" + printable(value.substr(0, kShownBytes)) + "'"; }
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  });
+}
+
+std::optional<std::uint32_t> number_of(std::string_view text) {
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+/// What is wrong with an entry of `match`, and what is allowed; empty: nothing.
+std::string check_match(std::string_view who) {
+  if (who == "certificate" || who == "unix" || who == "loopback" || who == "network") return "";
+  if (who.starts_with("unix")) {
+    const bool is_user = who.starts_with(kUid) || who.starts_with(kGid);
+    return is_user && number_of(who.substr(kUid.size())) ? ""
+                                                         : shown(who) +
+                                                               ", allowed are unix, unix:uid=NUMBER and "
+                                                               "unix:gid=NUMBER";
+  }
+  // What the file's reader leaves where quotes or brackets do not close, or a list has a comment in it.
+  if (who.find_first_of("\"'[],#") != std::string_view::npos)
+    return shown(who) + ", a quote, bracket, comma or # within; comments stand on lines of their own";
+  const std::string wrong = check_name_pattern(who);
+  return wrong.empty() ? "" : wrong + "; or certificate, unix, unix:uid=NUMBER, unix:gid=NUMBER, loopback, network";
+}
+
+bool is_meant(const std::string& who, const PeerIdentity& peer) {
+  if (who == "unix") return peer.user.has_value();
+  if (who.starts_with(kUid)) return peer.user && number_of(std::string_view(who).substr(kUid.size())) == peer.user->uid;
+  if (who.starts_with(kGid)) return peer.user && number_of(std::string_view(who).substr(kGid.size())) == peer.user->gid;
+  if (who == "certificate") return peer.protection == Stream::Protection::kTls;
+  if (who == "loopback") return peer.protection == Stream::Protection::kLocal && !peer.user;
+  if (who == "network") return peer.protection == Stream::Protection::kNone;
+  return is_allowed(peer.names, std::span(&who, 1));
+}
+
+/// TOML as the file's reader wants it. A list that begins with the next line is drawn to the line of its bracket, which
+/// would be taken for the value; and a section's name loses the comment behind it, with which it would be none.
+std::string tidied(std::string_view text) {
+  std::string tidy;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end);
+    const std::string_view trimmed = line.substr(0, line.find_last_not_of(" \t\r\n") + 1);
+    const std::size_t first = trimmed.find_first_not_of(" \t");
+    if (first < trimmed.size() && trimmed[first] == '[') {
+      tidy += trimmed.substr(0, trimmed.find('#'));
+      tidy += '\n';
+      continue;
+    }
+    const bool begins_list = trimmed.ends_with('[') && trimmed.find('=') != std::string_view::npos;
+    tidy += begins_list ? trimmed : line;
+  }
+  return tidy;
+}
+
+bool read_hash(std::string_view text, TokenHash* hash) {
+  if (text.size() != 2 * hash->size()) return false;
+  for (std::size_t i = 0; i < hash->size(); ++i) {
+    const char* const at = text.data() + 2 * i;
+    const auto [end, error] = std::from_chars(at, at + 2, (*hash)[i], 16);
+    if (error != std::errc() || end != at + 2) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TokenHash token_hash(std::string_view token) {
+  TokenHash hash;
+  const int done = EVP_Digest(token.data(), token.size(), hash.data(), nullptr, EVP_sha256(), nullptr);
+  KV_ASSERT(done == 1);
+  return hash;
+}
+
+PeerIdentity PeerIdentity::of(const Stream& stream) {
+  return {.protection = stream.protection(), .names = stream.peer_names(), .user = stream.peer_user()};
+}
+
+std::string PeerIdentity::text() const {
+  if (token) return "a token";
+  if (user) return "'unix:uid=" + std::to_string(user->uid) + ",gid=" + std::to_string(user->gid) + "'";
+  if (protection == Stream::Protection::kTls && names.empty()) return "a certificate without names";
+  if (names.empty()) return protection == Stream::Protection::kLocal ? "'loopback'" : "'network'";
+  constexpr std::size_t kNamesShown = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); ++i)
+    text += (i == 0 ? "'" : ",") + names[i].substr(0, 256);
+  return text + "'";
+}
+
+/// Takes what CLI11's reader of TOML makes of the file, the one of kvstore-node's own configuration. That reader is
+/// lenient: an unclosed quote or list becomes a part of a value. So each value is held against all that is allowed.
+class AccessPolicyReader {
+ public:
+  Result<std::shared_ptr<const AccessPolicy>, Failure> read(std::string_view text) {
+    if (text.size() > AccessPolicy::kTextBytesMax) return wrong("file", "longer than 1 MiB");
+    std::istringstream input(tidied(text));
+    std::vector<CLI::ConfigItem> items;
+    try {
+      items = CLI::ConfigTOML().from_config(input);
+    } catch (const std::exception& error) {
+      return wrong("file", printable(error.what()));
+    }
+    for (const CLI::ConfigItem& item : items) {
+      if (Failure failed = item.inputs.empty() && item.name == "++" ? begin(item) : take(item); failed.code)
+        return failed;
+    }
+    if (Failure failed = end(); failed.code) return failed;
+    return std::shared_ptr<const AccessPolicy>(std::move(policy_));
+  }
+
+ private:
+  using Values = std::vector<std::string>;
+
+  static Failure wrong(const std::string& where, const std::string& what) {
+    return {Errc::kBadRequest, "policy-file: " + where + ": " + what};
+  }
+  Failure wrong_here(const std::string& field, const std::string& what) const {
+    return wrong("[" + name_ + "] " + field, what);
+  }
+  AccessPolicy::Section& here() { return policy_->sections_.back(); }
+
+  Failure begin(const CLI::ConfigItem& item) {
+    if (Failure failed = end(); failed.code) return failed;
+    const std::string name = item.parents.size() == 1 ? item.parents[0] : "";
+    if (!is_name(name) || name.find('.') != std::string::npos) {
+      std::string given;
+      for (const std::string& part : item.parents) given += (given.empty() ? "" : ".") + part;
+      return wrong("[" + printable(given.substr(0, kShownBytes)) + "]",
+                   "a section's name has 1 to 64 letters, digits, '-' and '_'");
+    }
+    if (!names_.insert(name).second) return wrong("[" + name + "]", "stands there twice");
+    if (names_.size() > AccessPolicy::kSectionsMax)
+      return wrong("file", "more than " + std::to_string(AccessPolicy::kSectionsMax) + " sections");
+    name_ = name;
+    policy_->sections_.emplace_back().grant.section = name;
+    return {};
+  }
+
+  /// Of the section that was begun last.
+  Failure end() {
+    if (policy_->sections_.empty()) return {};
+    if (here().match.empty() && here().tokens.empty())
+      return wrong_here("match", "none, and no token-sha256: the section fits nobody");
+    if (!has_roles_)
+      return wrong_here("roles", "not given, allowed are " + roles_text(kAllRoles) + ", and [] for none");
+    has_roles_ = false;
+    return {};
+  }
+
+  Failure take(const CLI::ConfigItem& item) {
+    if (item.inputs.empty() && item.name == "--") return {};
+    if (policy_->sections_.empty() || item.parents.size() != 1 || item.parents[0] != name_)
+      return wrong(shown(item.name), "stands in no section; a section begins with its [name]");
+    if (item.name == "match") return take_match(item.inputs);
+    if (item.name == "token-sha256") return take_tokens(item.inputs);
+    if (item.name == "tenant") return take_tenant(item.inputs);
+    if (item.name == "roles") return take_roles(item.inputs);
+    return wrong_here(shown(item.name), "allowed are match, token-sha256, tenant and roles");
+  }
+  Failure take_match(const Values& values) {
+    for (const std::string& who : values) {
+      if (const std::string why = check_match(who); !why.empty()) return wrong_here("match", why);
+      here().match.push_back(who);
+    }
+    return {};
+  }
+  /// What is refused is not shown: somebody may have put the token there itself.
+  Failure take_tokens(const Values& values) {
+    for (const std::string& value : values) {
+      TokenHash hash;
+      if (!read_hash(value, &hash)) {
+        return wrong_here("token-sha256", std::to_string(value.size()) +
+                                              " characters, allowed are the 64 hexadecimal digits of a token's SHA-256 "
+                                              "(printf %s TOKEN | sha256sum)");
+      }
+      if (!tokens_.insert(hash).second) return wrong_here("token-sha256", "the same token stands there twice");
+      here().tokens.push_back(hash);
+    }
+    return {};
+  }
+  Failure take_tenant(const Values& values) {
+    if (values.size() != 1 || !is_name(values[0]) || !here().grant.tenant.empty()) {
+      return wrong_here("tenant", (values.size() == 1 ? shown(values[0]) : std::to_string(values.size()) + " values") +
+                                      ", allowed is one name of 1 to 64 letters, digits, '-', '_' and '.'");
+    }
+    here().grant.tenant = values[0];
+    return {};
+  }
+  Failure take_roles(const Values& values) {
+    has_roles_ = true;
+    for (const std::string& value : values) {
+      const auto role = find_role(value);
+      if (!role) return wrong_here("roles", shown(value) + ", allowed are " + roles_text(kAllRoles));
+      here().grant.roles = static_cast<Roles>(here().grant.roles | static_cast<Roles>(*role));
+    }
+    return {};
+  }
+
+  std::shared_ptr<AccessPolicy> policy_ = std::make_shared<AccessPolicy>();
+  std::string name_;
+  bool has_roles_ = false;
+  std::set<std::string> names_;
+  std::set<TokenHash> tokens_;
+};
+
+Result<std::shared_ptr<const AccessPolicy>, Failure> AccessPolicy::parse(std::string_view text) {
+  return AccessPolicyReader().read(text);
+}
+
+const AccessGrant* AccessPolicy::find(const PeerIdentity& peer) const {
+  if (peer.token) {
+    const AccessGrant* found = nullptr;
+    for (const Section& section : sections_) {  // to the end, wherever it is found
+      for (const TokenHash& each : section.tokens) {
+        if (CRYPTO_memcmp(each.data(), peer.token->data(), each.size()) == 0) found = &section.grant;
+      }
+    }
+    return found;
+  }
+  for (const Section& section : sections_) {
+    if (std::ranges::any_of(section.match, [&](const std::string& who) { return is_meant(who, peer); }))
+      return &section.grant;
+  }
+  return nullptr;
+}
+
+}  // namespace kv

@@ -1,0 +1,59 @@
+#include "store/node/access/access_table.h"
+
+#include <algorithm>
+
+namespace kv {
+namespace {
+
+constexpr bool is_whole() {
+  for (std::size_t i = 0; i < kVerbRules.size(); ++i) {
+    if (kVerbRules[i].verb != static_cast<FrameType>(i + 1) || kVerbRules[i].right == Right::kNobody) return false;
+  }
+  for (const PageRule& rule : kPageRules) {
+    if (rule.path.empty() || rule.right == Right::kNobody) return false;
+  }
+  return true;
+}
+static_assert(is_whole(), "each frame type has its row, in the order of the numbers, and each row a right");
+static_assert(right_for(FrameType::kHello) == Right::kEverybody, "nobody has a role before hello");
+
+}  // namespace
+
+const char* right_name(Right right) {
+  switch (right) {
+    case Right::kNobody: return "nobody";
+    case Right::kEverybody: return "everybody";
+    case Right::kMember: return "member";
+    case Right::kBlocks: return "blocks";
+    case Right::kRead: return "read";
+    case Right::kWrite: return "write";
+    case Right::kOperate: return "operate";
+    case Right::kObserve: return "observe";
+  }
+  return "?";
+}
+
+const char* role_name(Role role) {
+  switch (role) {
+    case Role::kReader: return "reader";
+    case Role::kWriter: return "writer";
+    case Role::kOperator: return "operator";
+    case Role::kMetrics: return "metrics";
+  }
+  return "?";
+}
+
+std::optional<Role> find_role(std::string_view name) {
+  const auto found = std::ranges::find_if(kEachRole, [&](Role role) { return name == role_name(role); });
+  return found == kEachRole.end() ? std::nullopt : std::optional(*found);
+}
+
+std::string roles_text(Roles roles) {
+  std::string text;
+  for (const Role role : kEachRole) {
+    if ((roles & static_cast<Roles>(role)) != 0) text += (text.empty() ? "" : ", ") + std::string(role_name(role));
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace kv

@@ -1,0 +1,123 @@
+// store/node/access/: who may do what. Start here.
+//
+//     certificate, token, Unix user, or nobody in particular -> the section of the policy that fits -> roles
+//     request, or page of the admin server -> the one right that it needs, which some roles have -> done, or denied
+//
+// Files, in reading order:
+//   access_table.h   the one table: each request and page, and the right that it needs; each role, and its rights
+//   access_policy.h  a policy file as it was read: who belongs to which section, with which roles and tenant
+//   access.h         the policy in force, read again when the file changes; what one peer may do
+//   audit.h          what operators did, as lines of the log
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "transport/frame.h"
+
+namespace kv {
+
+/// What a request needs, one each. Labels of a metric: never renamed.
+enum class Right : std::uint8_t {
+  kNobody,     ///< Of what stands in no table.
+  kEverybody,  ///< Whoever is connected.
+  kMember,     ///< To know the cluster.
+  kBlocks,     ///< To speak of blocks: open namespaces, lend memory.
+  kRead,       ///< To look blocks up, and to have them.
+  kWrite,      ///< To store them.
+  kOperate,    ///< To change what is kept for all, and whether the node serves.
+  kObserve     ///< To read counters, and the names of namespaces.
+};
+inline constexpr std::size_t kRightCount = 8;
+const char* right_name(Right right);
+
+/// What a policy gives, any number of them. None contains another.
+enum class Role : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8 };
+using Roles = std::uint8_t;  ///< A set of them.
+inline constexpr std::array kEachRole = {Role::kReader, Role::kWriter, Role::kOperator, Role::kMetrics};
+inline constexpr Roles kAllRoles = 15;
+const char* role_name(Role role);
+std::optional<Role> find_role(std::string_view name);
+std::string roles_text(Roles roles);  ///< "reader, writer"; "none".
+
+/// The roles that have a right, each alone.
+constexpr Roles roles_with(Right right) {
+  constexpr auto kReader = static_cast<Roles>(Role::kReader), kWriter = static_cast<Roles>(Role::kWriter),
+                 kOperator = static_cast<Roles>(Role::kOperator), kMetrics = static_cast<Roles>(Role::kMetrics);
+  switch (right) {
+    case Right::kNobody: return 0;
+    case Right::kEverybody:
+    case Right::kMember: return kAllRoles;
+    case Right::kBlocks: return kReader | kWriter | kOperator;
+    case Right::kRead: return kReader;
+    case Right::kWrite: return kWriter;
+    case Right::kOperate: return kOperator;
+    case Right::kObserve: return kOperator | kMetrics;
+  }
+  return 0;
+}
+constexpr bool has_right(Roles roles, Right right) {
+  return right == Right::kEverybody || (roles & roles_with(right)) != 0;
+}
+
+struct VerbRule {
+  FrameType verb{};
+  Right right = Right::kNobody;
+};
+struct PageRule {
+  std::string_view path;
+  Right right = Right::kNobody;
+};
+
+/// By the numbers of the types, so that a type without a row does not compile (access_table.cc).
+// clang-format off
+inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
+    {FrameType::kHello, Right::kEverybody},
+    {FrameType::kOpen, Right::kBlocks},
+    {FrameType::kMatch, Right::kRead},
+    {FrameType::kGet, Right::kRead},
+    {FrameType::kPut, Right::kWrite},
+    {FrameType::kPutData, Right::kWrite},
+    {FrameType::kCancel, Right::kEverybody},  // of what was allowed
+    {FrameType::kRelease, Right::kBlocks},
+    {FrameType::kTouch, Right::kRead},
+    {FrameType::kRetain, Right::kOperate},
+    {FrameType::kUnretain, Right::kOperate},
+    {FrameType::kDrop, Right::kOperate},
+    {FrameType::kRegionAdd, Right::kBlocks},
+    {FrameType::kRegionRemove, Right::kBlocks},
+    {FrameType::kStats, Right::kObserve},
+    {FrameType::kPing, Right::kEverybody},
+    {FrameType::kVerbsConnect, Right::kBlocks},
+    {FrameType::kSetMatch, Right::kRead},
+    {FrameType::kSetGet, Right::kRead},
+    {FrameType::kSetPut, Right::kWrite},
+    {FrameType::kHotRoots, Right::kBlocks},
+    {FrameType::kClusterMap, Right::kMember},
+    {FrameType::kClusterDrain, Right::kOperate},
+}};
+// clang-format on
+/// Pages of the admin server. A path without a row is not served.
+inline constexpr std::array<PageRule, 4> kPageRules = {{
+    {"/metrics", Right::kObserve},
+    {"/healthz", Right::kEverybody},
+    {"/readyz", Right::kEverybody},
+    {"/", Right::kEverybody},
+}};
+
+constexpr Right right_for(FrameType verb) {
+  const auto number = static_cast<std::size_t>(verb);
+  return number == 0 || number > kVerbRules.size() ? Right::kNobody : kVerbRules[number - 1].right;
+}
+constexpr Right right_for(std::string_view path) {
+  for (const PageRule& rule : kPageRules) {
+    if (rule.path == path) return rule.right;
+  }
+  return Right::kNobody;
+}
+
+}  // namespace kv

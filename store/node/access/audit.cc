@@ -1,0 +1,35 @@
+#include "store/node/access/audit.h"
+
+#include <spdlog/spdlog.h>
+
+#include <iterator>
+
+namespace kv {
+
+void Audit::begin(FrameType verb, std::uint64_t request_id, const std::string& who, const std::string& from) {
+  acts_.emplace(std::pair(verb, request_id), std::string("act=") + frame_type_name(verb) + " who=" + who + " " + from);
+}
+
+/// A client may use an id twice, to its own confusion: the one that came last is the one that is being read.
+void Audit::on(FrameType verb, std::uint64_t request_id, const std::string& target) {
+  const auto [first, last] = acts_.equal_range({verb, request_id});
+  if (first != last) std::prev(last)->second += " " + target;
+}
+
+void Audit::answered(FrameType verb, std::uint64_t request_id, std::string_view result) {
+  const auto found = acts_.find({verb, request_id});
+  if (found == acts_.end()) return;
+  spdlog::info("audit: {} result={}", found->second, result);
+  acts_.erase(found);
+}
+
+void Audit::end() {
+  for (const auto& [key, act] : acts_) spdlog::info("audit: {} result=session-ended", act);
+  acts_.clear();
+}
+
+void audit_policy(const std::string& file, std::string_view result) {
+  spdlog::info("audit: act=policy_reload file={} result={}", file, result);
+}
+
+}  // namespace kv
