@@ -8,14 +8,25 @@ foreach(target kvstore-node kvstorectl kvstore-bench kvstore_verbs kvstore_cuda)
     add_dependencies(installed ${target})
   endif()
 endforeach()
-# A program that links the client needs these libraries and headers; the store's are the daemon's own business.
+# A program that links the client needs these libraries and headers; the store's are the daemon's own business. find_package(kvstore)
+# gives them as kvstore::kvstore (the C ABI), kvstore::client (C++) and what that is made of.
 foreach(target kv_base kv_index kv_transport kv_gpu kv_client kvstore_c)
   if(TARGET ${target})
-    install(TARGETS ${target} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    install(TARGETS ${target} EXPORT kvstoreTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
             FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvstore)
     add_dependencies(installed ${target})
+    if(NOT target STREQUAL kvstore_c)  # that one has its name where it is made
+      string(REGEX REPLACE "^kv_" "" name ${target})
+      set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+    endif()
   endif()
 endforeach()
+install(TARGETS kv_warnings EXPORT kvstoreTargets)  # no file; the others name it, for nobody to use
+set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/kvstore)
+install(EXPORT kvstoreTargets NAMESPACE kvstore:: DESTINATION ${packages})
+include(CMakePackageConfigHelpers)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvstoreConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES cmake/kvstoreConfig.cmake ${PROJECT_BINARY_DIR}/kvstoreConfigVersion.cmake DESTINATION ${packages})
 # The installed configuration also listens where clients look first: the socket in the unit's RuntimeDirectory.
 file(READ deploy/kvstore-node.toml config)
 string(REGEX REPLACE "\nlisten = [^\n]*" "" config "${config}")
@@ -24,10 +35,18 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/kvstore-node.toml CONTENT "${config}
 install(FILES ${PROJECT_BINARY_DIR}/kvstore-node.toml DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/kvstore)
 # Written at install time, for the prefix that is given then; all destinations are below it.
 install(CODE "
+  set(PROJECT_VERSION \"${PROJECT_VERSION}\")
+  set(CMAKE_INSTALL_LIBDIR \"${CMAKE_INSTALL_LIBDIR}\")
+  set(CMAKE_INSTALL_INCLUDEDIR \"${CMAKE_INSTALL_INCLUDEDIR}\")
   cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY \"\${CMAKE_CURRENT_BINARY_DIR}\" NORMALIZE OUTPUT_VARIABLE prefix)
   cmake_path(APPEND CMAKE_INSTALL_FULL_BINDIR \"\${prefix}\" \"${CMAKE_INSTALL_BINDIR}\")
   cmake_path(APPEND CMAKE_INSTALL_FULL_SYSCONFDIR \"\${prefix}\" \"${CMAKE_INSTALL_SYSCONFDIR}\")
-  configure_file(\"${PROJECT_SOURCE_DIR}/deploy/systemd/kvstore-node.service.in\" \"${PROJECT_BINARY_DIR}/kvstore-node.service\" @ONLY)")
+  configure_file(\"${PROJECT_SOURCE_DIR}/deploy/systemd/kvstore-node.service.in\" \"${PROJECT_BINARY_DIR}/kvstore-node.service\" @ONLY)
+  foreach(name kvstore kvstore-client)
+    configure_file(\"${PROJECT_SOURCE_DIR}/cmake/\${name}.pc.in\" \"${PROJECT_BINARY_DIR}/\${name}.pc\" @ONLY)
+  endforeach()")
+# For pkg-config: kvstore is the C ABI, kvstore-client the C++ client.
+install(FILES ${PROJECT_BINARY_DIR}/kvstore.pc ${PROJECT_BINARY_DIR}/kvstore-client.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/kvstore-node.service DESTINATION lib/systemd/system)
 install(FILES deploy/systemd/kvstore.sysusers DESTINATION lib/sysusers.d RENAME kvstore.conf)
 install(FILES LICENSE NOTICE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

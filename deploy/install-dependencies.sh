@@ -5,6 +5,8 @@
 #   deploy/install-dependencies.sh           what deploy/quickstart.sh needs
 #   deploy/install-dependencies.sh --test    also what deploy/test.sh needs (Clang, sanitizer and fuzzing runtimes, GoogleTest, Python)
 #   deploy/install-dependencies.sh --debian  also what tests/debian/run.sh needs (debootstrap)
+#   deploy/install-dependencies.sh --packages also what deploy/package.sh needs (debhelper); with --lint lintian too
+#   deploy/install-dependencies.sh --kubernetes also what the tests of deploy/kubernetes need (kubectl, or kustomize; pytest, YAML)
 #   deploy/install-dependencies.sh --rdma    also what tests/rdma_vm/run.sh needs (QEMU, libibverbs with its software devices)
 #   deploy/install-dependencies.sh --cluster also what deploy/cluster.sh and the tests of clusters need (etcd; its service is neither
 #                                            started nor enabled)
@@ -17,6 +19,9 @@ fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
 with_tests=no
 with_debian=no
 with_rdma=no
+with_packages=no
+with_lint=no
+with_kubernetes=no
 with_observe=no
 with_cluster=no
 for argument in "$@"; do
@@ -24,9 +29,12 @@ for argument in "$@"; do
     --test) with_tests=yes ;;
     --debian) with_debian=yes ;;
     --rdma) with_rdma=yes ;;
+    --packages) with_packages=yes ;;
+    --lint) with_lint=yes ;;
+    --kubernetes) with_kubernetes=yes ;;
     --observe) with_observe=yes ;;
     --cluster) with_cluster=yes ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) fail "unknown argument '$argument' (see --help)" ;;
   esac
 done
@@ -54,6 +62,17 @@ if [ "$with_tests" = yes ]; then
 fi
 if [ "$with_debian" = yes ]; then
   packages+=(debootstrap)
+fi
+if [ "$with_packages" = yes ]; then
+  packages+=(debhelper dpkg-dev python3)
+fi
+if [ "$with_lint" = yes ]; then
+  packages+=(lintian man-db)
+fi
+if [ "$with_kubernetes" = yes ]; then
+  packages+=(python3-pytest python3-yaml)
+  # Debian 12's kubectl is older than what `kubectl kustomize` has to know; any other that is here will do.
+  command -v kubectl > /dev/null || command -v kustomize > /dev/null || packages+=(kubernetes-client)
 fi
 if [ "$with_rdma" = yes ]; then
   packages+=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers)

@@ -22,6 +22,10 @@
 #                                lists, KV_SGLANG_PYTHON one that has what requirements-sglang.txt there lists
 #   deploy/test.sh --observe     alerts, recording rules and dashboards: Prometheus and Alertmanager on nodes under load, and
 #                                deploy/observe.sh (skipped where they cannot be installed). KVSTORE_TRACES names a folder with a trace
+#   deploy/test.sh --kubernetes  deploy/kubernetes: rendered, and held against what kvstore-node has (skipped without kubectl or kustomize)
+#   deploy/test.sh --packages    Debian packages for Debian 12 and 13, each built there and installed in a bare one: docs/install.md line by
+#                                line, clients in C, C++ and Python, upgrade, removal, purge, the container file (debootstrap; half an
+#                                hour; in no other run). --packages12 and --packages13 do one of them
 #   deploy/test.sh --debian13    the README's commands, an install and all release tests in a bare Debian 13 (debootstrap; skipped
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --debian13-python   the README's `pip install client/python` in a bare Debian 13, and its ten lines (skipped where
@@ -41,16 +45,18 @@ for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
     --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --kubernetes | --packages12 | --packages13) steps+=("${argument#--}") ;;
+    --packages) steps+=(packages12 packages13) ;;
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
-    --all) steps=(release python observe cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,35s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --all) steps=(release python observe kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,38s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release python observe cuda rdma asan fuzz tsan debian13_store planted_third)
+  steps=(release python observe kubernetes cuda rdma asan fuzz tsan debian13_store planted_third)
   minutes=${minutes:-75}
 fi
 case $minutes in
@@ -334,7 +340,7 @@ step_python() {
   install_package python "$site" "$python" || return 0
   pytest_step python client/python/tests "$site" "$python" 1200
   # Beside the package, all that deploy and tests have in Python.
-  local others="../../deploy/grafana ../../tests/observe"
+  local others="../../deploy/grafana ../../deploy/make_pages.py ../../tests/observe ../../tests/kubernetes"
   for tool in "mypy" "mypy of deploy and tests" "ruff check" "ruff format --check"; do
     local command=$tool
     case $tool in
@@ -365,6 +371,20 @@ step_observe() {
   build release kvstore-node kvstorectl kvstore-bench kv_faulty_disk || return 0
   pytest_step observe tests/observe "$root/tests/observe" "$python" 600
   sed -n '/ queries of dashboards: /s/^/   /p' "$logs/observe.log"
+}
+
+step_kubernetes() {
+  begin 'kubernetes: what deploy/kubernetes says'
+  if cut kubernetes; then return; fi
+  local log=$logs/kubernetes-install.log python=/usr/bin/python3
+  deploy/install-dependencies.sh --kubernetes > "$log" 2>&1 || tail -n 5 "$log"
+  if ! "$python" -c 'import pytest, yaml' > /dev/null 2>&1; then
+    skips+=("kubernetes: there is no pytest or no YAML: deploy/install-dependencies.sh --kubernetes")
+    count kubernetes 0 0 1
+    return
+  fi
+  build release kvstore-node kvstorectl || return 0
+  pytest_step kubernetes tests/kubernetes "$root/tests/kubernetes" "$python" 300
 }
 
 # The interpreter is not instrumented: the runtime is loaded before it, and what Python keeps to its end is no leak of ours. Memory is
@@ -613,6 +633,51 @@ swap_directories() {
   check "debian $1 exchange" exchange "$1"
 }
 
+# packages_of RELEASE: built in that Debian (here, if this is one), then installed in fresh copies of a bare one
+packages_of() {
+  local release=$1 name="packages $1" log=$logs/packages-$1.log good bad skip debs part bare=$root/build/debian/bare try=$root/build/debian/try
+  begin "packages: Debian $1"
+  if cut "$name"; then return; fi
+  if ! deploy/install-dependencies.sh --debian > "$log" 2>&1 || ! KV_DEBIAN_ROOTS=$bare tests/debian/run.sh --check "$release" >> "$log" 2>&1; then
+    skips+=("packages: $(tail -n 1 "$log")")
+    count "$name" 0 0 1
+    return
+  fi
+  local builder=(tests/debian/run.sh "$release") from
+  from=$(tests/debian/run.sh --root "$release")/kvstore/build
+  # shellcheck source=/dev/null
+  if [ "$(. /etc/os-release && echo "${ID:-}${VERSION_ID:-}")" = "debian$release" ]; then builder=() from=$root/build; fi
+  bare=$(KV_DEBIAN_ROOTS=$bare tests/debian/run.sh --root "$release")
+  debs=$from/packages
+  for part in build install python container; do
+    log=$logs/packages-$release-$part.log
+    if cut "$name $part"; then return; fi
+    if [ "$part" = build ]; then
+      timeout "$(left)" "${builder[@]}" tests/debian/inside.sh packages > "$log" 2>&1 || true
+    else
+      if [ "$part" = python ] && [ ! -d "$from/wheels" ]; then continue; fi  # the build has said why
+      rm -rf "$try"
+      mkdir -p "$try"
+      cp -a "$bare" "$try/"
+      mkdir -p "$try/${bare##*/}/kvstore/build"
+      cp -r "$debs" "$try/${bare##*/}/kvstore/build/packages"
+      cp -r "$debs" "$try/${bare##*/}/packages"
+      [ ! -d "$from/wheels" ] || cp -r "$from/wheels" "$try/${bare##*/}/kvstore/build/wheels"
+      KV_DEBIAN_ROOTS=$try timeout "$(left)" tests/debian/run.sh "$release" tests/debian/packages.sh "$part" > "$log" 2>&1 || true
+    fi
+    grep -E '^(passed|FAILED): ' "$log" | sed 's/^/   /' || true
+    read -r good bad skip < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$log" | tail -n 1) ||
+      read -r good bad skip <<< '0 1 0'  # it did not get to the end
+    [ "$bad" = 0 ] || tail -n 60 "$log"
+    count "$name $part" "$good" "$bad" "$skip"
+    while IFS= read -r line; do skips+=("$name: $line"); done < <(sed -n 's/^skipped: //p' "$log")
+    if [ "$part" = build ] && [ "$bad" != 0 ]; then return; fi
+  done
+  rm -rf "$try"
+}
+
+step_packages12() { packages_of 12; }
+step_packages13() { packages_of 13; }
 step_debian12() { in_debian 12 commands; }
 step_debian13() { in_debian 13 commands; }
 step_debian13_python() { in_debian 13 python; }

@@ -43,4 +43,20 @@ END
 if [ -z "$sanitizers" ]; then
   LD_LIBRARY_PATH=$library "$scratch/user" > /dev/null || fail 'that C program does not run'
 fi
+
+# The example project with what find_package() and pkg-config find there.
+if [ -z "$sanitizers" ]; then
+  examples=$(cd "$(dirname "$0")/../.." && pwd)/client/examples
+  { "$cmake" -S "$examples" -B "$scratch/example" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Debug &&
+    "$cmake" --build "$scratch/example"; } > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; fail 'the example does not build by find_package(kvstore)'; }
+  for program in first_hit_c first_hit_cxx; do
+    "$scratch/example/$program" "unix://$scratch/nobody" > "$scratch/said" 2>&1 || { cat "$scratch/said" >&2; fail "$program without a node"; }
+    grep -q '^0 of 4 blocks were cached (.*), 0 stored$' "$scratch/said" || { cat "$scratch/said" >&2; fail "$program without a node"; }
+  done
+  export PKG_CONFIG_PATH=$library/pkgconfig
+  # shellcheck disable=SC2046  # words
+  "$cc" -Wall -Werror "$examples/first_hit.c" $(pkg-config --cflags --libs kvstore) -o "$scratch/user" || fail 'pkg-config kvstore'
+  # shellcheck disable=SC2046
+  "$cc" -Wall -Werror -c $(pkg-config --cflags kvstore-client) -std=c++20 -fsyntax-only "$examples/first_hit.cc" || fail 'pkg-config kvstore-client'
+fi
 echo "install_test: $made programs and libraries"

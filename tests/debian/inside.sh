@@ -3,6 +3,8 @@
 #
 #   tests/debian/inside.sh store      builds what an install needs, and builds and runs the tests of the store and its disk
 #   tests/debian/inside.sh commands   the README's two commands, an install, and what the README says under "Operate it"
+#   tests/debian/inside.sh packages   builds packages (build/packages) with lintian, and a wheel (build/wheels); tests/debian/packages.sh
+#                                     then installs them in another Debian of that release, which has nothing else
 #   tests/debian/inside.sh python     what the README says under "From Python": pip install client/python, a node, the ten lines
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -102,6 +104,18 @@ case ${1:-} in
       check "the README's ten lines, twice" ten_lines /tmp/venv/bin/python
     fi
     ;;
+  packages)
+    check 'deploy/package.sh, and lintian' deploy/package.sh --no-cuda --lint
+    rm -rf build/wheels build/packages-work/venv
+    apt-get install -y -q python3-dev python3-venv > /dev/null 2>&1 || true
+    if ! python3 -m venv build/packages-work/venv ||
+      ! build/packages-work/venv/bin/pip download -q --no-deps -d build/packages-work/probe nanobind > /dev/null 2>&1; then
+      echo 'skipped: the Python client, since pip finds no packages here (nanobind, scikit-build-core, NumPy)'
+      skipped=1
+    else
+      check 'build a wheel' build/packages-work/venv/bin/pip wheel -q --no-deps -w build/wheels client/python
+    fi
+    ;;
   store)
     deploy/install-dependencies.sh > /dev/null
     versions
@@ -123,7 +137,7 @@ case ${1:-} in
       read -r good bad skip <<< '0 1 0'
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
     ;;
-  *) echo "inside.sh: 'store', 'commands' or 'python'" >&2; exit 2 ;;
+  *) echo "inside.sh: 'packages', 'store', 'commands' or 'python'" >&2; exit 2 ;;
 esac
 printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -40,7 +41,7 @@ json parsed(const Finished& finished) {
 }
 
 TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
-  for (const char* verb : {"status", "top", "curve", "match", "pin", "unpin", "drop", "ping", "doctor"}) {
+  for (const char* verb : {"status", "top", "curve", "match", "pin", "unpin", "drop", "ping", "doctor", "support-bundle"}) {
     const Finished help = ctl({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_THAT(help.out, HasSubstr("Example")) << verb;
@@ -217,6 +218,39 @@ TEST(E2eToolsTest, DoctorForRdmaAsksNoNodeAndFailsWithoutAModule) {
   const Finished all = ctl({"doctor", "--endpoint", node.tcp(), "--admin", node.admin()}, environment);
   EXPECT_EQ(all.status, 0) << "without RDMA there are TCP and shared memory\n" << all.out;
   EXPECT_THAT(all.out, HasSubstr("TCP and shared memory are used"));
+}
+
+TEST(E2eToolsTest, ASupportBundleHasWhatHelpsAndNoSecret) {
+  const NodeProcess node({"--capacity", "16MiB"});
+  const TempDir directory;
+  const std::string config = directory.path() + "/node.toml", key = directory.path() + "/node.key";
+  std::ofstream(key) << "secret-of-the-key\n";
+  std::ofstream(config) << "# secret-of-a-comment\n\ncapacity = \"16MiB\"  # secret-behind\nnode-id = \"a#b\"\n"
+                        << "tls-key = \"" << key << "\"\netcd-password-file = \"" << key << "\"\n";
+  const std::vector<std::string> words = {"support-bundle", "--endpoint", node.tcp(), "--admin",
+                                          node.admin(),     "--config",   config};
+  const Finished finished = ctl(words);
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_THAT(finished.out, testing::Not(HasSubstr("secret-"))) << "of a key, a password or a comment";
+  const json bundle = parsed(finished);
+  EXPECT_EQ(bundle["doctor"]["said"]["ok"], true) << finished.out;
+  EXPECT_EQ(bundle["status"]["said"]["nodes"][0]["answers"], true) << finished.out;
+  EXPECT_EQ(bundle["config"][0], "capacity = \"16MiB\"");
+  EXPECT_EQ(bundle["config"][1], "node-id = \"a#b\"");
+  for (const char* part : {"cluster", "log", "unit", "packages", "kernel", "machine"})
+    EXPECT_TRUE(bundle.contains(part)) << part;
+
+  // To a file: a new one, for its owner alone. Without a node it says so, and is no failure.
+  const std::string file = directory.path() + "/bundle.json";
+  const std::vector<std::string> to_file = {"support-bundle", "--endpoint", "tcp://127.0.0.1:1", "--admin", "none",
+                                            "--out",          file};
+  EXPECT_EQ(ctl(to_file).status, 0);
+  struct stat about {};
+  ASSERT_EQ(::stat(file.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+  std::ifstream written(file);
+  EXPECT_EQ(json::parse(written)["doctor"]["exit_status"], 1);
+  EXPECT_EQ(ctl(to_file).status, 1) << "it is there already";
 }
 
 TEST(E2eToolsTest, CtlSeesAndChangesWhatANodeHolds) {

@@ -38,10 +38,15 @@ def amtool() -> str:
     return program("amtool")
 
 
-def program(name: str) -> str:
+@pytest.fixture(scope="session")
+def etcd() -> str:
+    return program("etcd", "--cluster")
+
+
+def program(name: str, flag: str = "--observe") -> str:
     found = shutil.which(name)
     if found is None:
-        pytest.skip(f"there is no {name} (deploy/install-dependencies.sh --observe)")
+        pytest.skip(f"there is no {name} (deploy/install-dependencies.sh {flag})")
     return found
 
 

@@ -137,17 +137,71 @@ class Disk:
 class Node(Process):
     """A node of that many blocks of 4 KiB, on a Unix socket."""
 
-    def __init__(self, folder: Path, name: str, blocks: int, *options: str, more: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        blocks: int,
+        *options: str,
+        more: dict[str, str] | None = None,
+        node_id: str | None = None,
+        path: str = "readyz",
+    ) -> None:
         self.instance = f"127.0.0.1:{free_port()}"
         self.socket = f"{folder / name}.sock"
         self.endpoint = f"unix://{self.socket}"
-        addresses = [f"--listen={self.endpoint}", f"--admin={self.instance}", f"--node-id={name}"]
+        addresses = [f"--listen={self.endpoint}", f"--admin={self.instance}", f"--node-id={node_id or name}"]
         capacity = [f"--capacity-blocks={blocks}", "--capacity-block-bytes=4096"]
-        ready_url = f"http://{self.instance}/readyz"
+        ready_url = f"http://{self.instance}/{path}"
         super().__init__(folder / f"{name}.log", [str(NODE), *addresses, *capacity, *options], ready_url, more)
 
     def metrics(self) -> str:
         return get(f"http://{self.instance}/metrics")
+
+
+class Certificates:
+    """A CA, its list of revoked certificates, and a node's certificate of so many days."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca, self.crl = folder / "ca.pem", folder / "crl.pem"
+        self.certificate, self.key = folder / "node.pem", folder / "node.key"
+        (folder / "index.txt").touch()
+        config = f"[ca]\ndefault_ca = own\n[own]\ndatabase = {folder}/index.txt\ndefault_md = sha256\n"
+        (folder / "ca.cnf").write_text(config)
+        extensions = ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"]
+        self._new_key("-x509", "-days", "365", "-out", self.ca, key="ca.key", more=extensions)
+        signer = ["-keyfile", folder / "ca.key", "-cert", self.ca]
+        self._openssl("ca", "-config", folder / "ca.cnf", "-gencrl", "-crldays", "30", *signer, "-out", self.crl)
+
+    def issue(self, days: int) -> None:
+        """In place of the one before; a node takes it up within seconds."""
+        self._new_key("-out", self.folder / "node.csr", key="new.key")
+        (self.folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+        signer = ["-CA", self.ca, "-CAkey", self.folder / "ca.key", "-extfile", self.folder / "names", "-days", days]
+        self._openssl("x509", "-req", "-in", self.folder / "node.csr", *signer, "-out", self.folder / "new.pem")
+        (self.folder / "new.key").rename(self.key)
+        (self.folder / "new.pem").rename(self.certificate)
+
+    def _new_key(self, *arguments: object, key: str, more: list[str] | None = None) -> None:
+        kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=kvstore"]
+        extensions = [word for each in more or [] for word in ("-addext", each)]
+        self._openssl("req", *kind, "-keyout", self.folder / key, *extensions, *arguments)
+
+    def _openssl(self, *arguments: object) -> None:
+        done = subprocess.run(
+            ["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+class Etcd(Process):
+    def __init__(self, folder: Path, url: str) -> None:
+        peer_url = f"http://127.0.0.1:{free_port()}"
+        clients = [f"--listen-client-urls={url}", f"--advertise-client-urls={url}"]
+        peers = [f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}"]
+        name = ["--name=own", f"--initial-cluster=own={peer_url}", f"--data-dir={folder}/etcd"]
+        super().__init__(folder / "etcd.log", ["etcd", *name, *clients, *peers], f"{url}/health")
 
 
 class Load:
@@ -282,7 +336,8 @@ class Alertmanager(Process):
 
 class Stack:
     """Three nodes under load: `memory` has memory only and finds what it is asked for, `disk` evicts to a small disk and from it,
-    `young` is far too small and has eight sessions."""
+    `young` is far too small and has eight sessions. `cluster` has no load: its certificate ends in thirteen days, and the etcd that it was
+    told of does not run before start_etcd()."""
 
     def __init__(self, folder: Path) -> None:
         self._running: list[Process | RdmaStandIn | Load] = []
@@ -300,7 +355,18 @@ class Stack:
         self.memory = self._add(Node(folder, "memory", 4000))
         self.disk = self._add(Node(folder, "disk", 500, *disk, more=self.faults.environment()))
         self.young = self._add(Node(folder, "young", 100, "--session-count-max=8"))
-        self.nodes = [self.memory, self.disk, self.young]
+        self.folder, self.etcd_url = folder, f"http://127.0.0.1:{free_port()}"
+        self.certificates = Certificates(folder)
+        self.certificates.issue(days=13)
+        self.in_cluster = [f"--etcd={self.etcd_url}", "--etcd-lease-seconds=3"]
+        files = [f"--tls-cert={self.certificates.certificate}", f"--tls-key={self.certificates.key}"]
+        files += [
+            f"--tls-ca={self.certificates.ca}",
+            f"--tls-crl={self.certificates.crl}",
+            "--listen=tls://127.0.0.1:0",
+        ]
+        self.cluster = self._add(Node(folder, "cluster", 100, *files, *self.in_cluster, path="healthz"))
+        self.nodes = [self.memory, self.disk, self.young, self.cluster]
         self.rdma = self._add(RdmaStandIn())
         port = free_port()
         self.alertmanager = self._add(Alertmanager(folder, port))
@@ -308,6 +374,11 @@ class Stack:
         self.memory_load = self._add(Load(self.memory, trace, cold_requests=0))
         self.disk_load = self._add(Load(self.disk, trace))
         self.young_load = self._add(Load(self.young, trace))
+
+    def start_etcd(self) -> None:
+        """Once; it goes with the stack."""
+        if not any(isinstance(part, Etcd) for part in self._running):
+            self._running.insert(0, Etcd(self.folder, self.etcd_url))  # the last to stop: nodes that leave tell it
 
     def _add(self, part: Any) -> Any:
         self._running.append(part)

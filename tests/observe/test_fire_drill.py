@@ -83,3 +83,30 @@ def test_a_node_that_is_far_too_small_evicts_too_young_while_it_is_used(stack: S
     fires(stack, "KvstoreEvictingTooYoung", stack.young)
     stack.young_load.stop()
     resolves(stack, "KvstoreEvictingTooYoung", stack.young)
+
+
+def test_a_certificate_that_ends_in_thirteen_days_expires_until_it_is_renewed(stack: Stack) -> None:
+    fires(stack, "KvstoreCertificateExpiring", stack.cluster)
+    stack.certificates.issue(days=90)
+    resolves(stack, "KvstoreCertificateExpiring", stack.cluster)
+
+
+def test_a_node_whose_etcd_does_not_run_does_not_reach_it_until_it_does(stack: Stack, etcd: str) -> None:
+    fires(stack, "KvstoreEtcdUnreachable", stack.cluster)
+    stays_quiet(stack, "KvstoreEtcdUnreachable", stack.memory)  # which knows of none
+    stack.start_etcd()
+    resolves(stack, "KvstoreEtcdUnreachable", stack.cluster)
+
+
+def test_a_node_whose_id_another_process_takes_is_replaced_until_it_takes_it_back(stack: Stack, etcd: str) -> None:
+    stack.start_etcd()
+    serving = f'kvstore_cluster_members_serving{{instance="{stack.cluster.instance}"}} == 1'
+    eventually("it is a member", lambda: stack.prometheus.query(serving), 60)
+    other = Node(stack.folder, "other", 100, *stack.in_cluster, node_id="cluster", path="healthz")
+    try:
+        fires(stack, "KvstoreNodeReplaced", stack.cluster)
+    finally:
+        other.stop()
+    stack.cluster.stop()
+    stack.cluster.start()
+    resolves(stack, "KvstoreNodeReplaced", stack.cluster)

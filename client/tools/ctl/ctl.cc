@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   kv::add_doctor_command(app);
   kv::add_size_command(app);
   kv::add_spill_command(app);
+  kv::add_support_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

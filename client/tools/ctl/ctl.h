@@ -10,6 +10,7 @@
 //   ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
 //   ctl_size.cc       size; model_config.h reads a model's shape
 //   ctl_spill.cc      spill: hands over to kvstore-node
+//   ctl_support.cc    support-bundle: asks the other commands
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -30,6 +31,7 @@ void add_cluster_commands(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
 void add_spill_command(CLI::App& app);
+void add_support_command(CLI::App& app);
 
 /// Ends the program with exit status 1. `is_said`: the output says why already, and main() adds no line.
 struct ToolFailed : std::runtime_error {

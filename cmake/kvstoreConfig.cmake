@@ -1,0 +1,16 @@
+# find_package(kvstore): kvstore::kvstore is libkvstore.so, the C ABI; kvstore::client the C++ client, linked statically.
+# A program that asks for COMPONENTS C needs nothing besides the library; without, what the C++ client is made of is found too.
+include(CMakeFindDependencyMacro)
+if(NOT "${kvstore_FIND_COMPONENTS}" STREQUAL "C")
+  find_dependency(Threads)
+  find_dependency(Boost 1.81)
+  find_dependency(OpenSSL)
+  find_dependency(PkgConfig)
+  pkg_check_modules(xxhash QUIET IMPORTED_TARGET libxxhash)
+  if(NOT TARGET PkgConfig::xxhash)
+    set(kvstore_FOUND FALSE)
+    set(kvstore_NOT_FOUND_MESSAGE "kvstore's C++ client needs xxHash (Debian: libxxhash-dev)")
+    return()
+  endif()
+endif()
+include(${CMAKE_CURRENT_LIST_DIR}/kvstoreTargets.cmake)
