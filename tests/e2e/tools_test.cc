@@ -41,7 +41,8 @@ json parsed(const Finished& finished) {
 }
 
 TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
-  for (const char* verb : {"status", "top", "curve", "match", "pin", "unpin", "drop", "ping", "doctor", "support-bundle"}) {
+  for (const char* verb :
+       {"status", "top", "curve", "match", "pin", "unpin", "drop", "ping", "doctor", "support-bundle"}) {
     const Finished help = ctl({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_THAT(help.out, HasSubstr("Example")) << verb;

@@ -119,8 +119,8 @@ std::string PeerAccess::denial(std::string_view what, Right right) {
   const Roles roles = grant().roles;
   if (has_right(roles, right)) return "";
   const Roles enough = roles_with(right);
-  return std::string(what) + ": the right '" + right_name(right) + "' is missing (roles with it: " +
-         roles_text(enough) + "); " + who() + " has: " + roles_text(roles);
+  return std::string(what) + ": the right '" + right_name(right) +
+         "' is missing (roles with it: " + roles_text(enough) + "); " + who() + " has: " + roles_text(roles);
 }
 
 std::string PeerAccess::tenant_denial(std::string_view tenant) {
