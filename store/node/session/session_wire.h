@@ -8,6 +8,7 @@
 #include <string>
 
 #include "index/block_hash.h"
+#include "index/reuse_hint.h"
 #include "transport/wire_generated.h"
 
 namespace kv {
