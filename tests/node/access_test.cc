@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
@@ -410,7 +411,7 @@ TEST_F(AccessTest, ATenantMeetsItsOwnNamespacesOnly) {
   };
   const auto about = chain(1, 2);
   grant(kAllRoles, "tenant = \"blue\"\n");
-  for (const std::uint8_t version : {1, 2}) {
+  for (const auto version : std::to_array<std::uint8_t>({1, 2})) {
     const auto client = connect();
     ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request(1, version)).is_error());
     const Answer red = client->ask(FrameType::kOpen, 2, open_request(record_of("red")));
