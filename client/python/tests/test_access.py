@@ -35,7 +35,7 @@ def test_a_reader_puts_nothing(guarded):
         assert stored.stored == 0
         assert isinstance(stored.why, PermissionDenied)
         assert isinstance(stored.why, PermissionError)
-        assert isinstance(client.stats()[0]["error"], PermissionDenied)
+        assert "permission denied" in client.stats()[0]["error"]
 
 
 def test_a_token_by_argument_file_and_environment(guarded, tmp_path, monkeypatch):
