@@ -40,17 +40,18 @@ std::string token_of(int number) { return "token-for-tests-that-is-long-enough-"
 
 std::string section(const std::string& name, const std::string& who, Roles roles) {
   std::string list;
-  for (const Role role : kEachRole) {
+  for (const PolicyRole role : kEachRole) {
     if ((roles & static_cast<Roles>(role)) != 0)
-      list += (list.empty() ? "\"" : ", \"") + std::string(role_name(role)) + "\"";
+      list += (list.empty() ? "\"" : ", \"") + std::string(policy_role_name(role)) + "\"";
   }
   return "[" + name + "]\n" + who + "\nroles = [" + list + "]\n";
 }
 std::string token_section(const std::string& name, const std::string& token, Roles roles) {
   return section(name, "token-sha256 = [\"" + hex_hash(token) + "\"]", roles);
 }
-constexpr Roles kReader = static_cast<Roles>(Role::kReader), kWriter = static_cast<Roles>(Role::kWriter),
-                kOperator = static_cast<Roles>(Role::kOperator), kMetrics = static_cast<Roles>(Role::kMetrics);
+constexpr Roles kReader = static_cast<Roles>(PolicyRole::kReader), kWriter = static_cast<Roles>(PolicyRole::kWriter),
+                kOperator = static_cast<Roles>(PolicyRole::kOperator),
+                kMetrics = static_cast<Roles>(PolicyRole::kMetrics);
 
 class E2eAccessTest : public testing::Test {
  protected:

@@ -28,9 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (grant == nullptr) continue;
     KV_ASSERT(!grant->section.empty() && grant->roles <= kAllRoles);
     KV_ASSERT(text.find("[" + grant->section) != std::string::npos || text.find('"') != std::string::npos);
-    for (const Role role : kEachRole) {
+    for (const PolicyRole role : kEachRole) {
       const bool has = (grant->roles & static_cast<Roles>(role)) != 0;
-      KV_ASSERT(!has || text.find(role_name(role)) != std::string::npos);
+      KV_ASSERT(!has || text.find(policy_role_name(role)) != std::string::npos);
     }
   }
   return 0;

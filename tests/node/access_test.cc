@@ -229,9 +229,9 @@ class AccessTest : public NodeTest {
   static std::string section(const std::string& name, const std::string& who, Roles roles,
                              const std::string& more = "") {
     std::string list;
-    for (const Role role : kEachRole) {
+    for (const PolicyRole role : kEachRole) {
       if ((roles & static_cast<Roles>(role)) != 0)
-        list += (list.empty() ? "\"" : ", \"") + std::string(role_name(role)) + "\"";
+        list += (list.empty() ? "\"" : ", \"") + std::string(policy_role_name(role)) + "\"";
     }
     return "[" + name + "]\n" + who + "\nroles = [" + list + "]\n" + more;
   }
@@ -285,14 +285,14 @@ TEST_F(AccessTest, EveryCellOfTheTableHolds) {
 }
 
 TEST_F(AccessTest, TheRolesAreEnoughForWhatTheyAreFor) {
-  grant(static_cast<Roles>(Role::kWriter));
+  grant(static_cast<Roles>(PolicyRole::kWriter));
   const auto about = chain(1, 2);
   const auto writer = greet();
   EXPECT_EQ(put(*writer, about), 2u);
-  grant(static_cast<Roles>(Role::kReader));
+  grant(static_cast<Roles>(PolicyRole::kReader));
   const auto reader = greet();
   EXPECT_EQ(get(*reader, about).bytes, blocks(about));
-  grant(static_cast<Roles>(Role::kOperator));
+  grant(static_cast<Roles>(PolicyRole::kOperator));
   const auto keeper = greet();
   EXPECT_FALSE(keeper->ask(FrameType::kRetain, 5, prefix_request(about)).is_error());
   EXPECT_FALSE(keeper->ask(FrameType::kUnretain, 6, prefix_request(about)).is_error());
@@ -306,7 +306,7 @@ TEST_F(AccessTest, AChangedPolicyHoldsForTheNextRequestAndABadOneChangesNothing)
   const auto client = greet();
   const auto about = chain(1, 2);
   EXPECT_EQ(put(*client, about), 2u);
-  grant(static_cast<Roles>(Role::kReader));
+  grant(static_cast<Roles>(PolicyRole::kReader));
   EXPECT_TRUE(is_denied(*client, FrameType::kPut));
   EXPECT_FALSE(is_denied(*client, FrameType::kMatch));
   write("nonsense");
@@ -328,7 +328,7 @@ TEST_F(AccessTest, AChangedPolicyHoldsForTheNextRequestAndABadOneChangesNothing)
   };
   EXPECT_EQ(value("policy_reload_failed"), 1);
   EXPECT_EQ(value("policy_reload_failures"), 2);
-  write(section("all", "match = [\"loopback\"]", static_cast<Roles>(Role::kWriter)));
+  write(section("all", "match = [\"loopback\"]", static_cast<Roles>(PolicyRole::kWriter)));
   const auto changed = access->reload_if_changed();
   ASSERT_TRUE(changed);
   EXPECT_FALSE(changed->code) << changed->text;
@@ -337,11 +337,11 @@ TEST_F(AccessTest, AChangedPolicyHoldsForTheNextRequestAndABadOneChangesNothing)
 }
 
 TEST_F(AccessTest, APutWhoseRightIsTakenAwayEndsWithTheReason) {
-  grant(static_cast<Roles>(Role::kWriter));
+  grant(static_cast<Roles>(PolicyRole::kWriter));
   const auto client = greet();
   const auto about = chain(1, 2);
   EXPECT_FALSE(client->ask(FrameType::kPut, 100, put_request(about)).is_last()) << "wanted";
-  grant(static_cast<Roles>(Role::kReader));
+  grant(static_cast<Roles>(PolicyRole::kReader));
   const Answer answer = client->ask(FrameType::kPutData, 100, put_data(2, sums(about)), blocks(about));
   EXPECT_EQ(answer.error(), Errc::kPermissionDenied);
   client->send(FrameType::kPutData, 100, put_data(2, sums(about)), blocks(about));
@@ -349,8 +349,8 @@ TEST_F(AccessTest, APutWhoseRightIsTakenAwayEndsWithTheReason) {
 }
 
 TEST_F(AccessTest, ATokenGivesItsRolesAsLongAsThePolicyHasIt) {
-  const std::string all = section("all", "match = [\"loopback\"]", static_cast<Roles>(Role::kReader));
-  use(all + section("job", "token-sha256 = [\"" + hex_hash(kToken) + "\"]", static_cast<Roles>(Role::kWriter)));
+  const std::string all = section("all", "match = [\"loopback\"]", static_cast<Roles>(PolicyRole::kReader));
+  use(all + section("job", "token-sha256 = [\"" + hex_hash(kToken) + "\"]", static_cast<Roles>(PolicyRole::kWriter)));
   auto client = connect();
   ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_with(kToken)).is_error());
   space = open(*client, record);
@@ -455,7 +455,7 @@ TEST_F(AccessTest, OperatorsActsAreLogged) {
                                HasSubstr("audit: act=drop" + who + "result=refused why='"),
                                HasSubstr("audit: act=cluster_drain" + who + "drain=true result=refused why='")));
   EXPECT_THAT(log.str(), AllOf(Not(HasSubstr("act=touch")), Not(HasSubstr("act=put"))));
-  grant(static_cast<Roles>(Role::kReader));
+  grant(static_cast<Roles>(PolicyRole::kReader));
   EXPECT_TRUE(is_denied(*client, FrameType::kDrop));
   EXPECT_THAT(log.str(), HasSubstr("drop: the right 'operate' is missing (roles with it: operator); 'loopback'"));
 }

@@ -33,25 +33,26 @@ const char* right_name(Right right) {
   return "?";
 }
 
-const char* role_name(Role role) {
+const char* policy_role_name(PolicyRole role) {
   switch (role) {
-    case Role::kReader: return "reader";
-    case Role::kWriter: return "writer";
-    case Role::kOperator: return "operator";
-    case Role::kMetrics: return "metrics";
+    case PolicyRole::kReader: return "reader";
+    case PolicyRole::kWriter: return "writer";
+    case PolicyRole::kOperator: return "operator";
+    case PolicyRole::kMetrics: return "metrics";
   }
   return "?";
 }
 
-std::optional<Role> find_role(std::string_view name) {
-  const auto found = std::ranges::find_if(kEachRole, [&](Role role) { return name == role_name(role); });
+std::optional<PolicyRole> find_role(std::string_view name) {
+  const auto found = std::ranges::find_if(kEachRole, [&](PolicyRole role) { return name == policy_role_name(role); });
   return found == kEachRole.end() ? std::nullopt : std::optional(*found);
 }
 
 std::string roles_text(Roles roles) {
   std::string text;
-  for (const Role role : kEachRole) {
-    if ((roles & static_cast<Roles>(role)) != 0) text += (text.empty() ? "" : ", ") + std::string(role_name(role));
+  for (const PolicyRole role : kEachRole) {
+    if ((roles & static_cast<Roles>(role)) != 0)
+      text += (text.empty() ? "" : ", ") + std::string(policy_role_name(role));
   }
   return text.empty() ? "none" : text;
 }

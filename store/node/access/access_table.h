@@ -36,18 +36,20 @@ inline constexpr std::size_t kRightCount = 8;
 const char* right_name(Right right);
 
 /// What a policy gives, any number of them. None contains another.
-enum class Role : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8 };
+enum class PolicyRole : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8 };
 using Roles = std::uint8_t;  ///< A set of them.
-inline constexpr std::array kEachRole = {Role::kReader, Role::kWriter, Role::kOperator, Role::kMetrics};
+inline constexpr std::array kEachRole = {PolicyRole::kReader, PolicyRole::kWriter, PolicyRole::kOperator,
+                                         PolicyRole::kMetrics};
 inline constexpr Roles kAllRoles = 15;
-const char* role_name(Role role);
-std::optional<Role> find_role(std::string_view name);
+const char* policy_role_name(PolicyRole role);
+std::optional<PolicyRole> find_role(std::string_view name);
 std::string roles_text(Roles roles);  ///< "reader, writer"; "none".
 
 /// The roles that have a right, each alone.
 constexpr Roles roles_with(Right right) {
-  constexpr auto kReader = static_cast<Roles>(Role::kReader), kWriter = static_cast<Roles>(Role::kWriter),
-                 kOperator = static_cast<Roles>(Role::kOperator), kMetrics = static_cast<Roles>(Role::kMetrics);
+  constexpr auto kReader = static_cast<Roles>(PolicyRole::kReader), kWriter = static_cast<Roles>(PolicyRole::kWriter),
+                 kOperator = static_cast<Roles>(PolicyRole::kOperator),
+                 kMetrics = static_cast<Roles>(PolicyRole::kMetrics);
   switch (right) {
     case Right::kNobody: return 0;
     case Right::kEverybody:
