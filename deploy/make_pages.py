@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -219,6 +220,15 @@ def paths(root: Command) -> list[str]:
     return [" ".join(command.words[1:]) for command in root.everything()]
 
 
+def valued_options(root: Command) -> Iterator[tuple[str, Entry]]:
+    """Each option that takes a value, behind what a shell is to match: where it stands, as ``command/--option``."""
+    for command in root.everything():
+        path = " ".join(command.words[1:])
+        for option in command.options():
+            if option.takes_value():
+                yield "|".join(quoted(f"{path}/{flag}") for flag in option.flags()), option
+
+
 def bash_completion(root: Command) -> str:
     program = root.words[0]
     function = "_" + program.replace("-", "_")
@@ -234,19 +244,14 @@ def bash_completion(root: Command) -> str:
         "  COMPREPLY=()",
         "  case $at/$before in",
     ]
-    for command in root.everything():
-        path = " ".join(command.words[1:])
-        for option in command.options():
-            if not option.takes_value():
-                continue
-            pattern = "|".join(quoted(f"{path}/{flag}") for flag in option.flags())
-            if option.choices():
-                answer = f'mapfile -t COMPREPLY < <(compgen -W {quoted(" ".join(option.choices()))} -- "$current")'
-            elif option.is_file():
-                answer = 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$current")'
-            else:
-                answer = ":"
-            out.append(f"    {pattern}) {answer}; return ;;")
+    for pattern, option in valued_options(root):
+        if option.choices():
+            answer = f'mapfile -t COMPREPLY < <(compgen -W {quoted(" ".join(option.choices()))} -- "$current")'
+        elif option.is_file():
+            answer = 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$current")'
+        else:
+            answer = ":"
+        out.append(f"    {pattern}) {answer}; return ;;")
     out += ["  esac", "  case $at in"]
     for command in root.everything():
         words = [each.words[-1] for each in command.commands] + [
@@ -280,19 +285,14 @@ def zsh_completion(root: Command) -> str:
         "done",
         'case "$at/${words[CURRENT-1]}" in',
     ]
-    for command in root.everything():
-        path = " ".join(command.words[1:])
-        for option in command.options():
-            if not option.takes_value():
-                continue
-            pattern = "|".join(quoted(f"{path}/{flag}") for flag in option.flags())
-            if option.choices():
-                answer = f"compadd -- {' '.join(quoted(choice) for choice in option.choices())}"
-            elif option.is_file():
-                answer = "_files"
-            else:
-                answer = f"_message {quoted(option.name)}"
-            out.append(f"  ({pattern}) {answer}; return ;;")
+    for pattern, option in valued_options(root):
+        if option.choices():
+            answer = f"compadd -- {' '.join(quoted(choice) for choice in option.choices())}"
+        elif option.is_file():
+            answer = "_files"
+        else:
+            answer = f"_message {quoted(option.name)}"
+        out.append(f"  ({pattern}) {answer}; return ;;")
     out += ["esac", "case $at in"]
     for command in root.everything():
         commands = [zsh_item(each.words[-1], one_line(each.about)) for each in command.commands]
