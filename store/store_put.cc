@@ -163,12 +163,13 @@ void Store::Impl::not_admit_rest(Put& put) {
 void Store::Impl::tell_capacity(std::size_t block_bytes) {
   const std::size_t count = pool.index().block_count();
   const std::size_t mean = count == 0 ? block_bytes : std::max<std::size_t>(1, pool.arena().allocated_bytes() / count);
-  std::size_t capacity = pool.arena().capacity_bytes() / mean;
-  constexpr std::size_t kManyBlocks = 1024;
-  if (curve && count >= kManyBlocks) curve->set_capacity(capacity, config.disk.capacity_bytes / mean);
+  const std::size_t room = pool.arena().capacity_bytes() / mean;
+  std::size_t capacity = room;
   while (capacity > 4 * count + 1) capacity /= 2;
   policy->set_capacity(capacity);
-  if (curve && count < kManyBlocks) curve->set_capacity(capacity, config.disk.capacity_bytes / mean);
+  // Many blocks say by their mean length what finds room, also while memory fills up.
+  constexpr std::size_t kManyBlocks = 1024;
+  if (curve) curve->set_capacity(count >= kManyBlocks ? room : capacity, config.disk.capacity_bytes / mean);
 }
 
 /// What can be filled and was in no plan yet, into `plan`.
