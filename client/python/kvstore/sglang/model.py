@@ -6,11 +6,11 @@ Everything that cannot be served right is refused here, at the engine's start, b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from .._identity import short
-from ..errors import BadRequest
+from .._options import check_options
 from ..namespaces import Namespace
 from .compat import Facts, engine_name
 
@@ -53,26 +53,8 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        known = {each.name: each for each in fields(cls)}
         mine = {name: value for name, value in given.items() if name not in _OF_SGLANG}
-        for name, value in mine.items():
-            if name not in known:
-                raise BadRequest(f"hicache_storage_backend_extra_config: {name!r} is none of {', '.join(known)}")
-            default = known[name].default
-            if name == "endpoints":
-                right = isinstance(value, str) or (
-                    isinstance(value, list) and value != [] and all(isinstance(each, str) for each in value)
-                )
-                allowed = "a string or a list of strings"
-            elif isinstance(default, str):
-                right, allowed = isinstance(value, str), "a string"
-            elif isinstance(default, float):
-                right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 3600
-                allowed = "seconds, over 0 and at most 3600"
-            else:
-                right, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number"
-            if not right:
-                raise BadRequest(f"hicache_storage_backend_extra_config: {name} is {value!r}, allowed is {allowed}")
+        check_options(cls, mine, "hicache_storage_backend_extra_config")
         return cls(**mine)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from .._identity import computed, digest, short, weights_digest
+from .._options import check_options
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
@@ -51,27 +52,7 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        known = {each.name: each for each in fields(cls)}
-        for name, value in given.items():
-            if name not in known:
-                raise BadRequest(f"kv_connector_extra_config: {name!r} is none of {', '.join(known)}")
-            default = known[name].default
-            if name == "endpoints":
-                right = isinstance(value, str) or (
-                    isinstance(value, list) and value != [] and all(isinstance(each, str) for each in value)
-                )
-                allowed = "a string or a list of strings"
-            elif isinstance(default, bool):
-                right, allowed = isinstance(value, bool), "true or false"
-            elif isinstance(default, str):
-                right, allowed = isinstance(value, str), "a string"
-            elif isinstance(default, float):
-                right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 3600
-                allowed = "seconds, over 0 and at most 3600"
-            else:
-                right, allowed = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number"
-            if not right:
-                raise BadRequest(f"kv_connector_extra_config: {name} is {value!r}, allowed is {allowed}")
+        check_options(cls, given, "kv_connector_extra_config")
         return cls(**given)
 
 

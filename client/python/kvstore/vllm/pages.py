@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from .._rows import RowPool
 from ..client import Client
 from ..errors import Unsupported
 from ..layouts import Cache, Layout, relayout
@@ -17,9 +16,6 @@ from .compat import tensors_of
 from .model import Group, Model
 
 __all__ = ["Staging", "bind_pages"]
-
-#: How often memory in quarantine is looked at.
-_QUARANTINE_SECONDS = 0.05
 
 
 def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int, part_count: int = 1) -> torch.Tensor:
@@ -90,54 +86,26 @@ def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cach
     return caches
 
 
-class Staging:
-    """Rows of a block's part each, in memory that is lent to nodes. A row holds a part of any group, layer after layer.
-
-    1. A row is free, or some call's, or in quarantine: a node may still write it after a get that timed out.
-    """
+class Staging(RowPool):
+    """Rows of a block's part each, in memory that is lent to nodes. A row holds a part of any group, layer after layer."""
 
     def __init__(self, client: Client, model: Model, nbytes: int, pages: list[list[Cache]]) -> None:
-        self._client = client
         row_bytes = model.block_bytes_max
-        self.row_count = max(8 * model.parts_per_rank, nbytes // row_bytes)
-        self._memory = client.allocate(self.row_count * row_bytes)
-        self.rows: npt.NDArray[np.uint8] = self._memory.array((self.row_count, row_bytes))
-        self._free = list(range(self.row_count - 1, -1, -1))
-        self._quarantined: list[int] = []
-        self._looked = 0.0
+        super().__init__(client, max(8 * model.parts_per_rank, nbytes // row_bytes), row_bytes)
         self._caches = [self._bind(group, parts[0].layout) for group, parts in zip(model.groups, pages, strict=True)]
 
     def _bind(self, group: Group, pages: Layout) -> Cache:
         """As many tensors as the pages lie in, of as many pieces."""
         nbytes, pieces = group.block_bytes // pages.layer_count, pages.block_tokens
         layers = [
-            self.rows[:, i * nbytes : (i + 1) * nbytes].reshape(self.row_count, pieces, 1, nbytes // pieces)
+            self.rows[:, i * nbytes : (i + 1) * nbytes].reshape(self.count, pieces, 1, nbytes // pieces)
             for i in range(pages.layer_count)
         ]
         assert all(np.shares_memory(each[:1], self.rows[:1]) for each in layers)
         return Layout.of(layers, "bthf", roles=("key",), name="staging").bind(layers)
 
     def lend(self, deadline: float) -> None:
-        self._client.lend(self._memory, deadline=deadline)
-
-    @property
-    def free_count(self) -> int:
-        now = time.monotonic()
-        if self._quarantined and now - self._looked > _QUARANTINE_SECONDS:
-            self._looked = now
-            if not self._client.is_quarantined(self._memory):
-                self._free += self._quarantined
-                self._quarantined = []
-        return len(self._free)
-
-    def take(self, count: int) -> list[int]:
-        assert 0 < count <= len(self._free), (count, len(self._free))
-        taken, self._free = self._free[-count:], self._free[:-count]
-        return taken
-
-    def give(self, rows: list[int], *, is_doubtful: bool = False) -> None:
-        (self._quarantined if is_doubtful else self._free).extend(rows)
-        assert len(self._free) + len(self._quarantined) <= self.row_count
+        self._client.lend(self.memory, deadline=deadline)
 
     def gather(self, group: int, pages: Cache, page_ids: Sequence[int], rows: Sequence[int]) -> None:
         relayout(self._caches[group], rows, pages, page_ids)
