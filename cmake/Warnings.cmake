@@ -8,6 +8,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these in correct standard library and coroutine code.
   target_compile_options(kv_warnings INTERFACE -Wno-maybe-uninitialized -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow
                                                -Wno-stringop-overread -Wno-dangling-pointer -Wno-missing-field-initializers)
+  if(CMAKE_UNITY_BUILD)  # A source that others are joined with is a header to GCC, which must have no unnamed namespace.
+    target_compile_options(kv_warnings INTERFACE -Wno-subobject-linkage)
+  endif()
   if(KV_SANITIZE MATCHES "thread")
     target_compile_options(kv_warnings INTERFACE -Wno-tsan)  # Asio's fences; the presets use Clang here
   endif()

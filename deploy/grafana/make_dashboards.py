@@ -94,14 +94,18 @@ def one(expr: str, legend: str = "{{instance}}") -> list[Query]:
 HIT_RATIO_NOW = "instance:kvstore_match_hit_ratio:rate5m"
 HIT_RATIO_USUAL = "instance:kvstore_match_hit_ratio:avg1d"
 NODE = 'job="kvstore",instance=~"$node"'
+#: Of the what-if curve: what the node has.
+TIER = 'tier="memory"'
+OWN_MEMORY = f'{TIER},scale="1",policy="own"'
+LRU_MEMORY = f'{TIER},scale="1",policy="lru"'
 
 
 def rate(metric: str, more: str = "") -> str:
     return f"rate(kvstore_{metric}{{{NODE}{more}}}[$__rate_interval])"
 
 
-def of(metric: str) -> str:
-    return f"kvstore_{metric}{{{NODE}}}"
+def of(metric: str, more: str = "") -> str:
+    return f"kvstore_{metric}{{{','.join(filter(None, (NODE, more)))}}}"
 
 
 def recorded(rule: str) -> str:
@@ -541,11 +545,176 @@ RDMA = [
     ),
 ]
 
+QUALITY = [
+    HIT_RATIO,
+    Panel(
+        "What would half the memory, or twice as much, hit?",
+        "percentunit",
+        good_from(0.3, 0.1),
+        one(of("curve_hit_ratio", f'{TIER},policy="own"'), "{{instance}} x {{scale}}"),
+        "By a sample, of memory alone. Twice is well above once: more memory brings hits. Half is not below: less would do.",
+    ),
+    Panel(
+        "Does the node's policy hit more than LRU would?",
+        "percentunit",
+        good_from(0.998, 0.98),
+        one(f"{of('curve_hit_ratio', OWN_MEMORY)} / ignoring (policy) ({of('curve_hit_ratio', LRU_MEMORY)} > 0)"),
+        "Above 1: more. Well below for days: eviction-policy = lru, and tell us of the load.",
+    ),
+    Panel(
+        "Can the curve be believed?",
+        "percentunit",
+        good_below(0.01, 0.03),
+        [
+            Query(of("curve_hit_ratio_error", OWN_MEMORY), "{{instance}} the sample's error"),
+            Query(
+                f"abs({of('curve_measured_hit_ratio', TIER)} - ignoring (scale, policy) {of('curve_hit_ratio', OWN_MEMORY)})",
+                "{{instance}} off from what was hit",
+            ),
+        ],
+        "The error falls as the sample grows. A curve that is off by more than its error is no guide for this load.",
+    ),
+    Panel(
+        "What share of the offered blocks is worth its place?",
+        "percentunit",
+        good_from(0.2, 0.05),
+        one(share("stored_blocks_total", rest=("not_admitted_blocks_total",))),
+        "The rest would have driven out blocks that promise more. A low share is no fault; more memory would take more.",
+    ),
+    EVICTION_AGE,
+]
+
+CLUSTER = [
+    Panel(
+        "Do all nodes tell the same map?",
+        "short",
+        good_below(1),
+        one(f"max({of('cluster_epoch')}) - min({of('cluster_epoch')})", "epochs apart"),
+        "For longer than seconds: those behind have lost etcd.",
+        is_stat=True,
+    ),
+    Panel(
+        "How many members take new blocks?",
+        "short",
+        good_from(1),
+        one(of("cluster_members_serving")),
+        is_stat=True,
+    ),
+    Panel(
+        "Does etcd answer?",
+        "short",
+        good_from(1),
+        one(of("cluster_etcd_is_reachable")),
+        "Traffic goes on without it. Runbook, KvstoreEtcdUnreachable.",
+        is_stat=True,
+        mappings={"0": "no", "1": "yes"},
+    ),
+    Panel(
+        "Is a node's id taken by another process?",
+        "short",
+        good_below(1),
+        one(of("cluster_is_replaced")),
+        "Runbook, KvstoreNodeReplaced.",
+        is_stat=True,
+        mappings={"0": "no", "1": "yes"},
+    ),
+    Panel(
+        "Do nodes lose their leases?",
+        "cps",
+        NONE_IS_GOOD,
+        one(rate("cluster_joins_total")),
+        "Each is a node that stood still for longer than etcd-lease-seconds, or lost etcd for as long.",
+    ),
+    Panel(
+        "How often does etcd fail a call?",
+        "cps",
+        NONE_IS_GOOD,
+        one(rate("cluster_etcd_failures_total")),
+    ),
+    Panel(
+        "How fast do blocks move to their new owners?",
+        "Bps",
+        good_from(1e-9),
+        one(rate("cluster_moved_bytes_total")),
+        "Nothing, but for joins and drains. move-rate bounds it.",
+    ),
+    Panel(
+        "How much is still to be moved, and does it get there?",
+        "short",
+        good_below(100_000),
+        [
+            Query(of("cluster_move_remaining_paths"), "{{instance}} paths to go"),
+            Query(rate("cluster_move_failures_total"), "{{instance}} failures a second"),
+        ],
+        "It does not fall: move-rate is small for what there is, or the receiver refuses; its log says why.",
+    ),
+]
+
+SECURITY = [
+    Panel(
+        "How long is the next certificate, CA or list good?",
+        "s",
+        good_from(1_209_600, 172_800),
+        one(f"min by (instance) ({recorded('instance_option:kvstore_tls_expiry_timestamp_seconds')}) - time()"),
+        "Runbook, KvstoreCertificateExpiring.",
+        is_stat=True,
+    ),
+    Panel(
+        "Is a changed file not in force?",
+        "short",
+        good_below(1),
+        [
+            Query(of("tls_reload_failed"), "{{instance}} certificates"),
+            Query(of("policy_reload_failed"), "{{instance}} policy"),
+        ],
+        "Runbook, KvstoreReloadFailed.",
+        is_stat=True,
+        mappings={"0": "all are", "1": "not in force"},
+    ),
+    Panel(
+        "How many listeners speak plain text to a network?",
+        "short",
+        good_below(1),
+        one(of("plaintext_network_listeners")),
+        "Whoever is on that network reads prompts' blocks. docs/security.md.",
+        is_stat=True,
+    ),
+    Panel(
+        "How many connections wait for their handshake?",
+        "short",
+        good_below(100, 1000),
+        one(of("tls_half_open")),
+        "Many that stay: somebody opens connections and says nothing.",
+        is_stat=True,
+    ),
+    Panel(
+        "Is anybody turned away at the door?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(rate("tls_handshake_failures_total"), "{{instance}} handshakes that failed"),
+            Query(rate("tls_handshakes_refused_total"), "{{instance}} too many at once"),
+            Query(rate("tokens_refused_total"), "{{instance}} unknown tokens"),
+        ],
+        "The log has the peer and the reason. docs/security.md, when a handshake fails.",
+    ),
+    Panel(
+        "Does anybody try what it has no right to?",
+        "cps",
+        NONE_IS_GOOD,
+        one(rate("requests_denied_total"), "{{instance}} {{right}}"),
+        "A client lacks a role, or tries what it should not. The log has who.",
+    ),
+]
+
 DASHBOARDS = {
     "fleet": ("kvstore: fleet", "Is the store well, and where not?", FLEET),
     "node": ("kvstore: node", "What does one node do, and what hinders it?", NODE_PANELS),
     "disk": ("kvstore: disk tier", "Does the disk keep up, and is it sound?", DISK),
     "rdma": ("kvstore: RDMA", "Do blocks go by RDMA, and if not, why?", RDMA),
+    "quality": ("kvstore: cache quality", "Would more memory bring more hits, or another policy?", QUALITY),
+    "cluster": ("kvstore: cluster", "Do the nodes agree on who is there, and do blocks get to their owners?", CLUSTER),
+    "security": ("kvstore: security", "Who is turned away, and what ends soon?", SECURITY),
 }
 
 

@@ -195,6 +195,25 @@ class Certificates:
         assert done.returncode == 0, done.stderr
 
 
+class Policy:
+    """Prometheus, on this machine, may read metrics."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "policy.toml"
+        self.mend()
+
+    def mend(self) -> None:
+        self._write('[prometheus]\nmatch = ["loopback"]\nroles = ["metrics"]\n')
+
+    def spoil(self) -> None:
+        self._write('[prometheus]\nmatch = ["loopback"]\nroles = ["reader of metrics"]\n')
+
+    def _write(self, text: str) -> None:
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self.file)
+
+
 class Etcd(Process):
     def __init__(self, folder: Path, url: str) -> None:
         peer_url = f"http://127.0.0.1:{free_port()}"
@@ -358,11 +377,13 @@ class Stack:
         self.folder, self.etcd_url = folder, f"http://127.0.0.1:{free_port()}"
         self.certificates = Certificates(folder)
         self.certificates.issue(days=13)
+        self.policy = Policy(folder)
         self.in_cluster = [f"--etcd={self.etcd_url}", "--etcd-lease-seconds=3"]
         files = [f"--tls-cert={self.certificates.certificate}", f"--tls-key={self.certificates.key}"]
         files += [
             f"--tls-ca={self.certificates.ca}",
             f"--tls-crl={self.certificates.crl}",
+            f"--policy-file={self.policy.file}",
             "--listen=tls://127.0.0.1:0",
         ]
         self.cluster = self._add(Node(folder, "cluster", 100, *files, *self.in_cluster, path="healthz"))

@@ -91,6 +91,14 @@ def test_a_certificate_that_ends_in_thirteen_days_expires_until_it_is_renewed(st
     resolves(stack, "KvstoreCertificateExpiring", stack.cluster)
 
 
+def test_a_policy_that_is_bad_is_not_in_force_until_it_is_mended(stack: Stack) -> None:
+    resolves(stack, "KvstoreReloadFailed", stack.cluster)
+    stack.policy.spoil()
+    fires(stack, "KvstoreReloadFailed", stack.cluster)
+    stack.policy.mend()
+    resolves(stack, "KvstoreReloadFailed", stack.cluster)
+
+
 def test_a_node_whose_etcd_does_not_run_does_not_reach_it_until_it_does(stack: Stack, etcd: str) -> None:
     fires(stack, "KvstoreEtcdUnreachable", stack.cluster)
     stays_quiet(stack, "KvstoreEtcdUnreachable", stack.memory)  # which knows of none

@@ -44,7 +44,7 @@ class SimNode {
     auto listener = network_.listen({Endpoint::Scheme::kSim, name_, ""}, context_.get_executor());
     KV_ASSERT(listener);
     life_->listener = std::move(*listener);
-    asio::co_spawn(context_, accept(life_), asio::detached);
+    asio::co_spawn(context_, accept(context_, life_), asio::detached);
   }
   /// Every connection breaks and all memory is gone at once. Its coroutines unwind later, as nobody can see.
   void kill() { end_life(/*saves=*/false); }
@@ -160,14 +160,15 @@ class SimNode {
     life_.reset();
   }
 
-  asio::awaitable<void> accept(std::shared_ptr<Life> life) {
+  /// Static: a connection that was there before the kill may wake the loop after the node is gone.
+  static asio::awaitable<void> accept(asio::io_context& context, std::shared_ptr<Life> life) {
     while (true) {
-      auto stream = co_await life->listener->accept(context_.get_executor());
+      auto stream = co_await life->listener->accept(context.get_executor());
       if (!stream) co_return;
       const auto session = std::make_shared<Session>(life->context, SessionId{++life->session_last}, std::move(*stream),
-                                                     context_.get_executor(), life->rdma_thread);
+                                                     context.get_executor(), life->rdma_thread);
       life->sessions.insert(session.get());
-      asio::co_spawn(context_, run(life, session), asio::detached);
+      asio::co_spawn(context, run(life, session), asio::detached);
     }
   }
   static asio::awaitable<void> run(std::shared_ptr<Life> life, std::shared_ptr<Session> session) {
