@@ -1,5 +1,6 @@
 #include "store/node/admin.h"
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "store/node/status/page.h"
 #include "transport/tls/tls_identity.h"
 
 namespace kv {
@@ -33,17 +35,16 @@ struct AdminServer::Impl {
       : pages(std::move(given)), tls(std::move(certificates)), access(control) {}
 
   /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
-  bool permit(const http::request<http::empty_body>& request, PeerIdentity peer,
+  bool permit(std::string_view path, const http::request<http::empty_body>& request, PeerIdentity peer,
               http::response<http::string_body>& response) const {
     const auto refuse = [&](http::status status, const std::string& why) {
       response.result(status);
       response.body() = why + "\n";
       return false;
     };
-    const std::string_view path(request.target().data(), request.target().size());
     const Right right = right_for(path);
-    if (right == Right::kNobody)
-      return refuse(http::status::not_found, "not found; there are /metrics, /healthz and /readyz");
+    if (right == Right::kNobody || (path.starts_with("/status") && !pages.status))
+      return refuse(http::status::not_found, "not found; there are /status, /metrics, /healthz and /readyz");
     if (access == nullptr || !access->has_policy()) return true;
     constexpr std::string_view kBearer = "Bearer ";
     const auto header = request[http::field::authorization];
@@ -71,29 +72,58 @@ struct AdminServer::Impl {
     return refuse(http::status::forbidden, why);
   }
 
+  /// The page comes without data, and for everybody; its script fetches the rest with what the browser was given.
+  void answer_status(std::string_view path, std::string_view query, http::response<http::string_body>& response) const {
+    response.set(http::field::cache_control, "no-store");
+    response.set("Referrer-Policy", "no-referrer");
+    response.set("Cross-Origin-Resource-Policy", "same-origin");
+    if (path == "/status") {
+      response.set(http::field::content_type, "text/html; charset=utf-8");
+      response.set("Content-Security-Policy", status_page().policy);
+      response.set("Cross-Origin-Opener-Policy", "same-origin");
+      response.body() = status_page().html;
+      return;
+    }
+    std::optional<std::string> text = pages.status(path, query);
+    if (text) {
+      response.set(http::field::content_type, "application/json");
+      response.body() = std::move(*text);
+    } else {
+      response.result(http::status::bad_request);
+      response.body() = "the page does not know what stands behind the '?'\n";
+    }
+  }
+
   http::response<http::string_body> answer(const http::request<http::empty_body>& request,
                                            const PeerIdentity& peer) const {
     http::response<http::string_body> response(http::status::ok, request.version());
     response.set(http::field::content_type, "text/plain; charset=utf-8");
+    response.set("X-Content-Type-Options", "nosniff");
+    const std::string_view target(request.target().data(), request.target().size());
+    const std::string_view path = target.substr(0, target.find('?'));
+    const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
     if (request.method() != http::verb::get && request.method() != http::verb::head) {
       response.result(http::status::method_not_allowed);
       response.set(http::field::allow, "GET, HEAD");
       response.body() = "only GET and HEAD\n";
-    } else if (!permit(request, peer, response)) {
+    } else if (!permit(path, request, peer, response)) {
       // it has made the response
-    } else if (request.target() == "/metrics") {
+    } else if (path == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       response.body() = pages.metrics();
-    } else if (request.target() == "/healthz") {
+    } else if (path == "/healthz") {
       response.body() = "ok\n";
-    } else if (request.target() == "/readyz") {
+    } else if (path == "/readyz") {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
       response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
+    } else if (path.starts_with("/status")) {
+      answer_status(path, query, response);
     } else {
-      KV_ASSERT(request.target() == "/");  // the last one of the table
+      KV_ASSERT(path == "/");  // the last one of the table
       response.body() =
-          "kvstore-node\n/metrics  Prometheus metrics\n/healthz  the process runs\n/readyz   it takes work\n";
+          "kvstore-node\n/status   a page to look at\n/metrics  Prometheus metrics\n/healthz  the process runs\n"
+          "/readyz   it takes work\n";
     }
     response.keep_alive(request.keep_alive());
     response.prepare_payload();

@@ -66,6 +66,30 @@ TEST_F(AdminServerTest, OtherPathsAndMethodsAreRefused) {
   EXPECT_THAT(get("/metrics", "DELETE"), HasSubstr("Allow: GET, HEAD"));
 }
 
+TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
+  EXPECT_THAT(get("/status"), StartsWith("HTTP/1.1 404"));
+  AdminPages pages = {[] { return std::string(); }, [] { return true; }};
+  pages.status = [](std::string_view path, std::string_view query) {
+    return query == "bad" ? std::nullopt : std::optional("[\"" + std::string(path) + "|" + std::string(query) + "\"]");
+  };
+  server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
+  const std::string page = get("/status");
+  EXPECT_THAT(page, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(page, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(page, HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'sha256-"));
+  EXPECT_THAT(page, HasSubstr("<!doctype html>"));
+  const std::string answer = get("/status/tree.json?tier=disk");
+  EXPECT_THAT(answer, HasSubstr("Content-Type: application/json\r\n"));
+  EXPECT_THAT(answer, HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Cache-Control: no-store\r\n"));
+  EXPECT_THAT(answer, HasSubstr("[\"/status/tree.json|tier=disk\"]"));
+  EXPECT_THAT(get("/status/now.json"), HasSubstr("[\"/status/now.json|\"]"));
+  EXPECT_THAT(get("/status/now.json?bad"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(get("/status/secret.json"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get("/status/"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get("/metrics?x=y"), StartsWith("HTTP/1.1 200"));
+}
+
 TEST_F(AdminServerTest, HeadHasNoBody) {
   const std::string answer = get("/healthz", "HEAD");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
