@@ -10,8 +10,10 @@
 namespace kv {
 namespace {
 
-/// Of one call: some 100 us on cold memory.
-constexpr std::size_t kLookSteps = 2048;
+/// Of one call: some 100 us on cold memory, and twice that for a list.
+constexpr std::size_t kLookSteps = 2048, kListSteps = 4096;
+/// An edge that is shown: its first and its last block's hash, use and place, each somewhere else.
+constexpr std::size_t kViewSteps = 2 * Steps::kBlock;
 /// A block below more edges is not in the sample: a call would take too long.
 constexpr std::size_t kClimbMax = 1024;
 
@@ -68,8 +70,9 @@ Result<bool> Store::list_edges(const TreeScope& scope, std::vector<EdgeView>& ed
   }
   const std::size_t before = edges.size();
   std::unordered_map<BlockId, std::uint32_t> of_last;  // where in the list the edge is that ends with the block
-  Steps steps(kLookSteps);
+  Steps steps(kListSteps);
   const bool is_whole = index->visit_edges(space->tree, scope.top, steps, [&](const PrefixIndex::Edge& edge) {
+    steps.take(kViewSteps);
     EdgeView& view = edges.emplace_back(view_of(*index, *space, edge));
     if (const auto above = of_last.find(index->parent(edge.first)); above != of_last.end()) view.parent = above->second;
     if (edge.child_count > 0) of_last.emplace(edge.last, static_cast<std::uint32_t>(edges.size() - 1));
@@ -122,6 +125,7 @@ void Store::sample_edges(const TreeScope& scope, SampleCursor& cursor, std::vect
     if (!has_top && !index->is_attached(path[count - 1].first)) continue;
     const Space& space = *impl_->spaces.find(tree);
     const std::size_t kept = std::min(count, kEdgesAboveMax);
+    steps.take(kept * kViewSteps);
     for (std::size_t i = 0; i < kept; ++i) {
       EdgeView& view = edges.emplace_back(view_of(*index, space, path[count - 1 - i]));
       if (i > 0) view.parent = static_cast<std::uint32_t>(edges.size() - 2);

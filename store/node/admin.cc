@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -143,7 +146,11 @@ struct AdminServer::Impl {
       socket.expires_after(kTimeout);
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
+      // What takes its time is made elsewhere: a probe must not wait for a tree.
+      const bool is_slow = parser.get().target().starts_with("/status/");
+      if (is_slow) co_await asio::post(slow, asio::bind_executor(slow, asio::use_awaitable));
       const auto response = answer(parser.get(), peer);
+      if (is_slow) co_await asio::post(context, asio::bind_executor(context, asio::use_awaitable));
       socket.expires_after(kTimeout);
       const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
       if (write_error || response.need_eof()) break;
@@ -202,7 +209,8 @@ struct AdminServer::Impl {
   AccessControl* access;
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
-  int connection_count = 0;  // of the server's thread, like all but `thread`
+  int connection_count = 0;  // of the server's thread, like all but `slow` and `thread`
+  asio::thread_pool slow{1};
   std::thread thread;
 };
 
@@ -229,6 +237,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host,
 
 AdminServer::~AdminServer() {
   // Pages may use members that are destroyed after this. Once the thread is joined, no page is called.
+  impl_->slow.join();  // a page that is being made goes back to the context
   impl_->context.stop();
   impl_->thread.join();
 }

@@ -25,7 +25,8 @@ struct AdminPages {
 };
 
 /// Serves until destroyed. Requests are bounded in size (8 KiB) and time (5 s), connections in number (64). Pages are
-/// called on the server's thread. Thread safety: one thread makes and destroys it; port() from any.
+/// called on the server's thread, `status` on another, so that no probe waits for it; one call of each at a time.
+/// Thread safety: one thread makes and destroys it; port() from any.
 class AdminServer {
  public:
   /// `tls`: HTTPS with these certificates, and only for those who show one; nullptr: HTTP. `access`: who may see which

@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <future>
 
 namespace kv {
 namespace {
@@ -88,6 +89,31 @@ TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
   EXPECT_THAT(get("/status/secret.json"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get("/status/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get("/metrics?x=y"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(AdminServerTest, NoProbeWaitsForAStatusPage) {
+  std::promise<void> asked, go_on;
+  AdminPages pages = {[] { return std::string(); }, [] { return true; }};
+  pages.status = [&](std::string_view, std::string_view) {
+    asked.set_value();
+    go_on.get_future().wait();
+    return std::optional(std::string("[]"));
+  };
+  server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
+  auto slow = std::async(std::launch::async, [&, port = server->port()] {
+    asio::io_context own;
+    tcp::socket socket(own);
+    socket.connect({asio::ip::make_address("127.0.0.1"), port});
+    asio::write(socket, asio::buffer(std::string("GET /status/now.json HTTP/1.1\r\nConnection: close\r\n\r\n")));
+    std::string answer;
+    boost::system::error_code end;
+    asio::read(socket, asio::dynamic_buffer(answer), end);
+    return answer;
+  });
+  asked.get_future().wait();
+  EXPECT_THAT(get("/healthz"), HasSubstr("ok\n"));
+  go_on.set_value();
+  EXPECT_TRUE(slow.get().ends_with("\r\n\r\n[]"));
 }
 
 TEST_F(AdminServerTest, HeadHasNoBody) {

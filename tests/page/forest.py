@@ -47,16 +47,18 @@ class Forest:
         popular = [1 / (1 + rank) for rank in range(len(starts))]
         stored, talks = 0, list(starts)
         while stored < blocks:
-            begin = draw.choices(starts, popular)[0] if draw.random() < 0.6 else draw.choice(talks[-200:])
-            length = min(draw.choice([64, 128, 256, 512, 1024]), blocks - stored)
-            talk = begin + self.chain(length)
-            if len(talk) // 32 > 4000:
+            begin = draw.choices(starts, popular)[0]
+            if draw.random() < 0.5:  # a conversation that goes on from somewhere in another
+                begin = draw.choice(talks[-60:])
+                begin = begin[: 32 * draw.randint(len(begin) // 64, len(begin) // 32)]
+            talk = begin + self.chain(min(draw.choice([32, 128, 256, 1024, 2048, 3072]), blocks - stored))
+            if len(talk) // 32 > 8000:
                 continue
             stored += self._put_up_to(client, space, talk, blocks - stored)
             talks.append(talk)
-            if draw.random() < 0.2:
-                for _ in range(draw.choice([1, 1, 2, 4, 30])):
-                    client.match(space, draw.choice(talks))
+            if draw.random() < 0.3:
+                for _ in range(draw.choice([1, 1, 2, 4, 12, 60])):
+                    client.match(space, draw.choice(talks[-40:]))
         return stored
 
     def _put_up_to(self, client: Client, space: int, talk: bytes, most: int) -> int:
@@ -73,6 +75,9 @@ class Forest:
         while not is_over():
             _, space, talk = self._random.choices(talks, [share for share, _, _ in talks])[0]
             wanted = talk + self.chain(self._random.choice([0, 0, 8, 24]))
-            if client.match(space, wanted) < len(wanted) // 32 and self._random.random() < 0.5:
+            found = client.match(space, wanted)
+            if found > 0:
+                client.get(space, wanted[: 32 * found])
+            if found < len(wanted) // 32 and self._random.random() < 0.5:
                 client.put(space, wanted)
             time.sleep(self._random.uniform(0.001, 0.01))

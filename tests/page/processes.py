@@ -125,7 +125,7 @@ class _Options(ctypes.Structure):
 
 
 class _CallOptions(ctypes.Structure):
-    """The beginning of kvs_put_options and kvs_match_options."""
+    """The beginning of kvs_put_options, kvs_match_options and kvs_get_options."""
 
     _fields_ = [("struct_size", ctypes.c_size_t), ("deadline_us", ctypes.c_uint64)]
 
@@ -141,6 +141,8 @@ class _PutResult(ctypes.Structure):
 
 
 class _MatchResult(ctypes.Structure):
+    """The beginning of kvs_match_result and kvs_get_result."""
+
     _fields_ = [("struct_size", ctypes.c_size_t), ("block_count", ctypes.c_size_t), ("why", ctypes.c_int)]
 
 
@@ -183,6 +185,19 @@ class Client:
         )
         assert result.refused == 0, f"{result.refused} blocks were refused: {result.why}"
         return int(result.stored)
+
+    def get(self, space: int, hashes: bytes, block_bytes: int = 64) -> int:
+        count = len(hashes) // 32
+        memory = ctypes.create_string_buffer(count * block_bytes)
+        pages = (ctypes.c_void_p * count)(*[ctypes.addressof(memory) + i * block_bytes for i in range(count)])
+        options = _CallOptions(ctypes.sizeof(_CallOptions), 5 * SECOND_US)
+        result = _MatchResult(ctypes.sizeof(_MatchResult))
+        self._check(
+            self._library.kvs_get(
+                self._client, space, hashes, ctypes.c_size_t(count), pages, ctypes.byref(options), ctypes.byref(result)
+            )
+        )
+        return int(result.block_count)
 
     def match(self, space: int, hashes: bytes) -> int:
         options = _CallOptions(ctypes.sizeof(_CallOptions), 5 * SECOND_US)

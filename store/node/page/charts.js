@@ -74,7 +74,8 @@ class Chart {
     this.top = element('span', { class: 'top' });
     this.from = element('span');
     this.cursor = element('span', { class: 'cursor', hidden: true });
-    this.frame = element('div', { class: 'plot', tabindex: '0', role: 'img', id: `chart-${about.id}` }, this.plot, this.top, this.cursor);
+    this.nothing = element('span', { class: 'nothing' }, 'nothing yet');
+    this.frame = element('div', { class: 'plot', tabindex: '0', role: 'img', id: `chart-${about.id}` }, this.plot, this.top, this.nothing, this.cursor);
     this.root = element('figure', { class: 'chart' },
       element('figcaption', {}, element('span', { class: 'title' }, about.title), this.headline),
       this.frame,
@@ -96,10 +97,17 @@ class Chart {
     setText(this.top, about.unit(this.scale));
     setText(this.from, `${duration(span)} ago`);
     this.plot.replaceChildren(...this.gridlines(), ...this.shapes(rows));
-    const last = points.at(-1);
-    const headline = last && (about.headline ? about.headline(last) : about.lines[0].value(last));
-    setText(this.headline, about.unit(headline ?? null));
+    setText(this.headline, about.unit(this.last()));
+    this.nothing.hidden = rows.some((row) => row.some((value) => value != null));
     this.frame.setAttribute('aria-label', this.summary(rows));
+  }
+
+  /** What the picture ends with: of the first line that has a value there. */
+  last() {
+    const at = this.points.at(-1);
+    if (!at) return null;
+    if (this.about.headline) return this.about.headline(at);
+    return this.about.lines.map((line) => line.value(at)).find((value) => value != null) ?? null;
   }
 
   gridlines() {
@@ -116,8 +124,8 @@ class Chart {
 
   /** One path for each line; where there is no value, the line has a gap. */
   shapes(rows) {
-    const shapes = [];
-    this.about.lines.forEach((line, index) => {
+    const shapes = [];  // the first line last: it lies on top
+    [...this.about.lines.entries()].reverse().forEach(([index, line]) => {
       const below = (row) => (this.about.is_stacked ? row.slice(0, index).reduce((sum, value) => sum + (value ?? 0), 0) : 0);
       const runs = [];
       let run = null;
@@ -133,7 +141,7 @@ class Chart {
         const path = each.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join('L');
         const back = each.map(([x, , y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).reverse().join('L');
         if (this.about.is_stacked || index === 0) shapes.push(svg('path', { class: `area area-${line.colour}`, d: `M${path}L${back}Z` }));
-        shapes.push(svg('path', { class: `line line-${line.colour}`, d: each.length > 1 ? `M${path}` : `M${path}h1` }));
+        shapes.push(svg('path', { class: `line line-${line.colour}${each.length > 1 ? '' : ' dot'}`, d: each.length > 1 ? `M${path}` : `M${path}h0.01` }));
       }
     });
     return shapes;

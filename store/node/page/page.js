@@ -3,7 +3,7 @@
 const EVERY_MS = { now: 2000, history: 10000, tree: 10000 };
 const DEADLINE_MS = 8000;
 
-const state = { token: null, isPaused: false, span: 'hour', isTreeSeen: true, treeAskedAt: 0, isDenied: false };
+const state = { token: null, now: null, isPaused: false, span: 'hour', isTreeSeen: true, treeAskedAt: 0, isDenied: false };
 
 class Denied extends Error {}
 
@@ -21,7 +21,8 @@ const tree = new Tree(() => askTree());
 
 async function askNow() {
   const now = await fetchJson('/status/now.json');
-  showNow(now);
+  state.now = now;
+  showNow(now, tree.overview);
   showState(now.node.state);
 }
 
@@ -39,7 +40,10 @@ async function askTree() {
   const scope = tree.scope();
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(scope)) query.set(key, value);
-  await guarded(async () => tree.show(await fetchJson(`/status/tree.json?${query}`), scope));
+  await guarded(async () => {
+    tree.show(await fetchJson(`/status/tree.json?${query}`), scope);
+    if (state.now) showHot(state.now, tree.overview);
+  });
 }
 
 function showState(text) {

@@ -74,14 +74,21 @@ function spaceForm(space) {
   return parts.filter(Boolean).join(' · ') || NONE;
 }
 
-function showHot(now) {
+/** In a cluster nodes count the beginnings of lookups. A single node does not: there the tree says what is used most. */
+function showHot(now, overview) {
+  const rows = now.hot.length > 0 || !overview
+    ? now.hot
+    : mostUsed(overview, 8).map((part) => ({
+      model: spaceLabel(part.space), name: part.name, uses: part.uses, share: part.uses / overview.uses,
+      tokens: (part.position + part.own_blocks) * part.space.block_size,
+    }));
   const columns = [
     { title: 'Model', isHead: true, cell: (hot) => hot.model },
     { title: 'Prefix', cell: (hot) => element('code', {}, hot.name.slice(0, 8)) },
     { title: 'Tokens', isNumber: true, cell: (hot) => count(hot.tokens) },
-    { title: 'Of lookups', isNumber: true, cell: (hot) => meter(hot.share, percent(hot.share)) },
+    { title: now.hot.length > 0 ? 'Of lookups' : 'Uses', isNumber: true, cell: (hot) => meter(hot.share, hot.uses ? count(hot.uses) : percent(hot.share)) },
   ];
-  byId('hot').replaceChildren(table('Hottest prefixes', columns, now.hot, 'No beginning is shared by many lookups yet.'));
+  byId('hot').replaceChildren(table('Hottest prefixes', columns, rows, 'No beginning is used by many yet.'));
 }
 
 function showTenants(now) {
@@ -122,18 +129,18 @@ function showNode(now) {
   const { node } = now;
   setText(byId('node-name'), node.id);
   document.title = `${node.id} · kvstore`;
-  const facts = [`up ${duration(node.uptime_s)}`, `version ${node.version}`];
+  const facts = [`up ${duration(Math.floor(node.uptime_s))}`, `version ${node.version}`];
   if (node.has_rdma) facts.push('RDMA');
   if (node.checksum_failures > 0) facts.push(`${plural(node.checksum_failures, 'checksum failure')}`);
   setText(byId('node-facts'), facts.join(' · '));
   byId('tier-choice').hidden = !now.disk;
 }
 
-function showNow(now) {
+function showNow(now, overview) {
   showNode(now);
   showTiles(now);
   showSpaces(now);
-  showHot(now);
+  showHot(now, overview);
   showTenants(now);
   showCluster(now);
   showClasses(now);

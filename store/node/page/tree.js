@@ -7,7 +7,7 @@
 const ROWS_MAX = 16;
 const CELLS_MAX = 256;
 /** Parts of the picture's width: narrower bars are not drawn. */
-const WIDTH_MIN = 0.0015;
+const WIDTH_MIN = 0.0008;
 
 const HEAT = {
   age: {
@@ -79,6 +79,17 @@ function partSummary(part, isExact) {
   return `Tokens ${count(first)} to ${count(first + tokensOf(part))}: ${sizes}, ${use}, ${plural(branchesOf(part), 'branch', 'branches')}${hidden}`;
 }
 
+/** The runs that most uses went through, with all that is above them. */
+function mostUsed(base, most) {
+  const parts = [];
+  const visit = (part) => {
+    if (part.name && !part.space?.is_set && part.uses > 1) parts.push(part);
+    part.children.forEach(visit);
+  };
+  visit(base);
+  return parts.sort((a, b) => b.uses - a.uses).slice(0, most);
+}
+
 class Tree {
   /** `look(scope)` asks the node for a scope: {tier, space, top, name}. */
   constructor(look) {
@@ -115,6 +126,7 @@ class Tree {
     }
     this.answer = answer;
     this.base = treeOf(answer, scope);
+    if (scope.space == null && this.tier === 'memory') this.overview = this.base;
     this.draw();
     this.note = null;
   }
@@ -147,14 +159,17 @@ class Tree {
       bars.push({ part, x, width, row });
       if (row + 1 >= ROWS_MAX || part.bytes === 0) return;
       let from = x;
+      const narrow = part.children.filter((child) => (width * child.bytes) / part.bytes < WIDTH_MIN);
       for (const child of part.children) {
+        if (narrow.includes(child)) continue;
         const share = (width * child.bytes) / part.bytes;
-        if (share >= WIDTH_MIN) add(child, from, share, row + 1);
+        add(child, from, share, row + 1);
         from += share;
       }
       const own = part.name ? (part.own_blocks * part.bytes) / Math.max(part.blocks, part.own_blocks) : 0;
       const rest = x + width * (1 - own / part.bytes) - from;
-      if (part.hidden > 0 && rest >= WIDTH_MIN) bars.push({ part: null, above: part, x: from, width: rest, row: row + 1 });
+      const left = part.hidden + narrow.length;
+      if (left > 0 && rest >= WIDTH_MIN) bars.push({ part: null, above: part, left, x: from, width: rest, row: row + 1 });
     };
     add(this.base, 0, 1, 0);
     return bars;
@@ -207,13 +222,13 @@ class Tree {
   dress(root, bar, pixels, isExact) {
     const { part } = bar;
     if (!part) {
-      setText(root.firstChild, pixels > 60 ? `${count(bar.above.hidden)} more` : '');
+      setText(root.firstChild, pixels > 60 ? `${count(bar.left)} more` : '');
       return;
     }
     const heat = HEAT[this.colour];
     const step = heat.of(part);
     // Whole namespaces are nearly always in use: a colour would say nothing of them.
-    root.className = `part-bar ${part.name ? `heat-${step < 0 ? heat.steps.length : step}` : 'is-space'}${bar.row === 0 ? ' is-base' : ''}`;
+    root.className = `part-bar ${part.name ? `heat-${step < 0 ? heat.steps.length : step}` : 'is-space'}${bar.row === 0 ? ' is-base' : ''}${pixels < 5 ? ' is-narrow' : ''}`;
     const [main, more] = partLabel(part);
     setText(root.children[0], pixels > 44 ? main : '');
     setText(root.children[1], pixels > 150 ? more : '');
