@@ -377,14 +377,12 @@ def test_pictures_for_the_manual(browser: Browser, large: Node, pictures: Path) 
         ):
             show(browser, large, size=size, colours=colours)
             browser.click("[data-colour=uses]")
-            if size == WIDE:
-                browser.run("scrollTo(0, 0)")
-                browser.picture(pictures / f"{name}.png", clip={"x": 0, "y": 0, "width": size[0], "height": 1500})
-            else:
-                top = browser.run(
-                    "return document.getElementById('tree-heading').getBoundingClientRect().top + scrollY - 16"
-                )
-                browser.picture(pictures / f"{name}.png", clip={"x": 0, "y": top, "width": size[0], "height": 760})
+            top, bottom = browser.run(
+                "const at = (id) => document.getElementById(id).getBoundingClientRect(); "
+                "return [at('tree-heading').top + scrollY - 16, at('tree-note').bottom + scrollY + 16]"
+            )
+            clip = {"y": 0, "height": bottom} if size == WIDE else {"y": top, "height": 900}
+            browser.picture(pictures / f"{name}.png", clip={"x": 0, "width": size[0], **clip})
             browser.picture(pictures / f"{name}-whole.png", is_whole=True)
     finally:
         stop.set()

@@ -21,7 +21,7 @@ const CHARTS = [
     lines: [{ label: 'requests', colour: 'a', value: (at) => at.requests }],
   },
   {
-    id: 'times', title: 'Time to answer, 99 of 100', unit: duration,
+    id: 'times', title: 'Time to answer, p99', unit: duration,
     lines: [
       { label: 'get', colour: 'a', value: (at) => at.get_p99 },
       { label: 'match', colour: 'b', value: (at) => at.match_p99 },

@@ -42,7 +42,7 @@ function showTiles(now) {
       : tile('Disk', 'none', 'blocks are in memory alone'),
     tile('Hit rate', percent(lookups), lookups == null ? 'no lookups in the last seconds' : `${percent(share(last.found_disk, last))} of it from disk`),
     tile('To workers', byteRate(last.bytes_out), `from workers ${byteRate(last.bytes_in)}`),
-    tile('Requests', rate(last.requests), `match ${duration(last.match_p99)}, get ${duration(last.get_p99)} at 99 of 100`),
+    tile('Requests', rate(last.requests), `p99: match ${duration(last.match_p99)}, get ${duration(last.get_p99)}`),
     tile('Evicted after', memory.eviction_age_s == null ? 'never' : duration(memory.eviction_age_s), memory.evicted_blocks > 0 ? `unused · ${plural(memory.evicted_blocks, 'block')} in all` : 'nothing had to go so far'),
     tile('Sessions', count(node.sessions), `${plural(memory.leases, 'lease')} · ${count(memory.pinned_blocks)} pinned`),
     tile('Index', bytes(memory.index_used_bytes), `of ${bytes(memory.index_bytes_max)}`, memory.index_used_bytes / memory.index_bytes_max),
