@@ -107,6 +107,52 @@ class Node(Process):
         raise AssertionError(f"no metric {name}")
 
 
+class Etcd(Process):
+    """A cluster's list of nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url, peer_url = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+        clients = [f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}"]
+        peers = [f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}"]
+        name = ["--name=own", f"--initial-cluster=own={peer_url}", f"--data-dir={folder}/etcd"]
+        super().__init__(folder / "etcd.log", ["etcd", *name, *clients, *peers], f"{self.url}/health")
+
+
+class Certificates:
+    """A CA, and one certificate of it that the node and its visitors share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca, self.certificate, self.key = (folder / name for name in ("ca.pem", "node.pem", "node.key"))
+        ca_key, request, names = folder / "ca.key", folder / "node.csr", folder / "names"
+        names.write_text("subjectAltName=IP:127.0.0.1\n")
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=kvstore"]
+        ca = [
+            "-x509",
+            "-days",
+            "2",
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-addext",
+            "keyUsage=critical,keyCertSign",
+        ]
+        self._openssl("req", *key, *ca, "-keyout", ca_key, "-out", self.ca)
+        self._openssl("req", *key, "-keyout", self.key, "-out", request)
+        signer = ["-CA", self.ca, "-CAkey", ca_key, "-CAcreateserial", "-extfile", names, "-days", "2"]
+        self._openssl("x509", "-req", "-in", request, *signer, "-out", self.certificate)
+
+    @staticmethod
+    def _openssl(*arguments: object) -> None:
+        done = subprocess.run(
+            ["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def visitor(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.ca))
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
 class _Node(ctypes.Structure):
     _fields_ = [("endpoint", ctypes.c_char_p), ("name", ctypes.c_char_p), ("weight", ctypes.c_double)]
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import ssl
+import subprocess
 import threading
 import time
 import urllib.error
@@ -16,7 +19,7 @@ import pytest
 from browser import DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Browser
 from conftest import HOSTILE, HOSTILE_TENANT, MILLION, said
 from forest import Forest
-from processes import ROOT, Node, client_of, eventually
+from processes import NODE, ROOT, Certificates, Etcd, Node, Process, client_of, eventually, free_port
 
 PICTURE_BYTES_MAX = 200 * 1024
 WIDE, PHONE = (1280, 900), (390, 844)
@@ -294,6 +297,62 @@ def test_a_policy_asks_for_a_token(browser: Browser, folder: Path) -> None:
         )
     finally:
         node.stop()
+
+
+def test_a_cluster_is_shown(browser: Browser, folder: Path, pictures: Path) -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("there is no etcd (deploy/install-dependencies.sh --cluster)")
+    parts: list[Process] = []
+    nodes: list[Node] = []
+    try:
+        parts.append(etcd := Etcd(folder))
+        options = [f"--etcd={etcd.url}", "--zone=north", "--move-rate=0"]
+        for name in ("first", "second"):
+            nodes.append(Node(folder, name, *options))
+            parts.append(nodes[-1])
+        eventually(
+            "both are members", lambda: len((nodes[0].json("now.json")["cluster"] or {}).get("members", [])) == 2
+        )
+        show(browser, nodes[0])
+        eventually("both are shown", lambda: "second" in browser.text("#cluster"))
+        assert "first (this one)" in browser.text("#cluster")
+        assert "north" in browser.text("#cluster")
+        assert browser.run("return document.querySelectorAll('#cluster .pill.serving').length") == 2
+        browser.picture(pictures / "cluster.png", is_whole=True)
+        browser.open("about:blank")
+    finally:
+        for part in reversed(parts):
+            part.stop()
+
+
+def test_with_tls_a_certificate_opens_the_page(folder: Path, small: Node) -> None:
+    """Without a browser: headless, Chromium shows no certificate."""
+    certificates = Certificates(folder)
+    files = [f"--tls-cert={certificates.certificate}", f"--tls-key={certificates.key}", f"--tls-ca={certificates.ca}"]
+    port = free_port()
+    arguments = [str(NODE), f"--listen=unix://{folder}/tls.sock", f"--admin=https://127.0.0.1:{port}", *files]
+    with (folder / "tls.log").open("wb") as log:
+        node = subprocess.Popen([*arguments, "--capacity=16MiB", "--rdma=off"], stdout=log, stderr=log)
+    try:
+        url, visitor = f"https://127.0.0.1:{port}", certificates.visitor()
+
+        def ask(page: str) -> tuple[str, str] | None:
+            try:
+                with urllib.request.urlopen(f"{url}{page}", timeout=10, context=visitor) as answer:
+                    return answer.headers["Content-Security-Policy"] or "", answer.read().decode()
+            except urllib.error.URLError:
+                return None
+
+        policy, page = eventually("the page comes", lambda: ask("/status"))
+        assert policy.startswith("default-src 'none'; script-src 'sha256-") and "<!doctype html>" in page
+        answer = ask("/status/now.json")
+        assert answer and json.loads(answer[1])["node"]["state"] == "serving"
+        nobody = ssl.create_default_context(cafile=str(certificates.ca))
+        with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+            urllib.request.urlopen(f"{url}/status", timeout=10, context=nobody).read()
+    finally:
+        node.terminate()
+        node.wait(20)
 
 
 def test_a_million_blocks_are_a_sample_taken_in_small_steps(browser: Browser, large: Node) -> None:
