@@ -1,11 +1,11 @@
 // panels.js: what is here now: tiles, and tables that become cards where the screen is narrow.
 
-/** `columns`: {title, cell(row), isNumber, isHead}. Roles are said aloud, as cards are no table to a browser. */
+/** `columns`: {title, cell(row), isNumber, isHead, isLong (what may break anywhere)}. Roles are said aloud, as cards are no table to a browser. */
 function table(caption, columns, rows, none) {
   if (rows.length === 0) return element('p', { class: 'none' }, none);
   const head = columns.map(({ title, isNumber }) => element('th', { role: 'columnheader', scope: 'col', class: isNumber ? 'number' : null }, title));
-  const body = rows.map((row) => element('tr', { role: 'row' }, columns.map(({ title, cell, isNumber, isHead }) => {
-    const attributes = { 'data-title': title, class: isNumber ? 'number' : null };
+  const body = rows.map((row) => element('tr', { role: 'row' }, columns.map(({ title, cell, isNumber, isHead, isLong }) => {
+    const attributes = { 'data-title': title, class: isNumber ? 'number' : isLong ? 'long' : null };
     return isHead ? element('th', { role: 'rowheader', scope: 'row', ...attributes }, cell(row)) : element('td', { role: 'cell', ...attributes }, cell(row));
   })));
   return element('table', { role: 'table', 'aria-label': caption },
@@ -54,9 +54,9 @@ function showSpaces(now) {
   const { shown, others, count: all } = now.spaces;
   const most = Math.max(1, ...shown.map((space) => space.bytes));
   const columns = [
-    { title: 'Model', isHead: true, cell: (space) => space.fields.model ?? NONE },
-    { title: 'Tenant', cell: (space) => space.fields.tenant ?? NONE },
-    { title: 'Form', cell: (space) => spaceForm(space) },
+    { title: 'Model', isHead: true, isLong: true, cell: (space) => space.fields.model ?? NONE },
+    { title: 'Tenant', isLong: true, cell: (space) => space.fields.tenant ?? NONE },
+    { title: 'Form', isLong: true, cell: (space) => spaceForm(space) },
     { title: 'Block', isNumber: true, cell: (space) => (space.is_set ? `set, to ${bytes(space.block_bytes)}` : `${count(space.block_size)} tok · ${bytes(space.block_bytes)}`) },
     { title: 'Blocks', isNumber: true, cell: (space) => count(space.blocks) },
     { title: 'On disk', isNumber: true, cell: (space) => count(space.disk_blocks) },
@@ -83,7 +83,7 @@ function showHot(now, overview) {
       tokens: (part.position + part.own_blocks) * part.space.block_size,
     }));
   const columns = [
-    { title: 'Model', isHead: true, cell: (hot) => hot.model },
+    { title: 'Model', isHead: true, isLong: true, cell: (hot) => hot.model },
     { title: 'Prefix', cell: (hot) => element('code', {}, hot.name.slice(0, 8)) },
     { title: 'Tokens', isNumber: true, cell: (hot) => count(hot.tokens) },
     { title: now.hot.length > 0 ? 'Of lookups' : 'Uses', isNumber: true, cell: (hot) => meter(hot.share, hot.uses ? count(hot.uses) : percent(hot.share)) },
@@ -94,7 +94,7 @@ function showHot(now, overview) {
 function showTenants(now) {
   const most = Math.max(1, ...now.tenants.map((tenant) => tenant.bytes));
   const columns = [
-    { title: 'Tenant', isHead: true, cell: (tenant) => tenant.name || 'no tenant' },
+    { title: 'Tenant', isHead: true, isLong: true, cell: (tenant) => tenant.name || 'no tenant' },
     { title: 'Namespaces', isNumber: true, cell: (tenant) => count(tenant.spaces) },
     { title: 'Blocks', isNumber: true, cell: (tenant) => count(tenant.blocks) },
     { title: 'Bytes', isNumber: true, cell: (tenant) => meter(tenant.bytes / most, bytes(tenant.bytes)) },
@@ -104,10 +104,10 @@ function showTenants(now) {
 
 function showCluster(now) {
   const columns = [
-    { title: 'Node', isHead: true, cell: (member) => (member.is_self ? `${member.id} (this one)` : member.id) },
+    { title: 'Node', isHead: true, isLong: true, cell: (member) => (member.is_self ? `${member.id} (this one)` : member.id) },
     { title: 'State', cell: (member) => element('span', { class: `pill ${member.state}` }, member.state) },
-    { title: 'Endpoint', cell: (member) => member.endpoints[0] ?? NONE },
-    { title: 'Zone', cell: (member) => member.zone || NONE },
+    { title: 'Endpoint', isLong: true, cell: (member) => member.endpoints[0] ?? NONE },
+    { title: 'Zone', isLong: true, cell: (member) => member.zone || NONE },
     { title: 'Version', cell: (member) => member.version || NONE },
     { title: 'Weight', isNumber: true, cell: (member) => digits(member.weight) },
   ];

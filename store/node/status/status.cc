@@ -22,9 +22,9 @@ constexpr std::size_t kKeptAnswers = 16;
 constexpr std::size_t kFieldChars = 200;  ///< Of a record's value that is shown.
 constexpr std::size_t kMembersShown = 256;
 /// Between two looks under the Store's lock.
-constexpr std::chrono::microseconds kPause(100);
+constexpr std::chrono::microseconds kBetweenLooks(100);
 
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+double to_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// Text that anybody may have written, UTF-8 or not.
 std::string dump(const json& value) {
@@ -66,7 +66,7 @@ std::vector<Store::SpaceView> spaces_of(LockedStore& store, std::size_t count_ma
     is_whole = next.size() < Store::kSpacesPerCall;
     std::ranges::move(next, std::back_inserter(spaces));
     if (is_whole) break;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kBetweenLooks);
   }
   return spaces;
 }
@@ -84,7 +84,7 @@ json part_json(const TreeSample::Part& part, TimePoint now) {
               {"bytes", part.bytes},
               {"copied", part.copied_count},
               {"uses", std::round(part.uses)},
-              {"age_s", std::max(0.0, std::round(seconds(now - part.edge.used) * 10) / 10)}};
+              {"age_s", std::max(0.0, std::round(to_seconds(now - part.edge.used) * 10) / 10)}};
   if (part.hidden_count > 0) row["hidden"] = part.hidden_count;
   if (part.is_space) return row;
   row["top"] = static_cast<std::uint32_t>(part.edge.first);
@@ -162,7 +162,7 @@ std::string StatusAnswers::now_json() {
   json result;
   result["node"] = {{"id", node_.node_id},
                     {"version", config_.version},
-                    {"uptime_s", seconds(now - node_.started)},
+                    {"uptime_s", to_seconds(now - node_.started)},
                     {"state", node_.draining       ? "draining"
                               : config_.is_ready() ? "serving"
                                                    : "starting"},
@@ -269,7 +269,7 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query) {
       return inside;
     });
     ++hold_count;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kBetweenLooks);
     return result;
   };
   Store::SampleCursor cursor{.is_done = true};
