@@ -31,6 +31,16 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kTimeout(5);  ///< Of each request and each answer.
 constexpr int kConnectionsMax = 64;          ///< Each takes a descriptor, and so does each session.
+
+/// Whether a Host header names an address, or this machine. Any other name may be one that a web page let point to the
+/// loopback: to a browser that page and this server are then one, and its script might read what is here.
+bool is_address(std::string_view host) {
+  if (host.starts_with('[')) return host.find(']') != std::string_view::npos;
+  const std::string name(host.substr(0, host.rfind(':')));
+  boost::system::error_code is_none;
+  asio::ip::make_address(name, is_none);
+  return host.empty() || beast::iequals(name, "localhost") || !is_none;
+}
 }  // namespace
 
 struct AdminServer::Impl {
@@ -76,7 +86,8 @@ struct AdminServer::Impl {
   }
 
   /// The page comes without data, and for everybody; its script fetches the rest with what the browser was given.
-  void answer_status(std::string_view path, std::string_view query, http::response<http::string_body>& response) const {
+  void answer_status(std::string_view path, std::string_view query, bool is_by_address,
+                     http::response<http::string_body>& response) const {
     response.set(http::field::cache_control, "no-store");
     response.set("Referrer-Policy", "no-referrer");
     response.set("Cross-Origin-Resource-Policy", "same-origin");
@@ -85,6 +96,11 @@ struct AdminServer::Impl {
       response.set("Content-Security-Policy", status_page().policy);
       response.set("Cross-Origin-Opener-Policy", "same-origin");
       response.body() = status_page().html;
+      return;
+    }
+    if (!is_by_address) {
+      response.result(http::status::forbidden);
+      response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
       return;
     }
     std::optional<std::string> text = pages.status(path, query);
@@ -121,7 +137,9 @@ struct AdminServer::Impl {
       if (!ready) response.result(http::status::service_unavailable);
       response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
     } else if (path.starts_with("/status")) {
-      answer_status(path, query, response);
+      const auto host = request[http::field::host];
+      const bool is_loopback = peer.protection == Stream::Protection::kLocal;
+      answer_status(path, query, !is_loopback || is_address({host.data(), host.size()}), response);
     } else {
       KV_ASSERT(path == "/");  // the last one of the table
       response.body() =

@@ -41,7 +41,7 @@ class AdminServerTest : public testing::Test {
     return answer;
   }
   std::string get(const std::string& target, const std::string& method = "GET") {
-    return exchange(method + " " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    return exchange(method + " " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   }
 };
 
@@ -89,6 +89,20 @@ TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
   EXPECT_THAT(get("/status/secret.json"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get("/status/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get("/metrics?x=y"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(AdminServerTest, AWebPageOfAnotherNameThatPointsHereReadsNothing) {
+  AdminPages pages = {[] { return std::string(); }, [] { return true; }};
+  pages.status = [](std::string_view, std::string_view) { return std::optional(std::string("[]")); };
+  server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
+  const auto status_for = [&](const std::string& host) {
+    return exchange("GET /status/now.json HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n").substr(9, 3);
+  };
+  for (const std::string own : {"127.0.0.1:7401", "127.0.0.1", "localhost:7401", "LocalHost", "[::1]:7401", "[::1]"})
+    EXPECT_EQ(status_for(own), "200") << own;
+  for (const std::string other :
+       {"evil.example:7401", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example"})
+    EXPECT_EQ(status_for(other), "403") << other;
 }
 
 TEST_F(AdminServerTest, NoProbeWaitsForAStatusPage) {

@@ -118,10 +118,17 @@ class Tree {
 
   show(answer, scope) {
     if (JSON.stringify(scope) !== JSON.stringify(this.scope())) return;  // it came late
-    if (answer.is_gone || (scope.space != null && answer.parts.length === 0)) {
+    const isEmpty = scope.space != null && answer.parts.length === 0;
+    if (answer.is_gone || (isEmpty && answer.is_exact)) {
       this.trail.pop();
       this.note = 'That part is not here any more.';
       this.look();
+      return;
+    }
+    if (isEmpty) {  // none of the blocks looked at lies in there: what is known from above stays
+      this.note = 'This part is too small for a sample of so many blocks; look further inside.';
+      this.draw();
+      this.note = null;
       return;
     }
     this.answer = answer;
