@@ -264,6 +264,45 @@ TEST_F(LookTest, BlocksOfASetAreShownWithTheirLengths) {
   EXPECT_EQ(parts[3].edge.position, 0u);
 }
 
+TEST_F(LookTest, TheDiskHasATreeOfItsOwnAndEachTierSaysWhatTheOtherHasToo) {
+  constexpr std::size_t kBytes = 4096;
+  config.disk = {.capacity_bytes = 100 * kBytes, .segment_bytes = 16 * kBytes};
+  config.spill.reserve = 0.1;
+  create(20 * kBytes, kBytes);
+  const SpaceId space = open(kBytes);
+  MemoryDisk disk;
+  const auto write = [&] {
+    for (SpillWork work = store->spill_work(8 * kBytes, now, true); !work.empty();
+         work = store->spill_work(8 * kBytes, now, true)) {
+      store->finish_spill(work, carry_out(work, disk));
+    }
+  };
+  const auto old = chain(1, 8), kept = chain(2, 4), young = chain(3, 12);
+  put(space, old);
+  put(space, kept);
+  write();
+  put(space, kept);  // here again, and on disk still
+  put(space, young);
+  std::map<std::uint64_t, Part> parts;
+  const auto look = [&](Store::Tier tier) {
+    parts.clear();
+    for (const Part& part : all_of({.tier = tier})) {
+      if (!part.is_space) parts.emplace(part.edge.name, part);
+    }
+  };
+  look(Store::Tier::kDisk);
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts.at(short_hash(old[0])).block_count, 8u);
+  EXPECT_LT(parts.at(short_hash(old[0])).copied_count, 8u) << "some are nowhere else";
+  EXPECT_EQ(parts.at(short_hash(kept[0])).copied_count, 4u);
+  look(Store::Tier::kMemory);
+  EXPECT_EQ(parts.at(short_hash(kept[0])).block_count, 4u);
+  EXPECT_EQ(parts.at(short_hash(kept[0])).copied_count, 4u);
+  EXPECT_EQ(parts.at(short_hash(young[0])).block_count, 12u);
+  EXPECT_EQ(parts.at(short_hash(young[0])).copied_count, 0u);
+  EXPECT_EQ(store->list_spaces(nullptr).at(0).disk_block_count, 12u);
+}
+
 TEST_F(LookTest, WhatChangesBetweenTwoLooksDoesNoHarm) {
   create(1 << 20, 64 * 1024);
   const std::uint64_t seed = test_seed();
