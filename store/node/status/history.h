@@ -15,7 +15,7 @@
 namespace kv {
 
 /// Two rings of points: kPoints every kStep (an hour), and kPoints every kStep * kLongSteps (a day).
-///   1. At most kPoints + 1 points are kept in each, whatever happens: some 600 KiB in all.
+///   1. At most kPoints + 1 points are kept in each, whatever happens: some 800 KiB in all.
 ///   2. A rate is that between two points, by the time that was between them in fact.
 /// Thread safety: any thread.
 class History {

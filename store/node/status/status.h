@@ -35,7 +35,7 @@ struct StatusConfig {
 /// text, and the page never takes them for anything else.
 ///   1. No token id, no block hash, no salt and no secret is in any answer: blocks are named by short_hash().
 ///   2. Answers are bounded, whatever the node holds: kSpacesShown namespaces, kPartsMax parts of the trees, and so on.
-///   3. The Store's lock is held for some 100 us at a time (for a list twice that), and left for as long between two
+///   3. The Store's lock is held for some 100 us at most at a time, and left for as long between two
 ///   looks; a sample looks
 ///      at kLooks blocks at most, or kLooksInside of one namespace or less.
 ///   4. An answer that is younger than kKeptFor is given again: many who look cost as much as one.
