@@ -12,6 +12,7 @@
 #                                            started nor enabled)
 #   deploy/install-dependencies.sh --observe also what deploy/observe.sh and tests/observe need (Prometheus and Alertmanager; their
 #                                            services are neither started nor enabled)
+#   deploy/install-dependencies.sh --page    also what tests/page needs (Chromium and its driver)
 set -euo pipefail
 
 fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
@@ -24,6 +25,7 @@ with_lint=no
 with_kubernetes=no
 with_observe=no
 with_cluster=no
+with_page=no
 for argument in "$@"; do
   case $argument in
     --test) with_tests=yes ;;
@@ -34,7 +36,8 @@ for argument in "$@"; do
     --kubernetes) with_kubernetes=yes ;;
     --observe) with_observe=yes ;;
     --cluster) with_cluster=yes ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --page) with_page=yes ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) fail "unknown argument '$argument' (see --help)" ;;
   esac
 done
@@ -81,6 +84,9 @@ services=()  # Debian starts these when it installs them
 if [ "$with_observe" = yes ]; then
   services+=(prometheus prometheus-alertmanager)
   packages+=(prometheus prometheus-alertmanager python3-pytest)
+fi
+if [ "$with_page" = yes ]; then
+  packages+=(chromium chromium-driver fonts-dejavu-core python3-pytest)
 fi
 if [ "$with_cluster" = yes ]; then
   services+=(etcd-server)

@@ -172,6 +172,7 @@ cat <<END
 Nodes, Prometheus, Alertmanager and a load are running.
 
   metrics       $(printf 'http://127.0.0.1:%s/metrics ' "${admin_ports[@]}")
+  to look at    $(printf 'http://127.0.0.1:%s/status ' "${admin_ports[@]}")
   Prometheus    http://127.0.0.1:$prometheus_port/targets, /alerts, /graph?g0.expr=instance:kvstore_match_hit_ratio:rate5m
   Alertmanager  http://127.0.0.1:$alertmanager_port
   node 0        $build/client/tools/kvstorectl status -e ${endpoints[0]}

@@ -84,7 +84,7 @@ until is_ready 2> /dev/null; do
   [ $SECONDS -lt $deadline ] || fail "the node was not ready within 300 s"
   sleep 0.1
 done
-echo "ready: pid $node_pid, metrics on http://127.0.0.1:$admin_port/metrics"
+echo "ready: pid $node_pid, metrics on http://127.0.0.1:$admin_port/metrics, and to look at: http://127.0.0.1:$admin_port/status"
 
 say "A multi-turn chat over TCP: each turn sends the conversation so far, gets its cached prefix, stores the rest"
 "$bench" chat --endpoint "tcp://127.0.0.1:$port"

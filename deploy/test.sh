@@ -22,6 +22,8 @@
 #                                lists, KV_SGLANG_PYTHON one that has what requirements-sglang.txt there lists
 #   deploy/test.sh --observe     alerts, recording rules and dashboards: Prometheus and Alertmanager on nodes under load, and
 #                                deploy/observe.sh (skipped where they cannot be installed). KVSTORE_TRACES names a folder with a trace
+#   deploy/test.sh --page        the status page in a real Chromium, on nodes with 0, 10 and a million blocks (skipped where Chromium cannot
+#                                be installed). Pictures of it: build/test-logs/page/
 #   deploy/test.sh --kubernetes  deploy/kubernetes: rendered, and held against what kvstore-node has (skipped without kubectl or kustomize)
 #   deploy/test.sh --packages    Debian packages for Debian 12 and 13, each built there and installed in a bare one: docs/install.md line by
 #                                line, clients in C, C++ and Python, upgrade, removal, purge, the container file (debootstrap; half an
@@ -44,19 +46,19 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --page | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
     --kubernetes | --packages12 | --packages13) steps+=("${argument#--}") ;;
     --packages) steps+=(packages12 packages13) ;;
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
-    --all) steps=(release python observe kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,38s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --all) steps=(release python observe page kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,40s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release python observe kubernetes cuda rdma asan fuzz tsan debian13_store planted_third)
+  steps=(release python observe page kubernetes cuda rdma asan fuzz tsan debian13_store planted_third)
   minutes=${minutes:-75}
 fi
 case $minutes in
@@ -340,7 +342,7 @@ step_python() {
   install_package python "$site" "$python" || return 0
   pytest_step python client/python/tests "$site" "$python" 1200
   # Beside the package, all that deploy and tests have in Python.
-  local others="../../deploy/grafana ../../deploy/make_pages.py ../../tests/observe ../../tests/kubernetes"
+  local others="../../deploy/grafana ../../deploy/make_pages.py ../../tests/observe ../../tests/page ../../tests/kubernetes"
   for tool in "mypy" "mypy of deploy and tests" "ruff check" "ruff format --check"; do
     local command=$tool
     case $tool in
@@ -371,6 +373,22 @@ step_observe() {
   build release kvstore-node kvstorectl kvstore-bench kv_faulty_disk || return 0
   pytest_step observe tests/observe "$root/tests/observe" "$python" 600
   sed -n '/ queries of dashboards: /s/^/   /p' "$logs/observe.log"
+}
+
+# As step_observe: Debian's own Python and pytest, and nothing else.
+step_page() {
+  begin 'page: the status page in a browser'
+  if cut page; then return; fi
+  local log=$logs/page-install.log python=/usr/bin/python3
+  deploy/install-dependencies.sh --page > "$log" 2>&1 || tail -n 5 "$log"
+  if ! "$python" -c 'import pytest' > /dev/null 2>&1; then
+    skips+=("page: there is no pytest: deploy/install-dependencies.sh --page")
+    count page 0 0 1
+    return
+  fi
+  build release kvstore-node kvstore_c || return 0
+  pytest_step page tests/page "$root/tests/page" "$python" 400
+  sed -n '/^page: /s/^/   /p' "$logs/page.log"
 }
 
 step_kubernetes() {

@@ -1245,6 +1245,37 @@ void PrefixIndex::visit_below(BlockId block, Steps& steps, const std::function<b
   }
 }
 
+PrefixIndex::Edge PrefixIndex::edge(BlockId block) const {
+  const Node& node = impl_->nodes[impl_->linked(block).node];
+  return {node.run.ids()[0], node.run.last(), node.run.size(), node.first_depth, node.children.size()};
+}
+
+bool PrefixIndex::visit_edges(TreeId tree, BlockId top, Steps& steps,
+                              const std::function<bool(const Edge&)>& visit) const {
+  const Impl& impl = *impl_;
+  std::vector<NodeId> edges;  // yet to be visited; no more than steps were taken
+  const auto add_children = [&](NodeId id) {
+    return impl.nodes[id].children.visit_some([&](NodeId child) {
+      edges.push_back(child);
+      steps.take(Steps::kGranule);
+      return steps.are_left();
+    });
+  };
+  if (top != kNoBlock) {
+    edges.push_back(impl.linked(top).node);
+  } else if (!add_children(impl_->at(tree).root)) {
+    return false;
+  }
+  while (!edges.empty()) {
+    if (!steps.are_left()) return false;
+    steps.take(Steps::kBlock);
+    const NodeId id = edges.back();
+    edges.pop_back();
+    if (!visit(edge(impl.nodes[id].run.last())) || !add_children(id)) return false;
+  }
+  return true;
+}
+
 const BlockHash& PrefixIndex::hash(BlockId block) const {
   const Block& known = impl_->at(block);
   if (known.node == kUnlinkedNode) return impl_->orphans.at(to_int(block)).hash;

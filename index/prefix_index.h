@@ -210,6 +210,18 @@ class PrefixIndex {
   /// Blocks below `block`, each after the one above it, until `visit` returns false or no steps are left. `visit` may
   /// pin and read blocks, nothing else.
   void visit_below(BlockId block, Steps& steps, const std::function<bool(BlockId)>& visit) const;
+  // -- the shape of the trees, for whoever draws them
+  struct Edge {
+    BlockId first = kNoBlock, last = kNoBlock;
+    std::uint32_t block_count = 0;  ///< Of its run.
+    std::uint32_t depth = 0;        ///< Blocks above the first one, in its tree.
+    std::uint32_t child_count = 0;  ///< Edges that begin below the last one.
+  };
+  Edge edge(BlockId block) const;  ///< The one that the block is in. Requires: is_linked(block). O(1).
+  /// The edge of `top` and all below it (kNoBlock: all of the tree), each after the one above it, until `visit` returns
+  /// false or no steps are left. Returns whether all were visited. `visit` may read blocks, nothing else.
+  bool visit_edges(TreeId tree, BlockId top, Steps& steps, const std::function<bool(const Edge&)>& visit) const;
+
   bool is_linked(BlockId block) const;  ///< Any id may be asked about.
   std::uint32_t block_id_end() const;   ///< All ids are below it: whoever looks at each in turn meets every block.
   const BlockHash& hash(BlockId block) const;

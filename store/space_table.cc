@@ -32,6 +32,12 @@ void SpaceTable::for_each(const std::function<void(Space&)>& visit) const {
   for (Space* const space : all) visit(*space);
 }
 
+void SpaceTable::visit_next(const NamespaceId* after, std::size_t count_max,
+                            const std::function<void(const Space&)>& visit) const {
+  auto at = after == nullptr ? of_name_.begin() : of_name_.upper_bound(*after);
+  for (std::size_t count = 0; at != of_name_.end() && count < count_max; ++at, ++count) visit(*at->second);
+}
+
 SpaceTable::Space& SpaceTable::add(std::shared_ptr<const NamespaceRecord> record, TreeId tree) {
   auto space = std::make_unique<Space>();
   space->id = SpaceId{id_next_++};

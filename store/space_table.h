@@ -62,6 +62,10 @@ class SpaceTable {
   std::size_t count() const { return spaces_.size(); }
   void for_each(const std::function<void(Space&)>& visit) const;  ///< In order of their numbers.
 
+  /// The next ones by name, `count_max` at most; those behind `after`, or (nullptr) from the first one on.
+  void visit_next(const NamespaceId* after, std::size_t count_max,
+                  const std::function<void(const Space&)>& visit) const;
+
   Space& add(std::shared_ptr<const NamespaceRecord> record, TreeId tree);
   void remove(Space& space);
   void use(const Space& space) const { space.last_use = ++use_count_; }

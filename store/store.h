@@ -5,7 +5,8 @@
 //   store.h         what a node holds and decides: match, pin, offer, commit, evict, spill (this file)
 //   store_impl.h    the parts that a Store is made of, for its code in store.cc, store_put.cc (a block enters),
 //                   store_set.cc and store_set_put.cc (blocks that stand alone), store_spill.cc (what lies on disk),
-//                   store_paths.cc (what is here, for whoever hands it on) and store_check.cc (figures and invariants)
+//                   store_paths.cc (what is here, for whoever hands it on), store_look.cc (the same for people to look
+//                   at) and store_check.cc (figures and invariants)
 //   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
@@ -20,6 +21,7 @@
 //   disk_tier.h     which blocks lie on disk, and which of them go
 //   spiller.h       what goes to disk next
 //   spill_loader.h  what comes back from disk after a restart
+//   tree_sample.h   what a sample says of the trees: how large, and how much used
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
 // Follow a block (put): it enters as a hash in offer(), gets a staged slot that a mover fills, and becomes visible in
@@ -379,6 +381,58 @@ class Store {
   Result<std::vector<BlockHash>> path_of(const PathEnd& end) const;
   /// Pins the path, as pin_prefix does, and marks nothing as used. Then unpin(). Errors: as path_of.
   Result<PinnedPrefix> pin_path(const PathEnd& end);
+
+  // -- what is here, for people to look at
+  // Nothing here counts as a use. Each call does some 100 us of work; the caller lets others in between two calls.
+  enum class Tier : std::uint8_t { kMemory, kDisk };
+  struct SpaceView {
+    SpaceId id;
+    NamespaceId name;
+    std::shared_ptr<const NamespaceRecord> record;
+    std::uint64_t block_count, total_bytes;  ///< In memory, as NamespaceStats.
+    std::uint64_t disk_block_count;          ///< With those that are in memory too.
+  };
+  static constexpr std::size_t kSpacesPerCall = 256;
+  /// The next namespaces by name, kSpacesPerCall at most: behind `after`, or (nullptr) from the first one on.
+  std::vector<SpaceView> list_spaces(const NamespaceId* after) const;
+  /// An edge of a namespace's tree: blocks that follow one another without a branch; what is below it is below the
+  /// last.
+  struct EdgeView {
+    static constexpr std::uint32_t kNoParent = 0xFFFFFFFF;
+
+    SpaceId space{};
+    BlockId first = kNoBlock;
+    std::uint64_t name = 0;            ///< short_hash() of the first block: tells whether `first` is still the same.
+    std::uint32_t parent = kNoParent;  ///< Where in the list the edge above it is, always before it.
+    std::uint32_t block_count = 0, child_count = 0;
+    std::uint32_t position = 0;  ///< Of the first block, in its whole prefix; 0 in a set.
+    std::uint64_t bytes = 0;     ///< Of its blocks.
+    TimePoint used{};            ///< Last use of its end, or of some end below.
+    std::uint8_t use_count = 0;  ///< Of its end, as Usage.
+    std::uint32_t weight = 0;    ///< So many blocks does it stand for: 0 if it is there for one below it alone.
+    std::uint32_t copied = 0;    ///< Of these, how many are on disk too; of the disk, in memory too.
+  };
+  struct TreeScope {
+    Tier tier = Tier::kMemory;
+    std::optional<SpaceId> space = {};  ///< Nothing: all of them.
+    BlockId top = kNoBlock;             ///< With `space`: the edge that begins with this block, and all below.
+    std::uint64_t top_name = 0;         ///< As EdgeView::name.
+  };
+  /// A deeper edge's blocks count as those of the edge here.
+  static constexpr std::size_t kEdgesAboveMax = 64;
+  /// Appends all edges in scope, if one call can look at them. Else appends nothing and returns false: take a sample.
+  /// Requires: a scope with a namespace. Errors: kNoNamespace; kNotFound, if the top has gone.
+  Result<bool> list_edges(const TreeScope& scope, std::vector<EdgeView>& edges) const;
+  struct SampleCursor {
+    std::uint32_t next = 0;
+    std::uint32_t stride = 1;  ///< Each block met stands for so many.
+    bool is_done = false;
+  };
+  /// A cursor with which `looks` blocks at most are looked at, in all calls; those out of scope are looked at too.
+  SampleCursor sample_cursor(Tier tier, std::uint32_t looks, std::uint64_t random) const;
+  /// Appends blocks in scope, each as the edges from the top of the scope down to its own, some in each call until
+  /// `cursor` is done. What changes between the calls may be missed, or come twice.
+  void sample_edges(const TreeScope& scope, SampleCursor& cursor, std::vector<EdgeView>& edges) const;
 
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.

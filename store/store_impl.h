@@ -222,6 +222,8 @@ struct Store::Impl {
   /// first block of the tree.
   static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);
   Result<std::vector<BlockId>> path(const PathEnd& end) const;
+  const PrefixIndex* index_of(Tier of) const;  ///< nullptr: there is no such tier.
+  bool has_copy(Tier of, BlockId block) const;
   PinnedPrefix pin_blocks(std::span<const BlockId> blocks);  ///< Of one chain, first to last, for a move.
   void add_copy(TreeId tree, BlockId block, BlockId parent);
   bool load(const DiskRecord& record);

@@ -1,12 +1,16 @@
 #include "store/node/admin.h"
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -14,6 +18,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "store/node/status/page.h"
 #include "transport/tls/tls_identity.h"
 
 namespace kv {
@@ -26,6 +31,16 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kTimeout(5);  ///< Of each request and each answer.
 constexpr int kConnectionsMax = 64;          ///< Each takes a descriptor, and so does each session.
+
+/// Whether a Host header names an address, or this machine. Any other name may be one that a web page let point to the
+/// loopback: to a browser that page and this server are then one, and its script might read what is here.
+bool is_address(std::string_view host) {
+  if (host.starts_with('[')) return host.find(']') != std::string_view::npos;
+  const std::string name(host.substr(0, host.rfind(':')));
+  boost::system::error_code is_none;
+  asio::ip::make_address(name, is_none);
+  return host.empty() || beast::iequals(name, "localhost") || !is_none;
+}
 }  // namespace
 
 struct AdminServer::Impl {
@@ -33,17 +48,16 @@ struct AdminServer::Impl {
       : pages(std::move(given)), tls(std::move(certificates)), access(control) {}
 
   /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
-  bool permit(const http::request<http::empty_body>& request, PeerIdentity peer,
+  bool permit(std::string_view path, const http::request<http::empty_body>& request, PeerIdentity peer,
               http::response<http::string_body>& response) const {
     const auto refuse = [&](http::status status, const std::string& why) {
       response.result(status);
       response.body() = why + "\n";
       return false;
     };
-    const std::string_view path(request.target().data(), request.target().size());
     const Right right = right_for(path);
-    if (right == Right::kNobody)
-      return refuse(http::status::not_found, "not found; there are /metrics, /healthz and /readyz");
+    if (right == Right::kNobody || (path.starts_with("/status") && !pages.status))
+      return refuse(http::status::not_found, "not found; there are /status, /metrics, /healthz and /readyz");
     if (access == nullptr || !access->has_policy()) return true;
     constexpr std::string_view kBearer = "Bearer ";
     const auto header = request[http::field::authorization];
@@ -71,29 +85,66 @@ struct AdminServer::Impl {
     return refuse(http::status::forbidden, why);
   }
 
+  /// The page comes without data, and for everybody; its script fetches the rest with what the browser was given.
+  void answer_status(std::string_view path, std::string_view query, bool is_by_address,
+                     http::response<http::string_body>& response) const {
+    response.set(http::field::cache_control, "no-store");
+    response.set("Referrer-Policy", "no-referrer");
+    response.set("Cross-Origin-Resource-Policy", "same-origin");
+    if (path == "/status") {
+      response.set(http::field::content_type, "text/html; charset=utf-8");
+      response.set("Content-Security-Policy", status_page().policy);
+      response.set("Cross-Origin-Opener-Policy", "same-origin");
+      response.body() = status_page().html;
+      return;
+    }
+    if (!is_by_address) {
+      response.result(http::status::forbidden);
+      response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
+      return;
+    }
+    std::optional<std::string> text = pages.status(path, query);
+    if (text) {
+      response.set(http::field::content_type, "application/json");
+      response.body() = std::move(*text);
+    } else {
+      response.result(http::status::bad_request);
+      response.body() = "the page does not know what stands behind the '?'\n";
+    }
+  }
+
   http::response<http::string_body> answer(const http::request<http::empty_body>& request,
                                            const PeerIdentity& peer) const {
     http::response<http::string_body> response(http::status::ok, request.version());
     response.set(http::field::content_type, "text/plain; charset=utf-8");
+    response.set("X-Content-Type-Options", "nosniff");
+    const std::string_view target(request.target().data(), request.target().size());
+    const std::string_view path = target.substr(0, target.find('?'));
+    const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
     if (request.method() != http::verb::get && request.method() != http::verb::head) {
       response.result(http::status::method_not_allowed);
       response.set(http::field::allow, "GET, HEAD");
       response.body() = "only GET and HEAD\n";
-    } else if (!permit(request, peer, response)) {
+    } else if (!permit(path, request, peer, response)) {
       // it has made the response
-    } else if (request.target() == "/metrics") {
+    } else if (path == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       response.body() = pages.metrics();
-    } else if (request.target() == "/healthz") {
+    } else if (path == "/healthz") {
       response.body() = "ok\n";
-    } else if (request.target() == "/readyz") {
+    } else if (path == "/readyz") {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
       response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
+    } else if (path.starts_with("/status")) {
+      const auto host = request[http::field::host];
+      const bool is_loopback = peer.protection == Stream::Protection::kLocal;
+      answer_status(path, query, !is_loopback || is_address({host.data(), host.size()}), response);
     } else {
-      KV_ASSERT(request.target() == "/");  // the last one of the table
+      KV_ASSERT(path == "/");  // the last one of the table
       response.body() =
-          "kvstore-node\n/metrics  Prometheus metrics\n/healthz  the process runs\n/readyz   it takes work\n";
+          "kvstore-node\n/status   a page to look at\n/metrics  Prometheus metrics\n/healthz  the process runs\n"
+          "/readyz   it takes work\n";
     }
     response.keep_alive(request.keep_alive());
     response.prepare_payload();
@@ -113,7 +164,11 @@ struct AdminServer::Impl {
       socket.expires_after(kTimeout);
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
+      // What takes its time is made elsewhere: a probe must not wait for a tree.
+      const bool is_slow = parser.get().target().starts_with("/status/");
+      if (is_slow) co_await asio::post(slow, asio::bind_executor(slow, asio::use_awaitable));
       const auto response = answer(parser.get(), peer);
+      if (is_slow) co_await asio::post(context, asio::bind_executor(context, asio::use_awaitable));
       socket.expires_after(kTimeout);
       const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
       if (write_error || response.need_eof()) break;
@@ -172,7 +227,8 @@ struct AdminServer::Impl {
   AccessControl* access;
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
-  int connection_count = 0;  // of the server's thread, like all but `thread`
+  int connection_count = 0;  // of the server's thread, like all but `slow` and `thread`
+  asio::thread_pool slow{1};
   std::thread thread;
 };
 
@@ -199,6 +255,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host,
 
 AdminServer::~AdminServer() {
   // Pages may use members that are destroyed after this. Once the thread is joined, no page is called.
+  impl_->slow.join();  // a page that is being made goes back to the context
   impl_->context.stop();
   impl_->thread.join();
 }

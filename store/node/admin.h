@@ -1,11 +1,13 @@
-// store/node/admin.h: the admin HTTP server: /metrics, /healthz, /readyz. It has its own thread and port, so that
-// neither a scrape slows a transfer nor a busy node looks dead.
+// store/node/admin.h: the admin HTTP server: /metrics, /healthz, /readyz, /status. It has its own thread and port, so
+// that neither a scrape slows a transfer nor a busy node looks dead.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "store/node/access/access.h"
@@ -17,10 +19,14 @@ struct AdminPages {
   std::function<std::string()> metrics;    ///< Prometheus text.
   std::function<bool()> is_ready;          ///< Accepts work: false while starting and while draining.
   std::function<void(Right)> denied = {};  ///< Told of each page that the policy denies.
+  /// JSON for a path below /status/, with what stands behind its '?'; nothing if there is none. Without it the status
+  /// page is not served.
+  std::function<std::optional<std::string>(std::string_view path, std::string_view query)> status = {};
 };
 
 /// Serves until destroyed. Requests are bounded in size (8 KiB) and time (5 s), connections in number (64). Pages are
-/// called on the server's thread. Thread safety: one thread makes and destroys it; port() from any.
+/// called on the server's thread, `status` on another, so that no probe waits for it; one call of each at a time.
+/// Thread safety: one thread makes and destroys it; port() from any.
 class AdminServer {
  public:
   /// `tls`: HTTPS with these certificates, and only for those who show one; nullptr: HTTP. `access`: who may see which

@@ -229,6 +229,39 @@ std::shared_ptr<const HotRoots::List> HotRoots::list(const NamespaceId& space) c
   return found == spaces_.end() ? std::make_shared<const List>() : found->second->list;
 }
 
+std::vector<HotRoots::Beginning> HotRoots::most_used(std::size_t count_max) const {
+  struct Met {
+    const Run* run;
+    std::size_t depth;  ///< Blocks above it.
+    NamespaceId space;
+  };
+  const auto is_less = [](const Met& a, const Met& b) { return a.run->weight < b.run->weight; };
+  std::vector<Met> heap;
+  std::vector<Beginning> result;
+  const std::lock_guard lock(mutex_);
+  const auto push_next = [&](const Run& run, std::size_t depth, const NamespaceId& space) {
+    for (const auto& [hash, next] : run.next) {
+      if (next->weight * kColdOneIn <= total_) continue;
+      heap.push_back({next.get(), depth, space});
+      std::ranges::push_heap(heap, is_less);
+    }
+  };
+  for (const auto& [id, space] : spaces_) push_next(space->root, 0, id);
+  while (!heap.empty() && result.size() < count_max) {
+    std::ranges::pop_heap(heap, is_less);
+    const Met most = heap.back();
+    heap.pop_back();
+    const std::size_t end = most.depth + most.run->blocks.size();
+    result.push_back({.space = most.space,
+                      .last = most.run->blocks.back(),
+                      .block_count = end,
+                      .share = std::min(1.0, static_cast<double>(most.run->weight) / static_cast<double>(total_)),
+                      .is_hot = most.run->hot_blocks > 0});
+    push_next(*most.run, end, most.space);
+  }
+  return result;
+}
+
 std::size_t HotRoots::hot_block_count() const {
   const std::lock_guard lock(mutex_);
   return hot_count_;

@@ -60,6 +60,16 @@ class HotRoots {
                       std::uint32_t nodes);
   std::uint64_t version(const NamespaceId& space) const;
   std::shared_ptr<const List> list(const NamespaceId& space) const;  ///< Never nullptr.
+  /// A run that many recent matches began with.
+  struct Beginning {
+    NamespaceId space;
+    BlockHash last;               ///< Of its blocks.
+    std::size_t block_count = 0;  ///< From the beginning of the chain to `last`.
+    double share = 0;             ///< Of all matches, those that began with it; about, since it forgets.
+    bool is_hot = false;
+  };
+  /// At most `count_max`, the most used first; none with a share below half a percent. Cost: as a review.
+  std::vector<Beginning> most_used(std::size_t count_max) const;
   std::size_t hot_block_count() const;
   std::size_t kept_block_count() const;
   /// Empty, or which invariant is broken. For tests.

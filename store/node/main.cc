@@ -27,6 +27,7 @@
 #include "store/node/rdma/verbs_opener.h"
 #include "store/node/server.h"
 #include "store/node/spill/spill_tool.h"
+#include "store/node/status/status.h"
 #include "transport/tls/tls_network.h"
 
 namespace kv {
@@ -235,14 +236,18 @@ int run(const NodeOptions& options) {
     });
     metrics.watch([&node] { return node.moves.stats(); });
   }
+  const auto is_ready = [&] { return ready && !node.draining && (!has_cluster || joined()); };
+  StatusAnswers status(
+      node, {.version = KV_VERSION, .disk_capacity_bytes = options.store.disk.capacity_bytes, .is_ready = is_ready});
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_host.empty()) {
-    auto started =
-        AdminServer::start(options.admin_host, options.admin_port,
-                           {.metrics = [&metrics] { return metrics.text(); },
-                            .is_ready = [&] { return ready && !node.draining && (!has_cluster || joined()); },
-                            .denied = [&metrics](Right right) { metrics.request_denied(right); }},
-                           options.admin_tls ? tls : nullptr, access.get());
+    auto started = AdminServer::start(
+        options.admin_host, options.admin_port,
+        {.metrics = [&metrics] { return metrics.text(); },
+         .is_ready = is_ready,
+         .denied = [&metrics](Right right) { metrics.request_denied(right); },
+         .status = [&status](std::string_view path, std::string_view query) { return status.answer(path, query); }},
+        options.admin_tls ? tls : nullptr, access.get());
     if (!started) {
       std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
                 << started.error().message() << "\n";
@@ -314,6 +319,15 @@ int run(const NodeOptions& options) {
     });
   };
   tick();
+  asio::steady_timer history(signals_context);
+  std::function<void()> sample = [&] {
+    status.sample();
+    history.expires_after(History::kStep);
+    history.async_wait([&](const boost::system::error_code& error) {
+      if (!error) sample();
+    });
+  };
+  if (admin) sample();
   asio::steady_timer file_check(signals_context);
   std::function<void()> wait_for_hangup = [&] {
     hangup.async_wait([&](const boost::system::error_code& error, int) {

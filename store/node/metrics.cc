@@ -285,6 +285,37 @@ void NodeMetrics::request_denied(Right right) {
 }
 std::uint64_t NodeMetrics::session_count() const { return static_cast<std::uint64_t>(impl_->sessions->Value()); }
 
+NodeMetrics::Totals NodeMetrics::totals() const {
+  const auto sum = [](const auto& counters) {
+    double value = 0;
+    for (const Counter* const counter : counters) value += counter == nullptr ? 0 : counter->Value();
+    return static_cast<std::uint64_t>(value);
+  };
+  Totals totals{.sessions = session_count(),
+                .bytes_out = sum(impl_->bytes_out),
+                .bytes_in = sum(impl_->bytes_in),
+                .checksum_failures = static_cast<std::uint64_t>(impl_->checksum_failures->Value()),
+                .deadline_misses = static_cast<std::uint64_t>(impl_->deadline_misses->Value()),
+                .denials = sum(impl_->denials)};
+  for (std::size_t type = 1; type <= kFrameTypeMax; ++type) {
+    const prometheus::ClientMetric::Histogram seconds = impl_->verb_seconds[type]->Collect().histogram;
+    totals.request_count += seconds.sample_count;
+    const auto verb = static_cast<FrameType>(type);
+    const bool is_match = verb == FrameType::kMatch || verb == FrameType::kSetMatch;
+    if (!is_match && verb != FrameType::kGet && verb != FrameType::kSetGet) continue;
+    auto& counts = is_match ? totals.match_seconds : totals.get_seconds;
+    counts.resize(seconds.bucket.size());
+    std::uint64_t below = 0;  // Prometheus has each bucket include the ones below it
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      counts[i] += seconds.bucket[i].cumulative_count - below;
+      below = seconds.bucket[i].cumulative_count;
+    }
+  }
+  return totals;
+}
+
+const std::vector<double>& NodeMetrics::seconds_bounds() { return kVerbSeconds; }
+
 void NodeMetrics::watch_store(std::function<StoreStats()> stats) { impl_->stats = std::move(stats); }
 
 void NodeMetrics::watch_curve(std::function<std::optional<Store::Curve>()> curve) { impl_->curve = std::move(curve); }

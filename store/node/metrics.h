@@ -121,6 +121,15 @@ class NodeMetrics {
   void request_denied(Right right);  ///< Of a request, or page, for want of this right; or of the tenant (kBlocks).
 
   std::uint64_t session_count() const;
+  /// Sums over the labels, for the status page. Counters but for `sessions`.
+  struct Totals {
+    std::uint64_t sessions = 0, request_count = 0, bytes_out = 0, bytes_in = 0;
+    std::uint64_t checksum_failures = 0, deadline_misses = 0, denials = 0;
+    /// Requests by the time they took: [i] up to seconds_bounds()[i], the last one longer.
+    std::vector<std::uint64_t> match_seconds, get_seconds;
+  };
+  Totals totals() const;
+  static const std::vector<double>& seconds_bounds();
 
   /// `stats` is called for each text(), on its thread (the admin server's).
   void watch_store(std::function<StoreStats()> stats);

@@ -85,7 +85,8 @@ class E2eAccessTest : public testing::Test {
   /// A line of an HTTP answer with the status, for a GET with this header.
   static int status_of(const NodeProcess& node, const std::string& page, const std::string& header) {
     RawSession session("tcp://" + node.admin());
-    const std::string request = "GET " + page + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + "\r\n";
+    const std::string request =
+        "GET " + page + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + "\r\n";
     EXPECT_TRUE(session.send_bytes(std::as_bytes(std::span(request))));
     std::array<char, 13> line{};
     std::size_t count = 0;

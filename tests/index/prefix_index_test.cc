@@ -354,6 +354,34 @@ TEST_F(PrefixIndexTest, WhatLiesBelowABlockIsVisitedWithinTheStepsAndEndsAtItsLe
   EXPECT_EQ(index.leaf_end_below(block("a"), steps), end);
 }
 
+TEST_F(PrefixIndexTest, EdgesAreVisitedEachAfterTheOneAboveItWithinTheSteps) {
+  for (const auto* prefix : {"abcdef", "abcx", "abcdyz", "k"}) put(prefix);
+  const PrefixIndex::Edge edge = index.edge(block("ab"));
+  EXPECT_EQ(edge.first, block("a"));
+  EXPECT_EQ(edge.last, block("abc"));
+  EXPECT_EQ(edge.block_count, 3u);
+  EXPECT_EQ(edge.depth, 0u);
+  EXPECT_EQ(edge.child_count, 2u);
+  EXPECT_EQ(index.edge(block("abcdyz")).depth, 4u);
+  const auto visit = [&](BlockId top, std::size_t steps_max) {
+    std::vector<BlockId> lasts;
+    Steps steps(steps_max);
+    const bool is_whole = index.visit_edges(tree, top, steps, [&](const PrefixIndex::Edge& each) {
+      if (each.first != top && index.parent(each.first) != kNoBlock) {
+        EXPECT_NE(std::ranges::find(lasts, index.parent(each.first)), lasts.end()) << "after the edge above";
+      }
+      lasts.push_back(each.last);
+      return true;
+    });
+    return std::pair(is_whole, lasts.size());
+  };
+  EXPECT_EQ(visit(kNoBlock, 1000), std::pair(true, std::size_t{6}));  // abc, d, ef, yz, x, k
+  EXPECT_EQ(visit(block("abcd"), 1000), std::pair(true, std::size_t{3}));
+  EXPECT_EQ(visit(block("k"), 1000), std::pair(true, std::size_t{1}));
+  EXPECT_FALSE(visit(kNoBlock, 2 * Steps::kBlock).first);
+  EXPECT_LE(visit(kNoBlock, 2 * Steps::kBlock).second, 2u);
+}
+
 TEST_F(PrefixIndexTest, HashSeedChangesNoAnswer) {
   PrefixIndex other(0xDEADBEEF);
   other.add_tree();

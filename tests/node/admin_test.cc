@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <future>
 
 namespace kv {
 namespace {
@@ -40,7 +41,7 @@ class AdminServerTest : public testing::Test {
     return answer;
   }
   std::string get(const std::string& target, const std::string& method = "GET") {
-    return exchange(method + " " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    return exchange(method + " " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   }
 };
 
@@ -64,6 +65,69 @@ TEST_F(AdminServerTest, OtherPathsAndMethodsAreRefused) {
   EXPECT_THAT(get("/metrics/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get("/metrics", "DELETE"), StartsWith("HTTP/1.1 405"));
   EXPECT_THAT(get("/metrics", "DELETE"), HasSubstr("Allow: GET, HEAD"));
+}
+
+TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
+  EXPECT_THAT(get("/status"), StartsWith("HTTP/1.1 404"));
+  AdminPages pages = {[] { return std::string(); }, [] { return true; }};
+  pages.status = [](std::string_view path, std::string_view query) {
+    return query == "bad" ? std::nullopt : std::optional("[\"" + std::string(path) + "|" + std::string(query) + "\"]");
+  };
+  server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
+  const std::string page = get("/status");
+  EXPECT_THAT(page, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(page, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(page, HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'sha256-"));
+  EXPECT_THAT(page, HasSubstr("<!doctype html>"));
+  const std::string answer = get("/status/tree.json?tier=disk");
+  EXPECT_THAT(answer, HasSubstr("Content-Type: application/json\r\n"));
+  EXPECT_THAT(answer, HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Cache-Control: no-store\r\n"));
+  EXPECT_THAT(answer, HasSubstr("[\"/status/tree.json|tier=disk\"]"));
+  EXPECT_THAT(get("/status/now.json"), HasSubstr("[\"/status/now.json|\"]"));
+  EXPECT_THAT(get("/status/now.json?bad"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(get("/status/secret.json"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get("/status/"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(get("/metrics?x=y"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST_F(AdminServerTest, AWebPageOfAnotherNameThatPointsHereReadsNothing) {
+  AdminPages pages = {[] { return std::string(); }, [] { return true; }};
+  pages.status = [](std::string_view, std::string_view) { return std::optional(std::string("[]")); };
+  server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
+  const auto status_for = [&](const std::string& host) {
+    return exchange("GET /status/now.json HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n").substr(9, 3);
+  };
+  for (const std::string own : {"127.0.0.1:7401", "127.0.0.1", "localhost:7401", "LocalHost", "[::1]:7401", "[::1]"})
+    EXPECT_EQ(status_for(own), "200") << own;
+  for (const std::string other :
+       {"evil.example:7401", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example"})
+    EXPECT_EQ(status_for(other), "403") << other;
+}
+
+TEST_F(AdminServerTest, NoProbeWaitsForAStatusPage) {
+  std::promise<void> asked, go_on;
+  AdminPages pages = {[] { return std::string(); }, [] { return true; }};
+  pages.status = [&](std::string_view, std::string_view) {
+    asked.set_value();
+    go_on.get_future().wait();
+    return std::optional(std::string("[]"));
+  };
+  server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
+  auto slow = std::async(std::launch::async, [&, port = server->port()] {
+    asio::io_context own;
+    tcp::socket socket(own);
+    socket.connect({asio::ip::make_address("127.0.0.1"), port});
+    asio::write(socket, asio::buffer(std::string("GET /status/now.json HTTP/1.1\r\nConnection: close\r\n\r\n")));
+    std::string answer;
+    boost::system::error_code end;
+    asio::read(socket, asio::dynamic_buffer(answer), end);
+    return answer;
+  });
+  asked.get_future().wait();
+  EXPECT_THAT(get("/healthz"), HasSubstr("ok\n"));
+  go_on.set_value();
+  EXPECT_TRUE(slow.get().ends_with("\r\n\r\n[]"));
 }
 
 TEST_F(AdminServerTest, HeadHasNoBody) {

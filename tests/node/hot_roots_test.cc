@@ -92,6 +92,26 @@ TEST_F(HotRootsTest, WhatAllBeginWithIsHotToItsLastBlockAndNothingBehindIt) {
   }
 }
 
+TEST_F(HotRootsTest, TheMostUsedBeginningsAreToldWithTheirShares) {
+  EXPECT_TRUE(roots.most_used(10).empty());
+  const Chain root = fresh(20), longer = behind(root, 30);
+  for (int i = 0; i < 400; ++i) {
+    match(behind(i % 2 == 0 ? longer : root, 5), 1);
+    match(fresh(5), 1, 3);  // another namespace, where nothing is shared
+  }
+  const auto used = roots.most_used(10);
+  ASSERT_EQ(used.size(), 2u);
+  EXPECT_EQ(used[0].block_count, 20u);
+  EXPECT_EQ(used[0].last, root.back());
+  EXPECT_EQ(used[0].space, space_named(0));
+  EXPECT_NEAR(used[0].share, 0.5, 0.1);
+  EXPECT_TRUE(used[0].is_hot);
+  EXPECT_EQ(used[1].block_count, 50u) << "from the beginning of the chain";
+  EXPECT_EQ(used[1].last, longer.back());
+  EXPECT_NEAR(used[1].share, 0.25, 0.1);
+  EXPECT_EQ(roots.most_used(1).size(), 1u);
+}
+
 TEST_F(HotRootsTest, ARootOfNoMoreThanAShareIsNotHot) {
   // Its owner sees all matches that begin with it, and an eighth of the others: 5 of 100 here are 0.6 % of all.
   const Chain root = fresh(20);

@@ -1,0 +1,163 @@
+#include "store/node/status/history.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace kv {
+namespace {
+
+using nlohmann::json;
+using Point = History::Point;
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+/// A value between two points. A rate is by the second. Blocks looked up are those of match; where clients only get,
+/// those of get.
+struct Series {
+  enum class Kind : std::uint8_t { kGauge, kRate, kLookups, kQuantile };
+
+  const char* name;
+  Kind kind;
+  double Point::*value = nullptr;
+  double Point::*of_gets = nullptr;                     ///< kLookups
+  std::vector<std::uint64_t> Point::*counts = nullptr;  ///< kQuantile
+  double share = 0;                                     ///< kQuantile
+};
+using Kind = Series::Kind;
+
+const std::array kSeries = {
+    Series{"memory_bytes", Kind::kGauge, &Point::memory_bytes},
+    Series{"disk_bytes", Kind::kGauge, &Point::disk_bytes},
+    Series{"sessions", Kind::kGauge, &Point::sessions},
+    Series{"found_memory", Kind::kLookups, &Point::match_memory, &Point::get_memory},
+    Series{"found_disk", Kind::kLookups, &Point::match_disk, &Point::get_disk},
+    Series{"missed", Kind::kLookups, &Point::match_missed, &Point::get_missed},
+    Series{"requests", Kind::kRate, &Point::requests},
+    Series{"bytes_out", Kind::kRate, &Point::bytes_out},
+    Series{"bytes_in", Kind::kRate, &Point::bytes_in},
+    Series{"stored", Kind::kRate, &Point::stored},
+    Series{"evicted", Kind::kRate, &Point::evicted},
+    Series{"spilled", Kind::kRate, &Point::spilled},
+    Series{.name = "match_p50", .kind = Kind::kQuantile, .counts = &Point::match_seconds, .share = 0.5},
+    Series{.name = "match_p99", .kind = Kind::kQuantile, .counts = &Point::match_seconds, .share = 0.99},
+    Series{.name = "get_p50", .kind = Kind::kQuantile, .counts = &Point::get_seconds, .share = 0.5},
+    Series{.name = "get_p99", .kind = Kind::kQuantile, .counts = &Point::get_seconds, .share = 0.99},
+};
+
+double rate(double before, double after, TimePoint from, TimePoint to) {
+  return std::max(0.0, after - before) / std::max(1e-3, std::chrono::duration<double>(to - from).count());
+}
+
+/// Within its bucket a request is taken to lie where its rank does; buckets are half a power of two to a power wide.
+double quantile(const std::vector<std::uint64_t>& before, const std::vector<std::uint64_t>& after, double share) {
+  const std::vector<double>& bounds = NodeMetrics::seconds_bounds();
+  const auto made = [&](std::size_t i) { return static_cast<double>(after[i] - (i < before.size() ? before[i] : 0)); };
+  double count = 0;
+  for (std::size_t i = 0; i < after.size(); ++i) count += made(i);
+  if (count == 0) return kNothing;
+  double below = 0;
+  for (std::size_t i = 0; i < after.size() && i < bounds.size(); ++i) {
+    if (below + made(i) >= share * count) {
+      const double lower = i == 0 ? 0 : bounds[i - 1];
+      return lower + (bounds[i] - lower) * (share * count - below) / made(i);
+    }
+    below += made(i);
+  }
+  return bounds.back() * 2;
+}
+
+double value_of(const Series& series, const Point& before, const Point& after) {
+  const auto rate_of = [&](double Point::*value) { return rate(before.*value, after.*value, before.at, after.at); };
+  switch (series.kind) {
+    case Kind::kGauge: return after.*series.value;
+    case Kind::kRate: return rate_of(series.value);
+    case Kind::kLookups: {
+      const auto matched = [](const Point& point) {
+        return point.match_memory + point.match_disk + point.match_missed;
+      };
+      return rate_of(matched(after) > matched(before) ? series.value : series.of_gets);
+    }
+    case Kind::kQuantile: return quantile(before.*series.counts, after.*series.counts, series.share);
+  }
+  return kNothing;
+}
+
+/// Five digits are more than a picture shows, and a third of what they all would take.
+json value_or_null(double value) {
+  if (std::isnan(value)) return nullptr;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.5g", value);
+  return std::strtod(text, nullptr);
+}
+
+}  // namespace
+
+void History::keep(std::deque<Point>& points, const Point& point) {
+  points.push_back(point);
+  while (points.size() > kPoints + 1) points.pop_front();  // 1
+}
+
+void History::add(const StoreStats& store, const NodeMetrics::Totals& node, TimePoint now) {
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  const Point point{.at = now,
+                    .memory_bytes = number(store.allocated_bytes),
+                    .disk_bytes = number(store.disk_only_bytes),
+                    .sessions = number(node.sessions),
+                    .match_memory = number(store.match_hit_blocks),
+                    .match_disk = number(store.match_disk_blocks),
+                    .match_missed = number(store.match_miss_blocks),
+                    .get_memory = number(store.get_hit_blocks),
+                    .get_disk = number(store.get_disk_blocks),
+                    .get_missed = number(store.get_miss_blocks),
+                    .requests = number(node.request_count),
+                    .bytes_out = number(node.bytes_out),
+                    .bytes_in = number(node.bytes_in),
+                    .stored = number(store.stored_blocks),
+                    .evicted = number(store.evicted_blocks),
+                    .spilled = number(store.spilled_blocks),
+                    .match_seconds = node.match_seconds,
+                    .get_seconds = node.get_seconds};
+  const std::lock_guard lock(mutex_);
+  keep(short_, point);
+  if (count_++ % kLongSteps == 0) keep(long_, point);
+}
+
+std::string History::json(bool is_long) const {
+  std::deque<Point> points;
+  {
+    const std::lock_guard lock(mutex_);
+    points = is_long ? long_ : short_;
+  }
+  nlohmann::json ages = nlohmann::json::array(), series = nlohmann::json::object();
+  for (std::size_t i = 1; i < points.size(); ++i)
+    ages.push_back(std::chrono::duration<double>(points.back().at - points[i].at).count());
+  for (const Series& each : kSeries) {
+    nlohmann::json& values = series[each.name] = nlohmann::json::array();
+    for (std::size_t i = 1; i < points.size(); ++i)
+      values.push_back(value_or_null(value_of(each, points[i - 1], points[i])));
+  }
+  const Duration step = kStep * (is_long ? kLongSteps : 1);
+  return nlohmann::json{{"step_s", std::chrono::duration<double>(step).count()}, {"age_s", ages}, {"series", series}}
+      .dump();
+}
+
+std::string History::last_json() const {
+  const std::lock_guard lock(mutex_);
+  nlohmann::json values = nlohmann::json::object();
+  if (short_.size() < 2) return values.dump();
+  for (const Series& each : kSeries)
+    values[each.name] = value_or_null(value_of(each, short_[short_.size() - 2], short_.back()));
+  return values.dump();
+}
+
+std::size_t History::point_count(bool is_long) const {
+  const std::lock_guard lock(mutex_);
+  return (is_long ? long_ : short_).size();
+}
+
+}  // namespace kv

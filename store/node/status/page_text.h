@@ -1,0 +1,12 @@
+// store/node/status/page_text.h: the files of store/node/page/ as they are, made at build time (embed_page.cmake).
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace kv::page_text {
+
+extern const std::string_view kDocument;
+extern const std::span<const std::string_view> kStyles, kScripts;  ///< In the order in which they come.
+
+}  // namespace kv::page_text

@@ -1,0 +1,323 @@
+#include "store/node/status/status.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "store/node/status/tree_query.h"
+#include "store/tree_sample.h"
+
+namespace kv {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kKeptAnswers = 16;
+constexpr std::size_t kFieldChars = 200;  ///< Of a record's value that is shown.
+constexpr std::size_t kMembersShown = 256;
+/// Between two looks under the Store's lock.
+constexpr std::chrono::microseconds kBetweenLooks(100);
+
+double to_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+/// Text that anybody may have written, UTF-8 or not.
+std::string dump(const json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+}
+
+/// The record's fields, long values cut. A salt keeps tenants apart, so it is a secret of theirs.
+json fields_of(const NamespaceRecord& record) {
+  json fields = json::object();
+  std::string_view text = record.text();
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::size_t equals = line.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view key = line.substr(0, equals), value = line.substr(equals + 1);
+    fields[std::string(key)] = key == "salt" ? "(set)" : std::string(value.substr(0, kFieldChars));
+  }
+  return fields;
+}
+
+json space_json(const Store::SpaceView& space) {
+  return {{"id", static_cast<std::uint64_t>(space.id)},
+          {"fields", fields_of(*space.record)},
+          {"is_set", space.record->is_set()},
+          {"block_size", space.record->block_size()},
+          {"block_bytes", space.record->block_bytes()},
+          {"blocks", space.block_count},
+          {"bytes", space.total_bytes},
+          {"disk_blocks", space.disk_block_count}};
+}
+
+/// Some in each hold of the lock.
+std::vector<Store::SpaceView> spaces_of(LockedStore& store, std::size_t count_max, bool& is_whole) {
+  std::vector<Store::SpaceView> spaces;
+  for (is_whole = false; spaces.size() < count_max;) {
+    const NamespaceId after = spaces.empty() ? NamespaceId{} : spaces.back().name;
+    auto next = store.with([&](Store& each) { return each.list_spaces(spaces.empty() ? nullptr : &after); });
+    is_whole = next.size() < Store::kSpacesPerCall;
+    std::ranges::move(next, std::back_inserter(spaces));
+    if (is_whole) break;
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return spaces;
+}
+
+std::string hex(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+json part_json(const TreeSample::Part& part, TimePoint now) {
+  json row = {{"parent", part.parent == TreeSample::Part::kNone ? json(-1) : json(part.parent)},
+              {"space", static_cast<std::uint64_t>(part.edge.space)},
+              {"blocks", part.block_count},
+              {"bytes", part.bytes},
+              {"copied", part.copied_count},
+              {"uses", std::round(part.uses)},
+              {"age_s", std::max(0.0, std::round(to_seconds(now - part.edge.used) * 10) / 10)}};
+  if (part.hidden_count > 0) row["hidden"] = part.hidden_count;
+  if (part.is_space) return row;
+  row["top"] = static_cast<std::uint32_t>(part.edge.first);
+  row["name"] = hex(part.edge.name);
+  row["own_blocks"] = part.edge.block_count;
+  row["position"] = part.edge.position;
+  row["children"] = part.edge.child_count;
+  return row;
+}
+
+const char* state_name(const Member& member) {
+  if (member.phase == Member::Phase::kJoining) return "joining";
+  if (member.phase == Member::Phase::kLeaving) return "leaving";
+  return member.state == Member::State::kServing ? "serving" : "draining";
+}
+
+json cluster_json(const ClusterView& view, const std::string& self) {
+  if (view.epoch == 0) return nullptr;
+  json members = json::array();
+  for (const Member& member : view.members) {
+    if (members.size() == kMembersShown) break;
+    members.push_back({{"id", member.id},
+                       {"is_self", member.id == self},
+                       {"endpoints", member.endpoints},
+                       {"weight", member.weight},
+                       {"zone", member.zone},
+                       {"version", member.version},
+                       {"state", state_name(member)}});
+  }
+  return {{"epoch", view.epoch}, {"count", view.members.size()}, {"members", members}};
+}
+
+/// The median of the ages at eviction, from counts by powers of two; null before the first eviction.
+json eviction_age(const StoreStats& stats) {
+  std::uint64_t total = 0, below = 0;
+  for (const std::uint64_t count : stats.eviction_age_log2_ms) total += count;
+  for (std::size_t i = 0; total > 0 && i < stats.eviction_age_log2_ms.size(); ++i) {
+    below += stats.eviction_age_log2_ms[i];
+    if (below * 2 >= total) return std::ldexp(1.5e-3, static_cast<int>(i));
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+StatusAnswers::StatusAnswers(NodeContext& node, StatusConfig config) : node_(node), config_(std::move(config)) {}
+
+void StatusAnswers::sample() {
+  const StoreStats stats = node_.store.with([](Store& each) { return each.stats(); });
+  history_.add(stats, node_.metrics.totals(), node_.clock.now());
+}
+
+std::optional<std::string> StatusAnswers::answer(std::string_view path, std::string_view query) {
+  const std::lock_guard lock(mutex_);
+  const TimePoint now = node_.clock.now();
+  const bool is_tree = path == "/status/tree.json";
+  const std::string asked = std::string(path) + "?" + std::string(query);
+  const auto found = kept_.find(asked);
+  if (found != kept_.end() && now - found->second.made < (is_tree ? kTreeKeptFor : kKeptFor))
+    return found->second.text;  // 4
+  std::optional<std::string> text;
+  if (path == "/status/now.json" && query.empty()) text = now_json();
+  if (path == "/status/history.json" && (query.empty() || query == "span=day")) text = history_.json(!query.empty());
+  if (is_tree) text = tree_json(query);
+  if (!text) return std::nullopt;
+  if (kept_.size() >= kKeptAnswers) kept_.clear();
+  kept_.insert_or_assign(asked, Kept{now, *text});
+  return text;
+}
+
+std::string StatusAnswers::now_json() {
+  const StoreStats stats = node_.store.with([](Store& each) { return each.stats(); });
+  const NodeMetrics::Totals totals = node_.metrics.totals();
+  const TimePoint now = node_.clock.now();
+  json result;
+  result["node"] = {{"id", node_.node_id},
+                    {"version", config_.version},
+                    {"uptime_s", to_seconds(now - node_.started)},
+                    {"state", node_.draining       ? "draining"
+                              : config_.is_ready() ? "serving"
+                                                   : "starting"},
+                    {"sessions", totals.sessions},
+                    {"region_bytes", node_.lent ? node_.lent->bytes() : 0},
+                    {"has_rdma", node_.verbs != nullptr},
+                    {"checksum_failures", totals.checksum_failures},
+                    {"deadline_misses", totals.deadline_misses},
+                    {"denials", totals.denials}};
+  result["memory"] = {{"capacity_bytes", stats.capacity_bytes},   {"used_bytes", stats.allocated_bytes},
+                      {"slab_bytes", stats.slab_bytes},           {"blocks", stats.block_count},
+                      {"set_blocks", stats.set_block_count},      {"pinned_blocks", stats.pinned_count},
+                      {"staged_blocks", stats.staged_count},      {"leases", stats.lease_count},
+                      {"leased_bytes", stats.leased_bytes},       {"index_used_bytes", stats.index_used_bytes},
+                      {"index_bytes_max", stats.index_bytes_max}, {"stored_blocks", stats.stored_blocks},
+                      {"evicted_blocks", stats.evicted_blocks},   {"eviction_age_s", eviction_age(stats)}};
+  if (node_.spill != nullptr) {
+    bool is_on = false;
+    for (const NodeMetrics::Value& each : node_.spill->stats()) {
+      if (std::string_view(each.name) == "disk_is_on") is_on = each.value > 0;
+    }
+    result["disk"] = {{"is_on", is_on},
+                      {"capacity_bytes", config_.disk_capacity_bytes},
+                      {"used_bytes", stats.disk_only_bytes},
+                      {"log_bytes", stats.disk_log_bytes},
+                      {"blocks", stats.disk_block_count},
+                      {"lost_blocks", stats.lost_blocks},
+                      {"lost_unspilled_blocks", stats.lost_unspilled_blocks}};
+  }
+  json& classes = result["classes"] = json::array();
+  for (const StoreStats::SizeClass& each : stats.classes) {
+    classes.push_back({{"block_bytes", each.block_bytes},
+                       {"slots", each.slot_count},
+                       {"used", each.used_count},
+                       {"slabs", each.slab_count}});
+  }
+  bool is_whole = false;
+  std::vector<Store::SpaceView> spaces = spaces_of(node_.store, kSpacesMax, is_whole);
+  std::ranges::sort(spaces, std::greater(), &Store::SpaceView::total_bytes);
+  struct Tenant {
+    std::uint64_t spaces = 0, blocks = 0, bytes = 0;
+  };
+  std::map<std::string, Tenant> tenants;
+  std::map<NamespaceId, const Store::SpaceView*> by_name;
+  json shown = json::array();
+  Tenant others;
+  for (const Store::SpaceView& space : spaces) {
+    by_name.emplace(space.name, &space);
+    const auto add = [&](Tenant& to) {
+      ++to.spaces;
+      to.blocks += space.block_count;
+      to.bytes += space.total_bytes;
+    };
+    add(tenants[std::string(space.record->field("tenant").substr(0, kFieldChars))]);
+    if (shown.size() < kSpacesShown) {
+      shown.push_back(space_json(space));
+    } else {
+      add(others);
+    }
+  }
+  result["spaces"] = {{"count", stats.namespace_count},
+                      {"is_whole", is_whole},
+                      {"shown", shown},
+                      {"others", {{"count", others.spaces}, {"blocks", others.blocks}, {"bytes", others.bytes}}}};
+  std::vector<std::pair<std::string, Tenant>> by_size(tenants.begin(), tenants.end());
+  std::ranges::sort(by_size, std::greater(), [](const auto& each) { return each.second.bytes; });
+  json& tenant_rows = result["tenants"] = json::array();
+  for (const auto& [name, tenant] : by_size) {
+    if (tenant_rows.size() == kSpacesShown) break;
+    tenant_rows.push_back(
+        {{"name", name}, {"spaces", tenant.spaces}, {"blocks", tenant.blocks}, {"bytes", tenant.bytes}});
+  }
+  json& hot = result["hot"] = json::array();
+  for (const HotRoots::Beginning& each : node_.hot_roots->most_used(kHotShown)) {
+    const auto space = by_name.find(each.space);
+    if (space == by_name.end()) continue;  // forgotten meanwhile
+    const Store::SpaceView& of = *space->second;
+    hot.push_back({{"space", static_cast<std::uint64_t>(of.id)},
+                   {"model", std::string(of.record->field("model").substr(0, kFieldChars))},
+                   {"name", hex(short_hash(each.last))},
+                   {"blocks", each.block_count},
+                   {"tokens", each.block_count * of.record->block_size()},
+                   {"share", each.share},
+                   {"is_hot", each.is_hot}});
+  }
+  result["cluster"] = cluster_json(*node_.cluster.view(), node_.node_id);
+  result["last"] = json::parse(history_.last_json());
+  return dump(result);
+}
+
+std::optional<std::string> StatusAnswers::tree_json(std::string_view query) {
+  const auto scope = read_tree_query(query);
+  if (!scope) return std::nullopt;
+  const auto began = std::chrono::steady_clock::now();
+  TreeSample sample;
+  std::vector<Store::EdgeView> edges;
+  std::chrono::steady_clock::duration held_max{};
+  std::uint32_t hold_count = 0;
+  const auto hold = [&](auto&& look) {  // 3
+    auto result = node_.store.with([&](Store& store) {
+      const auto locked = std::chrono::steady_clock::now();
+      auto inside = look(store);
+      held_max = std::max(held_max, std::chrono::steady_clock::now() - locked);
+      return inside;
+    });
+    ++hold_count;
+    std::this_thread::sleep_for(kBetweenLooks);
+    return result;
+  };
+  Store::SampleCursor cursor{.is_done = true};
+  bool is_gone = false, is_whole = false;
+  if (scope->space) {
+    const auto listed = hold([&](Store& store) { return store.list_edges(*scope, edges); });
+    is_gone = !listed;
+    is_whole = listed && *listed;
+    sample.add(edges);
+  }
+  if (!is_gone && !is_whole) {
+    const std::uint32_t looks = scope->space ? kLooksInside : kLooks;
+    cursor = hold([&](Store& store) { return store.sample_cursor(scope->tier, looks, std::random_device{}()); });
+    is_whole = cursor.stride == 1;
+  }
+  while (!cursor.is_done) {
+    edges.clear();
+    hold([&](Store& store) {
+      store.sample_edges(*scope, cursor, edges);
+      return true;
+    });
+    sample.add(edges);
+  }
+  const TimePoint now = node_.clock.now();
+  json parts = json::array(), spaces = json::object();
+  bool has_all_spaces = false;
+  std::vector<Store::SpaceView> known;
+  const std::vector<TreeSample::Part> selected = sample.select(kPartsMax);
+  if (!selected.empty()) known = spaces_of(node_.store, kSpacesMax, has_all_spaces);
+  for (const TreeSample::Part& part : selected) {
+    parts.push_back(part_json(part, now));
+    if (!part.is_space) continue;
+    const auto of = std::ranges::find(known, part.edge.space, &Store::SpaceView::id);
+    if (of != known.end()) spaces[std::to_string(static_cast<std::uint64_t>(part.edge.space))] = space_json(*of);
+  }
+  const auto microseconds = [](auto duration) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+  };
+  return dump({{"tier", scope->tier == Store::Tier::kDisk ? "disk" : "memory"},
+               {"is_gone", is_gone},
+               {"is_exact", is_whole},
+               {"blocks_per_sample", cursor.stride},
+               {"part_count", sample.part_count()},
+               {"parts", parts},
+               {"spaces", spaces},
+               {"took_us", microseconds(std::chrono::steady_clock::now() - began)},
+               {"lock_holds", hold_count},
+               {"lock_held_max_us", microseconds(held_max)}});
+}
+
+}  // namespace kv
