@@ -90,7 +90,7 @@ asio::awaitable<void> Mover::run() {
     if (!stops_) co_await copy();
     if (!stops_) co_await pause(clock_.now() + kLook);
   }
-  mover_ = copier_ = {};  // no call of them runs
+  drop_hands();  // no call of them runs
 }
 
 asio::awaitable<void> Mover::pause(TimePoint until) {
@@ -135,7 +135,7 @@ void Mover::retarget(const ClusterView& view) {
   const auto give_up_target = [this] {
     if (target_) formers_.push_back(std::move(target_));
     if (formers_.size() > kFormersMax) formers_.erase(formers_.begin());
-    mover_ = copier_ = {};
+    drop_hands();
     copied_until_ = TimePoint::min();  // others are second now
   };
   if (!has_owner || view.extent_blocks <= 1) return give_up_target();  // nobody is left to hand anything to
@@ -365,6 +365,11 @@ Async<Space> Mover::open(Hand& hand, SpaceId id) {
   auto opened = co_await hand.client->open(*record, kOpenDeadline);  // learns what is hot on each node, too
   if (opened) hand.spaces.emplace(id, *opened);
   co_return opened;
+}
+
+void Mover::drop_hands() {
+  mover_ = {};
+  copier_ = {};
 }
 
 Mover::Hand& Mover::mover() {

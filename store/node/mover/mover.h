@@ -118,6 +118,7 @@ class Mover {
   asio::awaitable<bool> put(Client& client, Space space, const std::vector<BlockHash>& path,
                             const Store::PinnedPrefix& pinned, TimePoint used, Tally tally);
   Async<Space> open(Hand& hand, SpaceId space);
+  void drop_hands();
   Hand& mover();
   Hand& copier();
   Hand make_hand(std::vector<NodeConfig> nodes, const std::string& what) const;
