@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "client/client_impl.h"
+#include "client/link/ping_call.h"
 
 namespace kv {
 namespace {
@@ -21,31 +22,6 @@ bool is_about_the_record(error_code why) {
   return why == Errc::kPermissionDenied || why == Errc::kMismatch || why == Errc::kBadRequest ||
          why == Errc::kUnsupported || why == Errc::kTooLarge;
 }
-
-/// With a space it ends once the namespace is open on the node.
-class PingCall final : public Call {
- public:
-  PingCall() { type = FrameType::kPing; }
-  std::chrono::nanoseconds round_trip{-1};
-
- private:
-  error_code send(CallSession& session) override {
-    clock_ = &session.shared().clock;
-    sent_ = clock_->now();
-    auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreatePingRequest(builder));
-    session.send_frame(type, request_id(), builder);
-    return {};
-  }
-  std::string on_last(const FrameReader::Frame& frame) override {
-    if (read_table<wire::EmptyResponse>(frame.table) == nullptr) return "ping: malformed";
-    round_trip = clock_->now() - sent_;
-    return {};
-  }
-
-  const Clock* clock_ = nullptr;
-  TimePoint sent_{};
-};
 
 /// touch, retain, unretain, drop.
 class CountCall final : public Call {

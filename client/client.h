@@ -82,8 +82,12 @@ struct ClientConfig {
   Duration backoff_min = 50ms, backoff_max = 5s;  ///< Between reconnects; doubled each time, with full jitter.
   std::size_t breaker_failures = 5;               ///< Consecutive failures (slow counts) that open a node's breaker.
   Duration breaker_open = 1s;                     ///< Then one call probes.
-  std::size_t calls_max = 1024;                   ///< In flight, per client; more are refused with kBusy.
-  std::size_t region_bytes_max = 8ull << 30;      ///< Memory lent in all.
+  /// Where nodes own extents (extent_blocks above 1): what a node owns that does not answer is looked for, and put,
+  /// where it would belong if that node left. There its second copies are (docs/cluster.md). False: it is missed until
+  /// then.
+  bool stand_ins = true;
+  std::size_t calls_max = 1024;               ///< In flight, per client; more are refused with kBusy.
+  std::size_t region_bytes_max = 8ull << 30;  ///< Memory lent in all.
   enum class Rdma : std::uint8_t { kOff, kAuto };
   /// Over TCP, memory of allocate() is registered with this machine's RDMA devices when a node offers RDMA.
   Rdma rdma = Rdma::kAuto;

@@ -184,26 +184,28 @@ std::vector<OwnedChain> Client::Impl::split(Space space, std::span<const BlockHa
 }
 
 /// Of what lies in its root whole, the owner is whoever had it: else all would get the same root from one node.
-std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const BlockHash> hashes) const {
+std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const BlockHash> hashes) {
   if (!has_hot_roots()) return split_chain(*map, hashes);
   const auto place = hot_sets.place_of(static_cast<std::uint32_t>(space), hashes, shared->clock.now());
-  if (!place.node || hashes.size() > place.hot_blocks) return split_chain(*map, hashes, place.hot_blocks);
+  if (!place.node || hashes.size() > place.hot_blocks) return split_chain(*reachable_map(), hashes, place.hot_blocks);
   std::vector<OwnedChain> chains(1);
   chains[0].node = *place.node;
   chains[0].hashes = hashes;
   return chains;
 }
 
+/// Blocks of a set may lie where they would if any of the nodes were away.
 /// A block of a hot root lies on every node that has an extent behind it, at the beginning of the chain. It may have
 /// been hot before this client came, or for other clients: so every node is asked for what it may have as a chain's
 /// beginning, and for what it may have of later extents, as they are cut under the roots that are known.
 std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const BlockHash> hashes) const {
-  if (!has_hot_roots() || find_space(space)->record.is_set()) return split(space, hashes);
+  if (!has_hot_roots()) return split(space, hashes);
   std::vector<OwnedChain> copies(members.size());
   for (std::size_t i = 0; i < copies.size(); ++i) {
     copies[i].node = members[i];
     copies[i].hashes = hashes;
   }
+  if (find_space(space)->record.is_set()) return copies;
   const HotSets::Roots roots = hot_roots(space, hashes);
   const auto add = [&](std::size_t hot_blocks) {
     for (const OwnedChain& part : split_chain(*map, hashes, hot_blocks)) {
@@ -217,6 +219,29 @@ std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const 
   add(roots.now);
   if (roots.before) add(*roots.before);
   return copies;
+}
+
+std::shared_ptr<const ClusterMap> Client::Impl::reachable_map() {
+  if (shared->away_count == 0 || !has_hot_roots() || !shared->config.stand_ins) return map;
+  std::vector<std::size_t> away;
+  for (const std::size_t node : members) {
+    if (!links[node]->is_away()) continue;
+    away.push_back(node);
+    links[node]->probe();
+  }
+  if (away.empty()) return map;
+  if (reachable.whole != map || reachable.away != away) {
+    reachable = {map, std::make_shared<const ClusterMap>(map->without(away)), std::move(away)};
+  }
+  return reachable.rest;
+}
+
+bool Client::Impl::is_owner_away(std::span<const BlockHash> chain, std::size_t position, std::size_t hot_blocks) const {
+  KV_ASSERT(position < chain.size());
+  if (shared->away_count == 0 || !has_hot_roots()) return false;
+  const auto extents = map->extents(chain, hot_blocks);
+  const auto extent = std::ranges::find_if(extents, [&](const auto& each) { return position < each.end; });
+  return links[extent->node]->is_away();
 }
 
 HotSets::Roots Client::Impl::hot_roots(Space space, std::span<const BlockHash> chain) const {

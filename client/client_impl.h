@@ -52,20 +52,25 @@ struct Client::Impl {
                                   std::chrono::microseconds deadline, CallControl control);
   /// As the space's kind asks: of a chain, as it lies behind its hot root.
   std::vector<OwnedChain> split(Space space, std::span<const BlockHash> hashes) const;
-  /// Of a chain: where a match has found it, else as split().
-  std::vector<OwnedChain> split_found(Space space, std::span<const BlockHash> hashes) const;
+  /// Of a chain: where a match has found it, else where it is to be looked for now.
+  std::vector<OwnedChain> split_found(Space space, std::span<const BlockHash> hashes);
   /// Of a chain, or of a set's blocks: wherever a copy may lie. Several for one node, if it may lie there differently.
   /// Copies stay where a block belonged before the map changed, too.
   std::vector<OwnedChain> split_copies(Space space, std::span<const BlockHash> hashes) const;
   std::vector<OwnedChain> other_copies(FrameType verb, Space space, std::span<const BlockHash> hashes) const;
   /// Only where a chain is cut into extents on several nodes does it matter that a block is hot.
   bool has_hot_roots() const { return map->node_count() > 1 && map->has_extents(); }
+  /// Where to look for blocks, and to put them, now: the map without the nodes that do not answer. Others stand in for
+  /// those as if they had left, so every client that knows the same finds the same. Probes them.
+  std::shared_ptr<const ClusterMap> reachable_map();
   HotSets::Roots hot_roots(Space space, std::span<const BlockHash> chain) const;
   /// Asks all nodes, once.
   void meet_hot_roots(Space space);
   void ask_hot_roots(Space space, std::size_t node, bool at_once);
   /// A node answered that its hot root has this version: asks it for its blocks if that is news.
   void hear_hot_version(Space space, std::size_t node, std::uint64_t version);
+  /// Of the block at `position`: others stand in for its owner.
+  bool is_owner_away(std::span<const BlockHash> chain, std::size_t position, std::size_t hot_blocks) const;
   /// `group` is told of the end. The call may have ended when this returns.
   void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
     call.space = static_cast<std::uint32_t>(space);
@@ -106,6 +111,11 @@ struct Client::Impl {
   std::vector<std::unique_ptr<NodeLink>> links;  ///< By number. One that has left keeps its link until then.
   std::vector<std::size_t> members;              ///< The numbers of those that belong to the cluster, or list.
   std::shared_ptr<const ClusterMap> map;         ///< Over all numbers. Who waits holds the one with which it began.
+  /// The last that reachable_map() made.
+  struct {
+    std::shared_ptr<const ClusterMap> whole, rest;
+    std::vector<std::size_t> away;
+  } reachable;
   ClusterStatus cluster;
   ClusterMapCall map_call;
   bool is_map_asked = false;  ///< For a map; then map_event tells of the end.

@@ -35,8 +35,7 @@ ClusterMap::ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks) :
     weights_.push_back(node.weight);
   }
   if (owners_.empty()) throw std::invalid_argument("nodes: at least one needs a positive weight");
-  equal_weights_ =
-      std::ranges::all_of(owners_, [&](std::size_t node) { return weights_[node] == weights_[owners_[0]]; });
+  equal_weights_ = have_equal_weights();
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     throw std::invalid_argument("nodes: name '" + *twice + "' is given twice");
@@ -45,6 +44,18 @@ ClusterMap::ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks) :
     ranks_.push_back(
         static_cast<std::uint32_t>(std::lower_bound(names.begin(), names.end(), node.name) - names.begin()));
   }
+}
+
+bool ClusterMap::have_equal_weights() const {
+  return std::ranges::all_of(owners_, [&](std::size_t node) { return weights_[node] == weights_[owners_[0]]; });
+}
+
+ClusterMap ClusterMap::without(std::span<const std::size_t> nodes) const {
+  ClusterMap rest = *this;
+  std::erase_if(rest.owners_, [&](std::size_t owner) { return std::ranges::find(nodes, owner) != nodes.end(); });
+  if (rest.owners_.empty()) return *this;
+  rest.equal_weights_ = rest.have_equal_weights();
+  return rest;
 }
 
 /// A block is owned by the owner of its *anchor*, the nearest block at or before it that begins an extent:

@@ -53,6 +53,10 @@ class ClusterMap {
   /// negative, no positive one, extent_blocks not 1..kExtentBlocksLimit.
   explicit ClusterMap(std::span<const Node> nodes, std::size_t extent_blocks = kExtentBlocksDefault);
 
+  /// The same without some nodes: what they own belongs to who would have it if they left, and nothing else moves. If
+  /// nobody would be left, as it is.
+  ClusterMap without(std::span<const std::size_t> nodes) const;
+
   std::size_t node_count() const { return seeds_.size(); }
   std::size_t owner_count() const { return owners_.size(); }  ///< Nodes that own something.
   bool has_extents() const { return extent_blocks_ > 1; }     ///< Else each block is one.
@@ -67,6 +71,7 @@ class ClusterMap {
 
  private:
   bool is_anchor(const BlockHash& block) const;
+  bool have_equal_weights() const;
 
   std::vector<std::size_t> owners_;   ///< Nodes of positive weight.
   std::vector<std::uint64_t> seeds_;  ///< By node, as the rest.

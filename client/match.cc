@@ -4,6 +4,8 @@
 // before them is held: a miss does not cost every node a request. The result is cut at the first gap of the whole
 // chain, as in get(). Each owner grants a lease of its own; to the caller they are one.
 //
+// A node that does not answer is passed over: who would have what is its, if it left, stands in for it.
+//
 // Where a chain lies follows from its hot root (hot/hot_sets.h), which changes now and then. A chain that is not found
 // where it belongs now is looked for where it lay before. One owner of each match is told that it counts the match.
 #include <algorithm>
@@ -305,7 +307,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
     co_return error_code(Errc::kBadRequest);
   }
   // Whoever owns the last block need not own the one after it, which only part of the tokens would match.
-  const std::shared_ptr<const ClusterMap> map = impl.map;  // a new one may come before the last answer
+  std::shared_ptr<const ClusterMap> map = impl.reachable_map();  // a new one may come before the last answer
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
@@ -339,12 +341,20 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
 
   impl.meet_hot_roots(space);
   const HotSets::Roots roots = impl.hot_roots(space, hashes);
-  MatchRounds first(*map, hashes, roots.now, /*is_counted=*/true);
+  const auto first_map = map;
+  MatchRounds first(*first_map, hashes, roots.now, /*is_counted=*/true);
   co_await run(first);
   const MatchRounds* best = &first;
 
+  // A node that nobody knew to be away did not answer: who stands in for it may have what it has.
+  std::optional<MatchRounds> again, earlier, root;
+  if (first.why() && best->held() < hashes.size()) map = impl.reachable_map();
+  if (map != first_map && has_time()) {
+    again.emplace(*map, hashes, roots.now, /*is_counted=*/false);
+    co_await run(*again);
+    if (again->held() > best->held()) best = &*again;
+  }
   // Nothing behind the root: it may lie where it lay before the root changed.
-  std::optional<MatchRounds> earlier, root;
   if (roots.before && best->held() <= std::max(roots.now, *roots.before) && best->held() < hashes.size() &&
       has_time()) {
     earlier.emplace(*map, hashes, *roots.before, /*is_counted=*/false);
@@ -354,7 +364,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   // Not even the root: its owner is away, or new. Others have it too; which one is asked depends on the whole chain, so
   // that no node is asked by all.
   if (best->held() < roots.now && has_time()) {
-    const std::size_t asked = *first.place().node;
+    const std::size_t asked = *(again ? *again : first).place().node;
     root.emplace(*map, hashes.first(roots.now), map->owner(hashes.back(), asked));
     co_await run(*root);
     if (root->held() > best->held()) best = &*root;
@@ -363,8 +373,13 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   MatchResult result = best->result();
   const bool is_whole = result.block_count == hashes.size();
   if (!is_whole && !result.why) result.why = why;
+  if (!is_whole && !result.why && impl.is_owner_away(hashes, result.block_count, roots.now)) {
+    result.why = Errc::kUnavailable;  // there it may be held
+  }
   Impl::LeaseEntry lease;
-  const std::array<const MatchRounds*, 3> all = {&first, earlier ? &*earlier : nullptr, root ? &*root : nullptr};
+  const auto rounds_of = [](const std::optional<MatchRounds>& one) { return one ? &*one : nullptr; };
+  const std::array all = {static_cast<const MatchRounds*>(&first), rounds_of(again), rounds_of(earlier),
+                          rounds_of(root)};
   for (const MatchRounds* const one : all) {
     if (one == nullptr) continue;
     if (!is_whole && !result.why) result.why = one->why();  // there it may have been held

@@ -219,7 +219,8 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
-  const std::vector<OwnedChain> chains = impl.split(space, hashes);
+  const auto map = impl.reachable_map();
+  const std::vector<OwnedChain> chains = split_chain(*map, hashes, impl.hot_roots(space, hashes).now);
   impl.hot_sets.forget(hashes.back());  // from now on it lies where it belongs
   CallGroup group(shared->executor, options.control);
   std::vector<PutCall> calls(chains.size());

@@ -247,7 +247,7 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
-  const std::vector<OwnedChain> parts = split_set(*impl.map, hashes, options.group_counts);
+  const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
   impl.release_unasked(leases, parts);
   CallGroup group(shared->executor, options.control);
   std::vector<SetGetCall> calls(parts.size());

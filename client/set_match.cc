@@ -116,7 +116,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
   const VerbInProgress verb(impl.shared);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);
-  const std::vector<OwnedChain> parts = split_set(*impl.map, hashes, options.group_counts);
+  const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
   std::vector<SetMatchCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i].part = &parts[i];

@@ -176,7 +176,7 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
-  const std::vector<OwnedChain> parts = split_set(*impl.map, hashes, options.group_counts);
+  const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
   CallGroup group(shared->executor, options.control);
   std::vector<SetPutCall> calls(parts.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -379,6 +379,9 @@ class Store {
   /// The names of its blocks, first to last. Errors: kNotFound, if the end is not here any more; kTooLarge
   /// (chain_blocks_max).
   Result<std::vector<BlockHash>> path_of(const PathEnd& end) const;
+  /// The most that a block of the path behind its first `skipped` was used, the put that brought it included: what was
+  /// asked for again has more than 1. Errors: as path_of.
+  Result<std::size_t> path_uses(const PathEnd& end, std::size_t skipped) const;
   /// Pins the path, as pin_prefix does, and marks nothing as used. Then unpin(). Errors: as path_of.
   Result<PinnedPrefix> pin_path(const PathEnd& end);
 

@@ -53,6 +53,16 @@ Result<std::vector<BlockHash>> Store::path_of(const PathEnd& end) const {
   return hashes;
 }
 
+Result<std::size_t> Store::path_uses(const PathEnd& end, std::size_t skipped) const {
+  const auto blocks = impl_->path(end);
+  if (!blocks) return blocks.error();
+  std::size_t most = 0;
+  for (std::size_t i = skipped; i < blocks->size(); ++i) {
+    most = std::max<std::size_t>(most, impl_->pool.index().usage((*blocks)[i]).use_count);
+  }
+  return most;
+}
+
 Result<Store::PinnedPrefix> Store::pin_path(const PathEnd& end) {
   const auto blocks = impl_->path(end);
   if (!blocks) return blocks.error();

@@ -49,6 +49,7 @@ struct ClientShared {
   };
   std::vector<std::unique_ptr<const SpaceInfo>> spaces;  ///< By Space.
   std::size_t call_count = 0;                            ///< Verbs in progress, at most calls_max.
+  std::size_t away_count = 0;                            ///< Links whose breaker is open.
 
   /// A node named the epoch of the map that it knows.
   void hear_map_epoch(const NodeLink& node, std::uint64_t epoch) {

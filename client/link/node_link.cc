@@ -189,6 +189,7 @@ void NodeLink::call_ended(const Call& call, bool is_answered) {
   unqueue(call);
   if (is_answered) {
     breaker_.succeeded();
+    count_away();
     connect_back_off_.succeeded();
     shared_->hear_map_epoch(*this, call.map_epoch);
   } else if (call.error() == asio::error::timed_out && call.type != FrameType::kVerbsConnect) {
@@ -205,6 +206,24 @@ void NodeLink::unqueue(const Call& call) {
   if (found == waiting_.end()) return;
   waiting_.erase(found);
   if (pumping_) pump_again_ = true;
+}
+
+// -- away
+
+void NodeLink::count_away() {
+  const bool is_away = !closed_ && breaker_.is_open();
+  if (is_away == is_counted_away_) return;
+  is_counted_away_ = is_away;
+  if (is_away) {
+    ++shared_->away_count;
+  } else {
+    --shared_->away_count;
+  }
+}
+
+void NodeLink::probe() {
+  constexpr Duration kProbeDeadline = 1s;
+  if (probe_.has_ended()) start(probe_, shared_->clock.now() + kProbeDeadline);
 }
 
 // -- namespaces
@@ -360,12 +379,14 @@ void NodeLink::note_error(error_code why, std::string text) {
 void NodeLink::failure() {
   ++failures_;
   breaker_.failed(shared_->clock.now());
+  count_away();
   if (shared_->on_node_failure) shared_->on_node_failure();
 }
 
 /// Sessions first: their ends put calls back into the queue no more, since closed_ is set. Then the calls that wait.
 void NodeLink::close() {
   closed_ = true;
+  count_away();
   for (Connection& connection : connections_) {
     Connection closed = std::exchange(connection, {});
     if (closed.attempt) closed.attempt->end();

@@ -13,6 +13,7 @@
 #include "client/link/call.h"
 #include "client/link/connect_attempt.h"
 #include "client/link/link_session.h"
+#include "client/link/ping_call.h"
 
 namespace kv {
 
@@ -23,7 +24,8 @@ namespace kv {
 ///   random
 ///      part of the back-off, which doubles up to backoff_max until the node has answered something.
 ///   3. After breaker_failures failures in a row (missed deadlines, failed connects, lost sessions) calls end at once
-///      for breaker_open; then one call goes through as a probe, and what becomes of it closes or opens the breaker.
+///      for breaker_open; then one call goes through as a probe, and what becomes of it closes or opens the breaker. It
+///      is a ping where others stand in for the node (probe()), else the caller's.
 ///   4. All that was agreed with a node - handles of namespaces and regions, leases, lanes - belongs to the session
 ///      where it was agreed, and ends with it. A session of another life of the node, which may have the same id, is
 ///      retired as soon as a newer one is met.
@@ -40,6 +42,12 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   /// Begins what the first call in `space` would have to wait for, and waits for nothing.
   void prepare_space(std::uint32_t space);
   void close();  ///< Ends everything, now and for ever.
+
+  /// Its breaker is open: calls to it would end at once, or be probes.
+  bool is_away() const { return is_counted_away_; }
+  /// Asks whether it is back, by a call of its own, so that no call of the caller's is the one that finds out. Does
+  /// nothing while that runs, or is not due.
+  void probe();
 
   struct LendState {
     std::size_t lent = 0, pending = 0;  ///< Sessions that have it; that may have it soon.
@@ -95,6 +103,7 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   error_code why_not_connected() const;
   void note_error(error_code why, std::string text);
   void failure();
+  void count_away();
 
   std::shared_ptr<ClientShared> shared_;
   const NodeConfig config_;
@@ -108,6 +117,8 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   std::size_t up_count_ = 0, connecting_count_ = 0;  ///< Connections.
   BackOff connect_back_off_, messages_back_off_;
   Breaker breaker_;
+  bool is_counted_away_ = false;  ///< In ClientShared::away_count.
+  PingCall probe_;
 
   std::uint64_t calls_ = 0, failures_ = 0, timeouts_ = 0, connects_ = 0;
   error_code last_error_;

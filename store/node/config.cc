@@ -180,6 +180,11 @@ std::vector<OptionRow> cluster_rows(Given& given) {
        "Bytes a second, such as 256MiB, that this node hands to others when they join, or it leaves; 0: hands nothing "
        "over",
        kCluster},
+      {"copy-uses", &given.options.copy_uses, IntegerLimits{0, 255},
+       "A prefix that was used so often, the put that brought it included, gets a second copy on the node that would "
+       "own "
+       "it next; 0: none does. 2 is everything that was asked for again",
+       kCluster},
       {"hand-over-seconds", &given.options.hand_over_max, RealLimits{0, 86400},
        "After SIGTERM the node hands over what it owns for so long at most, before it leaves", kCluster},
       {"join-seconds", &given.options.join_max, RealLimits{0, 86400},

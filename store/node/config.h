@@ -47,6 +47,7 @@ struct NodeOptions {
   Duration handshake_timeout = 5s;
   std::size_t handshakes_max = 256;
   EtcdConfig etcd;                      ///< Without endpoints: no cluster, or a static list that clients have.
+  std::size_t copy_uses = 0;            ///< So often used, a path gets a second copy; 0: none does.
   std::uint64_t move_rate = 256 << 20;  ///< Bytes a second that are handed to other nodes at most; 0: nothing is.
   Duration join_max = 300s;             ///< As MoverConfig.
   Duration hand_over_max = 30s;         ///< After SIGTERM, before drain_timeout begins.

@@ -296,7 +296,8 @@ int run(const NodeOptions& options) {
           MoverConfig{.node_id = node.node_id,
                       .bytes_per_second = options.move_rate,
                       .tls = options.tls,
-                      .join_max = options.join_max},
+                      .join_max = options.join_max,
+                      .copy_uses = options.copy_uses},
           [&cluster](Member::State state, Member::Phase phase) { cluster->tell(state, phase); });
     }
   }

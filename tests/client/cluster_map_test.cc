@@ -50,6 +50,31 @@ TEST(ClusterMapTest, OwnersOfTheGoldenBlocksNeverChange) {
   EXPECT_EQ(equal_owners, "1211101132113103121233302131023110220013310131221120333020131022");
 }
 
+/// As if they had left: what the others own stays where it is.
+TEST(ClusterMapTest, WithoutSomeNodesTheRestOwnsWhatItWouldIfTheyHadLeft) {
+  const std::vector<ClusterMap::Node> nodes{{"a", 1}, {"b", 2}, {"c", 0.5}, {"d", 1}, {"e", 0}};
+  const ClusterMap map(nodes, 8);
+  const std::size_t away[] = {1, 3};
+  const ClusterMap rest = map.without(away);
+  const ClusterMap left(std::vector<ClusterMap::Node>{{"a", 1}, {"b", 0}, {"c", 0.5}, {"d", 0}, {"e", 0}}, 8);
+  EXPECT_EQ(rest.owner_count(), 2u);
+  EXPECT_EQ(rest.node_count(), 5u);
+  const auto chain = random_hashes(2000, 9);
+  const auto whole = map.extents(chain, 3), now = rest.extents(chain, 3), then = left.extents(chain, 3);
+  ASSERT_EQ(whole.size(), now.size());
+  ASSERT_EQ(then.size(), now.size());
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    EXPECT_EQ(now[i].begin, whole[i].begin);
+    EXPECT_EQ(now[i].node, then[i].node);
+    if (whole[i].node == 0 || whole[i].node == 2) {
+      EXPECT_EQ(now[i].node, whole[i].node);
+    }
+  }
+  const std::size_t all[] = {0, 1, 2, 3};
+  EXPECT_EQ(map.without(all).owner_count(), 4u) << "nobody would be left";
+  EXPECT_EQ(map.without({}).owner_count(), 4u);
+}
+
 /// 64 bits of an engine, padded to 32 bytes at either end, or numbers that only count up.
 TEST(ClusterMapTest, AnEnginesShortHashesAreSpreadAsWellAsLongOnes) {
   const ClusterMap map(nodes_named({"a", "b", "c", "d"}));

@@ -133,6 +133,18 @@ TEST_F(E2eClusterTest, NodesFindOneAnotherAndOneAddressIsEnoughForAClient) {
   EXPECT_TRUE(status["nodes"][2]["answers"]);
   EXPECT_EQ(ask(*nodes[1], "map")["extent_blocks"], 16);
   EXPECT_EQ(run_program({ctl_program(), "cluster", "status", "-e", nodes[0]->tcp()}).status, 0);
+
+  const Finished plan = ctl(*nodes[0], {"plan", "--add", "n3", "--remove", "n1", "--json"});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  const json planned = json::parse(plan.out);
+  ASSERT_EQ(planned["nodes"].size(), 4u);
+  EXPECT_GT(planned["nodes"][1]["sent_bytes"], 0);
+  EXPECT_EQ(planned["nodes"][1]["share_after"], 0);
+  EXPECT_GT(planned["nodes"][3]["received_bytes"], 0);
+  EXPECT_EQ(planned["lost_bytes"], 0);
+  const Finished none = ctl(*nodes[0], {"plan", "--remove", "n9"});
+  EXPECT_NE(none.status, 0);
+  EXPECT_NE(none.err.find("no node 'n9'"), std::string::npos) << none.err;
 }
 
 TEST_F(E2eClusterTest, EachNodeInTurnIsKilledUnderLoadAndNoCallFails) {
@@ -152,6 +164,30 @@ TEST_F(E2eClusterTest, EachNodeInTurnIsKilledUnderLoadAndNoCallFails) {
     wait_for_members(3);
     EXPECT_TRUE(eventually([&, seed = 2000 * (victim + 1)]() mutable { return work(client, seed++) == kBlocks; }));
   }
+}
+
+// DESIGN 6: reads turn to the second copy when the first is dead. The lease is long: no map tells of the death.
+TEST_F(E2eClusterTest, WhatWasAskedForAgainIsFoundThoughItsNodeIsKilledAndNoMapSaysSo) {
+  const EtcdProcesses etcd;
+  for (const char* id : {"n0", "n1", "n2"}) {
+    nodes.push_back(start_node(etcd, id, {"--copy-uses", "2", "--etcd-lease-seconds", "300"}));
+  }
+  wait_for_members(3);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  put_chains(client, 4);
+  ASSERT_EQ(missing(client), 0u) << "asked for again";
+  EXPECT_TRUE(eventually([&] {
+    double copied = 0;
+    for (const auto& node : nodes) copied += node->metric("kvstore_cluster_copied_blocks_total");
+    return copied == 4 * kBlocks;
+  }));
+  nodes[1]->signal(SIGKILL);
+  nodes[1]->wait();
+  nodes[1].reset();
+  EXPECT_TRUE(finds_all(client)) << "once the client knows that it does not answer";
+  EXPECT_EQ(client->cluster().nodes.size(), 3u) << "for all that the map says, it is there";
+  work(client, 1);
+  EXPECT_EQ(work(client, 1), kBlocks) << "what is put meanwhile is found";
 }
 
 TEST_F(E2eClusterTest, ANodeThatIsAskedToStopSaysSoFirstAndIsOffTheMapAtOnce) {

@@ -60,6 +60,7 @@ class MoverTest : public testing::Test {
     mover_config.node_id = name;
     mover_config.bytes_per_second = bytes_per_second;
     mover_config.join_max = join_max;
+    mover_config.copy_uses = copy_uses;
     auto& mover = movers[name] = std::make_unique<Mover>(
         loop.context().get_executor(), network, clock, context.store, *context.hot_roots, context.cluster,
         context.moves, mover_config, [this, name](Member::State to, Member::Phase about) {
@@ -153,6 +154,7 @@ class MoverTest : public testing::Test {
   ClientConfig config = repeatable_config();
   std::uint64_t bytes_per_second = 1 << 30;
   Duration join_max = 300s;
+  std::size_t copy_uses = 0;
   std::map<std::string, Member> members;
   std::uint64_t epoch = 0;
   std::map<std::string, std::unique_ptr<sim::SimNode>> nodes;
@@ -347,6 +349,62 @@ TEST_F(MoverTest, WhatIsHandedOverKeepsItsAge) {
   while (!cursor.is_done) context.store.with([&](Store& held) { held.list_paths(cursor, TimePoint::min(), ends); });
   ASSERT_GT(ends.size(), 100u);
   for (const Store::PathEnd& end : ends) EXPECT_GT(clock.now() - end.used, 90s);
+}
+
+/// Of chains that were asked for again, all is found after any node has died, before the map has changed and after.
+TEST_F(MoverTest, WhatWasUsedTwiceHasASecondCopyWhereClientsLookWhenItsOwnerIsDead) {
+  copy_uses = 2;
+  config.breaker_failures = 1;
+  start_all({"a", "b", "c"});
+  put_all(40);
+  std::vector<std::vector<BlockHash>> used(chains.begin(), chains.begin() + 20);
+  for (const auto& each : used) EXPECT_EQ(get(each), each.size());
+  loop.run_for(10s);
+  const auto sum = [&](const auto& chains_of) {
+    std::size_t found = 0;
+    for (const auto& each : chains_of) found += get(each);
+    return found;
+  };
+  std::size_t copied = 0;
+  for (const char* name : {"a", "b", "c"}) {
+    copied += moves(name).copied_blocks;
+    EXPECT_EQ(moves(name).failed_copies, 0u);
+    EXPECT_EQ(moves(name).moved_blocks, 0u);
+  }
+  EXPECT_EQ(copied, all() / 2) << "each once, though passes go on";
+  movers["b"]->stop();
+  loop.run_for(5s);
+  movers.erase("b");
+  nodes["b"]->kill();             // nobody has told the others
+  for (int i = 0; i < 10; ++i) {  // until the client knows
+    (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
+  }
+  EXPECT_EQ(sum(used), all() / 2);
+  EXPECT_LT(sum(chains), all());
+  members.erase("b");
+  publish();
+  loop.run_for(2s);
+  (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
+  loop.run_for(10ms);
+  EXPECT_EQ(sum(used), all() / 2) << "where the copies are they belong now";
+  // And of what was used twice there are two again.
+  loop.run_for(10s);
+  movers["c"]->stop();
+  loop.run_for(5s);
+  movers.erase("c");
+  nodes["c"]->kill();
+  for (int i = 0; i < 10; ++i) {
+    (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
+  }
+  EXPECT_EQ(sum(used), all() / 2);
+}
+
+TEST_F(MoverTest, NoCopiesAreMadeUnlessTheyAreAskedFor) {
+  start_all({"a", "b", "c"});
+  put_all(20);
+  for (const auto& each : chains) get(each);
+  loop.run_for(10s);
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(moves(name).copied_blocks, 0u);
 }
 
 TEST_F(MoverTest, PromptsBehindAHotRootLieWhereClientsLookForThem) {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "client/tools/ctl/cluster_plan.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
@@ -164,6 +165,114 @@ void run_cluster_map(CtlOptions options) {
   table.print(std::cout);
 }
 
+struct PlanOptions : CtlOptions {
+  std::vector<std::string> added, removed;
+  std::size_t move_rate = 256 << 20;
+};
+
+/// "n7", "n7=64" (a weight, which is the capacity in GiB unless nodes were given others).
+PlanNode added_node(const std::string& text, double usual_weight, double bytes_per_weight) {
+  PlanNode node;
+  const std::size_t equals = text.find('=');
+  node.id = text.substr(0, equals);
+  node.weight = usual_weight;
+  node.is_added = true;
+  if (equals != std::string::npos) {
+    const std::string number = text.substr(equals + 1);
+    char* end = nullptr;
+    node.weight = std::strtod(number.c_str(), &end);
+    if (number.empty() || *end != '\0' || !(node.weight > 0) || node.weight > 1e9) {
+      throw ToolFailed("--add: '" + text + "': the weight must be a number above 0");
+    }
+  }
+  if (node.id.empty()) throw ToolFailed("--add: '" + text + "' has no node id");
+  node.capacity_bytes = node.weight * bytes_per_weight;
+  return node;
+}
+
+std::vector<PlanNode> nodes_to_plan(const ClusterReport& report, const PlanOptions& options) {
+  std::vector<PlanNode> nodes;
+  double weights = 0, capacity = 0;
+  for (const MemberReport& one : report.members) {
+    if (one.error)
+      throw ToolFailed(one.member.id + " does not answer (" + one.error_text + "), so what it holds is unknown");
+    nodes.push_back({one.member.id, report.map.weight_of(one.member), one.allocated_bytes, one.capacity_bytes});
+    weights += nodes.back().weight;
+    capacity += nodes.back().weight > 0 ? one.capacity_bytes : 0;
+  }
+  for (const std::string& id : options.removed) {
+    const auto node = std::ranges::find(nodes, id, &PlanNode::id);
+    if (node == nodes.end()) throw ToolFailed("--remove: no node '" + id + "' in the cluster");
+    node->is_removed = true;
+  }
+  const double usual_weight = weights > 0 ? weights / static_cast<double>(nodes.size()) : 1;
+  for (const std::string& text : options.added) {
+    PlanNode node = added_node(text, usual_weight, weights > 0 ? capacity / weights : 0);
+    if (std::ranges::find(nodes, node.id, &PlanNode::id) != nodes.end()) {
+      throw ToolFailed("--add: the cluster has a node '" + node.id + "' already");
+    }
+    nodes.push_back(std::move(node));
+  }
+  const bool has_owner =
+      std::ranges::any_of(nodes, [](const PlanNode& node) { return node.weight > 0 && !node.is_removed; });
+  if (!has_owner) throw ToolFailed("no node would be left that owns anything");
+  return nodes;
+}
+
+void run_cluster_plan(PlanOptions options) {
+  if (options.added.empty() && options.removed.empty()) throw ToolFailed("nothing to plan: give --add or --remove");
+  const std::vector<PlanNode> nodes = nodes_to_plan(ask_all(options), options);
+  const std::vector<NodePlan> plans = plan_change(nodes);
+  double moved = 0, held = 0, lost = 0, most = 0;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    moved += plans[i].sent_bytes;
+    held += nodes[i].held_bytes;
+    lost += plans[i].lost_bytes;
+    most = std::max(most, plans[i].sent_bytes);
+  }
+  const double seconds = most / static_cast<double>(options.move_rate);
+  const auto bytes = [](double count) { return format_bytes(static_cast<std::uint64_t>(count)); };
+  if (options.json) {
+    nlohmann::json document = {{"moved_bytes", moved},
+                               {"held_bytes", held},
+                               {"lost_bytes", lost},
+                               {"seconds", seconds},
+                               {"nodes", nlohmann::json::array()}};
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      document["nodes"].push_back({{"id", nodes[i].id},
+                                   {"added", nodes[i].is_added},
+                                   {"removed", nodes[i].is_removed},
+                                   {"share_before", plans[i].share_before},
+                                   {"share_after", plans[i].share_after},
+                                   {"sent_bytes", plans[i].sent_bytes},
+                                   {"received_bytes", plans[i].received_bytes},
+                                   {"held_bytes", nodes[i].held_bytes},
+                                   {"held_after_bytes", plans[i].held_after_bytes},
+                                   {"lost_bytes", plans[i].lost_bytes}});
+    }
+    std::cout << json_text(document) << '\n';
+    return;
+  }
+  const auto share = [](double part) { return format_number(100 * part, 1) + " %"; };
+  TextTable table({"node", "", "share", "then", "sends", "is given", "holds", "then"});
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    table.add({nodes[i].id,
+               nodes[i].is_added     ? "new"
+               : nodes[i].is_removed ? "goes"
+                                     : "",
+               share(plans[i].share_before), share(plans[i].share_after), bytes(plans[i].sent_bytes),
+               bytes(plans[i].received_bytes), bytes(nodes[i].held_bytes), bytes(plans[i].held_after_bytes)});
+  }
+  table.print(std::cout);
+  std::cout << "\nIn all " << bytes(moved) << " of " << bytes(held) << " would move, in about "
+            << format_seconds(std::max(seconds, 1.0)) << " at " << bytes(static_cast<double>(options.move_rate))
+            << " a second from each node.\n";
+  if (lost > 0) {
+    std::cout << "There is no room for " << bytes(lost) << " of it: so much of what is used least would be evicted.\n";
+  }
+  std::cout << "Nothing was changed. A node that dies instead of leaving takes along what it would have sent.\n";
+}
+
 struct DrainOptions : CtlOptions {
   std::string node_id;
   bool waits = true;
@@ -240,6 +349,15 @@ void add_cluster_commands(CLI::App& app) {
   const auto map_options = std::make_shared<CtlOptions>();
   add_ctl_command(*cluster, "map", "The map as a node has it: what clients place blocks by", map_options)
       ->callback([map_options] { run_cluster_map(*map_options); });
+  const auto plan_options = std::make_shared<PlanOptions>();
+  CLI::App* const plan = add_ctl_command(
+      *cluster, "plan", "What nodes that come or go would move, and whether there is room; changes nothing",
+      plan_options);
+  plan->add_option("--add", plan_options->added,
+                   "A node that comes, ID or ID=WEIGHT (default: the average weight); may be repeated");
+  plan->add_option("--remove", plan_options->removed, "A node that leaves, by its id; may be repeated");
+  add_bytes_option(*plan, "--move-rate", plan_options->move_rate, "The nodes' move-rate, for the time that it takes");
+  plan->callback([plan_options] { run_cluster_plan(*plan_options); });
   add_drain_command(
       *cluster, "drain",
       "A node hands over what it owns to those who follow, then owns nothing; it goes on running until it "

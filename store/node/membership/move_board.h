@@ -18,6 +18,7 @@ struct MoveBoard {
   std::atomic<std::uint64_t> settled{0};
   std::atomic<std::uint64_t> moved_blocks{0}, moved_bytes{0}, failed_paths{0};
   std::atomic<std::uint64_t> remaining_paths{0};  ///< Of the pass under way.
+  std::atomic<std::uint64_t> copied_blocks{0}, copied_bytes{0}, failed_copies{0};
 
   std::vector<NodeMetrics::Value> stats() const {
     const auto value = [](const auto& number) { return static_cast<double>(number.load()); };
@@ -26,6 +27,9 @@ struct MoveBoard {
         {"cluster_moved_bytes", value(moved_bytes), true, "Bytes of these blocks"},
         {"cluster_move_failures", value(failed_paths), true, "Paths that could not be handed over, or not whole"},
         {"cluster_move_remaining_paths", value(remaining_paths), false, "Paths that are still to be handed over"},
+        {"cluster_copied_blocks", value(copied_blocks), true, "Blocks of which this node has made a second copy"},
+        {"cluster_copied_bytes", value(copied_bytes), true, "Bytes of these blocks"},
+        {"cluster_copy_failures", value(failed_copies), true, "Paths that could not be copied, or not whole"},
         {"cluster_drain_wanted", value(drain_wanted), false, "1: asked to hand over all that it owns"},
     };
   }

@@ -87,9 +87,10 @@ asio::awaitable<void> Mover::run() {
     look();
     co_await work();
     if (!stops_) co_await step();
+    if (!stops_) co_await copy();
     if (!stops_) co_await pause(clock_.now() + kLook);
   }
-  client_.reset();  // no call of it runs
+  drop_hands();  // no call of them runs
 }
 
 asio::awaitable<void> Mover::pause(TimePoint until) {
@@ -134,8 +135,8 @@ void Mover::retarget(const ClusterView& view) {
   const auto give_up_target = [this] {
     if (target_) formers_.push_back(std::move(target_));
     if (formers_.size() > kFormersMax) formers_.erase(formers_.begin());
-    client_.reset();
-    spaces_.clear();
+    drop_hands();
+    copied_until_ = TimePoint::min();  // others are second now
   };
   if (!has_owner || view.extent_blocks <= 1) return give_up_target();  // nobody is left to hand anything to
   const auto is_same = [](const NodeConfig& a, const NodeConfig& b) {
@@ -151,7 +152,7 @@ void Mover::retarget(const ClusterView& view) {
 bool Mover::has_others() const {
   if (!target_) return false;
   for (std::size_t i = 0; i < target_->nodes.size(); ++i) {
-    if (i != target_->self && target_->nodes[i].weight > 0) return true;
+    if (i != target_->self && target_->owns(i)) return true;
   }
   return false;
 }
@@ -182,7 +183,10 @@ asio::awaitable<void> Mover::work() {
     moves_.settled = digest_;
     co_return;
   }
-  Paths paths = co_await list_moving(is_whole ? TimePoint::min() : pass_begun_);
+  Paths paths = co_await list(is_whole ? TimePoint::min() : pass_begun_,
+                              [this](const Store::PathEnd&, std::span<const BlockHash> path, std::size_t hot_blocks) {
+                                return is_moving(path, hot_blocks);
+                              });
   Paths failed;
   moves_.remaining_paths = paths.size();
   if (!paths.empty() && is_whole)
@@ -191,7 +195,7 @@ asio::awaitable<void> Mover::work() {
   const bool wanted_out = wants_out();
   for (int turn = 0; turn < 2 && !stops_; ++turn) {
     for (const Store::PathEnd& end : paths) {
-      const bool is_done = co_await move(end);
+      const bool is_done = co_await send(end, mover(), {moves_.moved_blocks, moves_.moved_bytes});
       if (stops_) co_return;
       if (!is_done) failed.push_back(end);
       if (is_done || turn > 0) moves_.remaining_paths = moves_.remaining_paths - 1;
@@ -217,8 +221,39 @@ asio::awaitable<void> Mover::work() {
   if (!is_pass_due_) moves_.settled = digest_;
 }
 
-/// Paths that were this node's and are to be another's, the latest used first.
-asio::awaitable<Mover::Paths> Mover::list_moving(TimePoint since) {
+/// One pass of second copies, of what was used since the last one.
+asio::awaitable<void> Mover::copy() {
+  const TimePoint begun = clock_.now();
+  const bool is_quiet = role_ == Role::kServing && !is_whole_due_ && moves_.settled == digest_;
+  if (config_.copy_uses == 0 || !view_ || !is_quiet || begun < next_copies_) co_return;
+  if (!has_others() || !target_->owns(target_->self)) co_return;
+  const Target* const target = target_.get();
+  const auto is_over = [&] { return stops_ || target_.get() != target || is_pass_due_ || wants_out(); };
+  const Paths paths = co_await list(copied_until_, [this](const auto& end, const auto& path, std::size_t hot_blocks) {
+    return is_worth_a_copy(end, path, hot_blocks);
+  });
+  for (const Store::PathEnd& end : paths) {
+    if (is_over()) co_return;
+    const bool is_done = co_await send(end, copier(), {moves_.copied_blocks, moves_.copied_bytes});
+    moves_.failed_copies += !is_done && !stops_;
+    look();
+  }
+  if (is_over()) co_return;
+  copied_until_ = begun;
+  next_copies_ = clock_.now() + kCopyPause;
+}
+
+/// Of this node's own: what lies here for another reason is a copy itself.
+bool Mover::is_worth_a_copy(const Store::PathEnd& end, std::span<const BlockHash> path, std::size_t hot_blocks) const {
+  if (path.size() <= hot_blocks) return false;  // it is on every node
+  const auto extents = target_->map->extents(path, hot_blocks);
+  if (std::ranges::none_of(extents, [&](const auto& extent) { return extent.node == target_->self; })) return false;
+  const auto uses = store_.with([&](Store& store) { return store.path_uses(end, hot_blocks); });
+  return uses && *uses >= config_.copy_uses;
+}
+
+/// Paths that are to go, of those used at `since` or later; the latest used first.
+asio::awaitable<Mover::Paths> Mover::list(TimePoint since, IsWanted is_wanted) {
   Paths ends;
   Store::PathCursor cursor;
   while (!cursor.is_done && !stops_) {
@@ -231,7 +266,7 @@ asio::awaitable<Mover::Paths> Mover::list_moving(TimePoint since) {
   }
   std::ranges::sort(ends, is_hotter);
   if (ends.size() > kEndsMax) ends.resize(kEndsMax);
-  Paths moving;
+  Paths wanted;
   std::map<SpaceId, std::unordered_set<BlockHash>> hot_sets;
   std::size_t looked = 0;
   for (const Store::PathEnd& end : ends) {
@@ -250,9 +285,9 @@ asio::awaitable<Mover::Paths> Mover::list_moving(TimePoint since) {
     }
     std::size_t hot_blocks = 0;
     while (hot_blocks < path->size() && hot->second.contains((*path)[hot_blocks])) ++hot_blocks;
-    if (is_moving(*path, hot_blocks)) moving.push_back(end);
+    if (is_wanted(end, *path, hot_blocks)) wanted.push_back(end);
   }
-  co_return moving;
+  co_return wanted;
 }
 
 /// What was never this node's, for as long as this remembers, is a copy that an earlier map left here: its owner has
@@ -267,8 +302,8 @@ bool Mover::is_moving(std::span<const BlockHash> path, std::size_t hot_blocks) c
   return formers_.empty() || std::ranges::any_of(formers_, [&](const auto& each) { return has_own(*each, true); });
 }
 
-asio::awaitable<bool> Mover::move(Store::PathEnd end) {
-  const auto space = co_await open(end.space);
+asio::awaitable<bool> Mover::send(Store::PathEnd end, Hand& hand, Tally tally) {
+  const auto space = co_await open(hand, end.space);
   if (!space || stops_) co_return !space && space.error() == Errc::kNoNamespace;
   std::vector<BlockHash> path;
   auto pinned = store_.with([&](Store& store) -> Result<Store::PinnedPrefix> {
@@ -279,15 +314,15 @@ asio::awaitable<bool> Mover::move(Store::PathEnd end) {
   });
   if (!pinned) co_return true;  // it has gone: nothing is left to do
   const PinGuard guard(store_, std::move(*pinned));
-  const std::size_t block_bytes = client().block_bytes(*space);
-  const bool is_put = co_await put(*space, path, guard.pinned(), block_bytes, end.used);
+  const bool is_put = co_await put(*hand.client, *space, path, guard.pinned(), end.used, tally);
   co_return is_put;
 }
 
 /// Prefix after prefix, so that one put sends no more than a batch: what the ones before it have sent is offered again,
 /// by name, and not wanted.
-asio::awaitable<bool> Mover::put(Space space, const std::vector<BlockHash>& path, const Store::PinnedPrefix& pinned,
-                                 std::size_t block_bytes, TimePoint used) {
+asio::awaitable<bool> Mover::put(Client& client, Space space, const std::vector<BlockHash>& path,
+                                 const Store::PinnedPrefix& pinned, TimePoint used, Tally tally) {
+  const std::size_t block_bytes = client.block_bytes(space);
   KV_ASSERT(path.size() == pinned.blocks.size() && block_bytes > 0);
   std::vector<std::span<const std::byte>> blocks;
   std::vector<std::uint64_t> checksums;  // as they were verified when the blocks came: the other side verifies by them
@@ -306,12 +341,12 @@ asio::awaitable<bool> Mover::put(Space space, const std::vector<BlockHash>& path
     options.control.cancellation = &cancellation;
     put_ = &cancellation;
     const auto result =
-        co_await client().put(space, std::span(path).first(count), std::span(blocks).first(count), options);
+        co_await client.put(space, std::span(path).first(count), std::span(blocks).first(count), options);
     put_ = nullptr;
     if (!result) co_return false;
     const std::uint64_t sent_bytes = result->stored * block_bytes;
-    moves_.moved_blocks += result->stored;
-    moves_.moved_bytes += sent_bytes;
+    tally.blocks += result->stored;
+    tally.bytes += sent_bytes;
     paid_until_ = std::max(paid_until_, clock_.now()) +
                   std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
                       static_cast<double>(sent_bytes) / static_cast<double>(config_.bytes_per_second)));
@@ -323,30 +358,49 @@ asio::awaitable<bool> Mover::put(Space space, const std::vector<BlockHash>& path
   co_return !stops_;
 }
 
-Async<Space> Mover::open(SpaceId id) {
-  if (const auto found = spaces_.find(id); found != spaces_.end()) co_return found->second;
+Async<Space> Mover::open(Hand& hand, SpaceId id) {
+  if (const auto found = hand.spaces.find(id); found != hand.spaces.end()) co_return found->second;
   const auto record = store_.with([&](Store& store) { return store.find_namespace(id); });
   if (!record) co_return error_code(Errc::kNoNamespace);
-  auto opened = co_await client().open(*record, kOpenDeadline);  // learns what is hot on each node, too
-  if (opened) spaces_.emplace(id, *opened);
+  auto opened = co_await hand.client->open(*record, kOpenDeadline);  // learns what is hot on each node, too
+  if (opened) hand.spaces.emplace(id, *opened);
   co_return opened;
 }
 
-Client& Mover::client() {
-  if (!client_) {
-    KV_ASSERT(target_);
-    ClientConfig config;
-    config.nodes = target_->nodes;
-    config.extent_blocks = view_->extent_blocks;
-    config.follow_cluster = false;  // placed by the map that is to come, which no client has yet
-    config.identity = "mover of " + config_.node_id.substr(0, 100);
-    config.connections_per_node = 1;
-    config.rdma = ClientConfig::Rdma::kOff;
-    config.tls = config_.tls;
-    config.tls.allowed_names.clear();  // of this node's clients; a node proves to be the host of its endpoint
-    client_ = std::make_unique<Client>(executor_, config, network_, clock_);
+void Mover::drop_hands() {
+  mover_ = {};
+  copier_ = {};
+}
+
+Mover::Hand& Mover::mover() {
+  KV_ASSERT(target_);
+  if (!mover_.client) mover_ = make_hand(target_->nodes, "mover of ");
+  return mover_;
+}
+
+/// By the map without this node: each block goes to who is second in the rendezvous order.
+Mover::Hand& Mover::copier() {
+  KV_ASSERT(target_ && target_->self < target_->nodes.size());
+  if (!copier_.client) {
+    std::vector<NodeConfig> others = target_->nodes;
+    others[target_->self].weight = 0;
+    copier_ = make_hand(std::move(others), "copier of ");
   }
-  return *client_;
+  return copier_;
+}
+
+Mover::Hand Mover::make_hand(std::vector<NodeConfig> nodes, const std::string& what) const {
+  ClientConfig config;
+  config.nodes = std::move(nodes);
+  config.extent_blocks = view_->extent_blocks;
+  config.follow_cluster = false;  // placed by a map that no client has
+  config.stand_ins = false;       // what cannot go where it belongs is tried again
+  config.identity = what + config_.node_id.substr(0, 100);
+  config.connections_per_node = 1;
+  config.rdma = ClientConfig::Rdma::kOff;
+  config.tls = config_.tls;
+  config.tls.allowed_names.clear();  // of this node's clients; a node proves to be the host of its endpoint
+  return {std::make_unique<Client>(executor_, config, network_, clock_), {}};
 }
 
 // -- what this node is about
@@ -425,7 +479,7 @@ asio::awaitable<bool> Mover::have_others_settled() {
   }
   if (serving.empty() || !target_) co_return true;
   const auto digest = static_cast<double>(digest_);
-  const auto stats = co_await client().stats(kStatsDeadline);
+  const auto stats = co_await mover().client->stats(kStatsDeadline);
   if (!stats) co_return false;
   for (const NodeStats& said : *stats) {
     if (said.error || std::ranges::find(serving, said.name) == serving.end()) continue;

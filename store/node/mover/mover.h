@@ -31,6 +31,8 @@ struct MoverConfig {
   std::uint64_t bytes_per_second = 256 << 20;  ///< Sent at most, over a second or so. At least 1.
   TlsConfig tls = {};                          ///< For tls:// endpoints of others: this node's own certificate.
   Duration join_max = 300s;                    ///< A node that joins serves after so long, whatever it has been given.
+  /// Of a path that was used so often, the put that brought it included, a second copy is made. 0: of none.
+  std::size_t copy_uses = 0;
 };
 
 /// Before a change of the map costs hits, the blocks go where it will look for them. Nodes *push*: who has a block
@@ -50,14 +52,19 @@ struct MoverConfig {
 ///   3. Bounded: one path is pinned at a time, kEndsMax ends are listed (beyond these the coldest are left out), and
 ///      bytes_per_second holds on the whole.
 ///   4. Nothing is done to others' blocks, and none here is given up: a map that was wrong costs copies.
-/// What is not handed over: what lies on disk alone (a disk stays with its node), sets (a node does not know which
-/// names belong together), retention. Where each block is an extent of its own (extent_blocks 1) nothing is. Thread
-/// safety: none; on one executor, which must be single-threaded. The boards: any thread.
+/// *Second copies*, where they are asked for: while nothing is to be handed over, what this node owns and was used
+/// copy_uses times goes to who would own it if this node left, which is where clients look when it does not answer, and
+/// where it belongs from then on. What was used since the last pass, the latest first, kCopyPause apart; at the same
+/// rate, to the same ends: it ages there as it does here.
+/// What is not handed over, nor copied: what lies on disk alone (a disk stays with its node), sets (a node does not
+/// know which names belong together), retention. Where each block is an extent of its own (extent_blocks 1) nothing is.
+/// Thread safety: none; on one executor, which must be single-threaded. The boards: any thread.
 class Mover {
  public:
   static constexpr std::size_t kEndsMax = 1 << 18;
   static constexpr std::size_t kBatchBytes = 8 << 20;  ///< Of one put, or one block.
   static constexpr Duration kLook = 200ms;             ///< Between two looks at the map.
+  static constexpr Duration kCopyPause = 1s;           ///< Between two passes of second copies.
   static constexpr Duration kGrace = 2s;               ///< For clients to hear of a change, so that they put elsewhere.
 
   /// Tells all what this node is about.
@@ -82,6 +89,17 @@ class Mover {
     std::vector<NodeConfig> nodes;  ///< All members; those that own nothing with weight 0.
     std::unique_ptr<const ClusterMap> map;
     std::size_t self = 0;  ///< An index; nodes.size() if this node is not there.
+    bool owns(std::size_t node) const { return node < nodes.size() && nodes[node].weight > 0; }
+  };
+  /// A client of the others, and what it has opened.
+  struct Hand {
+    std::unique_ptr<Client> client;
+    std::map<SpaceId, Space> spaces;
+  };
+  /// What was put, and how it is counted.
+  struct Tally {
+    std::atomic<std::uint64_t>& blocks;
+    std::atomic<std::uint64_t>& bytes;
   };
   using Paths = std::vector<Store::PathEnd>;
 
@@ -90,13 +108,20 @@ class Mover {
   bool has_others() const;
   bool is_unsettled() const;
   asio::awaitable<void> work();
-  asio::awaitable<Paths> list_moving(TimePoint since);
+  asio::awaitable<void> copy();
+  /// Whether a path, which begins with so many hot blocks, is to go.
+  using IsWanted = std::function<bool(const Store::PathEnd&, std::span<const BlockHash>, std::size_t)>;
+  asio::awaitable<Paths> list(TimePoint since, IsWanted is_wanted);
   bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks) const;
-  asio::awaitable<bool> move(Store::PathEnd end);
-  asio::awaitable<bool> put(Space space, const std::vector<BlockHash>& path, const Store::PinnedPrefix& pinned,
-                            std::size_t block_bytes, TimePoint used);
-  Async<Space> open(SpaceId space);
-  Client& client();
+  bool is_worth_a_copy(const Store::PathEnd& end, std::span<const BlockHash> path, std::size_t hot_blocks) const;
+  asio::awaitable<bool> send(Store::PathEnd end, Hand& hand, Tally tally);
+  asio::awaitable<bool> put(Client& client, Space space, const std::vector<BlockHash>& path,
+                            const Store::PinnedPrefix& pinned, TimePoint used, Tally tally);
+  Async<Space> open(Hand& hand, SpaceId space);
+  void drop_hands();
+  Hand& mover();
+  Hand& copier();
+  Hand make_hand(std::vector<NodeConfig> nodes, const std::string& what) const;
   asio::awaitable<void> step();
   asio::awaitable<bool> have_others_settled();
   void play(Role role);
@@ -119,15 +144,16 @@ class Mover {
   TimePoint changed_{};
   std::unique_ptr<const Target> target_;
   std::vector<std::unique_ptr<const Target>> formers_;  ///< Since the last whole pass that ended.
-  std::unique_ptr<Client> client_;                      ///< Of target_.
-  std::map<SpaceId, Space> spaces_;                     ///< Opened by it.
+  Hand mover_, copier_;                                 ///< Of target_; of the same, without this node.
   Cancellation* put_ = nullptr;                         ///< Of the call under way.
 
-  bool is_whole_due_ = false;       ///< A pass over all.
-  bool is_pass_due_ = false;        ///< The map has changed since the last pass began.
-  TimePoint pass_begun_{};          ///< The last one that ended.
-  std::uint64_t stored_count_ = 0;  ///< By all puts, when the last pass began.
-  TimePoint paid_until_{};          ///< By when what was sent so far is paid for, at the configured rate.
+  bool is_whole_due_ = false;                  ///< A pass over all.
+  bool is_pass_due_ = false;                   ///< The map has changed since the last pass began.
+  TimePoint pass_begun_{};                     ///< The last one that ended.
+  std::uint64_t stored_count_ = 0;             ///< By all puts, when the last pass began.
+  TimePoint copied_until_ = TimePoint::min();  ///< What was used by then has its copies.
+  TimePoint next_copies_{};
+  TimePoint paid_until_{};  ///< By when what was sent so far is paid for, at the configured rate.
 
   Role role_ = Role::kJoining;
   TimePoint joining_since_{}, draining_since_{};
