@@ -87,6 +87,27 @@ class StatsCall final : public Call {
   }
 };
 
+class LearnedCall final : public Call {
+ public:
+  LearnedCall() { type = FrameType::kStats; }
+  std::string learned;
+
+ private:
+  error_code send(CallSession& session) override {
+    auto& builder = session.shared().new_request();
+    builder.Finish(wire::CreateStatsRequest(builder, /*learned=*/true));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::StatsResponse>(frame.table);
+    if (response == nullptr) return "stats: malformed";
+    if (const auto* bytes = response->learned())
+      learned.assign(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    return {};
+  }
+};
+
 /// A first answer may name a cluster, or a later map of it: then its nodes are who matters, and what is put or looked
 /// up before their map is here would lie in other places. So they are asked once more.
 template <class Impl>
@@ -291,6 +312,26 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, 
     stats.back().error = calls[node].error();
   }
   co_return stats;
+}
+
+Async<std::vector<NodeLearned>> Client::learned(std::chrono::microseconds deadline, CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  std::vector<std::string> names;
+  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
+  std::vector<LearnedCall> calls(impl.members.size());
+  impl.start_on_each(calls, group, impl.deadline_after(deadline));
+  co_await wait_all(group);
+  std::vector<NodeLearned> answers;
+  for (std::size_t node = 0; node < calls.size(); ++node) {
+    NodeLearned& answer = answers.emplace_back();
+    answer.name = names[node];
+    answer.error = calls[node].error();
+    if (!answer.error) answer.learned = std::move(calls[node].learned);
+  }
+  co_return answers;
 }
 
 Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseconds deadline, CallControl control) {

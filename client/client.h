@@ -243,6 +243,12 @@ struct NodeStats {
   };
   std::vector<Namespace> namespaces;
 };
+/// What a node has learned of the reuse of blocks, as it tells other nodes (store/yield_counts.h).
+struct NodeLearned {
+  std::string name;
+  error_code error;     ///< If the node did not answer.
+  std::string learned;  ///< Empty: it learns nothing, or tells nobody.
+};
 
 // So `{...}` is safe inside co_await (STYLE 8).
 static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_trivially_destructible_v<GetOptions> &&
@@ -335,6 +341,7 @@ class Client {
   /// node; kUnsupported, if it cannot; or why it did not answer.
   Async<void> drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline, CallControl control = {});
+  Async<std::vector<NodeLearned>> learned(std::chrono::microseconds deadline, CallControl control = {});
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;

@@ -13,6 +13,7 @@
 #include "client/cluster_map.h"
 #include "client/hot/hot_roots_call.h"
 #include "client/hot/hot_sets.h"
+#include "client/hot/known_chains.h"
 #include "client/link/node_link.h"
 #include "index/name_groups.h"
 
@@ -126,6 +127,7 @@ struct Client::Impl {
   std::map<std::uint64_t, LeaseEntry> leases;  ///< In order of grant.
   std::uint64_t last_lease = 0;
   HotSets hot_sets;
+  KnownChains known_chains;
   std::vector<std::unique_ptr<HotRootsCall>> hot_calls;  ///< By node. They end with the links.
   /// Gone with the client: what was posted to the executor and comes later finds that out here.
   std::shared_ptr<int> life = std::make_shared<int>();

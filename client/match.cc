@@ -36,7 +36,10 @@ class MatchCall final : public Call {
   /// Of a request where hot roots matter: among how many nodes; how much of the chain's beginning is to be counted; and
   /// how much of that is hot. Else 0.
   std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
+  std::size_t chain_blocks = 0;  ///< Of the whole chain, if other nodes have a part of it; else 0.
+  bool is_elsewhere = false;     ///< The chain belongs to another node now.
   std::size_t asked = 0;
+  std::size_t known_count = 0;  ///< Leading blocks that are no news to the node.
   std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
   std::uint64_t disk_us = 0;
   BlockHash partial_block{};
@@ -67,7 +70,9 @@ class MatchCall final : public Call {
     builder.Finish(wire::CreateMatchRequest(
         builder, space_handle(), hashes, tokens, options->lease, options->prefetch, space_check(), digests,
         static_cast<std::uint32_t>(node_count), static_cast<std::uint32_t>(std::min(beginning, asked)),
-        static_cast<std::uint32_t>(std::min(hot_blocks, asked)), static_cast<std::uint8_t>(options->reuse)));
+        static_cast<std::uint32_t>(std::min(hot_blocks, asked)), static_cast<std::uint8_t>(options->reuse),
+        static_cast<std::uint32_t>(chain_blocks), chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(0)) : 0,
+        chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(asked - 1)) : 0, is_elsewhere));
     session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     return {};
   }
@@ -87,6 +92,7 @@ class MatchCall final : public Call {
     lease_us = response->lease_us();
     hot_version = response->hot_version();
     map_epoch = response->epoch();
+    known_count = std::min(std::max<std::size_t>(response->known_blocks(), block_count), asked);
     if (response->lease_error() != 0) lease_error = make_error_code(static_cast<Errc>(response->lease_error()));
     if (response->partial_tokens() > 0) {
       if (response->partial_block() == nullptr) return "match: partial_tokens without partial_block";
@@ -135,6 +141,7 @@ class MatchRounds {
   }
 
   std::size_t held() const { return held_; }
+  std::size_t known() const;               ///< Leading blocks that are no news to any node, as far as was asked.
   error_code why() const { return why_; }  ///< Why not more is held; none: the nodes have no more.
   HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
   MatchResult result() const;
@@ -185,6 +192,9 @@ std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::s
   for (std::size_t i = 0; i < chains.size(); ++i) {
     calls_[round_][i].chain = std::move(chains[i]);
     tell_of_root(calls_[round_][i]);
+    calls_[round_][i].is_elsewhere = !is_counted_;
+    if (map_.owner_count() > 1 && calls_[round_][i].chain.hashes.size() < hashes_.size())
+      calls_[round_][i].chain_blocks = hashes_.size();
     tell_tokens(calls_[round_][i], options, block_size);
   }
   return calls_[round_++];
@@ -222,6 +232,14 @@ void MatchRounds::end() {
     }
   }
   held_ = std::max(held_, gap);  // 2
+}
+
+std::size_t MatchRounds::known() const {
+  std::size_t known = asked_;
+  for_each_call([&](const MatchCall& call) {
+    if (call.known_count < call.chain.hashes.size()) known = std::min(known, call.chain.position(call.known_count));
+  });
+  return known;
 }
 
 MatchResult MatchRounds::result() const {
@@ -370,6 +388,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
     if (root->held() > best->held()) best = &*root;
   }
 
+  if (map->owner_count() > 1) impl.known_chains.matched(hashes, best->known());
   MatchResult result = best->result();
   const bool is_whole = result.block_count == hashes.size();
   if (!is_whole && !result.why) result.why = why;

@@ -5,6 +5,7 @@
 // memory only the checksums are sent: the node copies. It verifies, commits and counts.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -23,6 +24,8 @@ struct PutPlan {
   std::size_t block_bytes = 0, block_size = 0;
   std::chrono::microseconds idle{};
   ReuseHint reuse = ReuseHint::kNone;
+  bool has_others = false;           ///< Other nodes own blocks, too.
+  std::optional<std::size_t> known;  ///< Leading blocks that the nodes knew when the chain was matched.
   TimePoint until;
 };
 
@@ -98,12 +101,15 @@ error_code PutCall::send(CallSession& session) {
     for (std::size_t i = 0; i < asked_; ++i)
       std::memcpy(&list[i], plan->extras[chain->position(i)].bytes.data(), sizeof *list);
   }
+  const bool is_part = plan->has_others && chain->hashes.size() < plan->blocks.size();
   const NamedRegion named = name_region(session, builder, region.get(), asked_,
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
                                         extras, static_cast<std::uint64_t>(plan->idle.count()),
-                                        static_cast<std::uint8_t>(plan->reuse)));
+                                        static_cast<std::uint8_t>(plan->reuse),
+                                        is_part ? static_cast<std::uint32_t>(plan->blocks.size()) : 0,
+                                        is_part && plan->known ? static_cast<std::uint32_t>(*plan->known) + 1 : 0));
   session.send_frame(type, request_id(), builder);
   return {};
 }
@@ -221,6 +227,8 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   const RegionUse region_use(region);
   const auto map = impl.reachable_map();
   const std::vector<OwnedChain> chains = split_chain(*map, hashes, impl.hot_roots(space, hashes).now);
+  plan.has_others = map->owner_count() > 1;
+  if (chains.size() > 1 && plan.has_others) plan.known = impl.known_chains.of(hashes);
   impl.hot_sets.forget(hashes.back());  // from now on it lies where it belongs
   CallGroup group(shared->executor, options.control);
   std::vector<PutCall> calls(chains.size());

@@ -928,6 +928,8 @@ void PrefixIndex::use(BlockId block, Tick tick, std::uint16_t trait, std::uint8_
   usage = {static_cast<std::uint8_t>(std::min(usage.use_count + 1, kUseCountMax)), passed, trait};
 }
 
+void PrefixIndex::correct(BlockId block, std::uint16_t trait) { impl_->usages[to_int(block)].trait = trait; }
+
 void PrefixIndex::pin(BlockId block) {
   Block& pinned = impl_->at(block);
   KV_ASSERT(pinned.pin_count < 0xFFFFFFFF);

@@ -168,6 +168,8 @@ class PrefixIndex {
   void touch(BlockId block, Tick tick);  ///< Marks the block, and so its whole prefix, as used at `tick`.
   /// The same, and counts it. `trait`, `passed`: as in Usage.
   void use(BlockId block, Tick tick, std::uint16_t trait, std::uint8_t passed = 0);
+  /// The latest use was of this kind after all.
+  void correct(BlockId block, std::uint16_t trait);
   // A pin costs O(edges above the block); pinning a whole prefix costs no more than pinning its last block.
   void pin(BlockId block);    ///< Counted; at most 2^32-1. A pinned block is not evicted, so neither is its prefix.
   void unpin(BlockId block);  ///< Requires: pin_count(block) > 0.

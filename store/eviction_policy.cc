@@ -1,6 +1,7 @@
 #include "store/eviction_policy.h"
 
 #include <bit>
+#include <cmath>
 
 #include "base/assert.h"
 #include "store/age_clock.h"
@@ -70,11 +71,23 @@ class LfuPolicy final : public EvictionPolicy {
 
 }  // namespace
 
-std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed) {
+std::size_t ChainPart::new_blocks(std::size_t known_here, std::size_t count) const {
+  if (block_count == 0) return count - known_here;
+  if (known) return block_count - *known;
+  if (known_here == count) return block_count - 1 - last;
+  return block_count - first - static_cast<std::size_t>(static_cast<double>(known_here) * stride(count));
+}
+
+std::size_t ChainPart::after_last(std::size_t count) const {
+  if (block_count == 0 || count == 0) return 0;
+  return static_cast<std::size_t>(std::ceil(static_cast<double>(block_count - 1 - last) / stride(count)));
+}
+
+std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed, bool lru_unless_pooled) {
   switch (kind) {
     case PolicyKind::kLru: return std::make_unique<LruPolicy>();
     case PolicyKind::kLfu: return std::make_unique<LfuPolicy>();
-    case PolicyKind::kYield: return std::make_unique<YieldPolicy>(seed);
+    case PolicyKind::kYield: return std::make_unique<YieldPolicy>(seed, lru_unless_pooled);
   }
   KV_ASSERT(false);
   return nullptr;

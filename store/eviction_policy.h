@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -10,8 +11,31 @@
 #include "index/block_hash.h"
 #include "index/prefix_index.h"
 #include "index/reuse_hint.h"
+#include "store/yield_table.h"
 
 namespace kv {
+
+/// Where the blocks of a request that are this node's lie in the whole chain, of which other nodes have the rest. Nodes
+/// that sort blocks of one request by their own part of it alone would disagree on what it is worth.
+struct ChainPart {
+  std::size_t block_count = 0;      ///< Of the whole chain. 0: it has no more than these.
+  std::size_t first = 0, last = 0;  ///< Positions in it of the first and last of this node's.
+  /// So many leading blocks of the chain are no news, on all nodes together: they are here, or were not long ago.
+  std::optional<std::size_t> known = {};
+
+  bool fits(std::size_t count) const {
+    return block_count == 0 || (known.value_or(0) <= block_count && first <= last && last < block_count && count > 0 &&
+                                last - first >= count - 1);
+  }
+  /// From the first to the last of `count`: blocks of the chain for each.
+  double stride(std::size_t count) const {
+    return block_count == 0 ? 1 : static_cast<double>(last - first + 1) / static_cast<double>(count);
+  }
+  /// Blocks of the chain that are new, if this node knows the first `known_here` of its `count`.
+  std::size_t new_blocks(std::size_t known_here, std::size_t count) const;
+  /// As many blocks of this node's as there are of the chain's behind its last: how far the chain's end is.
+  std::size_t after_last(std::size_t count) const;
+};
 
 /// Orders leaf ends for eviction, and new blocks for admission, by one value. Leaf ends are sorted into queues by their
 /// usage; within a queue the least recently used goes first, and of the queues that one whose first is worth least. So
@@ -33,7 +57,12 @@ class EvictionPolicy {
     std::size_t block_size;   ///< Tokens a block; 0: unknown.
     bool is_set = false;
     ReuseHint hint = ReuseHint::kNone;
-    std::uint64_t tenant = 0;  ///< Whose hint it is: any number, equal for equal tenants.
+    std::uint64_t tenant = 0;                     ///< Whose hint it is: any number, equal for equal tenants.
+    ChainPart chain = {};                         ///< Of what the hashes are a part.
+    std::optional<std::size_t> known_count = {};  ///< known_count() of it, if that was asked before.
+
+    /// How many blocks of this node's come behind hashes[i], as if the chain's end were this node's.
+    std::size_t passed(std::size_t i) const { return hashes.size() - 1 - i + chain.after_last(hashes.size()); }
   };
 
   virtual ~EvictionPolicy() = default;
@@ -52,6 +81,8 @@ class EvictionPolicy {
   virtual void left(TreeId tree, const BlockHash& hash, Usage usage) = 0;
   /// How often a block that is not here was used before it left, as far as that is remembered.
   virtual std::uint8_t remembered_uses(TreeId tree, const BlockHash& hash) const = 0;
+  /// Leading blocks of a request that are here, or left not long ago. Takes bounded time, however many there are.
+  virtual std::size_t known_count(const Request& request) const { return request.found_count; }
   /// The block is here again: its memory goes.
   virtual void came(TreeId tree, const BlockHash& hash) = 0;
 
@@ -70,6 +101,10 @@ class EvictionPolicy {
   virtual std::uint64_t clock() const = 0;
   virtual std::uint64_t used_at(Tick tick) const = 0;
 
+  /// What this node has counted; nullptr: it counts nothing. And what other nodes have, to be learned from too.
+  virtual const YieldTable* table() const { return nullptr; }
+  virtual void set_pooled(YieldTable::Pooled /*pooled*/) {}
+
   /// Goes on with learning, for at most some ten microseconds.
   virtual void learn() = 0;
   virtual std::size_t memory_bytes() const = 0;
@@ -78,6 +113,6 @@ class EvictionPolicy {
 enum class PolicyKind : std::uint8_t { kLru, kLfu, kYield };
 inline constexpr std::string_view kPolicyNames[] = {"lru", "lfu", "yield"};
 
-std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed);
+std::unique_ptr<EvictionPolicy> make_policy(PolicyKind kind, std::uint64_t seed, bool lru_unless_pooled = false);
 
 }  // namespace kv

@@ -153,7 +153,7 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
       event.name = name(i);
       event.counts = static_cast<std::uint16_t>(std::min(next_heavy(i), heavy) - i);
       event.holds = static_cast<std::uint8_t>(next_heavy(i) - i);
-      event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(count - 1 - i, 255));
+      event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(i), 255));
       events_.push_back(event);
     }
     i = heavy;
@@ -175,7 +175,7 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
   for (; i < count; ++i) {
     event.name = name(i);
     if (!is_sampled(event.name)) continue;
-    event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(count - 1 - i, 255));
+    event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(i), 255));
     events_.push_back(event);
     // So many never fit the queue. A request of which some is left out would count as a short one.
     if (events_.size() - before > kEventsMax) return;

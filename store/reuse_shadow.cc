@@ -73,6 +73,15 @@ void ReuseShadow::stored(std::uint64_t name, std::uint32_t now, Kind how) {
   if (find(name) == kNone) static_cast<void>(asked(name, now, how));
 }
 
+void ReuseShadow::correct(std::uint64_t name, std::uint32_t now, Kind how) {
+  const std::uint32_t at = find(name);
+  if (at == kNone) return;
+  Entry& entry = entries_[at];
+  count_time(entry, now);
+  entry.of_class = static_cast<std::uint16_t>(
+      YieldTable::class_of(how.is_last, how.is_alone ? 1 : entry.use_count, how.new_class, how.believed));
+}
+
 std::uint32_t ReuseShadow::find(std::uint64_t name) const {
   for (std::size_t slot = name & (slots_.size() - 1); slots_[slot] != kNone; slot = (slot + 1) & (slots_.size() - 1))
     if (entries_[slots_[slot]].name == name) return slots_[slot];

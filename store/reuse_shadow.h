@@ -36,6 +36,9 @@ class ReuseShadow {
   /// The block was stored. That is no use; but it is there from now on.
   void stored(std::uint64_t name, std::uint32_t now, Kind how);
 
+  /// The latest request that had the block had it so after all.
+  void correct(std::uint64_t name, std::uint32_t now, Kind how);
+
   std::uint64_t event_count() const { return event_count_; }  ///< Of both kinds, ever.
   std::size_t memory_bytes() const {
     return entries_.capacity() * sizeof(Entry) + slots_.capacity() * sizeof(std::uint32_t);

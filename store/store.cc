@@ -151,10 +151,17 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   if (!found) return found.error();
   const auto extras = options.extras;
   if (!extras.empty() && (extras.size() < hashes.size() || extras.size() > hashes.size() + 1)) return Errc::kBadRequest;
+  if (!options.chain.fits(hashes.size())) return Errc::kBadRequest;
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
-  impl_->ask(*found, hashes, options.hint, now);
-  Match match{.memory_block_count = prefix.block_count, .disk_block_count = found->disk_block_count()};
+  // A policy would take what is asked for here and put elsewhere for blocks that it should have kept.
+  const std::size_t found_count = prefix.block_count + found->disk_block_count();
+  const std::size_t known_count = options.is_elsewhere
+                                      ? impl_->ask(*found, hashes.first(found_count), options.hint, {}, now)
+                                      : impl_->ask(*found, hashes, options.hint, options.chain, now);
+  Match match{.memory_block_count = prefix.block_count,
+              .disk_block_count = found->disk_block_count(),
+              .known_block_count = known_count};
   impl_->counters.match_hit_blocks += match.memory_block_count;
   impl_->counters.match_disk_blocks += match.disk_block_count;
   impl_->counters.match_miss_blocks += hashes.size() - match.memory_block_count - match.disk_block_count;
@@ -186,19 +193,22 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   return match;
 }
 
-void Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, TimePoint now) {
-  const std::size_t found_count = found.prefix.block_count + found.disk_block_count();
-  const std::uint16_t trait = tell_asked({.tree = found.space->tree,
-                                          .hashes = hashes,
-                                          .found_count = found_count,
-                                          .block_size = found.space->record->block_size(),
-                                          .hint = hint,
-                                          .tenant = found.space->tenant},
-                                         found.prefix.block_count, now);
+std::size_t Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint,
+                             const ChainPart& chain, TimePoint now) {
+  EvictionPolicy::Request request{.tree = found.space->tree,
+                                  .hashes = hashes,
+                                  .found_count = found.prefix.block_count + found.disk_block_count(),
+                                  .block_size = found.space->record->block_size(),
+                                  .hint = hint,
+                                  .tenant = found.space->tenant,
+                                  .chain = chain};
+  request.known_count = policy->known_count(request);
+  const std::uint16_t trait = tell_asked(request, found.prefix.block_count, now);
   const Tick tick = pool.tick(now);
-  pool.use(found.prefix, tick, Usage{1, passed_count(hashes.size() - found.prefix.block_count), trait});
+  pool.use(found.prefix, tick, Usage{1, passed_count(request.passed(0) + 1 - found.prefix.block_count), trait});
   if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
   learn();
+  return *request.known_count;
 }
 
 std::uint16_t Store::Impl::tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now) {
@@ -250,7 +260,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   BlockPool& pool = impl_->pool;
   // A lease is of a match, which has counted.
   if (options.lease == LeaseId{} && !options.is_part) {
-    impl_->ask(*found, hashes, ReuseHint::kNone, now);
+    impl_->ask(*found, hashes, ReuseHint::kNone, {}, now);
   } else {
     impl_->use(*found, now);
   }

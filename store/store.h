@@ -10,6 +10,7 @@
 //   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
+//   count_pool.h       what the nodes of a cluster have counted, put together; yield_counts.h: as it travels
 //   eviction_policy.h  what a block is worth: by its last use, or by the hits that it will bring (yield_policy.h, made
 //   of
 //                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h)
@@ -69,6 +70,8 @@ struct StoreConfig {
   std::size_t index_bytes_max = 0;
   std::uint64_t hash_seed = 0;  ///< As PrefixIndex.
   PolicyKind policy = PolicyKind::kLru;
+  /// kYield is LRU while requests name parts of chains, of which other nodes have the rest, and nothing is pooled.
+  bool lru_unless_pooled = false;
   HitCurveConfig curve;
   DiskTierConfig disk;  ///< No capacity: no disk tier.
   SpillerConfig spill;
@@ -171,12 +174,14 @@ class Store {
     /// extra_digest() of each of `hashes`, and one more for the block that follows. Empty: the blocks have no extras;
     /// or, in a namespace of an engine's own hashes, nobody knows, and there is no partial match.
     std::span<const ExtraDigest> extras = {};
-    std::uint32_t first_position = 0;   ///< Reserved for callers that match a part of a chain.
     ReuseHint hint = ReuseHint::kNone;  ///< When the blocks will be asked for again.
+    ChainPart chain = {};               ///< Of what the hashes are a part.
+    bool is_elsewhere = false;          ///< They belong to another node: what is not found was not missed here.
   };
   struct Match {
     std::size_t memory_block_count = 0;  ///< Leading blocks in memory; a lease is for these.
     std::size_t disk_block_count = 0;    ///< That follow, on disk.
+    std::size_t known_block_count = 0;   ///< Leading blocks that are here, or left not long ago.
     LeaseId lease{};                     ///< 0 if none was asked for, none could be granted, or nothing was found.
     /// Why no lease, if one was asked for and blocks were found: kBusy, at a limit of leases or leased_fraction_max.
     Errc lease_error{};
@@ -257,6 +262,7 @@ class Store {
     /// refused: try again when the disk has caught up.
     bool may_lose = true;
     ReuseHint hint = ReuseHint::kNone;  ///< As MatchOptions.
+    ChainPart chain = {};               ///< The same.
   };
   /// Token ids are kept only if they are small beside the block itself. Else the block is stored without them, and no
   /// partial match names it.
@@ -266,7 +272,7 @@ class Store {
   /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
   /// here stays pinned until end_put. The spans are copied as far as needed. A plan that stages nothing and refuses
   /// something still has a put, to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (no
-  /// hashes, or positions, token_ids or extras do not fit them).
+  /// hashes, or positions, token_ids, extras or chain do not fit them).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
   /// Tries again to stage blocks that were refused. The plan's `staged` has only those staged by this call. Errors:
   /// kBadRequest for an unknown put.
@@ -517,6 +523,12 @@ class Store {
     std::uint64_t block_bytes = 0;  ///< On average, as a point's block_count was made from the bytes there are.
   };
   std::optional<Curve> curve() const;
+  // Several nodes learn together (count_pool.h). What this one has counted; nullptr: its policy counts nothing. Copy it
+  // in parts, some ten classes under one lock.
+  const YieldTable* yield_table() const;
+  std::uint64_t age_clock() const;  ///< Blocks that were offered so far, as the policy counts them.
+  /// What others have counted, in ages of yield_table()->unit(), in place of what was told before.
+  void set_pooled(YieldTable::Pooled pooled);
   /// Checks every invariant that can be checked; for tests and simulation. Returns an empty string or what is broken.
   std::string check() const;
 

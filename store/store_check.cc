@@ -16,6 +16,12 @@ std::optional<Store::Curve> Store::curve() const {
   return curve;
 }
 
+const YieldTable* Store::yield_table() const { return impl_->policy->table(); }
+
+std::uint64_t Store::age_clock() const { return impl_->policy->clock(); }
+
+void Store::set_pooled(YieldTable::Pooled pooled) { impl_->policy->set_pooled(std::move(pooled)); }
+
 StoreStats Store::stats() const {
   const BlockPool& pool = impl_->pool;
   const Evictor::Stats& evictions = impl_->evictor.stats();

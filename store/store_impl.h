@@ -53,6 +53,7 @@ struct Store::Put {
   std::size_t committed_groups = 0;
   Duration idle{};                   ///< As OfferOptions.
   std::uint16_t trait = 0;           ///< Of its blocks' first use (EvictionPolicy::offered).
+  std::size_t after_last = 0;        ///< ChainPart.
   std::size_t remembered_count = 0;  ///< Leading hashes that were here not long ago, as far as was looked.
   bool is_not_admitted = false;      ///< Its rest is worth less than what would have to go.
   bool was_refused = false;          ///< For lack of memory; the caller asks again every so often.
@@ -69,7 +70,7 @@ struct Store::Impl {
   Impl(const StoreConfig& store_config, std::unique_ptr<Arena> arena)
       : config(store_config),
         tier(store_config.disk.capacity_bytes > 0 ? std::make_unique<DiskTier>(store_config.disk) : nullptr),
-        policy(make_policy(store_config.policy, store_config.hash_seed)),
+        policy(make_policy(store_config.policy, store_config.hash_seed, store_config.lru_unless_pooled)),
         curve(store_config.curve.is_on
                   ? std::make_unique<HitCurve>(store_config.curve, store_config.hash_seed,
                                                store_config.policy != PolicyKind::kLru, tier != nullptr)
@@ -156,7 +157,9 @@ struct Store::Impl {
   }
 
   /// As use(), of what a request asks for: that counts.
-  void ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, TimePoint now);
+  /// Returns how many leading blocks the node knows.
+  std::size_t ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, const ChainPart& chain,
+                  TimePoint now);
   static std::uint8_t passed_count(std::size_t blocks) {
     return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
   }

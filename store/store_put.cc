@@ -26,7 +26,12 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
     return Errc::kBadRequest;
   if (!options.token_ids.empty() && options.token_ids.size() != hashes.size() * block_size) return Errc::kBadRequest;
   if (!options.extras.empty() && options.extras.size() != hashes.size()) return Errc::kBadRequest;
+  if (!options.chain.fits(hashes.size())) return Errc::kBadRequest;
 
+  // Positions with gaps tell of other nodes, too. Of how the chain goes on they know nothing.
+  ChainPart chain = options.chain;
+  if (chain.block_count == 0 && !options.positions.empty() && options.positions.back() >= hashes.size())
+    chain = {options.positions.back() + std::size_t{1}, options.positions.front(), options.positions.back(), {}};
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
   const std::size_t stored_count = prefix.block_count;
@@ -44,6 +49,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   ++put.space->put_count;
   put.stored_count = stored_count;
   put.idle = idle;
+  put.after_last = chain.after_last(hashes.size());
   put.tail = prefix.last;
   // The pin keeps the whole prefix: eviction takes leaf ends only.
   if (put.tail != kNoBlock) pool.pin(put.tail);
@@ -65,8 +71,10 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
                                    .found_count = stored_count,
                                    .block_size = block_size,
                                    .hint = options.hint,
-                                   .tenant = put.space->tenant},
+                                   .tenant = put.space->tenant,
+                                   .chain = chain},
                                   is_end ? pool.index().usage(put.tail) : Usage{}, pool.last_tick());
+  if (chain.known && put.tail != kNoBlock) pool.index().correct(put.tail, put.trait);
   impl_->tidy(now, call.steps);
   impl_->stage(put, plan, options.may_lose, now, call.steps);
   return plan;
@@ -125,7 +133,8 @@ Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
   const auto remembered = i < put.remembered_count
                               ? std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254)
                               : std::uint8_t{0};
-  return {static_cast<std::uint8_t>(remembered + 1), passed_count(put.hashes.size() - 1 - i), put.trait};
+  return {static_cast<std::uint8_t>(remembered + 1), passed_count(put.hashes.size() - 1 - i + put.after_last),
+          put.trait};
 }
 
 /// What left goes with all that is behind it, so nothing behind a gap is remembered: what seems to be is another block,

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace kv {
 namespace {
@@ -13,8 +14,10 @@ constexpr std::uint64_t kShadowMax = 65536;  ///< Entries.
 constexpr std::uint64_t kCapacityMin = 256;  ///< Blocks; below, all is noise.
 constexpr double kUnitsPerCapacity = 64;     ///< Of age.
 constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; more are not counted.
-constexpr std::size_t kEventsPerCall = 128;  ///< Some ten microseconds.
-constexpr std::uint64_t kFirstLesson = 64;   ///< Events until the first lesson; then more and more.
+/// In one call: so many, and the more the more wait. Most calls are commits, one a block, so that few are left to the
+/// calls that somebody waits for. An event takes half a microsecond.
+constexpr std::size_t kEventsPerCall = 4, kWaitingPerEvent = 32;
+constexpr std::uint64_t kFirstLesson = 64;  ///< Events until the first lesson; then more and more.
 constexpr std::uint64_t kLessonMax = 4096, kHintedLessonMax = 2048;  ///< With hints there is more to learn.
 constexpr std::uint64_t kSpell = 4;                                  ///< Capacities.
 constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;              ///< Spells.
@@ -35,9 +38,11 @@ constexpr std::uint32_t kLastBlocksLog2Max = 7;  ///< Usage::passed counts to 25
 /// Of one request are looked up in the table of what left: each is a cache miss, under the Store's lock.
 constexpr std::size_t kLookedUpMax = 1024;
 
-/// How many blocks kLastTokens take, as a power of two.
-std::uint32_t last_blocks_log2(std::size_t block_size) {
-  const std::size_t blocks = block_size == 0 ? 1 : std::max<std::size_t>(1, kLastTokens / block_size);
+/// How many of this node's blocks kLastTokens take, as a power of two.
+std::uint32_t last_blocks_log2(const EvictionPolicy::Request& request) {
+  const double tokens = static_cast<double>(request.block_size) * request.chain.stride(request.hashes.size());
+  const std::size_t blocks =
+      request.block_size == 0 ? 1 : std::max<std::size_t>(1, static_cast<std::size_t>(kLastTokens / tokens));
   return std::min(static_cast<std::uint32_t>(std::bit_width(blocks)) - 1, kLastBlocksLog2Max);
 }
 
@@ -55,7 +60,10 @@ std::uint64_t word(const BlockHash& hash, std::size_t i) {
 
 }  // namespace
 
-YieldPolicy::YieldPolicy(std::uint64_t seed) : seed_(seed) { set_capacity(kCapacityMin); }
+YieldPolicy::YieldPolicy(std::uint64_t seed, bool lru_unless_pooled)
+    : seed_(seed), lru_unless_pooled_(lru_unless_pooled) {
+  set_capacity(kCapacityMin);
+}
 
 LeafQueues YieldPolicy::queues() const {
   return {YieldTable::kClassCount, [](Usage usage) {
@@ -94,12 +102,18 @@ std::uint64_t YieldPolicy::name_of(TreeId tree, const BlockHash& hash) const {
   return mix(word(hash, 0) ^ seed_, word(hash, 1) + static_cast<std::uint64_t>(tree));
 }
 
-/// What has to be computed anew, as it were: blocks that left not long ago were computed once, and are no news.
-std::uint32_t YieldPolicy::new_class_of(const Request& request) const {
+std::size_t YieldPolicy::known_count(const Request& request) const {
   std::size_t known = request.found_count;
   const std::size_t end = request.is_set ? known : std::min(request.hashes.size(), known + kLookedUpMax);
   while (known < end && ghosts_.uses(name_of(request.tree, request.hashes[known])) > 0) ++known;
-  return YieldTable::new_class_of((request.hashes.size() - known) * std::max<std::size_t>(request.block_size, 1));
+  return known;
+}
+
+/// What has to be computed anew, as it were: blocks that left not long ago were computed once, and are no news.
+std::uint32_t YieldPolicy::new_class_of(const Request& request) const {
+  const std::size_t known = request.chain.known ? 0 : request.known_count ? *request.known_count : known_count(request);
+  return YieldTable::new_class_of(request.chain.new_blocks(known, request.hashes.size()) *
+                                  std::max<std::size_t>(request.block_size, 1));
 }
 
 YieldPolicy::Kind YieldPolicy::kind_of(const Request& request) {
@@ -113,12 +127,12 @@ YieldPolicy::Kind YieldPolicy::kind_of(const Request& request) {
 
 void YieldPolicy::sample(const Request& request, std::size_t first, const Kind& kind, bool is_use) {
   const auto now = static_cast<std::uint32_t>(clock_.count());
-  const std::size_t last_count = std::size_t{1} << last_blocks_log2(request.block_size);
+  const std::size_t last_count = std::size_t{1} << last_blocks_log2(request);
   for (std::size_t i = first; i < request.hashes.size(); ++i) {
     // A word of the hash that names are not made of: else the table of a sample would use a part of its slots only.
     if (((word(request.hashes[i], 2) ^ seed_) & sample_mask_) != 0) continue;
     if (events_.size() - next_event_ >= kEventsMax) return;
-    const bool is_last = !request.is_set && request.hashes.size() - i <= last_count;
+    const bool is_last = !request.is_set && request.passed(i) < last_count;
     events_.push_back({name_of(request.tree, request.hashes[i]),
                        now,
                        {.is_last = is_last,
@@ -128,29 +142,43 @@ void YieldPolicy::sample(const Request& request, std::size_t first, const Kind& 
                         .believed = kind.believed,
                         .tenant = kind.tenant},
                        is_use,
-                       i < request.found_count});
+                       i < request.found_count,
+                       !is_use && i < request.found_count});
   }
 }
 
 std::uint16_t YieldPolicy::trait_of(const Request& request, const Kind& kind) {
   return static_cast<std::uint16_t>(kind.new_class | (request.is_set ? kAlone : 0) |
-                                    last_blocks_log2(request.block_size) << kLastShift |
+                                    last_blocks_log2(request) << kLastShift |
                                     static_cast<std::uint32_t>(kind.believed) << kHintShift);
 }
 
+void YieldPolicy::count_part(const Request& request) {
+  if (request.is_set) return;
+  const bool was_learned = is_learned();
+  if (request.chain.block_count > 0) {
+    parts_seen_ = std::min(parts_seen_ + 1, kPartsMax);
+  } else if (parts_seen_ > 0) {
+    --parts_seen_;
+  }
+  if (was_learned != is_learned()) ++version_;
+}
+
 std::uint16_t YieldPolicy::asked(const Request& request) {
+  count_part(request);
   const Kind kind = kind_of(request);
   sample(request, 0, kind, true);
   return trait_of(request, kind);
 }
 
 std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
+  count_part(request);
   Kind kind = kind_of(request);
   // The end of what the same request stored before: engines store as blocks fill.
   const bool continues = above.use_count == 1 && above.passed == 0;
   if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
   clock_.advance(request.hashes.size() - request.found_count, tick);
-  sample(request, request.found_count, kind, false);
+  sample(request, request.chain.known ? 0 : request.found_count, kind, false);
   return trait_of(request, kind);
 }
 
@@ -177,6 +205,15 @@ double YieldPolicy::chance(std::uint32_t queue, std::uint64_t age, std::uint64_t
 
 std::uint64_t YieldPolicy::next_step(std::uint64_t age) const { return is_learned() ? table_.next_step(age) : age + 1; }
 
+/// All nodes learn when they hear of one another, and so at about the same moment: values that are in force on one node
+/// and not on another yet would have them keep parts of a chain that are of no use without the rest.
+void YieldPolicy::set_pooled(YieldTable::Pooled pooled) {
+  const bool was_learned = is_learned();
+  table_.set_pooled(std::move(pooled));
+  is_pooled_anew_ = true;
+  if (was_learned != is_learned()) ++version_;
+}
+
 void YieldPolicy::learn() {
   if (is_learning_) {
     const bool knew = table_.knows();
@@ -195,8 +232,13 @@ void YieldPolicy::learn() {
     learn_at_ = learned_at_ + std::clamp(learned_at_ / 4, kFirstLesson, most);
     return;
   }
-  for (std::size_t i = 0; i < kEventsPerCall && next_event_ < events_.size(); ++i) {
+  const std::size_t count = kEventsPerCall + (events_.size() - next_event_) / kWaitingPerEvent;
+  for (std::size_t i = 0; i < count && next_event_ < events_.size(); ++i) {
     const Event& event = events_[next_event_++];
+    if (event.is_known) {
+      shadow_.correct(event.name, event.at, event.how);
+      continue;
+    }
     if (!event.is_use) {
       shadow_.stored(event.name, event.at, event.how);
       continue;
@@ -218,7 +260,7 @@ void YieldPolicy::learn() {
     events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_event_));
     next_event_ = 0;
   }
-  is_learning_ = shadow_.event_count() >= learn_at_;
+  is_learning_ = std::exchange(is_pooled_anew_, false) || shadow_.event_count() >= learn_at_;
 }
 
 /// A spell is as long as four capacities of uses. What LRU leads by must be more than chance: the uses of one request

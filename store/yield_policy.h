@@ -19,7 +19,8 @@ namespace kv {
 /// class is no help with every load, and there it must do no harm.
 class YieldPolicy final : public EvictionPolicy {
  public:
-  explicit YieldPolicy(std::uint64_t seed);
+  /// `lru_unless_pooled`: as StoreConfig.
+  explicit YieldPolicy(std::uint64_t seed, bool lru_unless_pooled = false);
 
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
@@ -28,6 +29,7 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint16_t offered(const Request& request, Usage above, Tick tick) override;
   void left(TreeId tree, const BlockHash& hash, Usage usage) override;
   std::uint8_t remembered_uses(TreeId tree, const BlockHash& hash) const override;
+  std::size_t known_count(const Request& request) const override;
   void came(TreeId tree, const BlockHash& hash) override;
   double worth(std::uint32_t queue, std::uint64_t age) const override;
   std::uint64_t next_step(std::uint64_t age) const override;
@@ -37,6 +39,10 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint64_t clock() const override { return clock_.count(); }
   std::uint64_t used_at(Tick tick) const override { return clock_.used_at(tick); }
   void learn() override;
+  const YieldTable* table() const override { return &table_; }
+  void set_pooled(YieldTable::Pooled pooled) override;
+  /// One of several nodes, by what requests have named lately.
+  bool is_apart() const { return parts_seen_ > kPartsMax / 2; }
   std::size_t memory_bytes() const override;
 
  private:
@@ -45,11 +51,12 @@ class YieldPolicy final : public EvictionPolicy {
     std::uint64_t name;
     std::uint32_t at;
     ReuseShadow::Kind how;
-    bool is_use, is_found;
+    bool is_use, is_found, is_known = false;
   };
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
   std::uint32_t new_class_of(const Request& request) const;
+
   /// What is known of a request besides its blocks.
   struct Kind {
     std::uint32_t new_class;
@@ -72,16 +79,23 @@ class YieldPolicy final : public EvictionPolicy {
   std::size_t next_event_ = 0;
   std::uint64_t learned_at_ = 0, learn_at_ = 0;  ///< Of the shadow's events.
   bool is_learning_ = false;
+  bool is_pooled_anew_ = false;  ///< Since the last lesson began.
   std::uint32_t version_ = 0;
   // The contest with LRU, in uses of the sample.
   struct Contest {
     std::uint64_t uses = 0, found = 0, lru_found = 0;
   };
   void compare();
-  bool is_learned() const { return table_.knows() && lru_left_ == 0; }
+  bool is_learned() const {
+    return table_.knows() && lru_left_ == 0 && !(lru_unless_pooled_ && is_apart() && !table_.is_pooled());
+  }
+  void count_part(const Request& request);
   Contest contest_;
   std::uint64_t lru_left_ = 0;  ///< Uses until yield is tried again.
-  std::uint64_t penalty_ = 0;   ///< How many were to be waited for the last time.
+  static constexpr std::uint32_t kPartsMax = 64;
+  bool lru_unless_pooled_;
+  std::uint32_t parts_seen_ = 0;  ///< One up for a part of a chain, one down for a whole one.
+  std::uint64_t penalty_ = 0;     ///< How many were to be waited for the last time.
 };
 
 }  // namespace kv

@@ -18,6 +18,7 @@ void YieldTable::set_unit(double unit) {
   unit_ = unit;
   for (std::uint32_t i = 0; i <= kAges; ++i) edges_[i] = unit * (std::exp2(i / 2.0) - 1);
   counts_ = {};
+  pooled_ = nullptr;  // of another unit
   yields_ = next_ = {};
   rates_ = next_rates_ = {};
   coarse_ = {};
@@ -51,6 +52,13 @@ void YieldTable::forget(double factor) {
     for (double& hits : counts.hits) hits *= factor;
     for (double& time : counts.time) time *= factor;
   }
+  pooled_weight_ *= factor;
+}
+
+YieldTable::Counts YieldTable::all_of(std::uint32_t of_class) const {
+  Counts all = counts_[of_class];
+  if (pooled_ != nullptr && of_class < pooled_->size()) all.add((*pooled_)[of_class], pooled_weight_);
+  return all;
 }
 
 bool YieldTable::learn_step() {
@@ -58,14 +66,14 @@ bool YieldTable::learn_step() {
     learn_base();
     if (!is_known_) return true;
   } else {
-    const std::uint32_t hint_class = (step_ - 1) / kUseClasses, uses = (step_ - 1) % kUseClasses;
+    const std::uint32_t hint_class = (step_ - 1) / kSilentClasses, silent = (step_ - 1) % kSilentClasses;
     if (step_ == 1) {
       for (std::uint32_t each = 0; each < kUseClasses; ++each) learn_coarse(each);
     }
-    if (uses == 0) learn_hint(hint_class);
-    learn_uses(hint_class, uses);
+    if (silent == 0) learn_hint(hint_class);
+    learn_class(hint_class, silent);
   }
-  if (++step_ <= hint_classes_ * kUseClasses) return false;
+  if (++step_ <= class_count()) return false;
   step_ = 0;
   yields_ = next_;
   rates_ = next_rates_;
@@ -84,13 +92,18 @@ double YieldTable::chance(std::uint32_t of_class, std::uint64_t age, std::uint64
 }
 
 void YieldTable::learn_base() {
+  Counts sums;  // of time: what it is worth in blocks with one use
+  for (std::uint32_t of_class = 0; of_class < class_count(); ++of_class) {
+    const Counts counts = all_of(of_class);
+    const double likelier = belief(of_class % kSilentClasses / kNewClasses);
+    for (std::uint32_t age = 0; age < kAges; ++age) {
+      sums.hits[age] += counts.hits[age];
+      sums.time[age] += counts.time[age] * likelier;
+    }
+  }
   double all = 0;
   for (std::uint32_t age = 0; age < kAges; ++age) {
-    double hits = 0, time = 0;
-    for (std::uint32_t of_class = 0; of_class < kClassCount; ++of_class) {
-      hits += counts_[of_class].hits[age];
-      time += counts_[of_class].time[age] * belief(of_class % kSilentClasses / kNewClasses);
-    }
+    const double hits = sums.hits[age], time = sums.time[age];
     all += hits;
     // At ages that nobody has reached yet: as at the age before, falling with the age.
     const double before = age == 0 ? 0 : base_[age - 1] / std::sqrt(2.0);
@@ -110,7 +123,7 @@ void YieldTable::learn_coarse(std::uint32_t uses) {
   Counts of_uses;
   for (std::uint32_t news = 0; news < kNewClasses; ++news) {
     for (std::uint32_t hint_class = 0; hint_class < hint_classes_; ++hint_class) {
-      of_new[news].add(counts_[hint_class * kSilentClasses + uses * kNewClasses + news]);
+      of_new[news].add(all_of(hint_class * kSilentClasses + uses * kNewClasses + news));
     }
     of_uses.add(of_new[news]);
   }
@@ -129,7 +142,7 @@ void YieldTable::learn_hint(std::uint32_t hint_class) {
     std::array<double, kUseClasses> hits{}, expected{};
     double all_hits = 0, all_expected = 0;
     for (std::uint32_t silent = 0; silent < kSilentClasses; ++silent) {
-      const Counts& counts = counts_[hint_class * kSilentClasses + silent];
+      const Counts counts = all_of(hint_class * kSilentClasses + silent);
       hits[silent / kNewClasses] += counts.hits[age];
       expected[silent / kNewClasses] += counts.time[age] * coarse_[silent][age];
       all_hits += counts.hits[age];
@@ -142,29 +155,27 @@ void YieldTable::learn_hint(std::uint32_t hint_class) {
   }
 }
 
-/// Of the classes with one hint and one number of uses.
-void YieldTable::learn_uses(std::uint32_t hint_class, std::uint32_t uses) {
-  for (std::uint32_t news = 0; news < kNewClasses; ++news) {
-    const std::uint32_t silent = uses * kNewClasses + news, of_class = hint_class * kSilentClasses + silent;
-    // Of a bucket: the chance to get through it unused, and how long one is in it.
-    std::array<double, kAges> survives, lasts;
-    for (std::uint32_t age = 0; age < kAges; ++age) {
-      const double prior = coarse_[silent][age] * (hint_classes_ == 1 ? 1 : likelier_[uses][age]);
-      const double rate = rate_of(counts_[of_class], age, prior);
-      next_rates_[of_class][age] = static_cast<float>(rate);
-      const double width = edges_[age + 1] - edges_[age];
-      survives[age] = std::exp(-rate * width);
-      lasts[age] = rate > 0 ? (1 - survives[age]) / rate : width;
+void YieldTable::learn_class(std::uint32_t hint_class, std::uint32_t silent) {
+  const std::uint32_t of_class = hint_class * kSilentClasses + silent;
+  const Counts counts = all_of(of_class);
+  // Of a bucket: the chance to get through it unused, and how long one is in it.
+  std::array<double, kAges> survives, lasts;
+  for (std::uint32_t age = 0; age < kAges; ++age) {
+    const double prior = coarse_[silent][age] * (hint_classes_ == 1 ? 1 : likelier_[silent / kNewClasses][age]);
+    const double rate = rate_of(counts, age, prior);
+    next_rates_[of_class][age] = static_cast<float>(rate);
+    const double width = edges_[age + 1] - edges_[age];
+    survives[age] = std::exp(-rate * width);
+    lasts[age] = rate > 0 ? (1 - survives[age]) / rate : width;
+  }
+  for (std::uint32_t age = 0; age < kAges; ++age) {
+    double alive = 1, time = 0, best = 0;
+    for (std::uint32_t horizon = age; horizon < kAges; ++horizon) {
+      time += alive * lasts[horizon];
+      alive *= survives[horizon];
+      best = std::max(best, (1 - alive) / time);
     }
-    for (std::uint32_t age = 0; age < kAges; ++age) {
-      double alive = 1, time = 0, best = 0;
-      for (std::uint32_t horizon = age; horizon < kAges; ++horizon) {
-        time += alive * lasts[horizon];
-        alive *= survives[horizon];
-        best = std::max(best, (1 - alive) / time);
-      }
-      next_[of_class][age] = best;
-    }
+    next_[of_class][age] = best;
   }
 }
 

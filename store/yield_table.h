@@ -4,6 +4,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "index/reuse_hint.h"
 
@@ -42,6 +45,17 @@ class YieldTable {
     return new_tokens <= 512 ? 0 : new_tokens <= 1536 ? 1 : new_tokens <= 3584 ? 2 : new_tokens <= 16384 ? 3 : 4;
   }
 
+  /// Of one class, by age.
+  struct Counts {
+    std::array<double, kAges> hits{}, time{};
+    void add(const Counts& other, double weight = 1) {
+      for (std::uint32_t age = 0; age < kAges; ++age) {
+        hits[age] += weight * other.hits[age];
+        time[age] += weight * other.time[age];
+      }
+    }
+  };
+
   YieldTable() { set_unit(1); }
   void set_unit(double unit);  ///< Blocks; forgets everything.
 
@@ -58,6 +72,19 @@ class YieldTable {
   void use_hints() { hint_classes_ = kHintClasses; }  ///< From the next lesson on, also of classes with a hint.
   void forget(double factor);                         ///< What was counted counts less from now on, by this factor.
 
+  double unit() const { return unit_; }
+  const Counts& counts(std::uint32_t of_class) const { return counts_[of_class]; }  ///< This table's own.
+  std::uint32_t class_count() const { return hint_classes_ * kSilentClasses; }      ///< In use: the first so many.
+  /// What others counted, in ages of the same unit, is learned from besides what was counted here; in place of what was
+  /// given before. Classes beyond its end: nothing. nullptr: nobody else.
+  using Pooled = std::shared_ptr<const std::vector<Counts>>;
+  void set_pooled(Pooled pooled) {
+    pooled_ = std::move(pooled);
+    pooled_weight_ = 1;
+  }
+
+  bool is_pooled() const { return pooled_ != nullptr; }
+
   bool knows() const { return is_known_; }
   /// How likely a block of this age is to be used before it is `blocks` older.
   double chance(std::uint32_t of_class, std::uint64_t age, std::uint64_t blocks) const;
@@ -67,24 +94,18 @@ class YieldTable {
   double yield(std::uint32_t of_class, std::uint64_t age) const { return yields_[of_class][bucket(age)]; }
 
  private:
-  struct Counts {
-    std::array<double, kAges> hits{}, time{};
-    void add(const Counts& other) {
-      for (std::uint32_t age = 0; age < kAges; ++age) {
-        hits[age] += other.hits[age];
-        time[age] += other.time[age];
-      }
-    }
-  };
+  Counts all_of(std::uint32_t of_class) const;  ///< Here and elsewhere.
   static double rate_of(const Counts& counts, std::uint32_t age, double prior);
   void learn_base();
   void learn_coarse(std::uint32_t uses);
   void learn_hint(std::uint32_t hint_class);
-  void learn_uses(std::uint32_t hint_class, std::uint32_t uses);
+  void learn_class(std::uint32_t hint_class, std::uint32_t silent);
 
   double unit_ = 1;
   std::array<double, kAges + 1> edges_{};  ///< Where buckets begin, in blocks.
   std::array<Counts, kClassCount> counts_{};
+  Pooled pooled_;
+  double pooled_weight_ = 1;
   std::array<double, kAges> base_{};
   std::array<std::array<double, kAges>, kClassCount> yields_{}, next_{};
   std::array<std::array<float, kAges>, kClassCount> rates_{}, next_rates_{};  ///< Uses a block of time.

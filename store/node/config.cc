@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "store/count_pool.h"
 #include "store/node/access/access.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
@@ -70,8 +71,9 @@ std::vector<OptionRow> memory_rows(Given& given) {
       {"capacity-block-bytes", &given.capacity_block_bytes, kSize, "Size of those blocks, a multiple of 4096"},
       {"eviction-policy", &given.eviction_policy, OneOf{"auto", "yield", "lru", "lfu"},
        "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
-       "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, and lru with --etcd, "
-       "since nodes do not learn from one another yet (auto)"},
+       "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, but lru on one of "
+       "several "
+       "nodes that do not learn together, by --etcd or --peer (auto)"},
       {"curve", &o.store.curve.is_on, kAny,
        "Tell from a sample what the hit rate would be with less memory, or more (kvstorectl curve)"},
       {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
@@ -189,6 +191,12 @@ std::vector<OptionRow> cluster_rows(Given& given) {
        "After SIGTERM the node hands over what it owns for so long at most, before it leaves", kCluster},
       {"join-seconds", &given.options.join_max, RealLimits{0, 86400},
        "A node that joins is given what will be its own for so long at most, before it serves", kCluster},
+      {"peer", &given.options.peers, kAny,
+       "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH of a node of a static list, with which this one learns which "
+       "blocks are used again; may be repeated, and may be this node itself. With --etcd all nodes of the cluster are",
+       kCluster},
+      {"pool-seconds", &given.options.pool_period, RealLimits{0, 3600},
+       "Between two times that nodes tell one another what they have learned; 0: this node learns alone", kCluster},
       {"cluster-extent-blocks", &membership.extent_blocks, IntegerLimits{1, 1 << 20},
        "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)", kCluster},
   };
@@ -417,9 +425,9 @@ std::string set_capacity(Given& given) {
   KV_ASSERT(given.capacity_block_bytes > 0);  // kSize
   arena.huge_pages = !given.no_huge_pages;
   // Nodes of a cluster that learn apart disagree on what a chain is worth, and tear holes in it.
-  const std::string of_auto = given.options.etcd.endpoints.empty() ? "yield" : "lru";
+  given.options.store.lru_unless_pooled = given.eviction_policy == "auto";
   const auto* const policy =
-      std::ranges::find(kPolicyNames, given.eviction_policy == "auto" ? of_auto : given.eviction_policy);
+      std::ranges::find(kPolicyNames, given.eviction_policy == "auto" ? "yield" : given.eviction_policy);
   KV_ASSERT(policy != std::end(kPolicyNames));  // the option's limits
   given.options.store.policy = static_cast<PolicyKind>(policy - std::begin(kPolicyNames));
   // Blocks of one size, without waste: the arena is cut into exactly so many.
@@ -481,6 +489,14 @@ std::string set_rdma(Given& given) {
 
 std::string set_cluster(Given& given) {
   NodeOptions& options = given.options;
+  const std::vector<std::string>& peers = options.peers;
+  if (peers.size() > CountPool::kPeersMax)
+    return "peer: " + std::to_string(peers.size()) + " are given, at most " + std::to_string(CountPool::kPeersMax);
+  for (auto each = peers.begin(); each != peers.end(); ++each) {
+    if (const auto read = parse_endpoint(*each); !read) return "peer: " + read.error().text;
+    if (std::find(peers.begin(), each, *each) != each) return "peer: " + *each + " is given twice";
+  }
+  if (!peers.empty() && !options.etcd.endpoints.empty()) return "peer: not with etcd, which knows all nodes";
   MembershipConfig& membership = options.membership;
   if (options.etcd.endpoints.empty()) {
     if (!membership.self.endpoints.empty()) return "advertise: needs etcd, where it is written";

@@ -51,6 +51,13 @@ struct NodeOptions {
   std::uint64_t move_rate = 256 << 20;  ///< Bytes a second that are handed to other nodes at most; 0: nothing is.
   Duration join_max = 300s;             ///< As MoverConfig.
   Duration hand_over_max = 30s;         ///< After SIGTERM, before drain_timeout begins.
+  std::vector<std::string> peers;       ///< Endpoints of a static list's nodes, which learn together.
+  Duration pool_period = 10s;           ///< Zero: this node learns alone, and tells nobody.
+  /// Whether it learns together with others.
+  bool pools() const {
+    return pool_period > Duration::zero() && store.policy == PolicyKind::kYield &&
+           (!peers.empty() || !etcd.endpoints.empty());
+  }
   MembershipConfig
       membership;  ///< `self` without its instance, and without endpoints where it advertises what it listens on.
 };

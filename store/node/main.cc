@@ -24,6 +24,7 @@
 #include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
 #include "store/node/mover/mover_thread.h"
+#include "store/node/pool/pool_thread.h"
 #include "store/node/rdma/verbs_opener.h"
 #include "store/node/server.h"
 #include "store/node/spill/spill_tool.h"
@@ -239,6 +240,7 @@ int run(const NodeOptions& options) {
   const auto is_ready = [&] { return ready && !node.draining && (!has_cluster || joined()); };
   StatusAnswers status(
       node, {.version = KV_VERSION, .disk_capacity_bytes = options.store.disk.capacity_bytes, .is_ready = is_ready});
+  metrics.watch([&node] { return node.pool.stats(node.clock.now()); });
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_host.empty()) {
     auto started = AdminServer::start(
@@ -301,6 +303,14 @@ int run(const NodeOptions& options) {
           [&cluster](Member::State state, Member::Phase phase) { cluster->tell(state, phase); });
     }
   }
+  std::unique_ptr<PoolThread> pool;
+  if (options.pools()) {
+    PoolConfig config{
+        .node_id = node.node_id, .peers = options.peers, .period = options.pool_period, .tls = options.tls};
+    std::ranges::transform(node.instance, config.instance.begin(),
+                           [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
+    pool = std::make_unique<PoolThread>(clock, store, node.cluster, node.pool, std::move(config));
+  }
   sd_notify(0, "READY=1");
   spdlog::info("ready{}{}", listening,
                admin ? std::string(" admin=") + (options.admin_tls ? "https://" : "") + options.admin_host + ":" +
@@ -356,6 +366,7 @@ int run(const NodeOptions& options) {
     mover.reset();
   }
 
+  pool.reset();
   // Backwards: no device appears any more, sessions end, and then what is in memory goes to disk, undisturbed.
   sd_notify(0, "STOPPING=1");
   // An opener that has found nothing yet might bring RDMA to a server that is stopping. One that has, only looks after

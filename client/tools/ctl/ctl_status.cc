@@ -169,6 +169,25 @@ void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
   table.print(out);
 }
 
+/// Who learns from whom: one line for each node that another one has heard; nothing if nodes learn alone.
+void print_pool(const std::vector<NodeStats>& stats, std::ostream& out) {
+  constexpr std::string_view kPrefix = "pool_node/", kUses = "/uses";
+  TextTable table({"learns", "from", "uses told", "counted", "age"});
+  bool has_any = false;
+  for (const NodeStats& node : stats) {
+    for (const auto& [name, value] : node.values) {
+      if (!name.starts_with(kPrefix) || !name.ends_with(kUses)) continue;
+      has_any = true;
+      const std::string stem = name.substr(0, name.size() - kUses.size());
+      table.add({node.name, stem.substr(kPrefix.size()), format_count(static_cast<std::uint64_t>(value)),
+                 fraction_cell(stat(node, stem + "/weight"), 1), format_seconds(stat(node, stem + "/age_seconds"))});
+    }
+  }
+  if (!has_any) return;
+  out << '\n';
+  table.print(out);
+}
+
 /// A node that is down has a row too, with the reason in place of its numbers: a table without it would look like a
 /// smaller cluster.
 void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeStatus>& nodes) {
@@ -191,6 +210,7 @@ void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeSta
   table.print(std::cout);
   print_disks(stats, std::cout);
   print_rdma(stats, std::cout);
+  print_pool(stats, std::cout);
 }
 
 void run_status(CtlOptions options) {

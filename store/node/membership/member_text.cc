@@ -111,4 +111,12 @@ Result<Member, Failure> read_member(std::string_view text) {
   return member;
 }
 
+std::string endpoint_for_others(const Member& member) {
+  const auto found = std::ranges::find_if(member.endpoints, [](const std::string& text) {
+    const auto endpoint = parse_endpoint(text);
+    return endpoint && endpoint->scheme != Endpoint::Scheme::kUnix;
+  });
+  return found == member.endpoints.end() ? member.endpoints.front() : *found;
+}
+
 }  // namespace kv

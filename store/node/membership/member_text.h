@@ -21,6 +21,8 @@ std::string write_member(const Member& member);
 Result<Member, Failure> read_member(std::string_view text);
 /// Equal for views that say the same of the cluster, whatever their epochs.
 std::uint64_t digest_of(const ClusterView& view);
+/// Where another node reaches it: other machines have no way to a Unix socket of this one.
+std::string endpoint_for_others(const Member& member);
 /// What is wrong with a member, or "".
 std::string check_member(const Member& member);
 

@@ -23,15 +23,6 @@ constexpr Duration kDelta = 1s;  ///< Between two passes over what was used mean
 constexpr std::size_t kFormersMax = 8;
 constexpr std::size_t kPathsAtOnce = 64;  ///< Looked at before others on the thread have their turn.
 
-/// Other machines have no way to a Unix socket of this one.
-std::string endpoint_of(const Member& member) {
-  const auto found = std::ranges::find_if(member.endpoints, [](const std::string& text) {
-    const auto endpoint = parse_endpoint(text);
-    return endpoint && endpoint->scheme != Endpoint::Scheme::kUnix;
-  });
-  return found == member.endpoints.end() ? member.endpoints.front() : *found;
-}
-
 /// Unpins when it goes.
 class PinGuard {
  public:
@@ -123,7 +114,7 @@ void Mover::retarget(const ClusterView& view) {
   for (const Member& member : view.members) {
     if (member.id == config_.node_id) next->self = next->nodes.size();
     NodeConfig node;
-    node.endpoint = endpoint_of(member);
+    node.endpoint = endpoint_for_others(member);
     node.name = node.node_id = member.id;
     node.weight = member.will_own() ? member.weight : 0;
     owners.push_back({node.name, node.weight});

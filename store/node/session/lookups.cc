@@ -112,6 +112,8 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   options.token_ids = numbers_of(request->token_ids());
   options.extras = extras_of(request->extras());
   options.hint = reuse_of(request->reuse());
+  options.chain = {request->chain_blocks(), request->chain_first(), request->chain_last(), {}};
+  options.is_elsewhere = request->elsewhere();
   // Both under one lock, so that the sums agree; the text is made outside of it.
   auto match = node.store.with([&](Store& store) { return store.match(space->id, hashes, options, node.clock.now()); });
   if (!match) {
@@ -141,7 +143,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
         match->lease == LeaseId{} ? 0 : static_cast<std::uint64_t>(lease_us),
         static_cast<std::uint16_t>(match->lease_error), static_cast<std::uint32_t>(match->partial_token_count),
         match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()), hot_version,
-        node.cluster.epoch());
+        node.cluster.epoch(), static_cast<std::uint32_t>(match->known_block_count));
   });
   // After the answer, which waits for no disk.
   if (!request->prefetch() || match->disk_block_count == 0) return std::nullopt;
@@ -356,7 +358,10 @@ Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space
 }
 
 void Lookups::on_stats(const Frame& frame) {
+  const auto* request = read_request<wire::StatsRequest>(session_, frame);
+  if (request == nullptr) return;
   NodeContext& node = session_.node;
+  if (request->learned()) return tell_learned(frame);
   StoreStats stats;
   std::vector<NamespaceStats> spaces;
   node.store.with([&](Store& store) {
@@ -391,12 +396,29 @@ void Lookups::on_stats(const Frame& frame) {
     if (VerbsNode* const verbs = node.verbs) add_all(verbs->stats());
     if (node.security != nullptr) add_all(node.security->stats());
     if (curve) add_curve(*curve, add);
+    add_all(node.pool.stats(node.clock.now()));
+    for (const CountPool::Peer& peer : node.pool.peers(node.clock.now())) {
+      const std::string prefix = "pool_node/" + peer.name + "/";
+      add((prefix + "uses").c_str(), peer.uses);
+      add((prefix + "weight").c_str(), peer.weight);
+      add((prefix + "age_seconds").c_str(), std::chrono::duration<double>(peer.age).count());
+    }
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {
       namespaces.push_back(
           wire::CreateNamespaceStatDirect(builder, space.record.c_str(), space.block_count, space.total_bytes));
     }
     return wire::CreateStatsResponseDirect(builder, &values, &namespaces);
+  });
+}
+
+void Lookups::tell_learned(const Frame& frame) {
+  const auto told = session_.node.pool.told();
+  session_.replies.reply(FrameType::kStats, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(told->data());
+    flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>> learned;
+    if (!told->empty()) learned = builder.CreateVector(bytes, told->size());
+    return wire::CreateStatsResponse(builder, 0, 0, learned);
   });
 }
 

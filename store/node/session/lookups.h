@@ -38,6 +38,7 @@ class Lookups {
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.
 
  private:
+  void tell_learned(const Frame& frame);  ///< PoolBoard.
   /// Counts the match, if this node is the one to do so. The version of the namespace's hot root.
   std::uint64_t count_beginning(const wire::MatchRequest& request, const OpenSpace& space);
   Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,

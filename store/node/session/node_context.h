@@ -14,6 +14,7 @@
 #include "store/node/membership/cluster_view.h"
 #include "store/node/membership/move_board.h"
 #include "store/node/metrics.h"
+#include "store/node/pool/pool_board.h"
 #include "store/node/security.h"
 #include "store/node/session/lent_regions.h"
 #include "store/node/session/session_limits.h"
@@ -46,6 +47,7 @@ struct NodeContext {
   NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.
   AccessControl* access = nullptr;   ///< nullptr: everybody may do everything.
   MoveBoard moves{};
+  PoolBoard pool{};
 };
 
 }  // namespace kv

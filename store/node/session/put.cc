@@ -90,6 +90,11 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   options.extras = order.extras;
   options.idle = order.idle;
   options.hint = order.hint;
+  if (order.chain_blocks > 0 && !order.hashes.empty()) {
+    const std::size_t end = order.hashes.size() - 1;
+    options.chain = {order.chain_blocks, order.positions.empty() ? 0 : order.positions.front(),
+                     order.positions.empty() ? end : order.positions.back(), order.chain_known};
+  }
   options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
   // At most half of the time there is: room that can be made is better than a refusal.
@@ -106,8 +111,8 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
     session_->refuse(frame, plan.error(),
                      std::string(frame_type_name(type_)) + ": " + plan.error().message() + " (hashes: " +
                          std::to_string(order.hashes.size()) + " of 1.." + std::to_string(node.chain_blocks_max) +
-                         ", positions: " + std::to_string(order.positions.size()) +
-                         ", token_ids: " + std::to_string(order.token_ids.size()) +
+                         ", positions: " + std::to_string(order.positions.size()) + ", chain_blocks: " +
+                         std::to_string(order.chain_blocks) + ", token_ids: " + std::to_string(order.token_ids.size()) +
                          ", extras: " + std::to_string(order.extras.size()) + ")");
     return false;
   }

@@ -43,8 +43,10 @@ struct PutOrder {
   std::span<const std::uint32_t> positions;  ///< As Store::OfferOptions has these.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;
-  std::chrono::microseconds idle{};             ///< As Store::OfferOptions,
-  ReuseHint hint = ReuseHint::kNone;            ///< and this.
+  std::chrono::microseconds idle{};   ///< As Store::OfferOptions,
+  ReuseHint hint = ReuseHint::kNone;  ///< and this,
+  std::uint32_t chain_blocks = 0;     ///< and, with the positions, its `chain`.
+  std::optional<std::uint32_t> chain_known = {};
   std::span<const std::uint32_t> lengths;       ///< Of a set: of each block. The spans of a chain are empty then.
   std::span<const std::uint32_t> group_counts;  ///< Of a set, as Store::SetMatchOptions.
 };

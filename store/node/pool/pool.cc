@@ -1,0 +1,164 @@
+#include "store/node/pool/pool.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/printable.h"
+#include "store/node/membership/member_text.h"
+
+namespace kv {
+namespace {
+
+constexpr Duration kTellFirst = 200ms;  ///< Before asking: by then the others have written down theirs.
+
+NodeConfig to_ask(const std::string& name, const std::string& endpoint) {
+  NodeConfig node;
+  node.name = name;
+  node.endpoint = endpoint;
+  return node;
+}
+
+}  // namespace
+
+Pool::Pool(asio::any_io_executor executor, Network& network, Clock& clock, LockedStore& store,
+           const ClusterBoard& cluster, PoolBoard& board, PoolConfig config)
+    : executor_(std::move(executor)),
+      network_(network),
+      clock_(clock),
+      store_(store),
+      cluster_(cluster),
+      board_(board),
+      config_(std::move(config)),
+      wake_(executor_),
+      alarm_(clock.make_alarm(executor_)) {
+  KV_ASSERT(config_.period > Duration::zero());
+}
+
+Pool::~Pool() = default;
+
+void Pool::stop() {
+  stops_ = true;
+  wake_.set();
+}
+
+asio::awaitable<void> Pool::run() {
+  while (!stops_) {
+    const auto wall = std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
+    co_await pause(config_.period - wall % config_.period);  // 1
+    if (!stops_) co_await exchange();
+  }
+  client_.reset();
+}
+
+asio::awaitable<void> Pool::pause(Duration most) {
+  if (stops_) co_return;
+  alarm_->arm(clock_.now() + most, [this] { wake_.set(); });
+  co_await wake_.wait();
+  wake_.reset();
+}
+
+/// Class by class of hints, each under a lock of its own: 20 KB at a time. What is counted in between is an error of
+/// some uses; a unit that changes in between makes all of it void.
+YieldCounts Pool::own_counts() {
+  YieldCounts counts;
+  counts.instance = config_.instance;
+  std::size_t class_count = 1;
+  for (std::size_t first = 0; first < class_count; first += YieldTable::kSilentClasses) {
+    const bool is_whole = store_.with([&](Store& store) {
+      const YieldTable* const table = store.yield_table();
+      if (table == nullptr || (first > 0 && table->unit() != counts.unit)) return false;
+      counts.unit = table->unit();
+      counts.clock = store.age_clock();
+      class_count = table->class_count();
+      for (std::size_t i = first; i < std::min<std::size_t>(class_count, first + YieldTable::kSilentClasses); ++i)
+        counts.classes.push_back(table->counts(static_cast<std::uint32_t>(i)));
+      return true;
+    });
+    if (is_whole) continue;
+    counts.unit = 0;
+    counts.classes.clear();
+    break;
+  }
+  return counts;
+}
+
+/// Takes up who is there now.
+void Pool::meet() {
+  std::vector<NodeConfig> others;
+  if (config_.peers.empty()) {
+    const auto view = cluster_.view();
+    for (const Member& member : view->members) {
+      if (member.id == config_.node_id || others.size() >= CountPool::kPeersMax) continue;
+      others.push_back(to_ask(member.id, endpoint_for_others(member)));
+    }
+  } else {
+    for (const std::string& peer : config_.peers) others.push_back(to_ask(peer, peer));
+  }
+  const auto same = [](const NodeConfig& a, const NodeConfig& b) {
+    return a.name == b.name && a.endpoint == b.endpoint;
+  };
+  if (std::ranges::equal(others, others_, same)) return;
+  client_.reset();
+  others_ = std::move(others);
+  std::vector<std::string> names;
+  for (const NodeConfig& node : others_) names.push_back(node.name);
+  pool_.keep_only(names);
+  if (others_.empty()) return;
+  ClientConfig config;
+  config.nodes = others_;
+  config.follow_cluster = false;
+  config.identity = "pool of " + config_.node_id.substr(0, 100);
+  config.connections_per_node = 1;
+  config.rdma = ClientConfig::Rdma::kOff;
+  config.tls = config_.tls;
+  config.tls.allowed_names.clear();  // of this node's clients; a node proves to be the host of its endpoint
+  client_ = std::make_unique<Client>(executor_, config, network_, clock_);
+}
+
+void Pool::put_in_force(YieldTable::Pooled pooled, double unit) {
+  if (!pooled) return;  // nobody has told anything, now or before
+  store_.with([&](Store& store) {
+    const YieldTable* const table = store.yield_table();
+    if (table != nullptr && table->unit() == unit) store.set_pooled(std::move(pooled));
+  });
+}
+
+asio::awaitable<void> Pool::exchange() {
+  const YieldCounts own = own_counts();
+  board_.tell(write_yield_counts(own));
+  meet();
+  PoolBoard::Round round;
+  round.asked = others_.size();
+  round.own_uses = own.uses();
+  if (client_) {
+    co_await pause(std::min<Duration>(kTellFirst, config_.period / 4));
+    if (stops_) co_return;
+    const auto answers = co_await client_->learned(kDeadline);
+    const TimePoint now = clock_.now();
+    if (answers) {
+      for (const NodeLearned& answer : *answers) {
+        round.failed += answer.error ? 1 : 0;
+        if (answer.error || answer.learned.empty()) continue;
+        auto counts = read_yield_counts(answer.learned);
+        if (!counts) {
+          ++round.refused;
+          spdlog::warn("pool: node {}: {}", printable(answer.name), counts.error().text);
+        } else if (counts->instance == config_.instance) {
+          --round.asked;  // the list has this node, too
+        } else {
+          pool_.hear(answer.name, std::move(*counts), own.clock, now);
+        }
+      }
+    }
+    put_in_force(pool_.pool(own, now), own.unit);
+    round.peers = pool_.peers(now);
+  } else {
+    put_in_force(std::make_shared<std::vector<YieldTable::Counts>>(), own.unit);  // there is nobody else
+  }
+  board_.set(std::move(round), clock_.now());
+}
+
+}  // namespace kv

@@ -1,0 +1,32 @@
+#include <string_view>
+
+#include "base/assert.h"
+#include "store/count_pool.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kv;
+  const auto counts = read_yield_counts({reinterpret_cast<const char*>(data), size});
+  if (!counts) {
+    KV_ASSERT(counts.error() == Errc::kBadRequest && counts.error().text.size() < 10000);
+    return 0;
+  }
+  KV_ASSERT(counts->uses() <= kYieldUsesMax && counts->classes.size() <= YieldTable::kClassCount);
+  // What was read can be added up, and learned from.
+  CountPool pool;
+  pool.hear("a", *counts, 1000, TimePoint{1s});
+  YieldCounts own;
+  own.unit = 100;
+  const auto pooled = pool.pool(own, TimePoint{2s});
+  if (!pooled) return 0;
+  YieldTable table;
+  table.set_unit(own.unit);
+  table.use_hints();
+  table.set_pooled(pooled);
+  while (!table.learn_step()) {
+  }
+  for (std::uint32_t i = 0; i < YieldTable::kClassCount; ++i) {
+    const double yield = table.yield(i, 1000);
+    KV_ASSERT(yield >= 0 && yield < 1e30);  // and a number
+  }
+  return 0;
+}

@@ -1,0 +1,192 @@
+// Nodes that learn together, on the simulated network and virtual time: who hears whom, and what silence and nonsense
+// change.
+#include "store/node/pool/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/client/real_nodes.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kBlockBytes = 64;
+
+class PoolTest : public testing::Test {
+ protected:
+  PoolTest() {
+    store.arena.capacity_bytes = 256 * 1024;
+    store.arena.granule_bytes = 4096;
+    store.arena.huge_pages = false;
+    store.arena.touch = false;
+    store.policy = PolicyKind::kYield;
+    store.lru_unless_pooled = true;
+  }
+  ~PoolTest() override {
+    for (auto& [name, pool] : pools) pool->stop();
+    client.reset();
+    loop.run_for(10s);
+    pools.clear();
+    for (auto& [name, node] : nodes) EXPECT_EQ(node->check(), "");
+    nodes.clear();
+    loop.drain();
+  }
+
+  void start(const std::string& name) {
+    nodes[name] = std::make_unique<sim::SimNode>(loop.context(), network, clock, name, store);
+  }
+  /// `peers`: a static list; else the map tells of the others.
+  void start_pool(const std::string& name, std::vector<std::string> peers = {}) {
+    PoolConfig config;
+    config.node_id = name;
+    config.instance[0] = static_cast<std::uint8_t>(name[0]);
+    config.peers = std::move(peers);
+    NodeContext& context = nodes[name]->context();
+    auto& pool = pools[name] = std::make_unique<Pool>(loop.context().get_executor(), network, clock, context.store,
+                                                      context.cluster, context.pool, std::move(config));
+    asio::co_spawn(loop.context(), pool->run(), [](std::exception_ptr error) { EXPECT_EQ(error, nullptr); });
+  }
+  void publish(const std::vector<std::string>& names) {
+    ClusterView view{++epoch, 1, {}};
+    for (const std::string& name : names) {
+      Member member;
+      member.id = name;
+      member.endpoints = {"unix:///run/not-here", "sim://" + name};
+      view.members.push_back(member);
+    }
+    for (auto& [name, node] : nodes) node->set_cluster(view);
+  }
+  /// Chains, most of which are asked for again: a node learns from them. Through a client that knows all nodes.
+  void work(const std::vector<std::string>& names, int requests = 300) {
+    ClientConfig config = repeatable_config();
+    config.connections_per_node = 1;
+    config.follow_cluster = false;
+    for (const std::string& name : names) config.nodes.push_back({.endpoint = "sim://" + name, .name = ""});
+    client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
+    const Space space = loop.run(client->open(record, 5s)).value();
+    std::mt19937 random(1);
+    for (int i = 0; i < requests; ++i) {
+      const auto chain = test_chain(record, 24, static_cast<std::uint32_t>(random() % 100));
+      Blocks memory(chain.size(), kBlockBytes);
+      memory.fill(chain);
+      ASSERT_TRUE(loop.run(client->match(space, chain, {.deadline = 5s})));
+      ASSERT_TRUE(loop.run(client->put(space, chain, memory.from, {.deadline = 5s})));
+    }
+    client.reset();
+  }
+  double stat(const std::string& name, std::string_view of) {
+    for (const NodeMetrics::Value& value : nodes[name]->context().pool.stats(clock.now()))
+      if (of == value.name) return value.value;
+    return -1;
+  }
+  bool is_pooled(const std::string& name) {
+    return nodes[name]->context().store.with([](Store& each) { return each.yield_table()->is_pooled(); });
+  }
+  CountPool::Peer peer(const std::string& name, std::string_view of) {
+    for (const CountPool::Peer& each : nodes[name]->context().pool.peers(clock.now()))
+      if (each.name == of) return each;
+    return {};
+  }
+
+  VirtualClock clock;
+  SimNetwork network{clock, 1};
+  Loop loop{&clock};
+  StoreConfig store;
+  const NamespaceRecord record = test_record(kBlockBytes);
+  std::uint64_t epoch = 0;
+  std::map<std::string, std::unique_ptr<sim::SimNode>> nodes;
+  std::map<std::string, std::unique_ptr<Pool>> pools;
+  std::unique_ptr<Client> client;
+};
+
+TEST_F(PoolTest, NodesOfAMapLearnFromOneAnother) {
+  for (const char* name : {"a", "b", "c"}) start(name);
+  publish({"a", "b", "c"});
+  for (const char* name : {"a", "b", "c"}) start_pool(name);
+  work({"a", "b", "c"});
+  loop.run_for(25s);
+  for (const char* name : {"a", "b", "c"}) {
+    EXPECT_EQ(stat(name, "pool_nodes"), 2) << name;
+    EXPECT_EQ(stat(name, "pool_nodes_counted"), 2) << name;
+    EXPECT_EQ(stat(name, "pool_failures"), 0) << name;
+    EXPECT_EQ(stat(name, "pool_refusals"), 0) << name;
+    EXPECT_LT(stat(name, "pool_oldest_seconds"), 11) << name;
+    EXPECT_GT(stat(name, "pool_others_share"), 0.3) << name;
+    EXPECT_TRUE(is_pooled(name));
+  }
+}
+
+TEST_F(PoolTest, NodesOfAStaticListDoSoTooAndLeaveThemselvesOut) {
+  const std::vector<std::string> list = {"sim://a", "sim://b"};
+  for (const char* name : {"a", "b"}) start(name);
+  for (const char* name : {"a", "b"}) start_pool(name, list);
+  work({"a", "b"});
+  loop.run_for(25s);
+  EXPECT_EQ(stat("a", "pool_nodes"), 1);
+  EXPECT_EQ(stat("a", "pool_nodes_counted"), 1);
+  EXPECT_GT(peer("a", "sim://b").uses, 0);
+  EXPECT_EQ(peer("a", "sim://a").uses, 0) << "or it would count for two";
+}
+
+TEST_F(PoolTest, ANodeThatIsSilentStaysCountedForAWhile) {
+  for (const char* name : {"a", "b"}) start(name);
+  publish({"a", "b"});
+  for (const char* name : {"a", "b"}) start_pool(name);
+  work({"a", "b"});
+  loop.run_for(25s);
+  network.freeze("b");
+  loop.run_for(60s);
+  EXPECT_GT(stat("a", "pool_failures"), 2);
+  EXPECT_EQ(stat("a", "pool_nodes_counted"), 1);
+  EXPECT_GT(stat("a", "pool_oldest_seconds"), 50);
+  loop.run_for(CountPool::kGone);
+  EXPECT_EQ(stat("a", "pool_nodes_counted"), 0);
+  network.thaw("b");
+  loop.run_for(60s);
+  EXPECT_EQ(stat("a", "pool_nodes_counted"), 1);
+  EXPECT_LT(stat("a", "pool_oldest_seconds"), 11);
+}
+
+TEST_F(PoolTest, ANewcomerLearnsFromTheOthersAtOnce) {
+  start("a");
+  publish({"a"});
+  start_pool("a");
+  work({"a"});
+  loop.run_for(25s);
+  EXPECT_TRUE(is_pooled("a")) << "alone in its cluster";
+  start("b");
+  publish({"a", "b"});
+  start_pool("b");
+  loop.run_for(12s);
+  EXPECT_TRUE(is_pooled("b"));
+  EXPECT_EQ(stat("b", "pool_others_share"), 1) << "it has counted nothing yet";
+}
+
+TEST_F(PoolTest, NonsenseIsRefusedAndChangesNothing) {
+  for (const char* name : {"a", "b"}) start(name);
+  publish({"a", "b"});
+  start_pool("a");
+  work({"a", "b"});
+  for (const std::string& told : {std::string("nonsense"), std::string(200'000, 'K'), std::string("KVYC\x01")}) {
+    nodes["b"]->context().pool.tell(told);
+    const double before = stat("a", "pool_refusals");
+    loop.run_for(11s);
+    EXPECT_GT(stat("a", "pool_refusals"), std::max(before, 0.0));
+    EXPECT_EQ(stat("a", "pool_nodes_counted"), 0);
+  }
+}
+
+TEST_F(PoolTest, ANodeThatTellsNothingIsNoError) {
+  for (const char* name : {"a", "b"}) start(name);
+  publish({"a", "b"});
+  start_pool("a");
+  work({"a", "b"});
+  loop.run_for(25s);
+  EXPECT_EQ(stat("a", "pool_failures") + stat("a", "pool_refusals"), 0);
+  EXPECT_EQ(stat("a", "pool_nodes_counted"), 0);
+  EXPECT_FALSE(is_pooled("a")) << "so it is LRU, if its policy is `auto`";
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,412 @@
+// What nodes tell one another of their counts: the form, what is refused, and how the counts are put together.
+#include "store/count_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "client/hot/known_chains.h"
+#include "store/store.h"
+#include "store/yield_policy.h"
+
+namespace kv {
+namespace {
+
+using Counts = YieldTable::Counts;
+
+double sum_of(const std::array<double, YieldTable::kAges>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum;
+}
+
+/// A node that has counted this much, evenly.
+YieldCounts counts_of(double uses, double unit = 10, std::uint64_t clock = 0) {
+  YieldCounts counts;
+  counts.instance[0] = 1;
+  counts.unit = unit;
+  counts.clock = clock;
+  counts.classes.resize(YieldTable::kSilentClasses);
+  for (Counts& each : counts.classes) {
+    each.hits.fill(uses / (YieldTable::kSilentClasses * YieldTable::kAges));
+    each.time.fill(100);
+  }
+  return counts;
+}
+
+YieldCounts random_counts(std::mt19937_64& random, std::size_t class_count) {
+  YieldCounts counts;
+  for (std::uint8_t& byte : counts.instance) byte = static_cast<std::uint8_t>(random());
+  counts.unit = 1 + static_cast<double>(random() % 1000);
+  counts.clock = random();
+  counts.classes.resize(class_count);
+  for (Counts& each : counts.classes) {
+    const std::size_t first = random() % YieldTable::kAges, end = first + random() % (YieldTable::kAges - first);
+    for (std::size_t age = first; age < end; ++age) {
+      each.hits[age] = static_cast<double>(random() % 64) / 4;
+      each.time[age] = static_cast<double>(random() % 100'000);
+    }
+  }
+  return counts;
+}
+
+TEST(YieldCountsTest, WhatIsWrittenIsReadAgain) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    const YieldCounts counts = random_counts(random, random() % (YieldTable::kClassCount + 1));
+    const auto read = read_yield_counts(write_yield_counts(counts));
+    ASSERT_TRUE(read) << read.error().text;
+    EXPECT_EQ(read->instance, counts.instance);
+    EXPECT_EQ(read->unit, counts.unit);
+    EXPECT_EQ(read->clock, counts.clock);
+    for (std::size_t i = 0; i < counts.classes.size(); ++i) {
+      const Counts of = i < read->classes.size() ? read->classes[i] : Counts{};
+      EXPECT_EQ(of.hits, counts.classes[i].hits) << i;
+      EXPECT_EQ(of.time, counts.classes[i].time) << i;
+    }
+  }
+}
+
+TEST(YieldCountsTest, TheFormStays) {
+  YieldCounts counts;
+  for (std::size_t i = 0; i < counts.instance.size(); ++i) counts.instance[i] = static_cast<std::uint8_t>(i);
+  counts.unit = 156.25;
+  counts.clock = 123456789;
+  counts.classes.resize(7);
+  counts.classes[0].hits[3] = 2.5;
+  counts.classes[0].time[3] = 1000;
+  counts.classes[0].time[5] = 17;
+  counts.classes[6].hits[YieldTable::kAges - 1] = 1;
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/yield_counts_v1.bin", std::ios::binary);
+  const std::string golden{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(write_yield_counts(counts), golden);
+  EXPECT_TRUE(read_yield_counts(golden));
+}
+
+TEST(YieldCountsTest, NonsenseIsRefusedAndTheWordsSayWhat) {
+  const std::string good = write_yield_counts(counts_of(100));
+  ASSERT_TRUE(read_yield_counts(good));
+  for (std::size_t size = 0; size < good.size(); ++size) EXPECT_FALSE(read_yield_counts(good.substr(0, size))) << size;
+  EXPECT_FALSE(read_yield_counts(good + "x"));
+  EXPECT_FALSE(read_yield_counts(std::string(kYieldCountsBytesMax + 1, 'K')));
+  const auto refused = [](YieldCounts counts, const char* word) {
+    const auto read = read_yield_counts(write_yield_counts(counts));
+    ASSERT_FALSE(read) << word;
+    EXPECT_EQ(read.error(), Errc::kBadRequest);
+    EXPECT_NE(read.error().text.find(word), std::string::npos) << read.error().text;
+  };
+  for (const double unit : std::to_array<double>({0, 0.5, -1, NAN, HUGE_VAL, 2 * kYieldUnitMax}))
+    refused(counts_of(100, unit), "unit");
+  for (const double bad : std::to_array<double>({NAN, HUGE_VAL, 2 * kYieldUsesMax})) {
+    YieldCounts counts = counts_of(100);
+    counts.classes[3].hits[7] = bad;
+    refused(counts, "class 3, age 7");
+    counts = counts_of(100);
+    counts.classes[3].time[7] = bad * kYieldTimeMax;
+    refused(counts, "class 3, age 7");
+  }
+  YieldCounts negative = counts_of(100);
+  negative.classes[3].time[7] = -1;  // between others, so that it is written
+  refused(negative, "class 3, age 7");
+  refused(counts_of(kYieldUsesMax * 1.01), "uses in all");
+}
+
+/// Whatever it is made of, it is refused or within bounds.
+TEST(YieldCountsTest, RandomBytesDoNoHarm) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 5000; ++round) {
+    std::string bytes = write_yield_counts(random_counts(random, random() % 8));
+    for (std::uint64_t n = random() % 8; n > 0; --n) bytes[random() % bytes.size()] = static_cast<char>(random());
+    const auto read = read_yield_counts(bytes);
+    if (!read) continue;
+    EXPECT_LE(read->uses(), kYieldUsesMax);
+    EXPECT_LE(read->classes.size(), YieldTable::kClassCount);
+    for (const Counts& each : read->classes)
+      for (const double time : each.time) EXPECT_TRUE(time >= 0 && time <= kYieldTimeMax);
+  }
+}
+
+TEST(CountPoolTest, ConvertedCountsKeepTheirUsesAndTheirTime) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 500; ++round) {
+    const YieldCounts counts = random_counts(random, 1);
+    const double blocks = std::exp2(static_cast<double>(random() % 9) - 4);
+    const double own_unit = 1 + static_cast<double>(random() % 1000);
+    const Counts converted = convert(counts.classes[0], counts.unit, blocks, own_unit);
+    EXPECT_NEAR(sum_of(converted.hits), sum_of(counts.classes[0].hits), 1e-6);
+    EXPECT_NEAR(sum_of(converted.time), blocks * sum_of(counts.classes[0].time), 1e-3);
+  }
+}
+
+/// The age that a use is counted at is that age on the other node, too, to within the width of a bucket.
+TEST(CountPoolTest, ConvertedAgesAreTheSameMoments) {
+  Counts counts;
+  counts.hits[20] = 1;  // 10,230 to 14,471 blocks there
+  for (const double blocks : {0.25, 1.0, 4.0}) {
+    for (const double own_unit : {2.5, 10.0, 40.0}) {
+      const Counts converted = convert(counts, 10, blocks, own_unit);
+      YieldTable table;
+      table.set_unit(own_unit);
+      for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
+        if (converted.hits[age] == 0) continue;
+        EXPECT_LT(table.edge(age), 14'482 * blocks * 1.19) << blocks << " " << own_unit;
+        EXPECT_GT(table.edge(age + 1), 10'230 * blocks / 1.19) << blocks << " " << own_unit;
+      }
+    }
+  }
+}
+
+TEST(CountPoolTest, EqualNodesAreAddedUp) {
+  CountPool pool;
+  const YieldCounts own = counts_of(1000);
+  EXPECT_EQ(pool.pool(own, TimePoint{1s}), nullptr) << "nobody has told anything";
+  pool.hear("a", counts_of(1000), 0, TimePoint{1s});
+  pool.hear("b", counts_of(2000), 0, TimePoint{1s});
+  pool.hear("empty", counts_of(0), 0, TimePoint{1s});
+  const auto pooled = pool.pool(own, TimePoint{1s});
+  ASSERT_NE(pooled, nullptr);
+  double uses = 0;
+  for (const Counts& each : *pooled) uses += sum_of(each.hits);
+  EXPECT_NEAR(uses, 3000, 1e-6);
+  EXPECT_NEAR((*pooled)[4].time[5], 200, 1e-9);
+  pool.hear("a", counts_of(1000), 0, TimePoint{2s});  // told again: instead of what it said before
+  EXPECT_NEAR(sum_of((*pool.pool(own, TimePoint{2s}))[0].hits) * YieldTable::kSilentClasses, 3000, 1e-6);
+  pool.keep_only({"a", "c"});
+  EXPECT_EQ(pool.peers(TimePoint{2s}).size(), 1u);
+}
+
+TEST(CountPoolTest, NoNodeWeighsMoreThanTwiceTheMedian) {  // invariant 1
+  CountPool pool;
+  const YieldCounts own = counts_of(10'000);
+  const auto share_of = [&](const char* name) {
+    double weighed = own.uses(), of = 0;
+    for (const CountPool::Peer& peer : pool.peers(TimePoint{1s})) {
+      weighed += peer.uses * peer.weight;
+      if (peer.name == name) of = peer.uses * peer.weight;
+    }
+    return of / weighed;
+  };
+  pool.hear("liar", counts_of(kYieldUsesMax * 0.99), 0, TimePoint{1s});
+  ASSERT_NE(pool.pool(own, TimePoint{1s}), nullptr);
+  EXPECT_NEAR(share_of("liar"), 2.0 / 3, 1e-3) << "of two: twice this one's own";
+  for (const char* name : {"a", "b"}) pool.hear(name, counts_of(10'000), 0, TimePoint{1s});
+  ASSERT_NE(pool.pool(own, TimePoint{1s}), nullptr);
+  EXPECT_NEAR(share_of("liar"), 0.4, 1e-3);
+}
+
+/// A few uses in no time, at ages at which there are hardly any: by their number alone they would be heard.
+TEST(CountPoolTest, NoNodeDecidesAloneWhatHappensAtAnAge) {  // invariant 1
+  CountPool pool;
+  YieldCounts honest = counts_of(10'000), liar = counts_of(10'000);
+  honest.classes[9].hits[30] = 10;
+  honest.classes[9].time[30] = 1e6;
+  liar.classes[9].hits[30] = 2000;
+  liar.classes[9].time[30] = 1;
+  pool.hear("a", honest, 0, TimePoint{1s});
+  pool.hear("liar", liar, 0, TimePoint{1s});
+  EXPECT_NEAR((*pool.pool(honest, TimePoint{1s}))[9].hits[30], 10 + 40, 1e-6);
+  liar.classes[9].hits[30] = 1;
+  liar.classes[9].time[30] = 1e15;
+  pool.hear("liar", liar, 0, TimePoint{1s});
+  EXPECT_NEAR((*pool.pool(honest, TimePoint{1s}))[9].time[30], 5e6, 1);
+}
+
+TEST(CountPoolTest, ANewcomerHearsOthersAtOnce) {  // invariant 1
+  CountPool pool;
+  pool.hear("old", counts_of(100'000), 0, TimePoint{1s});
+  ASSERT_NE(pool.pool(counts_of(0), TimePoint{1s}), nullptr);
+  EXPECT_NEAR(pool.peers(TimePoint{1s})[0].weight * 100'000, CountPool::kUsesFree, 1);
+}
+
+TEST(CountPoolTest, WhoIsSilentCountsLessAndLess) {  // invariant 2
+  CountPool pool;
+  const YieldCounts own = counts_of(1000);
+  const TimePoint told{1s};
+  pool.hear("a", counts_of(1000), 0, told);
+  const auto weight_at = [&](Duration age) {
+    static_cast<void>(pool.pool(own, told + age));
+    return pool.peers(told + age)[0].weight;
+  };
+  EXPECT_EQ(weight_at(0s), 1);
+  EXPECT_EQ(weight_at(CountPool::kFresh), 1);
+  EXPECT_NEAR(weight_at(CountPool::kFresh + CountPool::kHalfLife), 0.5, 1e-9);
+  EXPECT_GT(weight_at(CountPool::kGone - 1ns), 0);
+  EXPECT_EQ(weight_at(CountPool::kGone), 0);
+  EXPECT_EQ(pool.pool(own, told + CountPool::kGone), nullptr);
+  pool.hear("a", counts_of(1000), 0, told + 2h);
+  EXPECT_EQ(weight_at(2h), 1);
+}
+
+TEST(CountPoolTest, AgesAreConvertedByHowFarTheClocksGoOn) {  // invariant 3
+  CountPool pool;
+  const YieldCounts own = counts_of(1000, 10);
+  YieldCounts other = counts_of(0, 10, 5000);
+  other.classes[0].hits[20] = 100;
+  const auto age_of = [&] {
+    const auto pooled = pool.pool(own, TimePoint{1s});
+    double sum = 0;
+    for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) sum += age * (*pooled)[0].hits[age];
+    return sum / 100;
+  };
+  pool.hear("a", other, 1'000'000, TimePoint{1s});
+  EXPECT_NEAR(age_of(), 20, 1e-9) << "as long as nothing is known: by the caches' sizes, which are equal";
+  other.clock += 10'000;
+  pool.hear("a", other, 1'040'000, TimePoint{1s});
+  EXPECT_NEAR(age_of(), 24, 0.1) << "four blocks here for each there: two octaves";
+  other.clock = 0;  // it has started anew
+  pool.hear("a", other, 1'050'000, TimePoint{1s});
+  EXPECT_NEAR(age_of(), 20, 1e-9);
+}
+
+TEST(CountPoolTest, NoMoreThanSoManyNodesAreKept) {
+  CountPool pool;
+  for (std::size_t i = 0; i < CountPool::kPeersMax + 10; ++i)
+    pool.hear(std::to_string(i), counts_of(10), 0, TimePoint{1s});
+  EXPECT_EQ(pool.peers(TimePoint{1s}).size(), CountPool::kPeersMax);
+}
+
+// -- the policy
+
+TEST(PooledPolicyTest, ANodeThatHasSeenNothingDecidesByWhatOthersCounted) {
+  YieldPolicy policy(1);
+  policy.set_capacity(1000);
+  EXPECT_FALSE(policy.refuses());
+  YieldCounts others = counts_of(4000, policy.table()->unit());
+  policy.set_pooled(std::make_shared<std::vector<Counts>>(others.classes));
+  const std::uint32_t before = policy.version();
+  for (int i = 0; i < 100; ++i) policy.learn();
+  EXPECT_TRUE(policy.refuses());
+  EXPECT_NE(policy.version(), before);
+}
+
+TEST(PooledPolicyTest, WhatComesDuringALessonIsLearnedInTheNext) {
+  YieldPolicy policy(1);
+  policy.set_capacity(1000);
+  const auto pooled = [&](double uses) {
+    return std::make_shared<std::vector<Counts>>(counts_of(uses, policy.table()->unit()).classes);
+  };
+  policy.set_pooled(pooled(4000));
+  policy.learn();
+  policy.learn();  // it has begun
+  policy.set_pooled(pooled(40'000));
+  for (int i = 0; i < 100; ++i) policy.learn();
+  const double then = policy.worth(5, 0);
+  policy.set_pooled(pooled(40'000));
+  for (int i = 0; i < 100; ++i) policy.learn();
+  EXPECT_EQ(policy.worth(5, 0), then);
+}
+
+/// `auto` on a node of a static list that nobody told of the others.
+TEST(PooledPolicyTest, OneOfSeveralThatLearnsAloneIsLruIfItIsToBe) {
+  for (const bool falls_back : {false, true}) {
+    YieldPolicy policy(1, falls_back);
+    policy.set_capacity(1000);
+    const auto pooled = std::make_shared<std::vector<Counts>>(counts_of(4000, policy.table()->unit()).classes);
+    std::vector<BlockHash> hashes(8);
+    for (std::size_t i = 0; i < hashes.size(); ++i) hashes[i].bytes[0] = static_cast<std::byte>(i + 1);
+    policy.set_pooled(pooled);
+    for (int i = 0; i < 100; ++i) policy.learn();
+    policy.set_pooled(nullptr);  // from here on it is as if it had learned alone
+    EXPECT_TRUE(policy.refuses());
+    EvictionPolicy::Request part{.tree = TreeId{0}, .hashes = hashes, .found_count = 0, .block_size = 16};
+    part.chain = {.block_count = 32, .first = 0, .last = 31};
+    const std::uint32_t before = policy.version();
+    for (int i = 0; i < 64; ++i) policy.asked(part);
+    EXPECT_EQ(policy.refuses(), !falls_back);
+    EXPECT_EQ(policy.version() != before, falls_back);
+    policy.set_pooled(pooled);
+    EXPECT_TRUE(policy.refuses()) << "they learn together now";
+    part.chain = {};
+    policy.set_pooled(nullptr);
+    for (int i = 0; i < 64; ++i) policy.asked(part);
+    EXPECT_TRUE(policy.refuses()) << "whole chains: it stands alone";
+  }
+}
+
+/// A client looks where a chain lay before, and puts it where it belongs: that it is not found here is no reason to
+/// take LRU for better.
+TEST(PooledPolicyTest, WhatBelongsElsewhereIsNotMissedHere) {
+  for (const bool is_elsewhere : {false, true}) {
+    StoreConfig config;
+    config.arena = {.capacity_bytes = 1 << 20, .granule_bytes = 4096, .huge_pages = false, .touch = false};
+    config.policy = PolicyKind::kYield;
+    auto store = std::move(Store::create(config).value());
+    const auto record =
+        NamespaceRecord::from_fields({{"model", "m"}, {"block_size", "16"}, {"block_bytes", "4096"}}).value();
+    const SpaceId space = store->open(record).value();
+    std::vector<BlockHash> chain(16);
+    for (std::size_t i = 0; i < chain.size(); ++i) chain[i].bytes[0] = static_cast<std::byte>(i + 1);
+    for (int i = 0; i < 20; ++i) {
+      const TimePoint now{std::chrono::seconds(i + 1)};
+      ASSERT_TRUE(store->match(space, chain, {.is_elsewhere = is_elsewhere}, now));
+    }
+    double uses = 0;
+    for (std::uint32_t i = 0; i < YieldTable::kSilentClasses; ++i)
+      for (const double hits : store->yield_table()->counts(i).hits) uses += hits;
+    EXPECT_EQ(uses > 0, !is_elsewhere) << uses;
+  }
+}
+
+TEST(ChainPartTest, TellsHowMuchOfTheWholeIsNew) {
+  const ChainPart whole;
+  EXPECT_EQ(whole.new_blocks(3, 10), 7u);
+  EXPECT_EQ(whole.after_last(10), 0u);
+  // Every fourth block of 40, from the second on: 1, 5, ... 37.
+  const ChainPart striped{.block_count = 40, .first = 1, .last = 37};
+  EXPECT_TRUE(striped.fits(10));
+  EXPECT_EQ(striped.new_blocks(0, 10), 39u);
+  EXPECT_EQ(striped.new_blocks(10, 10), 2u);
+  EXPECT_NEAR(static_cast<double>(striped.new_blocks(5, 10)), 21, 2);
+  EXPECT_EQ(striped.after_last(10), 1u) << "its last block is not the chain's";
+  ChainPart told = striped;
+  told.known = 33;
+  EXPECT_EQ(told.new_blocks(0, 10), 7u);
+  // An extent in the middle.
+  const ChainPart extent{.block_count = 40, .first = 10, .last = 19};
+  EXPECT_EQ(extent.new_blocks(4, 10), 26u);
+  EXPECT_EQ(extent.new_blocks(10, 10), 20u);
+  EXPECT_EQ(extent.after_last(10), 20u);
+  for (const ChainPart& bad :
+       {ChainPart{.block_count = 40, .first = 10, .last = 18}, ChainPart{.block_count = 19, .first = 10, .last = 19},
+        ChainPart{.block_count = 40, .first = 20, .last = 10},
+        ChainPart{.block_count = 40, .first = 10, .last = 19, .known = 41}}) {
+    EXPECT_FALSE(bad.fits(10));
+  }
+}
+
+TEST(KnownChainsTest, APutIsToldWhatItsMatchFound) {
+  std::vector<BlockHash> chain(20);
+  for (std::size_t i = 0; i < chain.size(); ++i) chain[i].bytes[0] = static_cast<std::byte>(i + 1);
+  const std::span<const BlockHash> all(chain);
+  KnownChains known;
+  EXPECT_FALSE(known.of(all));
+  known.matched(all.first(10), 4);
+  EXPECT_EQ(known.of(all.first(10)), 4u);
+  EXPECT_EQ(known.of(all), 4u) << "longer by what was computed";
+  EXPECT_FALSE(known.of(all.first(4))) << "without news";
+  known.matched(all.first(10), 10);
+  EXPECT_EQ(known.of(all), 10u) << "the later of two";
+  known.matched(all, 15);
+  EXPECT_EQ(known.of(all), 15u);
+  for (std::size_t i = 0; i < KnownChains::kEntriesMax; ++i) {
+    std::vector<BlockHash> other(1);
+    other[0].bytes[1] = std::byte{1};
+    std::memcpy(other[0].bytes.data() + 8, &i, sizeof i);
+    known.matched(other, 0);
+  }
+  EXPECT_FALSE(known.of(all)) << "the oldest go";
+}
+
+}  // namespace
+}  // namespace kv
