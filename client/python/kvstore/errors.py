@@ -174,6 +174,13 @@ class PermissionDenied(Error, PermissionError):
     status_name = "KVS_PERMISSION_DENIED"
 
 
+class OverQuota(Error):
+    """A limit of the client's tenant is reached. Recompute; ask again later."""
+
+    status = 20
+    status_name = "KVS_OVER_QUOTA"
+
+
 class TimedOut(Error, TimeoutError):
     """The deadline has passed."""
 
