@@ -238,6 +238,11 @@ struct NodeStats {
     std::uint64_t block_count, total_bytes;  ///< Of all its blocks on that node.
   };
   std::vector<Namespace> namespaces;
+  struct Tenant {
+    std::string name;  ///< Empty: of all namespaces without a tenant.
+    std::vector<std::pair<std::string, double>> values;
+  };
+  std::vector<Tenant> tenants;  ///< Of a node with a policy.
 };
 
 // So `{...}` is safe inside co_await (STYLE 8).

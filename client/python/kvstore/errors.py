@@ -23,6 +23,7 @@ __all__ = [
     "NotAdmitted",
     "NotFound",
     "OutOfMemory",
+    "OverQuota",
     "PermissionDenied",
     "Quarantined",
     "StaleLease",
