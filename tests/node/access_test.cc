@@ -184,7 +184,7 @@ bytes-per-second = "100MiB"
 match = ["loopback"]
 roles = []
 
-[tenants.red.dotted]
+[tenants.red]
 memory-bytes = "1MiB"
 )");
   ASSERT_TRUE(parsed) << parsed.error();
@@ -203,7 +203,7 @@ memory-bytes = "1MiB"
   blue.bytes_per_second = 100 << 20;
   blue.session_count_max = 7;
   EXPECT_EQ(tenants[0], blue);
-  EXPECT_EQ(tenants[1].holds.name, "red.dotted");
+  EXPECT_EQ(tenants[1].holds.name, "red");
   EXPECT_EQ(tenants[1].holds.memory_bytes_max, TenantLimits::kNoLimit);
   EXPECT_EQ((*parsed)->find(kLoopback)->section, "more");
   EXPECT_FALSE((*parsed)->check_room((std::uint64_t{2} << 30) + (1 << 20), 4096).code);
@@ -227,13 +227,14 @@ TEST(AccessPolicyTest, AMistakeInATenantIsRefused) {
   expect("[tenants.a]\nleases-max = \"1KiB\"\n", "leases-max: '1KiB', allowed is a whole number");
   expect("[tenants.a]\nleases-max = [1, 2]\n", "leases-max: a list");
   expect("[tenants.a]\nrequests-per-second = 0\n", "from 1 on");
-  expect("[tenants.a]\nmemory = 5\n", "'memory', allowed are memory-bytes, memory-bytes-max, disk-bytes");
-  expect("[tenants.a]\nroles = []\n", "'roles', allowed are memory-bytes");
+  expect("[tenants.a]\nmemory = 5\n", "'memory': allowed are memory-bytes, memory-bytes-max, disk-bytes");
+  expect("[tenants.a]\nroles = []\n", "'roles': allowed are memory-bytes");
   expect("[tenants.a]\nleases-max = 1\nleases-max = 2\n", "leases-max");
   expect("[tenants.a]\nmemory-bytes = 2\nmemory-bytes-max = 1\n", "more than memory-bytes-max");
   expect("[tenants.a]\nleases-max = 1\n[tenants.a]\nsessions-max = 1\n", "[tenants.a]: stands there twice");
   expect("[tenants]\nleases-max = 1\n", "stands in no section");
   expect("[tenants.\"a b\"]\nleases-max = 1\n", "a tenant's section is [tenants.NAME]");
+  expect("[tenants.a.b]\nleases-max = 1\n", "a tenant's section is [tenants.NAME]");
   std::string many;
   for (std::size_t i = 0; i <= AccessPolicy::kTenantsMax; ++i) many += "[tenants.t" + std::to_string(i) + "]\n";
   expect(many, "more than 256 tenants");
@@ -247,12 +248,14 @@ TEST(TenantRatesTest, InAnyTimeThereAreNoMoreRequestsThanTheRateAllows) {
   for (const double rate : {1.0, 3.0, 100.0, 12345.0}) {
     TenantRates rates("t");
     TenantPolicy policy;
+    policy.holds.name = "t";
     policy.requests_per_second = rate;
     rates.set(policy);
     TimePoint now{100s};
     std::vector<TimePoint> taken;
     for (int i = 0; i < 20000; ++i) {
-      now += std::chrono::nanoseconds(random() % static_cast<std::uint64_t>(2e9 / rate / (1 + random() % 20)));
+      const double longest = 2e9 / rate / static_cast<double>(1 + random() % 20);
+      now += std::chrono::nanoseconds(random() % static_cast<std::uint64_t>(longest));
       const std::string why = rates.take_request(now);
       if (why.empty()) {
         taken.push_back(now);
@@ -260,7 +263,7 @@ TEST(TenantRatesTest, InAnyTimeThereAreNoMoreRequestsThanTheRateAllows) {
         EXPECT_THAT(why, HasSubstr("tenant 't' is at its requests-per-second, "));
       }
     }
-    ASSERT_GT(taken.size(), 5000u);
+    ASSERT_GT(taken.size(), 2000u);
     for (int i = 0; i < 2000; ++i) {
       const std::size_t first = random() % taken.size(), last = first + random() % (taken.size() - first);
       const double seconds = std::chrono::duration<double>(taken[last] - taken[first]).count();
@@ -272,6 +275,7 @@ TEST(TenantRatesTest, InAnyTimeThereAreNoMoreRequestsThanTheRateAllows) {
 TEST(TenantRatesTest, ADebtOfBytesIsWaitedFor) {
   TenantRates rates("t");
   TenantPolicy policy;
+  policy.holds.name = "t";
   policy.bytes_per_second = 1000;
   rates.set(policy);
   TimePoint now{100s};

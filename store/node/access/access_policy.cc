@@ -190,16 +190,15 @@ class AccessPolicyReader {
     return {};
   }
 
-  /// [tenants.NAME]. A name may have dots, as the tenant of a record may.
+  /// [tenants.NAME]. To the file's reader a dot in the name would be a section of its own.
   Failure begin_tenant(const CLI::ConfigItem& item) {
     parents_.clear();
     name_ = std::string(kTenants) + ".";
     if (item.parents.size() == 1) return {};  // what the reader puts before the first one
-    std::string name;
-    for (std::size_t i = 1; i < item.parents.size(); ++i) name += (i == 1 ? "" : ".") + item.parents[i];
-    if (!is_name(name)) {
+    const std::string& name = item.parents[1];
+    if (item.parents.size() > 2 || !is_name(name)) {
       return wrong("[tenants." + printable(name.substr(0, kShownBytes)) + "]",
-                   "a tenant's section is [tenants.NAME], of 1 to 64 letters, digits, '-', '_' and '.'");
+                   "a tenant's section is [tenants.NAME], of 1 to 64 letters, digits, '-' and '_'");
     }
     for (const TenantPolicy& other : policy_->tenants_)
       if (other.holds.name == name) return wrong("[tenants." + name + "]", "stands there twice");
