@@ -35,6 +35,7 @@ class Category final : public boost::system::error_category {
       case Errc::kNotFound: return "not found";
       case Errc::kDiskFailed: return "the disk failed";
       case Errc::kNotAdmitted: return "not admitted: what the cache holds is worth more";
+      case Errc::kOverQuota: return "a limit of the tenant is reached";
       case Errc::kPermissionDenied: return "permission denied by the node's policy";
       case Errc::kForked: return "the client belongs to the parent process: after fork() the child makes its own";
       case Errc::kDraining: return "the node is draining";

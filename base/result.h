@@ -50,6 +50,7 @@ enum class Errc {
   kNotAdmitted = 18,  ///< What would have to go for the block is worth more to the cache. Do not retry.
   /// The node's policy does not give this client the right. Do without; a person has to mend it.
   kPermissionDenied = 19,
+  kOverQuota = 20,  ///< A limit of the client's tenant is reached. Recompute; ask again later.
 
   // Of this process only, never on the wire: from kErrcLocal on.
   kForked = 1003,  ///< The client belongs to the parent, and this process is a child of fork(). Make a new client.

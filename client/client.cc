@@ -83,6 +83,18 @@ class StatsCall final : public Call {
         stats.namespaces.push_back({one->record()->str(), one->block_count(), one->total_bytes()});
       }
     }
+    if (response->tenants() != nullptr) {
+      for (const wire::TenantStat* one : *response->tenants()) {
+        if (one->name() == nullptr) return "stats: a tenant without a name";
+        NodeStats::Tenant& tenant = stats.tenants.emplace_back();
+        tenant.name = one->name()->str();
+        if (one->stats() == nullptr) continue;
+        for (const wire::Stat* stat : *one->stats()) {
+          if (stat->name() == nullptr) return "stats: a value without a name";
+          tenant.values.emplace_back(stat->name()->str(), stat->value());
+        }
+      }
+    }
     return {};
   }
 };

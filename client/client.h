@@ -242,6 +242,11 @@ struct NodeStats {
     std::uint64_t block_count, total_bytes;  ///< Of all its blocks on that node.
   };
   std::vector<Namespace> namespaces;
+  struct Tenant {
+    std::string name;  ///< Empty: of all namespaces without a tenant.
+    std::vector<std::pair<std::string, double>> values;
+  };
+  std::vector<Tenant> tenants;  ///< Of a node with a policy.
 };
 /// What a node has learned of the reuse of blocks, as it tells other nodes (store/yield_counts.h).
 struct NodeLearned {

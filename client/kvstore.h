@@ -59,6 +59,7 @@ enum {
   KVS_DISK_FAILED = 17,       /* the disk tier failed */
   KVS_NOT_ADMITTED = 18,      /* what would have to go for the block is worth more to the cache; do not retry */
   KVS_PERMISSION_DENIED = 19, /* the node's policy does not give this client the right; its log names it */
+  KVS_OVER_QUOTA = 20,        /* a limit of the client's tenant is reached: recompute, ask again later */
   KVS_TIMED_OUT = 1000,       /* the deadline has passed */
   KVS_SYSTEM = 1001,          /* an error of the operating system; kvs_last_error() names it */
   KVS_INTERNAL = 1002,        /* a bug in this library; the client is disabled */

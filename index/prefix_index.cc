@@ -135,6 +135,11 @@ struct PrefixIndex::Impl {
   /// The heaps that have leaves, each by a lower bound of the keys in it, as a leaf's key is one of its recency.
   LeafHeap::Positions heap_positions;
   LeafHeap heaps{heap_positions};
+  /// The same, for each band and queue. All of this is empty as long as no group was put into a band.
+  std::vector<std::uint32_t> band_of;  ///< By group.
+  LeafHeap::Positions band_positions;
+  std::vector<LeafHeap> bands;
+  std::vector<std::uint32_t> band_queue_ends;  ///< By band.
   TokenTable tokens;
   CoverTable covers;
   std::unordered_map<std::uint32_t, Orphan> orphans;
@@ -239,6 +244,16 @@ struct PrefixIndex::Impl {
       leaves.emplace_back(leaf_positions);
       heap_positions[heap_positions.add()] = 0;
     }
+    if (!band_of.empty()) need_band_positions();
+  }
+
+  void need_band_positions() {
+    while (band_positions.size() < leaves.size()) band_positions[band_positions.add()] = 0;
+  }
+
+  std::uint32_t band(std::uint32_t group) const { return group < band_of.size() ? band_of[group] : kNoBand; }
+  LeafHeap& band_heap(std::uint32_t band, std::uint32_t queue) {
+    return bands[std::size_t{band} * queues.count + queue];
   }
 
   /// From the free list first: the tables never shrink, so a freed entry is the cheapest one.
@@ -481,11 +496,41 @@ struct PrefixIndex::Impl {
 
   /// A heap has got an entry with this key.
   void lower_bound(std::uint32_t heap, std::uint64_t key) {
-    if (!heaps.contains(heap)) {
-      heaps.insert(heap, key);
-    } else if (heaps.key(heap) > key) {
-      heaps.set_key(heap, key);
+    lower_bound_in(heaps, heap, key);
+    if (band_of.empty()) return;
+    if (const std::uint32_t of = band(heap / queues.count); of != kNoBand) {
+      const std::uint32_t queue = heap % queues.count;
+      lower_bound_in(band_heap(of, queue), heap, key);
+      band_queue_ends[of] = std::max(band_queue_ends[of], queue + 1);
     }
+  }
+  static void lower_bound_in(LeafHeap& order, std::uint32_t heap, std::uint64_t key) {
+    if (!order.contains(heap)) {
+      order.insert(heap, key);
+    } else if (order.key(heap) > key) {
+      order.set_key(heap, key);
+    }
+  }
+
+  /// The oldest leaf end of all heaps in `order`. The heap with the least bound has it, if that bound is the key of its
+  /// top. Bounds are brought up to date here alone, one for each change of a heap's top. So a look at thousands of
+  /// heaps, most of them untouched since the last call, costs no more than one at a few.
+  BlockId oldest_in(LeafHeap& order, Steps* steps) {
+    while (!order.empty()) {
+      const auto [bound, heap] = order.top();
+      LeafHeap& of_heap = leaves[heap];
+      if (of_heap.empty()) {
+        order.erase(heap);
+      } else if (of_heap.top().key > bound) {
+        order.set_key(heap, of_heap.top().key);
+      } else if (const BlockId end = top_leaf_end(of_heap); end != kNoBlock) {
+        return end;
+      }
+      if (steps == nullptr) continue;
+      steps->take(Steps::kLeaf);
+      if (!steps->are_left()) break;
+    }
+    return kNoBlock;
   }
 
   /// The leaf end at the top of the heap; or, if it is pinned or was used since, puts that right and returns kNoBlock.
@@ -1054,27 +1099,7 @@ bool PrefixIndex::is_cover(BlockId block) const {
   return impl_->is_linked(block) && impl_->covers.contains(impl_->at(block).node, impl_->at(block).depth);
 }
 
-/// Of the heap with the least bound, if that bound is the key of its top: then no other heap has an older leaf end.
-/// Bounds are brought up to date here alone, one for each change of a heap's top. So a look at thousands of heaps, most
-/// of them untouched since the last call, costs no more than one at a few.
-BlockId PrefixIndex::oldest_leaf_end(Steps* steps) {
-  Impl& impl = *impl_;
-  while (!impl.heaps.empty()) {
-    const auto [bound, heap] = impl.heaps.top();
-    LeafHeap& leaves = impl.leaves[heap];
-    if (leaves.empty()) {
-      impl.heaps.erase(heap);
-    } else if (leaves.top().key > bound) {
-      impl.heaps.set_key(heap, leaves.top().key);
-    } else if (const BlockId end = impl.top_leaf_end(leaves); end != kNoBlock) {
-      return end;
-    }
-    if (steps == nullptr) continue;
-    steps->take(Steps::kLeaf);
-    if (!steps->are_left()) break;
-  }
-  return kNoBlock;
-}
+BlockId PrefixIndex::oldest_leaf_end(Steps* steps) { return impl_->oldest_in(impl_->heaps, steps); }
 
 BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
   if (impl_->queues.count == 1) return oldest_leaf_end(group, 0, steps);
@@ -1116,6 +1141,60 @@ std::optional<Tick> PrefixIndex::oldest_bound(std::uint32_t group, std::uint32_t
   const std::size_t heap = std::size_t{group} * impl_->queues.count + queue;
   if (heap >= impl_->leaves.size() || impl_->leaves[heap].empty()) return std::nullopt;
   return Tick{impl_->leaves[heap].top().key};
+}
+
+void PrefixIndex::set_band(std::uint32_t group, std::uint32_t band) {
+  Impl& impl = *impl_;
+  impl.need_group(group);
+  if (impl.band_of.size() <= group) impl.band_of.resize(group + 1, kNoBand);
+  impl.need_band_positions();
+  for (; band != kNoBand && impl.band_queue_ends.size() <= band; impl.band_queue_ends.push_back(0)) {
+    for (std::uint32_t queue = 0; queue < impl.queues.count; ++queue) impl.bands.emplace_back(impl.band_positions);
+  }
+  const std::uint32_t before = std::exchange(impl.band_of[group], band);
+  if (before == band) return;
+  for (std::uint32_t queue = 0, end = queue_end(group); queue < end; ++queue) {
+    const std::uint32_t heap = group * impl.queues.count + queue;
+    if (before != kNoBand && impl.band_positions[heap] != 0) impl.band_heap(before, queue).erase(heap);
+    if (band != kNoBand && !impl.leaves[heap].empty()) impl.lower_bound(heap, impl.leaves[heap].top().key);
+  }
+}
+
+std::uint32_t PrefixIndex::band(std::uint32_t group) const { return impl_->band(group); }
+
+BlockId PrefixIndex::oldest_in_band(std::uint32_t band, Steps* steps) {
+  // A repair may move a leaf to another queue, so each round begins anew with the least bound.
+  for (;;) {
+    std::uint32_t least = impl_->queues.count;
+    std::optional<Tick> bound;
+    for (std::uint32_t queue = 0, end = band_queue_end(band); queue < end; ++queue) {
+      const auto of_queue = oldest_bound_in_band(band, queue);
+      if (!of_queue || (bound && *bound <= *of_queue)) continue;
+      bound = of_queue;
+      least = queue;
+    }
+    if (!bound) return kNoBlock;
+    const BlockId end = oldest_in_band(band, least, steps);
+    if (steps != nullptr && !steps->are_left()) return end;
+    if (end != kNoBlock && (band_queue_end(band) == 1 || recency(end) == *bound)) return end;
+  }
+}
+
+BlockId PrefixIndex::oldest_in_band(std::uint32_t band, std::uint32_t queue, Steps* steps) {
+  KV_ASSERT(queue < impl_->queues.count);
+  if (queue >= band_queue_end(band)) return kNoBlock;
+  return impl_->oldest_in(impl_->band_heap(band, queue), steps);
+}
+
+std::uint32_t PrefixIndex::band_queue_end(std::uint32_t band) const {
+  return band < impl_->band_queue_ends.size() ? impl_->band_queue_ends[band] : 0;
+}
+
+std::optional<Tick> PrefixIndex::oldest_bound_in_band(std::uint32_t band, std::uint32_t queue) const {
+  if (queue >= band_queue_end(band)) return std::nullopt;
+  const LeafHeap& order = impl_->band_heap(band, queue);
+  if (order.empty()) return std::nullopt;
+  return Tick{order.top().key};
 }
 
 std::uint32_t PrefixIndex::group(BlockId block) const { return impl_->nodes[impl_->linked(block).node].group; }
@@ -1325,8 +1404,10 @@ std::size_t PrefixIndex::used_bytes() const {
 std::size_t PrefixIndex::memory_bytes() const {
   std::size_t leaves_bytes = impl_->leaves.capacity() * sizeof(LeafHeap) + impl_->leaf_positions.heap_bytes() +
                              impl_->leaf_heaps.heap_bytes() + impl_->heaps.heap_bytes() +
-                             impl_->heap_positions.heap_bytes();
+                             impl_->heap_positions.heap_bytes() + impl_->band_positions.heap_bytes() +
+                             impl_->bands.capacity() * sizeof(LeafHeap);
   for (const LeafHeap& heap : impl_->leaves) leaves_bytes += heap.heap_bytes();
+  for (const LeafHeap& order : impl_->bands) leaves_bytes += order.heap_bytes();
   return allocated_bytes(sizeof(Impl)) + impl_->blocks.heap_bytes() + impl_->usages.heap_bytes() +
          impl_->nodes.heap_bytes() + leaves_bytes + impl_->tokens.heap_bytes() + impl_->heap_bytes +
          impl_->trees.capacity() * sizeof(Tree) +
@@ -1424,10 +1505,17 @@ std::string PrefixIndex::Impl::check() const {
   for (NodeId i = 0; i < nodes.size(); ++i) positions += leaf_positions[i] != 0;
   if (entries != positions) return "a leaf is in two heaps";
   if (!heaps.check()) return "the heap of heaps is out of order";
+  for (const LeafHeap& order : bands)
+    if (!order.check()) return "a band's heap of heaps is out of order";
   for (std::uint32_t heap = 0; heap < leaves.size(); ++heap) {
     if (leaves[heap].empty()) continue;
     if (!heaps.contains(heap)) return "a heap with leaves is in no order";
     if (heaps.key(heap) > leaves[heap].top().key) return "a heap's bound is above the key of its oldest leaf";
+    const std::uint32_t of = band(heap / queues.count);
+    if (of == kNoBand) continue;
+    const LeafHeap& order = bands[std::size_t{of} * queues.count + heap % queues.count];
+    if (band_positions[heap] == 0 || order.key(heap) > leaves[heap].top().key)
+      return "a band does not know its oldest leaf";
   }
   return {};
 }

@@ -206,6 +206,18 @@ class PrefixIndex {
   std::optional<Tick> oldest_bound(std::uint32_t group, std::uint32_t queue) const;
   std::uint32_t group(BlockId block) const;  ///< Requires: is_linked(block).
 
+  // -- bands: groups that are looked at as one
+  static constexpr std::uint32_t kNoBand = ~std::uint32_t{0};
+  /// Puts the group into a band, instead of the one where it was; kNoBand, as at first: into none. Bands are numbered
+  /// from 0 up, without large gaps. Cost: O(queues in use * log groups).
+  void set_band(std::uint32_t group, std::uint32_t band);
+  std::uint32_t band(std::uint32_t group) const;
+  // As with a group, over all groups of the band. Cost: O(log groups + log leaves), amortised.
+  BlockId oldest_in_band(std::uint32_t band, Steps* steps);
+  BlockId oldest_in_band(std::uint32_t band, std::uint32_t queue, Steps* steps);
+  std::uint32_t band_queue_end(std::uint32_t band) const;
+  std::optional<Tick> oldest_bound_in_band(std::uint32_t band, std::uint32_t queue) const;
+
   bool is_leaf_end(BlockId block) const;
   /// Some leaf end at or below `block`, the same one as long as nothing below changes. Cost: O(edges between).
   BlockId leaf_end_below(BlockId block, Steps& steps) const;

@@ -107,8 +107,14 @@ void BlockPool::end_hold(BlockId block) {
   --pinned_count_;
   if (index_.is_linked(block)) return;
   KV_ASSERT(unlinked_.erase(block) == 1);
+  count_freed(block);
   index_.forget(block);
   arena_->free(slot);
+}
+
+/// The block's slot is about to be freed. Before the index forgets the block.
+void BlockPool::count_freed(BlockId block) {
+  if (tenants_ != nullptr) tenants_->went(tenants_->of(index_.tree(block)), block_bytes(block));
 }
 
 std::size_t BlockPool::unleased_bytes(BlockId block) const {
@@ -117,12 +123,14 @@ std::size_t BlockPool::unleased_bytes(BlockId block) const {
 
 void BlockPool::lease(BlockId block) {
   pin(block);
+  if (tenants_ != nullptr) tenants_->leased(index_.tree(block));
   if (leased_[block]++ == 0) leased_bytes_ += index_.cover(block) * block_bytes(block);
 }
 
 void BlockPool::end_lease(BlockId block, Steps* steps) {
   const auto leases = leased_.find(block);
   KV_ASSERT(leases != leased_.end() && leases->second > 0);
+  if (tenants_ != nullptr) tenants_->lease_ended(index_.tree(block));
   if (--leases->second == 0) {
     leased_.erase(leases);
     // A block that was dropped counts alone by now: reap() has taken off those above.
@@ -144,6 +152,7 @@ void BlockPool::detach(BlockId block, Removal why) {
 void BlockPool::retain(BlockId block) {
   KV_ASSERT(retained_.insert(block).second);
   retained_bytes_ += block_bytes(block);
+  if (tenants_ != nullptr) tenants_->retained(index_.tree(block), block_bytes(block));
   pin(block);
 }
 
@@ -151,6 +160,7 @@ bool BlockPool::unretain(BlockId block) {
   if (retained_.erase(block) == 0) return false;
   KV_ASSERT(retained_bytes_ >= block_bytes(block));
   retained_bytes_ -= block_bytes(block);
+  if (tenants_ != nullptr) tenants_->unretained(index_.tree(block), block_bytes(block));
   unpin(block);
   return true;
 }
@@ -161,11 +171,21 @@ std::optional<SlotId> BlockPool::stage(std::size_t block_bytes, Arena::Place pla
   KV_ASSERT(arena_->block_bytes(*slot) == block_bytes && arena_->owner(*slot) == kNoBlock);
   arena_->hold(*slot);  // a put writes there without the lock: nobody may clear the slab meanwhile
   ++staged_count_;
+  if (tenants_ != nullptr) {
+    staged_for_.emplace(*slot, tenants_->asker());
+    tenants_->came(tenants_->asker(), block_bytes);
+  }
   return slot;
 }
 
 void BlockPool::unstage(SlotId slot) {
   KV_ASSERT(staged_count_ > 0 && arena_->owner(slot) == kNoBlock);  // never the slot of a linked block
+  if (tenants_ != nullptr) {
+    const auto whose = staged_for_.find(slot);
+    KV_ASSERT(whose != staged_for_.end());
+    tenants_->went(whose->second, arena_->block_bytes(slot));
+    staged_for_.erase(whose);
+  }
   arena_->end_hold(slot);
   arena_->free(slot);
   --staged_count_;
@@ -173,6 +193,11 @@ void BlockPool::unstage(SlotId slot) {
 
 BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick) {
   KV_ASSERT(staged_count_ > 0 && arena_->is_held(block.slot) && arena_->owner(block.slot) == kNoBlock);
+  if (tenants_ != nullptr) {
+    const auto whose = staged_for_.find(block.slot);
+    KV_ASSERT(whose != staged_for_.end() && whose->second == tenants_->of(tree));
+    staged_for_.erase(whose);
+  }
   const BlockId linked = index_.insert(tree, parent, block, tick);
   arena_->set_owner(block.slot, linked);
   arena_->use(block.slot, tick);
@@ -186,6 +211,7 @@ void BlockPool::remove_leaf_end(BlockId block) {
   KV_ASSERT(arena_->owner(slot) == block);
   // While the index still knows how recently the block was used: on disk it takes its turn by that.
   if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
+  count_freed(block);
   index_.remove_leaf_end(block);
   arena_->free(slot);
 }
@@ -200,6 +226,7 @@ void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& 
     if (index_.pin_count(block) > 0 && retained_.erase(block) > 0) {  // a drop ends retention
       KV_ASSERT(retained_bytes_ >= block_bytes(block));
       retained_bytes_ -= block_bytes(block);
+      if (tenants_ != nullptr) tenants_->unretained(index_.tree(block), block_bytes(block));
       index_.unpin(block);
       if (index_.pin_count(block) == 0) {
         arena_->end_hold(index_.slot(block));
@@ -208,6 +235,7 @@ void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& 
     }
     // Unpinned: free the slot now. Pinned: somebody moves its bytes, or holds a lease; end_hold() frees it.
     if (index_.pin_count(block) == 0) {
+      count_freed(block);
       arena_->free(index_.slot(block));
     } else {
       unlinked_.insert(block);

@@ -17,6 +17,7 @@
 #include "index/steps.h"
 #include "store/arena.h"
 #include "store/disk_tier.h"
+#include "store/tenant_table.h"
 
 namespace kv {
 
@@ -40,6 +41,9 @@ class BlockPool {
   explicit BlockPool(std::unique_ptr<Arena> arena, DiskTier* disk = nullptr, std::uint64_t hash_seed = 0,
                      LeafQueues queues = {})
       : arena_(std::move(arena)), disk_(disk), index_(hash_seed, queues) {}
+
+  /// Before the first block: told of all that comes and goes. What is staged is its asker's.
+  void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
 
   PrefixIndex& index() { return index_; }
   const PrefixIndex& index() const { return index_; }
@@ -97,7 +101,8 @@ class BlockPool {
   std::span<std::byte> bytes(BlockId block) const;                ///< length() of them.
   std::span<const std::uint64_t> checksums(BlockId block) const;  ///< Of the stripes of bytes().
   std::size_t staged_count() const { return staged_count_; }
-  std::size_t pinned_count() const { return pinned_count_; }  ///< Blocks.
+  std::size_t pinned_count() const { return pinned_count_; }                              ///< Blocks.
+  const std::unordered_map<SlotId, TenantId>& staged_for() const { return staged_for_; }  ///< With tenants.
   std::size_t retained_bytes() const { return retained_bytes_; }
   const std::unordered_set<BlockId>& retained() const { return retained_; }
   const std::unordered_set<BlockId>& unlinked() const { return unlinked_; }
@@ -105,6 +110,8 @@ class BlockPool {
  private:
   std::unique_ptr<Arena> arena_;
   DiskTier* disk_;
+  TenantTable* tenants_ = nullptr;
+  std::unordered_map<SlotId, TenantId> staged_for_;
   PrefixIndex index_;
   std::int64_t last_tick_ = 0;
   std::size_t staged_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0, leased_bytes_ = 0;
@@ -116,6 +123,7 @@ class BlockPool {
   void use_in_index(BlockId block, Tick tick, std::optional<Usage> how);
   void hold(BlockId block);
   void end_hold(BlockId block);
+  void count_freed(BlockId block);
 };
 
 }  // namespace kv

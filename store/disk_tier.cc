@@ -27,8 +27,8 @@ DiskTier::DiskTier(const DiskTierConfig& config) : config_(config), index_(confi
   }
 }
 
-TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind) {
-  const TreeId tree = index_.add_tree(0, kind);
+TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind, std::uint32_t group) {
+  const TreeId tree = index_.add_tree(group, kind);
   if (static_cast<std::size_t>(tree) == trees_.size()) trees_.emplace_back();
   trees_[static_cast<std::size_t>(tree)] = {name, block_bytes};
   return tree;
@@ -50,11 +50,15 @@ bool DiskTier::is_plausible(TreeId tree, const DiskRecord& record) const {
 
 BlockId DiskTier::insert(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key,
                          Tick tick) {
-  const BlockId block =
-      index_.insert(tree, parent, {hash, SlotId{static_cast<std::uint64_t>(key)}, position, {}}, tick);
+  const BlockId block = index_.insert(tree, parent,
+                                      {.hash = hash,
+                                       .slot = SlotId{static_cast<std::uint64_t>(key)},
+                                       .position = position,
+                                       .group = tenants_ == nullptr ? 0 : tenants_->disk_group(tenants_->of(tree))},
+                                      tick);
   side(disk_sides_, block) = DiskSide{};
   live_bytes_ += block_bytes(block);
-  only_bytes_ += block_bytes(block);
+  count_only(block, /*is_more=*/true);
   return block;
 }
 
@@ -119,7 +123,20 @@ BlockId DiskTier::load(TreeId tree, BlockId parent, const BlockHash& hash, std::
 void DiskTier::count_removal(BlockId block) {
   KV_ASSERT(live_bytes_ >= block_bytes(block));
   live_bytes_ -= block_bytes(block);
-  if (copy_in_memory(block) == kNoBlock) only_bytes_ -= block_bytes(block);
+  if (copy_in_memory(block) == kNoBlock) count_only(block, /*is_more=*/false);
+}
+
+/// Of the bytes that are nowhere else.
+void DiskTier::count_only(BlockId block, bool is_more) {
+  const std::uint64_t bytes = block_bytes(block);
+  KV_ASSERT(is_more || only_bytes_ >= bytes);
+  only_bytes_ = is_more ? only_bytes_ + bytes : only_bytes_ - bytes;
+  if (tenants_ == nullptr) return;
+  if (is_more) {
+    tenants_->came_to_disk(index_.tree(block), bytes);
+  } else {
+    tenants_->went_from_disk(index_.tree(block), bytes);
+  }
 }
 
 std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys) {
@@ -144,10 +161,25 @@ void DiskTier::evict(BlockId block) {
 }
 
 void DiskTier::trim() {
+  if (tenants_ != nullptr && !tenants_->over_disk_max().empty()) trim_tenants();
   while (only_bytes_ > config_.capacity_bytes || is_index_full()) {
-    const BlockId oldest = index_.oldest_leaf_end();
+    BlockId oldest = tenants_ == nullptr ? kNoBlock : index_.oldest_in_band(0, nullptr);
+    if (oldest == kNoBlock) oldest = index_.oldest_leaf_end();
     if (oldest == kNoBlock) return;  // everything left is being read, or has a copy in memory
     evict(oldest);
+  }
+}
+
+/// Those over their maxima lose what they used longest ago. After a maximum was lowered that takes several calls.
+void DiskTier::trim_tenants() {
+  std::size_t left = kEntriesPerCall / 16;
+  const std::vector<TenantId> over = tenants_->over_disk_max();
+  for (const TenantId tenant : over) {
+    for (; left > 0 && tenants_->is_over_disk_max(tenant); --left) {
+      const BlockId oldest = index_.oldest_leaf_end(tenants_->disk_group(tenant), nullptr);
+      if (oldest == kNoBlock) break;
+      evict(oldest);
+    }
   }
 }
 
@@ -177,7 +209,7 @@ void DiskTier::add_copy(BlockId memory, BlockId disk) {
   own = disk;
   other = memory;
   disk_sides_[to_int(disk)].reads = 0;  // counted afresh when the block has left memory again
-  only_bytes_ -= block_bytes(disk);
+  count_only(disk, /*is_more=*/false);
   index_.pin(disk);
 }
 
@@ -187,7 +219,7 @@ void DiskTier::remove_copy(BlockId memory, Tick recency) {
   KV_ASSERT(copy_in_memory(disk) == memory);
   memory_sides_[to_int(memory)].disk = kNoBlock;
   disk_sides_[to_int(disk)].memory = kNoBlock;
-  only_bytes_ += block_bytes(disk);
+  count_only(disk, /*is_more=*/true);
   index_.touch(disk, recency);
   unpin(disk);
   trim();
@@ -218,6 +250,8 @@ std::vector<BlockId> DiskTier::live_in_oldest(std::uint64_t bytes_max) {
   for (std::size_t i = end; i > dead_entries_ && uncovered > 0; --i) {
     const Entry& entry = oldest.entries[i - 1];
     if (!is_live(entry) || !index_.is_leaf_end(entry.block) || index_.pin_count(entry.block) > 0) continue;
+    // To write a tenant's guaranteed blocks again costs more than the budget; to lose them is not allowed.
+    if (tenants_ != nullptr && !tenants_->is_over_on_disk(index_.tree(entry.block))) continue;
     uncovered -= static_cast<double>(block_bytes(entry.block));
     evict(entry.block);
   }

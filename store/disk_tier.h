@@ -13,6 +13,7 @@
 #include "index/prefix_index.h"
 #include "index/stable_table.h"
 #include "store/disk.h"
+#include "store/tenant_table.h"
 
 namespace kv {
 
@@ -41,16 +42,22 @@ struct DiskTierConfig {
 ///   1. With a block, all blocks above it are on disk, so that a restart can find it.
 ///   2. A block whose copy is in memory is pinned here, so neither it nor what is above it is evicted.
 ///   3. only_bytes() counts the blocks without a copy in memory; trim() keeps it within the capacity by evicting leaf
-///      ends, least recently used first.
+///      ends, least recently used first. With tenants (tenant_table.h) those of tenants over their guarantee go before
+///      others, and those of a tenant over its maximum in any case.
 ///   4. A key is alive iff its block's slot is that key.
 /// Thread safety: none, the Store's lock covers it. Memory: at most 100 bytes a block (see PrefixIndex).
 class DiskTier {
  public:
   explicit DiskTier(const DiskTierConfig& config);
+  /// Before the first block: told of what comes and goes, and asked what may go.
+  void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
 
   /// The namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   /// `block_bytes`: of every block of a chain; of a set's largest.
-  TreeId add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind = TreeKind::kChain);
+  /// `group`: of its tenant.
+  TreeId add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind = TreeKind::kChain,
+                  std::uint32_t group = 0);
+  PrefixIndex& own_index() { return index_; }                  ///< For the tenants' bands.
   void remove_tree(TreeId tree) { index_.remove_tree(tree); }  ///< Requires: index().is_empty(tree).
   std::vector<TreeId> take_emptied() { return index_.take_emptied(); }
   const NamespaceId& name(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].name; }
@@ -166,8 +173,12 @@ class DiskTier {
   void count_removal(BlockId block);
   void evict(BlockId block);
 
+  void trim_tenants();
+  void count_only(BlockId block, bool is_more);
+
   DiskTierConfig config_;
   PrefixIndex index_;
+  TenantTable* tenants_ = nullptr;
   std::vector<Tree> trees_;
   StableTable<DiskSide> disk_sides_;      ///< By BlockId on disk.
   StableTable<MemorySide> memory_sides_;  ///< By BlockId in memory.

@@ -24,15 +24,19 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
   Hunt& hunt = hunts_[size_class];
   // The number may have been another size's: what that one was hunting for is of no use.
   if (hunt.block_bytes != block_bytes) hunt = {.block_bytes = block_bytes, .is_short = hunt.is_short};
+  if (tenants_ != nullptr) hunt.asker = tenants_->asker();
   for (;;) {
     steps.take(Steps::kBlock);
-    if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
+    const bool is_at_max = tenants_ != nullptr && tenants_->is_at_memory_max(hunt.asker, block_bytes);
+    if (!is_at_max) {
+      if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAligned)) return {.slot = slot};
+    }
     if (!steps.are_left()) return {.again = true};
     if (pool_.index().has_detached()) {
       reap(steps, now);
       continue;
     }
-    const bool is_window_due = takes_window(size_class, steps);
+    const bool is_window_due = !is_at_max && takes_window(hunt, size_class, steps);
     if (!steps.are_left()) return {.again = true};
     // Even if something on disk can go this time: what goes after that should be there by then.
     set_short(size_class);
@@ -44,13 +48,16 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     }
     // Free granules that lie across two places for a slab. Not earlier: a run that is cleared in several calls would be
     // taken as soon as enough of it is free, at a place where it leaves room for one slab instead of two.
-    if (cleared != Cleared::kUnwritten || !hunt.is_begun) {
+    if (!is_at_max && (cleared != Cleared::kUnwritten || !hunt.is_begun)) {
       if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
     }
-    const Victim own = next_victim(size_class, steps);
+    const Victim own = next_for(hunt, size_class, steps);
     if (!steps.are_left()) return {.again = true};
-    if (own.block == kNoBlock || (!may_lose && !pool_.is_on_disk(own.block))) return {};
-    if (own.worth > worth) return {.is_worth_less = true};
+    if (own.block == kNoBlock) return {.is_over_quota = is_at_max};
+    if (!may_lose && !pool_.is_on_disk(own.block)) return {};
+    // What is guaranteed is owed, whatever others' blocks are worth.
+    const bool is_owed = tenants_ != nullptr && tenants_->is_guaranteed(hunt.asker, block_bytes);
+    if (own.worth > worth && !is_owed) return {.is_worth_less = true};
     evict(own.block, now);
     steps.take(Steps::kRemoval);
   }
@@ -58,12 +65,22 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
 
 /// Whether memory should move to the class from another. By age alone, whatever the policy: worth is learned over all
 /// classes together, and says nothing of what a slab of many blocks is worth.
-bool Evictor::takes_window(std::uint32_t size_class, Steps& steps) {
+bool Evictor::takes_window(Hunt& hunt, std::uint32_t size_class, Steps& steps) {
   PrefixIndex& index = pool_.index();
-  const BlockId oldest = index.oldest_leaf_end(&steps);
-  if (oldest == kNoBlock || index.group(oldest) == size_class) return false;
-  const BlockId own = index.oldest_leaf_end(size_class, &steps);
-  return steps.are_left() && (own == kNoBlock || is_much_older(oldest, own));
+  if (tenants_ == nullptr) {
+    const BlockId oldest = index.oldest_leaf_end(&steps);
+    if (oldest == kNoBlock || index.group(oldest) == size_class) return false;
+    const BlockId own = index.oldest_leaf_end(size_class, &steps);
+    return steps.are_left() && (own == kNoBlock || is_much_older(oldest, own));
+  }
+  Oldest oldest = oldest_spared(steps);
+  hunt.may_take_own = oldest.block == kNoBlock;
+  if (hunt.may_take_own) oldest = oldest_of(hunt.asker, steps);
+  if (oldest.block == kNoBlock || tenants_->size_class(index.group(oldest.block)) == size_class) return false;
+  BlockId own = index.oldest_in_band(size_class, &steps);
+  if (own == kNoBlock && tenants_->has_size(hunt.asker, hunt.block_bytes))
+    own = index.oldest_leaf_end(tenants_->group(hunt.asker, hunt.block_bytes), &steps);
+  return steps.are_left() && (own == kNoBlock || is_much_older(oldest.block, own));
 }
 
 double Evictor::chance(BlockId leaf_end, std::uint64_t blocks) const {
@@ -73,23 +90,82 @@ double Evictor::chance(BlockId leaf_end, std::uint64_t blocks) const {
   return policy_.chance(queues_.queue_of(index.usage(leaf_end)), clock - used_at, blocks);
 }
 
-BlockId Evictor::next_victim(Steps& steps) {
-  const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
-  return oldest == kNoBlock ? kNoBlock : next_victim(pool_.index().group(oldest), steps).block;
+/// Of all that may go for anybody.
+Evictor::Oldest Evictor::oldest_spared(Steps& steps) {
+  PrefixIndex& index = pool_.index();
+  Oldest oldest;
+  for (std::uint32_t band = 0, end = tenants_->band_end(); band < end; ++band) {
+    const BlockId of_band = index.oldest_in_band(band, &steps);
+    if (of_band == kNoBlock) continue;
+    if (oldest.block == kNoBlock || index.recency(of_band) < index.recency(oldest.block))
+      oldest = {of_band, {band, /*is_band=*/true}};
+  }
+  return oldest;
 }
 
-Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
+Evictor::Oldest Evictor::oldest_of(TenantId tenant, Steps& steps) {
   PrefixIndex& index = pool_.index();
-  if (queues_.count == 1) return {index.oldest_leaf_end(size_class, &steps)};
-  if (size_class >= heads_.size()) heads_.resize(size_class + 1);
-  std::vector<Head>& heads = heads_[size_class];
+  Oldest oldest;
+  tenants_->for_each_group(tenant, [&](std::uint32_t group, std::uint32_t) {
+    const BlockId of_group = index.oldest_leaf_end(group, &steps);
+    if (of_group == kNoBlock) return;
+    if (oldest.block == kNoBlock || index.recency(of_group) < index.recency(oldest.block)) oldest = {of_group, {group}};
+  });
+  return oldest;
+}
+
+BlockId Evictor::next_victim(Steps& steps) {
+  if (tenants_ == nullptr) return any_victim(steps);
+  const BlockId spared = next_spared(steps);
+  if (spared != kNoBlock || !steps.are_left()) return spared;
+  const Oldest own = oldest_of(tenants_->asker(), steps);
+  return own.block == kNoBlock ? kNoBlock : next_in(own.lane, steps).block;
+}
+
+BlockId Evictor::next_spared(Steps& steps) {
+  if (tenants_ == nullptr) return any_victim(steps);
+  const Oldest oldest = oldest_spared(steps);
+  return oldest.block == kNoBlock ? kNoBlock : next_in(oldest.lane, steps).block;
+}
+
+BlockId Evictor::any_victim(Steps& steps) {
+  const BlockId oldest = pool_.index().oldest_leaf_end(&steps);
+  return oldest == kNoBlock ? kNoBlock : next_in({pool_.index().group(oldest)}, steps).block;
+}
+
+/// What goes for the hunt's asker: see the class.
+Evictor::Victim Evictor::next_for(const Hunt& hunt, std::uint32_t size_class, Steps& steps) {
+  if (tenants_ == nullptr) return next_in({size_class}, steps);
+  const bool is_at_max = tenants_->is_at_memory_max(hunt.asker, hunt.block_bytes);
+  Victim victim;
+  if (!is_at_max) victim = next_in({size_class, /*is_band=*/true}, steps);
+  const auto is_found = [&] { return victim.block != kNoBlock || !steps.are_left(); };
+  if (!is_found() && tenants_->has_size(hunt.asker, hunt.block_bytes))
+    victim = next_in({tenants_->group(hunt.asker, hunt.block_bytes)}, steps);
+  if (is_found() || !is_at_max) return victim;
+  const Oldest own = oldest_of(hunt.asker, steps);
+  return own.block == kNoBlock ? Victim() : next_in(own.lane, steps);
+}
+
+Evictor::Victim Evictor::next_in(Lane lane, Steps& steps) {
+  PrefixIndex& index = pool_.index();
+  const std::uint32_t number = lane.number;
+  const auto oldest = [&](std::uint32_t queue) {
+    return lane.is_band ? index.oldest_in_band(number, queue, &steps) : index.oldest_leaf_end(number, queue, &steps);
+  };
+  if (queues_.count == 1) return {oldest(0)};
+  auto& of_lanes = lane.is_band ? band_heads_ : heads_;
+  if (number >= of_lanes.size()) of_lanes.resize(number + 1);
+  std::vector<Head>& heads = of_lanes[number];
   heads.resize(queues_.count);
   const std::uint64_t clock = policy_.clock();
   const std::uint32_t version = policy_.version();
   while (steps.are_left()) {
     const Head* least = nullptr;
-    for (std::uint32_t queue = 0, end = index.queue_end(size_class); queue < end; ++queue) {
-      const std::optional<Tick> used = index.oldest_bound(size_class, queue);
+    const std::uint32_t end = lane.is_band ? index.band_queue_end(number) : index.queue_end(number);
+    for (std::uint32_t queue = 0; queue < end; ++queue) {
+      const std::optional<Tick> used =
+          lane.is_band ? index.oldest_bound_in_band(number, queue) : index.oldest_bound(number, queue);
       if (!used) continue;
       Head& head = heads[queue];
       if (!head.is_known || head.used != *used || head.version != version || clock >= head.until) {
@@ -102,8 +178,8 @@ Evictor::Victim Evictor::next_victim(std::uint32_t size_class, Steps& steps) {
     }
     if (least == nullptr) return {};
     const auto queue = static_cast<std::uint32_t>(least - heads.data());
-    const BlockId block = index.oldest_leaf_end(size_class, queue, &steps);
-    steps.take(Steps::kLeaf + index.queue_end(size_class) / 8);  // the look at all queues above
+    const BlockId block = oldest(queue);
+    steps.take(Steps::kLeaf + end / 8);  // the look at all queues above
     // Else that one was used or pinned since, and what is first now may be worth more.
     if (block != kNoBlock && index.recency(block) == least->used) return {block, least->worth};
   }
@@ -156,18 +232,22 @@ Evictor::Cleared Evictor::clear_oldest_window(Hunt& hunt, bool may_lose, Steps& 
         hunt.window.reset();
         return Cleared::kSome;
       }
-      if (is_kept(*slot, steps)) {
+      if (is_kept(hunt, *slot, steps)) {
         hunt.window.reset();
         break;
       }
       const BlockId block = arena.owner(*slot);
-      if (may_lose) {
+      if (may_lose && tenants_ == nullptr) {
         begin_window(hunt);
         pool_.detach(block, BlockPool::Removal::kEviction);
         steps.take(Steps::kRemoval);
         reap(steps, now);
         if (pool_.index().has_detached()) return Cleared::kUnfinished;
-      } else if (const Cleared evicted = evict_written(block, hunt, steps, now); evicted != Cleared::kSome) {
+      } else if (const Cleared evicted = evict_singly(block, hunt, may_lose, steps, now); evicted != Cleared::kSome) {
+        if (evicted == Cleared::kNone) {
+          hunt.window.reset();
+          break;
+        }
         hunt.at = before;
         return evicted;
       }
@@ -207,7 +287,7 @@ Evictor::Cleared Evictor::find_window(Hunt& hunt, bool may_lose, Steps& steps, T
         break;
       }
       hunt.has_block = true;
-      if (is_kept(*slot, steps)) {
+      if (is_kept(hunt, *slot, steps)) {
         hunt.window.reset();
       } else if (!may_lose && !pool_.is_on_disk(arena.owner(*slot))) {
         hunt.unwritten.push_back(*hunt.window);
@@ -291,23 +371,32 @@ void Evictor::take_back_unwritten(Hunt& hunt) {
   hunt.unwritten.clear();
 }
 
-bool Evictor::is_kept(SlotId slot, Steps& steps) {
+/// Whether the block may go for the hunt's asker.
+bool Evictor::may_go(const Hunt& hunt, BlockId block) const {
+  if (tenants_ == nullptr) return true;
+  const TenantId whose = tenants_->of(pool_.index().tree(block));
+  return tenants_->can_spare(whose, pool_.block_bytes(block)) || (hunt.may_take_own && whose == hunt.asker);
+}
+
+bool Evictor::is_kept(const Hunt& hunt, SlotId slot, Steps& steps) {
   Arena& arena = pool_.arena();
   KV_ASSERT(arena.is_held(slot) || arena.owner(slot) != kNoBlock);  // staged slots are held
   // No shield for a held slot: a search sees those, and such a pin is often the disk tier's and ends soon.
   if (arena.is_held(slot)) return true;
-  if (!pool_.index().has_pinned(arena.owner(slot), steps)) return false;
+  if (!pool_.index().has_pinned(arena.owner(slot), steps) && may_go(hunt, arena.owner(slot))) return false;
   arena.shield(slot);
   return true;
 }
 
-/// Evicts a block and all below it, one by one from the ends, as far as they are on disk. A leaf end that is there has
-/// all above it there (DiskTier, invariant 1).
-Evictor::Cleared Evictor::evict_written(BlockId top, Hunt& hunt, Steps& steps, TimePoint now) {
+/// Evicts a block and all below it, one by one from the ends, as far as they are on disk (with `may_lose`: all);
+/// kNone: as far as they may go for the asker. A leaf end that is on disk has all above it there (DiskTier,
+/// invariant 1).
+Evictor::Cleared Evictor::evict_singly(BlockId top, Hunt& hunt, bool may_lose, Steps& steps, TimePoint now) {
   for (;;) {
     if (!steps.are_left()) return Cleared::kUnfinished;
     const BlockId end = pool_.index().leaf_end_below(top, steps);
-    if (!pool_.is_on_disk(end)) return Cleared::kUnwritten;
+    if (!may_lose && !pool_.is_on_disk(end)) return Cleared::kUnwritten;
+    if (!may_go(hunt, end)) return Cleared::kNone;
     begin_window(hunt);
     evict(end, now);
     steps.take(Steps::kRemoval);
@@ -354,7 +443,8 @@ Evictor::Cleared Evictor::write_victims(std::uint32_t size_class, std::size_t ow
                                         TimePoint now, const std::function<bool(BlockId)>& write) {
   Hunt& hunt = hunts_[size_class];
   PrefixIndex& index = pool_.index();
-  const bool is_window_due = takes_window(size_class, steps);
+  // The asker may be gone by now, and another have its number: that costs writes for nothing.
+  const bool is_window_due = takes_window(hunt, size_class, steps);
   if (!steps.are_left()) return Cleared::kUnfinished;
   if (is_window_due) {
     recheck_window(hunt, steps);
@@ -365,7 +455,7 @@ Evictor::Cleared Evictor::write_victims(std::uint32_t size_class, std::size_t ow
     if (hunt.window) return write_window(hunt, steps, write);
   }
   for (std::size_t bytes = 0; bytes < own_bytes_max;) {
-    const BlockId own = next_victim(size_class, steps).block;
+    const BlockId own = next_for(hunt, size_class, steps).block;
     if (!steps.are_left()) return Cleared::kUnfinished;
     if (own == kNoBlock || pool_.is_on_disk(own)) break;
     if (!write(own)) return Cleared::kUnwritten;
@@ -432,6 +522,7 @@ void Evictor::end_shields(TimePoint now) {
 void Evictor::count_eviction(BlockId block, TimePoint now) {
   policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   ++stats_.evicted_blocks;
+  if (tenants_ != nullptr) tenants_->evicted(pool_.index().tree(block));
   stats_.unspilled_blocks += !pool_.is_on_disk(block);
   stats_.evicted_bytes += pool_.block_bytes(block);
   const auto age =

@@ -16,6 +16,7 @@
 #include "store/arena.h"
 #include "store/block_pool.h"
 #include "store/eviction_policy.h"
+#include "store/tenant_table.h"
 
 namespace kv {
 
@@ -41,10 +42,14 @@ namespace kv {
 ///   5. While the victims of a class are being written, calls without `may_lose` look at no other window. Since the
 ///      victims are pinned meanwhile, each retry would have another window written.
 ///   6. A class that is short is listed once, in short_ or in being_written_; no other class is listed.
-/// Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With two sizes in
-/// equal use that cost a fifth of all hits, because hardly any block was then evicted singly.
-/// Thread safety: none, the Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules looked at, the
-/// blocks of a run, those evicted. How many leases there are does not matter.
+/// With tenants (tenant_table.h) the leaf ends of 2 are those of a class's band; if it has none, those of the asker
+/// itself. An asker at its maximum has blocks of its own go, of any class, and takes nothing before. A window of 3 is
+/// left alone as well if it holds a block that may not go for the asker. With several sizes in use guaranteed memory
+/// may therefore be found late, as with pins: when guaranteed blocks of others are scattered over every run of
+/// granules. Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With
+/// two sizes in equal use that cost a fifth of all hits, because hardly any block was then evicted singly. Thread
+/// safety: none, the Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules looked at, the blocks
+/// of a run, those evicted. How many leases there are does not matter.
 class Evictor {
  public:
   static constexpr std::uint64_t kAgeRatio = 2;
@@ -60,9 +65,12 @@ class Evictor {
     std::optional<SlotId> slot;  ///< Staged in the pool.
     bool again = false;          ///< Not found because the steps were used up: there is more to look at, or to evict.
     bool is_worth_less = false;  ///< Not found because 2 would take a leaf end that is worth more.
+    bool is_over_quota = false;  ///< Not found because the asker is at its maximum, and all that it has is pinned.
   };
 
-  Evictor(BlockPool& pool, EvictionPolicy& policy) : pool_(pool), policy_(policy), queues_(policy.queues()) {}
+  /// `tenants`: nullptr to tell none apart. Else find_slot() and next_victim() are for its asker.
+  Evictor(BlockPool& pool, EvictionPolicy& policy, TenantTable* tenants = nullptr)
+      : pool_(pool), policy_(policy), tenants_(tenants), queues_(policy.queues()) {}
 
   /// `may_lose`: whether a block that is not on disk may go (4).
   /// `may_rest`: the caller was refused before, and asks every so often. If the last search of a large arena found
@@ -75,8 +83,9 @@ class Evictor {
     BlockId block = kNoBlock;
     double worth = 0;
   };
-  Victim next_victim(std::uint32_t size_class, Steps& steps);
   BlockId next_victim(Steps& steps);  ///< Of the class whose leaf end was used longest ago.
+  BlockId next_spared(Steps& steps);  ///< The same of what may go for anybody.
+  BlockId any_victim(Steps& steps);   ///< The same of all, whoever it is guaranteed to.
   /// EvictionPolicy::chance of a leaf end in memory.
   double chance(BlockId leaf_end, std::uint64_t blocks) const;
   const EvictionPolicy& policy() const { return policy_; }
@@ -100,6 +109,8 @@ class Evictor {
   enum class Short : std::uint8_t { kNo, kYes, kBeingWritten };
   /// How far one size class has come with taking memory from the others.
   struct Hunt {
+    TenantId asker{};                      ///< The last one. With tenants.
+    bool may_take_own = false;             ///< Nothing may go for anybody: so what the asker has may go for itself.
     std::size_t block_bytes = 0;           ///< The class's number may have been another size's before.
     std::optional<Arena::Search> search;   ///< Under way.
     std::vector<Arena::Window> found;      ///< By the last one; the oldest last.
@@ -121,20 +132,34 @@ class Evictor {
 
   Cleared clear_oldest_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest);
   Cleared find_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest);
-  Cleared evict_written(BlockId top, Hunt& hunt, Steps& steps, TimePoint now);
+  Cleared evict_singly(BlockId top, Hunt& hunt, bool may_lose, Steps& steps, TimePoint now);
   Cleared next_found(Hunt& hunt, Steps& steps);
   Cleared choose_window(Hunt& hunt, Steps& steps, TimePoint now, bool may_rest);
   void set_window(Hunt& hunt, const Arena::Window& window);
   void begin_window(Hunt& hunt);
   void recheck_window(Hunt& hunt, Steps& steps);
   void take_back_unwritten(Hunt& hunt);
-  bool is_kept(SlotId slot, Steps& steps);
+  bool is_kept(const Hunt& hunt, SlotId slot, Steps& steps);
+  bool may_go(const Hunt& hunt, BlockId block) const;
   void set_short(std::uint32_t size_class);
   Cleared write_victims(std::uint32_t size_class, std::size_t own_bytes_max, Steps& steps, TimePoint now,
                         const std::function<bool(BlockId)>& write);
   Cleared write_window(Hunt& hunt, Steps& steps, const std::function<bool(BlockId)>& write);
   void end_shields(TimePoint now);
-  bool takes_window(std::uint32_t size_class, Steps& steps);
+  bool takes_window(Hunt& hunt, std::uint32_t size_class, Steps& steps);
+  /// Whose leaf ends are looked at as one: a group's, or a band's.
+  struct Lane {
+    std::uint32_t number;
+    bool is_band = false;
+  };
+  Victim next_in(Lane lane, Steps& steps);
+  Victim next_for(const Hunt& hunt, std::uint32_t size_class, Steps& steps);
+  struct Oldest {
+    BlockId block = kNoBlock;
+    Lane lane{};
+  };
+  Oldest oldest_spared(Steps& steps);
+  Oldest oldest_of(TenantId tenant, Steps& steps);
   bool is_much_older(BlockId block, BlockId than) const;
   void count_eviction(BlockId block, TimePoint now);
 
@@ -149,11 +174,13 @@ class Evictor {
 
   BlockPool& pool_;
   EvictionPolicy& policy_;
+  TenantTable* const tenants_;
   const LeafQueues queues_;
-  std::vector<std::vector<Head>> heads_;      ///< By size class and queue.
-  std::vector<Hunt> hunts_;                   ///< By size class.
-  std::deque<std::uint32_t> short_;           ///< Size classes, in the order in which they became short.
-  std::vector<std::uint32_t> being_written_;  ///< Size classes.
+  std::vector<std::vector<Head>> heads_;       ///< By group and queue; without tenants a class is a group.
+  std::vector<std::vector<Head>> band_heads_;  ///< By band and queue.
+  std::vector<Hunt> hunts_;                    ///< By size class.
+  std::deque<std::uint32_t> short_;            ///< Size classes, in the order in which they became short.
+  std::vector<std::uint32_t> being_written_;   ///< Size classes.
   TimePoint shielded_since_{};
   Stats stats_;
 };

@@ -16,6 +16,7 @@
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/lease_table.h"
+#include "store/tenant_table.h"
 
 namespace kv {
 
@@ -38,6 +39,7 @@ class SpaceTable {
     NamespaceId name;
     TreeId tree{};
     std::uint64_t tenant = 0;            ///< Equal for namespaces of one tenant and salt.
+    TenantId owner{};                    ///< Whose quotas count; of a Store that tells tenants apart.
     mutable std::uint64_t last_use = 0;  ///< By use(); not time.
     std::size_t put_count = 0;           ///< Under way.
     std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.

@@ -121,7 +121,7 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
   while (steps.are_left() && !is_full(work, bytes_max)) {
     if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;
     const bool may_skip = config_.skip_unused && !everything && 2 * free_bytes() < reserve;
-    const BlockId oldest = evictor_.next_victim(steps);
+    const BlockId oldest = everything ? evictor_.any_victim(steps) : evictor_.next_spared(steps);
     if (oldest == kNoBlock) return;
     steps.take(Steps::kRemoval);
     const bool is_lost = tier_.copy_on_disk(oldest) == kNoBlock &&

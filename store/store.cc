@@ -49,18 +49,39 @@ Result<SpaceId> Store::open(const NamespaceRecord& record, SessionId session) {
 Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> record) {
   const std::size_t block_bytes = record->block_bytes();
   if (!pool.arena().fits(block_bytes)) return Errc::kTooLarge;
+  if (tenants) {
+    if (!tenants->has_room()) return Errc::kBusy;
+    const TenantId owner = tenants->enter(record->field("tenant"));
+    if (!tenants->may_open(owner) && !forget_one_of(owner)) {
+      tenants->refused_namespace(owner);
+      return Errc::kOverQuota;
+    }
+    tenants->leave(owner);  // it may come anew, below
+  }
   if (spaces.count() >= config.namespace_count_max && !forget_one()) return Errc::kBusy;
   // Chains are grouped by size class, so that the evictor can ask for the oldest leaf end of a class. In a set each
   // block has a class of its own, known once there is such a block.
   const bool is_set = record->is_set();
   if (!is_set && !may_use_class(block_bytes)) return Errc::kBusy;
   const TreeKind kind = is_set ? TreeKind::kSet : TreeKind::kChain;
-  const TreeId tree = pool.index().add_tree(is_set ? 0 : pool.arena().add_class(block_bytes), kind);
+  TenantId owner{};
+  std::uint32_t group = is_set ? 0 : pool.arena().add_class(block_bytes);
+  if (tenants) {
+    owner = tenants->enter(record->field("tenant"));
+    if (!is_set) {
+      tenants->use_size(owner, block_bytes, group);
+      group = tenants->group(owner, block_bytes);
+    }
+  }
+  const TreeId tree = pool.index().add_tree(group, kind);
   if (tier) {
-    KV_ASSERT(tier->add_tree(record->id(), block_bytes, kind) == tree);
+    const std::uint32_t disk_group = tenants ? tenants->disk_group(owner) : 0;
+    KV_ASSERT(tier->add_tree(record->id(), block_bytes, kind, disk_group) == tree);
     spiller->add_tree(tree, record);
   }
   Space& space = spaces.add(std::move(record), tree);
+  space.owner = owner;
+  if (tenants) tenants->opened(owner, tree);
   if (!is_set) KV_ASSERT(use_class(space, block_bytes));
   return &space;
 }
@@ -72,6 +93,10 @@ bool Store::Impl::may_use_class(std::size_t slot_bytes) const {
 bool Store::Impl::use_class(Space& space, std::size_t slot_bytes) {
   if (space.slot_sizes.contains(slot_bytes)) return true;
   if (!may_use_class(slot_bytes)) return false;
+  if (tenants && space.record->is_set()) {  // a chain's one size was entered with its tree
+    if (!tenants->has_room()) return false;
+    tenants->use_size(space.owner, slot_bytes, pool.arena().add_class(slot_bytes));
+  }
   space.slot_sizes.insert(slot_bytes);
   ++spaces_of_size[slot_bytes];
   return true;
@@ -98,9 +123,24 @@ bool Store::Impl::forget_one() {
   return space != nullptr;
 }
 
+/// An idle one of the tenant, the one used longest ago. A look at all of them: only for a tenant that has as many as it
+/// may.
+bool Store::Impl::forget_one_of(TenantId tenant) {
+  Space* oldest = nullptr;
+  spaces.for_each([&](Space& space) {
+    if (space.owner == tenant && is_idle(space) && (oldest == nullptr || space.last_use < oldest->last_use))
+      oldest = &space;
+  });
+  if (oldest == nullptr) return false;
+  take_emptied();
+  forget(*oldest);
+  return true;
+}
+
 void Store::Impl::forget(Space& space) {
   pool.index().remove_tree(space.tree);
   for (const std::size_t slot_bytes : space.slot_sizes) {
+    if (tenants) tenants->end_size(space.owner, slot_bytes);
     const auto of_size = spaces_of_size.find(slot_bytes);
     KV_ASSERT(of_size != spaces_of_size.end() && of_size->second > 0);
     if (--of_size->second > 0) continue;
@@ -118,6 +158,7 @@ void Store::Impl::forget(Space& space) {
       spiller->remove_record(space.name);
     }
   }
+  if (tenants) tenants->closed(space.owner, space.tree);
   spaces.remove(space);
   ++counters.forgotten_namespaces;
 }
@@ -139,6 +180,17 @@ std::vector<NamespaceStats> Store::namespaces() const {
     stats.push_back({space.id, space.record->text(), block_count, total_bytes});
   });
   return stats;
+}
+
+// -- tenants
+
+void Store::set_tenants(const std::vector<TenantLimits>& limits) {
+  KV_ASSERT(impl_->tenants != nullptr);
+  impl_->tenants->set_limits(limits);
+}
+
+std::vector<TenantStats> Store::tenants() const {
+  return impl_->tenants ? impl_->tenants->stats() : std::vector<TenantStats>();
 }
 
 // -- match
@@ -172,7 +224,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
       match.lease = *lease;
       ++impl_->counters.leases_granted;
     } else {
-      match.lease_error = Errc::kBusy;
+      match.lease_error = static_cast<Errc>(lease.error().value());
       ++impl_->counters.leases_refused;
     }
   }
@@ -230,6 +282,7 @@ void Store::Impl::learn() {
 
 Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint now) {
   // A lease on blocks that other leases keep already adds no bytes, and is granted even at the bound.
+  if (tenants && !tenants->may_lease(tenants->of(pool.index().tree(block)), 1)) return Errc::kOverQuota;
   const std::size_t added = pool.unleased_bytes(block);
   const std::size_t bytes = pool.leased_bytes() + added;
   const double bytes_max = config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
@@ -330,6 +383,8 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
   if (!fresh.empty() && static_cast<double>(bytes) >
                             impl_->config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
     return Errc::kBusy;
+  const std::size_t fresh_bytes = fresh.size() * found->space->record->block_bytes();
+  if (impl_->tenants && !impl_->tenants->may_retain(found->space->owner, fresh_bytes)) return Errc::kOverQuota;
   for (const BlockId block : fresh) pool.retain(block);
   return found->prefix.block_count;
 }

@@ -18,6 +18,7 @@
 //   hit_curve.h     what the hit rate would be with less memory, or more (use_order.h, heavy_blocks.h, shadow_cache.h)
 //   lease_table.h   what was promised to whom, until when
 //   space_table.h   which namespaces there are, and which of them may be forgotten
+//   tenant_table.h  who holds how much, and whose blocks may go for whom
 //   disk.h          what is needed of a disk
 //   disk_tier.h     which blocks lie on disk, and which of them go
 //   spiller.h       what goes to disk next
@@ -51,6 +52,7 @@
 #include "store/lease_table.h"
 #include "store/space_table.h"
 #include "store/spiller.h"
+#include "store/tenant_table.h"
 
 namespace kv {
 
@@ -69,6 +71,10 @@ struct StoreConfig {
   /// are evicted as for lack of arena. Blocks on disk get half of it at most. 0: 256 MiB and a 16th of the arena.
   std::size_t index_bytes_max = 0;
   std::uint64_t hash_seed = 0;  ///< As PrefixIndex.
+  bool has_tenants = false;     ///< Namespaces belong to the `tenant` of their record, and set_tenants() may be called.
+  /// What a block counts for at least, to its tenant. A 32nd of it has to be enough for what the index keeps of a
+  /// block.
+  std::uint64_t tenant_charge_min = 8192;
   PolicyKind policy = PolicyKind::kLru;
   /// kYield is LRU while requests name parts of chains, of which other nodes have the rest, and nothing is pooled.
   bool lru_unless_pooled = false;
@@ -137,6 +143,8 @@ struct NamespaceStats {
 ///      step, once all of the group is here; or not at all. A group whose member has gone is a miss. No table of groups
 ///      is kept: members that are used together have one age, so eviction takes those of one size one after another,
 ///      and those of another size when their turn comes. Restarts and the disk know nothing of groups either.
+///   9. With tenants: no put of another tenant evicts a block of one that holds no more than its guarantee, in memory;
+///      and none has more than its maximum, unless that was lowered since. tenant_table.h has the rules.
 /// Every call does a bounded amount of work: all that concerns the blocks it names, and of the work that grows with the
 /// Store (looking for memory, evicting, dropping, ending leases) at most kStepsMax steps (index/steps.h). Later calls
 /// do the rest; OfferPlan::again and is_dropping() say that there is more. `now` may go back from call to call only by
@@ -157,12 +165,19 @@ class Store {
   /// Opens or finds the namespace, for `session` (none: 0) until end_session(). At namespace_count_max an idle one
   /// makes room: one without blocks, here or on disk, and without puts; those that no session has open go first, the
   /// least recently used before others. Whoever still asks for it by its number gets kNoNamespace, and may open it
-  /// again. Errors: kBusy if none is idle; kTooLarge if not even one block fits the arena.
+  /// again. Errors: kBusy if none is idle; kTooLarge if not even one block fits the arena; kOverQuota if its tenant has
+  /// as many as it may, and none of them is idle.
   Result<SpaceId> open(const NamespaceRecord& record, SessionId session = {});
   /// nullptr if the namespace is unknown, or was forgotten.
   std::shared_ptr<const NamespaceRecord> find_namespace(SpaceId space) const;
   std::size_t namespace_count() const;
   std::vector<NamespaceStats> namespaces() const;
+
+  // -- tenants
+  // Of a Store that has_tenants.
+  /// The limits of all tenants that have any, in place of those before.
+  void set_tenants(const std::vector<TenantLimits>& limits);
+  std::vector<TenantStats> tenants() const;  ///< By name. Empty without has_tenants.
 
   // -- match
   struct MatchOptions {
@@ -183,7 +198,8 @@ class Store {
     std::size_t disk_block_count = 0;    ///< That follow, on disk.
     std::size_t known_block_count = 0;   ///< Leading blocks that are here, or left not long ago.
     LeaseId lease{};                     ///< 0 if none was asked for, none could be granted, or nothing was found.
-    /// Why no lease, if one was asked for and blocks were found: kBusy, at a limit of leases or leased_fraction_max.
+    /// Why no lease, if one was asked for and blocks were found: kBusy, at a limit of leases or leased_fraction_max;
+    /// kOverQuota, at the tenant's.
     Errc lease_error{};
     std::size_t partial_token_count = 0;  ///< Leading token ids shared with a stored block that follows the prefix.
     BlockHash partial_block{};            ///< That block's hash; valid if partial_token_count > 0.
@@ -244,7 +260,8 @@ class Store {
     std::vector<std::uint32_t> wanted;  ///< Of a set, by the offer alone: the indices of all blocks not here.
     std::size_t refused_count = 0;      ///< The rest of the chain; no memory for them now.
     /// Why, if some are refused: kOutOfMemory passes. kTooLarge does not: there are as many slot sizes as there may be.
-    /// kNotAdmitted does not, for this put: the policy gives what would have to go more worth.
+    /// kNotAdmitted does not, for this put: the policy gives what would have to go more worth. kOverQuota passes: the
+    /// tenant has as much memory as it may, and all of that is pinned.
     Errc refused_why = Errc::kOutOfMemory;
     /// Some were refused only because this call reached its bound on work: call offer_more at once.
     bool again = false;

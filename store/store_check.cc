@@ -82,6 +82,7 @@ std::string Store::check() const {
   std::size_t bytes = 0, pinned_count = 0, pin_count = 0, retained_bytes = 0;
   if (std::string broken = impl_->check_puts(&bytes, &pins); !broken.empty()) return broken;
 
+  if (std::string broken = impl_->check_tenants(); !broken.empty()) return broken;
   if (impl_->tier) {
     if (std::string broken = impl_->tier->check(); !broken.empty()) return broken;
     for (const BlockId block : impl_->spiller->taken()) ++pins[block];
@@ -144,6 +145,42 @@ std::string Store::check() const {
   for (const auto& [block, count] : pins) pin_count -= count;
   if (pin_count != impl_->move_pin_count) return "store: a pin has no owner";
   return "";
+}
+
+/// Counts again what each tenant holds.
+std::string Store::Impl::check_tenants() const {
+  if (!tenants) return pool.staged_for().empty() ? "" : "store: a staged slot has a tenant";
+  if (pool.staged_for().size() != pool.staged_count()) return "store: a staged slot has no tenant";
+  const PrefixIndex& index = pool.index();
+  std::map<TenantId, TenantUsage> usages;
+  for (const auto& [slot, tenant] : pool.staged_for())
+    usages[tenant].memory_bytes += tenants->charge(pool.arena().block_bytes(slot));
+  const auto count = [&](BlockId block) {
+    TenantUsage& usage = usages[tenants->of(index.tree(block))];
+    usage.memory_bytes += tenants->charge(pool.block_bytes(block));
+    if (pool.is_retained(block)) usage.pinned_bytes += pool.block_bytes(block);
+  };
+  spaces.for_each([&](const Space& space) {
+    if (tenants->of(space.tree) != space.owner) usages[space.owner].evicted_blocks = 1;  // told below
+    ++usages[space.owner].namespace_count;
+    index.for_each(space.tree, count);
+    if (!tier) return;
+    tier->index().for_each(space.tree, [&](BlockId block) {
+      if (tier->copy_in_memory(block) == kNoBlock) usages[space.owner].disk_bytes += tier->block_bytes(block);
+    });
+  });
+  index.for_each_detached(count);
+  for (const BlockId block : pool.unlinked()) count(block);
+  leases.for_each([&](BlockId block) { ++usages[tenants->of(index.tree(block))].lease_count; });
+  for (const auto& [tenant, due] : usages) {
+    const TenantUsage& usage = tenants->usage(tenant);
+    if (due.evicted_blocks > 0) return "store: a namespace's tree is another tenant's";
+    if (usage.memory_bytes != due.memory_bytes || usage.disk_bytes != due.disk_bytes ||
+        usage.pinned_bytes != due.pinned_bytes || usage.lease_count != due.lease_count ||
+        usage.namespace_count != due.namespace_count)
+      return "store: what a tenant holds is miscounted";
+  }
+  return tenants->check();
 }
 
 /// Counts again what leases keep (invariant 6).

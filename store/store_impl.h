@@ -57,6 +57,7 @@ struct Store::Put {
   std::size_t remembered_count = 0;  ///< Leading hashes that were here not long ago, as far as was looked.
   bool is_not_admitted = false;      ///< Its rest is worth less than what would have to go.
   bool was_refused = false;          ///< For lack of memory; the caller asks again every so often.
+  bool is_over_quota = false;        ///< That was the tenant's own limit.
 
   bool is_set() const { return space->record->is_set(); }
   /// Leading slots that can be filled: without those of a group that lacks some.
@@ -76,16 +77,24 @@ struct Store::Impl {
                                                store_config.policy != PolicyKind::kLru, tier != nullptr)
                   : nullptr),
         pool(std::move(arena), tier.get(), store_config.hash_seed, policy->queues()),
+        tenants(store_config.has_tenants
+                    ? std::make_unique<TenantTable>(pool.index(), tier ? &tier->own_index() : nullptr,
+                                                    store_config.tenant_charge_min)
+                    : nullptr),
         leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
-        evictor(pool, *policy),
+        evictor(pool, *policy, tenants.get()),
         spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr),
-        loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {}
+        loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {
+    pool.use_tenants(tenants.get());
+    if (tier) tier->use_tenants(tenants.get());
+  }
 
   StoreConfig config;
   std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<HitCurve> curve;  ///< nullptr: turned off.
   BlockPool pool;
+  std::unique_ptr<TenantTable> tenants;  ///< nullptr: they are not told apart.
   LeaseTable leases;
   std::map<PutId, Put> puts;
   std::set<std::pair<SessionId, PutId>> puts_by_session;
@@ -113,6 +122,7 @@ struct Store::Impl {
   bool is_idle(const Space& space) const;
   void take_emptied();
   bool forget_one();
+  bool forget_one_of(TenantId tenant);
   void forget(Space& space);
   /// The budget of one call for work besides what it was asked for. Entered in the counters when the call ends.
   class Call {
@@ -218,6 +228,9 @@ struct Store::Impl {
     return put.is_set() ? slot_bytes(*put.space, put.lengths[i]) : put.space->record->block_bytes();
   }
   bool may_use_class(std::size_t slot_bytes) const;
+  std::uint32_t group_of(const Space& space, std::size_t slot_bytes) {  ///< Of its blocks in such slots.
+    return tenants ? tenants->group(space.owner, slot_bytes) : pool.arena().add_class(slot_bytes);
+  }
   Result<std::size_t> drop_all(SpaceId id, DiskDrop* kept);
   DiskDrop disk_drop(const Space& space, const BlockHash& hash) const;
 
@@ -237,6 +250,7 @@ struct Store::Impl {
   void tell_staged(Put& put, OfferPlan& plan);
   void end(std::map<PutId, Put>::iterator put);
   std::string check_leased() const;
+  std::string check_tenants() const;
   std::string check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const;
 };
 }  // namespace kv

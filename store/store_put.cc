@@ -95,6 +95,8 @@ Result<Store::OfferPlan> Store::offer_more(PutId id, TimePoint now, bool may_los
 void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps) {
   KV_ASSERT(put.committed_count <= put.told_count && put.told_count <= put.slots.size());
   KV_ASSERT((put.is_set() ? put.lengths.size() : put.positions.size()) == put.hashes.size());
+  if (tenants) tenants->ask_for(put.space->owner);
+  put.is_over_quota = false;
   // In chain order, and never past a refusal: a block without the one above it could not be found.
   while (put.slots.size() < put.hashes.size()) {
     if (plan.again = !steps.are_left(); plan.again) break;
@@ -116,6 +118,8 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
       plan.refused_why = Errc::kNotAdmitted;
       not_admit_rest(put);
     }
+    put.is_over_quota = found.is_over_quota;
+    if (found.is_over_quota) plan.refused_why = Errc::kOverQuota;
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
   }
@@ -316,6 +320,7 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   of_put.pinned = std::move(put.pinned);
   unwanted.push_back(std::move(of_put));
   (put.is_not_admitted ? counters.not_admitted_blocks : counters.refused_blocks) += refused_count;
+  if (tenants && put.is_over_quota) tenants->refused_memory(put.space->owner, refused_count);
   puts_by_session.erase({put.session, it->first});
   puts.erase(it);
 }

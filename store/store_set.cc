@@ -87,7 +87,7 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
     // Half a promise is none.
     if (!lease && options.rest != LeaseId{}) static_cast<void>(release(options.session, options.rest));
     match.lease = lease ? *lease : LeaseId{};
-    match.lease_error = lease ? Errc{} : Errc::kBusy;
+    match.lease_error = lease ? Errc{} : static_cast<Errc>(lease.error().value());
     if (!lease) {
       ++impl_->counters.leases_refused;
     } else if (options.rest == LeaseId{}) {
@@ -115,6 +115,8 @@ Result<LeaseId> Store::Impl::grant_set(const SetMatchOptions& options, std::span
   for (const BlockId block : blocks) added += pool.unleased_bytes(block);
   const double bytes_max = config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
   if (added > 0 && static_cast<double>(pool.leased_bytes() + added) > bytes_max) return Errc::kBusy;
+  if (tenants && !blocks.empty() && !tenants->may_lease(tenants->of(pool.index().tree(blocks[0])), blocks.size()))
+    return Errc::kOverQuota;
   const auto lease = leases.grant(options.session, blocks, now, options.rest);
   if (!lease) return lease.error();
   for (const BlockId block : blocks) pool.lease(block);
@@ -287,6 +289,7 @@ Result<std::size_t> Store::Impl::retain_set(SpaceId id, std::span<const BlockHas
   for (const BlockId block : here) bytes += pool.block_bytes(block);
   const double bytes_max = config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
   if (!here.empty() && static_cast<double>(bytes) > bytes_max) return Errc::kBusy;
+  if (tenants && !tenants->may_retain(found->space->owner, bytes - pool.retained_bytes())) return Errc::kOverQuota;
   for (const BlockId block : here) {
     pool.retain(block);
     if (fresh != nullptr) fresh->push_back(pool.index().hash(block));

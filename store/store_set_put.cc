@@ -224,11 +224,10 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatu
   }
   // Checksums first: from link() on a match finds the block, and its readers verify by them.
   std::ranges::copy(checksums, pool.arena().checksums(slot).begin());
-  const std::uint32_t size_class = pool.arena().add_class(slot_bytes(put, i));
+  const std::uint32_t group = group_of(*put.space, slot_bytes(put, i));
   const BlockId linked = pool.link(
       tree, kNoBlock,
-      {.hash = put.hashes[i], .slot = slot, .position = length, .group = size_class, .usage = first_usage(put, i)},
-      tick);
+      {.hash = put.hashes[i], .slot = slot, .position = length, .group = group, .usage = first_usage(put, i)}, tick);
   learn();
   ++counters.stored_blocks;
   if (tier) {

@@ -97,7 +97,8 @@ bool Store::Impl::load(const DiskRecord& record) {
     const auto opened = open(std::move(known));
     // With too many namespaces, those used last come back first, as with blocks. What is left behind must not come back
     // with a later start either: the namespace may have been dropped by then.
-    if (!opened) return loader->skip(record, /*is_for_good=*/opened.error() == Errc::kBusy);
+    const bool is_for_good = !opened && (opened.error() == Errc::kBusy || opened.error() == Errc::kOverQuota);
+    if (!opened) return loader->skip(record, is_for_good);
     space = *opened;
   }
   return loader->add(space->tree, record);

@@ -86,6 +86,7 @@ const char* kvs_status_text(int status) {
     case KVS_NOT_FOUND: return "not found";
     case KVS_DISK_FAILED: return "the disk failed";
     case KVS_PERMISSION_DENIED: return "permission denied by the node's policy";
+    case KVS_OVER_QUOTA: return "a limit of the tenant is reached";
     case KVS_NOT_ADMITTED: return "not admitted: what the cache holds is worth more";
     case KVS_TIMED_OUT: return "the deadline has passed";
     case KVS_SYSTEM: return "system error";

@@ -28,6 +28,21 @@ void append_json(std::string& out, std::string_view text) {
   out += '"';
 }
 
+void append_values(std::string& out, const std::vector<std::pair<std::string, double>>& values) {
+  bool first = true;
+  for (const auto& [name, value] : values) {
+    if (!first) out += ',';
+    first = false;
+    append_json(out, name);
+    char number[40];
+    // 17 digits bring every double back as it was. Not printf: an engine may have set a locale whose decimal point
+    // is a comma. JSON has no word for infinity or for not a number.
+    const auto end = std::to_chars(number, std::end(number), value, std::chars_format::general, 17).ptr;
+    out += ':';
+    out += std::isfinite(value) ? std::string_view(number, end) : "null";
+  }
+}
+
 }  // namespace
 
 std::string stats_json(const std::vector<NodeStats>& nodes) {
@@ -44,20 +59,9 @@ std::string stats_json(const std::vector<NodeStats>& nodes) {
       append_json(out, node.error.message());
     }
     out += ",\"values\":{";
-    bool first = true;
-    for (const auto& [name, value] : node.values) {
-      if (!first) out += ',';
-      first = false;
-      append_json(out, name);
-      char number[40];
-      // 17 digits bring every double back as it was. Not printf: an engine may have set a locale whose decimal point
-      // is a comma. JSON has no word for infinity or for not a number.
-      const auto end = std::to_chars(number, std::end(number), value, std::chars_format::general, 17).ptr;
-      out += ':';
-      out += std::isfinite(value) ? std::string_view(number, end) : "null";
-    }
+    append_values(out, node.values);
     out += "},\"namespaces\":[";
-    first = true;
+    bool first = true;
     for (const NodeStats::Namespace& space : node.namespaces) {
       if (!first) out += ',';
       first = false;
@@ -66,7 +70,22 @@ std::string stats_json(const std::vector<NodeStats>& nodes) {
       out += ",\"block_count\":" + std::to_string(space.block_count) +
              ",\"total_bytes\":" + std::to_string(space.total_bytes) + '}';
     }
-    out += "]}";
+    out += ']';
+    if (!node.tenants.empty()) {
+      out += ",\"tenants\":[";
+      first = true;
+      for (const NodeStats::Tenant& tenant : node.tenants) {
+        if (!first) out += ',';
+        first = false;
+        out += "{\"name\":";
+        append_json(out, tenant.name);
+        out += ",\"values\":{";
+        append_values(out, tenant.values);
+        out += "}}";
+      }
+      out += ']';
+    }
+    out += '}';
   }
   return out + "]}";
 }

@@ -296,7 +296,8 @@ void NodeLink::failed_to_connect(Connection& connection, error_code why, std::st
   --connecting_count_;
   note_error(why, std::move(text));
   connect_back_off_.failed(shared_->clock.now(), shared_->random);
-  if (up_count_ == 0) failure();
+  // A node that says that the tenant has its sessions serves, only not this one.
+  if (up_count_ == 0 && why != Errc::kOverQuota) failure();
   pump();  // calls that wait have nothing to wait for, perhaps, and end
 }
 
@@ -363,10 +364,10 @@ void NodeLink::retired_ended(LinkSession& session) {
   pump();  // there may have been too many retired ones for a new connection
 }
 
-/// A node that does not let the client in is there, and will not change its mind by itself.
+/// A node that does not let the client in is there, and says why.
 error_code NodeLink::why_not_connected() const {
-  const bool is_denied = !closed_ && up_count_ == 0 && last_error_ == Errc::kPermissionDenied;
-  return is_denied ? Errc::kPermissionDenied : Errc::kUnavailable;
+  const bool is_said = last_error_ == Errc::kPermissionDenied || last_error_ == Errc::kOverQuota;
+  return is_said && !closed_ && up_count_ == 0 ? last_error_ : make_error_code(Errc::kUnavailable);
 }
 
 /// Kept until the next one, also when the link works again: it says what was last wrong, not what is wrong now.

@@ -416,7 +416,10 @@ std::string set_tls(Given& given) {
 }
 
 std::string set_policy(Given& given) {
-  const auto read = AccessControl::open(given.options.policy_file);
+  StoreConfig& store = given.options.store;
+  store.has_tenants = !given.options.policy_file.empty();
+  const auto read =
+      AccessControl::open(given.options.policy_file, {store.arena.capacity_bytes, store.disk.capacity_bytes});
   return read ? "" : read.error().text;
 }
 
@@ -540,8 +543,8 @@ std::string set_machine(Given& given) {
 std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code) {
   Given given;
   if (!read_given(argc, argv, given, exit_code)) return std::nullopt;
-  // In this order: of several mistakes the first is told, and the disk's sizes need the capacity.
-  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_policy, &set_capacity, &set_disk,
+  // In this order: of several mistakes the first is told, and the disk's sizes need the capacity, as the policy does.
+  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &set_policy,
                          &set_rdma, &set_cluster, &set_machine}) {
     if (const std::string wrong = set(given); !wrong.empty()) return refuse(wrong, exit_code);
   }

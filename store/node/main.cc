@@ -16,6 +16,7 @@
 #include <random>
 #include <string_view>
 
+#include "store/node/access/tenant_figures.h"
 #include "store/node/admin.h"
 #include "store/node/config.h"
 #include "store/node/disk/disk_opener.h"
@@ -154,6 +155,15 @@ int run(const NodeOptions& options) {
               << ". Lower --capacity, or free memory.\n";
     return 1;
   }
+  auto opened_access =
+      AccessControl::open(options.policy_file, {options.store.arena.capacity_bytes, options.store.disk.capacity_bytes});
+  if (!opened_access) {
+    std::cerr << "kvstore-node: " << opened_access.error().text << "\n";
+    return 1;
+  }
+  const std::unique_ptr<AccessControl> access = std::move(*opened_access);
+  // Before the disk is loaded: what it holds counts from the first block on.
+  if (options.store.has_tenants) (*made)->set_tenants(access->tenant_limits());
   LockedStore store(std::move(*made), metrics);
   SteadyClock clock;
   NodeContext node{.store = store, .clock = clock, .metrics = metrics, .limits = options.session};
@@ -196,16 +206,16 @@ int run(const NodeOptions& options) {
     }
     tls = std::move(*opened);
   }
-  auto opened_access = AccessControl::open(options.policy_file);
-  if (!opened_access) {
-    std::cerr << "kvstore-node: " << opened_access.error().text << "\n";
-    return 1;
-  }
-  const std::unique_ptr<AccessControl> access = std::move(*opened_access);
   access->set_network_listeners(options.network_count);
   node.access = access.get();
   NodeSecurity security(tls, options.plain_network_count, access.get());
   node.security = &security;
+  if (options.store.has_tenants) {
+    security.on_policy([&] { store.with([&](Store& each) { each.set_tenants(access->tenant_limits()); }); });
+    metrics.watch_tenants([&] {
+      return bounded_tenant_figures(store.with([](Store& each) { return each.tenants(); }), access->tenants().stats());
+    });
+  }
   metrics.watch([&security] { return security.stats(); });
   if (options.plain_network_count > 0) {
     spdlog::warn(

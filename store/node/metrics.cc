@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include "base/assert.h"
 
@@ -34,9 +35,9 @@ static_assert(kSessionEnds.size() == kSessionEndCount);
 constexpr std::array kPathNames = {"inline", "memfd", "verbs"};
 static_assert(kPathNames.size() == kPathCount);
 constexpr std::array kErrcNames = {
-    "none",         "out_of_memory", "stale_lease", "corrupt_block", "bad_frame",    "bad_request",      "unsupported",
-    "no_namespace", "mismatch",      "too_large",   "busy",          "unavailable",  "no_region",        "quarantined",
-    "draining",     "cancelled",     "not_found",   "disk_failed",   "not_admitted", "permission_denied"};
+    "none",         "out_of_memory", "stale_lease", "corrupt_block", "bad_frame",    "bad_request",       "unsupported",
+    "no_namespace", "mismatch",      "too_large",   "busy",          "unavailable",  "no_region",         "quarantined",
+    "draining",     "cancelled",     "not_found",   "disk_failed",   "not_admitted", "permission_denied", "over_quota"};
 
 double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -104,6 +105,22 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
 }
 
 /// By multiples of what the node has, which stay the same when the node is given more memory.
+std::vector<prometheus::MetricFamily> families_of(const std::vector<NodeMetrics::OfTenant>& tenants) {
+  using prometheus::MetricType;
+  std::vector<prometheus::MetricFamily> families;
+  std::map<std::string, std::size_t> places;  // by name: tenants need not have the same values
+  for (const NodeMetrics::OfTenant& tenant : tenants) {
+    for (const NodeMetrics::Value& each : tenant.values) {
+      const std::string name = each.is_counter ? std::string(each.name) + "_total" : each.name;
+      const auto [place, is_new] = places.emplace(name, families.size());
+      if (is_new)
+        families.push_back(family(name, each.help, each.is_counter ? MetricType::Counter : MetricType::Gauge));
+      add_value(families[place->second], each.value, {{"tenant", tenant.name}});
+    }
+  }
+  return families;
+}
+
 std::vector<prometheus::MetricFamily> families_of(const Store::Curve& curve) {
   using prometheus::MetricType;
   const HitCurve::Report& report = curve.report;
@@ -153,6 +170,7 @@ struct NodeMetrics::Impl {
   std::function<StoreStats()> stats;
   std::function<std::optional<Store::Curve>()> curve;
   std::vector<std::function<std::vector<Value>()>> values;
+  std::function<std::vector<OfTenant>()> tenants;
 };
 
 NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Impl>()) {
@@ -322,6 +340,8 @@ void NodeMetrics::watch_curve(std::function<std::optional<Store::Curve>()> curve
 
 void NodeMetrics::watch(std::function<std::vector<Value>()> values) { impl_->values.push_back(std::move(values)); }
 
+void NodeMetrics::watch_tenants(std::function<std::vector<OfTenant>()> tenants) { impl_->tenants = std::move(tenants); }
+
 /// On the admin thread. Each source is asked anew and locks for itself; no lock is held while the text is made, which
 /// takes a millisecond.
 std::string NodeMetrics::text() const {
@@ -333,6 +353,9 @@ std::string NodeMetrics::text() const {
                  each.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge));
       add_value(own, each.value);
     }
+  }
+  if (impl_->tenants) {
+    for (auto& each : families_of(impl_->tenants())) families.push_back(std::move(each));
   }
   if (impl_->stats) {
     for (auto& each : families_of(impl_->stats())) families.push_back(std::move(each));

@@ -142,6 +142,12 @@ class NodeMetrics {
     const char* help;
   };
   void watch(std::function<std::vector<Value>()> values);
+  struct OfTenant {
+    std::string name;
+    std::vector<Value> values;
+  };
+  /// The same, for values that tenants have each; `name` becomes a label. Boundedly many, and every name with each.
+  void watch_tenants(std::function<std::vector<OfTenant>()> tenants);
   std::string text() const;  ///< Prometheus text format 0.0.4.
 
  private:

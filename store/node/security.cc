@@ -29,7 +29,7 @@ void tell(const Failure& failure, const AccessControl& access) {
 
 void NodeSecurity::reload() {
   if (tls_) tell(tls_->reload(), *tls_->current());
-  if (has_policy()) tell(access_->reload(), *access_);
+  if (has_policy()) told_policy(access_->reload());
 }
 
 void NodeSecurity::check_files() {
@@ -37,8 +37,13 @@ void NodeSecurity::check_files() {
     if (const auto changed = tls_->reload_if_changed()) tell(*changed, *tls_->current());
   }
   if (has_policy()) {
-    if (const auto changed = access_->reload_if_changed()) tell(*changed, *access_);
+    if (const auto changed = access_->reload_if_changed()) told_policy(*changed);
   }
+}
+
+void NodeSecurity::told_policy(const Failure& failure) {
+  tell(failure, *access_);
+  if (!failure.code) on_policy_();
 }
 
 std::vector<NodeMetrics::Value> NodeSecurity::stats() const {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ class NodeSecurity {
   void reload();                                                      ///< SIGHUP. Says in the log what came of it.
   void check_files();                                                 ///< The same if they have changed.
 
+  /// Called, by whoever reads the files, after a new policy is in force. Set before the first reload.
+  void on_policy(std::function<void()> call) { on_policy_ = std::move(call); }
+
   HandshakeCounts handshakes;
   /// Without TLS, without a policy and without listeners beyond loopback: nothing.
   std::vector<NodeMetrics::Value> stats() const;
@@ -41,8 +45,11 @@ class NodeSecurity {
   const std::shared_ptr<TlsSource> tls_;
   bool has_policy() const { return access_ != nullptr && access_->has_policy(); }
 
+  void told_policy(const Failure& failure);
+
   const std::size_t plain_count_;
   AccessControl* const access_;
+  std::function<void()> on_policy_ = [] {};
 };
 
 }  // namespace kv

@@ -111,6 +111,47 @@ TEST_F(NodeLinkTest, AnHonestAnswerLands) {
   EXPECT_EQ(memory.right(chain), 3u);
 }
 
+TEST_F(NodeLinkTest, ATenantAtItsLimitsHasAMissAndNoBrokenNode) {
+  const int rounds = 3 * static_cast<int>(config.breaker_failures);
+  node.handler = [](FakeNode::Session& session, const FrameReader::Frame& frame) {
+    if (frame.header.type != FrameType::kGet && frame.header.type != FrameType::kMatch) return false;
+    session.error(frame.header, Errc::kOverQuota);
+    return true;
+  };
+  Blocks memory(3, record.block_bytes());
+  for (int i = 0; i < rounds; ++i) {
+    const GetResult got = get(memory);
+    EXPECT_EQ(got.block_count, 0u);
+    EXPECT_EQ(got.why, Errc::kOverQuota);
+    const auto match = loop.run(client->match(space, chain, {.deadline = 100ms}));
+    ASSERT_TRUE(match);
+    EXPECT_EQ(match->block_count, 0u);
+    EXPECT_EQ(match->why, Errc::kOverQuota);
+  }
+  EXPECT_FALSE(client->nodes()[0].breaker_open);
+  EXPECT_EQ(client->nodes()[0].failures, 0u);
+  EXPECT_EQ(node.sessions.size(), 1u);
+
+  // No session at all: calls say why, and the first one after the tenant has room again goes through.
+  node.close_all();
+  node.handler = [](FakeNode::Session& session, const FrameReader::Frame& frame) {
+    if (frame.header.type != FrameType::kHello) return false;
+    session.error(frame.header, Errc::kOverQuota);
+    return true;
+  };
+  loop.run_for(100ms);
+  const std::uint64_t failures = client->nodes()[0].failures;  // the lost session is one
+  for (int i = 0; i < rounds; ++i) {
+    EXPECT_EQ(get(memory, 20ms).block_count, 0u);
+    loop.run_for(100ms);
+  }
+  EXPECT_FALSE(client->nodes()[0].breaker_open);
+  EXPECT_LE(client->nodes()[0].failures, failures + static_cast<std::uint64_t>(rounds));
+  node.handler = honest(3);
+  for (int i = 0; i < 100 && get(memory).block_count < 3; ++i) loop.run_for(100ms);
+  EXPECT_EQ(memory.right(chain), 3u);
+}
+
 TEST_F(NodeLinkTest, AWrongChecksumCutsThePrefixAndTheSessionGoesOn) {
   node.handler = on_get([&](FakeNode::Session& session, const FrameHeader& to) {
     session.part(to, record, chain, 0, 3, true, /*wrong_block=*/1);

@@ -11,9 +11,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
+#include <map>
+#include <random>
 #include <sstream>
 
 #include "store/node/access/audit.h"
+#include "store/node/access/tenant_figures.h"
 #include "tests/node/node_world.h"
 #include "transport/token.h"
 
@@ -158,6 +161,136 @@ TEST(AccessPolicyTest, EveryMistakeIsRefusedWithItsPlaceAndWhatIsAllowed) {
   expect(std::string(AccessPolicy::kTextBytesMax + 1, '#'), {"longer than 1 MiB"});
 }
 
+TEST(AccessPolicyTest, TenantsHaveLimits) {
+  const auto parsed = AccessPolicy::parse(R"(
+[workers]
+match = ["unix"]
+tenant = "blue"
+roles = ["reader"]
+
+[tenants.blue]   # a comment
+memory-bytes = "2GiB"
+memory-bytes-max = "3 GiB"
+disk-bytes = 4096
+disk-bytes-max = "1TiB"
+leases-max = 10
+pinned-bytes-max = 0
+namespaces-max = 3
+sessions-max = 7
+requests-per-second = 500
+bytes-per-second = "100MiB"
+
+[more]
+match = ["loopback"]
+roles = []
+
+[tenants.red]
+memory-bytes = "1MiB"
+)");
+  ASSERT_TRUE(parsed) << parsed.error();
+  const auto& tenants = (*parsed)->tenants();
+  ASSERT_EQ(tenants.size(), 2u);
+  TenantPolicy blue;
+  blue.holds = {.name = "blue",
+                .memory_bytes = std::uint64_t{2} << 30,
+                .memory_bytes_max = std::uint64_t{3} << 30,
+                .disk_bytes = 4096,
+                .disk_bytes_max = std::uint64_t{1} << 40,
+                .lease_count_max = 10,
+                .pinned_bytes_max = 0,
+                .namespace_count_max = 3};
+  blue.requests_per_second = 500;
+  blue.bytes_per_second = 100 << 20;
+  blue.session_count_max = 7;
+  EXPECT_EQ(tenants[0], blue);
+  EXPECT_EQ(tenants[1].holds.name, "red");
+  EXPECT_EQ(tenants[1].holds.memory_bytes_max, TenantLimits::kNoLimit);
+  EXPECT_EQ((*parsed)->find(kLoopback)->section, "more");
+  EXPECT_FALSE((*parsed)->check_room((std::uint64_t{2} << 30) + (1 << 20), 4096).code);
+  EXPECT_THAT((*parsed)->check_room((std::uint64_t{2} << 30) + (1 << 20) - 1, 4096).text,
+              HasSubstr("memory-bytes: 2148532224 in all, more than the 2148532223 of this node's capacity"));
+  EXPECT_THAT((*parsed)->check_room(~0ull, 4095).text, HasSubstr("disk-bytes: 4096 in all"));
+}
+
+TEST(AccessPolicyTest, AMistakeInATenantIsRefused) {
+  const std::string good = "[a]\nmatch = [\"unix\"]\nroles = []\n";
+  const auto expect = [&](const std::string& tenant, const std::string& words) {
+    for (const std::string& text : {good + tenant, tenant + good}) {
+      const auto parsed = AccessPolicy::parse(text);
+      ASSERT_FALSE(parsed) << text;
+      EXPECT_THAT(parsed.error().text, HasSubstr(words)) << text;
+    }
+  };
+  expect("[tenants.a]\nmemory-bytes = \"1 GB\"\n", "[tenants.a] memory-bytes: '1 GB', allowed is a whole number, with");
+  expect("[tenants.a]\nmemory-bytes = -1\n", "memory-bytes: '-1'");
+  expect("[tenants.a]\nmemory-bytes = \"99999999TiB\"\n", "memory-bytes");
+  expect("[tenants.a]\nleases-max = \"1KiB\"\n", "leases-max: '1KiB', allowed is a whole number");
+  expect("[tenants.a]\nleases-max = [1, 2]\n", "leases-max: a list");
+  expect("[tenants.a]\nrequests-per-second = 0\n", "from 1 on");
+  expect("[tenants.a]\nmemory = 5\n", "'memory': allowed are memory-bytes, memory-bytes-max, disk-bytes");
+  expect("[tenants.a]\nroles = []\n", "'roles': allowed are memory-bytes");
+  expect("[tenants.a]\nleases-max = 1\nleases-max = 2\n", "leases-max");
+  expect("[tenants.a]\nmemory-bytes = 2\nmemory-bytes-max = 1\n", "more than memory-bytes-max");
+  expect("[tenants.a]\nleases-max = 1\n[tenants.a]\nsessions-max = 1\n", "[tenants.a]: stands there twice");
+  expect("[tenants]\nleases-max = 1\n", "stands in no section");
+  expect("[tenants.\"a b\"]\nleases-max = 1\n", "a tenant's section is [tenants.NAME]");
+  expect("[tenants.a.b]\nleases-max = 1\n", "a tenant's section is [tenants.NAME]");
+  std::string many;
+  for (std::size_t i = 0; i <= AccessPolicy::kTenantsMax; ++i) many += "[tenants.t" + std::to_string(i) + "]\n";
+  expect(many, "more than 256 tenants");
+}
+
+TEST(TenantRatesTest, InAnyTimeThereAreNoMoreRequestsThanTheRateAllows) {
+  std::mt19937_64 random(std::random_device{}());
+  const auto seed = random();
+  std::printf("KV_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  random.seed(seed);
+  for (const double rate : {1.0, 3.0, 100.0, 12345.0}) {
+    TenantRates rates("t");
+    TenantPolicy policy;
+    policy.holds.name = "t";
+    policy.requests_per_second = rate;
+    rates.set(policy);
+    TimePoint now{100s};
+    std::vector<TimePoint> taken;
+    for (int i = 0; i < 20000; ++i) {
+      const double longest = 2e9 / rate / static_cast<double>(1 + random() % 20);
+      now += std::chrono::nanoseconds(random() % static_cast<std::uint64_t>(longest));
+      const std::string why = rates.take_request(now);
+      if (why.empty()) {
+        taken.push_back(now);
+      } else {
+        EXPECT_THAT(why, HasSubstr("tenant 't' is at its requests-per-second, "));
+      }
+    }
+    ASSERT_GT(taken.size(), 2000u);
+    for (int i = 0; i < 2000; ++i) {
+      const std::size_t first = random() % taken.size(), last = first + random() % (taken.size() - first);
+      const double seconds = std::chrono::duration<double>(taken[last] - taken[first]).count();
+      ASSERT_LE(static_cast<double>(last - first + 1), rate * (seconds + 1) + 1e-3);
+    }
+  }
+}
+
+TEST(TenantRatesTest, ADebtOfBytesIsWaitedFor) {
+  TenantRates rates("t");
+  TenantPolicy policy;
+  policy.holds.name = "t";
+  policy.bytes_per_second = 1000;
+  rates.set(policy);
+  TimePoint now{100s};
+  EXPECT_EQ(rates.may_move(now), "");
+  rates.moved(3500);  // 1000 were saved up
+  EXPECT_EQ(rates.may_move(now), "tenant 't' is at its bytes-per-second, 1000; again in 2501 ms");
+  EXPECT_NE(rates.may_move(now + 2500ms), "");
+  EXPECT_EQ(rates.may_move(now + 2501ms), "");
+  EXPECT_EQ(rates.stats().refusals[static_cast<std::size_t>(TenantRates::Limit::kBytes)], 2u);
+  policy.bytes_per_second = 0;
+  rates.set(policy);
+  rates.moved(1'000'000);
+  EXPECT_EQ(rates.may_move(now), "");
+}
+
 TEST(AccessTableTest, IsWhatIsDocumented) {
   std::string matrix;
   for (const VerbRule& rule : kVerbRules) {
@@ -237,6 +370,13 @@ class AccessTest : public NodeTest {
     return "[" + name + "]\n" + who + "\nroles = [" + list + "]\n" + more;
   }
   void grant(Roles roles, const std::string& more = "") { use(section("all", "match = [\"loopback\"]", roles, more)); }
+  static NamespaceRecord record_for(const std::string& tenant, const std::string& model = "m") {
+    return NamespaceRecord::from_fields({{"model", model},
+                                         {"block_size", std::to_string(kBlockSize)},
+                                         {"block_bytes", std::to_string(kBlockBytes)},
+                                         {"tenant", tenant}})
+        .value();
+  }
   static auto hello_with(const std::string& token) {
     return [token](FlatBufferBuilder& b) {
       return wire::CreateHelloRequestDirect(b, 1, kWireVersion, "test", 0, token.c_str());
@@ -403,13 +543,7 @@ TEST_F(AccessTest, ATokenThatOthersMayHaveReadIsRefusedWithAndWithoutAPolicy) {
 }
 
 TEST_F(AccessTest, ATenantMeetsItsOwnNamespacesOnly) {
-  const auto record_of = [&](const std::string& tenant) {
-    return NamespaceRecord::from_fields({{"model", "m"},
-                                         {"block_size", std::to_string(kBlockSize)},
-                                         {"block_bytes", std::to_string(kBlockBytes)},
-                                         {"tenant", tenant}})
-        .value();
-  };
+  const auto record_of = [](const std::string& tenant) { return record_for(tenant); };
   const auto about = chain(1, 2);
   grant(kAllRoles, "tenant = \"blue\"\n");
   for (const auto version : std::to_array<std::uint8_t>({1, 2})) {
@@ -434,6 +568,111 @@ TEST_F(AccessTest, ATenantMeetsItsOwnNamespacesOnly) {
     EXPECT_EQ(matched(*client, about), 2u);
     record = make_record("m", kBlockBytes);
   }
+}
+
+TEST_F(AccessTest, ATenantOverItsRatesIsToldWhichAndHowLongAndGoesOnAfterwards) {
+  const auto about = chain(1, 2);
+  record = record_for("blue");
+  const std::string own = "tenant = \"blue\"\n";
+  grant(kAllRoles, own + "[tenants.blue]\nrequests-per-second = 2\n");
+  const auto client = connect();
+  ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error());
+  space = open(*client, record);
+  EXPECT_EQ(matched(*client, about), 0u);
+  const Answer refused = client->ask(FrameType::kMatch, 4, match_request(about));
+  EXPECT_EQ(refused.error(), Errc::kOverQuota);
+  EXPECT_THAT(refused.message(),
+              AllOf(HasSubstr("match: tenant 'blue' is at its requests-per-second, 2; again in "), HasSubstr(" ms")));
+  EXPECT_FALSE(client->ask(FrameType::kPing, 5, ping()).is_error()) << "a ping is free";
+  world.run_for(500ms);
+  EXPECT_EQ(matched(*client, about), 0u);
+  EXPECT_EQ(client->ask(FrameType::kMatch, 6, match_request(about)).error(), Errc::kOverQuota);
+
+  grant(kAllRoles, own + "[tenants.blue]\nbytes-per-second = " + std::to_string(kBlockBytes) + "\n");
+  EXPECT_EQ(put(*client, about), 2u) << "with a new policy; and what is saved up is enough to begin";
+  EXPECT_EQ(client->ask(FrameType::kPut, 7, put_request(chain(2, 1))).error(), Errc::kOverQuota);
+  const Answer late = client->ask(FrameType::kGet, 8, get_request(about));
+  EXPECT_EQ(late.error(), Errc::kOverQuota);
+  EXPECT_THAT(late.message(), HasSubstr("bytes-per-second"));
+  EXPECT_EQ(matched(*client, about), 2u) << "no bytes";
+  world.run_for(1100ms);
+  EXPECT_EQ(get(*client, about).bytes, blocks(about));
+  EXPECT_EQ(client->ask(FrameType::kGet, 9, get_request(about)).error(), Errc::kOverQuota);
+  grant(kAllRoles, own);
+  EXPECT_EQ(get(*client, about).bytes, blocks(about)) << "without limits";
+  record = make_record("m", kBlockBytes);
+}
+
+TEST_F(AccessTest, ATenantHasSoManySessionsAndNoMore) {
+  grant(kAllRoles, "tenant = \"blue\"\n[tenants.blue]\nsessions-max = 2\n");
+  const auto first = connect();
+  ASSERT_FALSE(first->ask(FrameType::kHello, 1, hello_request()).is_error());
+  {
+    const auto second = connect();
+    ASSERT_FALSE(second->ask(FrameType::kHello, 1, hello_request()).is_error());
+    const auto third = connect();
+    const Answer refused = third->ask(FrameType::kHello, 1, hello_request());
+    EXPECT_EQ(refused.error(), Errc::kOverQuota);
+    EXPECT_THAT(refused.message(), HasSubstr("hello: tenant 'blue' is at its sessions-max, 2"));
+  }
+  world.run_until([&] { return session_count == 1; }, 100s);
+  const auto fourth = connect();
+  EXPECT_FALSE(fourth->ask(FrameType::kHello, 1, hello_request()).is_error());
+  // They become another tenant's, of which there may be one only: those that are here stay.
+  grant(kAllRoles, "tenant = \"red\"\n[tenants.blue]\nsessions-max = 2\n[tenants.red]\nsessions-max = 1\n");
+  EXPECT_FALSE(is_denied(*first, FrameType::kStats));
+  EXPECT_FALSE(is_denied(*fourth, FrameType::kStats));
+  EXPECT_EQ(access->tenants().find("blue")->stats().session_count, 0u);
+  EXPECT_EQ(access->tenants().find("red")->stats().session_count, 2u);
+}
+
+TEST_F(AccessTest, WhatATenantHoldsIsToldAndRefusalsNameTheLimit) {
+  has_tenants = true;
+  start(8);
+  grant(kAllRoles, "tenant = \"blue\"\n[tenants.blue]\nnamespaces-max = 1\nmemory-bytes-max = " +
+                       std::to_string(2 * kBlockBytes) + "\n");
+  store->with([&](Store& each) { each.set_tenants(access->tenant_limits()); });
+  record = record_for("blue");
+  const auto client = greet();
+  const auto about = chain(1, 2);
+  EXPECT_EQ(put(*client, about), 2u);
+  ASSERT_FALSE(client->ask(FrameType::kRetain, 4, prefix_request(about)).is_error());
+  const Answer answer = client->ask(FrameType::kPut, 5, put_request(chain(2, 2)));
+  EXPECT_EQ(answer.as<wire::PutResponse>().refused(), 2u);
+  EXPECT_EQ(static_cast<Errc>(answer.as<wire::PutResponse>().refused_why()), Errc::kOverQuota);
+  const Answer second = client->ask(FrameType::kOpen, 6, open_request(record_for("blue", "second")));
+  EXPECT_EQ(second.error(), Errc::kOverQuota);
+  EXPECT_THAT(second.message(), HasSubstr("namespaces-max"));
+  const Answer stats = client->ask(FrameType::kStats, 7, ping());
+  const auto* tenants = stats.as<wire::StatsResponse>().tenants();
+  ASSERT_TRUE(tenants != nullptr && tenants->size() == 1u);
+  EXPECT_EQ(tenants->Get(0)->name()->str(), "blue");
+  std::map<std::string, double> values;
+  for (const auto* stat : *tenants->Get(0)->stats()) values[stat->name()->str()] = stat->value();
+  EXPECT_EQ(values["tenant_memory_bytes"], 2.0 * kBlockBytes);
+  EXPECT_EQ(values["tenant_memory_max_bytes"], 2.0 * kBlockBytes);
+  EXPECT_EQ(values["tenant_refused_memory_blocks"], 2);
+  EXPECT_EQ(values["tenant_refused_namespaces"], 1);
+  EXPECT_EQ(values["tenant_sessions"], 1);
+  EXPECT_FALSE(values.contains("tenant_disk_max_bytes"));
+  EXPECT_FALSE(client->ask(FrameType::kUnretain, 8, prefix_request(about)).is_error());
+  record = make_record("m", kBlockBytes);
+}
+
+TEST_F(AccessTest, LabelsOfMetricsAreThoseOfThePolicy) {
+  const std::vector<TenantStats> held = {
+      {.limits = {.name = "blue"}, .usage = {.memory_bytes = 1}, .has_limits = true},
+      {.limits = {.name = "x1"}, .usage = {.memory_bytes = 2}},
+      {.limits = {.name = "x2"}, .usage = {.memory_bytes = 4}},
+  };
+  const auto figures = bounded_tenant_figures(held, {});
+  ASSERT_EQ(figures.size(), 2u);
+  EXPECT_EQ(figures[0].name, "blue");
+  EXPECT_EQ(figures[1].name, "(other)");
+  EXPECT_EQ(figures[1].values[0].value, 6);
+  metrics.watch_tenants([&] { return bounded_tenant_figures(held, {}); });
+  EXPECT_EQ(metric("kvstore_tenant_memory_bytes{tenant=\"(other)\"}"), 6);
+  EXPECT_EQ(metric("kvstore_tenant_memory_bytes{tenant=\"blue\"}"), 1);
 }
 
 TEST_F(AccessTest, OperatorsActsAreLogged) {

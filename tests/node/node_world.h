@@ -170,6 +170,7 @@ class NodeTest : public testing::Test {
     config.arena.granule_bytes = granule_bytes;
     config.arena.huge_pages = false;
     config.arena.touch = false;
+    config.has_tenants = has_tenants;
     config.chain_blocks_max = 1000;
     config.lease_duration = 10s;
     config.leased_fraction_max = 1;  // a lease on everything makes puts wait
@@ -185,6 +186,8 @@ class NodeTest : public testing::Test {
     if (!listener)
       listener = world.network.listen({Endpoint::Scheme::kSim, "node", ""}, world.io.get_executor()).value();
   }
+
+  bool has_tenants = false;  ///< Of the next start(): the store tells tenants apart.
 
   void TearDown() override {
     world.network.thaw("node");

@@ -23,6 +23,7 @@ __all__ = [
     "NotAdmitted",
     "NotFound",
     "OutOfMemory",
+    "OverQuota",
     "PermissionDenied",
     "Quarantined",
     "StaleLease",
@@ -172,6 +173,13 @@ class PermissionDenied(Error, PermissionError):
 
     status = 19
     status_name = "KVS_PERMISSION_DENIED"
+
+
+class OverQuota(Error):
+    """A limit of the client's tenant is reached. Recompute; ask again later."""
+
+    status = 20
+    status_name = "KVS_OVER_QUOTA"
 
 
 class TimedOut(Error, TimeoutError):

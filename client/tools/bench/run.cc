@@ -260,6 +260,8 @@ void add_run_command(CLI::App& app) {
                     "Do not verify checksums of what was got, to see what they cost");
   command->add_flag("--check", options->check, "Compare every byte with what its block's name says (slow)");
   command->add_option("--salt", options->salt, "Part of every name")->capture_default_str();
+  command->add_option("--tenant", options->tenant, "Whose blocks they are, where a policy asks for that")
+      ->type_name("NAME");
   command->add_flag("--json", options->json, "One JSON document, for scripts");
   command->footer(
       "get and match first put their working set. Compare with `kvstore-bench limit` in the same minute.\n\n"

@@ -17,7 +17,8 @@ namespace kv {
 namespace {
 
 NamespaceRecord run_record(const RunOptions& options) {
-  std::map<std::string, std::string> fields = {{"model", "kvstore-bench-run"}, {"salt", options.salt}};
+  std::map<std::string, std::string> fields = {
+      {"model", "kvstore-bench-run"}, {"salt", options.salt}, {"tenant", options.tenant}};
   if (options.is_set) fields["kind"] = "set";
   // Any number would do: no token is hashed here.
   if (!options.is_set) fields["block_size"] = "16";

@@ -36,6 +36,7 @@ struct RunOptions {
   bool is_set = false;  ///< Independent keys instead of chains.
   bool no_verify = false, check = false, json = false;
   std::string salt = "0";
+  std::string tenant;  ///< Of the record; empty: none.
 };
 
 struct RunResult {

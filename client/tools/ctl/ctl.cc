@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
       "  kvstorectl size --config config.json             how large a model's cache is\n");
   kv::add_status_commands(app);
   kv::add_curve_command(app);
+  kv::add_tenants_command(app);
   kv::add_block_commands(app);
   kv::add_ping_command(app);
   kv::add_cluster_commands(app);

@@ -4,6 +4,7 @@
 //   ctl.cc            main(), and how a command's end becomes an exit status
 //   ctl_status.cc     status, namespaces, top
 //   ctl_curve.cc      curve
+//   ctl_tenants.cc    tenants
 //   ctl_blocks.cc     match, pin, unpin, drop
 //   ctl_ping.cc       ping
 //   ctl_cluster.cc    cluster status, cluster map
@@ -32,6 +33,7 @@ void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
 void add_spill_command(CLI::App& app);
 void add_support_command(CLI::App& app);
+void add_tenants_command(CLI::App& app);
 
 /// Ends the program with exit status 1. `is_said`: the output says why already, and main() adds no line.
 struct ToolFailed : std::runtime_error {

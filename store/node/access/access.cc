@@ -26,8 +26,9 @@ Result<std::string, Failure> read_text(const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<AccessControl>, Failure> AccessControl::open(const std::string& file) {
+Result<std::unique_ptr<AccessControl>, Failure> AccessControl::open(const std::string& file, Room room) {
   auto control = std::make_unique<AccessControl>();
+  control->room_ = room;
   control->file_ = file;
   if (file.empty()) return control;
   if (Failure failed = control->read(FileStamp::of(file)); failed.code) return failed;
@@ -40,6 +41,9 @@ Failure AccessControl::read(const FileStamp& seen) {
   KV_ASSERT(has_policy());
   const auto text = read_text(file_);
   auto parsed = text ? AccessPolicy::parse(*text) : text.error();
+  if (parsed) {
+    if (Failure failed = (*parsed)->check_room(room_.memory_bytes, room_.disk_bytes); failed.code) parsed = failed;
+  }
   const std::lock_guard lock(mutex_);
   stamp_ = seen;
   last_failed_ = !parsed;
@@ -49,6 +53,7 @@ Failure AccessControl::read(const FileStamp& seen) {
   }
   ++reloads_;
   policy_ = std::move(*parsed);
+  tenants_.set(policy_->tenants());  // before the version tells sessions to look
   version_.fetch_add(1, std::memory_order_release);
   return {};
 }
@@ -79,6 +84,14 @@ AccessGrant AccessControl::grant_of(const PeerIdentity& peer) const {
   return found == nullptr ? AccessGrant() : *found;
 }
 
+std::vector<TenantLimits> AccessControl::tenant_limits() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<TenantLimits> limits;
+  if (policy_ == nullptr) return limits;
+  for (const TenantPolicy& tenant : policy_->tenants()) limits.push_back(tenant.holds);
+  return limits;
+}
+
 std::vector<NodeMetrics::Value> AccessControl::stats() const {
   std::vector<NodeMetrics::Value> values;
   if (network_listeners_ > 0) {
@@ -96,6 +109,10 @@ std::vector<NodeMetrics::Value> AccessControl::stats() const {
   return values;
 }
 
+PeerAccess::~PeerAccess() {
+  if (is_counted_ && rates_) rates_->leave();
+}
+
 void PeerAccess::identify(PeerIdentity peer) {
   peer_ = std::move(peer);
   version_ = 0;
@@ -107,8 +124,29 @@ const AccessGrant& PeerAccess::grant() {
   if (const std::uint64_t now = control_->version(); now != version_) {
     grant_ = control_->grant_of(peer_);
     version_ = now;
+    auto rates = grant_.tenant.empty() ? nullptr : control_->tenants().find(grant_.tenant);
+    if (is_counted_ && rates != rates_) {
+      if (rates_) rates_->leave();
+      if (rates) rates->enter_anyway();
+    }
+    rates_ = std::move(rates);
   }
   return grant_;
+}
+
+std::string PeerAccess::begin_session() {
+  grant();
+  const std::string why = rates_ ? rates_->enter() : "";
+  is_counted_ = why.empty();
+  return why;
+}
+
+std::string PeerAccess::take_request(TimePoint now) { return rates_ ? rates_->take_request(now) : ""; }
+
+std::string PeerAccess::may_move(TimePoint now) { return rates_ ? rates_->may_move(now) : ""; }
+
+void PeerAccess::moved(std::uint64_t bytes) {
+  if (rates_) rates_->moved(bytes);
 }
 
 std::string PeerAccess::who() const {

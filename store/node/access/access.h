@@ -24,7 +24,12 @@ class AccessControl {
  public:
   AccessControl() = default;  ///< Without a policy.
   /// An empty name: without a policy. Errors: as AccessPolicy::parse, or that the file cannot be read.
-  static Result<std::unique_ptr<AccessControl>, Failure> open(const std::string& file);
+  /// `room`: of this node, for what the policy guarantees to tenants. A policy that gives away more is a bad one.
+  struct Room {
+    std::uint64_t memory_bytes = ~std::uint64_t{0}, disk_bytes = ~std::uint64_t{0};
+  };
+  static Result<std::unique_ptr<AccessControl>, Failure> open(const std::string& file, Room room);
+  static Result<std::unique_ptr<AccessControl>, Failure> open(const std::string& file) { return open(file, Room()); }
 
   bool has_policy() const { return !file_.empty(); }
   const std::string& file() const { return file_; }
@@ -36,6 +41,11 @@ class AccessControl {
   Failure reload();                            ///< Without a code: done. With has_policy() only.
   std::optional<Failure> reload_if_changed();  ///< Nothing: the file is as it was. A bad one is told once.
 
+  /// Those of the policy in force.
+  std::vector<TenantLimits> tenant_limits() const;
+  TenantBook& tenants() { return tenants_; }
+  const TenantBook& tenants() const { return tenants_; }
+
   void token_refused() { ++tokens_refused_; }
   /// Listeners that others than this machine can reach.
   void set_network_listeners(std::size_t count) { network_listeners_ = count; }
@@ -46,6 +56,8 @@ class AccessControl {
   Failure read(const FileStamp& seen);
 
   std::string file_;
+  Room room_;
+  TenantBook tenants_;
   std::size_t network_listeners_ = 0;
   std::mutex reading_;  ///< One at a time, so that an older reading does not replace a newer one.
   mutable std::mutex mutex_;
@@ -62,12 +74,20 @@ class PeerAccess {
  public:
   /// `control` outlives this; nullptr: everything is allowed.
   explicit PeerAccess(AccessControl* control) : control_(control) {}
+  ~PeerAccess();
+  PeerAccess(const PeerAccess&) = delete;
+  PeerAccess& operator=(const PeerAccess&) = delete;
 
   void identify(PeerIdentity peer);
   /// Why the peer may not do `what`, in words with the right that is missing and who the peer is; empty: it may.
   std::string denial(std::string_view what, Right right);
   /// Why it may not open namespaces of `tenant`.
   std::string tenant_denial(std::string_view tenant);
+  // What its tenant may do, together with all others of the tenant. Each: why not, in words; empty: go on.
+  std::string begin_session();  ///< Counts it until the end of this object. Once, after identify().
+  std::string take_request(TimePoint now);
+  std::string may_move(TimePoint now);
+  void moved(std::uint64_t bytes);                                                   ///< Of blocks, for this peer.
   const AccessGrant& grant();                                                        ///< As of now.
   bool is_watched() const { return control_ != nullptr && control_->has_policy(); }  ///< Somebody decides who may.
   std::string who() const;                                                           ///< The peer, and its section.
@@ -76,7 +96,9 @@ class PeerAccess {
   AccessControl* control_;
   PeerIdentity peer_;
   AccessGrant grant_{.roles = kAllRoles};
-  std::uint64_t version_ = 0;  ///< Of the policy under which grant_ was found; 0: none was looked at.
+  std::shared_ptr<TenantRates> rates_;  ///< Of its tenant; nullptr: no limits.
+  bool is_counted_ = false;             ///< As one of its sessions.
+  std::uint64_t version_ = 0;           ///< Of the policy under which grant_ was found; 0: none was looked at.
 };
 
 }  // namespace kv

@@ -35,6 +35,27 @@ std::optional<std::uint32_t> number_of(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
+constexpr std::string_view kTenants = "tenants";
+constexpr std::uint64_t kAmountMax = std::uint64_t{1} << 52;  ///< 4 PiB; exact as a double, too.
+
+/// A whole number; of bytes, also with a unit.
+std::optional<std::uint64_t> amount_of(std::string_view text, bool is_bytes) {
+  std::uint64_t value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view unit(end, static_cast<std::size_t>(last - end));
+  unit.remove_prefix(std::min(unit.find_first_not_of(' '), unit.size()));
+  std::uint64_t factor = 1;
+  if (!unit.empty()) {
+    constexpr std::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+    const auto found = std::ranges::find(kUnits, unit);
+    if (!is_bytes || found == std::end(kUnits)) return std::nullopt;
+    factor = std::uint64_t{1} << (10 * (found - std::begin(kUnits) + 1));
+  }
+  return value <= kAmountMax / factor ? std::optional(value * factor) : std::nullopt;
+}
+
 /// What is wrong with an entry of `match`, and what is allowed; empty: nothing.
 std::string check_match(std::string_view who) {
   if (who == "certificate" || who == "unix" || who == "loopback" || who == "network") return "";
@@ -152,6 +173,8 @@ class AccessPolicyReader {
 
   Failure begin(const CLI::ConfigItem& item) {
     if (Failure failed = end(); failed.code) return failed;
+    is_tenant_ = !item.parents.empty() && item.parents[0] == kTenants;
+    if (is_tenant_) return begin_tenant(item);
     const std::string name = item.parents.size() == 1 ? item.parents[0] : "";
     if (!is_name(name) || name.find('.') != std::string::npos) {
       std::string given;
@@ -167,8 +190,30 @@ class AccessPolicyReader {
     return {};
   }
 
+  /// [tenants.NAME]. To the file's reader a dot in the name would be a section of its own.
+  Failure begin_tenant(const CLI::ConfigItem& item) {
+    parents_.clear();
+    name_ = std::string(kTenants) + ".";
+    if (item.parents.size() == 1) return {};  // what the reader puts before the first one
+    const std::string& name = item.parents[1];
+    if (item.parents.size() > 2 || !is_name(name)) {
+      return wrong("[tenants." + printable(name.substr(0, kShownBytes)) + "]",
+                   "a tenant's section is [tenants.NAME], of 1 to 64 letters, digits, '-' and '_'");
+    }
+    for (const TenantPolicy& other : policy_->tenants_)
+      if (other.holds.name == name) return wrong("[tenants." + name + "]", "stands there twice");
+    if (policy_->tenants_.size() == AccessPolicy::kTenantsMax)
+      return wrong("file", "more than " + std::to_string(AccessPolicy::kTenantsMax) + " tenants");
+    name_ += name;
+    parents_ = item.parents;
+    given_.clear();
+    policy_->tenants_.emplace_back().holds.name = name;
+    return {};
+  }
+
   /// Of the section that was begun last.
   Failure end() {
+    if (name_.starts_with(std::string(kTenants) + ".")) return parents_.empty() ? Failure() : end_tenant();
     if (policy_->sections_.empty()) return {};
     if (here().match.empty() && here().tokens.empty())
       return wrong_here("match", "none, and no token-sha256: the section fits nobody");
@@ -178,8 +223,57 @@ class AccessPolicyReader {
     return {};
   }
 
+  Failure end_tenant() {
+    const TenantLimits& holds = policy_->tenants_.back().holds;
+    if (holds.memory_bytes > holds.memory_bytes_max) return wrong_here("memory-bytes", "more than memory-bytes-max");
+    if (holds.disk_bytes > holds.disk_bytes_max) return wrong_here("disk-bytes", "more than disk-bytes-max");
+    return {};
+  }
+
+  Failure take_limit(const CLI::ConfigItem& item) {
+    TenantPolicy& tenant = policy_->tenants_.back();
+    TenantLimits& holds = tenant.holds;
+    struct Field {
+      std::string_view name;
+      std::uint64_t* count = nullptr;
+      double* rate = nullptr;
+    };
+    const Field fields[] = {{"memory-bytes", &holds.memory_bytes},
+                            {"memory-bytes-max", &holds.memory_bytes_max},
+                            {"disk-bytes", &holds.disk_bytes},
+                            {"disk-bytes-max", &holds.disk_bytes_max},
+                            {"leases-max", &holds.lease_count_max},
+                            {"pinned-bytes-max", &holds.pinned_bytes_max},
+                            {"namespaces-max", &holds.namespace_count_max},
+                            {"sessions-max", &tenant.session_count_max},
+                            {"requests-per-second", nullptr, &tenant.requests_per_second},
+                            {"bytes-per-second", nullptr, &tenant.bytes_per_second}};
+    const auto field = std::ranges::find(fields, item.name, &Field::name);
+    if (field == std::end(fields)) {
+      std::string allowed;
+      for (const Field& each : fields) allowed += (allowed.empty() ? "" : ", ") + std::string(each.name);
+      return wrong_here(shown(item.name), "allowed are " + allowed);
+    }
+    if (!given_.insert(item.name).second) return wrong_here(item.name, "stands there twice");
+    const bool is_bytes = item.name.find("bytes") != std::string::npos;
+    const auto amount = item.inputs.size() == 1 ? amount_of(item.inputs[0], is_bytes) : std::nullopt;
+    if (!amount || (field->rate != nullptr && *amount == 0)) {
+      return wrong_here(item.name, (item.inputs.size() == 1 ? shown(item.inputs[0]) : "a list") +
+                                       std::string(", allowed is a whole number") +
+                                       (is_bytes ? ", with or without KiB, MiB, GiB or TiB" : "") +
+                                       (field->rate != nullptr ? ", from 1 on" : ""));
+    }
+    if (field->rate != nullptr) {
+      *field->rate = static_cast<double>(*amount);
+    } else {
+      *field->count = *amount;
+    }
+    return {};
+  }
+
   Failure take(const CLI::ConfigItem& item) {
     if (item.inputs.empty() && item.name == "--") return {};
+    if (is_tenant_ && item.parents == parents_) return take_limit(item);
     if (policy_->sections_.empty() || item.parents.size() != 1 || item.parents[0] != name_)
       return wrong(shown(item.name), "stands in no section; a section begins with its [name]");
     if (item.name == "match") return take_match(item.inputs);
@@ -229,6 +323,9 @@ class AccessPolicyReader {
 
   std::shared_ptr<AccessPolicy> policy_ = std::make_shared<AccessPolicy>();
   std::string name_;
+  bool is_tenant_ = false;            ///< The section that was begun last is a tenant's:
+  std::vector<std::string> parents_;  ///< as the file's reader names it,
+  std::set<std::string> given_;       ///< with these fields so far.
   bool has_roles_ = false;
   std::set<std::string> names_;
   std::set<TokenHash> tokens_;
@@ -236,6 +333,21 @@ class AccessPolicyReader {
 
 Result<std::shared_ptr<const AccessPolicy>, Failure> AccessPolicy::parse(std::string_view text) {
   return AccessPolicyReader().read(text);
+}
+
+Failure AccessPolicy::check_room(std::uint64_t memory_bytes, std::uint64_t disk_bytes) const {
+  std::uint64_t memory = 0, disk = 0;
+  for (const TenantPolicy& tenant : tenants_) {  // each is at most kAmountMax, so that the sums do not wrap
+    memory += tenant.holds.memory_bytes;
+    disk += tenant.holds.disk_bytes;
+  }
+  const auto fail = [](const std::string& field, std::uint64_t sum, std::uint64_t room, const std::string& of) {
+    return Failure(Errc::kBadRequest, "policy-file: tenants: " + field + ": " + std::to_string(sum) +
+                                          " in all, more than the " + std::to_string(room) + " of " + of);
+  };
+  if (memory > memory_bytes) return fail("memory-bytes", memory, memory_bytes, "this node's capacity");
+  if (disk > disk_bytes) return fail("disk-bytes", disk, disk_bytes, "this node's spill-capacity");
+  return {};
 }
 
 const AccessGrant* AccessPolicy::find(const PeerIdentity& peer) const {

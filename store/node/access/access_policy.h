@@ -5,6 +5,11 @@
 //     token-sha256 = ["<64 hexadecimal digits>"]           # of each token that is good now
 //     tenant = "research"
 //     roles = ["reader", "writer"]
+//
+//     [tenants.research]                                   # what all of the tenant's clients have together
+//     memory-bytes = "10GiB"
+//     memory-bytes-max = "20GiB"
+//     requests-per-second = 5000
 #pragma once
 
 #include <array>
@@ -17,6 +22,7 @@
 
 #include "base/result.h"
 #include "store/node/access/access_table.h"
+#include "store/node/access/tenant_rates.h"
 #include "transport/stream.h"
 
 namespace kv {
@@ -47,12 +53,15 @@ struct AccessGrant {
 ///   2. Tokens are compared in a time that does not depend on where they differ.
 class AccessPolicy {
  public:
-  static constexpr std::size_t kTextBytesMax = 1 << 20, kSectionsMax = 4096;
+  static constexpr std::size_t kTextBytesMax = 1 << 20, kSectionsMax = 4096, kTenantsMax = 256;
 
   /// Errors: kBadRequest; the words say which section and field, what stands there, and what is allowed.
   static Result<std::shared_ptr<const AccessPolicy>, Failure> parse(std::string_view text);
   /// nullptr: no section fits. As long as this lives.
   const AccessGrant* find(const PeerIdentity& peer) const;
+  const std::vector<TenantPolicy>& tenants() const { return tenants_; }  ///< Each once.
+  /// What is wrong with the tenants on a node with so many bytes; no code: nothing.
+  Failure check_room(std::uint64_t memory_bytes, std::uint64_t disk_bytes) const;
 
  private:
   friend class AccessPolicyReader;
@@ -62,6 +71,7 @@ class AccessPolicy {
     std::vector<TokenHash> tokens;
   };
   std::vector<Section> sections_;  ///< In the order of the file.
+  std::vector<TenantPolicy> tenants_;
 };
 
 }  // namespace kv

@@ -6,6 +6,8 @@
 // Files, in reading order:
 //   access_table.h   the one table: each request and page, and the right that it needs; each role, and its rights
 //   access_policy.h  a policy file as it was read: who belongs to which section, with which roles and tenant
+//   tenant_rates.h   how much a tenant may ask for in a time, and how many sessions it may have
+//   tenant_figures.h what each tenant holds, may hold and was refused, for metrics and tools
 //   access.h         the policy in force, read again when the file changes; what one peer may do
 //   audit.h          what operators did, as lines of the log
 #pragma once

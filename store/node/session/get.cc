@@ -87,6 +87,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
     KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
     blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
   }
+  if (in_memory.size() > before) session_->access.moved((in_memory.size() - before) * block_bytes_);
   // If blocks that were sent have been dropped since, the blocks found now do not continue them.
   const bool goes_on = in_memory.size() >= before;
   has_more_windows_ = has_more_windows_ && goes_on;
@@ -243,6 +244,7 @@ asio::awaitable<void> Get::read_from_disk() {
     if (taken == ReadAhead::Taken::kAgain) continue;
     blocks_.push_back({block.bytes, block.checksums, block.owner});
     read_bytes_ += block_bytes_;
+    session_->access.moved(block_bytes_);
     if (ahead.wants_promotion()) ahead.promote(block);
   }
   wake_ = nullptr;

@@ -10,6 +10,7 @@
 
 #include "base/printable.h"
 #include "index/name_groups.h"
+#include "store/node/access/tenant_figures.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/rdma/verbs_node.h"
 
@@ -364,9 +365,11 @@ void Lookups::on_stats(const Frame& frame) {
   if (request->learned()) return tell_learned(frame);
   StoreStats stats;
   std::vector<NamespaceStats> spaces;
+  std::vector<TenantStats> tenants;
   node.store.with([&](Store& store) {
     stats = store.stats();
     spaces = store.namespaces();
+    tenants = store.tenants();
   });
   const auto curve = node.store.with([](Store& store) { return store.curve(); });
   session_.replies.reply(FrameType::kStats, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
@@ -408,7 +411,15 @@ void Lookups::on_stats(const Frame& frame) {
       namespaces.push_back(
           wire::CreateNamespaceStatDirect(builder, space.record.c_str(), space.block_count, space.total_bytes));
     }
-    return wire::CreateStatsResponseDirect(builder, &values, &namespaces);
+    std::vector<flatbuffers::Offset<wire::TenantStat>> of_tenants;
+    const auto rates = node.access == nullptr ? std::vector<TenantRates::Stats>() : node.access->tenants().stats();
+    for (const NodeMetrics::OfTenant& tenant : tenant_figures(tenants, rates)) {
+      std::vector<flatbuffers::Offset<wire::Stat>> figures;
+      for (const NodeMetrics::Value& each : tenant.values)
+        figures.push_back(wire::CreateStatDirect(builder, each.name, each.value));
+      of_tenants.push_back(wire::CreateTenantStatDirect(builder, tenant.name.c_str(), &figures));
+    }
+    return wire::CreateStatsResponseDirect(builder, &values, &namespaces, &of_tenants);
   });
 }
 

@@ -214,6 +214,7 @@ void Put::send_want() {
   KV_ASSERT(is_waiting_);
   is_waiting_ = false;
   if (plan_.staged.empty()) return finish();
+  session_->access.moved(bytes_of(0, plan_.staged.size()));
   use_seeds_v1();
   if (is_set_) {
     session_->replies.reply(type_, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {

@@ -96,7 +96,9 @@ class Put : public std::enable_shared_from_this<Put> {
 
   /// A part at a time. `is_short`: as Store::wants_spill() after the last.
   Result<Store::OfferPlan> offer_set(const PutOrder& order, bool may_lose, bool& is_short);
-  bool may_pass() const { return plan_.refused_why == Errc::kOutOfMemory; }  ///< What is refused; else for good.
+  bool may_pass() const {
+    return plan_.refused_why == Errc::kOutOfMemory || plan_.refused_why == Errc::kOverQuota;
+  }  ///< What is refused; else for good.
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Put> self, SessionJob job);
   void send_want();
   void use_seeds_v1();

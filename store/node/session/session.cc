@@ -47,6 +47,21 @@ bool is_of_blocks(FrameType type) {
   }
 }
 
+/// Requests that a tenant's rate bounds: those that cost the store's time. What ends something, or continues what was
+/// let through, is not among them, nor what says that a node is there.
+bool counts_for_tenant(FrameType type) {
+  switch (type) {
+    case FrameType::kOpen:
+    case FrameType::kTouch:
+    case FrameType::kRetain:
+    case FrameType::kUnretain:
+    case FrameType::kDrop:
+    case FrameType::kHotRoots:
+    case FrameType::kStats: return true;
+    default: return is_of_blocks(type);
+  }
+}
+
 }  // namespace
 
 Session::Session(NodeContext& node_context, SessionId session_id, std::unique_ptr<Stream> client,
@@ -434,6 +449,10 @@ bool Session::on_hello(const Frame& frame) {
     warn(LogKind::kDenied, [&] { return bad_token.text; });
     return fail(bad_token.code, bad_token.text);
   }
+  if (const std::string why = access.begin_session(); !why.empty()) {
+    warn(LogKind::kDenied, [&] { return why; });
+    return fail(Errc::kOverQuota, "hello: " + why);
+  }
   is_greeted_ = true;
   last_request_ = node.clock.now();
   if (seat_) {
@@ -473,6 +492,12 @@ bool Session::permit(const Frame& frame) {
     }  // else the put is over, and its data are read and dropped in silence
     return false;
   }
+  if (counts_for_tenant(type)) {
+    if (const std::string why = access.take_request(node.clock.now()); !why.empty()) {
+      refuse(frame, Errc::kOverQuota, std::string(frame_type_name(type)) + ": " + why);
+      return false;
+    }
+  }
   if (right == Right::kOperate && access.is_watched()) {
     audit.begin(type, request_id, access.who(),
                 "peer=" + stream->peer() + " session=" + std::to_string(static_cast<std::uint64_t>(id)));
@@ -488,6 +513,10 @@ bool Session::admit(const Frame& frame) {
   // Gets that wait to be sent hold pins, puts hold staged slots: this bounds both.
   if (sending_count + puts_.size() >= requests_max) {
     refuse(frame, Errc::kBusy, count_text("requests in flight", requests_max, requests_max));
+    return false;
+  }
+  if (const std::string why = access.may_move(node.clock.now()); !why.empty()) {
+    refuse(frame, Errc::kOverQuota, std::string(frame_type_name(frame.header.type)) + ": " + why);
     return false;
   }
   if (gets_.contains(request_id) || puts_.contains(request_id)) {

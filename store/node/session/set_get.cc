@@ -250,6 +250,7 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
       payload, std::move(done), OwnerId(in_flight_.get()));
   delivered_ += static_cast<std::uint32_t>(part.size());
   node_.metrics.add_bytes_out(way, bytes);
+  session_->access.moved(bytes);
 }
 
 // -- the end

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "base/printable.h"
+
 namespace kv {
 
 void SpaceDoor::on_open(const Frame& frame) {
@@ -27,6 +29,11 @@ void SpaceDoor::on_open(const Frame& frame) {
         "open: all " + std::to_string(count) +
             " namespaces that this node may have hold blocks, in memory or on disk, or are being written. Drop "
             "some (kvstorectl namespaces, kvstorectl drop --all), or raise namespace-count-max");
+  }
+  if (!space && space.error() == Errc::kOverQuota) {
+    return session_.refuse(frame, space.error(),
+                           "open: the tenant '" + printable(record->field("tenant")) +
+                               "' has as many namespaces with blocks as its namespaces-max allows");
   }
   if (!space) {
     return session_.refuse(

@@ -1,0 +1,83 @@
+// store/node/access/tenant_rates.h: how much a tenant may ask for in a time, and how many sessions it may have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/tenant_table.h"
+
+namespace kv {
+
+/// What a policy says of one tenant. Rates of 0: no bound.
+struct TenantPolicy {
+  TenantLimits holds;  ///< What the Store sees to; with the name.
+  double requests_per_second = 0, bytes_per_second = 0;
+  std::uint64_t session_count_max = TenantLimits::kNoLimit;
+
+  friend bool operator==(const TenantPolicy&, const TenantPolicy&) = default;
+};
+
+/// The rates and sessions of one tenant on this node.
+///   1. In any time t a tenant begins at most rate * (t + 1 s) requests.
+///   2. A request that moves blocks begins only once all bytes before it are paid for: one may run up a debt, which the
+///      next waits for. So its size need not be known before, and in the long run the rate holds exactly.
+/// Thread safety: any. Cost: a lock that only this tenant's sessions take.
+class TenantRates {
+ public:
+  enum class Limit : std::uint8_t { kRequests, kBytes, kSessions };
+  static constexpr std::size_t kLimitCount = 3;
+  struct Stats {
+    TenantPolicy policy;
+    std::uint64_t session_count = 0;
+    std::uint64_t requests = 0, bytes = 0;  ///< Let through, and moved.
+    std::uint64_t refusals[kLimitCount] = {};
+  };
+
+  explicit TenantRates(std::string name) { stats_.policy.holds.name = std::move(name); }
+  void set(const TenantPolicy& policy);  ///< What was saved up stays, as far as the new rate allows.
+
+  // Each: why not, in words with the limit and how long to wait; empty: go on.
+  std::string take_request(TimePoint now);
+  std::string may_move(TimePoint now);
+  std::string enter();  ///< A session begins; then leave() must follow.
+
+  void enter_anyway();  ///< One that has changed its tenant: it is here already.
+  void leave();
+  void moved(std::uint64_t bytes);  ///< Before, or while, they move.
+  Stats stats() const;
+
+ private:
+  /// Holds up to a second's worth.
+  struct Bucket {
+    double left = 0;
+    TimePoint filled{};
+    bool is_new = true;
+    void fill(double rate, TimePoint now);
+  };
+  std::string refuse(Limit limit, const std::string& field, double rate, std::optional<double> wait_seconds);
+
+  mutable std::mutex mutex_;
+  Stats stats_;
+  Bucket requests_, bytes_;
+};
+
+/// All tenants of a policy. Thread safety: any.
+class TenantBook {
+ public:
+  void set(const std::vector<TenantPolicy>& policies);
+  std::shared_ptr<TenantRates> find(const std::string& name) const;  ///< nullptr: no limits.
+  std::vector<TenantRates::Stats> stats() const;                     ///< By name.
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<TenantRates>> tenants_;
+};
+
+}  // namespace kv

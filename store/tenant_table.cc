@@ -1,0 +1,231 @@
+#include "store/tenant_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+
+// -- limits
+
+void TenantTable::set_limits(const std::vector<TenantLimits>& limits) {
+  for (Tenant& tenant : tenants_) {
+    const std::string name = tenant.limits.name;
+    tenant.limits = {.name = name};
+    tenant.has_limits = false;
+  }
+  for (const TenantLimits& each : limits) {
+    Tenant& tenant = at(enter(each.name));
+    tenant.limits = each;
+    tenant.has_limits = true;
+  }
+  for (std::uint32_t i = 0; i < tenants_.size(); ++i) {
+    if (!tenants_[i].is_used) continue;
+    look_again(tenants_[i]);
+    look_again_at_disk(TenantId{i});
+    leave(TenantId{i});
+  }
+}
+
+std::vector<TenantStats> TenantTable::stats() const {
+  std::vector<TenantStats> stats;
+  for (const auto& [name, id] : of_name_) stats.push_back({at(id).limits, at(id).usage, at(id).has_limits});
+  return stats;
+}
+
+// -- namespaces
+
+TenantId TenantTable::enter(std::string_view name) {
+  if (const auto found = of_name_.find(name); found != of_name_.end()) return found->second;
+  TenantId id{static_cast<std::uint32_t>(tenants_.size())};
+  if (free_tenants_.empty()) {
+    KV_ASSERT(tenants_.size() <= PrefixIndex::kGroupMax);
+    tenants_.emplace_back();
+  } else {
+    id = free_tenants_.back();
+    free_tenants_.pop_back();
+  }
+  Tenant& tenant = at(id);
+  tenant = {};
+  tenant.limits.name = name;
+  tenant.is_used = true;
+  of_name_.emplace(name, id);
+  look_again(tenant);
+  look_again_at_disk(id);
+  return id;
+}
+
+void TenantTable::leave(TenantId id) {
+  Tenant& tenant = at(id);
+  if (tenant.has_limits || tenant.usage.namespace_count > 0) return;
+  KV_ASSERT(tenant.groups.empty() && tenant.usage.memory_bytes == 0 && tenant.usage.disk_bytes == 0);
+  std::erase(over_disk_max_, id);
+  if (disk_ != nullptr) disk_->set_band(disk_group(id), PrefixIndex::kNoBand);
+  of_name_.erase(tenant.limits.name);
+  tenant = {};
+  free_tenants_.push_back(id);
+}
+
+bool TenantTable::may_open(TenantId tenant) const {
+  return at(tenant).usage.namespace_count < at(tenant).limits.namespace_count_max;
+}
+
+void TenantTable::opened(TenantId tenant, TreeId tree) {
+  const auto i = static_cast<std::size_t>(tree);
+  if (i >= of_tree_.size()) of_tree_.resize(i + 1, kNoTenant);
+  of_tree_[i] = tenant;
+  ++at(tenant).usage.namespace_count;
+}
+
+void TenantTable::closed(TenantId tenant, TreeId tree) {
+  KV_ASSERT(of(tree) == tenant && at(tenant).usage.namespace_count > 0);
+  of_tree_[static_cast<std::size_t>(tree)] = kNoTenant;
+  --at(tenant).usage.namespace_count;
+  leave(tenant);
+}
+
+bool TenantTable::has_room() const {
+  return (!free_groups_.empty() || groups_.size() <= PrefixIndex::kGroupMax) &&
+         (!free_tenants_.empty() || tenants_.size() <= PrefixIndex::kGroupMax);
+}
+
+void TenantTable::use_size(TenantId id, std::size_t slot_bytes, std::uint32_t size_class) {
+  Tenant& tenant = at(id);
+  auto found = tenant.groups.find(slot_bytes);
+  if (found == tenant.groups.end()) {
+    if (free_groups_.empty()) {
+      KV_ASSERT(groups_.size() <= PrefixIndex::kGroupMax);
+      free_groups_.push_back(static_cast<std::uint32_t>(groups_.size()));
+      groups_.emplace_back();
+    }
+    found = tenant.groups.emplace(slot_bytes, free_groups_.back()).first;
+    free_groups_.pop_back();
+    groups_[found->second] = {.slot_bytes = slot_bytes, .size_class = size_class};
+    band_end_ = std::max(band_end_, size_class + 1);
+    look_again(tenant);
+  }
+  KV_ASSERT(groups_[found->second].size_class == size_class);
+  ++groups_[found->second].uses;
+}
+
+void TenantTable::end_size(TenantId id, std::size_t slot_bytes) {
+  Tenant& tenant = at(id);
+  const auto found = tenant.groups.find(slot_bytes);
+  KV_ASSERT(found != tenant.groups.end() && groups_[found->second].uses > 0);
+  if (--groups_[found->second].uses > 0) return;
+  memory_.set_band(found->second, PrefixIndex::kNoBand);
+  groups_[found->second] = {};
+  free_groups_.push_back(found->second);
+  tenant.groups.erase(found);
+  look_again(tenant);
+}
+
+std::uint32_t TenantTable::group(TenantId tenant, std::size_t slot_bytes) const {
+  const auto found = at(tenant).groups.find(slot_bytes);
+  KV_ASSERT(found != at(tenant).groups.end());
+  return found->second;
+}
+
+// -- what is held
+
+void TenantTable::came(TenantId id, std::size_t slot_bytes) {
+  Tenant& tenant = at(id);
+  tenant.usage.memory_bytes += charge(slot_bytes);
+  if (tenant.usage.memory_bytes >= tenant.to) look_again(tenant);
+}
+
+void TenantTable::went(TenantId id, std::size_t slot_bytes) {
+  Tenant& tenant = at(id);
+  KV_ASSERT(tenant.usage.memory_bytes >= charge(slot_bytes));
+  tenant.usage.memory_bytes -= charge(slot_bytes);
+  if (tenant.usage.memory_bytes < tenant.from) look_again(tenant);
+}
+
+/// Groups go into their bands, or out of them (2).
+void TenantTable::look_again(Tenant& tenant) {
+  tenant.from = 0;
+  tenant.to = TenantLimits::kNoLimit;
+  for (const auto& [slot_bytes, number] : tenant.groups) {
+    Group& group = groups_[number];
+    const bool can_spare = spares(tenant, slot_bytes);
+    const std::uint64_t from = tenant.limits.memory_bytes + charge(slot_bytes);
+    (can_spare ? tenant.from : tenant.to) = can_spare ? std::max(tenant.from, from) : std::min(tenant.to, from);
+    if (std::exchange(group.is_in_band, can_spare) != can_spare)
+      memory_.set_band(number, can_spare ? group.size_class : PrefixIndex::kNoBand);
+  }
+}
+
+void TenantTable::came_to_disk(TreeId tree, std::uint64_t bytes) {
+  at(of(tree)).usage.disk_bytes += bytes;
+  look_again_at_disk(of(tree));
+}
+
+void TenantTable::went_from_disk(TreeId tree, std::uint64_t bytes) {
+  KV_ASSERT(at(of(tree)).usage.disk_bytes >= bytes);
+  at(of(tree)).usage.disk_bytes -= bytes;
+  look_again_at_disk(of(tree));
+}
+
+void TenantTable::look_again_at_disk(TenantId id) {
+  if (disk_ == nullptr) return;
+  Tenant& tenant = at(id);
+  const bool is_over = tenant.usage.disk_bytes > tenant.limits.disk_bytes;
+  if (std::exchange(tenant.is_in_disk_band, is_over) != is_over)
+    disk_->set_band(disk_group(id), is_over ? 0 : PrefixIndex::kNoBand);
+  const auto listed = std::ranges::find(over_disk_max_, id);
+  const bool is_over_max = is_over_disk_max(id);
+  if (is_over_max && listed == over_disk_max_.end()) over_disk_max_.push_back(id);
+  if (!is_over_max && listed != over_disk_max_.end()) over_disk_max_.erase(listed);
+}
+
+// -- what may come, and what may go
+
+bool TenantTable::is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const {
+  const std::uint64_t bytes = at(tenant).usage.memory_bytes + charge(slot_bytes);
+  return bytes > at(tenant).limits.memory_bytes_max;
+}
+
+bool TenantTable::may_lease(TenantId id, std::size_t count) {
+  Tenant& tenant = at(id);
+  const bool may =
+      count <= tenant.limits.lease_count_max && tenant.usage.lease_count <= tenant.limits.lease_count_max - count;
+  tenant.usage.lease_refusals += !may;
+  return may;
+}
+
+bool TenantTable::may_retain(TenantId id, std::uint64_t bytes) {
+  Tenant& tenant = at(id);
+  const bool may = bytes == 0 || (bytes <= tenant.limits.pinned_bytes_max &&
+                                  tenant.usage.pinned_bytes <= tenant.limits.pinned_bytes_max - bytes);
+  tenant.usage.pin_refusals += !may;
+  return may;
+}
+
+bool TenantTable::is_guaranteed(TenantId tenant, std::size_t slot_bytes) const {
+  return at(tenant).usage.memory_bytes + charge(slot_bytes) <= at(tenant).limits.memory_bytes;
+}
+
+bool TenantTable::can_spare(TenantId tenant, std::size_t slot_bytes) const { return spares(at(tenant), slot_bytes); }
+
+std::string TenantTable::check() const {
+  for (const auto& [name, id] : of_name_) {
+    const Tenant& tenant = at(id);
+    for (const auto& [slot_bytes, number] : tenant.groups) {
+      const Group& group = groups_[number];
+      if (group.uses == 0) return "tenants: a group that nobody uses";
+      if (group.is_in_band != spares(tenant, slot_bytes)) return "tenants: a group is in the wrong band";
+      if (memory_.band(number) != (group.is_in_band ? group.size_class : PrefixIndex::kNoBand))
+        return "tenants: the index has a group in another band";
+    }
+    if (disk_ == nullptr) continue;
+    const bool is_over = tenant.usage.disk_bytes > tenant.limits.disk_bytes;
+    if (disk_->band(disk_group(id)) != (is_over ? 0 : PrefixIndex::kNoBand))
+      return "tenants: a tenant is in the wrong band of the disk";
+    if ((std::ranges::find(over_disk_max_, id) != over_disk_max_.end()) != is_over_disk_max(id))
+      return "tenants: who is over its maximum on disk is not listed";
+  }
+  return "";
+}
+
+}  // namespace kv
