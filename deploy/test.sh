@@ -9,7 +9,8 @@
 #   deploy/test.sh --planted     plants all bugs one by one: the tests must catch each
 #   deploy/test.sh --rdma        the tests of verbs, and kvstorectl doctor, on Soft-RoCE devices in a virtual machine (QEMU; skipped
 #                                where there is none)
-#   deploy/test.sh --cuda        the tests of the compiled CUDA kernels in a functional simulator of a GPU (skipped without nvcc, and
+#   deploy/test.sh --cuda        the tests of the compiled CUDA kernels, of the Python package and of the connector for vLLM with pages on a
+#                                GPU, in a functional simulator of one (skipped without nvcc, and
 #                                unless KV_CUDA_SIMULATOR names the simulator's folder)
 #   deploy/test.sh --python      builds the Python package into an environment of its own and runs its tests, mypy and ruff (skipped where
 #                                pip finds no packages). KV_PYTHON names the interpreter; if it has nanobind, scikit-build-core and
@@ -486,12 +487,15 @@ step_engines() {
 
 # plant_in_engine ENGINE SITE PYTHON: plants that engine's bugs of tests/planted/engines one by one in a copy of the package in SITE. Their
 # headers are those of tests/planted/run.sh without Build; Tests is an expression of pytest -k, and Engine names the engine, vllm unless
-# it is there. The tests have passed before, without the bug.
+# it is there. The tests have passed before, without the bug. With KV_CUDA_MODULE those whose header has Device: cuda, without it the
+# others.
 plant_in_engine() {
   local engine=$1 site=$2 python=$3 copy=$root/build/engines/planted patch name log status planted=0 caught=0
   for patch in "$root"/tests/planted/engines/*.patch; do
     name=$(sed -n 's/^Engine: //p' "$patch")
     [ "${name:-vllm}" = "$engine" ] || continue
+    # Those of a GPU's pages need one: step_cuda.
+    [ "$(sed -n 's/^Device: //p' "$patch")" = "${KV_CUDA_MODULE:+cuda}" ] || continue
     if cut "engines $engine planted"; then return; fi
     name=$(basename "$patch" .patch) log=$logs/engines-planted-$(basename "$patch" .patch).log status=0
     planted=$((planted + 1))
@@ -551,6 +555,32 @@ step_cuda() {
   done
   for pid in "${pids[@]}"; do if wait "$pid"; then good=$((good + 1)); else bad=$((bad + 1)); fi; done
   count cuda "$good" "$bad" 0
+  in_simulator_from_python
+}
+
+# in_simulator_from_python: the package's tests of a GPU's memory, and of vLLM's connector with pages there, on the simulated device
+in_simulator_from_python() {
+  local python why='' site=$root/build/python/site
+  local -x KV_CUDA_MODULE=$root/build/simulator/90/libkvstore_cuda.so GPUSIM_REPORT=$logs/cuda-python.findings
+  rm -f "$GPUSIM_REPORT"
+  python=$(python_environment) || why=$python
+  if [ -n "$why" ]; then
+    skips+=("cuda python: $why")
+    count 'cuda python' 0 0 1
+  elif install_package 'cuda python' "$site" "$python"; then
+    pytest_step 'cuda python' client/python/tests/test_device.py "$site" "$python" 600
+  fi
+  python=${KV_ENGINES_PYTHON:-$root/build/engines/vllm-venv/bin/python}
+  site=$root/build/engines/vllm-site
+  if ! "$python" -c 'import vllm, pytest' > /dev/null 2>&1 || [ ! -d "$site/kvstore" ]; then
+    skips+=("cuda vllm: there is no environment with vLLM and the package: deploy/test.sh --engines makes it")
+    count 'cuda vllm' 0 0 1
+  else
+    pytest_step 'cuda vllm' client/python/tests/engines/test_vllm_device.py "$site" "$python" 1200
+    plant_in_engine vllm "$site" "$python"
+  fi
+  # The tests free page-locked memory while other streams have work.
+  check 'cuda python findings' bash -c "! grep -vE 'host memory unregistered with work still enqueued|^ *\$' '$GPUSIM_REPORT' 2> /dev/null"
 }
 
 # run_in_vm NAME NET PROGRAM FILTER: a program of tests on that network's devices, counted test by test

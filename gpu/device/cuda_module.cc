@@ -199,4 +199,32 @@ Result<CudaModule::Dmabuf> CudaModule::export_dmabuf(std::span<std::byte> memory
 }
 Result<void> CudaModule::synchronise(void* stream) const { return check(functions_->synchronise(stream)); }
 
+Result<void*> CudaModule::create_stream() const {
+  void* stream = nullptr;
+  const auto made = check(functions_->create_stream(&stream));
+  if (!made) return made.error();
+  return stream;
+}
+void CudaModule::destroy_stream(void* stream) const { static_cast<void>(functions_->destroy_stream(stream)); }
+Result<void*> CudaModule::create_event() const {
+  void* event = nullptr;
+  const auto made = check(functions_->create_event(&event));
+  if (!made) return made.error();
+  return event;
+}
+void CudaModule::destroy_event(void* event) const { static_cast<void>(functions_->destroy_event(event)); }
+Result<void> CudaModule::record(void* event, void* stream) const { return check(functions_->record(event, stream)); }
+Result<void> CudaModule::wait_on_stream(void* stream, void* event) const {
+  return check(functions_->wait_on_stream(stream, event));
+}
+Result<void> CudaModule::ask(void* event, bool* is_passed) const {
+  int passed = 0;
+  const auto asked = check(functions_->is_passed(event, &passed));
+  *is_passed = passed != 0;
+  return asked;
+}
+Result<void> CudaModule::wait(void* event) const { return check(functions_->wait(event)); }
+void* CudaModule::allocate_page_locked(std::size_t bytes) const { return functions_->allocate_page_locked(bytes); }
+void CudaModule::free_page_locked(void* memory) const { static_cast<void>(functions_->free_page_locked(memory)); }
+
 }  // namespace kv

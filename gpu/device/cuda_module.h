@@ -110,6 +110,18 @@ class CudaModule {
   Result<Dmabuf> export_dmabuf(std::span<std::byte> memory) const;
   Result<void> synchronise(void* stream) const;
 
+  // Streams and events, for callers that link no CUDA runtime: each is made on the thread's device, see DeviceScope.
+  Result<void*> create_stream() const;      ///< One that waits for no other, the default one included.
+  void destroy_stream(void* stream) const;  ///< What it was given still runs.
+  Result<void*> create_event() const;
+  void destroy_event(void* event) const;
+  Result<void> record(void* event, void* stream) const;  ///< Passed once all is done that the stream was given so far.
+  Result<void> wait_on_stream(void* stream, void* event) const;  ///< The stream's later work waits for the event.
+  Result<void> ask(void* event, bool* is_passed) const;          ///< Whether it has passed; waits for nothing.
+  Result<void> wait(void* event) const;                          ///< This thread waits, asleep.
+  void* allocate_page_locked(std::size_t bytes) const;           ///< Host memory that kernels reach, or null.
+  void free_page_locked(void* memory) const;
+
  private:
   struct Functions;
   friend class CudaStagingDevice;

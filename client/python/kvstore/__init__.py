@@ -37,7 +37,7 @@ except ImportError as _error:
         "(pip install client/python), and start Python in another folder"
     ) from _error
 
-from . import errors, layouts, models, paging
+from . import device, errors, layouts, models, paging
 from ._kvstore import DropResult, GetResult, LoadResult, MatchResult, Memory, PutResult, __version__
 from .client import Client, Lease, Node, Space
 from .errors import *  # noqa: F403
@@ -75,6 +75,7 @@ __all__ = [
     "Space",
     "__version__",
     "copy_blocks",
+    "device",
     "errors",
     "extra_digest",
     "gather",

@@ -22,9 +22,9 @@ class RowPool:
     1. A row is free, or some call's, or in quarantine: a node may still write it after a get that timed out.
     """
 
-    def __init__(self, client: Client, count: int, nbytes: int) -> None:
+    def __init__(self, client: Client, count: int, nbytes: int, *, page_locked: bool = False) -> None:
         self._client = client
-        self.memory = client.allocate(count * nbytes)
+        self.memory = client.allocate(count * nbytes, page_locked=page_locked)
         self.rows: npt.NDArray[np.uint8] = self.memory.array((count, nbytes))
         self._free = list(range(count - 1, -1, -1))
         self._quarantined: list[int] = []

@@ -181,14 +181,17 @@ class Client:
 
     # -- memory
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes: int, *, page_locked: bool = False) -> Memory:
         """Memory that nodes fill and drain themselves, without a socket between: those on this host, and those that
         RDMA reaches. NumPy arrays and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
 
         All of it is touched before this returns: 0.3 s a GiB, more on slow machines, and no deadline ends that. Ctrl-C
         does; what was being made then goes back, and counts against ``region_bytes_max`` until it has.
+
+        ``page_locked``: so that GPUs reach it, as long as it lives; as much time again. Raises Unavailable where the CUDA
+        module or a device is missing. Not by default: it makes this process a CUDA process, on the thread's device.
         """
-        return self._native.allocate(nbytes)
+        return self._native.allocate(nbytes, page_locked)
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "uint8") -> npt.NDArray[Any]:
         """As ``numpy.empty``, in memory of :meth:`allocate`."""

@@ -1,8 +1,14 @@
-"""How caches lie in memory, and moving blocks between any two of them, on the host (docs/kernels.md).
+"""How caches lie in memory, and moving blocks between any two of them, on the host or on a GPU (docs/kernels.md).
 
 >>> layout = Layout.of(pages, "cbthf", roles=("key", "value"))    # [2, blocks, tokens, heads, head size]
 >>> store = layout.store_block(block_count=8)                     # the store's own blocks of the same things
 >>> gather(store.bind(blocks), layout.bind(pages), blocks=[3, 1, 4])
+
+Where one side is a CUDA device's memory, a call takes a ``stream``, is enqueued there, and returns an Event at once. The
+other side is the same device's or page-locked (``Client.allocate(nbytes, page_locked=True)``). Ids in host memory are
+checked and copied before the call returns; an array of ids on the device is read when the stream comes to it, and what is
+beyond a cache is then skipped. The memory of both caches is kept until the event has passed; it must not be written, nor
+read where the call writes, before that. ``grid_max`` bounds the CUDA blocks of a launch, to leave processors to others.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import numpy.typing as npt
 
 from . import _kvstore
 from ._arrays import Buffer, Numbers
+from .device import Event, StreamLike, stream_handle
 from .errors import BadRequest
 
 __all__ = [
@@ -118,7 +125,9 @@ class Layout:
         return self._native.tensor_bytes(tensor)
 
     def bind(self, tensors: Buffer | Sequence[Buffer]) -> Cache:
-        """The layout with its memory: one tensor, or all, layer by layer."""
+        """The layout with its memory: one tensor, or all, layer by layer. All are in host memory, or all on one CUDA device
+        (by DLPack or ``__cuda_array_interface__``; Unavailable without the CUDA module).
+        """
         return Cache(self._native.bind(_as_list(tensors)))
 
     @property
@@ -160,6 +169,11 @@ class Cache:
     @property
     def layout(self) -> Layout:
         return Layout(self._native.layout)
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA device that has the memory; None: the host."""
+        return self._native.device
 
     def slice_layers(self, first: int, count: int) -> Cache:
         """Only these layers, renumbered from 0."""
@@ -231,6 +245,14 @@ def _as_list(tensors: Buffer | Sequence[Buffer]) -> list[Buffer]:
     return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
 
 
+def _where(stream: StreamLike | None, grid_max: int) -> _kvstore.Where:
+    return _kvstore.Where(None if stream is None else stream_handle(stream), grid_max)
+
+
+def _event(native: _kvstore.Event | None) -> Event | None:
+    return None if native is None else Event(native)
+
+
 def scatter(
     cache: Cache,
     source: Cache,
@@ -239,11 +261,14 @@ def scatter(
     blocks: Numbers | None = None,
     count: int | None = None,
     move: How = _COPY,
-) -> None:
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
     """Row r of ``source`` to slot ``slots[r]`` of ``cache``, or block i to block ``blocks[i]``; negative: skip. Loading a
-    prefix into an engine's pages.
+    prefix into an engine's pages. None: it is done; on a device, the event after which it is.
     """
-    _kvstore.scatter(cache._native, source._native, slots, blocks, count, _options(move))
+    where = _where(stream, grid_max)
+    return _event(_kvstore.scatter(cache._native, source._native, slots, blocks, count, _options(move), where))
 
 
 def gather(
@@ -254,19 +279,38 @@ def gather(
     blocks: Numbers | None = None,
     count: int | None = None,
     move: How = _COPY,
-) -> None:
-    """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Storing a prefix."""
-    _kvstore.gather(target._native, cache._native, slots, blocks, count, _options(move))
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Storing a prefix. As
+    :func:`scatter`.
+    """
+    where = _where(stream, grid_max)
+    return _event(_kvstore.gather(target._native, cache._native, slots, blocks, count, _options(move), where))
 
 
-def relayout(to: Cache, to_blocks: Numbers, source: Cache, from_blocks: Numbers, *, move: How = _COPY) -> None:
-    """Block ``from_blocks[i]`` of ``source`` to block ``to_blocks[i]`` of ``to``; also a swap between two memories."""
-    _kvstore.relayout(to._native, to_blocks, source._native, from_blocks, _options(move))
+def relayout(
+    to: Cache,
+    to_blocks: Numbers,
+    source: Cache,
+    from_blocks: Numbers,
+    *,
+    move: How = _COPY,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """Block ``from_blocks[i]`` of ``source`` to block ``to_blocks[i]`` of ``to``; also a swap between two memories. As
+    :func:`scatter`.
+    """
+    where = _where(stream, grid_max)
+    return _event(_kvstore.relayout(to._native, to_blocks, source._native, from_blocks, _options(move), where))
 
 
-def copy_blocks(cache: Cache, sources: Numbers, targets: Numbers) -> None:
-    """Copy on write: block ``sources[i]`` to ``targets[i]``, in every layer. No block is in both."""
-    _kvstore.copy_blocks(cache._native, sources, targets)
+def copy_blocks(
+    cache: Cache, sources: Numbers, targets: Numbers, *, stream: StreamLike | None = None, grid_max: int = 0
+) -> Event | None:
+    """Copy on write: block ``sources[i]`` to ``targets[i]``, in every layer. No block is in both. As :func:`scatter`."""
+    return _event(_kvstore.copy_blocks(cache._native, sources, targets, _where(stream, grid_max)))
 
 
 def table_slots(

@@ -45,7 +45,19 @@ void LentMemory::take_back() {
   }
 }
 
+Result<void> LentMemory::lock_pages(std::shared_ptr<const CudaModule> module) {
+  const std::lock_guard lock(mutex_);
+  if (const auto locked = module->lock_pages(bytes_); !locked) return locked.error();
+  locked_by_ = std::move(module);
+  return {};
+}
+
 void LentMemory::unmap() {
+  if (!io_->is_forked()) {
+    const std::lock_guard lock(mutex_);
+    // Before it is the client's to unmap.
+    if (const auto module = std::exchange(locked_by_, nullptr)) static_cast<void>(module->unlock_pages(bytes_.data()));
+  }
   take_back();
   if (io_->is_forked()) return;
   std::shared_ptr<const void> unmapped;  // outside of the lock

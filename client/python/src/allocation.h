@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/python/src/io_client.h"
+#include "gpu/device/cuda_module.h"
 
 namespace kv::python {
 
@@ -24,12 +25,15 @@ class LentMemory {
   void take_back();
   /// The same, and unmaps it: 0.1 s a GiB. Nobody may look at it any more.
   void unmap();
+  /// Page-locks it until it is unmapped, so that GPUs reach it. Without the GIL.
+  Result<void> lock_pages(std::shared_ptr<const CudaModule> module);
 
  private:
   const std::shared_ptr<IoClient> io_;
   const std::span<std::byte> bytes_;
   std::mutex mutex_;  ///< Not taken in a child of fork(), where it may be held for ever.
   std::shared_ptr<const void> mapping_;
+  std::shared_ptr<const CudaModule> locked_by_;
 };
 
 /// Memory on its way. All of it is touched first, 0.3 s a GiB and more on slow machines, and nothing can stop that: so

@@ -9,9 +9,13 @@
 //   load.h              match, then get what was found, as one call
 //   io_client.h         the C++ client on a thread of its own; calls that are started, and told when they end
 //   allocation.h        memory that is lent to nodes, made on a thread of its own
+//   device.h            a GPU's streams and events, and what stays until a device has used it
+//   cache.h             a layout with its memory; call_rows.h: which rows a call names
+//   device_call.h       a call that moves rows on a GPU
 //   bind_client.cc      Client, Call, ReadyQueue, Memory
 //   bind_namespace.cc   namespace records and block hashes
 //   bind_layout.cc      layouts, and moving blocks between them
+//   bind_device.cc      Stream, Event
 //   bind_paging.cc      page pools, sequences, plans for shared prefixes
 //   bind_model.cc       what a model's config.json says of its cache
 //   bind_lmcache.cc     LMCache's native plugin
@@ -24,6 +28,7 @@ namespace kv::python {
 void bind_namespace(nanobind::module_& module);
 void bind_client(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
+void bind_device(nanobind::module_& module);
 void bind_paging(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
 void bind_lmcache(nanobind::module_& module);

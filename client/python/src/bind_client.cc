@@ -16,6 +16,7 @@
 #include "client/python/src/allocation.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
+#include "client/python/src/device.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
 #include "client/python/src/numpy_arrays.h"
@@ -239,9 +240,20 @@ class Memory {
 
   std::span<std::byte> bytes() const { return lent_->bytes(); }
   const std::shared_ptr<IoClient>& io() const { return lent_->io(); }
+  bool is_page_locked() const { return is_page_locked_; }
+  void lock_pages(std::shared_ptr<const CudaModule> module) {
+    Result<void> locked = Errc::kBadRequest;
+    {
+      const WithoutGil without_gil;  // as long as touching all of it
+      locked = lent_->lock_pages(std::move(module));
+    }
+    check_cuda(locked, "page_locked");
+    is_page_locked_ = true;
+  }
 
  private:
   std::shared_ptr<LentMemory> lent_;
+  bool is_page_locked_ = false;
 };
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
@@ -504,9 +516,10 @@ class PyClient {
   }
 
   /// The caller's to own. Ctrl-C ends the wait at once; what is on its way then goes back by itself.
-  Memory* allocate(std::size_t bytes) {
+  Memory* allocate(std::size_t bytes, bool page_locked) {
     check_open();
     if (io_->is_forked()) throw failure_of(Errc::kForked);
+    const auto module = page_locked ? cuda() : nullptr;  // first: without one, nothing has to be touched
     const auto allocation = Allocation::begin(io_, bytes);
     try {
       wait_in_steps(*io_, -1, [&](auto time) { return allocation->call().wait(time); });
@@ -521,7 +534,9 @@ class PyClient {
     // Swept here, not when memory goes: so what outlives this client never looks for it.
     std::erase_if(memory_, [](const auto& each) { return each.expired(); });
     memory_.push_back(lent);
-    return new Memory(std::move(lent));
+    auto made = std::make_unique<Memory>(std::move(lent));
+    if (module) made->lock_pages(module);
+    return made.release();
   }
 
   PyCall lend(const Memory& memory, double deadline) {
@@ -729,6 +744,7 @@ void bind_client(nb::module_& module) {
       .def_prop_ro("nbytes", [](const Memory& memory) { return memory.bytes().size(); })
       .def_prop_ro("address",
                    [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.bytes().data()); })
+      .def_prop_ro("is_page_locked", &Memory::is_page_locked)
       .def("__len__", [](const Memory& memory) { return memory.bytes().size(); })
       .def(
           "array",
@@ -817,7 +833,7 @@ void bind_client(nb::module_& module) {
       .def("stats", &PyClient::stats, nb::arg("deadline"))
       .def("ping", &PyClient::ping, nb::arg("deadline"))
       .def("nodes", &PyClient::nodes)
-      .def("allocate", &PyClient::allocate, nb::arg("nbytes"), nb::rv_policy::take_ownership)
+      .def("allocate", &PyClient::allocate, nb::arg("nbytes"), nb::arg("page_locked"), nb::rv_policy::take_ownership)
       .def("lend", &PyClient::lend, nb::arg("memory"), nb::arg("deadline"))
       .def("is_quarantined", &PyClient::is_quarantined, nb::arg("memory"));
 

@@ -1,5 +1,6 @@
-// Layouts of tensors, bound to their memory, and moving blocks between any two of them on the host.
+// Layouts of tensors, bound to their memory, and moving blocks between any two of them, on the host or on a GPU.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -9,9 +10,14 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
 
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
+#include "client/python/src/cache.h"
+#include "client/python/src/call_rows.h"
+#include "client/python/src/device_call.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/numpy_arrays.h"
 #include "client/python/src/without_gil.h"
@@ -83,7 +89,8 @@ Layout layout_of(const std::string& name, const std::vector<Part>& parts) {
     tensor.axes = axes;
     for (const std::string& role : roles) tensor.roles.push_back(role_from(role));
     for (std::size_t i = 0; i < objects.size(); ++i) {
-      const Array array(objects[i], "tensors[" + std::to_string(i) + "]", /*is_written=*/false);
+      // Of a device too: only its description is looked at.
+      const Array array(objects[i], "tensors[" + std::to_string(i) + "]", /*is_written=*/false, Place::kHostOrCuda);
       const auto item = static_cast<std::int64_t>(array.item_bytes());
       std::vector<std::int64_t> strides;
       // Our strides are in elements, Python's in bytes. A view into a structured array may have one in between.
@@ -134,64 +141,6 @@ Layout named(const std::string& name, const CacheShape& shape) {
   if (found == kNamed.end()) throw bad_request("name: '" + name + "' is no named layout; use Layout.of()");
   return value_of(found->second(shape));
 }
-
-/// A layout, its addresses, and what keeps the memory alive.
-class Cache {
- public:
-  Cache(Layout layout, const std::vector<nb::object>& tensors) {
-    const auto per_layer = static_cast<std::size_t>(layout.tensor_count);
-    std::vector<void*> pointers;
-    for (const nb::object& object : tensors) {
-      const std::size_t index = pointers.size();
-      arrays_.emplace_back(object, "tensors[" + std::to_string(index) + "]", /*is_written=*/false);
-      const Array& array = arrays_.back();
-      // Asked for reading here: a cache may be a source only, and then read-only memory is fine. writable() refuses it
-      // as a target.
-      is_read_only_ |= array.is_read_only();
-      const auto tensor = static_cast<int>(index % per_layer);
-      // From the array's own strides, since a view may end far before its base does: what lies behind it belongs to
-      // others.
-      std::int64_t end = static_cast<std::int64_t>(array.item_bytes());
-      for (std::size_t i = 0; i < array.dimensions(); ++i) {
-        if (array.strides()[i] < 0) throw bad_request(array.name() + ": a negative stride");
-        end += (array.shape()[i] - 1) * array.strides()[i];
-        if (array.shape()[i] == 0) end = 0;
-      }
-      if (end < layout.tensor_bytes(tensor))
-        throw bad_request(array.name() + ": " + std::to_string(end) + " bytes, the layout reaches to " +
-                          std::to_string(layout.tensor_bytes(tensor)));
-      for (const Component& component : layout.components) {
-        const auto address =
-            reinterpret_cast<std::uintptr_t>(array.data()) + static_cast<std::uintptr_t>(component.offset_bytes);
-        if (component.tensor == tensor && address % static_cast<std::uintptr_t>(element_bytes(component.element)) != 0)
-          throw bad_request(array.name() + ": misaligned: the address is not a multiple of an element's size");
-      }
-      pointers.push_back(array.data());
-    }
-    const std::size_t expected =
-        per_layer * (layout.has_all_layers_in_tensor ? 1 : static_cast<std::size_t>(layout.layer_count));
-    if (pointers.size() != expected)
-      throw bad_request("tensors: " + std::to_string(pointers.size()) + ", the layout has " + std::to_string(expected));
-    bound_ = value_of(bind_layout(std::move(layout), pointers));
-  }
-  Cache(Cache&&) = default;
-  Cache(const Cache&) = delete;
-  Cache& operator=(const Cache&) = delete;
-  // A part of another cache. Python keeps that one alive as long as this (keep_alive), so the arrays are not held
-  // twice.
-  Cache(BoundLayout bound, const Cache& of) : bound_(std::move(bound)), is_read_only_(of.is_read_only_) {}
-
-  const BoundLayout& bound() const { return bound_; }
-  const BoundLayout& writable(const char* name) const {
-    if (is_read_only_) throw bad_request(std::string(name) + ": the memory is read-only, and bytes land there");
-    return bound_;
-  }
-
- private:
-  std::vector<Array> arrays_;
-  BoundLayout bound_;
-  bool is_read_only_ = false;
-};
 
 /// What Python hands over for an Operation, and the arrays that it borrows.
 struct Moves {
@@ -260,34 +209,6 @@ std::unique_ptr<Moves> moves_from(const nb::dict& options) {
   return moves;
 }
 
-/// Rows that a caller names by slots or by blocks, or all of a layout's in order.
-class NamedRows {
- public:
-  NamedRows(nb::handle slots, nb::handle blocks, std::int64_t block_tokens, std::optional<std::int64_t> row_count)
-      : slots_(slots, "slots"), blocks_(blocks, "blocks") {
-    if (!slots.is_none() && !blocks.is_none()) throw bad_request("slots and blocks: give one of them");
-    const bool is_named = !slots.is_none() || !blocks.is_none();
-    if (!slots.is_none()) {
-      rows = Rows::slots(slots_.values().data());
-      count = static_cast<std::int64_t>(slots_.values().size());
-    } else if (!blocks.is_none()) {
-      rows = Rows::blocks(blocks_.values().data(), block_tokens);
-      count = static_cast<std::int64_t>(blocks_.values().size()) * block_tokens;
-    } else if (!row_count) {
-      // All rows of a layout are a range from 0, but how many is the caller's to say: two layouts seldom have as many.
-      throw bad_request("slots, blocks or count: give one of them");
-    }
-    if (!row_count) return;
-    if (*row_count < 0 || (is_named && *row_count > count)) throw bad_request("count: more rows than were named");
-    count = *row_count;
-  }
-  Rows rows;
-  std::int64_t count = 0;
-
- private:
-  Numbers<std::int64_t> slots_, blocks_;
-};
-
 void check_moved(const Result<void>& moved, const Layout& to, const Layout& from, const Operation& operation) {
   if (moved) return;
   // Asked only now: explaining walks both layouts, and most calls succeed.
@@ -300,6 +221,41 @@ void check_moved(const Result<void>& moved, const Layout& to, const Layout& from
 void check_deltas(const Moves& moves, std::int64_t rows) {
   if (!moves.deltas.empty() && static_cast<std::int64_t>(moves.deltas.size()) < rows)
     throw bad_request("deltas: " + std::to_string(moves.deltas.size()) + " for " + std::to_string(rows) + " rows");
+}
+
+/// Enqueued; gives the event as Python has it.
+nb::object move_on_device(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
+                          const Operation& operation, std::vector<nb::object> holds) {
+  try {
+    return nb::cast(enqueue(where, to, from, row_count, operation, std::move(holds)));
+  } catch (const StatusError& failure) {
+    if (failure.status == static_cast<int>(Errc::kMismatch))
+      check_moved(Errc::kMismatch, to.cache.bound().layout, from.cache.bound().layout, operation);
+    throw;
+  }
+}
+
+const Ids& no_ids() {
+  static const auto* const none = new Ids(nb::none(), "");
+  return *none;
+}
+
+void check_block_tokens(const Layout& to, const Layout& from) {
+  if (to.block_tokens != from.block_tokens)
+    throw StatusError{static_cast<int>(Errc::kMismatch), "token axis: blocks of " + std::to_string(from.block_tokens) +
+                                                             " tokens go to blocks of " +
+                                                             std::to_string(to.block_tokens)};
+}
+
+void check_disjoint(const Ids& sources, const Ids& targets) {
+  std::unordered_set<std::int64_t> written;
+  for (const std::int64_t target : targets.values()) {
+    if (target >= 0 && !written.insert(target).second)
+      throw bad_request("targets: " + std::to_string(target) + " is there twice");
+  }
+  for (const std::int64_t source : sources.values()) {
+    if (written.contains(source)) throw bad_request("sources: " + std::to_string(source) + " is a target too");
+  }
 }
 
 nb::list components_of(const Layout& layout) {
@@ -373,6 +329,10 @@ void bind_layout(nb::module_& module) {
 
   nb::class_<Cache>(module, "Cache")
       .def_prop_ro("layout", [](const Cache& cache) { return cache.bound().layout; })
+      .def_prop_ro("device",
+                   [](const Cache& cache) {
+                     return cache.device() < 0 ? nb::object(nb::none()) : nb::object(nb::int_(cache.device()));
+                   })
       .def(
           "slice_layers",
           [](const Cache& cache, std::int64_t first, std::int64_t count) {
@@ -391,74 +351,116 @@ void bind_layout(nb::module_& module) {
 
   module.def(
       "scatter",
-      [](const Cache& cache, const Cache& source, nb::handle slots, nb::handle blocks,
-         std::optional<std::int64_t> count, const nb::dict& options) {
-        const NamedRows named(slots, blocks, cache.bound().layout.block_tokens, count);
+      [](const nb::object& cache, const nb::object& source, nb::handle slots, nb::handle blocks,
+         std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
+        const Cache& to = nb::cast<const Cache&>(cache);
+        const Cache& from = nb::cast<const Cache&>(source);
+        const NamedRows named(slots, blocks, to.bound().layout.block_tokens, count);
         const auto moves = moves_from(options);
-        check_deltas(*moves, named.count);
-        const BoundLayout& to = cache.writable("cache");
+        check_deltas(*moves, named.count());
+        if (is_for_device(where, to, "cache", from, "source"))
+          return move_on_device(where, {to, "cache", named.ids(), named.block_tokens()}, {from, "source", no_ids()},
+                                named.count(), moves->operation,
+                                {cache, source, nb::borrow(slots), nb::borrow(blocks)});
+        const BoundLayout& target = to.writable("cache");
+        const Rows rows = named.on_host();
         Result<void> moved = Errc::kBadRequest;
         {
           const WithoutGil without_gil;
-          moved = scatter(to, named.rows, source.bound(), named.count, moves->operation);
-        }
-        check_moved(moved, to.layout, source.bound().layout, moves->operation);
-      },
-      nb::arg("cache"), nb::arg("source"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
-      nb::arg("options"));
-  module.def(
-      "gather",
-      [](const Cache& target, const Cache& cache, nb::handle slots, nb::handle blocks,
-         std::optional<std::int64_t> count, const nb::dict& options) {
-        const NamedRows named(slots, blocks, cache.bound().layout.block_tokens, count);
-        const auto moves = moves_from(options);
-        check_deltas(*moves, named.count);
-        const BoundLayout& to = target.writable("target");
-        Result<void> moved = Errc::kBadRequest;
-        {
-          const WithoutGil without_gil;
-          moved = gather(to, cache.bound(), named.rows, named.count, moves->operation);
-        }
-        check_moved(moved, to.layout, cache.bound().layout, moves->operation);
-      },
-      nb::arg("target"), nb::arg("cache"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
-      nb::arg("options"));
-  module.def(
-      "relayout",
-      [](const Cache& to, nb::handle to_blocks, const Cache& from, nb::handle from_blocks, const nb::dict& options) {
-        const Numbers<std::int64_t> targets(to_blocks, "to_blocks"), sources(from_blocks, "from_blocks");
-        if (targets.values().size() != sources.values().size())
-          throw bad_request("to_blocks and from_blocks: of different lengths");
-        const auto moves = moves_from(options);
-        check_deltas(*moves, static_cast<std::int64_t>(targets.values().size()) * to.bound().layout.block_tokens);
-        const BoundLayout& target = to.writable("to");
-        Result<void> moved = Errc::kBadRequest;
-        {
-          const WithoutGil without_gil;
-          moved = relayout(target, targets.values(), from.bound(), sources.values(), moves->operation);
+          moved = scatter(target, rows, from.bound(), named.count(), moves->operation);
         }
         check_moved(moved, target.layout, from.bound().layout, moves->operation);
+        return nb::object(nb::none());
       },
-      nb::arg("to"), nb::arg("to_blocks"), nb::arg("source"), nb::arg("from_blocks"), nb::arg("options"));
+      nb::arg("cache"), nb::arg("source"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
+      nb::arg("options"), nb::arg("where"));
+  module.def(
+      "gather",
+      [](const nb::object& target, const nb::object& cache, nb::handle slots, nb::handle blocks,
+         std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
+        const Cache& to = nb::cast<const Cache&>(target);
+        const Cache& from = nb::cast<const Cache&>(cache);
+        const NamedRows named(slots, blocks, from.bound().layout.block_tokens, count);
+        const auto moves = moves_from(options);
+        check_deltas(*moves, named.count());
+        if (is_for_device(where, to, "target", from, "cache"))
+          return move_on_device(where, {to, "target", no_ids()}, {from, "cache", named.ids(), named.block_tokens()},
+                                named.count(), moves->operation,
+                                {target, cache, nb::borrow(slots), nb::borrow(blocks)});
+        const BoundLayout& written = to.writable("target");
+        const Rows rows = named.on_host();
+        Result<void> moved = Errc::kBadRequest;
+        {
+          const WithoutGil without_gil;
+          moved = gather(written, from.bound(), rows, named.count(), moves->operation);
+        }
+        check_moved(moved, written.layout, from.bound().layout, moves->operation);
+        return nb::object(nb::none());
+      },
+      nb::arg("target"), nb::arg("cache"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
+      nb::arg("options"), nb::arg("where"));
+  module.def(
+      "relayout",
+      [](const nb::object& to, nb::handle to_blocks, const nb::object& from, nb::handle from_blocks,
+         const nb::dict& options, const Where& where) {
+        const Cache& target = nb::cast<const Cache&>(to);
+        const Cache& source = nb::cast<const Cache&>(from);
+        const Ids targets(to_blocks, "to_blocks"), sources(from_blocks, "from_blocks");
+        if (targets.count() != sources.count()) throw bad_request("to_blocks and from_blocks: of different lengths");
+        const std::int64_t tokens = target.bound().layout.block_tokens;
+        const std::int64_t rows = targets.count() * tokens;
+        const auto moves = moves_from(options);
+        check_deltas(*moves, rows);
+        if (is_for_device(where, target, "to", source, "source")) {
+          check_block_tokens(target.bound().layout, source.bound().layout);
+          return move_on_device(where, {target, "to", targets, tokens}, {source, "source", sources, tokens}, rows,
+                                moves->operation, {to, from, nb::borrow(to_blocks), nb::borrow(from_blocks)});
+        }
+        for (const Ids* ids : {&targets, &sources}) {
+          if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the caches are the host's");
+        }
+        const BoundLayout& written = target.writable("to");
+        Result<void> moved = Errc::kBadRequest;
+        {
+          const WithoutGil without_gil;
+          moved = relayout(written, targets.values(), source.bound(), sources.values(), moves->operation);
+        }
+        check_moved(moved, written.layout, source.bound().layout, moves->operation);
+        return nb::object(nb::none());
+      },
+      nb::arg("to"), nb::arg("to_blocks"), nb::arg("source"), nb::arg("from_blocks"), nb::arg("options"),
+      nb::arg("where"));
   module.def(
       "copy_blocks",
-      [](const Cache& cache, nb::handle sources, nb::handle targets) {
-        const Numbers<std::int64_t> from(sources, "sources"), to(targets, "targets");
-        if (from.values().size() != to.values().size()) throw bad_request("sources and targets: of different lengths");
+      [](const nb::object& object, nb::handle sources, nb::handle targets, const Where& where) {
+        const Cache& cache = nb::cast<const Cache&>(object);
+        const Ids from(sources, "sources"), to(targets, "targets");
+        if (from.count() != to.count()) throw bad_request("sources and targets: of different lengths");
+        const BoundLayout& bound = cache.writable("cache");
+        const std::int64_t tokens = bound.layout.block_tokens;
+        if (is_for_device(where, cache, "cache", cache, "cache")) {
+          // Blocks are copied in no particular order, so none may be read and written, nor written twice.
+          check_disjoint(from, to);
+          return move_on_device(where, {cache, "cache", to, tokens}, {cache, "cache", from, tokens},
+                                to.count() * tokens, Operation(), {object, nb::borrow(sources), nb::borrow(targets)});
+        }
+        for (const Ids* ids : {&from, &to}) {
+          if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the cache is the host's");
+        }
         std::vector<std::int64_t> pairs;
         for (std::size_t i = 0; i < from.values().size(); ++i) {
           pairs.push_back(from.values()[i]);
           pairs.push_back(to.values()[i]);
         }
-        const BoundLayout& bound = cache.writable("cache");
         Result<void> moved = Errc::kBadRequest;
         {
           const WithoutGil without_gil;
           moved = copy_blocks(bound, pairs);
         }
         check_moved(moved, bound.layout, bound.layout, Operation());
+        return nb::object(nb::none());
       },
-      nb::arg("cache"), nb::arg("sources"), nb::arg("targets"));
+      nb::arg("cache"), nb::arg("sources"), nb::arg("targets"), nb::arg("where"));
   module.def(
       "table_slots",
       [](nb::handle table, std::int64_t width, std::int64_t block_tokens, nb::handle starts, nb::handle lengths,

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "client/python/src/errors.h"
@@ -82,6 +83,7 @@ struct Array::Source {
   bool has_buffer = false;
   DlManaged* managed = nullptr;
   DlVersioned* versioned = nullptr;
+  nb::object owner;
 
   /// Takes the tensor over from a capsule, which is then used up.
   const DlTensor& take(const nb::object& capsule) {
@@ -116,13 +118,32 @@ namespace {
 
 /// The object's capsule, versioned if the object knows of versions. Libraries from before version 1 do not know the
 /// argument and say so by a TypeError. Any other error is the object's own.
-nb::object dlpack_of(nb::handle object) {
+nb::object dlpack_of(nb::handle object, bool is_cuda) {
+  // Of a device's tensor only the address is wanted: what orders the work on it is the stream of each call (-1: the
+  // exporter shall not wait for anything).
+  nb::dict options;
+  if (is_cuda) options["stream"] = -1;
+  nb::dict with_version;
+  with_version.update(options);
+  with_version["max_version"] = nb::make_tuple(1, 0);
   try {
-    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
+    return object.attr("__dlpack__")(**with_version);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
-  return object.attr("__dlpack__")();
+  return object.attr("__dlpack__")(**options);
+}
+
+/// The kind that __cuda_array_interface__'s typestr says, '<f2' for instance, and the bytes of an element.
+std::pair<char, std::size_t> type_of(const std::string& name, const std::string& text) {
+  std::size_t bytes = 0;
+  const bool is_sound =
+      text.size() >= 3 && (text[0] == '<' || text[0] == '|' || text[0] == '>') &&
+      std::all_of(text.begin() + 2, text.end(), [](char digit) { return digit >= '0' && digit <= '9'; });
+  if (is_sound && text.size() <= 6) bytes = std::stoul(text.substr(2));
+  if (bytes == 0 || text[0] == '>') throw bad_request(name + ": elements of type '" + text + "' cannot be used");
+  const char kind = text[1];
+  return {kind == 'i' || kind == 'u' || kind == 'f' ? kind : kind == 'b' ? 'u' : 'o', bytes};
 }
 
 }  // namespace
@@ -131,7 +152,7 @@ Array::Array(Array&&) noexcept = default;
 Array& Array::operator=(Array&&) noexcept = default;
 Array::~Array() = default;
 
-Array::Array(nb::handle object, std::string name, bool is_written)
+Array::Array(nb::handle object, std::string name, bool is_written, Place place)
     : source_(std::make_unique<Source>()), name_(std::move(name)) {
   // First the buffer protocol: it says whether memory is read-only, which DLPack could not before version 1.
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
@@ -152,8 +173,11 @@ Array::Array(nb::handle object, std::string name, bool is_written)
   constexpr const char* kDevices =
       "; this call takes host memory. A GPU's can be lent by RDMA from C and C++ (docs/rdma.md)";
   if (!nb::hasattr(object, "__dlpack__")) {
-    if (nb::hasattr(object, "__cuda_array_interface__"))
-      throw bad_request(name_ + ": the memory lies on a CUDA device" + kDevices);
+    if (nb::hasattr(object, "__cuda_array_interface__")) {
+      if (place != Place::kHostOrCuda) throw bad_request(name_ + ": the memory lies on a CUDA device" + kDevices);
+      read_cuda_interface(object, is_written);
+      return;
+    }
     const std::string type = nb::cast<std::string>(nb::str(object.type().attr("__name__")));
     throw bad_request(name_ + ": an object of type " + type +
                       " has neither the buffer protocol nor DLPack; give a NumPy array, a torch tensor or bytes");
@@ -163,12 +187,19 @@ Array::Array(nb::handle object, std::string name, bool is_written)
   const nb::object device = object.attr("__dlpack_device__")();
   const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  const bool is_cuda = type == kCuda && place == Place::kHostOrCuda;
   // Page-locked host memory has types of its own, and is as good as any. Managed memory is not: to touch it may start a
   // migration, under an engine's feet.
-  if (type != kCpu && type != kCudaHost && type != kRocmHost)
+  if (!is_cuda && type != kCpu && type != kCudaHost && type != kRocmHost)
     throw bad_request(name_ + ": the memory lies on " + (type == kCuda || type == kCudaManaged ? "a CUDA" : "a") +
-                      " device (DLPack type " + text_of(type) + ")" + kDevices);
-  const DlTensor& tensor = source_->take(dlpack_of(object));
+                      " device (DLPack type " + text_of(type) + ")" +
+                      (place == Place::kHost ? kDevices : "; this call takes host memory and CUDA's device memory"));
+  read_dlpack(object, is_written, is_cuda);
+}
+
+void Array::read_dlpack(nb::handle object, bool is_written, bool is_cuda) {
+  const DlTensor& tensor = source_->take(dlpack_of(object, is_cuda));
+  is_on_device_ = is_cuda;
   const DlVersioned* const versioned = source_->versioned;
   // Another major version lays out the struct in another way. Its deleter lies where it did, by the specification, so
   // the tensor is still given back.
@@ -188,6 +219,28 @@ Array::Array(nb::handle object, std::string name, bool is_written)
     strides_[i] = tensor.strides != nullptr ? tensor.strides[i] * static_cast<std::int64_t>(item_bytes_) : step;
     step *= shape_[i];
   }
+}
+
+void Array::read_cuda_interface(nb::handle object, bool is_written) {
+  const auto given = nb::cast<nb::dict>(object.attr("__cuda_array_interface__"));
+  if (given.contains("mask") && !given["mask"].is_none()) throw bad_request(name_ + ": a masked array");
+  const auto data = nb::cast<nb::tuple>(given["data"]);
+  data_ = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(data[0]));
+  is_read_only_ = nb::cast<bool>(data[1]);
+  if (is_written && is_read_only_) throw bad_request(name_ + ": the memory is read-only, and bytes land there");
+  std::tie(kind_, item_bytes_) = type_of(name_, nb::cast<std::string>(given["typestr"]));
+  for (const nb::handle extent : nb::cast<nb::tuple>(given["shape"])) shape_.push_back(nb::cast<std::int64_t>(extent));
+  if (given.contains("strides") && !given["strides"].is_none()) {
+    for (const nb::handle step : nb::cast<nb::tuple>(given["strides"]))
+      strides_.push_back(nb::cast<std::int64_t>(step));
+    if (strides_.size() != shape_.size()) throw bad_request(name_ + ": not as many strides as axes");
+  } else {
+    strides_.resize(shape_.size());
+    std::int64_t step = static_cast<std::int64_t>(item_bytes_);
+    for (std::size_t i = shape_.size(); i-- > 0; step *= shape_[i]) strides_[i] = step;
+  }
+  is_on_device_ = true;
+  source_->owner = nb::borrow(object);
 }
 
 std::size_t Array::bytes() const {
@@ -301,6 +354,16 @@ std::vector<BlockHash> hashes_from(nb::handle object, const std::string& name) {
   std::vector<BlockHash> hashes;
   hashes.reserve(nb::len(object));
   for (const nb::handle each : object) {
+    // As engines give them: thousands, on a thread that all their requests wait for.
+    if (char* bytes = nullptr; PyBytes_Check(each.ptr()) != 0) {
+      Py_ssize_t length = 0;
+      if (PyBytes_AsStringAndSize(each.ptr(), &bytes, &length) != 0) throw nb::python_error();
+      const auto hash =
+          block_hash_from_engine({reinterpret_cast<const std::byte*>(bytes), static_cast<std::size_t>(length)});
+      if (!hash) throw bad_request(name + "[" + std::to_string(hashes.size()) + "]: no bytes");
+      hashes.push_back(*hash);
+      continue;
+    }
     const Array array(each, name + "[" + std::to_string(hashes.size()) + "]", /*is_written=*/false);
     const auto hash = block_hash_from_engine(array.all_bytes());
     if (!hash) throw bad_request(array.name() + ": no bytes");

@@ -1,7 +1,8 @@
 // client/python/src/buffers.h: memory of Python objects, by the buffer protocol or DLPack, without a copy.
 //
-// What cannot be used is refused by a sentence that names the argument: read-only where bytes land, another device's
-// memory, gaps between elements, numbers that are not aligned.
+// What cannot be used is refused by a sentence that names the argument: read-only where bytes land, a device's memory
+// where only the host's will do, gaps between elements, numbers that are not aligned. A CUDA device's memory is taken
+// by DLPack or __cuda_array_interface__ where a call can use it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,11 +20,14 @@ namespace kv::python {
 
 namespace nb = nanobind;
 
+enum class Place : std::uint8_t { kHost, kHostOrCuda };
+
 /// One array and what keeps it alive. Made and destroyed with the GIL held; its memory may be used without.
 class Array {
  public:
-  /// `name` is what the argument is called in refusals. Throws StatusError, or what the object's own protocol raised.
-  Array(nb::handle object, std::string name, bool is_written);
+  /// `name` is what the argument is called in refusals, `place` where its memory may lie. Throws StatusError, or what
+  /// the object's own protocol raised.
+  Array(nb::handle object, std::string name, bool is_written, Place place = Place::kHost);
   Array(Array&&) noexcept;
   Array& operator=(Array&&) noexcept;
   ~Array();
@@ -37,6 +41,7 @@ class Array {
   /// 'i', 'u', 'f' as in NumPy, 'b' bfloat16, '4' float8_e4m3fn, '5' float8_e5m2, 'o' anything else.
   char kind() const { return kind_; }
   bool is_read_only() const { return is_read_only_; }
+  bool is_on_device() const { return is_on_device_; }  ///< Then nothing here may be read or written by the host.
   const std::string& name() const { return name_; }
 
   /// Without gaps, in C order, from axis `first_axis` on.
@@ -45,13 +50,15 @@ class Array {
   std::span<std::byte> all_bytes() const;
 
  private:
-  struct Source;  ///< A Py_buffer or a DLPack tensor.
+  struct Source;  ///< A Py_buffer, a DLPack tensor, or an object with __cuda_array_interface__.
+  void read_dlpack(nb::handle object, bool is_written, bool is_cuda);
+  void read_cuda_interface(nb::handle object, bool is_written);
   std::unique_ptr<Source> source_;
   std::string name_;
   std::byte* data_ = nullptr;
   std::size_t item_bytes_ = 1;
   char kind_ = 'u';
-  bool is_read_only_ = false;
+  bool is_read_only_ = false, is_on_device_ = false;
   std::vector<std::int64_t> shape_, strides_;
 };
 

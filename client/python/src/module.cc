@@ -10,6 +10,7 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_errors(module);
   kv::python::bind_namespace(module);
   kv::python::bind_client(module);
+  kv::python::bind_device(module);
   kv::python::bind_layout(module);
   kv::python::bind_paging(module);
   kv::python::bind_model(module);

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -211,3 +215,25 @@ def test_slots_of_a_block_table():
     assert table_slots(table, [10, 6], block_tokens=4, drop_missing=True).tolist()[-1] == 11
     with pytest.raises(kvstore.BadRequest):
         table_slots(table, [13, 1], block_tokens=4)
+
+
+@pytest.mark.parametrize("module", ["/nowhere/libkvstore_cuda.so", ""])
+def test_without_a_module_all_but_the_device_works(module):
+    code = """
+import numpy as np, kvstore
+from kvstore.device import Stream, device_count, why_no_device
+assert device_count() == 0 and "libkvstore_cuda.so" in why_no_device()
+class There:
+    __cuda_array_interface__ = {"shape": (4, 4, 2, 8), "typestr": "<f4", "data": (1 << 40, False), "version": 3}
+layout = kvstore.Layout.of(There(), "bthf", roles=("key",))
+for call in (Stream, lambda: layout.bind(There()), lambda: kvstore.Client("unix:///x").allocate(4096, page_locked=True)):
+    try:
+        call()
+    except kvstore.Unavailable as error:
+        assert "CUDA: " in str(error), error
+    else:
+        raise SystemExit(f"{call} works")
+"""
+    environment = {**os.environ, "KV_CUDA_MODULE": module, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

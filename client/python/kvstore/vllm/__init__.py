@@ -24,7 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
-from .compat import HAS_CACHE_MANAGER, TRIED_VERSIONS, KVConnectorTransferResults, PageTables
+from .compat import HAS_CACHE_MANAGER, TRIED_VERSIONS, KVConnectorTransferResults, PageTables, has_choice_of_layout
 from .messages import Report, Stage, Step
 from .model import Model
 from .stats import KVStorePromMetrics, KVStoreStats
@@ -65,6 +65,12 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                     self._model.shard_count,
                 )
             logger.info("kvstore: blocks of %d bytes, namespace %s", self._model.block_bytes_max, self._model.namespace)
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """To divide a block by its kv heads, each one's bytes have to be in one piece."""
+        groups = vllm_config.kv_transfer_config.kv_connector_extra_config.get("head_groups", 0)
+        return "HND" if groups and has_choice_of_layout() else None
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -152,6 +158,12 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             return None
         return Stage(model.namespace.text, tuple(group.block_bytes for group in model.groups))
 
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """The first that a worker hears of a step. Loads are started after it where nobody waits for them in it."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None:
+            self._worker.begin_step(connector_metadata)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
@@ -160,7 +172,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._worker.start_step(step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        pass
+        pass  # a load is reported once the step after it comes after it; and no hook runs inside of a full CUDA graph
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         pass

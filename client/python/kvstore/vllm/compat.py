@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
+from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
@@ -25,20 +26,24 @@ __all__ = [
     "CacheHitSource",
     "KVConnectorTransferResults",
     "PageTables",
+    "current_stream",
     "draws_hashes",
     "engine_name",
+    "has_choice_of_layout",
     "has_heads_apart",
     "hash_tokens",
     "head_count",
     "heads_text",
     "hit_tokens",
-    "instruction_set",
     "is_plain",
     "layout_of",
+    "packing",
     "replicas_of",
     "states_of",
     "tensors_of",
+    "timed_event",
     "tokens_in_flight",
+    "why_not_here",
     "why_too_old",
 ]
 
@@ -91,6 +96,22 @@ def why_too_old(config: Any) -> str:
     return ""
 
 
+def has_choice_of_layout() -> bool:
+    """Whether kernels take heads before tokens, and tokens before heads: the CPU's take one order alone."""
+    return bool(current_platform.is_cuda())
+
+
+def why_not_here() -> str:
+    """Why pages of this platform cannot be served, or nothing."""
+    if current_platform.device_type == "cpu":
+        return ""
+    if not current_platform.is_cuda():  # ROCm calls its devices so too
+        return "only engines on a CPU and on CUDA devices are supported"
+    if vllm.__version_tuple__[:2] < (0, 32):
+        return "engines on CUDA devices are served from 0.32 on"
+    return ""
+
+
 def is_plain(group: Any) -> bool:
     """Whether a group's pages hold each token's own state, or the state after the last one, as it is, for the model that
     answers.
@@ -103,6 +124,9 @@ def is_plain(group: Any) -> bool:
         or getattr(spec, "extra_retained_tokens", 0)
         or getattr(spec, "num_speculative_blocks", 0)
         or getattr(spec, "num_prefill_checkpoint_blocks", 0)
+        # A backend's own packing: what it calls a head may be all keys of a page.
+        or getattr(spec, "num_head_slots", None) is not None
+        or getattr(spec, "state_content_bytes", None) is not None
         or (quant_mode is not None and quant_mode.name != "NONE")
         or getattr(spec, "compress_ratio", 1) != 1  # the next one's name up to 0.29
         or (not isinstance(spec, MambaSpec) and getattr(spec, "tokens_per_state", 1) != 1)
@@ -143,12 +167,29 @@ def replicas_of(cache: Any) -> int:
     return int(getattr(cache, "kv_tp_replicas", 1) or 1)
 
 
-def instruction_set(config: Any, block_size: int) -> str:
-    """What the kernels for the CPU pack keys for."""
+def packing(config: Any, block_size: int, is_mla: bool) -> str:
+    """What shapes a page's bytes beside its layout. A token of MLA's is a row, its latent part and then its rotated one, on
+    every processor. CUDA's backends keep a token's keys before its values; the CPU's keep all keys of a head and then all
+    values, the keys in an order of the instruction set's.
+    """
+    if is_mla:
+        return "rows"
+    if current_platform.is_cuda():
+        return "cuda"
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
     model = config.model_config
-    return str(_get_attn_isa(model.dtype, block_size, model.get_head_size()))
+    return f"cpu {_get_attn_isa(model.dtype, block_size, model.get_head_size())}"
+
+
+def current_stream() -> Any:
+    """What the engine's thread enqueues its steps on."""
+    return torch.cuda.current_stream()
+
+
+def timed_event() -> Any:
+    """One of the engine's stream that measures time."""
+    return torch.cuda.Event(enable_timing=True)
 
 
 def hash_tokens(config: Any, cache: Any) -> int:

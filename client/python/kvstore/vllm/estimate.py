@@ -6,8 +6,9 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-__all__ = ["Estimate", "Pace", "is_prefill"]
+__all__ = ["DeviceClock", "Estimate", "HostClock", "Pace", "is_prefill"]
 
 #: So many measurements count, of the last so many seconds; fewer than the least say nothing.
 _SAMPLES_MAX = 16
@@ -24,6 +25,63 @@ _LOAD_FACTOR = 1.5
 def is_prefill(tokens: int) -> bool:
     """Whether a step of so many tokens says how long prefill takes."""
     return tokens >= _PREFILL_TOKENS_MIN
+
+
+class HostClock:
+    """How long a step takes that is over when its calls have returned."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+
+    def begin(self, tokens: int) -> None:
+        self._began = time.monotonic()
+
+    def so_far(self) -> float:
+        """Seconds of the step that has begun."""
+        return time.monotonic() - self._began
+
+    def leave_out(self, seconds: float) -> None:
+        """They were not the model's."""
+        self._began += seconds
+
+    def end(self, tokens: int) -> tuple[float, list[tuple[int, float]]]:
+        """Seconds that this thread had for nothing else; and steps of prefill that have been measured."""
+        seconds = self.so_far()
+        return seconds, [(tokens, seconds)] if is_prefill(tokens) else []
+
+
+class DeviceClock(HostClock):
+    """The same of a step that a GPU computes after its calls have returned: by events on the engine's stream.
+
+    ``make_event`` makes one of PyTorch's that measures time. At most so many steps wait to be over.
+    """
+
+    _WAITING_MAX = 8
+
+    def __init__(self, make_event: Callable[[], Any]) -> None:
+        super().__init__()
+        self._make_event = make_event
+        self._begin: Any = None
+        self._waiting: deque[tuple[int, Any, Any]] = deque(maxlen=self._WAITING_MAX)
+
+    def begin(self, tokens: int) -> None:
+        super().begin(tokens)
+        self._begin = None
+        if is_prefill(tokens):
+            self._begin = self._make_event()
+            self._begin.record()
+
+    def end(self, tokens: int) -> tuple[float, list[tuple[int, float]]]:
+        if self._begin is not None:
+            end = self._make_event()
+            end.record()
+            self._waiting.append((tokens, self._begin, end))
+            self._begin = None
+        measured = []
+        while self._waiting and self._waiting[0][2].query():
+            count, begin, end = self._waiting.popleft()
+            measured.append((count, begin.elapsed_time(end) / 1e3))
+        return self.so_far(), measured
 
 
 class Pace:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from .._identity import computed, digest, short, weights_digest
@@ -147,6 +146,15 @@ class Model:
             return block_hash
         return block_hash + group.to_bytes(4, "big") + epoch
 
+    def part_names(self, hashes: list[bytes], epoch: bytes) -> list[bytes]:
+        """:meth:`part_name` of :meth:`name`, as [group, part, block]: a call for each name would take the scheduler's time."""
+        names: list[bytes] = []
+        for group in range(len(self.groups)):
+            for part in range(self.part_count):
+                suffix = self.part_name(self.name(b"", group, epoch), part)
+                names += [block_hash + suffix for block_hash in hashes] if suffix else hashes
+        return names
+
     def hash_count(self, request: Any) -> int:
         """How many of the request's blocks have a name."""
         return len(request.block_hashes) // self.hashes_per_block
@@ -155,6 +163,8 @@ class Model:
         """Those of the blocks from the first up to the end."""
         step = self.hashes_per_block
         hashes = request.block_hashes
+        if step == 1:
+            return list(hashes[first:end])
         return [hashes[i] for i in range((first + 1) * step - 1, end * step, step)]
 
     def tail_hash(self, request: Any, tokens: int) -> bytes:
@@ -214,12 +224,13 @@ class Model:
                 "quantization": model.quantization,
                 "block_bytes_max": self.block_bytes_max,
                 # Inside a page only: how pages of layers and blocks follow each other does not shape a block.
-                "layout": "vllm-" + self.layout[-3:],
+                # One head is the same in every order.
+                "layout": "vllm-" + ("HNC" if self.is_mla else self.layout[-3:]),
                 "hash": "vllm-" + config.cache_config.prefix_caching_hash_algo,
                 "salt": options.salt or None,
                 "weights_epoch": options.weights_epoch,
-                # Pages are copied as they are, and releases or instruction sets may pack them differently.
-                "x.engine": f"{compat.engine_name()} cpu {compat.instruction_set(config, self.block_size)}",
+                # Pages are copied as they are, and releases or processors may pack them differently.
+                "x.engine": f"{compat.engine_name()} {compat.packing(config, self.block_size, self.is_mla)}",
                 "x.block_size": self.block_size,
                 # A chain of hashes over other numbers of tokens has other hashes.
                 "x.hash_tokens": self.block_size // self.hashes_per_block if self.hashes_per_block > 1 else None,
@@ -250,8 +261,8 @@ def _check_engine(config: Any) -> None:
             raise Unsupported(f"{name}: {getattr(parallel, name)} is not supported, only 1 is")
     if config.speculative_config is not None:
         _check_speculation(config.speculative_config, parallel)
-    if current_platform.device_type != "cpu":
-        raise Unsupported(f"device {current_platform.device_type}: only engines on a CPU are supported today")
+    if why := compat.why_not_here():
+        raise Unsupported(f"{compat.engine_name()}: {why}")
     if not config.cache_config.enable_prefix_caching:
         raise Unsupported(
             "enable_prefix_caching: it is off, so nothing says that the engine computes rightly what follows a hit. Set "

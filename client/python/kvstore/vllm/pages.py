@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,23 +10,43 @@ import torch
 
 from .._rows import RowPool
 from ..client import Client
+from ..device import Event, Stream, record
 from ..errors import Unsupported
 from ..layouts import Cache, Layout, relayout
-from .compat import tensors_of
+from . import compat
 from .model import Group, Model
 
-__all__ = ["Staging", "bind_pages"]
+__all__ = ["Lane", "Staging", "bind_pages", "device_of"]
+
+#: CUDA blocks of a gather or scatter: enough to keep the bus to the host busy, and few beside the model's kernels.
+GRID_MAX = 64
 
 
-def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int, part_count: int = 1) -> torch.Tensor:
+class _DevicePages:
+    """Some bytes of a tensor on a GPU, for :meth:`Layout.bind`."""
+
+    def __init__(self, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self._tensor = tensor  # keeps the memory
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "strides": strides,
+            "typestr": "|u1",
+            "data": (int(tensor.data_ptr()), False),
+            "version": 3,
+        }
+
+
+def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int, part_count: int = 1) -> Any:
     """The tensor's pages as bytes, ``[page, piece, part, bytes]``. Sizes and strides are the tensor's own: heads may come
     before tokens, layers may lie between pages, a page may be padded. Only what is inside a page has to be without gaps.
 
     A page is one piece, unless a kernel's blocks are smaller than the manager's. With several parts, heads come first in
     a piece, and each part has some of them.
     """
-    if tensor.device.type != "cpu":
-        raise Unsupported(f"{name}: its pages are on {tensor.device}, only host memory is supported today")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(
+            f"{name}: its pages are on {tensor.device}, only those of the host and of CUDA devices are served"
+        )
     if tensor.ndim < 2 or page_count < 1 or tensor.shape[0] % page_count != 0:
         raise Unsupported(f"{name}: shape {tuple(tensor.shape)} does not begin with {page_count} pages")
     item = tensor.element_size()
@@ -54,6 +74,8 @@ def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int,
         )
     part = size // part_count
     shape, strides = (page_count, pieces, part_count, part), (page_stride, size, part, 1)
+    if tensor.device.type == "cuda":
+        return _DevicePages(tensor, (*shape[:3], part * item), (*(each * item for each in strides[:3]), 1))
     return torch.as_strided(tensor, shape, strides, tensor.storage_offset()).view(torch.uint8)
 
 
@@ -71,7 +93,7 @@ def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cach
     for group in model.groups:
         views = []
         for layer in group.layers:
-            pages = tensors_of(tensors[layer])
+            pages = compat.tensors_of(tensors[layer])
             for tensor in pages:
                 order = inner_order(tensor)
                 said = "".join(letter for letter in model.layout[-3:] if letter in order)
@@ -86,12 +108,52 @@ def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cach
     return caches
 
 
-class Staging(RowPool):
-    """Rows of a block's part each, in memory that is lent to nodes. A row holds a part of any group, layer after layer."""
+def device_of(pages: list[list[Cache]]) -> int | None:
+    """Whose memory the pages are; None: the host's."""
+    devices = {cache.device for parts in pages for cache in parts}
+    if len(devices) > 1:
+        raise Unsupported(f"pages on several devices: {sorted(str(each) for each in devices)}")
+    return devices.pop()
 
-    def __init__(self, client: Client, model: Model, nbytes: int, pages: list[list[Cache]]) -> None:
+
+class Lane:
+    """A stream of the connector's own on the pages' device, and what orders it and the engine's stream. The order of this
+    process's thread is none there: both run on while it does something else.
+
+    1. Neither waits for the other unless it is said here, by an event on the device; nothing here waits on the host.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.stream = Stream(device)
+        self._engine: Callable[[], Any] = compat.current_stream
+
+    def now(self) -> Event:
+        """All that the engine's stream was given so far."""
+        return record(self._engine(), self.stream.device)
+
+    def wait(self, event: Event) -> None:
+        """What the lane is given from now on comes after it."""
+        self.stream.wait(event)
+
+    def hold_engine(self, event: Event) -> None:
+        """What the engine enqueues from now on comes after it."""
+        event.hold(self._engine())
+
+
+class Staging(RowPool):
+    """Rows of a block's part each, in memory that is lent to nodes. A row holds a part of any group, layer after layer.
+
+    Without a lane, pages are the host's, and what is moved is there when a call returns. With one, calls return the event
+    after which it is: until then rows are the call's, and so are pages.
+    """
+
+    def __init__(
+        self, client: Client, model: Model, nbytes: int, pages: list[list[Cache]], lane: Lane | None = None
+    ) -> None:
         row_bytes = model.block_bytes_max
-        super().__init__(client, max(8 * model.parts_per_rank, nbytes // row_bytes), row_bytes)
+        count = max(8 * model.parts_per_rank, nbytes // row_bytes)
+        super().__init__(client, count, row_bytes, page_locked=lane is not None)
+        self.lane = lane
         self._caches = [self._bind(group, parts[0].layout) for group, parts in zip(model.groups, pages, strict=True)]
 
     def _bind(self, group: Group, pages: Layout) -> Cache:
@@ -107,11 +169,15 @@ class Staging(RowPool):
     def lend(self, deadline: float) -> None:
         self._client.lend(self.memory, deadline=deadline)
 
-    def gather(self, group: int, pages: Cache, page_ids: Sequence[int], rows: Sequence[int]) -> None:
-        relayout(self._caches[group], rows, pages, page_ids)
+    def gather(self, group: int, pages: Cache, page_ids: Sequence[int], rows: Sequence[int]) -> Event | None:
+        return self._move(self._caches[group], rows, pages, page_ids)
 
-    def scatter(self, group: int, pages: Cache, page_ids: Sequence[int], rows: Sequence[int]) -> None:
-        relayout(pages, page_ids, self._caches[group], rows)
+    def scatter(self, group: int, pages: Cache, page_ids: Sequence[int], rows: Sequence[int]) -> Event | None:
+        return self._move(pages, page_ids, self._caches[group], rows)
+
+    def _move(self, to: Cache, to_ids: Sequence[int], source: Cache, from_ids: Sequence[int]) -> Event | None:
+        stream = None if self.lane is None else self.lane.stream
+        return relayout(to, to_ids, source, from_ids, stream=stream, grid_max=0 if stream is None else GRID_MAX)
 
     def views(self, rows: Sequence[int], sizes: Sequence[int]) -> list[Any]:
         return [self.rows[row, :size] for row, size in zip(rows, sizes, strict=True)]

@@ -248,13 +248,7 @@ class SchedulerSide:
         return self._names_of(known, self._model.hashes(known.request, 0, count))
 
     def _names_of(self, known: _Request, hashes: list[bytes]) -> list[bytes]:
-        epoch = self._epoch + (known.epoch or b"")
-        return [
-            self._model.part_name(self._model.name(block_hash, group, epoch), part)
-            for group in range(len(self._model.groups))
-            for part in range(self._model.part_count)
-            for block_hash in hashes
-        ]
+        return self._model.part_names(hashes, self._epoch + (known.epoch or b""))
 
     def _failed(self, what: str, error: object) -> None:
         self.counters["failures"] += 1

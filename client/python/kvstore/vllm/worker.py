@@ -13,14 +13,16 @@ from vllm.logger import init_logger
 from .._breaker import Breaker
 from .._reuse import Reuse
 from ..client import Client
+from ..device import Event, warm_up
 from ..errors import Error
 from ..futures import Future
 from ..layouts import Cache
 from ..sets import SetGetResult, SetPutResult
-from .estimate import is_prefill
+from . import compat
+from .estimate import DeviceClock, HostClock
 from .messages import Block, Load, Report, Save, Step, first_of
 from .model import Model
-from .pages import Staging, bind_pages
+from .pages import Lane, Staging, bind_pages, device_of
 from .stats import KVStoreStats, Teller
 
 __all__ = ["WorkerSide"]
@@ -43,6 +45,9 @@ class _Load:
     began: float
     #: What the worker had spent on the model until then.
     computed_before: float = 0.0
+    #: On a GPU: what the engine had enqueued when the load began. Some of it may still use the pages: it fills them with
+    #: zeros, or belongs to the request that had them before.
+    after: Event | None = None
     unsent: int = 0
     parts: int = 0
     missing: int | None = None
@@ -66,10 +71,32 @@ class _Part:
 
 
 @dataclass
+class _Scatter:
+    """Rows that a GPU copies into pages until ``event``."""
+
+    event: Event
+    rows: list[int]
+    is_doubtful: bool
+
+
+@dataclass
 class _Save:
+    """``sent`` leading blocks were given to gathers, of which ``gathers`` are not over."""
+
     save: Save
     began: float
-    gathered: int = 0
+    sent: int = 0
+    gathers: int = 0
+
+
+@dataclass
+class _Gather:
+    """Pages that a GPU copies into rows until ``event``; None: they are there."""
+
+    of: _Save
+    blocks: list[Block]
+    rows: list[int]
+    event: Event | None
 
 
 @dataclass
@@ -90,13 +117,18 @@ class Ended:
 
 class WorkerSide:
     """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the GIL;
-    between lent memory and pages here, between two steps.
+    between lent memory and pages here, between two steps, or where the pages are a GPU's, by the GPU.
 
-    1. Pages are read and written only in this thread, never while the model runs: what a step computes is gathered after
-       it, and what is scattered into pages was given to the load by the scheduler.
+    1. Pages are read and written only by this thread, never while the model runs: what a step computes is gathered after
+       it, and what is scattered into pages was given to the load by the scheduler. On a GPU this order is the device's, by
+       events: a gather comes after all that the engine had enqueued when its step ended, a scatter after all that it had
+       enqueued when the load began, and what it enqueues after the report of a load comes after the load's scatters.
     2. A load is reported once, at its timeout plus a little at the latest, with its first missing block.
-    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both.
+    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages that a
+       GPU still reads are never reported.
     4. Without the store nothing here raises: loads are missing, saves are given up.
+    5. A row is nobody else's until what moves it is over: no node is given a row that a GPU still writes, none is lent again
+       that a GPU still reads.
     """
 
     def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor]) -> None:
@@ -109,8 +141,15 @@ class WorkerSide:
         self._pages: list[list[Cache]] = bind_pages(model, tensors)
         self._client = Client(model.options.endpoints, identity=f"vllm-worker-{rank}")
         self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
-        self._load_rows = Staging(self._client, model, model.options.staging_bytes // 2, self._pages)
-        self._save_rows = Staging(self._client, model, model.options.staging_bytes // 2, self._pages)
+        device = device_of(self._pages)
+        #: One for each direction: a gather waits for the end of a step, which loads need not.
+        self._load_lane: Lane | None = None if device is None else Lane(device)
+        self._save_lane: Lane | None = None if device is None else Lane(device)
+        if device is not None:
+            warm_up(device)  # else the first load pays for it
+        half = model.options.staging_bytes // 2
+        self._load_rows = Staging(self._client, model, half, self._pages, self._load_lane)
+        self._save_rows = Staging(self._client, model, half, self._pages, self._save_lane)
         for staging in (self._load_rows, self._save_rows):
             try:
                 staging.lend(model.options.load_timeout)
@@ -119,10 +158,13 @@ class WorkerSide:
         self._load_breaker, self._save_breaker = Breaker(), Breaker()
         self._loads: deque[_Load] = deque()
         self._parts: list[_Part] = []
+        self._scatters: deque[_Scatter] = deque()
+        #: Saves with blocks that no gather has been given.
         self._saves: deque[_Save] = deque()
+        self._gathers: deque[_Gather] = deque()
         self._puts: list[_Put] = []
         self._report = Report()
-        self._step_began = 0.0
+        self._clock = HostClock() if device is None else DeviceClock(compat.timed_event)
         self._computed_seconds = 0.0
         self.counters: dict[str, int] = dict.fromkeys(
             (
@@ -140,23 +182,30 @@ class WorkerSide:
         )
         self._teller = Teller()
 
+    def begin_step(self, step: Step) -> None:
+        self._clock.begin(step.token_count)
+
     # -- loads
 
     def start_step(self, step: Step) -> None:
         now = time.monotonic()
-        self._loads.extend(_Load(load, now, self._computed_seconds) for load in step.loads)
+        after = self._load_lane.now() if self._load_lane is not None and step.loads else None
+        computed = self._computed_seconds + self._clock.so_far()
+        self._loads.extend(_Load(load, now, computed, after) for load in step.loads)
         self._send_loads()
-        self._step_began = time.monotonic()
+        self._clock.leave_out(time.monotonic() - now)
 
     def _send_loads(self) -> None:
         """Asks for as many blocks as there is memory for, load after load."""
         now = time.monotonic()
+        self._end_scatters()
         for each in self._loads:
             blocks = each.load.blocks
             while each.unsent < len(blocks):
                 left = each.began + self._options.load_timeout - now
                 free = self._load_rows.free_count // len(self._parts_held)
-                if left <= 0 or not self._load_breaker.allows() or (free == 0 and not self._parts):
+                is_stuck = free == 0 and not self._parts and not self._scatters
+                if left <= 0 or not self._load_breaker.allows() or is_stuck:
                     each.miss(blocks[each.unsent :])
                     each.unsent = len(blocks)
                     break
@@ -206,12 +255,14 @@ class WorkerSide:
             np.asarray(got.block_bytes).reshape(-1, count) == sizes[:, None]
         )
         landed = is_right.all(axis=1).tolist()
-        for g in range(len(groups)):
-            mine = [i for i, block in enumerate(part.blocks) if block.group == g and landed[i]]
-            if mine:
-                page_ids = [part.blocks[i].page for i in mine]
-                for k, pages in enumerate(self._pages[g]):
-                    self._load_rows.scatter(g, pages, page_ids, [part.rows[i * count + k] for i in mine])
+        is_doubtful = got.why is not None
+        try:
+            event = self._scatter(part, landed)
+        except Error as error:  # of the GPU
+            self._load_rows.give(part.rows, is_doubtful=True)
+            self._load_failed(error)
+            part.of.miss(part.blocks)
+            return
         part.of.miss([block for block, is_here in zip(part.blocks, landed, strict=True) if not is_here])
         self.counters["loaded_blocks"] += sum(landed)
         self.counters["loaded_bytes"] += int(sizes[landed].sum()) * count
@@ -220,7 +271,34 @@ class WorkerSide:
             self._load_failed(got.why)
         else:
             self._load_breaker.succeeded()
-        self._load_rows.give(part.rows, is_doubtful=got.why is not None)
+        if event is None:
+            self._load_rows.give(part.rows, is_doubtful=is_doubtful)
+        else:
+            self._scatters.append(_Scatter(event, part.rows, is_doubtful))
+
+    def _scatter(self, part: _Part, landed: list[bool]) -> Event | None:
+        """Into the pages of those blocks that have landed. On a GPU it is enqueued, and the engine's next step after it."""
+        lane, count = self._load_lane, len(self._parts_held)
+        if lane is not None and part.of.after is not None:
+            lane.wait(part.of.after)
+        try:
+            for g in range(len(self._model.groups)):
+                mine = [i for i, block in enumerate(part.blocks) if block.group == g and landed[i]]
+                if mine:
+                    page_ids = [part.blocks[i].page for i in mine]
+                    for k, pages in enumerate(self._pages[g]):
+                        self._load_rows.scatter(g, pages, page_ids, [part.rows[i * count + k] for i in mine])
+        finally:  # also behind what was enqueued before an error
+            event = None if lane is None else lane.stream.record()
+            if lane is not None and event is not None:
+                lane.hold_engine(event)
+        return event
+
+    def _end_scatters(self) -> None:
+        """They end in the order of their stream."""
+        while self._scatters and self._scatters[0].event.is_passed:
+            over = self._scatters.popleft()
+            self._load_rows.give(over.rows, is_doubtful=over.is_doubtful)
 
     def end_loads(self) -> Ended:
         """Puts what has landed into the pages. With several groups, page numbers alone do not say whose they are."""
@@ -257,41 +335,71 @@ class WorkerSide:
     def end_step(self, step: Step) -> None:
         """The model has computed the step: gathers its blocks, and what was left over before."""
         now = time.monotonic()
-        seconds = now - self._step_began
+        seconds, measured = self._clock.end(step.token_count)
         self._computed_seconds += seconds
-        if is_prefill(
-            step.token_count
-        ):  # a report costs the scheduler time: there is none for every token of an answer
-            self._report.computed = step.token_count, seconds
+        if measured:  # a report costs the scheduler time: there is none for every token of an answer
+            self._report.computed = measured[-1]
         self._end_puts()
+        self._end_gathers()
         self._saves.extend(_Save(save, now) for save in step.saves)
+        computed = self._save_lane.now() if self._save_lane is not None and self._saves else None
         while self._saves:
             each = self._saves[0]
             blocks = each.save.blocks
             free = self._save_rows.free_count // len(self._parts_held)
             if not self._does_save:
-                pass
+                each.sent = len(blocks)
             elif not self._save_breaker.allows() or now - each.began > self._options.save_timeout:
-                self.counters["dropped_blocks"] += len(blocks) - each.gathered
-            elif each.gathered < len(blocks):
+                self.counters["dropped_blocks"] += len(blocks) - each.sent
+                each.sent = len(blocks)
+            elif each.sent < len(blocks):
                 if free == 0:
-                    return
-                self._put(blocks[each.gathered : each.gathered + free], each.save.reuse)
-                each.gathered += min(free, len(blocks) - each.gathered)
+                    break
+                self._gather(each, blocks[each.sent : each.sent + free], computed)
                 continue
             self._saves.popleft()
-            self._report.gathered[each.save.job] = 1
+            self._report_gathered(each)
+        self._end_gathers()
 
-    def _put(self, blocks: list[Block], reuse: Reuse) -> None:
-        count = len(self._parts_held)
+    def _report_gathered(self, save: _Save) -> None:
+        if save.gathers == 0 and save.sent == len(save.save.blocks):
+            self._report.gathered[save.save.job] = 1
+
+    def _gather(self, of: _Save, blocks: list[Block], computed: Event | None) -> None:
+        """On a GPU it is enqueued: after ``computed``, the step's end."""
+        lane, count = self._save_lane, len(self._parts_held)
+        of.sent += len(blocks)
         rows = self._save_rows.take(len(blocks) * count)
         groups = self._model.groups
-        for g in range(len(groups)):
-            mine = [i for i, block in enumerate(blocks) if block.group == g]
-            if mine:
-                for k, pages in enumerate(self._pages[g]):
-                    page_ids = [blocks[i].page for i in mine]
-                    self._save_rows.gather(g, pages, page_ids, [rows[i * count + k] for i in mine])
+        event = None
+        try:
+            if lane is not None and computed is not None:
+                lane.wait(computed)
+            for g in range(len(groups)):
+                mine = [i for i, block in enumerate(blocks) if block.group == g]
+                if mine:
+                    for k, pages in enumerate(self._pages[g]):
+                        page_ids = [blocks[i].page for i in mine]
+                        event = self._save_rows.gather(g, pages, page_ids, [rows[i * count + k] for i in mine])
+        except Error as error:  # of the GPU
+            self._save_rows.give(rows, is_doubtful=True)
+            self._save_failed(error, len(rows))
+            return
+        if lane is not None and event is not None and any(groups[block.group].is_state for block in blocks):
+            lane.hold_engine(event)  # a step writes over the state that the one before has left
+        of.gathers += 1
+        self._gathers.append(_Gather(of, blocks, rows, event))
+
+    def _end_gathers(self) -> None:
+        """Rows that are whole go to the store. Gathers end in the order of their stream."""
+        while self._gathers and (self._gathers[0].event is None or self._gathers[0].event.is_passed):
+            over = self._gathers.popleft()
+            over.of.gathers -= 1
+            self._put(over.blocks, over.rows, over.of.save.reuse)
+            self._report_gathered(over.of)
+
+    def _put(self, blocks: list[Block], rows: list[int], reuse: Reuse) -> None:
+        groups = self._model.groups
         names = self._names(blocks)
         sizes = [groups[block.group].block_bytes for block in blocks for _ in self._parts_held]
         deadline = self._options.save_timeout
@@ -349,6 +457,10 @@ class WorkerSide:
     def close(self) -> None:
         """What was gathered still goes to the store, for a second at most."""
         until = time.monotonic() + _FLUSH_SECONDS
+        for gather in self._gathers:
+            if gather.event is not None and not gather.event.wait(max(0.0, until - time.monotonic())):
+                break
+        self._end_gathers()
         for each in self._puts:
             if not each.future.wait(max(0.0, until - time.monotonic())):
                 break

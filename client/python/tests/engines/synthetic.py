@@ -196,9 +196,12 @@ class Engine:
             self.workers.append(KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, caches[stage]))
             self.workers[-1].register_kv_caches(
                 {
-                    name: memory[i, 0].flatten(1)[:, None, None].view(torch.uint8)
-                    if name.startswith("state")
-                    else memory[i].squeeze(0)
+                    name: self._given(
+                        memory[i, 0].flatten(1)[:, None, None].view(torch.uint8)
+                        if name.startswith("state")
+                        else memory[i].squeeze(0),
+                        memory,
+                    )
                     for group in caches[stage].kv_cache_groups
                     for i, name in enumerate(group.layer_names)
                 }
@@ -240,6 +243,18 @@ class Engine:
         self.stats = (type(self.worker) if self.worker else KVStoreConnector).build_kv_connector_stats()
         self.hits_by_source: dict[CacheHitSource, int] = {}
 
+    # -- where the pages lie: on the host
+
+    def _given(self, tensor: torch.Tensor, memory: torch.Tensor) -> Any:
+        """What a worker is given of a tensor, which lies in ``memory``."""
+        return tensor
+
+    def _begin_forward(self) -> None:
+        """Pages are as the arithmetic reads them."""
+
+    def _end_forward(self) -> None:
+        """What it has written is what workers read."""
+
     @property
     def side(self) -> Any:
         return ours(self.scheduler.connector)._scheduler
@@ -271,11 +286,13 @@ class Engine:
             worker.bind_connector_metadata(output.kv_connector_metadata)
             if loads_first:
                 worker.start_load_kv(None)
+        self._begin_forward()
         for copied in getattr(output, "kv_cache_block_copies", None) or ():
             for words in self.words:
                 words[:, copied.dst_block_id] = words[:, copied.src_block_id]
         self.has_computed = output.total_num_scheduled_tokens > 0
         sampled = self._compute(output.num_scheduled_tokens)
+        self._end_forward()
         names = list(output.num_scheduled_tokens)
         told = [self._told(number, output, names, sampled) for number in range(max(1, len(self.workers)))]
         answer = self.aggregator.aggregate(told) if self.workers else told[0]

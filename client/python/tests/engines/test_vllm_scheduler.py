@@ -1273,6 +1273,57 @@ def test_all_ranks_of_mla_hold_the_same_and_one_stores(model: Path) -> None:
     assert made[0].namespace == made[1].namespace
 
 
+def on_cuda(monkeypatch: pytest.MonkeyPatch, is_cuda: bool = True) -> None:
+    """As if this were vLLM's build for GPUs."""
+    monkeypatch.setattr(compat, "current_platform", SimpleNamespace(device_type="cuda", is_cuda=lambda: is_cuda))
+
+
+needs_gpu_release = pytest.mark.skipif("0.32" not in vllm.__version__, reason="CUDA devices are served from 0.32 on")
+
+
+@needs_gpu_release
+def test_engines_on_a_gpu_share_what_has_the_same_bytes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = MLAAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
+    rows = [KVCacheGroupSpec(["layer.0"], spec)]
+    config = engine_config(model, "unix:///nowhere")
+    host = [Model(config, cache_config(20)), Model(config, cache_config(20, kv_cache_groups=rows))]
+    on_cuda(monkeypatch)
+    # vLLM's default there has tokens before heads.
+    there = [
+        Model(config, cache_config(20, kv_cache_layout="LBNHC")),
+        Model(config, cache_config(20, kv_cache_layout="BLNHC", kv_cache_groups=rows)),
+    ]
+    assert host[1].namespace == there[1].namespace, "a token of MLA's is a row, whatever computes it"
+    assert host[0].namespace != there[0].namespace, "the CPU keeps all keys of a head before its values"
+    heads_first = Model(config, cache_config(20, kv_cache_layout="LBHNC"))
+    assert heads_first.namespace not in (host[0].namespace, there[0].namespace)
+    other = Model(config, cache_config(20, kv_cache_layout="BLHNC"))
+    assert other.namespace == heads_first.namespace, "where layers lie does not shape a block"
+
+
+@needs_gpu_release
+def test_heads_that_are_divided_come_first_on_a_gpu(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, divided = (engine_config(model, "unix:///nowhere", options=each) for each in ({}, {"head_groups": 2}))
+    assert KVStoreConnector.get_required_kvcache_layout(divided) is None
+    on_cuda(monkeypatch)
+    assert KVStoreConnector.get_required_kvcache_layout(plain) is None
+    assert KVStoreConnector.get_required_kvcache_layout(divided) == "HND"
+
+
+def test_what_is_not_tried_on_a_gpu_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cuda(monkeypatch, is_cuda=False)
+    refused(model, "only engines on a CPU and on CUDA devices", cache_config(20))
+    on_cuda(monkeypatch)
+    monkeypatch.setattr(compat.vllm, "__version_tuple__", (0, 31, 0))
+    refused(model, "CUDA devices are served from 0.32 on", cache_config(20))
+
+
+@needs_gpu_release
+def test_a_backends_own_packing_is_refused(model: Path) -> None:
+    spec = replace(cache_config(20).kv_cache_groups[0].kv_cache_spec, num_head_slots=2, state_content_bytes=64)
+    refused(model, "FullAttentionSpec of", cache_config(20, kv_cache_groups=[KVCacheGroupSpec(["layer.0"], spec)]))
+
+
 def test_models_of_one_name_and_other_weights_never_share(engines: Any, own_node: Node, tmp_path: Path) -> None:
     one, other = tiny.make("llama", tmp_path / "1", seed=1), tiny.make("llama", tmp_path / "2", seed=2)
     other = other.rename(other.with_name(one.name))

@@ -1,0 +1,57 @@
+// Streams and events of a GPU, and where a call runs. What users see is client/python/kvstore/device.py.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "client/python/src/bind.h"
+#include "client/python/src/device.h"
+#include "client/python/src/device_call.h"
+
+namespace kv::python {
+namespace {
+
+void* stream_from(std::uintptr_t handle) { return reinterpret_cast<void*>(handle); }
+
+}  // namespace
+
+void bind_device(nb::module_& module) {
+  nb::class_<DeviceEvent>(module, "Event")
+      .def_prop_ro("device", &DeviceEvent::device)
+      .def("is_passed", &DeviceEvent::is_passed)
+      .def("wait", &DeviceEvent::wait, nb::arg("seconds").none())
+      .def(
+          "hold", [](const DeviceEvent& self, std::uintptr_t stream) { self.hold(stream_from(stream)); },
+          nb::arg("stream"));
+  nb::class_<DeviceStream>(module, "Stream")
+      .def(nb::init<int>(), nb::arg("device"))
+      .def_prop_ro("device", &DeviceStream::device)
+      .def_prop_ro("handle", [](const DeviceStream& self) { return reinterpret_cast<std::uintptr_t>(self.handle()); })
+      .def("synchronise", &DeviceStream::synchronise);
+  nb::class_<Where>(module, "Where")
+      .def(
+          "__init__",
+          [](Where* self, std::optional<std::uintptr_t> stream, int grid_max) {
+            new (self) Where{stream, grid_max};
+          },
+          nb::arg("stream").none(), nb::arg("grid_max"));
+  module.def(
+      "record_event",
+      [](std::uintptr_t stream, int device) { return DeviceEvent::record(cuda(), device, stream_from(stream)); },
+      nb::arg("stream"), nb::arg("device"));
+  module.def("device_count", [] { return why_no_cuda().empty() ? cuda()->device_count() : 0; });
+  module.def("why_no_device", &why_no_cuda);
+  module.def(
+      "warm_up",
+      [](int device) {
+        const auto loaded = cuda();
+        const CudaModule::DeviceScope on_device(*loaded, device);
+        check_cuda(on_device.status, "device");
+        check_cuda(loaded->warm_up(), "device");
+      },
+      nb::arg("device"));
+}
+
+}  // namespace kv::python

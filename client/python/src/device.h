@@ -1,0 +1,100 @@
+// client/python/src/device.h: work that Python enqueues on a GPU: the CUDA module, streams, events, and what has to
+// stay until the device has used it. Everything here is used with the GIL held, and gives it up where it waits.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu/device/cuda_module.h"
+
+namespace kv::python {
+
+namespace nb = nanobind;
+
+/// The module, looked for once and never unloaded: CUDA may be gone before the process's last destructors run. Throws
+/// kUnavailable with the reason: no module, no device, a child of fork().
+std::shared_ptr<const CudaModule> cuda();
+/// Why there is none; empty if there is.
+std::string why_no_cuda();
+/// Throws what a call into the module came to, if that is an error. `what` is named in it.
+void check_cuda(const Result<void>& done, const char* what);
+
+/// A moment on a stream. Passed once all is done that the stream was given before it. Thread safety: all.
+class DeviceEvent {
+ public:
+  /// Now, on `stream`, which is `device`'s; -1: the thread's.
+  static std::shared_ptr<DeviceEvent> record(std::shared_ptr<const CudaModule> module, int device, void* stream);
+  ~DeviceEvent();
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+
+  bool is_passed() const;                          ///< Throws CUDA's errors.
+  bool has_passed_or_failed() const noexcept;      ///< A device that has failed uses nothing any longer.
+  bool wait(std::optional<double> seconds) const;  ///< Whether it has passed by then. Ctrl-C ends it.
+  void hold(void* stream) const;                   ///< Later work of that stream waits for it; the caller does not.
+  int device() const { return device_; }
+
+ private:
+  DeviceEvent(std::shared_ptr<const CudaModule> module, int device, void* event)
+      : module_(std::move(module)), device_(device), event_(event) {}
+
+  const std::shared_ptr<const CudaModule> module_;
+  const int device_;
+  void* const event_;
+};
+
+/// A stream of the package's own, which waits for no other unless it is told to.
+class DeviceStream {
+ public:
+  explicit DeviceStream(int device);
+  ~DeviceStream();
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+
+  void* handle() const { return stream_; }
+  int device() const { return device_; }
+  void synchronise() const;
+
+ private:
+  const std::shared_ptr<const CudaModule> module_;
+  const int device_;
+  void* stream_ = nullptr;
+};
+
+/// One call's part of page-locked memory, which kernels read: ids, deltas, frequencies. Made large enough first, since
+/// an address is handed out at once.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const CudaModule& module, std::size_t bytes);  ///< Of a call's arrays together, by room_for().
+  Scratch(Scratch&& other) noexcept;
+  Scratch& operator=(Scratch&& other) noexcept;
+  ~Scratch();  ///< Back to the others' use: nothing may read it any more.
+
+  static std::size_t room_for(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+  template <class T>
+  const T* keep(std::span<const T> values) {
+    return static_cast<const T*>(keep(values.data(), values.size_bytes()));
+  }
+
+ private:
+  const void* keep(const void* from, std::size_t bytes);
+
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0, used_ = 0;
+};
+
+/// Lets go of what calls have kept, as far as their events have passed. Before new work: to free page-locked memory may
+/// wait for the device.
+void let_go();
+/// Keeps `holds` and `scratch` until the event has passed.
+void keep_until(const std::shared_ptr<DeviceEvent>& event, Scratch scratch, std::vector<nb::object> holds);
+
+}  // namespace kv::python

@@ -1,0 +1,111 @@
+#include "client/python/src/device_call.h"
+
+#include <span>
+#include <string>
+#include <utility>
+
+#include "client/python/src/errors.h"
+#include "client/python/src/without_gil.h"
+
+namespace kv::python {
+namespace {
+
+/// How many of the ids a call of so many rows uses.
+std::int64_t used_ids(const Side& side, std::int64_t row_count) {
+  if (side.block_tokens == 0 || row_count == 0) return row_count;
+  return (row_count - 1) / side.block_tokens + 1;
+}
+
+/// The device skips an id beyond a cache in silence: here it is refused, where the host knows it.
+void check_ids(const Side& side, std::int64_t row_count) {
+  const Layout& layout = side.cache.bound().layout;
+  const bool is_blocks = side.block_tokens > 0;
+  const std::int64_t limit = is_blocks ? layout.block_count : layout.slot_count();
+  if (!side.ids.is_given()) {
+    if (row_count > limit)
+      throw bad_request("count: " + std::to_string(row_count) + " rows, " + side.name + " has " +
+                        std::to_string(limit));
+    return;
+  }
+  if (side.ids.is_on_device()) return;
+  const auto ids = side.ids.values().first(static_cast<std::size_t>(used_ids(side, row_count)));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= limit)
+      throw bad_request(side.ids.name() + "[" + std::to_string(i) + "]: " + std::to_string(ids[i]) + " is beyond the " +
+                        std::to_string(limit) + (is_blocks ? " blocks of " : " slots of ") + side.name);
+  }
+}
+
+std::size_t room_for(const Side& side, std::int64_t row_count) {
+  if (!side.ids.is_given() || side.ids.is_on_device()) return 0;
+  return Scratch::room_for(static_cast<std::size_t>(used_ids(side, row_count)) * sizeof(std::int64_t));
+}
+
+Rows rows_of(const Side& side, std::int64_t row_count, Scratch& scratch) {
+  if (!side.ids.is_given()) return Rows::range();
+  if (side.ids.is_on_device()) return side.ids.rows(side.ids.address(), side.block_tokens);
+  const auto used = static_cast<std::size_t>(used_ids(side, row_count));
+  return side.ids.rows(scratch.keep(side.ids.values().first(used)), side.block_tokens);
+}
+
+std::string device_text(int device) { return "CUDA device " + std::to_string(device); }
+
+}  // namespace
+
+bool is_for_device(const Where& where, const Cache& to, const char* to_name, const Cache& from, const char* from_name) {
+  const bool is_device = to.device() >= 0 || from.device() >= 0;
+  const char* const name = to.device() >= 0 ? to_name : from_name;
+  if (is_device && !where.stream)
+    throw bad_request("stream: none is given, and " + std::string(name) + " is on " +
+                      device_text(to.device() >= 0 ? to.device() : from.device()) +
+                      ": say on which of its streams, torch.cuda.current_stream() for instance");
+  if (!is_device && where.stream)
+    throw bad_request("stream: one is given, and both " + std::string(to_name) + " and " + from_name +
+                      " are the host's");
+  if (where.grid_max < 0) throw bad_request("grid_max: " + std::to_string(where.grid_max) + " is not 0 or more");
+  return is_device;
+}
+
+std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
+                                     const Operation& operation, std::vector<nb::object> holds) {
+  auto module = cuda();
+  let_go();
+  const int device = to.cache.device() >= 0 ? to.cache.device() : from.cache.device();
+  for (const Side* side : {&to, &from}) {
+    if (side->cache.device() < 0) {
+      side->cache.check_reachable(*module, side->name);
+    } else if (side->cache.device() != device) {
+      throw bad_request(std::string(side->name) + ": on " + device_text(side->cache.device()) + ", " + to.name +
+                        " is on " + device_text(device));
+    }
+    check_ids(*side, row_count);
+  }
+  const BoundLayout& target = to.cache.writable(to.name);
+  const BoundLayout& source = from.cache.bound();
+  const bool is_rotation = operation.kind == Operation::Kind::kRotate;
+  const std::span frequencies(operation.rotation.frequencies,
+                              is_rotation ? static_cast<std::size_t>(operation.rotation.rotary_size / 2) : 0);
+  const std::span deltas(operation.rotation.deltas,
+                         is_rotation && operation.rotation.deltas != nullptr ? static_cast<std::size_t>(row_count) : 0);
+  Scratch scratch(*module, room_for(to, row_count) + room_for(from, row_count) +
+                               Scratch::room_for(frequencies.size_bytes()) + Scratch::room_for(deltas.size_bytes()));
+  const Rows to_rows = rows_of(to, row_count, scratch), from_rows = rows_of(from, row_count, scratch);
+  Operation enqueued = operation;
+  if (!frequencies.empty()) enqueued.rotation.frequencies = scratch.keep(frequencies);
+  if (!deltas.empty()) enqueued.rotation.deltas = scratch.keep(deltas);
+  void* const stream = reinterpret_cast<void*>(*where.stream);
+  const int grid_max = where.grid_max > 0 ? where.grid_max : CudaModule::kBlockCountMax;
+  Result<void> launched = Errc::kBadRequest;
+  {
+    const WithoutGil without_gil;  // a full queue makes the launch wait
+    launched = module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
+  }
+  if (!launched && launched.error() == Errc::kMismatch) throw failure_of(launched.error());
+  // Also where a launch has failed: others may have been enqueued before it.
+  const std::shared_ptr<DeviceEvent> event = DeviceEvent::record(std::move(module), device, stream);
+  keep_until(event, std::move(scratch), std::move(holds));
+  check_cuda(launched, "stream");
+  return event;
+}
+
+}  // namespace kv::python
