@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ from .._breaker import Breaker
 from .._identity import digest, short
 from .._options import check_options
 from ..client import Client
-from ..errors import BadRequest, Error, Unsupported
+from ..errors import BadRequest, Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetGetResult, SetMatchResult, SetPutResult
@@ -110,7 +110,9 @@ class TierOptions:
         check_options(cls, given, "secondary_tiers")
         made = cls(**given)
         if made.locality and made.locality not in Locality.__members__:
-            raise BadRequest(f"secondary_tiers: locality is {made.locality!r}, allowed are {list(Locality.__members__)}")
+            raise BadRequest(
+                f"secondary_tiers: locality is {made.locality!r}, allowed are {list(Locality.__members__)}"
+            )
         return made
 
 
@@ -341,7 +343,9 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         has_events = self._options.enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if has_events else None
         self.counters: Counter[str] = Counter()
-        logger.info("kvstore: chunks of %d bytes, namespace %s", self._chunks.namespace.block_bytes, self._chunks.namespace)
+        logger.info(
+            "kvstore: chunks of %d bytes, namespace %s", self._chunks.namespace.block_bytes, self._chunks.namespace
+        )
         if self._chunks.why_apart:
             logger.info("kvstore: chunks are not shared with KVStoreConnector: %s", self._chunks.why_apart)
 

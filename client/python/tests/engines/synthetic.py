@@ -113,9 +113,7 @@ def _tensors(groups: list[KVCacheGroupSpec], page_count: int) -> list[KVCacheTen
     """One allocation, layer after layer, and all groups in it."""
     page = groups[0].kv_cache_spec.page_size_bytes
     layer = page * page_count
-    return [
-        KVCacheTensor(len(group.layer_names) * layer, list(group.layer_names), layer, page) for group in groups
-    ]
+    return [KVCacheTensor(len(group.layer_names) * layer, list(group.layer_names), layer, page) for group in groups]
 
 
 def cache_config(

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
@@ -116,7 +115,9 @@ class TimedTier(KVStoreTier):
             json.dump(self.times, file)
 
 
-def transfer_config(endpoint: str, nbytes: int = 64 << 20, tier: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def transfer_config(
+    endpoint: str, nbytes: int = 64 << 20, tier: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
     """``tier``: the tier's own options. ``more``: of vLLM's connector."""
     options = {"endpoints": endpoint, "lookup_timeout": 5.0, "load_timeout": 5.0} | (tier or {})
     return {
