@@ -189,7 +189,8 @@ class _Chunks:
         if len(self._sizes) == 1:
             return self._sizes[0]
         of_keys = [self._sizes[int.from_bytes(key[-_GROUP_BYTES:], "big")] for key in keys]
-        return np.repeat(np.asarray(of_keys, np.int64), self.parts)
+        repeated: npt.NDArray[np.int64] = np.repeat(np.asarray(of_keys, np.int64), self.parts)
+        return repeated
 
     def blocks(self, keys: Sequence[OffloadKey], rows: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any] | None]:
         """The blocks' memory, as the client takes it."""
@@ -203,7 +204,7 @@ class _Chunks:
 
     def whole(self, blocks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Of each chunk, whether all ranks' blocks are."""
-        return blocks if self.parts == 1 else blocks.reshape(-1, self.parts).all(axis=1)
+        return blocks if self.parts == 1 else np.asarray(blocks.reshape(-1, self.parts).all(axis=1))
 
     def close(self) -> None:
         self._pool = np.empty((0, 0), np.uint8)
