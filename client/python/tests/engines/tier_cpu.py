@@ -130,6 +130,8 @@ def transfer_config(
             "spec_module_path": "tier_cpu",
             "cpu_bytes_to_use": nbytes,
             "secondary_tiers": [{"type": "KVStoreTier", "module_path": "kvstore.vllm.tier"} | options],
+            # As the connector does: what a test sees does not depend on who has stored it.
+            "offload_prompt_only": False,
         }
         | more,
     }
