@@ -153,6 +153,24 @@ def test_the_tier_of_two_ranks_shares_with_the_connector_of_two_and_of_one(
     assert again.last_cached() == 992
 
 
+def test_a_chunk_of_which_a_rank_has_nothing_is_a_miss(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(600, 40)
+    one = engines(own_node.endpoint, ranks=2)
+    expected = stored(one, prompt)
+    other = engines(own_node.endpoint, ranks=2)
+    tier = tier_of(other)
+    look = tier._look
+
+    def drop_one(batch: Any) -> None:
+        names = tier._chunks.names(batch.keys[4:5])
+        tier._space.drop([bytes(names[1])], deadline=5)  # what the second rank has of the fifth chunk
+        look(batch)
+
+    tier._look = drop_one  # type: ignore[method-assign]
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 4 * 32
+
+
 def test_chunks_of_several_blocks_are_found_by_such_engines_alone(engines: Any, own_node: Node) -> None:
     prompt = prompt_of(1000, 5)
     expected = engines(None).generate(prompt)
