@@ -15,7 +15,8 @@ Of the connector, ``close()`` ends batches that are on their way: ``drain_comple
 memory is the caller's again. All functions may be called at any time, twice, and from within callbacks of Python's, such as
 the end of an object whose memory was lent to a batch.
 
-In reading order: adapter.py (what LMCache calls), compat.py (what of LMCache is used, and which releases were tried).
+In reading order: adapter.py (what LMCache's server calls), compat.py (what of LMCache is used, and which releases were tried),
+remote.py (``Remote``, the older interface of LMCache inside an engine).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,14 +25,19 @@ from .._kvstore import LmcacheConnector as Connector
 
 if TYPE_CHECKING:
     from .adapter import Adapter
+    from .remote import Remote
 
-__all__ = ["Adapter", "Connector"]
+__all__ = ["Adapter", "Connector", "Remote"]
 
 
 def __getattr__(name: str) -> Any:
-    """Only who asks for the adapter needs LMCache: the connector does without."""
-    if name != "Adapter":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .adapter import Adapter
+    """Only who asks for one of these needs LMCache: the connector does without."""
+    if name == "Adapter":
+        from .adapter import Adapter
 
-    return Adapter
+        return Adapter
+    if name == "Remote":
+        from .remote import Remote
+
+        return Remote
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

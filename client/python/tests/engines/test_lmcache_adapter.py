@@ -650,6 +650,38 @@ def test_lmcaches_basic_check(node: Node, door: str) -> None:
     assert counts == [("8", ""), ("", "OK"), ("8", ""), ("8", ""), ("8", "")], done.stdout[-3000:]
 
 
+def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -> None:
+    """Without the engine's own memory in between: each chunk comes from the store."""
+    (tmp_path / "config.yaml").write_text(
+        "chunk_size: 512\nlocal_cpu: false\nmax_local_cpu_size: 0.25\nremote_serde: naive\n"
+        "remote_storage_plugins: [kvstore]\n"
+        "extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache, "
+        f"remote_storage_plugin.kvstore.class_name: Remote, kvstore.endpoint: '{own_node.endpoint}'}}\n"
+    )
+    for again in (False, True):  # another process finds what one has stored
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "lmcache.v1.basic_check",
+                "--mode",
+                "test_storage_manager",
+                "--num-keys",
+                "8",
+                "--model",
+                "m",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"LMCACHE_CONFIG_FILE": str(tmp_path / "config.yaml")},
+        )
+        counts = re.findall(r"Validation[^:]*: (\d+)/8 passed", done.stdout)
+        assert counts == ["8"] * 4, done.stdout[-3000:] + done.stderr[-3000:]
+        with kvstore.Client(own_node.endpoint, deadline=5) as client:
+            assert client.stats()[0]["values"]["stored_blocks"] == 8, again
+
+
 @pytest.mark.parametrize("door", ["plugin", "native_plugin"])
 def test_lmcaches_fault_injector_loses_what_it_drops_and_nothing_else(adapters: Any, node: Node, door: str) -> None:
     adapter = adapters({"type": "fault_inject", "rate": 0.2, "seed": 1, "inner": spec(node.endpoint, door)})

@@ -109,10 +109,12 @@ class TimedTier(KVStoreTier):
 
         return timed
 
-    def shutdown(self) -> None:
-        super().shutdown()
-        with open(os.environ["KV_TIER_TIMES"], "w") as file:
+    def on_request_finished(self, req_context: Any) -> None:
+        super().on_request_finished(req_context)
+        path = os.environ["KV_TIER_TIMES"]
+        with open(path + ".new", "w") as file:  # an engine that is ended says nothing more
             json.dump(self.times, file)
+        os.replace(path + ".new", path)
 
 
 def transfer_config(
