@@ -139,7 +139,7 @@ class _Chunks:
             options.endpoints, model=options.model, weights_epoch=options.weights_epoch, salt=options.salt
         )
         self._pool = np.asarray(view).view(np.uint8)
-        row_bytes = self._pool.shape[1]
+        row_bytes = int(self._pool.shape[1])
         self._model: Model | None = None
         self.why_apart = _why_apart(config, spec)
         if not self.why_apart:
@@ -151,7 +151,7 @@ class _Chunks:
         if self.why_apart or self._model is None:
             self._model = None
             self.namespace = _namespace_of_rows(config, cache, spec, model_options, row_bytes)
-            self._sizes = [row_bytes]
+            self._sizes: list[int] = [row_bytes]
             self._ranks = range(1)
             self._rank_bytes = row_bytes
         else:

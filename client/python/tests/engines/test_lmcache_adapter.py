@@ -653,7 +653,7 @@ def test_lmcaches_basic_check(node: Node, door: str) -> None:
 def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -> None:
     """Without the engine's own memory in between: each chunk comes from the store."""
     (tmp_path / "config.yaml").write_text(
-        "chunk_size: 512\nlocal_cpu: false\nmax_local_cpu_size: 0.25\nremote_serde: naive\n"
+        "chunk_size: 256\nlocal_cpu: false\nmax_local_cpu_size: 0.25\nremote_serde: naive\n"
         "remote_storage_plugins: [kvstore]\n"
         "extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache, "
         f"remote_storage_plugin.kvstore.class_name: Remote, kvstore.endpoint: '{own_node.endpoint}'}}\n"
@@ -670,6 +670,8 @@ def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -
                 "8",
                 "--model",
                 "m",
+                "--obj-size",
+                "512",  # of the 256 tokens that its chunks have
             ],
             capture_output=True,
             text=True,
@@ -677,7 +679,7 @@ def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -
             env=os.environ | {"LMCACHE_CONFIG_FILE": str(tmp_path / "config.yaml")},
         )
         counts = re.findall(r"Validation[^:]*: (\d+)/8 passed", done.stdout)
-        assert counts == ["8"] * 4, done.stdout[-3000:] + done.stderr[-3000:]
+        assert counts == ["8"] * 5, done.stdout[-3000:] + done.stderr[-3000:]
         with kvstore.Client(own_node.endpoint, deadline=5) as client:
             assert client.stats()[0]["values"]["stored_blocks"] == 8, again
 
