@@ -12,6 +12,7 @@ what KVStoreConnector stores, they have its names: what came by one of the two i
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -159,6 +160,8 @@ class _Chunks:
             self._sizes = [group.block_bytes for group in self._model.groups]
             self._ranks = range(self._model.part_count)
             self._rank_bytes = int(spec.cpu_page_size_per_worker)
+        #: Drawn by a reset of the engine's caches: from then on names are this engine's own.
+        self.epoch = b""
         #: Whether a chunk's name is its hash, and its block a row.
         self.is_plain = self._model is not None and len(self._sizes) == len(self._ranks) == 1
 
@@ -172,7 +175,9 @@ class _Chunks:
 
     def names(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.uint8] | list[bytes]:
         """As [key, rank]."""
-        if self.is_plain:
+        if self.epoch:
+            keys = [OffloadKey(key + self.epoch) for key in keys]
+        elif self.is_plain:
             joined = b"".join(keys)
             length = len(keys[0])
             if length == 32 + _GROUP_BYTES and len(joined) == length * len(keys):
@@ -181,7 +186,7 @@ class _Chunks:
         model = self._model
         if model is None:
             return list(keys)
-        whole = [key[:-_GROUP_BYTES] for key in keys] if len(self._sizes) == 1 else keys
+        whole = [key[:-_GROUP_BYTES] for key in keys] if len(self._sizes) == 1 and not self.epoch else keys
         return [model.part_name(bytes(name), rank) for name in whole for rank in self._ranks]
 
     def sizes(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.int64] | int:
@@ -312,6 +317,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     3. A job is reported once, a little after its timeout at the latest. Then nobody touches its rows of the pool.
     4. A key that a load did not bring is a miss for that request, which else would ask for it for ever.
     5. The store need not be there, now or ever.
+    6. After a reset of the engine's caches, which means new weights, it neither finds nor overwrites what was stored before.
     """
 
     medium = Medium.STORAGE
@@ -340,6 +346,8 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._asked: dict[str, dict[OffloadKey, tuple[_Batch, int]]] = {}
         self._unsent: deque[_Batch] = deque()
         self._jobs: list[_Job] = []
+        #: Whether a request has named other weights: neither the pool nor the engine's cache tell their blocks apart.
+        self._is_mixed = False
         self._ended: list[JobResult] = []
         has_events = self._options.enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if has_events else None
@@ -367,6 +375,11 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     # -- lookups
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        if not self._is_mixed and "weights_epoch" in (req_context.kv_transfer_params or ()):
+            self._is_mixed = True
+            logger.warning(
+                "kvstore: a request has a weights_epoch: until the caches are reset nothing is loaded or stored"
+            )
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
@@ -376,7 +389,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         asked = self._asked.setdefault(req_context.req_id, {})
         place = asked.get(key)
         if place is None:
-            if not self._breakers["lookups"].allows():
+            if self._is_mixed or not self._breakers["lookups"].allows():
                 return LookupResult.MISS
             if not self._unsent or len(self._unsent[-1].keys) >= self._chunks.keys_max:
                 self._unsent.append(_Batch())
@@ -443,7 +456,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         kind, timeout = ("loads", self._options.load_timeout) if is_load else ("saves", self._options.save_timeout)
         left = job.began + timeout - time.monotonic()
         keys = job.keys[job.sent : job.sent + self._chunks.keys_max]
-        if not keys or left <= 0 or not self._breakers[kind].allows():
+        if not keys or left <= 0 or self._is_mixed or not self._breakers[kind].allows():
             return False
         rows = job.job.chunk_ids[job.sent : job.sent + len(keys)]
         try:
@@ -528,12 +541,17 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     # -- life
 
     def drain_jobs(self) -> None:
+        """Called where the engine's caches are reset and weights may change, and nowhere else."""
         for job in self._jobs:
             if job.future is not None:
                 job.future.wait()  # until its deadline
                 self._take(job)
             self._end(job)
         self._jobs = []
+        self._chunks.epoch = os.urandom(16)
+        self._is_mixed = False
+        self._unsent.clear()
+        self._asked.clear()
 
     def shutdown(self) -> None:
         """What is on its way to the store still goes there, for a second at most."""

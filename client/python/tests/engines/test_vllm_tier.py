@@ -216,6 +216,45 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(engines: Any,
     assert sum(tier_of(each).counters["loaded_chunks"] for each in pair) > 0
 
 
+def reset(engine: Engine) -> None:
+    until = time.monotonic() + 10
+    while not engine.scheduler.reset_prefix_cache(reset_connector=True):
+        assert time.monotonic() < until
+        engine.step()
+
+
+@SHAPES
+def test_a_reset_of_the_caches_forgets_what_the_store_has_for_this_engine_alone(
+    engines: Any, own_node: Node, shape: dict[str, Any]
+) -> None:
+    prompt = prompt_of(600, 41)
+    one = engines(own_node.endpoint, **shape)
+    expected = stored(one, prompt)
+    before = tier_of(one).counters["stored_chunks"]
+    reset(one)
+    assert stored(one, prompt) == expected
+    assert one.last_cached() == 0
+    assert tier_of(one).counters["stored_chunks"] > before  # under names of its own
+    other = engines(own_node.endpoint, **shape)
+    assert other.generate(prompt) == expected
+    assert other.last_cached() >= 544
+
+
+def test_after_a_request_of_other_weights_nothing_is_shared_until_a_reset(engines: Any, own_node: Node) -> None:
+    """Neither vLLM's cache nor its pool knows of a request's weights_epoch."""
+    one, other = engines(own_node.endpoint), engines(own_node.endpoint)
+    one.generate(prompt_of(300, 42), params={"weights_epoch": 7})
+    settle(one)
+    stored(one, prompt_of(300, 43))
+    assert tier_of(one).counters["stored_chunks"] == 0
+    for seed in (42, 43):
+        other.generate(prompt_of(300, seed))
+        assert other.last_cached() == 0
+    reset(one)
+    stored(one, prompt_of(300, 44))
+    assert tier_of(one).counters["stored_chunks"] >= 9
+
+
 # -- a store that is away, dies, is slow, wrong or full
 
 
