@@ -248,6 +248,19 @@ def test_every_end_is_told_however_tasks_overlap(adapters: Any, node: Node) -> N
                 pending = [each for each in pending if adapter.query_lookup_and_lock_result(each) is None]
 
 
+def test_an_end_that_was_read_with_another_is_told_again(adapters: Any, node: Node) -> None:
+    adapter = adapters(spec(node.endpoint))
+    fd = adapter.get_lookup_and_lock_event_fd()
+    one, other = (adapter.submit_lookup_and_lock_task([key_of(i)], {}) for i in range(2))
+    for each in list(adapter._lookups._tasks.values()):
+        each.future.wait(5)
+    time.sleep(0.05)
+    assert wait_fd(fd)
+    assert adapter.query_lookup_and_lock_result(one) is not None
+    assert wait_fd(fd, 1)
+    assert adapter.query_lookup_and_lock_result(other) is not None
+
+
 def test_a_result_is_given_once(adapters: Any, node: Node) -> None:
     adapter = adapters(spec(node.endpoint))
     task = adapter.submit_lookup_and_lock_task([key_of(1)], {})
