@@ -165,13 +165,27 @@ def test_a_killed_node_costs_a_recompute_and_a_restarted_one_is_used(house: Hous
 
 
 def test_no_call_holds_the_schedulers_thread_for_long(house: House) -> None:
-    """In the engine's own process, which computes meanwhile."""
-    for seed in range(20, 25):
+    """In the engine's own process, which computes meanwhile. Of the thread's own time: on a busy machine a call that wakes the
+    client's thread gives way to it.
+    """
+    for seed in range(20, 40):
         prompt = prompt_of(TOKENS, seed)
         house.stored(prompt)
         house.other.generate(prompt)
     times = json.loads(house.times.read_text())
-    medians = {name: sorted(each)[len(each) // 2] * 1e6 for name, each in times.items() if each}
-    print({name: (round(medians[name], 1), round(max(times[name]) * 1e6), len(times[name])) for name in medians})
-    assert {"lookup", "submit_load", "submit_store", "get_finished_jobs"} <= set(medians)
+    assert {"lookup", "submit_load", "submit_store", "get_finished_jobs"} <= set(times)
+    medians = {}
+    for name, measured in times.items():
+        clock, own = (sorted(each) for each in zip(*measured, strict=True))
+        medians[name] = own[len(own) // 2] * 1e6
+        print(
+            name,
+            len(own),
+            "calls, us: median",
+            round(clock[len(clock) // 2] * 1e6),
+            "own",
+            round(medians[name]),
+            "most",
+            round(own[-1] * 1e6),
+        )
     assert max(medians.values()) < 100, medians
