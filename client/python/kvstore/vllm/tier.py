@@ -162,6 +162,7 @@ class _Chunks:
             self._rank_bytes = int(spec.cpu_page_size_per_worker)
         #: Drawn by a reset of the engine's caches: from then on names are this engine's own.
         self.epoch = b""
+        self._rows = self._pool[:, : self._sizes[0]]
         #: Whether a chunk's name is its hash, and its block a row.
         self.is_plain = self._model is not None and len(self._sizes) == len(self._ranks) == 1
 
@@ -200,7 +201,7 @@ class _Chunks:
     def blocks(self, keys: Sequence[OffloadKey], rows: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any] | None]:
         """The blocks' memory, as the client takes it."""
         if len(self._sizes) == len(self._ranks) == 1:
-            return self._pool[:, : self._sizes[0]], rows
+            return self._rows, rows
         blocks = []
         for key, row in zip(keys, rows, strict=True):
             size = self._sizes[int.from_bytes(key[-_GROUP_BYTES:], "big") if len(self._sizes) > 1 else 0]
@@ -212,7 +213,7 @@ class _Chunks:
         return blocks if self.parts == 1 else np.asarray(blocks.reshape(-1, self.parts).all(axis=1))
 
     def close(self) -> None:
-        self._pool = np.empty((0, 0), np.uint8)
+        self._pool = self._rows = np.empty((0, 0), np.uint8)
 
 
 def _why_apart(config: Any, spec: Any) -> str:
